@@ -1,0 +1,1 @@
+//! Deterministic simulations of the decision core.

@@ -1,0 +1,135 @@
+//! What the core asks of a store, and what a store answers: plain values.
+//!
+//! Every call carries an id. A store executes a call with a given node and id at most once and
+//! repeats its answer, so an unknown outcome is asked again under the *same* id, never guessed.
+
+use std::sync::Arc;
+
+use super::key::Digest;
+use super::limit::MAX_LIMITS;
+use super::policy::Rule;
+use super::time::{Instant, Timestamp};
+
+/// A call for the store: leaves the core in an `Effect`, and its outcome comes back with its `id`.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Unique and growing per node, across restarts; 0 means "will never be repeated", and the
+    /// store then remembers nothing of it (the embedded store's inline calls).
+    pub id: u64,
+    /// The key.
+    pub digest: Digest,
+    /// The limits that apply, in order.
+    pub rule: Arc<Rule>,
+    /// What is asked.
+    pub op: Op,
+    /// When the core decided to send it: earlier than any byte left.
+    pub sent_at: Instant,
+}
+
+/// What is asked of the store. Amounts are tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Lend tokens.
+    Acquire(Acquire),
+    /// Take back unspent tokens, into the windows that lent them or not at all.
+    Return {
+        /// Tokens handed back.
+        amount: u32,
+        /// The epoch of the key that lent them.
+        epoch: u64,
+        /// `Counter::at` of each limit as it was when they were lent.
+        windows: [Timestamp; MAX_LIMITS],
+    },
+    /// Report the counters and change nothing.
+    Peek,
+    /// Take back a cost that was spent, into the current window.
+    Refund {
+        /// Tokens credited.
+        amount: u64,
+    },
+    /// Forget the key: counters to zero under a new epoch, so that nobody's knowledge of the old
+    /// one comes back.
+    Reset,
+}
+
+/// The arguments of an acquire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// What waits for this answer.
+    pub need: u32,
+    /// What the batch tuner would like, at least `need`.
+    pub want: u32,
+    /// The smallest amount that is of any use; when less is left, nothing is lent.
+    pub least: u32,
+    /// Zero, or lend from the window after the one that ends at this time (aligned `fixed` only).
+    pub ahead_of: Timestamp,
+    /// The epoch of the key as this node knows it; 0 for none. `known` counts only under it, or
+    /// after the store lost it.
+    pub epoch: u64,
+    /// Per limit, what this node knows to be spent: a lower bound that the store is lifted to.
+    pub known: [Known; MAX_LIMITS],
+}
+
+/// A lower bound of what is spent of one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Tokens, for windows; unused for gcra.
+    pub used: u64,
+    /// `Counter::at` of the window this is about; for gcra a lower bound of the TAT. 0: nothing.
+    pub at: Timestamp,
+}
+
+/// The state of one limit, in the store's own terms. What the three numbers mean:
+///
+/// | algorithm | `used` | `prev` | `at` |
+/// |---|---|---|---|
+/// | gcra | – | – | theoretical arrival time (TAT); 0 = full bucket |
+/// | fixed | lent in this window | lent ahead of the next | end of this window; 0 = none open |
+/// | sliding | lent in this window | lent in the last, frozen | start of this window |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// See the table above.
+    pub used: u64,
+    /// See the table above.
+    pub prev: u64,
+    /// See the table above.
+    pub at: Timestamp,
+}
+
+/// The store's answer to any call: what it lent, and the counters after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Tokens lent: 0 to `want`. For other calls: tokens credited.
+    pub granted: u32,
+    /// This answer had been given before.
+    pub replayed: bool,
+    /// The store holds it on a majority (always true where `store.confirm` is off).
+    pub confirmed: bool,
+    /// A stored value made no sense and was taken as missing.
+    pub damaged: bool,
+    /// The key's epoch: another one than before means that the store lost or reset it.
+    pub epoch: u64,
+    /// The epoch began with a reset.
+    pub reset: bool,
+    /// Nodes that asked for this key in this or the last census window; at least 1.
+    pub nodes: u32,
+    /// The store's clock when it answered.
+    pub now: Timestamp,
+    /// The counters after the call, one per limit of the rule; the rest are zero. For a replayed
+    /// gcra grant `at` is the TAT as it was right after the grant.
+    pub counters: [Counter; MAX_LIMITS],
+}
+
+/// Why a store gave no answer. Data for the core, never a panic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreError {
+    /// It is not known whether the call was executed.
+    Unknown,
+    /// The call was surely not executed: refused, breaker open, no route, table full.
+    Away {
+        /// Since when this part of the store has not answered.
+        since: Instant,
+    },
+    /// An embedded store's table is full of live keys.
+    Full,
+}

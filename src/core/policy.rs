@@ -1,0 +1,304 @@
+//! Which limits apply to a key: policies, their overrides, and what they say beside the limits.
+//!
+//! A [`PolicySet`] is compiled whole or not at all and never changes; a reload makes another one.
+//! Called by the codecs' callers to turn a name and a key into a [`Rule`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::decision::{Decision, Reason, Source, Verdict};
+use super::key::Digest;
+use super::limit::{Limit, LimitError, MAX_LIMITS};
+use super::time::{Micros, Timestamp};
+
+/// What to do for a key whose part of the store is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreLoss {
+    /// Go on within this node's share of the limit.
+    #[default]
+    Share,
+    /// Let everything pass.
+    Allow,
+    /// Let nothing pass.
+    Deny,
+}
+
+/// The limits that apply to a key, all or nothing, and how a check under them ends when the store
+/// is away. Shared, immutable.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// The policy's name: part of the key's digest and a label of the metrics.
+    pub policy: Arc<str>,
+    /// One to [`MAX_LIMITS`] limits.
+    pub limits: Box<[Limit]>,
+    /// When the store is away.
+    pub on_store_loss: OnStoreLoss,
+}
+
+/// What a policy says of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Its limits apply.
+    Limited(Arc<Rule>),
+    /// Nothing is limited.
+    Unlimited,
+    /// Nothing passes.
+    Blocked,
+}
+
+/// A policy as it applies to keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it says of a key without an override.
+    pub plan: Plan,
+    /// What it says of single keys.
+    pub overrides: BTreeMap<Box<[u8]>, Plan>,
+    /// Share of keys, in percent, for which a denial is carried out: 100 normally, 0 for a shadow.
+    pub enforce: u8,
+}
+
+/// All policies of one configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicySet {
+    policies: BTreeMap<Arc<str>, Arc<Policy>>,
+}
+
+/// A policy as the configuration writes it.
+#[derive(Clone, Debug, Default)]
+pub struct PolicySpec {
+    /// Limits by the grammar of `limit.rs`.
+    pub limits: Vec<String>,
+    /// When the store is away.
+    pub on_store_loss: OnStoreLoss,
+    /// Decide, count and report, but never deny.
+    pub shadow: bool,
+    /// Deny for this share of keys only, in percent.
+    pub enforce: Option<u8>,
+    /// Nothing is limited.
+    pub unlimited: bool,
+    /// Nothing passes (of an override).
+    pub blocked: bool,
+    /// Other rules for single keys; their own `overrides`, `shadow` and `enforce` do not count.
+    pub overrides: BTreeMap<String, PolicySpec>,
+}
+
+/// One thing that is wrong with a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyError {
+    /// The policy.
+    pub policy: String,
+    /// The key of the override, if it is in one.
+    pub override_key: Option<String>,
+    /// Which limit of its list, from 0, if it is one of them.
+    pub limit: Option<usize>,
+    /// What is wrong, what was wanted, what to do.
+    pub problem: String,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "policy {:?}", self.policy)?;
+        if let Some(key) = &self.override_key {
+            write!(f, ", override {key:?}")?;
+        }
+        if let Some(limit) = self.limit {
+            write!(f, ", limit {}", limit + 1)?;
+        }
+        write!(f, ": {}", self.problem)
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
+impl Rule {
+    /// The rule of an anonymous policy with these limits.
+    ///
+    /// # Panics
+    /// When there is no limit or more than [`MAX_LIMITS`]: the caller writes the list.
+    #[must_use]
+    pub fn of(policy: &str, limits: &[Limit]) -> Self {
+        assert!((1..=MAX_LIMITS).contains(&limits.len()), "a rule has 1 to {MAX_LIMITS} limits");
+        Self { policy: policy.into(), limits: limits.into(), on_store_loss: OnStoreLoss::Share }
+    }
+}
+
+impl Policy {
+    /// What applies to `key`.
+    #[must_use]
+    pub fn plan(&self, key: &[u8]) -> &Plan {
+        if self.overrides.is_empty() {
+            return &self.plan;
+        }
+        self.overrides.get(key).unwrap_or(&self.plan)
+    }
+
+    /// `decision` as it is carried out: a denial becomes an allowed `shadow` where the policy only
+    /// watches this key.
+    #[must_use]
+    pub fn enforced(&self, digest: Digest, mut decision: Decision) -> Decision {
+        let enforced = self.enforce == 100 || digest.0 % 100 < u128::from(self.enforce);
+        if decision.verdict == Verdict::Deny && !enforced {
+            decision.verdict = Verdict::Allow;
+            decision.reason = Reason::Shadow;
+            decision.retry_after = None;
+        }
+        decision
+    }
+}
+
+impl Plan {
+    /// The decision of a plan that needs no counting; `None` where limits apply.
+    #[must_use]
+    pub fn fixed_decision(&self) -> Option<Decision> {
+        let (verdict, reason) = match self {
+            Self::Limited(_) => return None,
+            Self::Unlimited => (Verdict::Allow, Reason::Ok),
+            Self::Blocked => (Verdict::Deny, Reason::Blocked),
+        };
+        Some(Decision {
+            verdict,
+            limit: 0,
+            remaining: 0,
+            retry_after: None,
+            reset_after: Micros::ZERO,
+            reset_at: Timestamp(0),
+            reason,
+            source: Source::Policy,
+            limit_index: 0,
+        })
+    }
+}
+
+impl PolicySet {
+    /// Compiles all policies, or reports everything that is wrong with them.
+    ///
+    /// # Errors
+    /// Every problem of every policy.
+    pub fn compile(specs: &BTreeMap<String, PolicySpec>) -> Result<Self, Vec<PolicyError>> {
+        let mut errors = Vec::new();
+        let mut policies = BTreeMap::new();
+        for (name, spec) in specs {
+            let policy = compile_policy(name, spec, &mut errors);
+            policies.insert(policy.name.clone(), Arc::new(policy));
+        }
+        if errors.is_empty() { Ok(Self { policies }) } else { Err(errors) }
+    }
+
+    /// The policy of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<Policy>> {
+        self.policies.get(name)
+    }
+
+    /// All policies by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        self.policies.values()
+    }
+}
+
+fn compile_policy(name: &str, spec: &PolicySpec, errors: &mut Vec<PolicyError>) -> Policy {
+    let shared: Arc<str> = name.into();
+    let mut problem = |override_key: Option<&String>, limit, problem: String| {
+        errors.push(PolicyError { policy: name.to_owned(), override_key: override_key.cloned(), limit, problem });
+    };
+    if name.is_empty() {
+        problem(None, None, "a policy needs a name".into());
+    }
+    if spec.blocked {
+        problem(None, None, "`blocked` belongs to an override: a policy that blocks every key is no policy".into());
+    }
+    if spec.enforce.is_some_and(|percent| percent > 100) {
+        problem(None, None, "`enforce` is a percentage: 0 to 100".into());
+    }
+    if spec.shadow && spec.enforce.is_some() {
+        problem(None, None, "`shadow` and `enforce` exclude each other: `enforce = 0` is a shadow".into());
+    }
+    let mut plan = |key: Option<&String>, part: &PolicySpec| {
+        compile_plan(&shared, part, spec.on_store_loss, &mut |limit, text| problem(key, limit, text))
+    };
+    let base = plan(None, spec);
+    let overrides = spec.overrides.iter().map(|(key, part)| (key.as_bytes().into(), plan(Some(key), part))).collect();
+    let enforce = if spec.shadow { 0 } else { spec.enforce.unwrap_or(100) };
+    Policy { name: shared, plan: base, overrides, enforce }
+}
+
+fn compile_plan(
+    policy: &Arc<str>,
+    spec: &PolicySpec,
+    on_store_loss: OnStoreLoss,
+    problem: &mut dyn FnMut(Option<usize>, String),
+) -> Plan {
+    if [!spec.limits.is_empty(), spec.unlimited, spec.blocked].iter().filter(|set| **set).count() > 1 {
+        problem(None, "`limits`, `unlimited` and `blocked` exclude each other: keep one".into());
+    }
+    if spec.blocked {
+        return Plan::Blocked;
+    }
+    if spec.unlimited {
+        return Plan::Unlimited;
+    }
+    if spec.limits.is_empty() || spec.limits.len() > MAX_LIMITS {
+        let seen = spec.limits.len();
+        problem(
+            None,
+            format!("{seen} limits: write 1 to {MAX_LIMITS}, like limits = [\"100/1s\"], or unlimited = true"),
+        );
+    }
+    let mut limits = Vec::new();
+    for (index, text) in spec.limits.iter().enumerate() {
+        match Limit::parse(text) {
+            Ok(limit) => limits.push(limit),
+            Err(error @ (LimitError::Syntax { .. } | LimitError::Range { .. })) => {
+                problem(Some(index), error.to_string())
+            }
+        }
+    }
+    Plan::Limited(Arc::new(Rule { policy: policy.clone(), limits: limits.into(), on_store_loss }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(limits: &[&str]) -> PolicySpec {
+        PolicySpec { limits: limits.iter().map(|&limit| limit.to_owned()).collect(), ..PolicySpec::default() }
+    }
+
+    #[test]
+    fn reports_every_error_at_once() {
+        let specs = BTreeMap::from([
+            ("a".to_owned(), spec(&["1/1s", "x"])),
+            ("b".to_owned(), PolicySpec { unlimited: true, ..spec(&["1/1s"]) }),
+            ("c".to_owned(), spec(&[])),
+        ]);
+        let errors = PolicySet::compile(&specs).unwrap_err();
+        assert_eq!(errors.len(), 3, "{errors:?}");
+        assert_eq!(errors[0].limit, Some(1));
+    }
+
+    #[test]
+    fn override_replaces_the_limits_of_one_key() {
+        let mut api = spec(&["1/1s"]);
+        api.overrides.insert("acme".into(), spec(&["9/1s"]));
+        api.overrides.insert("evil".into(), PolicySpec { blocked: true, ..PolicySpec::default() });
+        let set = PolicySet::compile(&BTreeMap::from([("api".to_owned(), api)])).unwrap();
+        let policy = set.get("api").unwrap();
+        let Plan::Limited(rule) = policy.plan(b"acme") else { panic!("limited") };
+        assert_eq!(rule.limits[0].count, 9);
+        assert_eq!(policy.plan(b"evil"), &Plan::Blocked);
+        assert_eq!(policy.plan(b"other"), &policy.plan);
+    }
+
+    #[test]
+    fn shadow_never_denies_and_says_so() {
+        let set =
+            PolicySet::compile(&BTreeMap::from([("s".to_owned(), PolicySpec { shadow: true, ..spec(&["1/1s"]) })]));
+        let policy = set.unwrap().get("s").unwrap().clone();
+        let denied = Plan::Blocked.fixed_decision().unwrap();
+        let seen = policy.enforced(Digest(7), denied);
+        assert_eq!((seen.verdict, seen.reason), (Verdict::Allow, Reason::Shadow));
+    }
+}

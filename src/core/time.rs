@@ -1,0 +1,118 @@
+//! Three notions of time, never mixed.
+//!
+//! [`Instant`] is this node's monotonic clock and decides deadlines and lease ends. [`Timestamp`] is
+//! the store's clock and decides windows. The wall clock appears only at the edges, for people.
+//! All are whole microseconds, so decisions are integer arithmetic. Nothing here reads a clock:
+//! `crate::clock` does, and passes values down.
+
+use std::ops::{Add, Sub};
+
+/// A length of time in whole microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(pub u64);
+
+/// A point on this node's monotonic clock: microseconds since an arbitrary origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(pub u64);
+
+/// A point on the store's clock: Unix time in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(pub u64);
+
+impl Micros {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+
+    /// A length of whole milliseconds.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000))
+    }
+
+    /// A length of whole seconds.
+    #[must_use]
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(1_000_000))
+    }
+
+    /// Whole seconds, rounded up: what users are shown.
+    #[must_use]
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// Whole milliseconds, rounded up.
+    #[must_use]
+    pub const fn as_millis_ceil(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+
+    /// This length less 200 ppm of clock drift, rounded down: for what must end early.
+    #[must_use]
+    pub const fn rounded_early(self) -> Self {
+        Self(self.0 - self.0.div_ceil(5_000))
+    }
+
+    /// This length and 200 ppm of clock drift, rounded up: for what must begin late.
+    #[must_use]
+    pub const fn rounded_late(self) -> Self {
+        Self(self.0.saturating_add(self.0.div_ceil(5_000)))
+    }
+}
+
+impl Instant {
+    /// The length from `earlier` to this point; zero when `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Micros {
+        Micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Timestamp {
+    /// The length from `earlier` to this point; zero when `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Micros {
+        Micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Unix milliseconds, rounded up.
+    #[must_use]
+    pub const fn as_millis_ceil(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+}
+
+impl Add<Micros> for Instant {
+    type Output = Self;
+    fn add(self, span: Micros) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Micros> for Instant {
+    type Output = Self;
+    fn sub(self, span: Micros) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl Add<Micros> for Timestamp {
+    type Output = Self;
+    fn add(self, span: Micros) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Micros> for Timestamp {
+    type Output = Self;
+    fn sub(self, span: Micros) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl Add for Micros {
+    type Output = Self;
+    fn add(self, span: Self) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+}

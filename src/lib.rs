@@ -1,0 +1,11 @@
+//! rationd.
+
+#[cfg(feature = "daemon")]
+pub mod cli;
+pub mod client;
+pub mod clock;
+pub mod core;
+#[cfg(feature = "daemon")]
+pub mod serve;
+pub mod store;
+pub mod wire;

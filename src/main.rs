@@ -1,0 +1,2 @@
+//! The rationd binary.
+fn main() {}

@@ -1,0 +1,4 @@
+//! Bytes to values and back.
+
+pub mod command;
+pub mod resp;
