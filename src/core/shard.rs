@@ -284,7 +284,7 @@ impl Shard {
         for _ in 0..LOOK_AT {
             self.hand = self.table.next_handle(self.hand)?;
             let slot = self.table.get_mut(self.hand);
-            if slot.is_quiet() && slot.share.is_none() {
+            if slot.is_quiet() && !refill::owes(slot, now) {
                 refill::give_back(self.hand, slot, &mut self.desk, now, u64::MAX);
                 slot.errands.clear();
                 self.forget(self.hand);
