@@ -12,5 +12,6 @@ pub mod limit;
 pub mod policy;
 pub mod shard;
 pub mod stats;
+pub mod table;
 pub mod time;
 pub mod window;
