@@ -186,6 +186,7 @@ impl Bench {
         }
         let call = self.acquire();
         self.grant(&call, 1);
+        self.now = self.now + Micros(2_000);
         let call = self.acquire();
         self.grant(&call, 3 + tokens);
         self.replies();
