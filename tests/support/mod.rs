@@ -6,4 +6,5 @@ pub mod bench;
 pub mod calls;
 pub mod poll;
 pub mod redis_server;
+pub mod store_suite;
 pub mod world;
