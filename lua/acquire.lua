@@ -20,7 +20,7 @@ roll_census(state, limits)
 -- What was granted under this id, as far as it can still be spent: a window that is over took its
 -- tokens with it; a gcra lease is told by where it ended.
 local function granted_before()
-  local granted = state.record[3]
+  local granted = min(state.record[3], max(want, need))
   for i = 1, #limits do
     local at = state.record[4 + i] or 0
     if limits[i].kind == 'g' and at > 0 then
