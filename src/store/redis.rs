@@ -84,6 +84,11 @@ impl RedisStore {
             cluster: target.cluster,
             tally: Tally::default(),
             alarm: Notify::new(),
+            confirming: match options.confirm {
+                Confirm::Auto => target.cluster,
+                Confirm::On => true,
+                Confirm::Off => false,
+            },
             confirm: AtomicBool::new(false),
         };
         let cluster = Arc::new(Cluster::new(Arc::new(shared), target.seeds, options.confirm));

@@ -36,7 +36,9 @@ pub(crate) struct Shared {
     pub(crate) tally: Tally,
     /// Woken when a server fails: the slot map may be out of date.
     pub(crate) alarm: Notify,
-    /// Grants are to be confirmed wherever a replica is in touch.
+    /// Grants may have to be confirmed.
+    pub(crate) confirming: bool,
+    /// They have to be, now: wherever a replica is in touch.
     pub(crate) confirm: AtomicBool,
 }
 
@@ -274,7 +276,8 @@ impl Inner {
         let weak = Arc::downgrade(self);
         let told = move || lost(&weak, generation);
         self.shared.tally.dials.fetch_add(1, Relaxed);
-        let link = Link::dial(&self.shared.dialer, &self.address, generation, self.shared.timeout, told);
+        let Shared { dialer, timeout: patience, confirming, .. } = &*self.shared;
+        let link = Link::dial(dialer, &self.address, generation, *patience, *confirming, told);
         let link = link.await.map_err(|error| error.to_string())?;
         // By the calls' own deadline: a server that cannot meet it would only make them time out.
         let answers = timeout(self.shared.timeout, link.send_all(&health::questions(self.shared.cluster))).await;
