@@ -4,10 +4,14 @@
 //! The daemon and the simulator are two drivers of this same code.
 
 pub mod call;
+pub mod counter;
 pub mod decision;
+pub mod gcra;
 pub mod key;
 pub mod limit;
 pub mod policy;
 pub mod shard;
 pub mod stats;
+pub mod table;
 pub mod time;
+pub mod window;
