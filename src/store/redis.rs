@@ -13,12 +13,14 @@ mod address;
 mod breaker;
 mod cluster;
 mod health;
+mod keeper;
 mod link;
 mod master;
 mod options;
 mod reply;
 mod slots;
 mod tally;
+mod url;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
