@@ -135,6 +135,7 @@ fn live_reshard_and_script_flush_lose_and_double_nothing() {
     assert!(seen.noscript > 0 && seen.moved > 0, "{seen:?}");
     let errors: u64 = books.iter().map(|book| book.unknown + book.away).sum();
     assert_eq!(errors, 0, "{line}");
+    scene.cluster.servers.iter().for_each(server::Server::assert_nothing_was_denied);
 }
 
 #[test]
@@ -156,7 +157,7 @@ fn killed_master_stops_its_shard_only() {
     let failover = Duration::from_millis(NODE_TIMEOUT_MS + 3_000);
     assert!(gaps[0] < failover, "the failed shard: {gaps:?}");
     assert!(gaps[1].max(gaps[2]) < Duration::from_millis(400), "healthy shards: {gaps:?}");
-    assert_eq!(stored, granted, "confirmed leases survive a failover");
+    assert!(granted <= stored && stored <= granted + open, "confirmed leases survive a failover");
 }
 
 #[test]

@@ -21,11 +21,7 @@ use tokio::runtime::Runtime;
 use behaviour::{NODES, compare_with_memory};
 use load::{acquire_one, endless, peek};
 use poll::wait_until;
-use server::{Certificates, Server};
-
-/// What an ACL user of ours needs on a single server and on a cluster, and nothing more.
-const ACL_RULES: &str = "on >secret resetchannels ~rationd:* -@all +eval +evalsha +hmget +hset +hdel +hkeys +hlen +del \
-     +pexpire +time +ping +info +wait +asking +cluster|slots +config|get";
+use server::{ACL_RULES, Certificates, Server};
 
 struct Bench {
     store: RedisStore,
@@ -142,8 +138,7 @@ fn needs_no_more_than_the_documented_rights() {
     server.ask(&format!("ACL SETUSER rationd {ACL_RULES}")).expect("ACL SETUSER");
     let url = format!("redis://rationd:secret@127.0.0.1:{}", server.port);
     behaves(&options(&url));
-    let denied = server.ask("ACL LOG").expect("ACL LOG");
-    assert_eq!(denied, redis::Value::Array(Vec::new()), "something was denied");
+    server.assert_nothing_was_denied();
     // And on our prefix only.
     let astray = Bench::connected(&RedisOptions { prefix: "other".into(), ..options(&url) });
     assert!(matches!(astray.acquire(b"k", 1), Err(StoreError::Away { .. })));

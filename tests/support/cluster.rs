@@ -5,7 +5,7 @@
 use redis::Value;
 
 use super::poll::{wait_for, wait_until};
-use super::server::{Server, free_port};
+use super::server::{ACL_RULES, Server, free_port};
 
 /// Slots of a cluster.
 const SLOTS: u16 = 16_384;
@@ -53,6 +53,7 @@ impl RedisCluster {
     fn form(&self) {
         for (index, server) in self.servers.iter().enumerate() {
             let ask = |line: String| server.ask(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            ask(format!("ACL SETUSER rationd {ACL_RULES}"));
             ask(format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
             if index < 3 {
                 let (first, end) = (index as u16 * (SLOTS / 3), (index as u16 + 1) * (SLOTS / 3));
@@ -88,10 +89,10 @@ impl RedisCluster {
         });
     }
 
-    /// `redis-cluster://…` with all servers.
+    /// `redis-cluster://…` with all servers, as a user with our rights only.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
-        format!("redis-cluster://{}", hosts.join(","))
+        format!("redis-cluster://rationd:secret@{}", hosts.join(","))
     }
 
     /// The slot of a key.

@@ -3,7 +3,8 @@
 //! Decides when to dial and whether calls may pass; how often is the breaker's to say. What it finds
 //! out it leaves in the server's `Inner`. Started by `master.rs`, ends with the server.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -82,8 +83,12 @@ impl Inner {
     /// Dials and asks after the server's health; both must be answered for calls to pass.
     async fn probe(self: &Arc<Self>) -> Result<(), String> {
         let generation = lock(&self.breaker).next_generation();
-        let weak = Arc::downgrade(self);
-        let told = move || lost(&weak, generation);
+        let gone = Arc::new(AtomicBool::new(false));
+        let (weak, noted) = (Arc::downgrade(self), gone.clone());
+        let told = move || {
+            noted.store(true, SeqCst);
+            lost(&weak, generation);
+        };
         self.shared.tally.dials.fetch_add(1, Relaxed);
         let Shared { dialer, timeout: patience, confirming, .. } = &*self.shared;
         let link = Link::dial(dialer, &self.address, generation, *patience, *confirming, told);
@@ -101,6 +106,10 @@ impl Inner {
         *lock(&self.link) = Some(Arc::new(link));
         lock(&self.breaker).handle_probe();
         self.connected.send_replace(true);
+        if gone.load(SeqCst) {
+            // It went before the breaker knew of it.
+            self.fail(Breaker::on_behalf_of(generation), Fault::Lost, "the connection was closed");
+        }
         Ok(())
     }
 
