@@ -139,6 +139,30 @@ fn live_reshard_and_script_flush_lose_and_double_nothing() {
 }
 
 #[test]
+fn key_in_motion_is_found_where_it_went() {
+    let scene = scene(AMPLE);
+    let (from, digest) = scene.digests[0];
+    let (to, rule, key) = ((from + 1) % 3, endless(), scene.store.key_of(digest));
+    let slot = scene.cluster.slot_of(&key);
+    let call = |id| {
+        let grant = scene.runtime.block_on(scene.store.call(&acquire_one(&scene.clock, &rule, digest, id)));
+        grant.expect("an answer").counters[0].used
+    };
+    assert_eq!(call(1), 1);
+    scene.cluster.open_slot(slot, from, to);
+    assert_eq!((call(2), scene.store.snapshot().ask), (2, 0), "the key is still where it was");
+    scene.cluster.move_keys(slot, from, to);
+    assert_eq!((call(3), call(4), scene.store.snapshot().ask), (3, 4, 2));
+    scene.cluster.hand_over(slot, from, to);
+    assert_eq!((call(5), scene.store.snapshot().moved), (5, 1));
+    wait_until("the map is read anew", 5, || {
+        let moved = scene.store.snapshot().moved;
+        call(6);
+        scene.store.snapshot().moved == moved
+    });
+}
+
+#[test]
 fn killed_master_stops_its_shard_only() {
     let mut scene = scene(DEFAULT);
     let load = scene.load();
