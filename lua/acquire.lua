@@ -20,7 +20,7 @@ roll_census(state, limits)
 -- What was granted under this id, as far as it can still be spent: a window that is over took its
 -- tokens with it; a gcra lease is told by where it ended.
 local function granted_before()
-  local granted = state.record[3]
+  local granted = min(state.record[3], max(want, need))
   for i = 1, #limits do
     local at = state.record[4 + i] or 0
     if limits[i].kind == 'g' and at > 0 then
@@ -139,7 +139,7 @@ local granted = share_of(left_of_all())
 for i = 1, #limits do debit(counters[i], limits[i], granted) end
 
 local fields = { 'e', string.format('%.0f', state.epoch) }
-add_counters(fields, state, limits)
+add_counters(fields, state, limits, true)
 if id ~= 0 then
   local record = { state.census[1], id, granted, state.record and state.record[4] or 0 }
   for i = 1, #limits do record[4 + i] = counters[i].at end

@@ -103,7 +103,7 @@ impl MemoryStore {
 
     fn acquire(&mut self, mut view: View<'_>, ask: &Acquire) -> Result<Grant, Full> {
         if let Some(record) = view.record.filter(|record| view.id != 0 && view.id <= record.id) {
-            let granted = if view.id == record.id { view.granted_before(&record) } else { 0 };
+            let granted = if view.id == record.id { view.granted_before(&record, ask) } else { 0 };
             return Ok(view.grant(granted, true));
         }
         view.raise(ask);

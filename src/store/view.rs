@@ -50,8 +50,8 @@ impl View<'_> {
 
     /// What was granted under this id, as far as it can still be spent: a window that is over took
     /// its tokens with it; a gcra lease is told by where it ended.
-    pub(super) fn granted_before(&mut self, record: &Record) -> u32 {
-        let mut granted = record.granted;
+    pub(super) fn granted_before(&mut self, record: &Record, ask: &Acquire) -> u32 {
+        let mut granted = record.granted.min(ask.want.max(ask.need));
         for (index, limit) in self.limits.iter().enumerate() {
             let (at, counter) = (record.at[index], &mut self.counters[index]);
             if limit.algorithm == Algorithm::Gcra && at.0 > 0 {
