@@ -5,8 +5,6 @@
 
 use super::call::Counter;
 use super::decision::{Decision, Reason, Source, Verdict};
-use super::gcra;
-use super::limit::{Algorithm, Limit};
 use super::policy::Rule;
 use super::time::{Micros, Timestamp};
 
@@ -55,7 +53,7 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
     let mut pick = (0, u64::MAX, Micros::ZERO);
     for (index, (limit, counter)) in rule.limits.iter().zip(counters).enumerate() {
         let left = counter.left(limit, now, Micros::ZERO).min(limit.capacity());
-        let wait = if denied { wait_for(limit, counter, now, cost) } else { Micros::ZERO };
+        let wait = if denied { counter.wait(limit, now, cost).unwrap_or(Micros::ZERO) } else { Micros::ZERO };
         // On a denial the limit with the longest wait denied; otherwise the smallest rest is the tightest.
         if index == 0 || wait > pick.2 || (wait == pick.2 && left < pick.1) {
             pick = (index, left, wait);
@@ -63,7 +61,7 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
     }
     let (index, remaining, wait) = pick;
     let (limit, counter) = (&rule.limits[index], &counters[index]);
-    let reset_at = whole_at(limit, counter, now);
+    let reset_at = counter.whole_at(limit, now);
     Decision {
         verdict: ending.verdict,
         limit: limit.capacity(),
@@ -74,48 +72,5 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
         reason: ending.reason,
         source: ending.source,
         limit_index: index as u8, // at most MAX_LIMITS
-    }
-}
-
-/// The wait until `tokens` are left, if nobody spends meanwhile. `tokens` must be within the
-/// limit's capacity; the counter is rolled to `now`.
-#[must_use]
-pub fn wait_for(limit: &Limit, counter: &Counter, now: Timestamp, tokens: u64) -> Micros {
-    if counter.left(limit, now, Micros::ZERO) >= tokens {
-        return Micros::ZERO;
-    }
-    match limit.algorithm {
-        Algorithm::Gcra => {
-            let arrival = counter.at.max(now) + gcra::cost(limit, tokens);
-            Micros(arrival.0.saturating_sub(gcra::depth(limit).0).saturating_sub(now.0))
-        }
-        Algorithm::Fixed | Algorithm::FixedFromFirst => counter.at.since(now),
-        Algorithm::Sliding => sliding_wait(limit, counter, now, tokens),
-    }
-}
-
-/// When does `count - used - ceil(prev * (period - elapsed) / period)` reach `tokens`?
-/// The elapsed part is rounded up, so that the wait is never early.
-fn sliding_wait(limit: &Limit, counter: &Counter, now: Timestamp, tokens: u64) -> Micros {
-    let period = limit.period.0;
-    let elapsed_for = |prev: u64, room: u64| {
-        let covered = u128::from(room) * u128::from(period) / u128::from(prev.max(1));
-        period - u64::try_from(covered).unwrap_or(u64::MAX).min(period)
-    };
-    let ready = match limit.count.checked_sub(counter.used + tokens) {
-        Some(room) => counter.at.0 + elapsed_for(counter.prev, room),
-        None => counter.at.0 + period + elapsed_for(counter.used, limit.count.saturating_sub(tokens)),
-    };
-    Timestamp(ready).since(now)
-}
-
-/// When the limit is whole again if nobody spends; not before `now`.
-#[must_use]
-pub fn whole_at(limit: &Limit, counter: &Counter, now: Timestamp) -> Timestamp {
-    match limit.algorithm {
-        Algorithm::Gcra | Algorithm::Fixed | Algorithm::FixedFromFirst => counter.at.max(now),
-        Algorithm::Sliding if counter.used > 0 => counter.at + limit.period + limit.period,
-        Algorithm::Sliding if counter.prev > 0 => counter.at + limit.period,
-        Algorithm::Sliding => now,
     }
 }

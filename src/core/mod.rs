@@ -6,6 +6,7 @@
 pub mod answer;
 pub mod batch;
 pub mod call;
+pub mod counter;
 pub mod decision;
 mod desk;
 pub mod gcra;

@@ -42,9 +42,9 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
     }
 }
 
-/// A quarter of the lot is left, or what is used in 3 ms.
+/// A quarter of the lot is left, or what is used in 3 ms (at most three quarters of the lot).
 fn is_low(slot: &Slot, now: Instant) -> bool {
-    let mark = (slot.lot / 4).max(slot.tuner.used_in(Micros(3_000)));
+    let mark = slot.tuner.used_in(Micros(3_000)).clamp(slot.lot / 4, slot.lot - slot.lot / 4);
     slot.tuner.is_warm() && slot.lease.current(now) <= mark
 }
 
@@ -63,7 +63,8 @@ fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     let need = u32::try_from(waiting.saturating_add(debt)).unwrap_or(u32::MAX);
     let smallest = slot.line.iter().map(|waiter| waiter.cost).min();
     let least = if debt > 0 { 1 } else { smallest.map_or(1, |cost| u32::try_from(cost).unwrap_or(u32::MAX)) };
-    let bounds = Bounds { need, ceiling: slot.ceiling(), interval: interval(slot, now), remaining: remaining(slot, now) };
+    let bounds =
+        Bounds { need, ceiling: slot.ceiling(), interval: interval(slot, now), remaining: remaining(slot, now) };
     let tuned = slot.tuner.refill(now, bounds);
     // While Redis has no replica to hold what it lends, it lends only what waits.
     let want = if desk.settings.lease_ahead && slot.confirmed && !desk.draining { tuned } else { need };
@@ -153,7 +154,10 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         }
     }
     let segment = Segment::new(&slot.rule, grant.granted - paid, sent, slot.clock, &windows, ahead);
-    if let Some(leftover) = slot.lease.add(&slot.rule, segment) {
+    if segment.ends <= now {
+        // A late answer for a window that is over.
+        desk.policy_stats(slot).expired += u64::from(segment.left);
+    } else if let Some(leftover) = slot.lease.add(&slot.rule, segment) {
         dispose(index, slot, desk, now, leftover);
     }
     if !ahead {
@@ -402,7 +406,12 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         give_back(index, slot, desk, now, amount);
     }
     set_timer(index, slot, desk, now);
-    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot, now))
+    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !owes(slot, now))
+}
+
+/// A share was spent in a window that is still open: forgotten, it would be spent again.
+pub(super) fn owes(slot: &Slot, now: Instant) -> bool {
+    slot.share.as_ref().is_some_and(|book| book.is_open(&slot.rule, slot.clock.latest(now)))
 }
 
 fn resend(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
@@ -465,21 +474,14 @@ fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     if slot.lease.held() > 0 {
         at = at.min(now + Micros(refill_interval(&slot.rule).0 / 4));
     } else if slot.is_quiet() {
-        at = at.min(keep_until(slot, now).max(now + Micros(1)));
+        let retry = if owes(slot, now) { Micros::from_secs(1) } else { Micros(1) };
+        at = at.min(keep_until(slot).max(now + retry));
     }
     desk.wake(index, slot, at);
 }
 
-/// How long a quiet key is remembered: two of its shortest periods within [2 s, 1 min]; one with a
-/// share until its windows are over, or it would get a fresh budget.
-fn keep_until(slot: &Slot, now: Instant) -> Instant {
-    let periods = slot.rule.limits.iter().map(|limit| limit.period.0);
-    let (shortest, longest) = periods.fold((u64::MAX, 0), |(low, high), period| (low.min(period), high.max(period)));
-    let keep = slot.last_check + Micros(shortest.saturating_mul(2).clamp(2_000_000, 60_000_000));
-    let latest = slot.clock.latest(now);
-    if slot.share.is_some() {
-        let over = latest.0 / longest.max(1) * longest + longest;
-        return keep.max(slot.clock.after(Timestamp(over)));
-    }
-    keep
+/// How long a quiet key is remembered: two of its shortest periods within [2 s, 1 min].
+fn keep_until(slot: &Slot) -> Instant {
+    let shortest = slot.rule.limits.iter().map(|limit| limit.period.0).min().unwrap_or(0);
+    slot.last_check + Micros(shortest.saturating_mul(2).clamp(2_000_000, 60_000_000))
 }

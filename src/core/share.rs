@@ -74,6 +74,15 @@ impl ShareBook {
         debts.map(|(limit, budget)| budget.debt(limit, now)).max().unwrap_or(0)
     }
 
+    /// Whether a window is still open in which something was admitted here.
+    #[must_use]
+    pub fn is_open(&self, rule: &Rule, now: Timestamp) -> bool {
+        rule.limits.iter().zip(&self.limits).any(|(limit, budget)| match limit.algorithm {
+            Algorithm::Gcra => budget.tat > now,
+            _ => budget.spent > 0 && budget.window == now.0 / limit.period.0,
+        })
+    }
+
     /// Notes that the store has been charged `tokens` of the debt.
     pub fn pay(&mut self, tokens: u64) {
         for budget in &mut self.limits {

@@ -185,18 +185,23 @@ impl Slot {
         }
         let usable = self.lease.usable(&self.rule, now);
         let latest = self.clock.latest(now);
-        self.rule.limits.iter().zip(&self.counters).any(|(limit, counter)| {
-            counter.left(limit, latest, Micros::ZERO).saturating_add(usable) < cost
-        })
+        self.rule
+            .limits
+            .iter()
+            .zip(&self.counters)
+            .any(|(limit, counter)| counter.left(limit, latest, Micros::ZERO).saturating_add(usable) < cost)
     }
 
     /// Whether the store is known to have tokens left to lend.
     pub(super) fn has_left(&self, now: Instant) -> bool {
         let latest = self.clock.latest(now);
         self.answered.is_none()
-            || self.rule.limits.iter().zip(&self.counters).all(|(limit, counter)| {
-                counter.left(limit, latest, super::limit::MAX_HORIZON) > 0
-            })
+            || self
+                .rule
+                .limits
+                .iter()
+                .zip(&self.counters)
+                .all(|(limit, counter)| counter.left(limit, latest, super::limit::MAX_HORIZON) > 0)
     }
 
     pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {
@@ -244,7 +249,7 @@ impl Slot {
         let held = self.lease.current(now);
         for (index, (limit, counter)) in self.rule.limits.iter().zip(&self.counters).enumerate() {
             counters[index] = *counter;
-            counters[index].credit(limit, held);
+            counters[index].credit(limit, super::limit::MAX_HORIZON, held);
         }
         answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
     }
