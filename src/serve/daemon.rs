@@ -12,12 +12,12 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::alarm;
 use super::hub::{Doors, Hub, Limits, Reload, Stats};
 use super::node::{Node, Outgoing};
 use super::refill::{self, AnyStore};
 use super::socket::{Socket, SocketError};
 use super::worker::Worker;
-use super::alarm;
 use crate::core::policy::PolicySet;
 use crate::core::shard::{KeyInfo, Settings};
 

@@ -140,13 +140,7 @@ impl Node {
     }
 
     /// Takes the outcome of a call.
-    pub fn handle_outcome(
-        &self,
-        now: Instant,
-        call: &Call,
-        outcome: Result<Grant, StoreError>,
-        out: &mut Outgoing,
-    ) {
+    pub fn handle_outcome(&self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>, out: &mut Outgoing) {
         let cell = &self.cells[(call.digest.0 >> 64) as usize % SHARDS];
         let mut inner = cell.lock();
         inner.shard.handle_outcome(now, call, outcome);
