@@ -4,3 +4,4 @@
 
 pub mod bench;
 pub mod daemon;
+pub mod world;
