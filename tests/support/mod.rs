@@ -4,6 +4,7 @@
 
 pub mod bench;
 pub mod calls;
+pub mod daemon;
 pub mod poll;
 pub mod redis_server;
 pub mod store_suite;
