@@ -4,6 +4,8 @@
 pub mod cli;
 pub mod client;
 pub mod clock;
+#[cfg(feature = "daemon")]
+pub mod config;
 pub mod core;
 #[cfg(feature = "daemon")]
 pub mod serve;
