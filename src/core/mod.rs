@@ -3,11 +3,22 @@
 //! `now` is the first argument of everything that depends on time; randomness comes as a seed.
 //! The daemon and the simulator are two drivers of this same code.
 
+pub mod answer;
+pub mod batch;
 pub mod call;
+pub mod counter;
 pub mod decision;
+mod desk;
+pub mod gcra;
 pub mod key;
+pub mod lease;
 pub mod limit;
 pub mod policy;
+mod refill;
 pub mod shard;
+pub mod share;
+mod slot;
 pub mod stats;
+pub mod table;
 pub mod time;
+pub mod window;

@@ -1,16 +1,26 @@
 //! The state machine: one shard of the key space. `check`, `handle_*`, `poll_*`.
 //!
 //! The one invariant for drivers: after every call that takes `&mut self`, drain
-//! [`Shard::poll_effect`] until it is empty.
+//! [`Shard::poll_effect`] until it is empty. What happens to one key is in `slot.rs` (decisions) and
+//! `refill.rs` (its traffic with the store).
 
 use std::sync::Arc;
 
-use super::call::{Call, Grant, StoreError};
-use super::decision::Decision;
+use super::answer::{self, Ending};
+use super::call::{Call, Counter, Grant, Op, StoreError};
+use super::decision::{Decision, Reason, Source, Verdict};
+use super::desk::Desk;
 use super::key::Digest;
-use super::policy::Rule;
+use super::limit::MAX_LIMITS;
+use super::policy::{OnStoreLoss, Rule};
+use super::refill;
+use super::slot::{Slot, Waiter};
 use super::stats::{PolicyStats, ShardStats};
+use super::table::Table;
 use super::time::{Instant, Micros, Timestamp};
+
+/// Checks that may wait for one key; more are turned away as overload.
+const MAX_LINE: usize = 8_192;
 
 /// A shard's bounds and habits.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +29,7 @@ pub struct Settings {
     pub max_keys: usize,
     /// Longest wait of a check for the store.
     pub timeout: Micros,
-    /// Lease more than what waits. Off for the embedded store, which is asked in line.
+    /// Lease more than what waits, refill in the background, give back.
     pub lease_ahead: bool,
 }
 
@@ -54,7 +64,7 @@ pub enum Outcome {
 /// What the driver must do.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Ask the store; report with `Shard::handle_outcome`.
+    /// Ask the store; report with [`Shard::handle_outcome`].
     Call(Call),
     /// Answer a parked request.
     Reply {
@@ -83,7 +93,8 @@ pub struct KeyInfo {
 /// One shard. Owns no clock, no IO, no thread, no source of randomness.
 #[derive(Debug)]
 pub struct Shard {
-    settings: Settings,
+    table: Table<Slot>,
+    desk: Desk,
 }
 
 impl Shard {
@@ -92,68 +103,251 @@ impl Shard {
     /// the wall clock at this moment, a first estimate of the store's.
     #[must_use]
     pub fn new(settings: Settings, seed: u64, first_id: u64, id_step: u64, clock: (Instant, Timestamp)) -> Self {
-        let _ = (seed, first_id, id_step, clock);
-        Self { settings }
+        let secret = u128::from(seed) << 64 | u128::from(seed.rotate_left(29) ^ 0x5bd1_e995_7b93_a1c7);
+        let desk = Desk::new(settings, seed, first_id, id_step, clock);
+        Self { table: Table::new(settings.max_keys, secret), desk }
     }
 
-    /// Decides, or parks until the store has been asked. Allocates nothing when `Decided`.
+    /// Decides, or parks until the store has been asked. Allocates nothing on a key it knows.
     pub fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        let _ = (now, request, self.settings);
-        unimplemented!()
+        let Some((index, slot, desk)) = self.slot(now, &request) else {
+            return Outcome::Decided(overload(&request, now));
+        };
+        if request.peek || request.cost == 0 || exceeds(&request) {
+            return peek(index, slot, desk, now, request.cost);
+        }
+        slot.last_check = now;
+        let cost = request.cost;
+        let decided = if slot.line.is_empty() {
+            slot.decide(now, cost, Source::Lease)
+        } else if slot.is_exhausted(now, cost) {
+            slot.tuner.denied();
+            Some(slot.deny(now, cost, Source::Lease))
+        } else {
+            None
+        };
+        if let Some(decision) = decided {
+            desk.count(slot, cost, &decision);
+            refill::after_decision(index, slot, desk, now, &decision);
+            return Outcome::Decided(decision);
+        }
+        if slot.line.len() >= MAX_LINE {
+            let decision = slot.answer(now, cost, turned_away(&slot.rule));
+            desk.count(slot, cost, &decision);
+            return Outcome::Decided(decision);
+        }
+        let ticket = desk.ticket();
+        slot.line.push_back(Waiter { ticket, cost, deadline: now + desk.settings.timeout, answers: 0 });
+        desk.policy_stats(slot).parked += 1;
+        desk.stats.waiting += 1;
+        refill::ask_for_line(index, slot, desk, now);
+        Outcome::Parked(ticket)
     }
 
-    /// Takes back a cost that was spent, as far as it was spent here from what is still held, the
+    /// Takes back a cost that was spent: from what is still held as far as it was spent here, the
     /// rest in the store.
     pub fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        self.check(now, request)
+        let Some((index, slot, desk)) = self.slot(now, &request) else {
+            return Outcome::Decided(overload(&request, now));
+        };
+        let back = slot.lease.refund(&slot.rule, now, request.cost);
+        let stats = desk.policy_stats(slot);
+        stats.spent = stats.spent.saturating_sub(back);
+        let amount = request.cost - back;
+        if amount == 0 {
+            return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
+        }
+        Outcome::Parked(refill::errand(index, slot, desk, now, Op::Refund { amount }, 0))
     }
 
     /// Forgets the key, fleet-wide.
     pub fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        self.check(now, request)
+        let Some((index, slot, desk)) = self.slot(now, &request) else {
+            return Outcome::Decided(overload(&request, now));
+        };
+        Outcome::Parked(refill::errand(index, slot, desk, now, Op::Reset, 0))
     }
 
     /// Takes the outcome of an `Effect::Call`.
     pub fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>) {
-        let _ = (now, call, outcome);
+        let Some(index) = self.table.find(call.digest.0) else { return };
+        let (slot, desk) = (&mut self.table[index], &mut self.desk);
+        let was_away = slot.away.is_some();
+        settle(index, slot, desk, now);
+        match call.op {
+            Op::Acquire(_) => refill::handle_acquire(index, slot, desk, now, call, outcome),
+            _ => refill::handle_errand(index, slot, desk, now, call, outcome),
+        }
+        desk.nodes = desk.nodes.max(slot.nodes);
+        let is_away = slot.away.is_some();
+        desk.stats.degraded += u64::from(is_away);
+        desk.stats.degraded -= u64::from(was_away).min(desk.stats.degraded);
     }
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        let _ = now;
+        while let Some((at, index)) = self.desk.due(now) {
+            let Some(slot) = self.table.get_mut(index) else { continue };
+            if slot.wake != at {
+                continue;
+            }
+            slot.wake = Instant(u64::MAX);
+            let was_away = slot.away.is_some();
+            settle(index, slot, &mut self.desk, now);
+            let keep = refill::handle_timer(index, slot, &mut self.desk, now);
+            self.desk.stats.degraded += u64::from(slot.away.is_some());
+            self.desk.stats.degraded -= u64::from(was_away).min(self.desk.stats.degraded);
+            if !keep {
+                self.forget(index);
+            }
+        }
     }
 
     /// Leaving: hands everything back, lends nothing more. Checks are still answered.
     pub fn handle_drain(&mut self, now: Instant) {
-        let _ = now;
+        self.desk.draining = true;
+        let all: Vec<u32> = self.table.iter().map(|(index, _)| index).collect();
+        for index in all {
+            let slot = &mut self.table[index];
+            settle(index, slot, &mut self.desk, now);
+            refill::give_back(index, slot, &mut self.desk, now, u64::MAX);
+        }
     }
 
     /// What the driver must do next.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        None
+        self.desk.effects.pop_front()
     }
 
     /// When `handle_timeout` wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        self.desk.next_timer()
     }
 
     /// Counts of the shard.
     #[must_use]
     pub fn stats(&self) -> ShardStats {
-        ShardStats::default()
+        ShardStats { keys: self.table.len() as u64, ..self.desk.stats }
     }
 
     /// Counts per policy.
     pub fn policy_stats(&self) -> impl Iterator<Item = (&Arc<str>, &PolicyStats)> {
-        std::iter::empty()
+        self.desk.policies.iter().map(|(name, stats)| (name, stats))
     }
 
     /// Up to `most` keys that the shard knows.
     #[must_use]
     pub fn keys(&self, now: Instant, most: usize) -> Vec<KeyInfo> {
-        let _ = (now, most);
-        Vec::new()
+        let slots = self.table.iter().take(most).map(|(_, slot)| slot);
+        slots
+            .map(|slot| KeyInfo {
+                digest: Digest(slot.digest),
+                key: Some(slot.key.clone()),
+                rule: slot.rule.clone(),
+                held: slot.lease.held(),
+                decision: slot.answer(now, 0, Ending::allow(Source::Lease)),
+            })
+            .collect()
     }
+
+    /// The key's slot, settled at `now`; makes one, if need be in the place of a quiet key.
+    fn slot(&mut self, now: Instant, request: &Request<'_>) -> Option<(u32, &mut Slot, &mut Desk)> {
+        let index = match self.table.find(request.digest.0) {
+            Some(index) => index,
+            None => self.insert(now, request)?,
+        };
+        let (slot, desk) = (&mut self.table[index], &mut self.desk);
+        if !Arc::ptr_eq(&slot.rule, request.rule) && slot.rule != *request.rule {
+            let voided = slot.adopt(request.rule);
+            desk.policy_stats(slot).expired += voided;
+        }
+        settle(index, slot, desk, now);
+        Some((index, slot, desk))
+    }
+
+    fn insert(&mut self, now: Instant, request: &Request<'_>) -> Option<u32> {
+        if self.table.len() == self.table.max() {
+            self.evict(now)?;
+        }
+        let policy = self.desk.policy(request.rule);
+        let (nodes, clock) = (self.desk.nodes, self.desk.first_clock());
+        let slot = Slot::new(request.digest.0, request.key, request.rule, policy, nodes, clock);
+        self.table.insert(slot).ok()
+    }
+
+    /// Makes room: a quiet key among the next few is forgotten, and what it holds handed back.
+    /// A key that lives on its share is kept, or it would get a fresh budget.
+    fn evict(&mut self, now: Instant) -> Option<()> {
+        const LOOK_AT: u32 = 64;
+        for _ in 0..LOOK_AT {
+            let Some(index) = self.table.step() else { continue };
+            let slot = &mut self.table[index];
+            if slot.is_quiet() && !refill::owes(slot, now) {
+                refill::give_back(index, slot, &mut self.desk, now, u64::MAX);
+                slot.errands.clear();
+                self.forget(index);
+                return Some(());
+            }
+        }
+        None
+    }
+
+    fn forget(&mut self, index: u32) {
+        let slot = self.table.remove(index);
+        self.desk.policy_stats(&slot).expired += slot.lease.held();
+        self.desk.stats.evicted += 1;
+        self.desk.stats.degraded -= u64::from(slot.away.is_some()).min(self.desk.stats.degraded);
+    }
+}
+
+/// Drops what has ended and rolls what is known.
+fn settle(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    slot.roll(now);
+    let mut gone = Vec::new();
+    slot.lease.settle(&slot.rule, now, |leftover| gone.push(leftover));
+    for leftover in gone {
+        refill::dispose(index, slot, desk, now, leftover);
+    }
+}
+
+fn peek(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, cost: u64) -> Outcome {
+    let fresh = slot.answered.is_some_and(|at| now.since(at) < super::batch::refill_interval(&slot.rule));
+    if fresh || slot.away.is_some() {
+        return Outcome::Decided(peeked(slot, now, cost, Source::Lease));
+    }
+    Outcome::Parked(refill::errand(index, slot, desk, now, Op::Peek, cost))
+}
+
+/// What a check of `cost` would be answered, charging nothing.
+pub(super) fn peeked(slot: &Slot, now: Instant, cost: u64, source: Source) -> Decision {
+    if slot.rule.limits.iter().any(|limit| cost > limit.capacity()) {
+        return slot.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy));
+    }
+    if cost > 0 && slot.is_exhausted(now, cost) {
+        return slot.deny(now, cost, source);
+    }
+    slot.answer(now, cost, Ending::allow(source))
+}
+
+fn exceeds(request: &Request<'_>) -> bool {
+    request.rule.limits.iter().any(|limit| request.cost > limit.capacity())
+}
+
+/// The ending of a check that a bound of this node turns away.
+pub(super) fn turned_away(rule: &Rule) -> Ending {
+    match rule.on_store_loss {
+        OnStoreLoss::Allow => Ending { reason: Reason::Overload, ..Ending::allow(Source::Policy) },
+        _ => Ending::deny(Reason::Overload, Source::Policy).after(Micros::from_secs(1)),
+    }
+}
+
+fn overload(request: &Request<'_>, now: Instant) -> Decision {
+    let counters = [Counter::default(); MAX_LIMITS];
+    let ending = turned_away(request.rule);
+    let mut decision = answer::decision(request.rule, &counters, Timestamp(now.0), request.cost, ending);
+    if decision.verdict == Verdict::Deny {
+        decision.remaining = 0;
+    }
+    decision
 }

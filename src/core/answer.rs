@@ -1,0 +1,76 @@
+//! From the counters of a rule's limits to the numbers of a decision.
+//!
+//! Pure arithmetic over [`Counter`]s that have been rolled to `now` (the store's clock). Called by
+//! the shard and by the embedded store, so both answer alike.
+
+use super::call::Counter;
+use super::decision::{Decision, Reason, Source, Verdict};
+use super::policy::Rule;
+use super::time::{Micros, Timestamp};
+
+/// How a check ended, before its numbers are filled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Whether it may pass.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: Reason,
+    /// What answered.
+    pub source: Source,
+    /// The wait to report instead of what the counters say.
+    pub retry_after: Option<Micros>,
+}
+
+impl Ending {
+    /// Allowed.
+    #[must_use]
+    pub const fn allow(source: Source) -> Self {
+        Self { verdict: Verdict::Allow, reason: Reason::Ok, source, retry_after: None }
+    }
+
+    /// Denied; the counters say for how long.
+    #[must_use]
+    pub const fn deny(reason: Reason, source: Source) -> Self {
+        Self { verdict: Verdict::Deny, reason, source, retry_after: None }
+    }
+
+    /// The same, with a wait of its own.
+    #[must_use]
+    pub const fn after(mut self, wait: Micros) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+}
+
+/// Fills in a decision. `counters` are the limits' counters as they stand after the decision, less
+/// whatever this node still holds of them; `cost` is what was asked for.
+///
+/// # Panics
+/// Never: a rule has at least one limit.
+#[must_use]
+pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, ending: Ending) -> Decision {
+    let denied = ending.verdict == Verdict::Deny && ending.reason != Reason::Cost;
+    let mut pick = (0, u64::MAX, Micros::ZERO);
+    for (index, (limit, counter)) in rule.limits.iter().zip(counters).enumerate() {
+        let left = counter.left(limit, now, Micros::ZERO).min(limit.capacity());
+        let wait = if denied { counter.wait(limit, now, cost).unwrap_or(Micros::ZERO) } else { Micros::ZERO };
+        // On a denial the limit with the longest wait denied; otherwise the smallest rest is the tightest.
+        if index == 0 || wait > pick.2 || (wait == pick.2 && left < pick.1) {
+            pick = (index, left, wait);
+        }
+    }
+    let (index, remaining, wait) = pick;
+    let (limit, counter) = (&rule.limits[index], &counters[index]);
+    let reset_at = counter.whole_at(limit, now);
+    Decision {
+        verdict: ending.verdict,
+        limit: limit.capacity(),
+        remaining,
+        retry_after: denied.then(|| ending.retry_after.unwrap_or(wait).max(Micros(1))),
+        reset_after: reset_at.since(now),
+        reset_at,
+        reason: ending.reason,
+        source: ending.source,
+        limit_index: index as u8, // at most MAX_LIMITS
+    }
+}

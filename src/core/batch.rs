@@ -1,0 +1,173 @@
+//! The batch tuner: how many tokens to ask for in one refill, from how much of the last was used.
+//!
+//! The rate of use is measured at refill time. An asynchronous refill means that a lease never runs
+//! dry, so "used up" alone would never fire; the target is what is used in one refill interval, and
+//! the batch moves towards it by at most x4 up and x0.5 down per refill.
+
+use super::limit::{Algorithm, Limit};
+use super::policy::Rule;
+use super::time::{Instant, Micros};
+
+/// One key's tuner.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tuner {
+    /// Tokens asked for in the latest refill.
+    batch: u32,
+    /// When that was.
+    since: Instant,
+    /// Tokens spent since, and one for each check denied since.
+    demand: u64,
+    /// Tokens a second, measured at the latest refill.
+    rate: u64,
+}
+
+/// How the tuner is bounded in one refill.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// What waits now: never ask for less.
+    pub need: u32,
+    /// This node's part of the limit: never ask for more, but for what waits.
+    pub ceiling: u32,
+    /// The refill interval.
+    pub interval: Micros,
+    /// How long the tokens can be spent: what is left of the window.
+    pub remaining: Micros,
+}
+
+impl Tuner {
+    /// Notes tokens spent.
+    pub fn spent(&mut self, tokens: u64) {
+        self.demand = self.demand.saturating_add(tokens);
+    }
+
+    /// Notes a check denied: demand, whatever its cost.
+    pub fn denied(&mut self) {
+        self.demand = self.demand.saturating_add(1);
+    }
+
+    /// Tokens to ask for at `now`, and starts measuring anew.
+    pub fn refill(&mut self, now: Instant, bounds: Bounds) -> u32 {
+        // A shorter time than this says nothing of a rate.
+        let elapsed = now.since(self.since).0.max(1_000);
+        let demand = u128::from(self.demand);
+        self.rate = clamp(demand * 1_000_000 / u128::from(elapsed));
+        let target = clamp(demand * u128::from(bounds.interval.0) / u128::from(elapsed));
+        let (low, high) = (u64::from(self.batch / 2), u64::from(self.batch).max(1) * 4);
+        // Seen about once per interval: ask for what waits, hold nothing.
+        let tuned = if target <= 1 { 1 } else { target.clamp(low.min(high), high) };
+        let batch = tuned.min(u64::from(bounds.ceiling)).max(u64::from(bounds.need)).max(1);
+        self.batch = u32::try_from(batch).unwrap_or(u32::MAX);
+        self.since = now;
+        self.demand = 0;
+        // Near a window's end, what would be left over is not asked for; the tuned batch stays.
+        let useful = self.used_in(bounds.remaining).saturating_add(1).max(u64::from(bounds.need));
+        self.batch.min(u32::try_from(useful).unwrap_or(u32::MAX))
+    }
+
+    /// Tokens asked for in the latest refill.
+    #[must_use]
+    pub fn batch(&self) -> u32 {
+        self.batch
+    }
+
+    /// Tokens that are used in `span` at the measured rate, rounded up.
+    #[must_use]
+    pub fn used_in(&self, span: Micros) -> u64 {
+        clamp((u128::from(self.rate) * u128::from(span.0)).div_ceil(1_000_000))
+    }
+
+    /// Is it worth holding tokens for this key?
+    #[must_use]
+    pub fn is_warm(&self) -> bool {
+        self.batch > 1
+    }
+}
+
+fn clamp(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
+/// The refill interval T_r of a rule: a quarter of its shortest window within [0.5 s (or half the
+/// window), 30 s]; for gcra what a lease lives.
+#[must_use]
+pub fn refill_interval(rule: &Rule) -> Micros {
+    rule.limits.iter().map(limit_interval).min().unwrap_or(Micros::from_secs(1))
+}
+
+fn limit_interval(limit: &Limit) -> Micros {
+    match limit.algorithm {
+        Algorithm::Gcra => Micros(500_000),
+        _ => {
+            let floor = 500_000.min(limit.period.0 / 2);
+            Micros((limit.period.0 / 4).clamp(floor, 30_000_000.max(floor)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: Micros = Micros(500_000);
+
+    fn bounds(need: u32, ceiling: u32) -> Bounds {
+        Bounds { need, ceiling, interval: HALF, remaining: Micros::from_secs(60) }
+    }
+
+    #[test]
+    fn a_cold_key_asks_for_what_waits() {
+        let mut tuner = Tuner::default();
+        assert_eq!(tuner.refill(Instant(5_000_000), bounds(1, 100)), 1);
+        tuner.spent(1);
+        assert_eq!(tuner.refill(Instant(25_000_000), bounds(1, 100)), 1);
+        assert!(!tuner.is_warm());
+    }
+
+    #[test]
+    fn grows_to_what_one_interval_uses() {
+        let mut tuner = Tuner::default();
+        let mut now = Instant(1_000_000);
+        let mut batch = u64::from(tuner.refill(now, bounds(1, 10_000)));
+        for _ in 0..12 {
+            tuner.spent(batch);
+            now = now + Micros(batch * 1_000); // a thousand a second
+            batch = u64::from(tuner.refill(now, bounds(1, 10_000)));
+        }
+        assert_eq!(batch, 500);
+    }
+
+    #[test]
+    fn grows_at_most_fourfold_and_shrinks_at_most_by_half() {
+        let mut tuner = Tuner { batch: 10, ..Tuner::default() };
+        tuner.spent(1_000_000);
+        assert_eq!(tuner.refill(Instant(1_000_000), bounds(1, 10_000)), 40);
+        tuner.spent(5);
+        assert_eq!(tuner.refill(Instant(2_000_000), bounds(1, 10_000)), 20);
+    }
+
+    #[test]
+    fn never_above_the_share_but_for_what_waits() {
+        let mut tuner = Tuner { batch: 100, ..Tuner::default() };
+        tuner.spent(1_000);
+        assert_eq!(tuner.refill(Instant(1_000_000), bounds(1, 30)), 30);
+        assert_eq!(tuner.refill(Instant(2_000_000), bounds(70, 30)), 70);
+    }
+
+    #[test]
+    fn near_a_windows_end_it_asks_for_what_can_be_spent() {
+        let mut tuner = Tuner { batch: 100, ..Tuner::default() };
+        tuner.spent(200);
+        let near = Bounds { remaining: Micros(100_000), ..bounds(1, 1_000) };
+        assert_eq!(tuner.refill(Instant(1_000_000), near), 21);
+        assert_eq!(tuner.batch(), 100);
+    }
+
+    #[test]
+    fn refill_interval_is_a_quarter_window_within_bounds() {
+        let interval = |text| limit_interval(&Limit::parse(text).unwrap()).0;
+        assert_eq!(interval("1/1s fixed"), 500_000);
+        assert_eq!(interval("1/100ms fixed"), 50_000);
+        assert_eq!(interval("1/1m fixed"), 15_000_000);
+        assert_eq!(interval("1/1h fixed"), 30_000_000);
+    }
+}

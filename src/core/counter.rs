@@ -1,0 +1,339 @@
+//! What a [`Counter`] means under a [`Limit`]: one face over the algorithms.
+//!
+//! Everything but [`Counter::roll`] expects a counter that was rolled to the same `now`. Knows
+//! nothing of keys, leases or stores. Called by the memory store and by the core's own views.
+
+use super::call::{Counter, Known};
+use super::limit::{Algorithm, Limit};
+use super::time::{Micros, Timestamp};
+use super::{gcra, window};
+
+impl Counter {
+    /// Brings the counter to `now`: closes windows that are over, and pulls in times that lie
+    /// further ahead than the limit allows. `horizon` is how far a gcra lease may reach ahead.
+    pub fn roll(&mut self, limit: &Limit, now: Timestamp, horizon: Micros) {
+        match limit.algorithm {
+            Algorithm::Gcra => {
+                *self = Self { used: 0, prev: 0, at: gcra::roll(limit, self.at, now, horizon) };
+            }
+            Algorithm::Fixed => window::roll_fixed(self, limit, now),
+            Algorithm::FixedFromFirst => window::roll_from_first(self, limit, now),
+            Algorithm::Sliding => window::roll_sliding(self, limit, now),
+        }
+    }
+
+    /// The counter as it is at `now`.
+    #[must_use]
+    pub fn rolled(mut self, limit: &Limit, now: Timestamp, horizon: Micros) -> Self {
+        self.roll(limit, now, horizon);
+        self
+    }
+
+    /// Tokens that can be lent at `now`.
+    #[must_use]
+    pub fn left(&self, limit: &Limit, now: Timestamp, horizon: Micros) -> u64 {
+        match limit.algorithm {
+            Algorithm::Gcra => gcra::left(limit, self.at, now, horizon),
+            Algorithm::Fixed | Algorithm::FixedFromFirst => window::left_plain(self, limit),
+            Algorithm::Sliding => window::left_sliding(self, limit, now),
+        }
+    }
+
+    /// Tokens that can be lent from the window after the one that ends at `end`: 0 unless that is
+    /// the window at hand, of an aligned limit.
+    #[must_use]
+    pub fn left_ahead(&self, limit: &Limit, end: Timestamp) -> u64 {
+        let next_is_known = self.at == end && self.at.0.is_multiple_of(limit.period.0);
+        let allowed = limit.algorithm == Algorithm::Fixed && next_is_known;
+        if allowed { limit.count.saturating_sub(self.prev) } else { 0 }
+    }
+
+    /// Lends `tokens`.
+    pub fn debit(&mut self, limit: &Limit, now: Timestamp, tokens: u64) {
+        match limit.algorithm {
+            Algorithm::Gcra => self.at = gcra::debit(limit, self.at, now, tokens),
+            Algorithm::FixedFromFirst if self.at.0 == 0 && tokens > 0 => {
+                *self = Self { used: tokens, prev: 0, at: now + limit.period };
+            }
+            Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding => {
+                self.used = self.used.saturating_add(tokens);
+            }
+        }
+    }
+
+    /// Lends `tokens` of the next window (see [`Counter::left_ahead`]).
+    pub fn debit_ahead(&mut self, tokens: u64) {
+        self.prev = self.prev.saturating_add(tokens);
+    }
+
+    /// Takes back `tokens` into the current window or bucket, as far as they are missing there.
+    pub fn credit(&mut self, limit: &Limit, horizon: Micros, tokens: u64) {
+        match limit.algorithm {
+            Algorithm::Gcra => self.at = gcra::credit(limit, self.at, tokens, horizon),
+            Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding => {
+                self.used = self.used.saturating_sub(tokens);
+            }
+        }
+    }
+
+    /// Takes back unspent `tokens` into the window that lent them, whose [`Counter::at`] was
+    /// `window`: the window at hand, for `fixed` also the next one, for gcra the bucket if nobody
+    /// took slots after them. Says whether they were taken.
+    pub fn credit_lent(&mut self, limit: &Limit, horizon: Micros, tokens: u64, window: Timestamp) -> bool {
+        if window.0 != 0 && self.at == window {
+            self.credit(limit, horizon, tokens);
+            return true;
+        }
+        let ahead = limit.algorithm == Algorithm::Fixed && self.at + limit.period == window;
+        if ahead {
+            self.prev = self.prev.saturating_sub(tokens);
+        }
+        ahead
+    }
+
+    /// Lifts the counter to what is `known` to be spent, never above the limit.
+    pub fn raise(&mut self, limit: &Limit, now: Timestamp, horizon: Micros, known: Known) {
+        if limit.algorithm == Algorithm::Gcra {
+            self.at = self.at.max(gcra::roll(limit, known.at, now, horizon));
+            return;
+        }
+        let unopened = limit.algorithm == Algorithm::FixedFromFirst && self.at.0 == 0;
+        if unopened && known.at > now && known.at <= now + limit.period {
+            self.at = known.at;
+        }
+        if known.at.0 != 0 && known.at == self.at {
+            self.used = self.used.max(known.used.min(limit.count));
+        }
+    }
+
+    /// When the limit is whole again if nobody spends; `now` when it is.
+    #[must_use]
+    pub fn whole_at(&self, limit: &Limit, now: Timestamp) -> Timestamp {
+        match limit.algorithm {
+            Algorithm::Gcra => self.at.max(now),
+            Algorithm::Fixed | Algorithm::FixedFromFirst => self.at.max(now),
+            Algorithm::Sliding if self.used > 0 => self.at + limit.period + limit.period,
+            Algorithm::Sliding if self.prev > 0 => self.at + limit.period,
+            Algorithm::Sliding => now,
+        }
+    }
+
+    /// The wait until `tokens` can be spent if nobody else spends; `None` when the limit is smaller.
+    #[must_use]
+    pub fn wait(&self, limit: &Limit, now: Timestamp, tokens: u64) -> Option<Micros> {
+        match limit.algorithm {
+            Algorithm::Gcra => gcra::wait(limit, self.at, now, tokens),
+            Algorithm::Sliding => window::wait_sliding(self, limit, now, tokens),
+            Algorithm::Fixed | Algorithm::FixedFromFirst => {
+                (tokens <= limit.count).then(|| window::wait_plain(self, limit, now, tokens))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_800_000_000_123_457);
+    const NONE: Micros = Micros::ZERO;
+
+    fn limit(text: &str) -> Limit {
+        Limit::parse(text).expect(text)
+    }
+
+    /// Small limits of every algorithm with periods that do not divide evenly.
+    fn limits() -> impl Strategy<Value = Limit> {
+        let algorithm = prop_oneof![
+            Just(Algorithm::Gcra),
+            Just(Algorithm::Fixed),
+            Just(Algorithm::FixedFromFirst),
+            Just(Algorithm::Sliding)
+        ];
+        (1..40u64, 1_000..9_000u64, algorithm, 1..60u64)
+            .prop_map(|(count, period, algorithm, burst)| Limit::new(count, Micros(period), algorithm, burst).unwrap())
+    }
+
+    /// Steps in time, in eighths of a period or to a microsecond around a boundary, and debits.
+    fn steps() -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
+        prop::collection::vec((0..20u64, 0..3u64, 0..30u64), 1..60)
+    }
+
+    fn step(limit: &Limit, now: Timestamp, (eighths, mode, _): (u64, u64, u64)) -> Timestamp {
+        let boundary = window::aligned_end(limit, now);
+        match mode {
+            0 => now + Micros(limit.period.0 * eighths / 8),
+            1 => boundary,
+            _ => (boundary - Micros(1)).max(now),
+        }
+    }
+
+    /// What was lent, when: the model counts these again for every question, in i128.
+    #[derive(Default)]
+    struct Model {
+        lent: Vec<(i128, i128)>,
+    }
+
+    impl Model {
+        fn sum(&self, from: i128, to: i128) -> i128 {
+            self.lent.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, tokens)| tokens).sum()
+        }
+
+        fn left(&self, limit: &Limit, now: Timestamp) -> i128 {
+            let (now, period, count) = (i128::from(now.0), i128::from(limit.period.0), i128::from(limit.count));
+            let start = now - now % period;
+            let this = self.sum(start, start + period);
+            match limit.algorithm {
+                Algorithm::Fixed => count - this,
+                Algorithm::Sliding => {
+                    let covered = period - (now - start);
+                    let weighed = self.sum(start - period, start) * covered;
+                    count - this - (weighed + period - 1) / period
+                }
+                Algorithm::FixedFromFirst => {
+                    let mut open = None;
+                    for &(at, _) in &self.lent {
+                        open = open.filter(|first| at < first + period).or(Some(at));
+                    }
+                    let open = open.filter(|first| now < first + period);
+                    count - open.map_or(0, |first| self.sum(first, i128::MAX))
+                }
+                Algorithm::Gcra => {
+                    let (period, tokens) = limit.interval();
+                    let (period, tokens) = (i128::from(period), i128::from(tokens));
+                    let cost = |n: i128| (n * period + tokens - 1) / tokens;
+                    let tat = self.lent.iter().fold(0, |tat: i128, (at, n)| tat.max(*at) + cost(*n));
+                    let free = |n: i128| now.max(tat) + cost(n) <= now + cost(i128::from(limit.burst));
+                    (0..=i128::from(limit.burst)).rev().find(|n| free(*n)).unwrap_or(0)
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn left_equals_a_naive_count(limit in limits(), steps in steps()) {
+            let (mut counter, mut model, mut now) = (Counter::default(), Model::default(), NOW);
+            for what in steps {
+                now = step(&limit, now, what);
+                counter.roll(&limit, now, NONE);
+                let left = counter.left(&limit, now, NONE);
+                prop_assert_eq!(i128::from(left), model.left(&limit, now).max(0));
+                let lent = what.2.min(left);
+                counter.debit(&limit, now, lent);
+                if lent > 0 {
+                    model.lent.push((i128::from(now.0), i128::from(lent)));
+                }
+            }
+        }
+
+        #[test]
+        fn waiting_as_told_is_enough_and_less_is_not(limit in limits(), steps in steps(), tokens in 1..60u64) {
+            let (mut counter, mut now) = (Counter::default(), NOW);
+            for what in steps {
+                now = step(&limit, now, what);
+                counter.roll(&limit, now, NONE);
+                counter.debit(&limit, now, what.2.min(counter.left(&limit, now, NONE)));
+                let Some(wait) = counter.wait(&limit, now, tokens) else {
+                    prop_assert!(tokens > limit.capacity());
+                    continue;
+                };
+                let left_at = |at| counter.rolled(&limit, at, NONE).left(&limit, at, NONE);
+                prop_assert!(left_at(now + wait) >= tokens);
+                prop_assert!(wait == NONE || left_at(now + wait - Micros(1)) < tokens);
+            }
+        }
+
+        #[test]
+        fn limit_is_whole_when_told_and_not_before(limit in limits(), steps in steps()) {
+            let (mut counter, mut now) = (Counter::default(), NOW);
+            for what in steps {
+                now = step(&limit, now, what);
+                counter.roll(&limit, now, NONE);
+                counter.debit(&limit, now, what.2.min(counter.left(&limit, now, NONE)));
+                let whole = counter.whole_at(&limit, now);
+                prop_assert_eq!(counter.rolled(&limit, whole, NONE).left(&limit, whole, NONE), limit.capacity());
+            }
+        }
+
+        #[test]
+        fn rolling_twice_is_rolling_once(limit in limits(), used in 0..50u64, prev in 0..50u64, at in 0..40_000u64) {
+            let near = Timestamp(NOW.0 - 20_000 + at);
+            for at in [near, Timestamp(0), window::aligned_end(&limit, near)] {
+                let once = Counter { used, prev, at }.rolled(&limit, NOW, NONE);
+                prop_assert_eq!(once.rolled(&limit, NOW, NONE), once);
+            }
+        }
+    }
+
+    #[test]
+    fn known_usage_lifts_the_window_it_is_about_and_no_other() {
+        let limit = limit("10/1s fixed");
+        let mut counter = Counter::default().rolled(&limit, NOW, NONE);
+        counter.raise(&limit, NOW, NONE, Known { used: 7, at: counter.at - limit.period });
+        assert_eq!(counter.used, 0);
+        counter.raise(&limit, NOW, NONE, Known { used: 700, at: counter.at });
+        assert_eq!(counter.used, 10, "never above the limit");
+        counter.raise(&limit, NOW, NONE, Known { used: 3, at: counter.at });
+        assert_eq!(counter.used, 10, "never lowered");
+    }
+
+    #[test]
+    fn known_window_from_first_is_opened_again() {
+        let limit = limit("10/1s fixed from-first");
+        let mut counter = Counter::default();
+        counter.raise(&limit, NOW, NONE, Known { used: 7, at: NOW });
+        counter.raise(&limit, NOW, NONE, Known { used: 7, at: NOW + limit.period + Micros(1) });
+        assert_eq!(counter, Counter::default());
+        counter.raise(&limit, NOW, NONE, Known { used: 7, at: NOW + limit.period });
+        assert_eq!((counter.used, counter.at), (7, NOW + limit.period));
+    }
+
+    #[test]
+    fn known_tat_is_clamped_like_a_stored_one() {
+        let limit = limit("10/1s");
+        let mut counter = Counter::default();
+        counter.raise(&limit, NOW, NONE, Known { used: 0, at: Timestamp(u64::MAX) });
+        assert_eq!(counter.at, NOW + Micros::from_secs(1));
+    }
+
+    #[test]
+    fn unspent_tokens_go_back_into_their_own_window_only() {
+        let limit = limit("10/1s fixed");
+        let mut counter = Counter { used: 5, prev: 4, at: window::aligned_end(&limit, NOW) };
+        let (this, next) = (counter.at, counter.at + limit.period);
+        assert!(!counter.credit_lent(&limit, NONE, 3, this - limit.period));
+        assert!(!counter.credit_lent(&limit, NONE, 3, Timestamp(0)));
+        assert!(counter.credit_lent(&limit, NONE, 3, this));
+        assert!(counter.credit_lent(&limit, NONE, 1, next));
+        assert_eq!((counter.used, counter.prev), (2, 3));
+    }
+
+    #[test]
+    fn slots_go_back_only_while_they_are_the_last() {
+        let limit = limit("10/1s");
+        let mut counter = Counter::default();
+        counter.debit(&limit, NOW, 4);
+        let lent = counter.at;
+        counter.debit(&limit, NOW, 1);
+        assert!(!counter.credit_lent(&limit, NONE, 4, lent));
+        assert!(counter.credit_lent(&limit, NONE, 1, counter.at));
+        assert_eq!(counter.at, lent);
+    }
+
+    #[test]
+    fn only_an_aligned_window_at_hand_lends_ahead() {
+        let limit = limit("10/1s fixed");
+        let mut counter = Counter::default().rolled(&limit, NOW, NONE);
+        assert_eq!(counter.left_ahead(&limit, counter.at - Micros(1)), 0);
+        assert_eq!(counter.left_ahead(&limit, counter.at), 10);
+        counter.debit_ahead(4);
+        let next = counter.at;
+        assert_eq!(counter.left_ahead(&limit, next), 6);
+        assert_eq!(counter.rolled(&limit, next, NONE).left(&limit, next, NONE), 6);
+    }
+}

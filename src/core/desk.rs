@@ -1,0 +1,122 @@
+//! What the slots of a shard share: effects to be drained, timers, ids, jitter and counts.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use super::decision::{Decision, Verdict};
+use super::lease::StoreClock;
+use super::policy::Rule;
+use super::shard::{Effect, Settings, Ticket};
+use super::slot::Slot;
+use super::stats::{PolicyStats, ShardStats};
+use super::time::{Instant, Micros, Timestamp};
+
+/// What the slots of a shard share.
+#[derive(Debug)]
+pub(super) struct Desk {
+    pub(super) settings: Settings,
+    pub(super) effects: VecDeque<Effect>,
+    pub(super) draining: bool,
+    pub(super) stats: ShardStats,
+    pub(super) policies: Vec<(Arc<str>, PolicyStats)>,
+    /// Most nodes that any key's store has counted lately: what a new key is taken to be shared by.
+    pub(super) nodes: u32,
+    timers: BinaryHeap<Reverse<(Instant, u32)>>,
+    random: u64,
+    next_id: u64,
+    id_step: u64,
+    next_ticket: u64,
+    clock: (Instant, Timestamp),
+}
+
+impl Desk {
+    pub(super) fn new(settings: Settings, seed: u64, first_id: u64, id_step: u64, clock: (Instant, Timestamp)) -> Self {
+        Self {
+            settings,
+            effects: VecDeque::new(),
+            draining: false,
+            stats: ShardStats::default(),
+            policies: Vec::new(),
+            nodes: 1,
+            timers: BinaryHeap::new(),
+            random: seed,
+            next_id: first_id,
+            id_step,
+            next_ticket: 0,
+            clock,
+        }
+    }
+
+    /// The store's clock as the wall clock had it at the start: until the store has answered.
+    pub(super) fn first_clock(&self) -> StoreClock {
+        StoreClock::new(self.clock.0, self.clock.0, self.clock.1)
+    }
+
+    /// An id that no other call of this node has or will have.
+    pub(super) fn id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += self.id_step;
+        id
+    }
+
+    pub(super) fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        Ticket(self.next_ticket)
+    }
+
+    /// A length from zero to `most`, evenly. Source: splitmix64 (Steele, Lea, Flood, 2014).
+    pub(super) fn jitter(&mut self, most: Micros) -> Micros {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.random;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        Micros(((u128::from(bits) * u128::from(most.0 + 1)) >> 64) as u64) // below most + 1
+    }
+
+    /// Makes sure that the slot's timer fires by `at`.
+    pub(super) fn wake(&mut self, index: u32, slot: &mut Slot, at: Instant) {
+        if at < slot.wake {
+            slot.wake = at;
+            self.timers.push(Reverse((at, index)));
+        }
+    }
+
+    /// The earliest timer.
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// A slot whose timer is due at `now`; stale ones are the caller's to skip.
+    pub(super) fn due(&mut self, now: Instant) -> Option<(Instant, u32)> {
+        if self.next_timer()? > now {
+            return None;
+        }
+        self.timers.pop().map(|Reverse(timer)| timer)
+    }
+
+    /// The index of a policy's counts.
+    pub(super) fn policy(&mut self, rule: &Rule) -> u32 {
+        let known = self.policies.iter().position(|(name, _)| *name == rule.policy);
+        let index = known.unwrap_or_else(|| {
+            self.policies.push((rule.policy.clone(), PolicyStats::default()));
+            self.policies.len() - 1
+        });
+        index as u32 // as many as the configuration names
+    }
+
+    pub(super) fn policy_stats(&mut self, slot: &Slot) -> &mut PolicyStats {
+        &mut self.policies[slot.policy as usize].1
+    }
+
+    /// Counts a decision of a check, and the tokens it spent where it spent held ones.
+    pub(super) fn count(&mut self, slot: &Slot, cost: u64, decision: &Decision) {
+        use super::decision::Source;
+        let stats = self.policy_stats(slot);
+        stats.count(decision);
+        if decision.verdict == Verdict::Allow && matches!(decision.source, Source::Lease | Source::Store) {
+            stats.spent += cost;
+        }
+    }
+}

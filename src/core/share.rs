@@ -1,0 +1,244 @@
+//! What a node may admit on its own while its part of the store is away.
+//!
+//! A window's share is fixed once, when the node first needs it in that window, and it only spends
+//! what it held in the window (or slice of at most a minute) in which the loss began. Long windows
+//! release their share slice by slice. What was admitted here is owed: it is charged to the store
+//! as soon as the store is back.
+
+use super::gcra;
+use super::limit::{Algorithm, Limit};
+use super::policy::Rule;
+use super::time::{Micros, Timestamp};
+
+/// One millionth parts of a limit that all nodes together admit while the store is away.
+const SAFE_PPM: u64 = 950_000;
+
+/// Longest slice of a window's share.
+const SLICE: u64 = 60_000_000;
+
+/// One key's share while its part of the store is away.
+#[derive(Clone, Debug)]
+pub struct ShareBook {
+    since: Timestamp,
+    limits: Box<[Budget]>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Budget {
+    /// Windows: which one; fixed with `ppm` when it is first needed.
+    window: u64,
+    ppm: u64,
+    spent: u64,
+    paid: u64,
+    /// gcra: the share's own theoretical arrival time; 0 before its first use.
+    tat: Timestamp,
+}
+
+/// This node's part of a limit, in millionths, when `nodes` use the key and nothing more is known
+/// of how they divide it.
+#[must_use]
+pub fn share_ppm(nodes: u32) -> u64 {
+    SAFE_PPM / u64::from(nodes.max(1))
+}
+
+impl ShareBook {
+    /// A book for a key whose part of the store has been away since `since`.
+    #[must_use]
+    pub fn open(rule: &Rule, since: Timestamp) -> Self {
+        Self { since, limits: vec![Budget::default(); rule.limits.len()].into() }
+    }
+
+    /// Spends `cost` of every limit's share, or none and returns the wait after which it may fit.
+    ///
+    /// # Errors
+    /// The wait.
+    pub fn spend(&mut self, rule: &Rule, ppm: u64, now: Timestamp, cost: u64) -> Result<(), Micros> {
+        let mut wait = Micros::ZERO;
+        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+            budget.enter(limit, ppm, now);
+            wait = wait.max(budget.wait(limit, self.since, now, cost));
+        }
+        if wait > Micros::ZERO {
+            return Err(wait);
+        }
+        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+            budget.debit(limit, self.since, now, cost);
+        }
+        Ok(())
+    }
+
+    /// What was admitted here in the windows that are still open and is not paid yet.
+    #[must_use]
+    pub fn debt(&self, rule: &Rule, now: Timestamp) -> u64 {
+        let debts = rule.limits.iter().zip(&self.limits);
+        debts.map(|(limit, budget)| budget.debt(limit, now)).max().unwrap_or(0)
+    }
+
+    /// Whether a window is still open in which something was admitted here.
+    #[must_use]
+    pub fn is_open(&self, rule: &Rule, now: Timestamp) -> bool {
+        rule.limits.iter().zip(&self.limits).any(|(limit, budget)| match limit.algorithm {
+            Algorithm::Gcra => budget.tat > now,
+            _ => budget.spent > 0 && budget.window == now.0 / limit.period.0,
+        })
+    }
+
+    /// Notes that the store has been charged `tokens` of the debt.
+    pub fn pay(&mut self, tokens: u64) {
+        for budget in &mut self.limits {
+            budget.paid = budget.paid.saturating_add(tokens).min(budget.spent);
+        }
+    }
+
+    /// The store answered and was lost again at `since`: budgets of open windows stay as they are.
+    pub fn reopen(&mut self, since: Timestamp) {
+        self.since = since;
+    }
+}
+
+impl Budget {
+    fn enter(&mut self, limit: &Limit, ppm: u64, now: Timestamp) {
+        if limit.algorithm == Algorithm::Gcra {
+            if self.ppm == 0 {
+                self.ppm = ppm.max(1);
+            }
+            return;
+        }
+        let window = now.0 / limit.period.0;
+        if self.ppm == 0 || window != self.window {
+            *self = Self { window, ppm: ppm.max(1), ..Self::default() };
+        }
+    }
+
+    /// The wait until `cost` fits; zero when it fits now.
+    fn wait(&self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64) -> Micros {
+        if limit.algorithm == Algorithm::Gcra {
+            let depth = gcra::depth(limit);
+            let arrival = self.arrival(limit, since, now) + self.interval(limit, cost);
+            return Micros(arrival.0.saturating_sub(depth.0).saturating_sub(now.0));
+        }
+        let (start, slice) = (self.window * limit.period.0, slice(limit));
+        let due = |at: Timestamp| at.0.saturating_sub(start) / slice;
+        let begin = if since.0 >= start { due(since) + 1 } else { 0 };
+        let open = due(now) + 1;
+        let allowed = self.allowance(limit, open).saturating_sub(self.allowance(limit, begin));
+        if open > begin && self.spent + cost <= allowed {
+            return Micros::ZERO;
+        }
+        let next = (start + open * slice).min(start + limit.period.0);
+        Timestamp(next).since(now).max(Micros(1))
+    }
+
+    fn debit(&mut self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64) {
+        self.spent += cost;
+        if limit.algorithm == Algorithm::Gcra {
+            self.tat = self.arrival(limit, since, now) + self.interval(limit, cost);
+        }
+    }
+
+    fn debt(&self, limit: &Limit, now: Timestamp) -> u64 {
+        let open = match limit.algorithm {
+            // What a full share bucket still remembers.
+            Algorithm::Gcra => gcra::tokens_in(limit, self.tat.since(now)).min(limit.burst),
+            _ if self.window == now.0 / limit.period.0 => self.spent,
+            _ => 0,
+        };
+        open.min(self.spent).saturating_sub(self.paid)
+    }
+
+    /// Tokens of the share released by the end of the first `slices` slices of the window.
+    fn allowance(&self, limit: &Limit, slices: u64) -> u64 {
+        let share = u128::from(limit.count) * u128::from(self.ppm) / 1_000_000;
+        let released = u128::from((slices * slice(limit)).min(limit.period.0));
+        u64::try_from(share * released / u128::from(limit.period.0)).unwrap_or(u64::MAX)
+    }
+
+    /// The share's bucket was empty when the store was lost.
+    fn arrival(&self, limit: &Limit, since: Timestamp, now: Timestamp) -> Timestamp {
+        let tat = if self.tat.0 == 0 { since + gcra::depth(limit) } else { self.tat };
+        tat.max(now)
+    }
+
+    /// The emission interval of `cost` tokens at the share's rate, rounded up.
+    fn interval(&self, limit: &Limit, cost: u64) -> Micros {
+        let whole = u128::from(gcra::cost(limit, cost).0) * 1_000_000;
+        Micros(u64::try_from(whole.div_ceil(u128::from(self.ppm.max(1)))).unwrap_or(u64::MAX))
+    }
+}
+
+/// A share is released by whole windows, long ones by the minute, sliding ones by the quarter.
+fn slice(limit: &Limit) -> u64 {
+    let longest = if limit.algorithm == Algorithm::Sliding { limit.period.0.div_ceil(4) } else { limit.period.0 };
+    longest.min(SLICE).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(text: &str) -> Rule {
+        Rule::of("p", &[Limit::parse(text).unwrap()])
+    }
+
+    fn admitted(book: &mut ShareBook, rule: &Rule, ppm: u64, now: u64) -> u64 {
+        (0..1_000_000).take_while(|_| book.spend(rule, ppm, Timestamp(now), 1).is_ok()).count() as u64
+    }
+
+    #[test]
+    fn a_lone_node_admits_95_percent_of_each_later_window() {
+        let rule = rule("1000/1s fixed");
+        let mut book = ShareBook::open(&rule, Timestamp(10_500_000));
+        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_600_000), 0);
+        for window in 11..15 {
+            assert_eq!(admitted(&mut book, &rule, share_ppm(1), window * 1_000_000 + 7), 950);
+        }
+    }
+
+    #[test]
+    fn shares_of_all_nodes_sum_to_less_than_the_limit() {
+        for nodes in 1..200 {
+            assert!(share_ppm(nodes) * u64::from(nodes) <= SAFE_PPM);
+        }
+    }
+
+    #[test]
+    fn a_budget_is_fixed_once_per_window() {
+        let rule = rule("1000/1s fixed");
+        let mut book = ShareBook::open(&rule, Timestamp(0));
+        assert_eq!(admitted(&mut book, &rule, share_ppm(4), 5_000_000), 237);
+        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 5_000_001), 0);
+        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 6_000_000), 950);
+    }
+
+    #[test]
+    fn a_long_window_releases_its_share_by_the_minute() {
+        let rule = rule("6000/1h fixed");
+        let mut book = ShareBook::open(&rule, Timestamp(30_000_000));
+        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 59_000_000), 0);
+        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 60_000_000), 95);
+        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_599_000_000), 95 * 58);
+    }
+
+    #[test]
+    fn gcra_starts_empty_and_refills_at_the_share() {
+        let rule = rule("1000/1s burst 500");
+        let mut book = ShareBook::open(&rule, Timestamp(10_000_000));
+        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_000_000), 0);
+        let mut total = 0;
+        for step in 1..=100 {
+            total += admitted(&mut book, &rule, share_ppm(1), 10_000_000 + step * 10_000);
+        }
+        assert!((940..=950).contains(&total), "{total}");
+    }
+
+    #[test]
+    fn debt_is_what_open_windows_admitted() {
+        let rule = rule("1000/1s fixed");
+        let mut book = ShareBook::open(&rule, Timestamp(0));
+        book.spend(&rule, share_ppm(1), Timestamp(2_000_000), 7).unwrap();
+        assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 7);
+        book.pay(5);
+        assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 2);
+        assert_eq!(book.debt(&rule, Timestamp(3_000_000)), 0);
+    }
+}

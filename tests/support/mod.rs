@@ -1,0 +1,6 @@
+//! What the tests share.
+
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
+
+pub mod bench;
+pub mod world;
