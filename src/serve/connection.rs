@@ -124,8 +124,7 @@ impl Connection {
             return Ok(Poll::Pending);
         }
         if self.intake.halted {
-            let pending = std::mem::take(&mut self.intake.pending);
-            self.run(hub, scratch, hub.node.clock.now(), &pending);
+            self.run_pending(hub, scratch, hub.node.clock.now());
             return Ok(Poll::Ready(true));
         }
         if self.ended {
@@ -145,13 +144,11 @@ impl Connection {
             Poll::Ready(Ok(())) => {
                 let now = hub.node.clock.now();
                 if self.intake.pending.is_empty() {
-                    self.run(hub, scratch, now, buffer.filled());
+                    let used = self.run(hub, scratch, now, buffer.filled());
+                    self.intake.pending.extend_from_slice(&buffer.filled()[used..]);
                 } else {
-                    let mut pending = std::mem::take(&mut self.intake.pending);
-                    pending.extend_from_slice(buffer.filled());
-                    self.run(hub, scratch, now, &pending);
-                    // Nothing was used up and nothing is left over twice: keep the longer buffer.
-                    self.intake.reuse(pending);
+                    self.intake.pending.extend_from_slice(buffer.filled());
+                    self.run_pending(hub, scratch, now);
                 }
                 Ok(Poll::Ready(full))
             }
@@ -160,8 +157,15 @@ impl Connection {
         result
     }
 
-    /// Runs the whole commands in `input` and keeps what is left of it.
-    fn run(&mut self, hub: &Arc<Hub>, scratch: &mut Scratch, now: Instant, input: &[u8]) {
+    fn run_pending(&mut self, hub: &Arc<Hub>, scratch: &mut Scratch, now: Instant) {
+        let mut pending = std::mem::take(&mut self.intake.pending);
+        let used = self.run(hub, scratch, now, &pending);
+        pending.drain(..used);
+        self.intake.pending = pending;
+    }
+
+    /// Runs the whole commands in `input`, and returns how much of it they were.
+    fn run(&mut self, hub: &Arc<Hub>, scratch: &mut Scratch, now: Instant, input: &[u8]) -> usize {
         let policies = hub.policies.load();
         let Scratch { direct, rules, outgoing, tally, .. } = scratch;
         let mut batch = Batch { now, hub, policies: &policies, rules, outgoing, tally, direct };
@@ -185,10 +189,7 @@ impl Connection {
                 Err(problem) => session.break_off(&mut batch, &problem),
             }
         }
-        intake.pending.clear();
-        if !session.is_closing() {
-            intake.pending.extend_from_slice(&input[used..]);
-        }
+        if session.is_closing() { input.len() } else { used }
     }
 
     fn has_room(&mut self) -> bool {
@@ -241,16 +242,5 @@ impl Connection {
         }
         self.intake.parser.shrink();
         scratch.shrink();
-    }
-}
-
-impl Intake {
-    /// Keeps the capacity of `buffer` for the next part of a long command.
-    fn reuse(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() > self.pending.capacity() {
-            buffer.clear();
-            buffer.extend_from_slice(&self.pending);
-            self.pending = buffer;
-        }
     }
 }

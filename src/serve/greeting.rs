@@ -46,9 +46,8 @@ pub fn info(hub: &Hub, now: Instant) -> String {
 /// Writes the answer to `CONFIG GET`: what benchmark programs look for, and nothing of others.
 pub fn write_config<'n>(writer: &mut Writer<'_>, names: impl Iterator<Item = &'n [u8]>) {
     const KNOWN: [(&str, &str); 2] = [("save", ""), ("appendonly", "no")];
-    let found: Vec<_> = names
-        .filter_map(|name| KNOWN.iter().find(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes())))
-        .collect();
+    let found: Vec<_> =
+        names.filter_map(|name| KNOWN.iter().find(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes()))).collect();
     writer.map(found.len());
     for (name, value) in found {
         writer.bulk(name.as_bytes());

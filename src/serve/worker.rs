@@ -80,7 +80,12 @@ impl Worker {
     ///
     /// # Errors
     /// The runtime or the listener cannot be set up.
-    pub fn run(self: Arc<Self>, hub: Arc<Hub>, listener: StdListener, mut stop: watch::Receiver<bool>) -> io::Result<()> {
+    pub fn run(
+        self: Arc<Self>,
+        hub: Arc<Hub>,
+        listener: StdListener,
+        mut stop: watch::Receiver<bool>,
+    ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         runtime.block_on(async move {
             let listener = UnixListener::from_std(listener)?;
