@@ -148,7 +148,7 @@ impl Cluster {
 
     async fn ask_stranger(&self, address: &Address) -> Option<Vec<Range>> {
         self.shared.tally.dials.fetch_add(1, Relaxed);
-        let link = match Link::dial(&self.shared.dialer, address, 0, CONNECT_TIMEOUT, || ()).await {
+        let link = match Link::dial(&self.shared.dialer, address, 0, CONNECT_TIMEOUT, false, || ()).await {
             Ok(link) => link,
             Err(error) => {
                 tracing::debug!(server = %address, %error, "store: cannot ask for the slot map");
