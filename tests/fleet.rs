@@ -6,7 +6,6 @@
 
 #![cfg(feature = "daemon")]
 
-#[allow(dead_code, unreachable_pub, reason = "each test uses its part")]
 mod support;
 
 use std::io::Write;

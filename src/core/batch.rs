@@ -47,7 +47,8 @@ impl Tuner {
 
     /// Tokens to ask for at `now`, and starts measuring anew.
     pub fn refill(&mut self, now: Instant, bounds: Bounds) -> u32 {
-        let elapsed = now.since(self.since).0.max(1);
+        // A shorter time than this says nothing of a rate.
+        let elapsed = now.since(self.since).0.max(1_000);
         let demand = u128::from(self.demand);
         self.rate = clamp(demand * 1_000_000 / u128::from(elapsed));
         let target = clamp(demand * u128::from(bounds.interval.0) / u128::from(elapsed));

@@ -143,8 +143,7 @@ mod tests {
             prop_assert!(tokens <= ceiling(&limit, horizon));
             let after = debit(&limit, tat, NOW, tokens);
             prop_assert!(after <= NOW + depth(&limit) + horizon);
-            prop_assert_eq!(left(&limit, after, NOW, horizon).min(tokens_in(&limit, Micros(1))),
-                left(&limit, after, NOW, horizon), "what is left after lending all is a rounding");
+            prop_assert!(left(&limit, after, NOW, horizon) <= tokens_in(&limit, Micros(1)) + 1, "a rounding at most");
         }
 
         #[test]
@@ -161,7 +160,7 @@ mod tests {
         #[test]
         fn maturity_agrees_with_what_has_matured(limit in limits(), granted in 1..10_000u64, nth in 1..10_000u64) {
             let nth = nth.min(granted);
-            let tat = NOW + cost(&limit, granted);
+            let tat = NOW + depth(&limit) + cost(&limit, granted);
             let due = matures(&limit, tat, granted, nth);
             prop_assert!(matured(&limit, tat, granted, due) >= nth);
             prop_assert!(matured(&limit, tat, granted, due - Micros(1)) < nth);

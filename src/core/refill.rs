@@ -42,9 +42,9 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
     }
 }
 
-/// A quarter of the lot is left, or what is used in 3 ms.
+/// A quarter of the lot is left, or what is used in 3 ms (at most three quarters of the lot).
 fn is_low(slot: &Slot, now: Instant) -> bool {
-    let mark = (slot.lot / 4).max(slot.tuner.used_in(Micros(3_000)));
+    let mark = slot.tuner.used_in(Micros(3_000)).clamp(slot.lot / 4, slot.lot - slot.lot / 4);
     slot.tuner.is_warm() && slot.lease.current(now) <= mark
 }
 
@@ -154,7 +154,10 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         }
     }
     let segment = Segment::new(&slot.rule, grant.granted - paid, sent, slot.clock, &windows, ahead);
-    if let Some(leftover) = slot.lease.add(&slot.rule, segment) {
+    if segment.ends <= now {
+        // A late answer for a window that is over.
+        desk.policy_stats(slot).expired += u64::from(segment.left);
+    } else if let Some(leftover) = slot.lease.add(&slot.rule, segment) {
         dispose(index, slot, desk, now, leftover);
     }
     if !ahead {

@@ -95,7 +95,6 @@ pub struct KeyInfo {
 pub struct Shard {
     table: Table<Slot>,
     desk: Desk,
-    hand: u32,
 }
 
 impl Shard {
@@ -106,7 +105,7 @@ impl Shard {
     pub fn new(settings: Settings, seed: u64, first_id: u64, id_step: u64, clock: (Instant, Timestamp)) -> Self {
         let secret = u128::from(seed) << 64 | u128::from(seed.rotate_left(29) ^ 0x5bd1_e995_7b93_a1c7);
         let desk = Desk::new(settings, seed, first_id, id_step, clock);
-        Self { table: Table::new(settings.max_keys, secret), desk, hand: 0 }
+        Self { table: Table::new(settings.max_keys, secret), desk }
     }
 
     /// Decides, or parks until the store has been asked. Allocates nothing on a key it knows.
@@ -172,7 +171,7 @@ impl Shard {
     /// Takes the outcome of an `Effect::Call`.
     pub fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>) {
         let Some(index) = self.table.find(call.digest.0) else { return };
-        let (slot, desk) = (self.table.get_mut(index), &mut self.desk);
+        let (slot, desk) = (&mut self.table[index], &mut self.desk);
         let was_away = slot.away.is_some();
         settle(index, slot, desk, now);
         match call.op {
@@ -188,7 +187,7 @@ impl Shard {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some((at, index)) = self.desk.due(now) {
-            let Some(slot) = self.table.try_get_mut(index) else { continue };
+            let Some(slot) = self.table.get_mut(index) else { continue };
             if slot.wake != at {
                 continue;
             }
@@ -207,9 +206,9 @@ impl Shard {
     /// Leaving: hands everything back, lends nothing more. Checks are still answered.
     pub fn handle_drain(&mut self, now: Instant) {
         self.desk.draining = true;
-        let all: Vec<u32> = self.table.handles().collect();
+        let all: Vec<u32> = self.table.iter().map(|(index, _)| index).collect();
         for index in all {
-            let slot = self.table.get_mut(index);
+            let slot = &mut self.table[index];
             settle(index, slot, &mut self.desk, now);
             refill::give_back(index, slot, &mut self.desk, now, u64::MAX);
         }
@@ -240,7 +239,7 @@ impl Shard {
     /// Up to `most` keys that the shard knows.
     #[must_use]
     pub fn keys(&self, now: Instant, most: usize) -> Vec<KeyInfo> {
-        let slots = self.table.iter().take(most);
+        let slots = self.table.iter().take(most).map(|(_, slot)| slot);
         slots
             .map(|slot| KeyInfo {
                 digest: Digest(slot.digest),
@@ -258,7 +257,7 @@ impl Shard {
             Some(index) => index,
             None => self.insert(now, request)?,
         };
-        let (slot, desk) = (self.table.get_mut(index), &mut self.desk);
+        let (slot, desk) = (&mut self.table[index], &mut self.desk);
         if !Arc::ptr_eq(&slot.rule, request.rule) && slot.rule != *request.rule {
             let voided = slot.adopt(request.rule);
             desk.policy_stats(slot).expired += voided;
@@ -268,7 +267,7 @@ impl Shard {
     }
 
     fn insert(&mut self, now: Instant, request: &Request<'_>) -> Option<u32> {
-        if self.table.is_full() {
+        if self.table.len() == self.table.max() {
             self.evict(now)?;
         }
         let policy = self.desk.policy(request.rule);
@@ -282,12 +281,12 @@ impl Shard {
     fn evict(&mut self, now: Instant) -> Option<()> {
         const LOOK_AT: u32 = 64;
         for _ in 0..LOOK_AT {
-            self.hand = self.table.next_handle(self.hand)?;
-            let slot = self.table.get_mut(self.hand);
+            let Some(index) = self.table.step() else { continue };
+            let slot = &mut self.table[index];
             if slot.is_quiet() && !refill::owes(slot, now) {
-                refill::give_back(self.hand, slot, &mut self.desk, now, u64::MAX);
+                refill::give_back(index, slot, &mut self.desk, now, u64::MAX);
                 slot.errands.clear();
-                self.forget(self.hand);
+                self.forget(index);
                 return Some(());
             }
         }

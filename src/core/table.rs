@@ -1,63 +1,414 @@
-//! Throwaway.
-use std::collections::HashMap;
-/// Keyed.
+//! The bounded table from a 128-bit digest to a slot: what the core keeps keys in, and the memory
+//! store its cells.
+//!
+//! Items live in a slab of fixed chunks and never move, so a slot number is a stable handle and
+//! growth copies no item. The index beside it is open addressing with linear probing: four bytes a
+//! place, a slot number and eight bits of the hash. Digests are public, therefore places are chosen
+//! by a digest mixed with a secret of the process. Decides nothing about what may be evicted: its
+//! owner walks the clock hand ([`Table::step`]) and removes.
+
+use std::ops::{Index, IndexMut};
+
+/// What a [`Table`] holds: an item that knows its digest, which never changes while it is held.
+///
+/// An item with a spare bit pattern (a reference, a `Box`, a `NonZero`) makes its slot no larger
+/// than itself.
 pub trait Keyed {
-    /// digest
+    /// The digest that finds the item.
     fn digest(&self) -> u128;
 }
-/// T
+
+/// The table already holds its maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// Items by digest, at most so many.
 #[derive(Debug)]
 pub struct Table<T> {
-    map: HashMap<u128, u32>,
-    slots: Vec<Option<T>>,
+    /// Per place 0, or `tag << 24 | slot + 1`.
+    index: Vec<u32>,
+    chunks: Vec<Box<[Option<T>]>>,
+    /// Slots below `fresh` that hold nothing.
     free: Vec<u32>,
+    /// The first slot that was never used.
+    fresh: u32,
+    len: usize,
     max: usize,
+    hand: u32,
+    secret: [u64; 2],
 }
+
+const CHUNK: usize = 256;
+const SLOT_BITS: u32 = 24;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+const FIRST_PLACES: usize = 64;
+
+/// Most items of one table: the slot numbers that an index entry can tell apart.
+pub const MOST_ITEMS: usize = SLOT_MASK as usize;
+
 impl<T: Keyed> Table<T> {
-    pub fn new(max: usize, _secret: u128) -> Self {
-        Self { map: HashMap::new(), slots: vec![], free: vec![], max }
-    }
-    pub fn find(&self, d: u128) -> Option<u32> {
-        self.map.get(&d).copied()
-    }
-    pub fn len(&self) -> usize {
-        self.map.len()
-    }
-    pub fn is_full(&self) -> bool {
-        self.map.len() >= self.max
-    }
-    pub fn insert(&mut self, t: T) -> Result<u32, T> {
-        if self.is_full() {
-            return Err(t);
+    /// An empty table for at most `max` items (clamped to [`MOST_ITEMS`]) that allocates as it
+    /// grows. `secret` should be random: who knows it can make digests collide.
+    #[must_use]
+    pub fn new(max: usize, secret: u128) -> Self {
+        Self {
+            index: Vec::new(),
+            chunks: Vec::new(),
+            free: Vec::new(),
+            fresh: 0,
+            len: 0,
+            max: max.clamp(1, MOST_ITEMS),
+            hand: 0,
+            secret: [secret as u64, (secret >> 64) as u64],
         }
-        let i = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() as u32 - 1
+    }
+
+    /// Items held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Most items held.
+    #[must_use]
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Slots that were ever used: a full turn of the hand.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.fresh as usize
+    }
+
+    /// Memory of index, slab and free list, in bytes; not what items own elsewhere.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let slab = self.chunks.len() * (CHUNK * size_of::<Option<T>>() + size_of::<Box<[Option<T>]>>());
+        slab + (self.index.capacity() + self.free.capacity()) * size_of::<u32>()
+    }
+
+    /// The slot of the item with this digest.
+    #[must_use]
+    pub fn find(&self, digest: u128) -> Option<u32> {
+        if self.index.is_empty() {
+            return None;
+        }
+        let hash = self.hash(digest);
+        let mut place = self.home(hash);
+        loop {
+            let entry = self.index[place];
+            if entry == 0 {
+                return None;
+            }
+            let slot = slot_of(entry);
+            if tag_of(entry) == tag_of(hash as u32) && self.get(slot).is_some_and(|item| item.digest() == digest) {
+                return Some(slot);
+            }
+            place = self.after(place);
+        }
+    }
+
+    /// Adds an item whose digest is not held yet.
+    ///
+    /// # Errors
+    /// [`Full`], when `max` items are held.
+    pub fn insert(&mut self, item: T) -> Result<u32, Full> {
+        debug_assert!(self.find(item.digest()).is_none(), "a digest is held once");
+        if self.len == self.max {
+            return Err(Full);
+        }
+        if (self.len + 1) * 8 > self.index.len() * 7 {
+            self.grow();
+        }
+        let hash = self.hash(item.digest());
+        let slot = self.free.pop().unwrap_or_else(|| self.fresh_slot());
+        *self.slot_mut(slot) = Some(item);
+        self.len += 1;
+        self.enter(hash, slot);
+        Ok(slot)
+    }
+
+    /// Takes out the item in `slot`.
+    ///
+    /// # Panics
+    /// When the slot holds nothing.
+    pub fn remove(&mut self, slot: u32) -> T {
+        let digest = self[slot].digest();
+        self.leave(digest, slot);
+        self.len -= 1;
+        self.free.push(slot);
+        self.slot_mut(slot).take().expect("its digest was just read")
+    }
+
+    /// The item in `slot`, if there is one.
+    #[must_use]
+    pub fn get(&self, slot: u32) -> Option<&T> {
+        self.chunks.get(slot as usize / CHUNK)?[slot as usize % CHUNK].as_ref()
+    }
+
+    /// The item in `slot`, if there is one.
+    pub fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.chunks.get_mut(slot as usize / CHUNK)?[slot as usize % CHUNK].as_mut()
+    }
+
+    /// All items with their slots, in the order of slots.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter());
+        (0..).zip(slots).filter_map(|(slot, item)| Some((slot, item.as_ref()?)))
+    }
+
+    /// Moves the clock hand on by one slot, and gives that slot if it holds an item.
+    /// [`Table::slots`] steps see every item once.
+    pub fn step(&mut self) -> Option<u32> {
+        let slot = if self.hand < self.fresh { self.hand } else { 0 };
+        self.hand = slot + 1;
+        self.get(slot).map(|_| slot)
+    }
+
+    fn slot_mut(&mut self, slot: u32) -> &mut Option<T> {
+        &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
+    }
+
+    fn fresh_slot(&mut self) -> u32 {
+        let slot = self.fresh;
+        if slot as usize == self.chunks.len() * CHUNK {
+            self.chunks.push((0..CHUNK).map(|_| None).collect());
+        }
+        self.fresh += 1;
+        slot
+    }
+
+    /// Folds the digest with the secret by one wide multiplication (as in wyhash).
+    fn hash(&self, digest: u128) -> u64 {
+        let (low, high) = (digest as u64 ^ self.secret[0], (digest >> 64) as u64 ^ self.secret[1]);
+        let product = u128::from(low) * u128::from(high);
+        product as u64 ^ (product >> 64) as u64
+    }
+
+    /// The place where a hash belongs: its upper bits, scaled to the size of the index.
+    fn home(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.index.len() as u128) >> 64) as usize
+    }
+
+    fn after(&self, place: usize) -> usize {
+        if place + 1 == self.index.len() { 0 } else { place + 1 }
+    }
+
+    fn enter(&mut self, hash: u64, slot: u32) {
+        let mut place = self.home(hash);
+        while self.index[place] != 0 {
+            place = self.after(place);
+        }
+        self.index[place] = tag_of(hash as u32) | (slot + 1);
+    }
+
+    /// Empties the entry's place and shifts back those behind it that would no longer be found.
+    fn leave(&mut self, digest: u128, slot: u32) {
+        let mut hole = self.home(self.hash(digest));
+        while slot_of(self.index[hole]) != slot {
+            hole = self.after(hole);
+        }
+        let mut place = self.after(hole);
+        while self.index[place] != 0 {
+            let home = self.home(self.hash(self[slot_of(self.index[place])].digest()));
+            if self.distance(home, place) >= self.distance(hole, place) {
+                self.index[hole] = self.index[place];
+                hole = place;
+            }
+            place = self.after(place);
+        }
+        self.index[hole] = 0;
+    }
+
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.index.len() - from }
+    }
+
+    /// Makes the index 7/4 as large, so that it is half full at least, and enters all items again.
+    fn grow(&mut self) {
+        let most = self.max * 8 / 7 + 1;
+        let places = (self.index.len() * 7 / 4).clamp(FIRST_PLACES, most.max(FIRST_PLACES));
+        self.index = Vec::new();
+        self.index.resize(places, 0);
+        let chunks = std::mem::take(&mut self.chunks);
+        for (slot, item) in (0..).zip(chunks.iter().flat_map(|chunk| chunk.iter())) {
+            if let Some(item) = item {
+                self.enter(self.hash(item.digest()), slot);
+            }
+        }
+        self.chunks = chunks;
+    }
+}
+
+impl<T: Keyed> Index<u32> for Table<T> {
+    type Output = T;
+
+    fn index(&self, slot: u32) -> &T {
+        self.get(slot).expect("the slot of an item that was not removed")
+    }
+}
+
+impl<T: Keyed> IndexMut<u32> for Table<T> {
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        self.get_mut(slot).expect("the slot of an item that was not removed")
+    }
+}
+
+fn slot_of(entry: u32) -> u32 {
+    (entry & SLOT_MASK).wrapping_sub(1)
+}
+
+fn tag_of(entry: u32) -> u32 {
+    entry & !SLOT_MASK
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::num::NonZeroU64;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Item {
+        digest: u128,
+        value: NonZeroU64,
+        rest: [u64; 5],
+    }
+
+    impl Keyed for Item {
+        fn digest(&self) -> u128 {
+            self.digest
+        }
+    }
+
+    fn item(digest: u128, value: u64) -> Item {
+        Item { digest, value: NonZeroU64::MIN.saturating_add(value), rest: [0; 5] }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Insert(u128, u64),
+        Remove(u128),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        // Few digests, so that removals hit; with a zero half, so that many of them collide.
+        let digest = (0..120u128, any::<bool>()).prop_map(|(n, high)| if high { n << 64 } else { n << 64 | n });
+        let step = (digest, 0..3u8, any::<u64>()).prop_map(|(digest, kind, value)| {
+            if kind == 0 { Step::Remove(digest) } else { Step::Insert(digest, value) }
         });
-        self.map.insert(t.digest(), i);
-        self.slots[i as usize] = Some(t);
-        Ok(i)
+        prop::collection::vec(step, 0..600)
     }
-    pub fn remove(&mut self, i: u32) -> T {
-        let t = self.slots[i as usize].take().unwrap();
-        self.map.remove(&t.digest());
-        self.free.push(i);
-        t
+
+    proptest! {
+        #[test]
+        fn table_equals_a_hash_map(steps in steps(), max in 1..150usize, secret in any::<u128>()) {
+            // A secret of zero makes all digests with a zero half collide in one place.
+            for secret in [secret, 0] {
+                let (mut table, mut model) = (Table::new(max, secret), HashMap::new());
+                for step in &steps {
+                    match *step {
+                        Step::Insert(digest, value) if !model.contains_key(&digest) => {
+                            let full = model.len() == max;
+                            match table.insert(item(digest, value)) {
+                                Ok(slot) => { model.insert(digest, (slot, value)); }
+                                Err(Full) => prop_assert!(full),
+                            }
+                            prop_assert!(model.len() <= max);
+                        }
+                        Step::Insert(digest, value) => {
+                            let slot = table.find(digest).expect("held");
+                            table[slot] = item(digest, value);
+                            model.insert(digest, (slot, value));
+                        }
+                        Step::Remove(digest) => {
+                            let found = table.find(digest);
+                            prop_assert_eq!(found, model.get(&digest).map(|(slot, _)| *slot));
+                            if let Some(slot) = found {
+                                let (_, value) = model.remove(&digest).expect("found");
+                                prop_assert_eq!(table.remove(slot), item(digest, value));
+                            }
+                        }
+                    }
+                }
+                prop_assert_eq!(table.len(), model.len());
+                prop_assert_eq!(table.iter().count(), model.len());
+                for (digest, (slot, value)) in model {
+                    prop_assert_eq!(table.find(digest), Some(slot));
+                    prop_assert_eq!(&table[slot], &item(digest, value));
+                }
+            }
+        }
     }
-    pub fn get_mut(&mut self, i: u32) -> &mut T {
-        self.slots[i as usize].as_mut().unwrap()
+
+    fn scattered(n: u64) -> u128 {
+        u128::from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64 | u128::from(n.wrapping_mul(0xd134_2543_de82_ef95))
     }
-    pub fn try_get_mut(&mut self, i: u32) -> Option<&mut T> {
-        self.slots.get_mut(i as usize)?.as_mut()
+
+    #[test]
+    fn index_takes_at_most_eight_and_a_half_bytes_a_key() {
+        let mut table = Table::new(1 << 20, 0x1234_5678_9abc_def0_0fed_cba9_8765_4321);
+        let mut worst = 0.0_f64;
+        for n in 0..300_000 {
+            table.insert(item(scattered(n), n)).unwrap();
+            if n > 1_000 {
+                worst = worst.max((table.index.len() * size_of::<u32>()) as f64 / table.len() as f64);
+            }
+        }
+        assert!((4.5..=8.5).contains(&worst), "{worst} bytes");
+        assert_eq!(size_of::<Option<Item>>(), 64);
+        let all = table.bytes() as f64 / table.len() as f64;
+        assert!((68.5..=72.5).contains(&all), "{all} bytes");
     }
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.slots.iter().flatten()
+
+    #[test]
+    fn handles_survive_growth_and_slots_are_used_again() {
+        let mut table = Table::new(10_000, 7);
+        let first = table.insert(item(1, 1)).unwrap();
+        let gone = table.insert(item(2, 2)).unwrap();
+        table.remove(gone);
+        assert_eq!(table.insert(item(3, 3)), Ok(gone));
+        for n in 4..5_000 {
+            table.insert(item(scattered(n), n)).unwrap();
+        }
+        assert_eq!(table[first], item(1, 1));
+        assert_eq!(table.find(2), None);
+        assert_eq!(table.get(gone), Some(&item(3, 3)));
     }
-    pub fn handles(&self) -> impl Iterator<Item = u32> + '_ {
-        self.slots.iter().enumerate().filter(|(_, s)| s.is_some()).map(|(i, _)| i as u32)
+
+    #[test]
+    fn hand_sees_every_item_once_a_turn() {
+        let mut table = Table::new(1_000, 7);
+        for n in 0..600 {
+            table.insert(item(scattered(n), n)).unwrap();
+        }
+        for slot in (0..600).step_by(3) {
+            table.remove(slot);
+        }
+        let mut seen: Vec<_> = (0..table.slots()).filter_map(|_| table.step()).collect();
+        assert_eq!(seen.len(), 400);
+        seen.dedup();
+        assert_eq!(seen.len(), 400);
+        assert_eq!(table.step(), None, "slot 0 was removed");
     }
-    pub fn next_handle(&self, after: u32) -> Option<u32> {
-        let n = self.slots.len();
-        (1..=n).map(|k| (after as usize + k) % n).find(|&i| self.slots[i].is_some()).map(|i| i as u32)
+
+    #[test]
+    fn full_table_refuses_and_takes_again_after_a_removal() {
+        let mut table = Table::new(2, 7);
+        let slot = table.insert(item(1, 1)).unwrap();
+        table.insert(item(2, 2)).unwrap();
+        assert_eq!(table.insert(item(3, 3)), Err(Full));
+        table.remove(slot);
+        assert!(table.insert(item(3, 3)).is_ok());
     }
 }

@@ -1,0 +1,326 @@
+//! The embedded store as a limiter: one shard of keys, counted in this process and asked in line.
+//!
+//! There is nothing to lease from and nobody to share with, so a check is one look at one cell:
+//! exact, no waiting, no timers. Answers like `core::shard::Shard` does, with the same arithmetic.
+//! `serve/node.rs` puts one or the other behind each lock.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::memory::MemoryStore;
+use crate::core::answer::{self, Ending};
+use crate::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
+use crate::core::decision::{Decision, Reason, Source, Verdict};
+use crate::core::key::Digest;
+use crate::core::limit::MAX_LIMITS;
+use crate::core::policy::{OnStoreLoss, Rule};
+use crate::core::shard::{KeyInfo, Request};
+use crate::core::stats::{PolicyStats, ShardStats};
+use crate::core::time::{Instant, Micros, Timestamp};
+
+/// Memory for key names, per key that the table may hold.
+const NAME_BYTES: usize = 16;
+
+/// One shard of the embedded store.
+#[derive(Debug)]
+pub struct Embedded {
+    store: MemoryStore,
+    names: Names,
+    policies: Vec<(Arc<str>, PolicyStats)>,
+    /// The store's clock is the wall clock of the start, carried on by the monotonic one: it does
+    /// not jump.
+    clock: (Instant, Timestamp),
+}
+
+impl Embedded {
+    /// An empty shard of at most `max_keys` keys. `secret` should be random; `clock` is the wall
+    /// clock at this moment.
+    #[must_use]
+    pub fn new(max_keys: usize, secret: u128, clock: (Instant, Timestamp)) -> Self {
+        let store = MemoryStore::new(max_keys, secret, Micros::ZERO);
+        Self { store, names: Names::new(max_keys * NAME_BYTES), policies: Vec::new(), clock }
+    }
+
+    /// Decides at once. Allocates nothing on a key it knows.
+    pub fn check(&mut self, now: Instant, request: Request<'_>) -> Decision {
+        if request.peek || request.cost == 0 {
+            return self.peek(now, &request);
+        }
+        let rule = request.rule;
+        let decision = if rule.limits.iter().any(|limit| request.cost > limit.capacity()) {
+            let grant = self.ask(now, &request, Op::Peek);
+            self.answer(now, &request, grant, Some(Ending::deny(Reason::Cost, Source::Policy)))
+        } else {
+            let cost = u32::try_from(request.cost).unwrap_or(u32::MAX);
+            let order = Acquire {
+                need: cost,
+                want: cost,
+                least: cost,
+                ahead_of: Timestamp(0),
+                epoch: 0,
+                known: [Known::default(); MAX_LIMITS],
+            };
+            let known = self.store.len();
+            let grant = self.ask(now, &request, Op::Acquire(order));
+            if self.store.len() > known {
+                self.names.push(&rule.policy, request.key);
+            }
+            self.answer(now, &request, grant, None)
+        };
+        self.count(&request, &decision);
+        decision
+    }
+
+    /// Takes back a cost that was spent.
+    pub fn refund(&mut self, now: Instant, request: Request<'_>) -> Decision {
+        let grant = self.ask(now, &request, Op::Refund { amount: request.cost });
+        self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
+    }
+
+    /// Forgets the key.
+    pub fn reset(&mut self, now: Instant, request: Request<'_>) -> Decision {
+        let grant = self.ask(now, &request, Op::Reset);
+        self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
+    }
+
+    /// Counts of the shard.
+    #[must_use]
+    pub fn stats(&self) -> ShardStats {
+        ShardStats { keys: self.store.len() as u64, evicted: self.store.evicted(), ..ShardStats::default() }
+    }
+
+    /// Counts per policy.
+    pub fn policy_stats(&self) -> impl Iterator<Item = (&Arc<str>, &PolicyStats)> {
+        self.policies.iter().map(|(name, stats)| (name, stats))
+    }
+
+    /// Up to `most` of the keys seen last whose names are remembered; `rule_of` gives the rule that
+    /// a policy applies to a key now.
+    #[must_use]
+    pub fn keys(&mut self, now: Instant, most: usize, rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>) -> Vec<KeyInfo> {
+        let names = self.names.newest(most);
+        let mut keys = Vec::new();
+        for (policy, key) in names {
+            let Some(rule) = rule_of(&policy, &key) else { continue };
+            let digest = Digest::of(&policy, &key);
+            if keys.iter().any(|known: &KeyInfo| known.digest == digest) || !self.store.holds(digest, &rule) {
+                continue;
+            }
+            let request = Request { rule: &rule, digest, key: &key, cost: 0, peek: true };
+            let decision = self.peek(now, &request);
+            keys.push(KeyInfo { digest, key: Some(key.clone()), rule: rule.clone(), held: 0, decision });
+        }
+        keys
+    }
+
+    fn peek(&mut self, now: Instant, request: &Request<'_>) -> Decision {
+        let grant = self.ask(now, request, Op::Peek);
+        let cost = request.cost;
+        let fits = |grant: &Grant| {
+            let counters = request.rule.limits.iter().zip(&grant.counters);
+            counters.map(|(limit, counter)| counter.left(limit, grant.now, Micros::ZERO)).min().unwrap_or(0) >= cost
+        };
+        let ending = match &grant {
+            Ok(_) if request.rule.limits.iter().any(|limit| cost > limit.capacity()) => {
+                Ending::deny(Reason::Cost, Source::Policy)
+            }
+            Ok(grant) if !fits(grant) => Ending::deny(Reason::Rate, Source::Store),
+            _ => Ending::allow(Source::Store),
+        };
+        self.answer(now, request, grant, Some(ending))
+    }
+
+    fn ask(&mut self, now: Instant, request: &Request<'_>, op: Op) -> Result<Grant, StoreError> {
+        let call = Call { id: 0, digest: request.digest, rule: request.rule.clone(), op, sent_at: now };
+        self.store.call(self.store_time(now), "", &call)
+    }
+
+    fn store_time(&self, now: Instant) -> Timestamp {
+        self.clock.1 + now.since(self.clock.0)
+    }
+
+    fn answer(
+        &self,
+        now: Instant,
+        request: &Request<'_>,
+        grant: Result<Grant, StoreError>,
+        ending: Option<Ending>,
+    ) -> Decision {
+        let limits = request.rule.limits.len();
+        match grant {
+            Ok(grant) => {
+                let granted = u64::from(grant.granted) >= request.cost;
+                let ending = ending.unwrap_or(if granted {
+                    Ending::allow(Source::Store)
+                } else {
+                    Ending::deny(Reason::Rate, Source::Store)
+                });
+                answer::decision(request.rule, &grant.counters[..limits], grant.now, request.cost, ending)
+            }
+            // Full of live keys: one more could not be counted.
+            Err(_) => {
+                let ending = match request.rule.on_store_loss {
+                    OnStoreLoss::Allow => Ending { reason: Reason::Overload, ..Ending::allow(Source::Policy) },
+                    _ => Ending::deny(Reason::Overload, Source::Policy).after(Micros::from_secs(1)),
+                };
+                let unknown = [Default::default(); MAX_LIMITS];
+                let time = self.store_time(now);
+                let decision = answer::decision(request.rule, &unknown[..limits], time, request.cost, ending);
+                Decision { remaining: 0, ..decision }
+            }
+        }
+    }
+
+    fn count(&mut self, request: &Request<'_>, decision: &Decision) {
+        let policy = &request.rule.policy;
+        let known = self.policies.iter().position(|(name, _)| Arc::ptr_eq(name, policy) || name == policy);
+        let index = known.unwrap_or_else(|| {
+            self.policies.push((policy.clone(), PolicyStats::default()));
+            self.policies.len() - 1
+        });
+        let stats = &mut self.policies[index].1;
+        stats.count(decision);
+        if decision.verdict == Verdict::Allow && decision.reason == Reason::Ok {
+            stats.granted += request.cost;
+            stats.spent += request.cost;
+        }
+    }
+}
+
+/// The names of the keys seen last, for listings: bounded, oldest forgotten first, in blocks.
+#[derive(Debug)]
+struct Names {
+    blocks: VecDeque<Vec<u8>>,
+    policies: Vec<Arc<str>>,
+    most: usize,
+}
+
+impl Names {
+    const BLOCK: usize = 16 * 1024;
+
+    fn new(bytes: usize) -> Self {
+        Self { blocks: VecDeque::new(), policies: Vec::new(), most: (bytes / Self::BLOCK).max(1) }
+    }
+
+    /// Appends a name: policy (1 byte), length (2 bytes), bytes. Longer ones are not remembered.
+    fn push(&mut self, policy: &Arc<str>, key: &[u8]) {
+        const LONGEST: usize = 256;
+        let known = self.policies.iter().position(|name| name == policy);
+        let index = known.unwrap_or_else(|| {
+            self.policies.push(policy.clone());
+            self.policies.len() - 1
+        });
+        let Ok(index) = u8::try_from(index) else { return };
+        if key.len() > LONGEST {
+            return;
+        }
+        if self.blocks.back().is_none_or(|block| block.len() + key.len() + 3 > Self::BLOCK) {
+            if self.blocks.len() == self.most {
+                self.blocks.pop_front();
+            }
+            self.blocks.push_back(Vec::with_capacity(Self::BLOCK));
+        }
+        let block = self.blocks.back_mut().expect("one was just made sure of");
+        block.push(index);
+        block.extend_from_slice(&(key.len() as u16).to_le_bytes()); // at most LONGEST
+        block.extend_from_slice(key);
+    }
+
+    fn newest(&self, most: usize) -> Vec<(Arc<str>, Box<[u8]>)> {
+        let mut found = Vec::new();
+        for block in self.blocks.iter().rev() {
+            let mut rest = &block[..];
+            let mut names = Vec::new();
+            while let [policy, low, high, tail @ ..] = rest {
+                let (key, next) = tail.split_at(usize::from(u16::from_le_bytes([*low, *high])));
+                names.push((self.policies[usize::from(*policy)].clone(), key.into()));
+                rest = next;
+            }
+            found.extend(names.into_iter().rev());
+            if found.len() >= most {
+                found.truncate(most);
+                break;
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::limit::Limit;
+
+    const START: Instant = Instant(3_600_000_000);
+
+    fn embedded(max_keys: usize) -> Embedded {
+        Embedded::new(max_keys, 42, (START, Timestamp(1_800_000_000_000_000)))
+    }
+
+    fn throttle(store: &mut Embedded, burst: u64, count: u64, period: u64, cost: u64) -> [i64; 5] {
+        let limit = Limit::gcra(count, Micros::from_secs(period), burst + 1).unwrap();
+        let rule = Arc::new(Rule::of("cl.throttle", &[limit]));
+        let digest = Digest::of("cl.throttle", b"user:42");
+        let decision = store.check(START, Request { rule: &rule, digest, key: b"user:42", cost, peek: false });
+        let retry = decision.retry_after.map_or(-1, |wait| wait.as_secs_ceil() as i64);
+        let limited = i64::from(decision.verdict == Verdict::Deny);
+        let (limit, remaining) = (decision.limit as i64, decision.remaining as i64);
+        [limited, limit, remaining, retry, decision.reset_after.as_secs_ceil() as i64]
+    }
+
+    #[test]
+    fn answers_as_recorded_from_redis_cell() {
+        let mut store = embedded(10);
+        assert_eq!(throttle(&mut store, 15, 30, 60, 1), [0, 16, 15, -1, 2]);
+        assert_eq!(throttle(&mut store, 15, 30, 60, 1), [0, 16, 14, -1, 4]);
+        assert_eq!(throttle(&mut store, 15, 30, 60, 20), [1, 16, 14, -1, 4]);
+        assert_eq!(throttle(&mut store, 15, 30, 60, 0), [0, 16, 14, -1, 4]);
+        assert_eq!(throttle(&mut embedded(10), 15, 30, 60, 0), [0, 16, 16, -1, 0]);
+        let mut store = embedded(10);
+        assert_eq!(throttle(&mut store, 0, 1, 60, 1), [0, 1, 0, -1, 60]);
+        assert_eq!(throttle(&mut store, 0, 1, 60, 1), [1, 1, 0, 60, 60]);
+        let mut store = embedded(10);
+        assert_eq!(throttle(&mut store, 15, 30, 60, 16), [0, 16, 0, -1, 32]);
+        assert_eq!(throttle(&mut store, 15, 30, 60, 1), [1, 16, 0, 2, 32]);
+    }
+
+    #[test]
+    fn lists_the_keys_seen_last_by_name() {
+        let mut store = embedded(10);
+        let rule = Arc::new(Rule::of("api", &[Limit::parse("5/1s").unwrap()]));
+        for key in [b"a", b"b", b"c"] {
+            let digest = Digest::of("api", key);
+            store.check(START, Request { rule: &rule, digest, key, cost: 1, peek: false });
+        }
+        let keys = store.keys(START, 2, |_, _| Some(rule.clone()));
+        let names: Vec<_> = keys.iter().map(|key| key.key.as_deref().unwrap()).collect();
+        assert_eq!(names, [b"c", b"b"]);
+        assert_eq!(keys[0].decision.remaining, 4);
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let mut names = Names::new(2 * Names::BLOCK);
+        let policy: Arc<str> = "p".into();
+        for number in 0..100_000_u32 {
+            names.push(&policy, &number.to_le_bytes());
+        }
+        assert!(names.blocks.len() <= 2);
+        assert_eq!(&*names.newest(1)[0].1, &99_999_u32.to_le_bytes());
+    }
+
+    #[test]
+    fn a_table_full_of_live_keys_turns_new_ones_away() {
+        let mut store = embedded(4);
+        let rule = Arc::new(Rule::of("api", &[Limit::parse("1/1h").unwrap()]));
+        let mut check = |key: &[u8]| {
+            let digest = Digest::of("api", key);
+            store.check(START, Request { rule: &rule, digest, key, cost: 1, peek: false })
+        };
+        for key in 0..4_u8 {
+            assert_eq!(check(&[key]).verdict, Verdict::Allow);
+        }
+        assert_eq!(check(&[9]).reason, Reason::Overload);
+        assert_eq!(check(&[1]).reason, Reason::Rate, "known keys are still counted");
+    }
+}

@@ -1,0 +1,309 @@
+//! The shard's behaviour against a store that the test plays by hand, on virtual time.
+//!
+//! The first seven tests are the traps of the token-lease code printed in Rockset's article on
+//! distributed rate limiting: each names the trap that it keeps shut.
+
+mod support;
+
+use rationd::core::call::{Op, StoreError};
+use rationd::core::decision::{Reason, Source, Verdict};
+use rationd::core::policy::OnStoreLoss;
+use rationd::core::time::Micros;
+
+use support::bench::{Bench, SECOND};
+
+#[test]
+fn trap_1_inverted_expiry_a_live_lease_is_spent_and_a_dead_one_is_not() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.hold(10);
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "the lease is alive");
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), None, "the lease died with its window: the store is asked");
+}
+
+#[test]
+fn trap_2_flag_never_cleared_the_next_miss_asks_again() {
+    let mut bench = Bench::new("100/1s fixed");
+    for _ in 0..3 {
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        bench.grant(&call, 1);
+        assert_eq!(bench.replies(), [Verdict::Allow]);
+    }
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.replies();
+    bench.advance(Micros(300_000));
+    bench.check(1);
+    assert!(bench.try_acquire().is_some(), "after a failure too");
+}
+
+#[test]
+fn trap_3_sleepers_are_woken_by_the_answer() {
+    let mut bench = Bench::new("100/1s fixed");
+    for _ in 0..5 {
+        assert_eq!(bench.check(1), None);
+    }
+    let call = bench.acquire();
+    assert!(bench.try_acquire().is_none(), "one acquire in flight per key");
+    bench.grant(&call, 1);
+    assert_eq!(bench.replies(), [Verdict::Allow], "what was granted serves the head of the line");
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 4, "the next acquire covers those who came meanwhile");
+    bench.grant(&call, 4);
+    assert_eq!(bench.replies(), [Verdict::Allow; 4]);
+}
+
+#[test]
+fn trap_3_sleepers_are_woken_by_failure_and_by_silence() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    assert_eq!(bench.replies().len(), 2);
+    bench.advance(SECOND);
+    let mut silent = Bench::new("100/1s fixed");
+    silent.check(1);
+    silent.advance(Micros(50_000));
+    assert_eq!(silent.replies().len(), 1, "nobody waits longer than the timeout");
+}
+
+#[test]
+fn trap_4_leftovers_are_added_to_not_overwritten() {
+    let mut bench = Bench::new("1000/10s fixed");
+    bench.hold(40);
+    bench.spend_to_low_water();
+    let call = bench.acquire();
+    let held = bench.held();
+    assert!(held > 0);
+    bench.grant(&call, 20);
+    assert_eq!(bench.held(), held + 20);
+}
+
+#[test]
+fn trap_5_a_partial_grant_is_used() {
+    let mut bench = Bench::new("100/1s fixed");
+    for _ in 0..5 {
+        bench.check(1);
+    }
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    let call = bench.acquire();
+    bench.used = 98; // nothing is left after these
+    bench.grant(&call, 2);
+    assert_eq!(bench.replies(), [Verdict::Allow, Verdict::Allow, Verdict::Allow, Verdict::Deny, Verdict::Deny]);
+}
+
+#[test]
+fn trap_6_nobody_barges_past_the_line() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.hold(3);
+    assert_eq!(bench.check(5), None, "five do not fit: wait");
+    assert_eq!(bench.check(1), None, "one would fit, but somebody waits");
+    let call = bench.acquire();
+    bench.grant(&call, 2);
+    assert_eq!(bench.replies(), [Verdict::Allow], "the head of the line first");
+}
+
+#[test]
+fn trap_7_the_leader_counts_what_lines_up_behind_it() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    for _ in 0..7 {
+        bench.check(2);
+    }
+    bench.grant(&call, 1);
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 14);
+}
+
+#[test]
+fn a_remembered_denial_costs_no_call_until_the_probe() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.used = 100;
+    bench.grant(&call, 0);
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    for _ in 0..1_000 {
+        assert_eq!(bench.check(1), Some(Verdict::Deny));
+    }
+    assert!(bench.try_acquire().is_none());
+    bench.advance(Micros(330_000));
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+    let probe = bench.acquire();
+    assert_eq!(bench.order(&probe).need, 0, "a probe has nobody waiting");
+    bench.used = 90;
+    bench.grant(&probe, 5);
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "somebody gave tokens back");
+}
+
+#[test]
+fn a_denial_is_not_remembered_past_its_window() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.used = 100;
+    bench.grant(&call, 0);
+    bench.replies();
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), None);
+}
+
+#[test]
+fn an_unknown_outcome_is_asked_again_under_the_same_id() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let first = bench.acquire();
+    bench.advance(Micros(10_000));
+    let second = bench.acquire();
+    assert_eq!(first.id, second.id);
+    bench.grant(&second, 1);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    bench.grant(&first, 1);
+    assert_eq!(bench.held(), 0, "the same answer twice is one grant");
+}
+
+#[test]
+fn a_late_answer_is_held_while_its_window_is_open_and_dropped_after() {
+    for (late, held) in [(Micros(200_000), 1), (SECOND, 0)] {
+        let mut bench = Bench::new("100/1s fixed");
+        bench.check(1);
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Unknown);
+        for _ in 0..2 {
+            let again = bench.acquire();
+            bench.fail(&again, StoreError::Unknown);
+        }
+        assert_eq!(bench.replies(), [Verdict::Deny], "share mode: nothing was held");
+        bench.settle_window(late);
+        bench.grant(&call, 1);
+        assert_eq!(bench.held(), held, "after {late:?}");
+    }
+}
+
+#[test]
+fn waits_no_longer_than_the_timeout_and_then_lives_on_its_share() {
+    let mut bench = Bench::new("1000/1s fixed");
+    bench.check(1);
+    bench.advance(Micros(50_000));
+    assert_eq!(bench.replies(), [Verdict::Deny], "the window in which it began: what it holds, nothing");
+    bench.advance(SECOND);
+    let allowed = (0..1_000).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(allowed, 950);
+    let last = bench.last.unwrap();
+    assert_eq!((last.reason, last.source), (Reason::Share, Source::Share));
+}
+
+#[test]
+fn what_the_share_admitted_is_charged_when_the_store_is_back() {
+    let mut bench = Bench::new("1000/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    for _ in 0..99 {
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+    }
+    bench.advance(Micros(300_000));
+    bench.check(1);
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 101);
+    bench.grant(&call, 111);
+    assert_eq!(bench.held(), 10);
+}
+
+#[test]
+fn on_store_loss_says_what_happens() {
+    for (choice, verdict, reason) in
+        [(OnStoreLoss::Allow, Verdict::Allow, Reason::Ok), (OnStoreLoss::Deny, Verdict::Deny, Reason::Store)]
+    {
+        let mut bench = Bench::with_loss("10/1s fixed", choice);
+        bench.check(1);
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Away { since: bench.now });
+        assert_eq!(bench.replies(), [verdict]);
+        bench.check(1);
+        assert_eq!(bench.last.unwrap().reason, reason);
+    }
+}
+
+#[test]
+fn a_cost_above_the_limit_never_passes_and_asks_for_nothing() {
+    let mut bench = Bench::new("10/1s fixed");
+    bench.hold(1);
+    assert_eq!(bench.check(11), Some(Verdict::Deny));
+    let last = bench.last.unwrap();
+    assert_eq!((last.reason, last.retry_after), (Reason::Cost, None));
+    assert!(bench.try_acquire().is_none());
+}
+
+#[test]
+fn drain_hands_back_everything_once() {
+    let mut bench = Bench::new("1000/10s fixed");
+    bench.hold(40);
+    bench.shard.handle_drain(bench.now);
+    bench.advance(Micros::ZERO);
+    let returned: Vec<_> = bench.calls().into_iter().filter(|call| matches!(call.op, Op::Return { .. })).collect();
+    assert_eq!(returned.len(), 1);
+    assert!(matches!(returned[0].op, Op::Return { amount: 40, .. }));
+    assert_eq!(bench.held(), 0);
+}
+
+#[test]
+fn refund_gives_back_what_was_spent_here_and_no_more() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    bench.check(4);
+    assert!(bench.refund(3));
+    assert_eq!(bench.held(), 9);
+    assert!(!bench.refund(9), "five more were spent here, the rest is the store's to credit");
+    assert_eq!(bench.held(), 14);
+    let refund = bench.calls().pop().unwrap();
+    assert_eq!(refund.op, Op::Refund { amount: 4 });
+}
+
+#[test]
+fn a_full_table_turns_new_keys_away_only_when_all_are_busy() {
+    let mut bench = Bench::with_keys("100/1s fixed", 4);
+    for key in 0..4 {
+        assert_eq!(bench.check_key(key, 1), None);
+    }
+    assert_eq!(bench.check_key(9, 1), Some(Verdict::Deny));
+    assert_eq!(bench.last.unwrap().reason, Reason::Overload);
+    for call in bench.calls() {
+        bench.grant(&call, 1);
+    }
+    assert_eq!(bench.check_key(9, 1), None, "a quiet key made room");
+}
+
+#[test]
+fn reset_voids_what_is_held() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    bench.reset();
+    let call = bench.calls().pop().unwrap();
+    bench.epoch = 99;
+    bench.was_reset = true;
+    bench.grant(&call, 0);
+    assert_eq!(bench.held(), 0);
+}
+
+#[test]
+fn reset_at_does_not_wobble() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    let mut seen = Vec::new();
+    for _ in 0..8 {
+        bench.check(1);
+        seen.push(bench.last.unwrap().reset_at);
+        bench.advance(Micros(123_457));
+    }
+    assert!(seen.iter().all(|at| *at == seen[0]), "{seen:?}");
+}

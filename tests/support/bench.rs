@@ -1,0 +1,203 @@
+//! A shard on a test bench: the test is its clock and its store.
+
+use std::sync::Arc;
+
+use rationd::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
+use rationd::core::decision::{Decision, Verdict};
+use rationd::core::key::Digest;
+use rationd::core::limit::{Limit, MAX_LIMITS};
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
+use rationd::core::time::{Instant, Micros, Timestamp};
+
+/// One second.
+pub const SECOND: Micros = Micros(1_000_000);
+
+/// The store's clock is this far ahead of the bench's.
+const SKEW: u64 = 1_800_000_000_000_000 - 1_000_000_000;
+
+/// A shard and everything around it.
+pub struct Bench {
+    pub shard: Shard,
+    pub now: Instant,
+    pub rule: Arc<Rule>,
+    /// What the store will say is used, after the next grant.
+    pub used: u64,
+    pub epoch: u64,
+    pub was_reset: bool,
+    pub last: Option<Decision>,
+    calls: Vec<Call>,
+    replies: Vec<Decision>,
+}
+
+impl Bench {
+    pub fn new(limit: &str) -> Self {
+        Self::build(limit, OnStoreLoss::Share, 1_000)
+    }
+
+    pub fn with_loss(limit: &str, on_store_loss: OnStoreLoss) -> Self {
+        Self::build(limit, on_store_loss, 1_000)
+    }
+
+    pub fn with_keys(limit: &str, max_keys: usize) -> Self {
+        Self::build(limit, OnStoreLoss::Share, max_keys)
+    }
+
+    fn build(limit: &str, on_store_loss: OnStoreLoss, max_keys: usize) -> Self {
+        let mut rule = Rule::of("test", &[Limit::parse(limit).expect(limit)]);
+        rule.on_store_loss = on_store_loss;
+        let now = Instant(1_000_000_000);
+        let settings = Settings { max_keys, timeout: Micros(50_000), lease_ahead: true };
+        let shard = Shard::new(settings, 7, 1, 1, (now, Timestamp(now.0 + SKEW)));
+        let (calls, replies) = (Vec::new(), Vec::new());
+        Self { shard, now, rule: Arc::new(rule), used: 0, epoch: 5, was_reset: false, last: None, calls, replies }
+    }
+
+    /// Checks key 0; `None` when it is parked.
+    pub fn check(&mut self, cost: u64) -> Option<Verdict> {
+        self.check_key(0, cost)
+    }
+
+    pub fn check_key(&mut self, key: u8, cost: u64) -> Option<Verdict> {
+        let rule = self.rule.clone();
+        let request = Request { rule: &rule, digest: Digest::of("test", &[key]), key: &[key], cost, peek: false };
+        let outcome = self.shard.check(self.now, request);
+        self.collect();
+        match outcome {
+            Outcome::Decided(decision) => {
+                self.last = Some(decision);
+                Some(decision.verdict)
+            }
+            Outcome::Parked(_) => None,
+        }
+    }
+
+    /// Refunds on key 0; true when the shard settled it alone.
+    pub fn refund(&mut self, cost: u64) -> bool {
+        let rule = self.rule.clone();
+        let request = Request { rule: &rule, digest: Digest::of("test", &[0]), key: &[0], cost, peek: false };
+        let outcome = self.shard.refund(self.now, request);
+        self.collect();
+        matches!(outcome, Outcome::Decided(_))
+    }
+
+    pub fn reset(&mut self) {
+        let rule = self.rule.clone();
+        let request = Request { rule: &rule, digest: Digest::of("test", &[0]), key: &[0], cost: 0, peek: false };
+        self.shard.reset(self.now, request);
+        self.collect();
+    }
+
+    /// Lets time pass in steps, as timers would see it.
+    pub fn advance(&mut self, span: Micros) {
+        let end = self.now + span;
+        while let Some(at) = self.shard.poll_timeout().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.shard.handle_timeout(self.now);
+            self.collect();
+        }
+        self.now = end;
+        self.shard.handle_timeout(self.now);
+        self.collect();
+    }
+
+    /// Lets time pass with no timer seen (the process was stopped, say).
+    pub fn settle_window(&mut self, span: Micros) {
+        self.now = self.now + span;
+    }
+
+    fn collect(&mut self) {
+        while let Some(effect) = self.shard.poll_effect() {
+            match effect {
+                Effect::Call(call) => self.calls.push(call),
+                Effect::Reply { decision, .. } => {
+                    self.last = Some(decision);
+                    self.replies.push(decision);
+                }
+            }
+        }
+    }
+
+    /// The calls sent since this was last asked.
+    pub fn calls(&mut self) -> Vec<Call> {
+        std::mem::take(&mut self.calls)
+    }
+
+    /// The verdicts of parked checks answered since this was last asked.
+    pub fn replies(&mut self) -> Vec<Verdict> {
+        std::mem::take(&mut self.replies).into_iter().map(|decision| decision.verdict).collect()
+    }
+
+    /// The one acquire sent since; other calls are dropped.
+    pub fn try_acquire(&mut self) -> Option<Call> {
+        let mut acquires: Vec<_> = self.calls().into_iter().filter(|call| matches!(call.op, Op::Acquire(_))).collect();
+        assert!(acquires.len() <= 1, "more than one acquire: {acquires:?}");
+        acquires.pop()
+    }
+
+    pub fn acquire(&mut self) -> Call {
+        self.try_acquire().expect("an acquire was sent")
+    }
+
+    pub fn order(&self, call: &Call) -> Acquire {
+        match call.op {
+            Op::Acquire(order) => order,
+            other => panic!("not an acquire: {other:?}"),
+        }
+    }
+
+    /// The store grants so many tokens, now.
+    pub fn grant(&mut self, call: &Call, tokens: u32) {
+        let store = Timestamp(self.now.0 + SKEW);
+        let period = self.rule.limits[0].period.0;
+        self.used = (self.used + u64::from(tokens)).min(self.rule.limits[0].count);
+        let mut counters = [Counter::default(); MAX_LIMITS];
+        let sent = call.sent_at.0 + SKEW;
+        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(sent / period * period + period) };
+        let grant = Grant {
+            granted: tokens,
+            replayed: false,
+            confirmed: true,
+            damaged: false,
+            epoch: self.epoch,
+            reset: self.was_reset,
+            nodes: 1,
+            now: store,
+            counters,
+        };
+        self.shard.handle_outcome(self.now, call, Ok(grant));
+        self.collect();
+    }
+
+    pub fn fail(&mut self, call: &Call, error: StoreError) {
+        self.shard.handle_outcome(self.now, call, Err(error));
+        self.collect();
+    }
+
+    /// Tokens held for key 0.
+    pub fn held(&self) -> u64 {
+        self.shard.keys(self.now, 10).iter().map(|key| key.held).sum()
+    }
+
+    /// Makes key 0 hold `tokens` and be warm.
+    pub fn hold(&mut self, tokens: u32) {
+        for _ in 0..4 {
+            self.check(1);
+        }
+        let call = self.acquire();
+        self.grant(&call, 1);
+        self.now = self.now + Micros(2_000);
+        let call = self.acquire();
+        self.grant(&call, 3 + tokens);
+        self.replies();
+        assert_eq!(self.held(), u64::from(tokens));
+    }
+
+    /// Spends until a background refill is sent.
+    pub fn spend_to_low_water(&mut self) {
+        while self.calls.is_empty() {
+            self.now = self.now + Micros(1_000);
+            assert_eq!(self.check(1), Some(Verdict::Allow));
+        }
+    }
+}
