@@ -27,22 +27,18 @@ pub struct Embedded {
     store: MemoryStore,
     names: Names,
     policies: Vec<(Arc<str>, PolicyStats)>,
-    /// The store's clock is the wall clock of the start, carried on by the monotonic one: it does
-    /// not jump.
-    clock: (Instant, Timestamp),
 }
 
 impl Embedded {
-    /// An empty shard of at most `max_keys` keys. `secret` should be random; `clock` is the wall
-    /// clock at this moment.
+    /// An empty shard of at most `max_keys` keys. `secret` should be random.
     #[must_use]
-    pub fn new(max_keys: usize, secret: u128, clock: (Instant, Timestamp)) -> Self {
+    pub fn new(max_keys: usize, secret: u128) -> Self {
         let store = MemoryStore::new(max_keys, secret, Micros::ZERO);
-        Self { store, names: Names::new(max_keys * NAME_BYTES), policies: Vec::new(), clock }
+        Self { store, names: Names::new(max_keys * NAME_BYTES), policies: Vec::new() }
     }
 
     /// Decides at once. Allocates nothing on a key it knows.
-    pub fn check(&mut self, now: Instant, request: Request<'_>) -> Decision {
+    pub fn check(&mut self, now: Timestamp, request: Request<'_>) -> Decision {
         if request.peek || request.cost == 0 {
             return self.peek(now, &request);
         }
@@ -72,13 +68,13 @@ impl Embedded {
     }
 
     /// Takes back a cost that was spent.
-    pub fn refund(&mut self, now: Instant, request: Request<'_>) -> Decision {
+    pub fn refund(&mut self, now: Timestamp, request: Request<'_>) -> Decision {
         let grant = self.ask(now, &request, Op::Refund { amount: request.cost });
         self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
     }
 
     /// Forgets the key.
-    pub fn reset(&mut self, now: Instant, request: Request<'_>) -> Decision {
+    pub fn reset(&mut self, now: Timestamp, request: Request<'_>) -> Decision {
         let grant = self.ask(now, &request, Op::Reset);
         self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
     }
@@ -97,7 +93,7 @@ impl Embedded {
     /// Up to `most` of the keys seen last whose names are remembered; `rule_of` gives the rule that
     /// a policy applies to a key now.
     #[must_use]
-    pub fn keys(&mut self, now: Instant, most: usize, rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>) -> Vec<KeyInfo> {
+    pub fn keys(&mut self, now: Timestamp, most: usize, rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>) -> Vec<KeyInfo> {
         let names = self.names.newest(most);
         let mut keys = Vec::new();
         for (policy, key) in names {
@@ -113,7 +109,7 @@ impl Embedded {
         keys
     }
 
-    fn peek(&mut self, now: Instant, request: &Request<'_>) -> Decision {
+    fn peek(&mut self, now: Timestamp, request: &Request<'_>) -> Decision {
         let grant = self.ask(now, request, Op::Peek);
         let cost = request.cost;
         let fits = |grant: &Grant| {
@@ -130,18 +126,14 @@ impl Embedded {
         self.answer(now, request, grant, Some(ending))
     }
 
-    fn ask(&mut self, now: Instant, request: &Request<'_>, op: Op) -> Result<Grant, StoreError> {
-        let call = Call { id: 0, digest: request.digest, rule: request.rule.clone(), op, sent_at: now };
-        self.store.call(self.store_time(now), "", &call)
-    }
-
-    fn store_time(&self, now: Instant) -> Timestamp {
-        self.clock.1 + now.since(self.clock.0)
+    fn ask(&mut self, now: Timestamp, request: &Request<'_>, op: Op) -> Result<Grant, StoreError> {
+        let call = Call { id: 0, digest: request.digest, rule: request.rule.clone(), op, sent_at: Instant(0) };
+        self.store.call(now, "", &call)
     }
 
     fn answer(
         &self,
-        now: Instant,
+        now: Timestamp,
         request: &Request<'_>,
         grant: Result<Grant, StoreError>,
         ending: Option<Ending>,
@@ -164,8 +156,7 @@ impl Embedded {
                     _ => Ending::deny(Reason::Overload, Source::Policy).after(Micros::from_secs(1)),
                 };
                 let unknown = [Default::default(); MAX_LIMITS];
-                let time = self.store_time(now);
-                let decision = answer::decision(request.rule, &unknown[..limits], time, request.cost, ending);
+                let decision = answer::decision(request.rule, &unknown[..limits], now, request.cost, ending);
                 Decision { remaining: 0, ..decision }
             }
         }
@@ -251,10 +242,10 @@ mod tests {
     use super::*;
     use crate::core::limit::Limit;
 
-    const START: Instant = Instant(3_600_000_000);
+    const START: Timestamp = Timestamp(1_800_000_000_000_000);
 
     fn embedded(max_keys: usize) -> Embedded {
-        Embedded::new(max_keys, 42, (START, Timestamp(1_800_000_000_000_000)))
+        Embedded::new(max_keys, 42)
     }
 
     fn throttle(store: &mut Embedded, burst: u64, count: u64, period: u64, cost: u64) -> [i64; 5] {

@@ -1,7 +1,15 @@
-//! Where tokens are counted once, for all nodes.
+//! Where tokens are counted once, for all nodes: the answers to [`crate::core::call::Call`].
+//!
+//! Two stores of one behaviour. [`memory`] keeps counters in this process: the default, and what
+//! one node alone needs. In Redis the scripts of `lua/` are the only writers of shared state;
+//! `script` turns calls into their arguments and their replies into grants, `redis` carries them.
+//! Both answer every sequence of calls alike: `tests/store_parity.rs` compares them.
 
+mod cells;
+mod census;
 pub mod memory;
 #[cfg(feature = "daemon")]
 pub mod redis;
 #[cfg(feature = "daemon")]
 pub mod script;
+mod view;

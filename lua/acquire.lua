@@ -1,0 +1,153 @@
+-- acquire: lends tokens of all limits, or of none. May lend a part of what is wanted.
+--
+-- KEYS[1]  the key's hash (lib.lua says what is in it)
+-- ARGV     4 need, 5 want, 6 least (tokens), 7 ahead_of (us; 0 = lend of now, else of the window
+--          after the one that ends then), 8 epoch (as the node knows it; 0 = none); per limit more:
+--          known_used (tokens), known_at (us)
+-- Reply    lib.lua's; granted = tokens lent. With an id that was executed before, the answer of then.
+
+local need, want, least = integer(ARGV[4], MOST), integer(ARGV[5], MOST), integer(ARGV[6], MOST)
+local ahead_of, epoch = integer(ARGV[7], EXACT), integer(ARGV[8], EXACT)
+local limits = read_arguments(9, 2)
+if not limits or not need or not want or not least or not ahead_of or not epoch then
+  return redis.error_reply(WRONG)
+end
+local state, failure = load(limits)
+if not state then return failure end
+local counters = state.counters
+roll_census(state, limits)
+
+-- What was granted under this id, as far as it can still be spent: a window that is over took its
+-- tokens with it; a gcra lease is told by where it ended.
+local function granted_before()
+  local granted = state.record[3]
+  for i = 1, #limits do
+    local at = state.record[4 + i] or 0
+    if limits[i].kind == 'g' and at > 0 then
+      counters[i].at = at
+    elseif limits[i].kind == 'g' or at ~= counters[i].at then
+      granted = 0
+    end
+  end
+  return granted
+end
+
+-- The nodes know of spending that the store has lost: it is lifted to that, never above the limit.
+local function raise(counter, limit, used, at)
+  if limit.kind == 'g' then
+    counter.at = max(counter.at, clamp_tat(at, limit))
+    return
+  end
+  if limit.kind == 'o' and counter.at == 0 and at > now and at <= now + limit.period then
+    counter.at = at
+  end
+  if at ~= 0 and at == counter.at then
+    counter.used = max(counter.used, min(used, limit.count))
+  end
+end
+
+-- Counts this node once per census period.
+local function count_node()
+  local census, asked = state.census, state.record and state.record[1]
+  if asked == census[1] then return end
+  census[2] = census[2] + 1
+  if asked ~= census[1] - 1 then census[4] = census[4] + 1 end
+end
+
+local function left_of_all()
+  if ahead_of ~= 0 then
+    local limit, counter = limits[1], counters[1]
+    local next_is_known = counter.at == ahead_of and counter.at % limit.period == 0
+    if #limits > 1 or limit.kind ~= 'f' or not next_is_known then return 0 end
+    return max(limit.count - counter.prev, 0)
+  end
+  local least_left = EXACT
+  for i = 1, #limits do least_left = min(least_left, left(counters[i], limits[i])) end
+  return least_left
+end
+
+-- Guided self-scheduling: nobody takes more than its part of what is left, beyond what waits.
+local function share_of(tokens)
+  if tokens < least then return 0 end
+  local capacity = EXACT
+  for i = 1, #limits do capacity = min(capacity, limits[i].burst) end
+  local part = max(need, up(tokens, nodes(state)), up(capacity, 32 * nodes(state)))
+  return min(max(want, need), tokens, part)
+end
+
+local function debit(counter, limit, tokens)
+  if ahead_of ~= 0 then
+    counter.prev = counter.prev + tokens
+  elseif limit.kind == 'g' then
+    if tokens > 0 then counter.at = max(counter.at, now) + cost(limit, tokens) end
+  else
+    if limit.kind == 'o' and counter.at == 0 and tokens > 0 then counter.at = now + limit.period end
+    counter.used = counter.used + tokens
+  end
+end
+
+-- How long the hash says anything that a missing one would not.
+local function lifetime()
+  local span = 2 * state.census_period
+  for i = 1, #limits do
+    local limit, at = limits[i], counters[i].at
+    local ends
+    if limit.kind == 'g' then
+      ends = max(at - now, 0) + limit.depth
+    elseif limit.kind == 's' then
+      ends = at + 3 * limit.period - now
+    elseif at == 0 then
+      ends = 2 * limit.period
+    else
+      ends = at + limit.period - now
+    end
+    span = max(span, ends)
+  end
+  return span
+end
+
+-- Drops records of nodes that have not asked for two census periods, a bounded number at a time.
+local function prune()
+  local expected = 8 + #limits + 2 * nodes(state) + 16
+  if redis.call('HLEN', hash) <= expected then return end
+  local names, own = {}, 'n:' .. node
+  for _, name in ipairs(redis.call('HKEYS', hash)) do
+    if string.sub(name, 1, 2) == 'n:' and name ~= own then names[#names + 1] = name end
+  end
+  local some, stale = {}, {}
+  for i = 1, min(#names, 500) do
+    some[i] = names[(state.census[1] * 500 + i) % #names + 1]
+  end
+  if #some == 0 then return end
+  for i, record in ipairs(redis.call('HMGET', hash, unpack(some))) do
+    local asked = integer(string.match(record, '^%d+') or '', EXACT)
+    if asked ~= state.census[1] and asked ~= state.census[1] - 1 then stale[#stale + 1] = some[i] end
+  end
+  if #stale > 0 then redis.call('HDEL', hash, unpack(stale)) end
+end
+
+if id ~= 0 and state.record and id <= state.record[2] then
+  return answer(state, id == state.record[2] and granted_before() or 0, true)
+end
+
+if epoch ~= 0 and (epoch == state.epoch or not state.reset) then
+  for i = 1, #limits do raise(counters[i], limits[i], limits[i][1], limits[i][2]) end
+end
+if not state.epoch then state.epoch = max(id, 1) end
+if id ~= 0 then count_node() else state.census = { -1, 0, 0, 0 } end
+local granted = share_of(left_of_all())
+for i = 1, #limits do debit(counters[i], limits[i], granted) end
+
+local fields = { 'e', string.format('%.0f', state.epoch) }
+add_counters(fields, state, limits)
+if id ~= 0 then
+  local record = { state.census[1], id, granted, state.record and state.record[4] or 0 }
+  for i = 1, #limits do record[4 + i] = counters[i].at end
+  add_record(fields, record)
+  fields[#fields + 1] = 'c'
+  fields[#fields + 1] = written({ unpack(state.census) })
+end
+save(state, fields)
+expire_after(lifetime())
+if id ~= 0 and state.census_rolled then prune() end
+return answer(state, granted, false)

@@ -1,0 +1,293 @@
+-- What the scripts share: it stands before each of them (src/store/script.rs), so its first lines
+-- are theirs too. The same arithmetic, with the same roundings, is in src/core/gcra.rs and
+-- src/core/window.rs; src/store/memory.rs answers the same calls, and a test holds all to it.
+--
+-- KEYS[1]  the hash of one key under one policy. Its fields:
+--          e        epoch: never 0; another one than before = the store lost or reset the key
+--          z        "1" when the epoch was born by a reset
+--          c        census "cid nodes-now nodes-before nodes-before-seen-again"
+--          n:NODE   a node's last calls "cid acquire-id granted other-id at1 at2 ..."
+--          gI fI oI sI   limit I by algorithm (gcra, fixed, from-first, sliding): "used prev at"
+-- ARGV     now (us; 0 = the clock of Redis), node, id (0 = remember nothing), then what the script
+--          says, then for each limit: kind letter, count, period, burst, horizon (us; gcra with
+--          count and period in lowest terms), and what the script says.
+-- Reply    granted, replayed, damaged, epoch, reset, nodes, now, then used, prev, at of each limit.
+-- Units    tokens and microseconds. All numbers are integers below 2^53, exact in doubles.
+
+local hash = KEYS[1]
+local node, id = ARGV[2] or '', nil
+local now
+local floor, max, min = math.floor, math.max, math.min
+
+local EXACT = 9007199254740991
+local MOST = 4294967295
+local SECOND = 1000000
+local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
+
+local function integer(text, most)
+  if not text or #text > 16 or not string.match(text, '^%d+$') then return nil end
+  local value = tonumber(text)
+  if value <= most then return value end
+end
+
+-- All of the integers in text, or nil: at least `least` and at most `most` of them.
+local function integers(text, least, most)
+  if #text > 256 or not string.match(text, '^[%d ]+$') then return nil end
+  local list = {}
+  for word in string.gmatch(text, '%d+') do
+    list[#list + 1] = integer(word, EXACT)
+    if not list[#list] then return nil end
+  end
+  if #list >= least and #list <= most then return list end
+end
+
+local function written(list)
+  for i = 1, #list do list[i] = string.format('%.0f', list[i]) end
+  return table.concat(list, ' ')
+end
+
+-- a / b, rounded up; a + b is exact.
+local function up(a, b)
+  return floor((a + b - 1) / b)
+end
+
+-- a * b / c, rounded up, for a < 2^35 and b <= c < 2^45: long division, seven bits at a time.
+local function scaled_up(a, b, c)
+  if a == 0 then return 0 end
+  local whole, rest = 0, 0
+  for shift = 4, 0, -1 do
+    local part = rest * 128 + floor(a / 128 ^ shift) % 128 * b
+    whole = whole * 128 + floor(part / c)
+    rest = part % c
+  end
+  if rest > 0 then whole = whole + 1 end
+  return whole
+end
+
+-- gcra: the time that tokens cost (rounded up), and that they are worth when returned (down).
+local function cost(limit, tokens)
+  return tokens * limit.whole + up(tokens * limit.part, limit.count)
+end
+
+local function worth(limit, tokens)
+  return tokens * limit.whole + floor(tokens * limit.part / limit.count)
+end
+
+-- Completes a gcra limit, and says whether all that is computed from it stays exact.
+local function complete_gcra(limit)
+  limit.whole, limit.part = floor(limit.period / limit.count), limit.period % limit.count
+  limit.ceiling = limit.burst + floor(limit.horizon * limit.count / limit.period)
+  local tokens = limit.ceiling + 2
+  limit.depth = cost(limit, limit.burst)
+  return tokens * limit.count <= EXACT and tokens * limit.period / limit.count <= 2 ^ 51
+end
+
+-- now, node and id, then the limits from ARGV[first] on, each with `extra` more integers.
+local function read_arguments(first, extra)
+  now, id = integer(ARGV[1], 2 ^ 52), integer(ARGV[3], EXACT)
+  local each = 5 + extra
+  local count = (#ARGV - first + 1) / each
+  if not now or not id or #node > 255 or count < 1 or count > 8 or count % 1 ~= 0 then return nil end
+  local limits = {}
+  for i = 1, count do
+    local at = first + (i - 1) * each
+    local limit = {
+      kind = ARGV[at],
+      field = ARGV[at] .. i,
+      count = integer(ARGV[at + 1], MOST),
+      period = integer(ARGV[at + 2], 2 ^ 45),
+      burst = integer(ARGV[at + 3], MOST),
+      horizon = integer(ARGV[at + 4], SECOND / 2),
+    }
+    if not string.match(limit.kind, '^[gfos]$') then return nil end
+    if not limit.count or not limit.period or not limit.burst or not limit.horizon then return nil end
+    if limit.count * limit.period * limit.burst == 0 then return nil end
+    if limit.kind == 'g' and not complete_gcra(limit) then return nil end
+    for more = 1, extra do
+      limit[more] = integer(ARGV[at + 4 + more], EXACT)
+      if not limit[more] then return nil end
+    end
+    limits[i] = limit
+  end
+  if now == 0 then
+    local time = redis.call('TIME')
+    now = time[1] * SECOND + time[2]
+  end
+  return limits
+end
+
+local function roll_fixed(counter, limit)
+  local last = (floor(now / limit.period) + 1) * limit.period
+  if counter.at > now + limit.period then
+    counter.at = last
+  elseif now >= counter.at then
+    local follows = counter.at ~= 0 and counter.at + limit.period == last
+    counter.used, counter.prev, counter.at = follows and counter.prev or 0, 0, last
+  end
+end
+
+local function roll_from_first(counter, limit)
+  if now >= counter.at then
+    counter.used, counter.prev, counter.at = 0, 0, 0
+  else
+    counter.at = min(counter.at, now + limit.period)
+  end
+end
+
+local function roll_sliding(counter, limit)
+  local start = floor(now / limit.period) * limit.period
+  local last = counter.at + limit.period
+  if last == start then
+    counter.used, counter.prev = 0, counter.used
+  elseif last < start then
+    counter.used, counter.prev = 0, 0
+  end
+  counter.at = start
+end
+
+local function clamp_tat(tat, limit)
+  return min(tat, now + limit.depth + limit.horizon)
+end
+
+-- Brings the counter to now.
+local function roll(counter, limit)
+  if limit.kind == 'g' then
+    counter.used, counter.prev, counter.at = 0, 0, clamp_tat(counter.at, limit)
+  elseif limit.kind == 'f' then
+    roll_fixed(counter, limit)
+  elseif limit.kind == 'o' then
+    roll_from_first(counter, limit)
+  else
+    roll_sliding(counter, limit)
+  end
+end
+
+-- The most tokens whose cost fits: an estimate in doubles, corrected by the exact cost.
+local function left_gcra(counter, limit)
+  local room = now + limit.depth + limit.horizon - max(counter.at, now)
+  local tokens = max(min(floor(room * limit.count / limit.period), limit.ceiling), 0)
+  while tokens > 0 and cost(limit, tokens) > room do tokens = tokens - 1 end
+  while tokens < limit.ceiling and cost(limit, tokens + 1) <= room do tokens = tokens + 1 end
+  return tokens
+end
+
+-- Tokens that can be lent, rounded down.
+local function left(counter, limit)
+  if limit.kind == 'g' then return left_gcra(counter, limit) end
+  local spent = counter.used
+  if limit.kind == 's' then
+    spent = spent + scaled_up(counter.prev, counter.at + limit.period - now, limit.period)
+  end
+  return max(limit.count - spent, 0)
+end
+
+local function credit(counter, limit, tokens)
+  if limit.kind ~= 'g' then
+    counter.used = max(counter.used - tokens, 0)
+  elseif tokens > limit.ceiling then
+    counter.at = 0
+  else
+    counter.at = max(counter.at - worth(limit, tokens), 0)
+  end
+end
+
+-- Everything the hash says, malformed values taken as missing and listed in `bad`.
+local function load(limits)
+  local names = { 'e', 'z', 'c', 'n:' .. node }
+  for i = 1, #limits do names[i + 4] = limits[i].field end
+  local values = redis.pcall('HMGET', hash, unpack(names))
+  local state = { bad = {}, counters = {}, reset = false, exists = false }
+  if values.err then
+    if not string.find(values.err, 'WRONGTYPE', 1, true) then return nil, values end
+    state.wrong_type, values = true, {}
+  end
+  local function parsed(i, parse, ...)
+    if not values[i] then return nil end
+    state.exists = true
+    local value = parse(values[i], ...)
+    if not value then state.bad[#state.bad + 1] = names[i] end
+    return value
+  end
+  state.epoch = parsed(1, integer, EXACT)
+  if state.epoch == 0 then state.epoch, state.bad[#state.bad + 1] = nil, 'e' end
+  state.reset = parsed(2, function(text) return text == '1' end) or false
+  state.census = parsed(3, integers, 4, 4) or { -1, 0, 0, 0 }
+  state.record = parsed(4, integers, 4, 12)
+  for i = 1, #limits do
+    local list = parsed(i + 4, integers, 3, 3) or { 0, 0, 0 }
+    if list[1] > MOST or list[2] > MOST then
+      list, state.bad[#state.bad + 1] = { 0, 0, 0 }, limits[i].field
+    end
+    local counter = { used = list[1], prev = list[2], at = list[3] }
+    roll(counter, limits[i])
+    state.counters[i] = counter
+  end
+  state.damaged = state.wrong_type or #state.bad > 0 or (state.exists and not state.epoch)
+  return state
+end
+
+-- The census as it is now, before this call is counted in it.
+local function roll_census(state, limits)
+  local period = 60 * SECOND
+  for i = 1, #limits do period = min(period, limits[i].depth or limits[i].period) end
+  state.census_period = max(period, SECOND)
+  local stored, cid = state.census, floor(now / state.census_period)
+  if stored[1] == cid then return end
+  local before = stored[1] + 1 == cid and stored[2] or 0
+  state.census, state.census_rolled = { cid, 0, before, 0 }, true
+end
+
+local function nodes(state)
+  return max(1, min(state.census[3] + state.census[4], MOST))
+end
+
+-- The fields of all limits, appended to the pairs of an HSET.
+local function add_counters(fields, state, limits)
+  for i = 1, #limits do
+    local counter = state.counters[i]
+    fields[#fields + 1] = limits[i].field
+    fields[#fields + 1] = written({ counter.used, counter.prev, counter.at })
+  end
+end
+
+local function add_record(fields, record)
+  fields[#fields + 1] = 'n:' .. node
+  fields[#fields + 1] = written(record)
+end
+
+local function save(state, fields)
+  if state.wrong_type then redis.call('DEL', hash) end
+  if #state.bad > 0 then redis.call('HDEL', hash, unpack(state.bad)) end
+  redis.call('HSET', hash, unpack(fields))
+end
+
+-- Lets Redis forget the hash when it has said nothing new for so long: cleaning up, nothing more.
+local function expire_after(span)
+  redis.call('PEXPIRE', hash, string.format('%.0f', up(span, 1000) + 1))
+end
+
+-- Whether this node's return, refund or reset was executed before.
+local function is_repeated(state)
+  return id ~= 0 and state.record ~= nil and state.record[4] >= id
+end
+
+-- This node's record after such a call.
+local function remembered(state)
+  local record = state.record or { 0, 0, 0, 0 }
+  record[4] = id
+  return record
+end
+
+local function answer(state, granted, replayed)
+  local reply = {
+    granted, replayed and 1 or 0, state.damaged and 1 or 0,
+    state.epoch or 0, state.reset and 1 or 0, nodes(state), now,
+  }
+  for i = 1, #state.counters do
+    local counter = state.counters[i]
+    reply[#reply + 1] = counter.used
+    reply[#reply + 1] = counter.prev
+    reply[#reply + 1] = counter.at
+  end
+  return reply
+end

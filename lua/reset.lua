@@ -1,0 +1,37 @@
+-- reset: forgets the key, under a new epoch, so that what nodes know of the old one stays out.
+--
+-- KEYS[1]  the key's hash (lib.lua says what is in it)
+-- ARGV     nothing more
+-- Reply    lib.lua's; granted = 0
+
+local limits = read_arguments(4, 0)
+if not limits then return redis.error_reply(WRONG) end
+local state, failure = load(limits)
+if not state then return failure end
+roll_census(state, limits)
+if is_repeated(state) then return answer(state, 0, true) end
+if not state.exists and not state.wrong_type then return answer(state, 0, false) end
+
+local old = state.epoch or 0
+if id ~= 0 and id ~= old then
+  state.epoch = id
+else
+  state.epoch = old < EXACT and old + 1 or 1
+end
+local fields = { 'e', string.format('%.0f', state.epoch), 'z', '1' }
+if id ~= 0 then
+  -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
+  local asked = state.record and state.record[2] or 0
+  add_record(fields, { 0, max(asked, id), 0, id })
+end
+local span = 2 * SECOND
+for i = 1, #limits do
+  span = max(span, 2 * (limits[i].depth or limits[i].period))
+  state.counters[i] = { used = 0, prev = 0, at = 0 }
+  roll(state.counters[i], limits[i])
+end
+redis.call('DEL', hash)
+redis.call('HSET', hash, unpack(fields))
+expire_after(span)
+state.reset, state.census = true, { -1, 0, 0, 0 }
+return answer(state, 0, false)

@@ -1,0 +1,38 @@
+-- return: takes back unspent tokens, into the windows that lent them or not at all.
+--
+-- KEYS[1]  the key's hash (lib.lua says what is in it)
+-- ARGV     4 amount (tokens), 5 epoch that lent them; per limit more: window_at (us), the limit's
+--          `at` as it was when they were lent
+-- Reply    lib.lua's; granted = amount if any limit took it back, else 0
+
+local amount, epoch = integer(ARGV[4], MOST), integer(ARGV[5], EXACT)
+local limits = read_arguments(6, 1)
+if not limits or not amount or not epoch then return redis.error_reply(WRONG) end
+local state, failure = load(limits)
+if not state then return failure end
+roll_census(state, limits)
+if is_repeated(state) then return answer(state, 0, true) end
+if not state.epoch or epoch ~= state.epoch then return answer(state, 0, false) end
+
+-- Slots of a bucket go back only while nobody took slots after them; what was lent ahead goes back
+-- to the window after this one.
+local function credit_lent(counter, limit, window_at)
+  if window_at ~= 0 and window_at == counter.at then
+    credit(counter, limit, amount)
+    return true
+  end
+  local ahead = limit.kind == 'f' and window_at == counter.at + limit.period
+  if ahead then counter.prev = max(counter.prev - amount, 0) end
+  return ahead
+end
+
+local taken = false
+for i = 1, #limits do
+  if credit_lent(state.counters[i], limits[i], limits[i][1]) then taken = true end
+end
+if not taken then return answer(state, 0, false) end
+local fields = {}
+add_counters(fields, state, limits)
+if id ~= 0 then add_record(fields, remembered(state)) end
+save(state, fields)
+return answer(state, amount, false)

@@ -1,0 +1,313 @@
+//! Where the memory store keeps counters: one 48-byte cell a key, and one more for each limit after
+//! the first.
+//!
+//! A key's first cell, its head, holds what is known of the key as a whole beside the counter that
+//! was stored first. The others are side cells: they come and go with their head. Cells expire, they
+//! are never evicted. Knows nothing of calls; called by `memory.rs` only.
+
+use std::num::NonZeroU64;
+
+use crate::core::call::Counter;
+use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
+use crate::core::table::{Full, Keyed, Table};
+use crate::core::time::Timestamp;
+
+/// Slots that the clock hand passes when a key comes, and when there is no room for it.
+const STROLL: usize = 2;
+const SEARCH: usize = 256;
+
+/// What is known of a key beside its counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Below 2^53, never 0.
+    pub(super) epoch: u64,
+    pub(super) reset: bool,
+    /// When the key says nothing any more that a missing one would not.
+    pub(super) expires: Timestamp,
+}
+
+/// All counters, by key and limit.
+#[derive(Debug)]
+pub(super) struct Cells {
+    table: Table<Cell>,
+}
+
+#[derive(Debug)]
+struct Cell {
+    digest: u128,
+    used: u32,
+    prev: u32,
+    at: u64,
+    /// Of a head: epoch (53 bits), born by a reset (1), algorithm of the counter here (2), limits
+    /// that have side cells (8). Of a side cell: 1.
+    meta: NonZeroU64,
+    /// `SIDE` in side cells: they go with their head.
+    expires: u64,
+}
+
+const SIDE: u64 = u64::MAX;
+
+impl Keyed for Cell {
+    fn digest(&self) -> u128 {
+        self.digest
+    }
+}
+
+impl Cell {
+    fn counter(&self) -> Counter {
+        Counter { used: self.used.into(), prev: self.prev.into(), at: Timestamp(self.at) }
+    }
+
+    fn set(&mut self, counter: Counter) {
+        let narrow = |tokens: u64| u32::try_from(tokens.min(MAX_COUNT)).expect("MAX_COUNT is a u32");
+        (self.used, self.prev, self.at) = (narrow(counter.used), narrow(counter.prev), counter.at.0);
+    }
+
+    fn algorithm(&self) -> u64 {
+        self.meta.get() >> 54 & 3
+    }
+
+    fn has_side(&self, index: usize) -> bool {
+        self.meta.get() >> (56 + index) & 1 == 1
+    }
+
+    fn add_side(&mut self, index: usize) {
+        self.meta |= 1 << (56 + index);
+    }
+
+    fn head(&self) -> Head {
+        let epoch = self.meta.get() & ((1 << 53) - 1);
+        Head { epoch, reset: self.meta.get() >> 53 & 1 == 1, expires: Timestamp(self.expires) }
+    }
+
+    fn set_head(&mut self, head: Head) {
+        let kept = self.meta.get() >> 54 << 54;
+        let epoch = NonZeroU64::new(head.epoch).expect("an epoch is never 0");
+        debug_assert!(epoch.get() >> 53 == 0, "an epoch is below 2^53");
+        self.meta = epoch | u64::from(head.reset) << 53 | kept;
+        self.expires = head.expires.0;
+    }
+}
+
+fn number(algorithm: Algorithm) -> u64 {
+    match algorithm {
+        Algorithm::Gcra => 0,
+        Algorithm::Fixed => 1,
+        Algorithm::FixedFromFirst => 2,
+        Algorithm::Sliding => 3,
+    }
+}
+
+/// The side cell of one limit by one algorithm: far from all other digests, as they are random.
+fn side(digest: u128, index: usize, algorithm: u64) -> u128 {
+    const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    digest ^ (index as u128 * 4 + u128::from(algorithm) + 1).wrapping_mul(SPREAD)
+}
+
+impl Cells {
+    pub(super) fn new(max: usize, secret: u128) -> Self {
+        Self { table: Table::new(max, secret) }
+    }
+
+    /// Cells in use.
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.table.bytes()
+    }
+
+    /// The key's head, expired or not.
+    pub(super) fn head(&self, digest: u128) -> Option<Head> {
+        self.table.find(digest).map(|slot| self.table[slot].head())
+    }
+
+    /// The counter of one limit of a key that has a head; zero when it was never stored.
+    pub(super) fn counter(&self, digest: u128, index: usize, limit: &Limit) -> Counter {
+        self.place(digest, index, limit).map_or_else(Counter::default, |slot| self.table[slot].counter())
+    }
+
+    fn place(&self, digest: u128, index: usize, limit: &Limit) -> Option<u32> {
+        let slot = self.table.find(digest)?;
+        let (head, algorithm) = (&self.table[slot], number(limit.algorithm));
+        if index == 0 && head.algorithm() == algorithm {
+            return Some(slot);
+        }
+        head.has_side(index).then(|| self.table.find(side(digest, index, algorithm))).flatten()
+    }
+
+    /// Stores the key, its head and a counter for each of its limits, or nothing when there is no
+    /// room. Keys that are dropped because they had expired are told to `forgotten`.
+    pub(super) fn store(
+        &mut self,
+        now: Timestamp,
+        digest: u128,
+        head: Head,
+        limits: &[Limit],
+        counters: &[Counter],
+        forgotten: impl FnMut(u128),
+    ) -> Result<(), Full> {
+        let absent = |&(index, limit): &(usize, &Limit)| self.place(digest, index, limit).is_none();
+        let missing = limits.iter().enumerate().filter(absent).count();
+        if missing > 0 {
+            self.make_room(now, missing, forgotten)?;
+        }
+        let slot = match self.table.find(digest) {
+            Some(slot) => slot,
+            None => self.table.insert(new_head(digest, number(limits[0].algorithm)))?,
+        };
+        self.table[slot].set_head(head);
+        for (index, (limit, counter)) in limits.iter().zip(counters).enumerate() {
+            let place = match self.place(digest, index, limit) {
+                Some(place) => place,
+                None => {
+                    self.table[slot].add_side(index);
+                    self.table.insert(new_side(side(digest, index, number(limit.algorithm))))?
+                }
+            };
+            self.table[place].set(*counter);
+        }
+        Ok(())
+    }
+
+    /// Changes the counters that are stored; those that are not stay zero.
+    pub(super) fn update(&mut self, digest: u128, limits: &[Limit], counters: &[Counter]) {
+        for (index, (limit, counter)) in limits.iter().zip(counters).enumerate() {
+            if let Some(place) = self.place(digest, index, limit) {
+                self.table[place].set(*counter);
+            }
+        }
+    }
+
+    /// Drops a key with all of its counters.
+    pub(super) fn forget(&mut self, digest: u128) {
+        let Some(slot) = self.table.find(digest) else { return };
+        let head = self.table.remove(slot);
+        for index in (0..MAX_LIMITS).filter(|&index| head.has_side(index)) {
+            for algorithm in 0..4 {
+                if let Some(slot) = self.table.find(side(digest, index, algorithm)) {
+                    self.table.remove(slot);
+                }
+            }
+        }
+    }
+
+    fn make_room(&mut self, now: Timestamp, cells: usize, mut forgotten: impl FnMut(u128)) -> Result<(), Full> {
+        let mut passed = 0;
+        while passed < STROLL || self.table.len() + cells > self.table.max() {
+            if passed == SEARCH {
+                return Err(Full);
+            }
+            passed += 1;
+            let Some(slot) = self.table.step() else { continue };
+            let cell = &self.table[slot];
+            if cell.expires <= now.0 {
+                let digest = cell.digest;
+                self.forget(digest);
+                forgotten(digest);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn new_head(digest: u128, algorithm: u64) -> Cell {
+    let meta = NonZeroU64::MIN | algorithm << 54;
+    Cell { digest, used: 0, prev: 0, at: 0, meta, expires: 0 }
+}
+
+fn new_side(digest: u128) -> Cell {
+    Cell { digest, used: 0, prev: 0, at: 0, meta: NonZeroU64::MIN, expires: SIDE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
+    const LATER: Timestamp = Timestamp(NOW.0 + 1_000_000);
+
+    fn head(epoch: u64) -> Head {
+        Head { epoch, reset: false, expires: LATER }
+    }
+
+    fn store(cells: &mut Cells, now: Timestamp, digest: u128, head: Head, texts: &[&str]) -> Result<Vec<u128>, Full> {
+        let limits: Vec<_> = texts.iter().map(|text| Limit::parse(text).expect(text)).collect();
+        let counters: Vec<_> =
+            (0..texts.len() as u64).map(|n| Counter { used: n + head.epoch, prev: n, at: now }).collect();
+        let mut gone = Vec::new();
+        cells.store(now, digest, head, &limits, &counters, |digest| gone.push(digest)).map(|()| gone)
+    }
+
+    #[test]
+    fn cell_takes_forty_eight_bytes() {
+        assert_eq!(size_of::<Option<Cell>>(), 48);
+    }
+
+    #[test]
+    fn key_of_one_limit_takes_one_cell_and_of_three_three() {
+        let mut cells = Cells::new(10, 7);
+        store(&mut cells, NOW, 1, head(1), &["1/1s fixed"]).unwrap();
+        assert_eq!(cells.len(), 1);
+        store(&mut cells, NOW, 2, head(1), &["1/1s fixed", "1/1s", "1/1s fixed"]).unwrap();
+        assert_eq!(cells.len(), 4);
+    }
+
+    #[test]
+    fn every_algorithm_of_a_limit_has_its_own_counter() {
+        let mut cells = Cells::new(10, 7);
+        let of = ["1/1s fixed", "1/1s", "1/1s sliding", "1/1s fixed from-first"];
+        for (n, text) in (1..).zip(of) {
+            store(&mut cells, NOW, 9, head(n), &[text]).unwrap();
+        }
+        for (n, text) in (1..).zip(of) {
+            assert_eq!(cells.counter(9, 0, &Limit::parse(text).unwrap()).used, n, "{text}");
+        }
+        assert_eq!(cells.head(9), Some(head(4)));
+        cells.forget(9);
+        assert_eq!(cells.len(), 0);
+    }
+
+    #[test]
+    fn head_keeps_what_it_is_told() {
+        let mut cells = Cells::new(10, 7);
+        let told = Head { epoch: (1 << 53) - 1, reset: true, expires: Timestamp((1 << 53) - 1) };
+        store(&mut cells, NOW, 1, told, &["1/1s sliding", "1/1s"]).unwrap();
+        assert_eq!(cells.head(1), Some(told));
+    }
+
+    #[test]
+    fn no_room_means_nothing_was_stored() {
+        let mut cells = Cells::new(3, 7);
+        store(&mut cells, NOW, 1, head(1), &["1/1s", "1/1s"]).unwrap();
+        assert_eq!(store(&mut cells, NOW, 2, head(1), &["1/1s", "1/1s"]), Err(Full));
+        assert_eq!((cells.len(), cells.head(2)), (2, None));
+        store(&mut cells, NOW, 2, head(1), &["1/1s"]).unwrap();
+        assert_eq!(store(&mut cells, NOW, 2, head(5), &["1/1s", "1/1s"]), Err(Full));
+        assert_eq!(cells.head(2), Some(head(1)));
+    }
+
+    #[test]
+    fn expired_keys_make_room_and_live_ones_never() {
+        let mut cells = Cells::new(3, 7);
+        store(&mut cells, NOW, 1, head(1), &["1/1s", "1/1s"]).unwrap();
+        let soon = Head { expires: Timestamp(NOW.0 + 1), ..head(1) };
+        store(&mut cells, NOW, 2, soon, &["1/1s"]).unwrap();
+        assert_eq!(store(&mut cells, NOW, 3, head(1), &["1/1s"]), Err(Full));
+        let gone = store(&mut cells, soon.expires, 3, head(1), &["1/1s"]).unwrap();
+        assert_eq!((gone, cells.head(1), cells.head(2)), (vec![2], Some(head(1)), None));
+    }
+
+    #[test]
+    fn memory_follows_what_lives_when_keys_come_and_go() {
+        let mut cells = Cells::new(1_000_000, 7);
+        for n in 0..100_000_u64 {
+            let now = Timestamp(NOW.0 + n);
+            let head = Head { expires: Timestamp(now.0 + 1_000), ..head(1) };
+            let digest = u128::from(n) << 64 | u128::from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            store(&mut cells, now, digest, head, &["1/1s"]).unwrap();
+        }
+        assert!(cells.table.slots() < 4_000, "{} slots for 1,000 live keys", cells.table.slots());
+    }
+}

@@ -1,0 +1,175 @@
+//! Who asks for a key: the census that a grant's share is computed from, and each node's last calls.
+//!
+//! Called by `memory.rs`; `lua/` keeps the same in the fields `c` and `n:NODE`.
+
+use std::collections::BTreeMap;
+
+use crate::core::gcra;
+use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::time::{Micros, Timestamp};
+
+/// Records beyond two for each counted node that a key may have before old ones are dropped.
+const SPARE_RECORDS: u64 = 16;
+
+/// Nodes that asked in this census period and the last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Census {
+    /// The number of the period; `u64::MAX` when nobody was counted.
+    cid: u64,
+    now: u64,
+    before: u64,
+    /// Those of `now` that are not in `before`.
+    fresh: u64,
+}
+
+/// A node's last calls about a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// The census period of its last acquire.
+    cid: u64,
+    /// The id of its last acquire.
+    pub(super) id: u64,
+    /// What that was granted.
+    pub(super) granted: u32,
+    /// The id of its last return, refund or reset.
+    pub(super) other: u64,
+    /// `Counter::at` of each limit after that grant; 0 beyond them.
+    pub(super) at: [Timestamp; MAX_LIMITS],
+}
+
+/// All that is remembered of who asks for one key.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Nodes {
+    census: Census,
+    records: BTreeMap<Box<str>, Record>,
+}
+
+impl Default for Census {
+    fn default() -> Self {
+        Self { cid: u64::MAX, now: 0, before: 0, fresh: 0 }
+    }
+}
+
+/// How long one census period lasts under these limits: the shortest of their periods, within 1 s
+/// and 60 s; of gcra the time an empty bucket takes to fill.
+pub(super) fn period(limits: &[Limit]) -> Micros {
+    let shortest = limits.iter().map(span).min().unwrap_or_default();
+    shortest.clamp(Micros::from_secs(1), Micros::from_secs(60))
+}
+
+/// How long a limit looks back.
+pub(super) fn span(limit: &Limit) -> Micros {
+    match limit.algorithm {
+        Algorithm::Gcra => gcra::depth(limit),
+        Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding => limit.period,
+    }
+}
+
+impl Census {
+    /// The census as it is at `now`.
+    pub(super) fn rolled(self, now: Timestamp, period: Micros) -> Self {
+        let cid = now.0 / period.0;
+        if cid == self.cid {
+            return self;
+        }
+        let before = if self.cid.wrapping_add(1) == cid { self.now } else { 0 };
+        Self { cid, now: 0, before, fresh: 0 }
+    }
+
+    /// Counts a node, once per period.
+    pub(super) fn count(&mut self, record: Option<&Record>) {
+        let asked = record.map(|record| record.cid);
+        if asked != Some(self.cid) {
+            self.now += 1;
+            if asked.is_none_or(|asked| asked.wrapping_add(1) != self.cid) {
+                self.fresh += 1;
+            }
+        }
+    }
+
+    /// Nodes that asked in this period or the last; at least 1.
+    pub(super) fn nodes(&self) -> u64 {
+        (self.before + self.fresh).clamp(1, u32::MAX.into())
+    }
+}
+
+impl Nodes {
+    pub(super) fn census(&self) -> Census {
+        self.census
+    }
+
+    pub(super) fn record(&self, node: &str) -> Option<&Record> {
+        self.records.get(node)
+    }
+
+    /// Remembers an acquire. When a period begins, drops nodes that have not asked for two.
+    pub(super) fn asked(&mut self, node: &str, census: Census, id: u64, granted: u32, at: [Timestamp; MAX_LIMITS]) {
+        let began = census.cid != self.census.cid;
+        self.census = census;
+        let record = self.entry(node);
+        *record = Record { cid: census.cid, id, granted, at, ..*record };
+        if began && self.records.len() as u64 > 2 * census.nodes() + SPARE_RECORDS {
+            let recent = |cid: u64| cid == census.cid || cid.wrapping_add(1) == census.cid;
+            self.records.retain(|name, record| **name == *node || recent(record.cid));
+        }
+    }
+
+    /// Remembers a return or a refund.
+    pub(super) fn credited(&mut self, node: &str, id: u64) {
+        self.entry(node).other = id;
+    }
+
+    /// Remembers a reset: what this node asked for earlier and arrives late is not lent any more.
+    pub(super) fn reset(node: &str, id: u64, asked: u64) -> Self {
+        let record = Record { id: id.max(asked), other: id, ..Record::default() };
+        Self { census: Census::default(), records: BTreeMap::from([(node.into(), record)]) }
+    }
+
+    fn entry(&mut self, node: &str) -> &mut Record {
+        if !self.records.contains_key(node) {
+            self.records.insert(node.into(), Record::default());
+        }
+        self.records.get_mut(node).expect("it was just inserted")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Micros = Micros(1_000_000);
+
+    fn ask(nodes: &mut Nodes, node: &str, seconds: u64) -> u64 {
+        let mut census = nodes.census().rolled(Timestamp(seconds * 1_000_000), SECOND);
+        census.count(nodes.record(node));
+        nodes.asked(node, census, 1, 0, [Timestamp(0); MAX_LIMITS]);
+        census.nodes()
+    }
+
+    #[test]
+    fn counts_who_asked_now_and_before_once() {
+        let mut nodes = Nodes::default();
+        assert_eq!([ask(&mut nodes, "a", 7), ask(&mut nodes, "b", 7), ask(&mut nodes, "a", 7)], [1, 2, 2]);
+        assert_eq!([ask(&mut nodes, "a", 8), ask(&mut nodes, "c", 8)], [2, 3]);
+        assert_eq!([ask(&mut nodes, "a", 9), ask(&mut nodes, "b", 11), ask(&mut nodes, "b", 12)], [2, 1, 1]);
+    }
+
+    #[test]
+    fn nodes_that_left_are_dropped_when_there_are_many() {
+        let mut nodes = Nodes::default();
+        for n in 0..30 {
+            ask(&mut nodes, &n.to_string(), 7);
+        }
+        ask(&mut nodes, "a", 9);
+        assert_eq!(nodes.records.len(), 1);
+    }
+
+    #[test]
+    fn census_period_is_that_of_the_shortest_limit_within_bounds() {
+        let of = |texts: &[&str]| period(&texts.iter().map(|text| Limit::parse(text).unwrap()).collect::<Vec<_>>());
+        assert_eq!(of(&["1/1h fixed", "9/10s sliding"]), Micros::from_secs(10));
+        assert_eq!(of(&["1/10ms fixed"]), Micros::from_secs(1));
+        assert_eq!(of(&["1/1d fixed"]), Micros::from_secs(60));
+        assert_eq!(of(&["10/1s burst 50"]), Micros::from_secs(5));
+    }
+}

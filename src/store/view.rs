@@ -1,0 +1,140 @@
+//! What the memory store knows of one key during one call, and the steps of an acquire on it.
+//!
+//! Everything here is rolled to the call's `now` and nothing is stored yet. The same steps, by the
+//! same names, are in `lua/acquire.lua`. Called by `memory.rs` only.
+
+use super::cells::Head;
+use super::census::{self, Census, Record};
+use crate::core::call::{Acquire, Counter, Grant};
+use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::time::{Micros, Timestamp};
+
+/// A key during a call.
+pub(super) struct View<'a> {
+    pub(super) now: Timestamp,
+    pub(super) node: &'a str,
+    /// 0: remember nothing.
+    pub(super) id: u64,
+    pub(super) digest: u128,
+    pub(super) horizon: Micros,
+    /// `None`: nothing is stored.
+    pub(super) head: Option<Head>,
+    /// This node's last calls.
+    pub(super) record: Option<Record>,
+    pub(super) census: Census,
+    pub(super) limits: &'a [Limit],
+    /// One per limit; the rest are zero.
+    pub(super) counters: [Counter; MAX_LIMITS],
+}
+
+impl View<'_> {
+    /// The answer to the call.
+    pub(super) fn grant(&self, granted: u32, replayed: bool) -> Grant {
+        Grant {
+            granted,
+            replayed,
+            confirmed: true,
+            damaged: false,
+            epoch: self.head.map_or(0, |head| head.epoch),
+            reset: self.head.is_some_and(|head| head.reset),
+            nodes: u32::try_from(self.census.nodes()).expect("a census is clamped to a u32"),
+            now: self.now,
+            counters: self.counters,
+        }
+    }
+
+    /// Whether this node's return, refund or reset was executed before.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.id != 0 && self.record.is_some_and(|record| record.other >= self.id)
+    }
+
+    /// What was granted under this id, as far as it can still be spent: a window that is over took
+    /// its tokens with it; a gcra lease is told by where it ended.
+    pub(super) fn granted_before(&mut self, record: &Record) -> u32 {
+        let mut granted = record.granted;
+        for (index, limit) in self.limits.iter().enumerate() {
+            let (at, counter) = (record.at[index], &mut self.counters[index]);
+            if limit.algorithm == Algorithm::Gcra && at.0 > 0 {
+                counter.at = at;
+            } else if limit.algorithm == Algorithm::Gcra || counter.at != at {
+                granted = 0;
+            }
+        }
+        granted
+    }
+
+    /// Lifts the counters to what the node knows to be spent: under the epoch it speaks of, or
+    /// after that was lost, but not after a reset.
+    pub(super) fn raise(&mut self, ask: &Acquire) {
+        let same = self.head.is_some_and(|head| head.epoch == ask.epoch);
+        let reset = self.head.is_some_and(|head| head.reset);
+        if ask.epoch != 0 && (same || !reset) {
+            for (index, limit) in self.limits.iter().enumerate() {
+                self.counters[index].raise(limit, self.now, self.horizon, ask.known[index]);
+            }
+        }
+    }
+
+    /// Counts this node in the census, unless the call is not to be remembered.
+    pub(super) fn count_node(&mut self) {
+        if self.id == 0 {
+            self.census = Census::default();
+        } else {
+            self.census.count(self.record.as_ref());
+        }
+    }
+
+    /// Debits what can be lent of all limits, and says how much that is.
+    pub(super) fn lend(&mut self, ask: &Acquire) -> u32 {
+        let tokens = self.share_of(self.left_of_all(ask), ask);
+        for (index, limit) in self.limits.iter().enumerate() {
+            if ask.ahead_of.0 == 0 {
+                self.counters[index].debit(limit, self.now, tokens.into());
+            } else {
+                self.counters[index].debit_ahead(tokens.into());
+            }
+        }
+        tokens
+    }
+
+    fn left_of_all(&self, ask: &Acquire) -> u64 {
+        let all = self.limits.iter().zip(&self.counters);
+        if ask.ahead_of.0 == 0 {
+            all.map(|(limit, counter)| counter.left(limit, self.now, self.horizon)).min().unwrap_or(0)
+        } else if self.limits.len() == 1 {
+            self.counters[0].left_ahead(&self.limits[0], ask.ahead_of)
+        } else {
+            0
+        }
+    }
+
+    /// Guided self-scheduling: nobody takes more than its part of what is left, beyond what waits.
+    fn share_of(&self, left: u64, ask: &Acquire) -> u32 {
+        if left < ask.least.into() {
+            return 0;
+        }
+        let nodes = self.census.nodes();
+        let capacity = self.limits.iter().map(Limit::capacity).min().unwrap_or(0);
+        let part = u64::from(ask.need).max(left.div_ceil(nodes)).max(capacity.div_ceil(32 * nodes));
+        let granted = u64::from(ask.want.max(ask.need)).min(left).min(part);
+        u32::try_from(granted).expect("at most what was asked for")
+    }
+
+    /// `Counter::at` of each limit.
+    pub(super) fn windows(&self) -> [Timestamp; MAX_LIMITS] {
+        let used = |index| index < self.limits.len();
+        std::array::from_fn(|index| if used(index) { self.counters[index].at } else { Timestamp(0) })
+    }
+
+    /// How long the key says anything that a missing one would not.
+    pub(super) fn lifetime(&self) -> Micros {
+        let census = census::period(self.limits);
+        let each = self.limits.iter().zip(&self.counters).map(|(limit, counter)| match limit.algorithm {
+            Algorithm::Gcra => counter.at.since(self.now) + census::span(limit),
+            Algorithm::Sliding => (counter.at + limit.period + limit.period + limit.period).since(self.now),
+            _ if counter.at.0 == 0 => limit.period + limit.period,
+            _ => (counter.at + limit.period).since(self.now),
+        });
+        each.fold(census + census, Micros::max)
+    }
+}
