@@ -8,7 +8,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use support::daemon::Daemon;
+use support::process::Daemon;
 use support::resp::Reply;
 
 fn daemon() -> Daemon {

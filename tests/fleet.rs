@@ -14,10 +14,10 @@ use std::time::Duration;
 use rationd::core::key::Digest;
 use support::clock::{Watch, wait_for_boundary};
 use support::cluster::RedisCluster;
-use support::daemon::Daemon;
+use support::demand::{self, Client, Pace};
 use support::ledger::Ledger;
-use support::load::{self, Client, Pace};
 use support::metrics::Metrics;
+use support::process::Daemon;
 
 const NODES: usize = 3;
 const LIMIT: u64 = 1000;
@@ -184,7 +184,7 @@ impl Fleet {
     ) -> Figures {
         let before: Vec<_> = self.daemons.iter().map(Daemon::metrics).collect();
         wait_for_boundary(PERIOD, MARGIN);
-        let ledger = load::run(clients, PERIOD * windows + MARGIN * 2, |watch| meanwhile(self, watch));
+        let ledger = demand::run(clients, PERIOD * windows + MARGIN * 2, |watch| meanwhile(self, watch));
         let metrics = self.daemons.iter_mut().zip(before);
         let metrics = metrics.filter_map(|(daemon, before)| daemon.is_running().then(|| (before, daemon.metrics())));
         let metrics = metrics.collect();

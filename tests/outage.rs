@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use rationd::core::key::Digest;
 use support::clock::{Watch, wait_for_boundary};
-use support::daemon::Daemon;
+use support::demand::{self, Client, Pace};
 use support::ledger::{Ledger, Window};
-use support::load::{self, Client, Pace};
+use support::process::Daemon;
 use support::proxy::{Mode, Proxy};
 use support::resp::{Connection, Reply};
 use support::server::Server;
@@ -49,7 +49,7 @@ fn load_twice(daemon: &Daemon, windows: u32, meanwhile: impl FnOnce(&Watch)) -> 
         pace: Pace::PerSecond(LIMIT as f64 / 2.0),
     };
     wait_for_boundary(PERIOD, MARGIN);
-    load::run(&vec![client; 4], PERIOD * windows + MARGIN * 2, meanwhile)
+    demand::run(&vec![client; 4], PERIOD * windows + MARGIN * 2, meanwhile)
 }
 
 fn show(name: &str, ledger: &Ledger) -> Vec<Window> {

@@ -1,221 +1,223 @@
-//! Clients that load daemons over Unix sockets and write down every answer.
-//!
-//! Open loop by default: a client sends when it is time, whatever is still unanswered, so that a
-//! slow daemon cannot slow the demand. A flood sends pipelined batches as fast as the socket takes
-//! them.
+//! Callers that acquire token after token, each under its own key, and keep books of it.
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
-use super::clock::{Watch, wall_us};
-use super::ledger::{Answer, Check, Ledger, word};
-use super::resp::encode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
-/// Longest wait for any reply: far above what a daemon may take, so a missing one is a failure.
-const PATIENCE: Duration = Duration::from_secs(3);
+use rationd::clock::Clock;
+use rationd::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
+use rationd::core::key::Digest;
+use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
+use rationd::core::policy::Rule;
+use rationd::core::time::Timestamp;
+use rationd::store::redis::RedisStore;
 
-/// One client: a connection, what it asks, and how often.
+/// A rule that no test exhausts, with a window that ends after the test.
+pub fn endless() -> Arc<Rule> {
+    let limit = Limit::new(MAX_COUNT, MAX_PERIOD, Algorithm::Fixed, MAX_COUNT).expect("a limit");
+    Arc::new(Rule::of("load", &[limit]))
+}
+
+/// An acquire of one token.
+pub fn acquire_one(clock: &Clock, rule: &Arc<Rule>, digest: Digest, id: u64) -> Call {
+    let op = Op::Acquire(Acquire {
+        need: 1,
+        want: 1,
+        least: 1,
+        ahead_of: Timestamp(0),
+        epoch: 0,
+        known: [Known::default(); MAX_LIMITS],
+    });
+    Call { id, digest, rule: rule.clone(), op, sent_at: clock.now() }
+}
+
+/// A look at a key.
+pub fn peek(clock: &Clock, rule: &Arc<Rule>, digest: Digest) -> Call {
+    Call { id: 0, digest, rule: rule.clone(), op: Op::Peek, sent_at: clock.now() }
+}
+
+/// What one caller saw.
 #[derive(Clone, Debug)]
-pub struct Client {
-    /// Which daemon, for the ledger.
-    pub node: u8,
-    /// Its socket.
-    pub socket: PathBuf,
-    /// The policy asked for.
-    pub policy: String,
-    /// The key asked for.
-    pub key: String,
-    /// How often.
-    pub pace: Pace,
+pub struct Book {
+    pub digest: Digest,
+    /// Which of the caller's groups it belongs to.
+    pub shard: usize,
+    /// Tokens that grants said it got.
+    pub granted: u64,
+    /// 1 when the last call was left open.
+    pub open: u64,
+    pub calls: u64,
+    pub replays: u64,
+    pub unknown: u64,
+    pub away: u64,
+    pub unconfirmed: u64,
+    /// Longest time between two answers, and when it began.
+    pub gap: Duration,
+    pub gap_from: Instant,
+    pub last: Instant,
+    /// Slowest answered call.
+    pub slowest: Duration,
 }
 
-/// How often a client asks.
-#[derive(Clone, Copy, Debug)]
-pub enum Pace {
-    /// So many checks a second, evenly, open loop.
-    PerSecond(f64),
-    /// Batches of so many, one after the other.
-    Flood(usize),
+/// Callers at work.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    callers: Vec<tokio::task::JoinHandle<Book>>,
 }
 
-/// Runs all clients for `length`, while this thread does what `meanwhile` says, and returns what
-/// all of them saw.
-pub fn run(clients: &[Client], length: Duration, meanwhile: impl FnOnce(&Watch)) -> Ledger {
-    let watch = Watch::start();
-    thread::scope(|scope| {
-        let running: Vec<_> = clients
-            .iter()
-            .enumerate()
-            .map(|(index, client)| {
-                let phase = index as f64 / clients.len() as f64;
-                scope.spawn(move || client.run(watch, length, phase))
-            })
-            .collect();
-        meanwhile(&watch);
-        let mut ledger = Ledger::default();
-        for client in running {
-            ledger.merge(client.join().expect("a client ended by itself"));
+/// `per_shard` digests for each of three equal parts of the slots, by `slot_of`.
+pub fn digests(per_shard: usize, slot_of: impl Fn(&str) -> u16) -> Vec<(usize, Digest)> {
+    let mut found: Vec<(usize, Digest)> = Vec::new();
+    for number in 0.. {
+        let digest = Digest::of("load", format!("caller {number}").as_bytes());
+        let shard = usize::from(slot_of(&format!("x:{{{digest}}}")) / 5_461).min(2);
+        if found.iter().filter(|(seen, _)| *seen == shard).count() < per_shard {
+            found.push((shard, digest));
         }
-        ledger
-    })
-}
-
-impl Client {
-    fn run(&self, watch: Watch, length: Duration, phase: f64) -> Ledger {
-        let stream = UnixStream::connect(&self.socket).expect("the daemon accepts");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out is not zero");
-        let mut request = Vec::new();
-        encode(&mut request, &[b"RATION.CHECK", self.policy.as_bytes(), self.key.as_bytes()]);
-        match self.pace {
-            Pace::PerSecond(rate) => self.pace(&stream, &request, watch, length, (rate, phase)),
-            Pace::Flood(batch) => self.flood(&stream, &request.repeat(batch), batch, watch, length),
+        if found.len() == 3 * per_shard {
+            break;
         }
     }
+    found
+}
 
-    fn pace(&self, stream: &UnixStream, request: &[u8], watch: Watch, length: Duration, rate: (f64, f64)) -> Ledger {
-        let (rate, phase) = rate;
-        let (sent, to_answer) = mpsc::channel();
-        thread::scope(|scope| {
-            let reader = scope.spawn(move || self.read(stream, &to_answer));
-            let mut writer = stream;
-            for count in 0_u32.. {
-                let due = Duration::from_secs_f64((f64::from(count) + phase) / rate);
-                if due >= length {
-                    break;
-                }
-                watch.pause_until(due);
-                if sent.send(wall_us()).is_err() || writer.write_all(request).is_err() {
-                    break;
-                }
+impl Load {
+    /// Starts one caller a digest on `runtime`, each at most one call per `pace`.
+    pub fn start(
+        runtime: &tokio::runtime::Runtime,
+        store: &Arc<RedisStore>,
+        clock: Clock,
+        digests: &[(usize, Digest)],
+        pace: Duration,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let callers = digests
+            .iter()
+            .map(|&(shard, digest)| runtime.spawn(work(store.clone(), clock, shard, digest, stop.clone(), pace)))
+            .collect();
+        Self { stop, callers }
+    }
+
+    /// Ends the work: everybody's book.
+    pub fn finish(self, runtime: &tokio::runtime::Runtime) -> Vec<Book> {
+        self.stop.store(true, Relaxed);
+        runtime.block_on(async {
+            let mut books = Vec::new();
+            for caller in self.callers {
+                books.push(caller.await.expect("a caller"));
             }
-            drop(sent);
-            reader.join().expect("a reader ended by itself")
+            books
         })
     }
-
-    fn read(&self, stream: &UnixStream, sent: &mpsc::Receiver<u64>) -> Ledger {
-        let mut ledger = Ledger::default();
-        let mut replies = Replies::default();
-        while let Ok(sent_us) = sent.recv() {
-            match replies.next(stream) {
-                Ok(Some(reply)) => self.record(&mut ledger, sent_us, reply),
-                Ok(None) => {
-                    ledger.unanswered = 1 + sent.iter().count() as u64;
-                    break;
-                }
-                Err(error) => {
-                    ledger.errors.push(format!("no reply: {error}"));
-                    break;
-                }
-            }
-        }
-        ledger
-    }
-
-    fn flood(&self, stream: &UnixStream, requests: &[u8], batch: usize, watch: Watch, length: Duration) -> Ledger {
-        let mut ledger = Ledger::default();
-        let mut replies = Replies::default();
-        let mut writer = stream;
-        while watch.elapsed() < length && ledger.errors.is_empty() {
-            let sent_us = wall_us();
-            writer.write_all(requests).expect("the daemon reads");
-            for _ in 0..batch {
-                match replies.next(stream) {
-                    Ok(Some(reply)) => self.record(&mut ledger, sent_us, reply),
-                    other => {
-                        ledger.errors.push(format!("no reply: {other:?}"));
-                        break;
-                    }
-                }
-            }
-        }
-        ledger
-    }
-
-    fn record(&self, ledger: &mut Ledger, sent_us: u64, reply: Result<Answer, String>) {
-        match reply {
-            Ok(answer) => ledger.checks.push(Check { node: self.node, sent_us, replied_us: wall_us(), answer }),
-            Err(error) => ledger.errors.push(error),
-        }
-    }
 }
 
-/// Reads decisions off a stream without allocating for each.
-#[derive(Debug, Default)]
-struct Replies {
-    bytes: Vec<u8>,
-    taken: usize,
-}
-
-impl Replies {
-    /// The next decision, the text of an error reply in its place, or `None` at the end.
-    fn next(&mut self, mut stream: &UnixStream) -> io::Result<Option<Result<Answer, String>>> {
+async fn work(
+    store: Arc<RedisStore>,
+    clock: Clock,
+    shard: usize,
+    digest: Digest,
+    stop: Arc<AtomicBool>,
+    pace: Duration,
+) -> Book {
+    let rule = endless();
+    let now = Instant::now();
+    let mut book = Book {
+        digest,
+        shard,
+        granted: 0,
+        open: 0,
+        calls: 0,
+        replays: 0,
+        unknown: 0,
+        away: 0,
+        unconfirmed: 0,
+        gap: Duration::ZERO,
+        gap_from: now,
+        last: now,
+        slowest: Duration::ZERO,
+    };
+    let mut tick = tokio::time::interval(pace);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut id = 0;
+    while !stop.load(Relaxed) {
+        id += 1;
+        book.open = 0;
         loop {
-            let mut lines = Lines { bytes: &self.bytes[self.taken..], taken: 0 };
-            if let Some(reply) = lines.decision() {
-                self.taken += lines.taken;
-                return Ok(Some(reply));
+            tick.tick().await;
+            let began = Instant::now();
+            let result = store.call(&acquire_one(&clock, &rule, digest, id)).await;
+            book.calls += 1;
+            match result {
+                Ok(grant) => {
+                    book.note(&grant, began);
+                    break;
+                }
+                Err(StoreError::Unknown) => {
+                    book.unknown += 1;
+                    book.open = 1;
+                }
+                Err(_) => book.away += 1,
             }
-            self.bytes.drain(..self.taken);
-            self.taken = 0;
-            let old = self.bytes.len();
-            self.bytes.resize(old + 32 * 1024, 0);
-            let count = match stream.read(&mut self.bytes[old..]) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => 0,
-                other => other?,
-            };
-            self.bytes.truncate(old + count);
-            if count == 0 {
-                return Ok(None);
+            if stop.load(Relaxed) {
+                break;
             }
         }
+    }
+    book
+}
+
+impl Book {
+    fn note(&mut self, grant: &Grant, began: Instant) {
+        let now = Instant::now();
+        self.granted += u64::from(grant.granted);
+        self.open = 0;
+        self.replays += u64::from(grant.replayed);
+        self.unconfirmed += u64::from(!grant.confirmed);
+        self.slowest = self.slowest.max(now - began);
+        if now - self.last > self.gap {
+            self.gap = now - self.last;
+            self.gap_from = self.last;
+        }
+        self.last = now;
     }
 }
 
-struct Lines<'a> {
-    bytes: &'a [u8],
-    taken: usize,
+/// Compares books with what the store holds: `(granted, open, stored)` in all.
+pub fn settle(runtime: &tokio::runtime::Runtime, store: &RedisStore, clock: &Clock, books: &[Book]) -> (u64, u64, u64) {
+    let rule = endless();
+    let mut stored = 0;
+    for book in books {
+        let call = peek(clock, &rule, book.digest);
+        let seen = super::poll::wait_for("the store answers a peek", 10, || runtime.block_on(store.call(&call)).ok());
+        let used = seen.counters[0].used;
+        assert!(
+            used <= book.granted + book.open,
+            "executed twice: {used} tokens are booked for {:?}, {} were granted and {} call is open",
+            book.digest,
+            book.granted,
+            book.open
+        );
+        stored += used;
+    }
+    (books.iter().map(|book| book.granted).sum(), books.iter().map(|book| book.open).sum(), stored)
 }
 
-impl<'a> Lines<'a> {
-    fn line(&mut self) -> Option<&'a [u8]> {
-        let rest = &self.bytes[self.taken..];
-        let end = rest.iter().position(|&byte| byte == b'\n')?;
-        self.taken += end + 1;
-        rest[..end].strip_suffix(b"\r")
-    }
-
-    /// A number or a word, as a line of its own or with its length before it.
-    fn field(&mut self) -> Option<&'a [u8]> {
-        let line = self.line()?;
-        if line[0] == b'$' { self.line() } else { Some(&line[1..]) }
-    }
-
-    fn decision(&mut self) -> Option<Result<Answer, String>> {
-        let head = self.line()?;
-        if head[0] != b'*' {
-            return Some(Err(String::from_utf8_lossy(head).into_owned()));
-        }
-        let count = usize::try_from(digits(&head[1..])).expect("a count");
-        let mut fields = [&b""[..]; 10];
-        for index in 0..count {
-            let field = self.field()?;
-            if let Some(place) = fields.get_mut(index) {
-                *place = field;
-            }
-        }
-        let reset_at_ms = digits(fields[6]);
-        Some(Ok(Answer { allowed: fields[0] == b"0", reset_at_ms, reason: word(fields[7]), source: word(fields[9]) }))
-    }
-}
-
-fn digits(text: &[u8]) -> u64 {
-    let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
-    text.iter()
-        .try_fold(0, |sum, byte| Some(sum * 10 + digit(byte)?))
-        .unwrap_or_else(|| panic!("a number was wanted, not {:?}", String::from_utf8_lossy(text)))
+/// The longest gap of each group, and a line about it all.
+pub fn summary(books: &[Book]) -> ([Duration; 3], String) {
+    let of = |shard: usize| books.iter().filter(move |book| book.shard == shard);
+    let gaps = std::array::from_fn(|shard| of(shard).map(|book| book.gap).max().unwrap_or_default());
+    let sum = |part: fn(&Book) -> u64| books.iter().map(part).sum::<u64>();
+    let slowest = books.iter().map(|book| book.slowest).max().unwrap_or_default();
+    let line = format!(
+        "{} calls, {} granted, {} replayed, {} unknown, {} away, {} unconfirmed, gaps {gaps:?}, slowest answer {slowest:?}",
+        sum(|book| book.calls),
+        sum(|book| book.granted),
+        sum(|book| book.replays),
+        sum(|book| book.unknown),
+        sum(|book| book.away),
+        sum(|book| book.unconfirmed),
+    );
+    (gaps, line)
 }

@@ -10,12 +10,12 @@ pub mod world;
 pub mod clock;
 #[cfg(feature = "daemon")]
 pub mod cluster;
-#[cfg(feature = "daemon")]
-pub mod daemon;
+pub mod demand;
 pub mod ledger;
-pub mod load;
 pub mod metrics;
 pub mod poll;
+#[cfg(feature = "daemon")]
+pub mod process;
 pub mod proxy;
 pub mod resp;
 #[cfg(feature = "daemon")]

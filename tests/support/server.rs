@@ -1,0 +1,191 @@
+//! A real redis-server on loopback that dies with the test: over TCP, a Unix socket or TLS.
+
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use redis::{Client, Connection, ConnectionLike, Value};
+use tempfile::TempDir;
+
+use super::poll::wait_until;
+
+/// A running redis-server.
+pub struct Server {
+    child: Child,
+    /// Its port.
+    pub port: u16,
+    /// Its files, gone when it is.
+    pub dir: TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A port that was free a moment ago, below the range from which the system gives out its own.
+pub fn free_port() -> u16 {
+    loop {
+        let port = 10_000 + (rationd::clock::random() % 22_000) as u16;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+impl Server {
+    /// Starts a server with these settings beside the port (`--name value …`); tries other ports
+    /// when one is taken after all.
+    pub fn start(settings: impl Fn(u16, &Path) -> Vec<String>) -> Self {
+        for _ in 0..10 {
+            if let Some(server) = Self::try_start(&settings) {
+                return server;
+            }
+        }
+        panic!("redis-server did not start on any of 10 ports");
+    }
+
+    /// A plain server over TCP.
+    pub fn plain() -> Self {
+        Self::start(|_, _| Vec::new())
+    }
+
+    fn try_start(settings: &impl Fn(u16, &Path) -> Vec<String>) -> Option<Self> {
+        let dir = TempDir::new().expect("a temporary directory");
+        let port = free_port();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.args(["--unixsocket", dir.path().join("redis.sock").to_str().expect("a UTF-8 path")]);
+        command.args(["--dir", dir.path().to_str().expect("a UTF-8 path"), "--logfile", "redis.log"]);
+        command.args(settings(port, dir.path())).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.spawn().unwrap_or_else(|error| {
+            panic!("redis-server cannot be run ({error}): install it, e.g. apt-get install redis-server")
+        });
+        let mut server = Self { child, port, dir };
+        let mut alive = true;
+        wait_until("redis-server answers or ends", 10, || {
+            alive = server.child.try_wait().expect("our child").is_none();
+            !alive || server.answers()
+        });
+        alive.then_some(server)
+    }
+
+    fn answers(&self) -> bool {
+        std::os::unix::net::UnixStream::connect(self.socket()).is_ok()
+    }
+
+    /// Its Unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    /// `redis://127.0.0.1:PORT`.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A connection over the Unix socket, as the default user.
+    pub fn connect(&self) -> redis::RedisResult<Connection> {
+        let client = Client::open(format!("unix://{}", self.socket().display()))?;
+        let connection = client.get_connection_with_timeout(Duration::from_secs(1))?;
+        connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+        connection.set_write_timeout(Some(Duration::from_secs(1)))?;
+        Ok(connection)
+    }
+
+    /// Sends one command, words separated by blanks.
+    pub fn ask(&self, line: &str) -> redis::RedisResult<Value> {
+        let words: Vec<_> = line.split_ascii_whitespace().map(str::to_owned).collect();
+        self.ask_words(&words)
+    }
+
+    /// Sends one command.
+    pub fn ask_words(&self, words: &[String]) -> redis::RedisResult<Value> {
+        let mut command = redis::Cmd::new();
+        command.arg(words);
+        self.connect()?.req_command(&command)?.extract_error()
+    }
+
+    /// The text that a command answers.
+    pub fn text(&self, line: &str) -> String {
+        let value = self.ask(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        redis::from_redis_value(value).unwrap_or_else(|error| panic!("{line}: {error:?}"))
+    }
+
+    /// One field of `INFO section`.
+    pub fn info(&self, section: &str, field: &str) -> Option<String> {
+        let text: String = redis::from_redis_value(self.ask(&format!("INFO {section}")).ok()?).ok()?;
+        text.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim().to_owned()))
+    }
+
+    /// Ends it without notice (SIGKILL).
+    pub fn kill(&mut self) {
+        self.child.kill().expect("our child");
+        self.child.wait().expect("our child");
+    }
+
+    /// Stops it in its tracks (SIGSTOP).
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status().expect("kill runs");
+        assert!(status.success(), "kill {signal}");
+    }
+}
+
+/// A certificate authority, a server's and a client's certificate, as files.
+pub struct Certificates {
+    /// The files.
+    pub dir: TempDir,
+}
+
+impl Certificates {
+    /// New ones, for `127.0.0.1` and `localhost`.
+    pub fn make() -> Self {
+        use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+        let dir = TempDir::new().expect("a temporary directory");
+        let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).expect("a file");
+        let ca_key = KeyPair::generate().expect("a key");
+        let mut ca_params = CertificateParams::new(Vec::new()).expect("parameters");
+        ca_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        write("ca.pem", ca_params.self_signed(&ca_key).expect("a CA").pem());
+        let issuer = Issuer::new(ca_params, ca_key);
+        for name in ["server", "client"] {
+            let key = KeyPair::generate().expect("a key");
+            let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
+            let params = CertificateParams::new(names).expect("parameters");
+            write(&format!("{name}.pem"), params.signed_by(&key, &issuer).expect("a certificate").pem());
+            write(&format!("{name}.key"), key.serialize_pem());
+        }
+        Self { dir }
+    }
+
+    /// The path of one of `ca.pem`, `server.pem`, `server.key`, `client.pem`, `client.key`.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Settings of a server that talks TLS on `port` and wants clients' certificates.
+    pub fn settings(&self, port: u16) -> Vec<String> {
+        let path = |name| self.path(name).display().to_string();
+        let pairs = [
+            ("--port", "0".to_owned()),
+            ("--tls-port", port.to_string()),
+            ("--tls-ca-cert-file", path("ca.pem")),
+            ("--tls-cert-file", path("server.pem")),
+            ("--tls-key-file", path("server.key")),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    }
+}
