@@ -14,6 +14,7 @@ use super::poll::wait_until;
 /// A running redis-server.
 pub struct Server {
     child: Child,
+    arguments: Vec<String>,
     /// Its port.
     pub port: u16,
     /// Its files, gone when it is.
@@ -37,6 +38,14 @@ pub fn free_port() -> u16 {
     }
 }
 
+fn spawn(arguments: &[String]) -> Child {
+    let mut command = Command::new("redis-server");
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap_or_else(|error| {
+        panic!("redis-server cannot be run ({error}): install it, e.g. apt-get install redis-server")
+    })
+}
+
 impl Server {
     /// Starts a server with these settings beside the port (`--name value …`); tries other ports
     /// when one is taken after all.
@@ -57,21 +66,38 @@ impl Server {
     fn try_start(settings: &impl Fn(u16, &Path) -> Vec<String>) -> Option<Self> {
         let dir = TempDir::new().expect("a temporary directory");
         let port = free_port();
-        let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.args(["--unixsocket", dir.path().join("redis.sock").to_str().expect("a UTF-8 path")]);
-        command.args(["--dir", dir.path().to_str().expect("a UTF-8 path"), "--logfile", "redis.log"]);
-        command.args(settings(port, dir.path())).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().unwrap_or_else(|error| {
-            panic!("redis-server cannot be run ({error}): install it, e.g. apt-get install redis-server")
-        });
-        let mut server = Self { child, port, dir };
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let pairs = [
+            ("--port", port.to_string()),
+            ("--bind", "127.0.0.1".to_owned()),
+            ("--save", String::new()),
+            ("--appendonly", "no".to_owned()),
+            ("--unixsocket", path("redis.sock")),
+            ("--dir", path("")),
+            ("--logfile", "redis.log".to_owned()),
+        ];
+        let mut arguments: Vec<_> = pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect();
+        arguments.extend(settings(port, dir.path()));
+        let mut server = Self { child: spawn(&arguments), arguments, port, dir };
+        server.comes_up().then_some(server)
+    }
+
+    /// Whether it answers in the end, rather than ending first.
+    fn comes_up(&mut self) -> bool {
         let mut alive = true;
         wait_until("redis-server answers or ends", 10, || {
-            alive = server.child.try_wait().expect("our child").is_none();
-            !alive || server.answers()
+            alive = self.child.try_wait().expect("our child").is_none();
+            !alive || self.answers()
         });
-        alive.then_some(server)
+        alive
+    }
+
+    /// Starts it again on the same port, empty, after `kill`.
+    pub fn restart(&mut self) {
+        wait_until("the port is free again", 10, || {
+            self.child = spawn(&self.arguments);
+            self.comes_up()
+        });
     }
 
     fn answers(&self) -> bool {
