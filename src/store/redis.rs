@@ -37,9 +37,11 @@ use self::cluster::Cluster;
 use self::link::{Answer, Letter};
 use self::master::{Failure, Master, Shared};
 use self::tally::Tally;
-use super::script;
+use super::script::{self, Caller, Script};
 use crate::clock::Clock;
 use crate::core::call::{Call, Grant, Op, StoreError};
+use crate::core::key::Digest;
+use crate::core::limit::MAX_HORIZON;
 use crate::core::time::{Instant, Micros};
 
 /// Makes ring the process's cryptography. Call it before anything else that may use TLS; calling
@@ -144,8 +146,8 @@ impl RedisStore {
 
     /// The name under which the store keeps a key: what `redis-cli` shows.
     #[must_use]
-    pub fn key_of(&self, digest: crate::core::key::Digest) -> String {
-        format!("{}:{{{digest}}}", self.prefix)
+    pub fn key_of(&self, digest: Digest) -> String {
+        script::key(&self.prefix, digest)
     }
 
     fn tally(&self) -> &Tally {
@@ -161,11 +163,10 @@ impl RedisStore {
         let key = self.key_of(call.digest);
         let slot = if shared.cluster { slots::slot_of(key.as_bytes()) } else { 0 };
         let mut server = self.cluster.owner(slot).ok_or(away(self.born))?;
-        let arguments = script::arguments(call, &self.node);
         let (mut moved, mut asking, mut with_source) = (false, false, false);
         loop {
             let expects = shared.confirm.load(Relaxed) && matches!(call.op, Op::Acquire(_));
-            let letter = Letter { command: command(&call.op, &key, &arguments, with_source), asking };
+            let letter = Letter { command: self.command(call, &key, with_source), asking };
             let remaining = Duration::from_micros(deadline.since(shared.clock.now()).0);
             let sent = server.exchange(letter, expects && server.can_confirm(), remaining);
             match sent.await {
@@ -208,13 +209,24 @@ impl RedisStore {
         Some(server)
     }
 
+    fn command(&self, call: &Call, key: &str, with_source: bool) -> redis::Cmd {
+        let script = Script::of(&call.op);
+        let mut command = redis::cmd(if with_source { "EVAL" } else { "EVALSHA" });
+        command.arg(if with_source { script.text } else { script.sha() }).arg(1).arg(key);
+        // Tests give scripts the time; in earnest they go by the clock of Redis.
+        let caller = Caller { prefix: &self.prefix, node: &self.node, horizon: MAX_HORIZON, now: None };
+        script::arguments(&caller, call, &mut |argument| {
+            command.arg(argument);
+        });
+        command
+    }
+
     fn read(&self, call: &Call, answer: &Answer, expects: bool) -> Result<Grant, StoreError> {
-        let grant = reply::integers(&answer.value).and_then(|reply| script::read(call, &reply));
-        let Some(mut grant) = grant else {
+        let mut grant = script::grant(call, &answer.value).map_err(|error| {
             self.tally().rejected.fetch_add(1, Relaxed);
-            tracing::warn!(reply = ?answer.value, "store: reply not understood; is this script ours?");
-            return Err(StoreError::Unknown);
-        };
+            tracing::warn!(%error, "store: reply not understood");
+            StoreError::Unknown
+        })?;
         if expects {
             // The write of a replayed grant may have left by another connection, which WAIT does not cover.
             grant.confirmed = !grant.replayed && answer.replicas.is_some_and(|replicas| replicas > 0);
@@ -226,16 +238,4 @@ impl RedisStore {
         }
         Ok(grant)
     }
-}
-
-fn command(op: &Op, key: &str, arguments: &[String], with_source: bool) -> redis::Cmd {
-    let script = script::of(op);
-    let mut command = redis::Cmd::new();
-    if with_source {
-        command.arg("EVAL").arg(script.source);
-    } else {
-        command.arg("EVALSHA").arg(script.sha);
-    }
-    command.arg(1).arg(key).arg(arguments);
-    command
 }

@@ -184,13 +184,16 @@ impl Certificates {
         let write = |name: &str, text: String| std::fs::write(dir.path().join(name), text).expect("a file");
         let ca_key = KeyPair::generate().expect("a key");
         let mut ca_params = CertificateParams::new(Vec::new()).expect("parameters");
+        // OpenSSL takes a certificate whose subject is its issuer's for a self-signed one.
+        ca_params.distinguished_name.push(rcgen::DnType::CommonName, "a CA of rationd's tests");
         ca_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         write("ca.pem", ca_params.self_signed(&ca_key).expect("a CA").pem());
         let issuer = Issuer::new(ca_params, ca_key);
         for name in ["server", "client"] {
             let key = KeyPair::generate().expect("a key");
             let names = vec!["127.0.0.1".to_owned(), "localhost".to_owned()];
-            let params = CertificateParams::new(names).expect("parameters");
+            let mut params = CertificateParams::new(names).expect("parameters");
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
             write(&format!("{name}.pem"), params.signed_by(&key, &issuer).expect("a certificate").pem());
             write(&format!("{name}.key"), key.serialize_pem());
         }

@@ -71,6 +71,7 @@ struct Inner {
     breaker: Mutex<Breaker>,
     link: Mutex<Option<Arc<Link>>>,
     health: Mutex<Health>,
+    problem: Mutex<Option<String>>,
     /// A replica was in touch when last looked, and has not failed to confirm since.
     has_replica: AtomicBool,
     wake: Notify,
@@ -97,6 +98,7 @@ impl Master {
             shared,
             link: Mutex::new(None),
             health: Mutex::new(Health::default()),
+            problem: Mutex::new(None),
             has_replica: AtomicBool::new(false),
             wake: Notify::new(),
             connected: watch::Sender::new(false),
@@ -138,6 +140,7 @@ impl Master {
             address: self.inner.address.to_string(),
             breaker,
             away_since,
+            problem: lock(&self.inner.problem).clone().filter(|_| away_since.is_some()),
             replicas: health.replicas,
             maxmemory_policy: health.maxmemory_policy,
             full_coverage: health.full_coverage,
@@ -239,6 +242,7 @@ impl Inner {
         let opened = lock(&self.breaker).handle_fault(self.shared.clock.now(), pass, fault);
         if opened {
             tracing::warn!(server = %self.address, reason = what, "store: server is away");
+            *lock(&self.problem) = Some(what.to_owned());
             self.shared.tally.breaker_opened.fetch_add(1, Relaxed);
             self.wake.notify_one();
             self.shared.alarm.notify_one();
@@ -336,6 +340,7 @@ async fn keep(inner: Arc<Inner>) {
                     tracing::warn!(server = %inner.address, problem, "store: cannot connect, will go on trying");
                     complained = true;
                 }
+                *lock(&inner.problem) = Some(problem);
                 let jitter = Micros(clock::random() % 50_000);
                 lock(&inner.breaker).handle_failed_probe(inner.shared.clock.now(), jitter);
                 inner.shared.alarm.notify_one();

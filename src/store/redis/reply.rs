@@ -60,12 +60,6 @@ fn is_away_inside(detail: &str) -> bool {
     AWAY.iter().any(|code| detail.contains(&format!(": -{code} ")))
 }
 
-/// The integers of a script's reply.
-pub(crate) fn integers(value: &Value) -> Option<Vec<i64>> {
-    let Value::Array(items) = value else { return None };
-    items.iter().map(|item| if let Value::Int(number) = item { Some(*number) } else { None }).collect()
-}
-
 /// A reply that is text: `INFO`, `PING`.
 pub(crate) fn text(value: &Value) -> Option<std::borrow::Cow<'_, str>> {
     match value {

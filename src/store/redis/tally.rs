@@ -112,6 +112,8 @@ pub struct ServerView {
     pub breaker: BreakerState,
     /// Since when they do not.
     pub away_since: Option<Instant>,
+    /// Why it is away, as the last attempt to reach it said; for people.
+    pub problem: Option<String>,
     /// Replicas in touch with it, once known.
     pub replicas: Option<u32>,
     /// Its `maxmemory-policy`, once known. Anything but `noeviction` may lose counters.
