@@ -37,8 +37,6 @@ pub struct StartOptions {
     pub limits: Limits,
     /// Data threads, at least 1.
     pub threads: usize,
-    /// The node's name, unique in its fleet.
-    pub node: String,
     /// Where tokens are counted.
     pub store: AnyStore,
     /// The policies in force: shared, so that a reload is one exchange.
@@ -51,7 +49,7 @@ pub struct StartOptions {
 
 impl std::fmt::Debug for StartOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StartOptions").field("socket", &self.socket).field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("StartOptions").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 
@@ -99,10 +97,10 @@ impl Daemon {
         let socket = Socket::bind(&options.socket, options.mode, options.group).map_err(StartError::Socket)?;
         let mut tasks = Vec::new();
         let node = match options.store {
-            AnyStore::Memory => Arc::new(Node::new(&options.node, options.settings, None)),
+            AnyStore::Memory => Arc::new(Node::new(options.settings, None)),
             AnyStore::Remote(store) => {
                 let (sender, receiver) = mpsc::unbounded_channel();
-                let node = Arc::new(Node::new(&options.node, options.settings, Some(sender)));
+                let node = Arc::new(Node::new(options.settings, Some(sender)));
                 tasks.push(control.spawn(refill::run(node.clone(), receiver, store)));
                 node
             }
@@ -169,7 +167,7 @@ impl Daemon {
     /// Up to `most` keys that this node knows.
     #[must_use]
     pub fn keys(&self, most: usize) -> Vec<KeyInfo> {
-        self.hub.node.keys(self.hub.node.clock.now(), most)
+        self.hub.keys(most)
     }
 
     /// Stops accepting, answers what has come, closes, and gives leases back: returns how many store

@@ -11,7 +11,8 @@ use super::listing;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::Node;
 use super::worker::Worker;
-use crate::core::policy::PolicySet;
+use crate::core::policy::{Plan, PolicySet};
+use crate::core::shard::KeyInfo;
 use crate::core::time::Instant;
 use crate::wire::command::Admin;
 use crate::wire::reply::{Protocol, Writer};
@@ -85,10 +86,20 @@ impl Hub {
                 Some(reload) => reload(),
                 None => Err("this daemon was started without a configuration to read again".into()),
             },
-            Admin::Keys { most } => Ok(listing::keys(&self.node.keys(self.node.clock.now(), most.min(100_000)))),
+            Admin::Keys { most } => Ok(listing::keys(&self.keys(most.min(100_000)))),
             Admin::Policies => Ok(listing::policies(&self.policies.load())),
             Admin::Stats => Ok(listing::stats(&self.stats())),
         }
+    }
+
+    /// Up to `most` keys that this node knows.
+    #[must_use]
+    pub fn keys(&self, most: usize) -> Vec<KeyInfo> {
+        let policies = self.policies.load();
+        self.node.keys(self.node.clock.now(), most, |policy, key| match policies.get(policy)?.plan(key) {
+            Plan::Limited(rule) => Some(rule.clone()),
+            _ => None,
+        })
     }
 
     /// Everything that is counted.

@@ -1,9 +1,10 @@
 //! The node: shards behind locks, and the ways in and out of them.
 //!
-//! Finds a key's shard, locks it, asks it, and drains its effects while it is locked: calls for the
-//! embedded store are answered in line, all others leave through a channel after the lock is gone;
-//! replies go to the mailboxes of those who wait. Knows no protocol and no policy names. Called by
-//! sessions (checks), by the refill room (outcomes) and by the alarm (deadlines).
+//! Finds a key's shard, locks it and asks it. With the embedded store a shard is that store itself
+//! and answers at once. With any other it is the core's state machine: its effects are drained while
+//! it is locked, and when the lock is gone calls leave through a channel and replies go to the
+//! mailboxes of those who wait. Knows no protocol. Called by sessions (checks), by the refill room
+//! (outcomes) and by the alarm (deadlines).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,10 +17,12 @@ use super::mailbox::{Answer, Mailbox, Waiter};
 use crate::clock::{self, Clock};
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::decision::Decision;
+use crate::core::key::Digest;
+use crate::core::policy::Rule;
 use crate::core::shard::{Effect, KeyInfo, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::stats::{PolicyStats, ShardStats};
 use crate::core::time::{Instant, Micros, Timestamp};
-use crate::store::memory::MemoryStore;
+use crate::store::embedded::Embedded;
 
 /// Shards of a node. Two threads meet at one lock in one of so many checks.
 const SHARDS: usize = 64;
@@ -48,7 +51,6 @@ pub struct Outgoing {
 pub struct Node {
     /// The monotonic clock that everything of this node uses.
     pub clock: Clock,
-    name: Arc<str>,
     cells: Box<[Cell]>,
     /// What to add to the monotonic clock to get the embedded store's.
     offset: AtomicU64,
@@ -66,13 +68,21 @@ pub struct Node {
 struct Cell {
     /// The shard's next deadline, readable without its lock.
     due: AtomicU64,
-    inner: Mutex<Inner>,
+    engine: Mutex<Engine>,
+}
+
+/// What decides for a part of the keys.
+#[derive(Debug)]
+enum Engine {
+    /// The store itself.
+    Embedded(Embedded),
+    /// The core, with leases from a store elsewhere.
+    Leasing(Box<Leasing>),
 }
 
 #[derive(Debug)]
-struct Inner {
+struct Leasing {
     shard: Shard,
-    memory: Option<MemoryStore>,
     parked: HashMap<Ticket, Waiter>,
 }
 
@@ -80,22 +90,25 @@ impl Node {
     /// A node of empty shards. Calls leave through `calls`; without it each shard has an embedded
     /// store of its own.
     #[must_use]
-    pub fn new(name: &str, settings: Settings, calls: Option<UnboundedSender<Call>>) -> Self {
+    pub fn new(settings: Settings, calls: Option<UnboundedSender<Call>>) -> Self {
         let clock = Clock::start();
         let (now, wall) = (clock.now(), clock::wall());
         let max_keys = settings.max_keys.div_ceil(SHARDS).max(1);
-        let settings = Settings { max_keys, lease_ahead: calls.is_some(), ..settings };
+        let settings = Settings { max_keys, lease_ahead: true, ..settings };
         // Ids grow across restarts: they begin with the wall clock's microseconds.
         let first_id = wall.0;
         let cells = (0..SHARDS as u64).map(|index| {
-            let shard = Shard::new(settings, clock::random(), first_id + index, SHARDS as u64, (now, wall));
-            let memory = calls.is_none().then(|| embedded(max_keys));
-            let inner = Inner { shard, memory, parked: HashMap::new() };
-            Cell { due: AtomicU64::new(u64::MAX), inner: Mutex::new(inner) }
+            let engine = match calls {
+                None => Engine::Embedded(Embedded::new(max_keys, secret())),
+                Some(_) => {
+                    let shard = Shard::new(settings, clock::random(), first_id + index, SHARDS as u64, (now, wall));
+                    Engine::Leasing(Box::new(Leasing { shard, parked: HashMap::new() }))
+                }
+            };
+            Cell { due: AtomicU64::new(u64::MAX), engine: Mutex::new(engine) }
         });
         Self {
             clock,
-            name: name.into(),
             cells: cells.collect(),
             offset: AtomicU64::new(wall.0.wrapping_sub(now.0)),
             calls,
@@ -115,49 +128,53 @@ impl Node {
         (mailbox, seq): (&Arc<Mailbox>, u64),
         out: &mut Outgoing,
     ) -> Option<Decision> {
-        let index = (request.digest.0 >> 64) as usize % SHARDS;
-        let cell = &self.cells[index];
-        let mut inner = cell.lock();
+        let cell = self.cell(request.digest);
+        let mut engine = cell.lock();
+        let leasing = match &mut *engine {
+            Engine::Embedded(embedded) => {
+                let at = self.store_time(now);
+                return Some(match ask {
+                    Ask::Check => embedded.check(at, request),
+                    Ask::Refund => embedded.refund(at, request),
+                    Ask::Reset => embedded.reset(at, request),
+                });
+            }
+            Engine::Leasing(leasing) => leasing,
+        };
         let outcome = match ask {
-            Ask::Check => inner.shard.check(now, request),
-            Ask::Refund => inner.shard.refund(now, request),
-            Ask::Reset => inner.shard.reset(now, request),
+            Ask::Check => leasing.shard.check(now, request),
+            Ask::Refund => leasing.shard.refund(now, request),
+            Ask::Reset => leasing.shard.reset(now, request),
         };
-        let mine = match outcome {
-            Outcome::Decided(_) => None,
-            Outcome::Parked(ticket) => Some(ticket),
-        };
-        let answered = self.drain_effects(&mut inner, now, mine, out);
         let decision = match outcome {
             Outcome::Decided(decision) => Some(decision),
-            Outcome::Parked(_) => answered,
+            Outcome::Parked(ticket) => {
+                leasing.parked.insert(ticket, Waiter { mailbox: mailbox.clone(), seq });
+                None
+            }
         };
-        if let (Some(ticket), None) = (mine, decision) {
-            inner.parked.insert(ticket, Waiter { mailbox: mailbox.clone(), seq });
-        }
-        self.note_deadline(cell, &inner, out);
+        self.drain_effects(cell, leasing, out);
         decision
     }
 
     /// Takes the outcome of a call.
     pub fn handle_outcome(&self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>, out: &mut Outgoing) {
-        let cell = &self.cells[(call.digest.0 >> 64) as usize % SHARDS];
-        let mut inner = cell.lock();
-        inner.shard.handle_outcome(now, call, outcome);
-        self.drain_effects(&mut inner, now, None, out);
-        self.note_deadline(cell, &inner, out);
-        drop(inner);
+        let cell = self.cell(call.digest);
+        if let Engine::Leasing(leasing) = &mut *cell.lock() {
+            leasing.shard.handle_outcome(now, call, outcome);
+            self.drain_effects(cell, leasing, out);
+        }
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Does what is due in all shards.
     pub fn handle_timeouts(&self, now: Instant, out: &mut Outgoing) {
         for cell in &self.cells {
-            if cell.due.load(Ordering::SeqCst) <= now.0 {
-                let mut inner = cell.lock();
-                inner.shard.handle_timeout(now);
-                self.drain_effects(&mut inner, now, None, out);
-                self.note_deadline(cell, &inner, out);
+            if cell.due.load(Ordering::SeqCst) <= now.0
+                && let Engine::Leasing(leasing) = &mut *cell.lock()
+            {
+                leasing.shard.handle_timeout(now);
+                self.drain_effects(cell, leasing, out);
             }
         }
     }
@@ -165,10 +182,10 @@ impl Node {
     /// Hands everything back that is held.
     pub fn drain(&self, now: Instant, out: &mut Outgoing) {
         for cell in &self.cells {
-            let mut inner = cell.lock();
-            inner.shard.handle_drain(now);
-            self.drain_effects(&mut inner, now, None, out);
-            self.note_deadline(cell, &inner, out);
+            if let Engine::Leasing(leasing) = &mut *cell.lock() {
+                leasing.shard.handle_drain(now);
+                self.drain_effects(cell, leasing, out);
+            }
         }
     }
 
@@ -224,69 +241,73 @@ impl Node {
         let mut total = ShardStats::default();
         let mut policies: HashMap<Arc<str>, PolicyStats> = HashMap::new();
         for cell in &self.cells {
-            let inner = cell.lock();
-            let stats = inner.shard.stats();
+            let engine = cell.lock();
+            let stats = match &*engine {
+                Engine::Embedded(embedded) => {
+                    add(&mut policies, embedded.policy_stats());
+                    embedded.stats()
+                }
+                Engine::Leasing(leasing) => {
+                    add(&mut policies, leasing.shard.policy_stats());
+                    leasing.shard.stats()
+                }
+            };
             total.keys += stats.keys;
             total.evicted += stats.evicted;
             total.waiting += stats.waiting;
             total.degraded += stats.degraded;
             total.lost_epochs += stats.lost_epochs;
             total.damaged += stats.damaged;
-            for (name, stats) in inner.shard.policy_stats() {
-                policies.entry(name.clone()).or_default().add(stats);
-            }
         }
         (total, policies)
     }
 
-    /// Up to `most` keys that this node knows.
+    /// Up to `most` keys that this node knows. `rule_of` gives the rule that a policy applies to a
+    /// key now.
     #[must_use]
-    pub fn keys(&self, now: Instant, most: usize) -> Vec<KeyInfo> {
+    pub fn keys(&self, now: Instant, most: usize, rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>) -> Vec<KeyInfo> {
         let mut keys = Vec::new();
         for cell in &self.cells {
             let left = most - keys.len();
             if left == 0 {
                 break;
             }
-            let mut part = cell.lock().shard.keys(now, left);
+            let mut part = match &mut *cell.lock() {
+                Engine::Embedded(embedded) => embedded.keys(self.store_time(now), left, &rule_of),
+                Engine::Leasing(leasing) => leasing.shard.keys(now, left),
+            };
             part.truncate(left);
             keys.append(&mut part);
         }
         keys
     }
 
-    /// Empties the shard's queue of effects. Returns the answer for the ticket `mine`, if it came.
-    fn drain_effects(
-        &self,
-        inner: &mut Inner,
-        now: Instant,
-        mine: Option<Ticket>,
-        out: &mut Outgoing,
-    ) -> Option<Decision> {
-        let mut answered = None;
-        while let Some(effect) = inner.shard.poll_effect() {
+    fn cell(&self, digest: Digest) -> &Cell {
+        &self.cells[(digest.0 >> 64) as usize % SHARDS]
+    }
+
+    /// The embedded store's clock at `now`.
+    fn store_time(&self, now: Instant) -> Timestamp {
+        Timestamp(now.0.wrapping_add(self.offset.load(Ordering::Relaxed)))
+    }
+
+    /// Empties the shard's queue of effects and notes its deadline.
+    fn drain_effects(&self, cell: &Cell, leasing: &mut Leasing, out: &mut Outgoing) {
+        while let Some(effect) = leasing.shard.poll_effect() {
             match effect {
-                Effect::Call(call) => match &mut inner.memory {
-                    Some(memory) => {
-                        let at = Timestamp(now.0.wrapping_add(self.offset.load(Ordering::Relaxed)));
-                        let outcome = memory.call(at, &self.name, &call);
-                        inner.shard.handle_outcome(now, &call, outcome);
-                    }
-                    None => out.calls.push(call),
-                },
-                Effect::Reply { ticket, decision } if Some(ticket) == mine => answered = Some(decision),
+                Effect::Call(call) => out.calls.push(call),
                 Effect::Reply { ticket, decision } => {
-                    if let Some(waiter) = inner.parked.remove(&ticket) {
+                    if let Some(waiter) = leasing.parked.remove(&ticket) {
                         out.replies.push((waiter, decision));
                     }
                 }
             }
         }
-        answered
+        self.note_deadline(cell, leasing, out);
     }
 
-    fn note_deadline(&self, cell: &Cell, inner: &Inner, out: &mut Outgoing) {
-        let due = inner.shard.poll_timeout().map_or(u64::MAX, |at| at.0);
+    fn note_deadline(&self, cell: &Cell, leasing: &Leasing, out: &mut Outgoing) {
+        let due = leasing.shard.poll_timeout().map_or(u64::MAX, |at| at.0);
         if cell.due.load(Ordering::Relaxed) != due {
             // Stored before the alarm is read; the alarm is stored before deadlines are read again.
             cell.due.store(due, Ordering::SeqCst);
@@ -296,12 +317,24 @@ impl Node {
 }
 
 impl Cell {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Engine> {
         // A panic while it was held is a bug, but no reason to refuse everybody else.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn embedded(max_keys: usize) -> MemoryStore {
-    MemoryStore::new(max_keys, clock::random(), Micros::ZERO)
+fn secret() -> u128 {
+    u128::from(clock::random()) << 64 | u128::from(clock::random())
+}
+
+fn add<'a>(
+    total: &mut HashMap<Arc<str>, PolicyStats>,
+    part: impl Iterator<Item = (&'a Arc<str>, &'a PolicyStats)>,
+) {
+    for (name, stats) in part {
+        match total.get_mut(name) {
+            Some(known) => known.add(stats),
+            None => drop(total.insert(name.clone(), stats.clone())),
+        }
+    }
 }

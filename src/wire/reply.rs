@@ -284,8 +284,8 @@ mod tests {
     fn maps_and_nothing_differ_by_protocol() {
         assert_eq!(written(Protocol::Two, |w| w.map(2)), "*4\r\n");
         assert_eq!(written(Protocol::Three, |w| w.map(2)), "%2\r\n");
-        assert_eq!(written(Protocol::Two, Writer::null), "$-1\r\n");
-        assert_eq!(written(Protocol::Three, Writer::null), "_\r\n");
+        assert_eq!(written(Protocol::Two, |w| w.null()), "$-1\r\n");
+        assert_eq!(written(Protocol::Three, |w| w.null()), "_\r\n");
     }
 
     #[test]

@@ -61,7 +61,6 @@ impl TestDaemon {
             group: None,
             limits: Limits::default(),
             threads: 1,
-            node: "test".into(),
             store: AnyStore::Memory,
             policies: Arc::new(ArcSwap::from_pointee(policies())),
             settings: Settings { max_keys: 100_000, timeout: Micros::from_millis(50), lease_ahead: false },
