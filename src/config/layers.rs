@@ -41,8 +41,9 @@ pub struct Sources {
     pub environment: Vec<(OsString, OsString)>,
     /// Flags, which win.
     pub flags: Vec<Override>,
-    /// The node's name where none is set; a reload must not make up another one.
-    pub node_name: Option<String>,
+    /// Makes the default of `node.name` unique: drawn at random once per process, so that a reload
+    /// does not make up another name.
+    pub suffix: u32,
 }
 
 /// A configuration that is right, and where its values came from.
@@ -177,7 +178,7 @@ fn defaults(sources: &Sources) -> Layer {
     for key in KEYS {
         let text = match (key.section, key.name) {
             ("listen", "socket") => Some(default_socket().to_string_lossy().into_owned()),
-            ("node", "name") => Some(sources.node_name.clone().unwrap_or_else(default_node_name)),
+            ("node", "name") => Some(default_node_name(sources.suffix)),
             _ => key.default.map(str::to_owned),
         };
         if let Some(value) = text.and_then(|text| key.kind.accept(&Seen::from_text(key.kind, &text)).ok()) {

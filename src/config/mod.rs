@@ -15,7 +15,7 @@ mod tree;
 mod value;
 
 pub use layers::{DEFAULT_FILE, Loaded, Override, Sources, load};
-pub use origin::{default_node_name, default_socket};
+pub use origin::default_socket;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use show::Entry;
 pub use tree::{Config, Confirm, Listen, Log, LogFormat, Node, Store};

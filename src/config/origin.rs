@@ -3,8 +3,6 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use crate::clock;
-
 /// The Unix socket where nothing else is said: `/run/rationd/rationd.sock` for root, else below
 /// `$XDG_RUNTIME_DIR`, else below `/tmp/rationd-UID`.
 #[must_use]
@@ -18,13 +16,12 @@ pub fn default_socket() -> PathBuf {
     directory.join("rationd.sock")
 }
 
-/// The host's name and a random suffix: unique in a fleet, kept for the life of the process.
-#[must_use]
-pub fn default_node_name() -> String {
+/// The host's name and a suffix that the caller drew at random.
+pub(crate) fn default_node_name(suffix: u32) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host: String = host.trim().chars().filter(char::is_ascii_graphic).take(64).collect();
     let host = if host.is_empty() { "node" } else { &host };
-    format!("{host}-{:08x}", clock::random() as u32)
+    format!("{host}-{:08x}", suffix)
 }
 
 /// The user this process runs as: the owner of `/proc/self`. Without `/proc` nobody's.
