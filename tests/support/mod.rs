@@ -5,6 +5,8 @@
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
 
 pub mod bench;
+#[cfg(feature = "daemon")]
+pub mod calls;
 pub mod clock;
 #[cfg(feature = "daemon")]
 pub mod cluster;
@@ -17,6 +19,8 @@ pub mod poll;
 #[cfg(feature = "daemon")]
 pub mod process;
 pub mod proxy;
+#[cfg(feature = "daemon")]
+pub mod redis_server;
 pub mod resp;
 #[cfg(feature = "daemon")]
 pub mod server;
