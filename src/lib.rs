@@ -58,6 +58,8 @@
 //! not here yet. There is no second implementation of a decision anywhere: simulations run this
 //! core and the shipped scripts.
 
+#![forbid(unsafe_code)]
+
 #[cfg(feature = "daemon")]
 pub mod cli;
 pub mod client;

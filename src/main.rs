@@ -1,2 +1,4 @@
 //! The rationd binary.
+#![forbid(unsafe_code)]
+
 fn main() {}

@@ -166,6 +166,9 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         slot.probe_at = now + pause + desk.jitter(Micros(pause.0 / 4));
         plan_ahead(slot, desk, now);
     }
+    for waiter in &mut slot.line {
+        waiter.answers += 1;
+    }
     serve_line(index, slot, desk, now, Source::Store);
     if desk.draining && slot.line.is_empty() {
         give_back(index, slot, desk, now, u64::MAX);
@@ -212,9 +215,6 @@ fn serve_line(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, source
         desk.stats.waiting -= 1;
         desk.count(slot, waiter.cost, &decision);
         desk.effects.push_back(Effect::Reply { ticket: waiter.ticket, decision });
-    }
-    for waiter in &mut slot.line {
-        waiter.answers += 1;
     }
     if !slot.line.is_empty() {
         ask_for_line(index, slot, desk, now);

@@ -327,10 +327,7 @@ fn secret() -> u128 {
     u128::from(clock::random()) << 64 | u128::from(clock::random())
 }
 
-fn add<'a>(
-    total: &mut HashMap<Arc<str>, PolicyStats>,
-    part: impl Iterator<Item = (&'a Arc<str>, &'a PolicyStats)>,
-) {
+fn add<'a>(total: &mut HashMap<Arc<str>, PolicyStats>, part: impl Iterator<Item = (&'a Arc<str>, &'a PolicyStats)>) {
     for (name, stats) in part {
         match total.get_mut(name) {
             Some(known) => known.add(stats),
