@@ -139,7 +139,7 @@ local granted = share_of(left_of_all())
 for i = 1, #limits do debit(counters[i], limits[i], granted) end
 
 local fields = { 'e', string.format('%.0f', state.epoch) }
-add_counters(fields, state, limits)
+add_counters(fields, state, limits, true)
 if id ~= 0 then
   local record = { state.census[1], id, granted, state.record and state.record[4] or 0 }
   for i = 1, #limits do record[4 + i] = counters[i].at end
