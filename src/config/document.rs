@@ -109,7 +109,8 @@ impl Walk<'_> {
                 let hint = did_you_mean(nearest(section, sections().chain(["policy"])));
                 self.problem(name.span(), format!("unknown section `{section}`"), hint);
             } else if role == Role::PoliciesOnly {
-                let hint = Some(format!("files in policies.d hold [policy.NAME] only; move [{section}] to the main file"));
+                let hint =
+                    Some(format!("files in policies.d hold [policy.NAME] only; move [{section}] to the main file"));
                 self.problem(name.span(), format!("`{section}` has no place in this file"), hint);
             } else {
                 let keys = self.table(&[section], value, |walk, entry| walk.section_key(section, entry));
@@ -219,8 +220,7 @@ impl Walk<'_> {
                         Seen::List(parts) => parts.get(index).map(|(span, _)| span.clone()),
                         _ => None,
                     });
-                    let shown = path.join(".");
-                    let message = format!("{shown} is {}: {} was wanted", fault.seen, fault.wanted.trim_end_matches(','));
+                    let message = fault.message(&path.join("."));
                     let span = part.unwrap_or_else(|| value.span());
                     let span = if span.is_empty() { name.span() } else { span };
                     self.problem(span, message, fault.hint);

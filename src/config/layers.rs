@@ -9,17 +9,16 @@ use figment::{Figment, Metadata, Profile, Provider};
 
 use super::document::{Document, Role};
 use super::origin::{default_node_name, default_socket};
-use super::problem::{ConfigErrors, Place, Problem, did_you_mean, nearest};
-use super::schema::{KEYS, POLICY, SAMPLE_POLICY, keys_of, not_yet, sections};
+use super::outside::{environment, insert, outside};
+use super::problem::{ConfigErrors, Place, Problem};
+use super::schema::{KEYS, SAMPLE_POLICY};
 use super::show::{self, Entry};
 use super::tree::Config;
-use super::value::{Kind, Seen};
+use super::value::Seen;
 use crate::core::policy::{PolicyError, PolicySet};
 
 /// The file that is read when none is named.
 pub const DEFAULT_FILE: &str = "/etc/rationd/rationd.toml";
-
-const PREFIX: &str = "RATIOND_";
 
 /// A key set outside the files: by a flag.
 #[derive(Clone, Debug)]
@@ -111,18 +110,18 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
             if problems.is_empty() {
                 problems.extend(error.into_iter().map(|error| unexpected(&error)));
             }
-            return Err(ConfigErrors(problems));
+            return Err(ConfigErrors::in_order(problems));
         }
     };
     check_together(&config, &layers, &mut problems);
     match PolicySet::compile(&config.policy_specs()) {
-        Ok(policies) if problems.is_empty() => {
-            Ok(Loaded { entries: show::entries(&layers), config, policies, files })
-        }
+        Ok(policies) if problems.is_empty() => Ok(Loaded { entries: show::entries(&layers), config, policies, files }),
         compiled => {
             let errors = compiled.err().unwrap_or_default();
-            problems.extend(errors.iter().filter(|error| !broken.contains(&error.policy)).map(|error| locate(error, &layers)));
-            Err(ConfigErrors(problems))
+            problems.extend(
+                errors.iter().filter(|error| !broken.contains(&error.policy)).map(|error| locate(error, &layers)),
+            );
+            Err(ConfigErrors::in_order(problems))
         }
     }
 }
@@ -193,82 +192,6 @@ fn sample_policy() -> Layer {
     let mut dict = Dict::new();
     insert(&mut dict, &["policy".into(), name.into(), "limits".into()], Value::from(vec![limit]));
     Layer { name: "default".into(), dict, document: None }
-}
-
-/// Variables with `__` are keys; others are flags, or a platform's that happen to share our prefix.
-fn environment(variables: &[(OsString, OsString)], problems: &mut Vec<Problem>) -> Vec<Layer> {
-    let mut layers = Vec::new();
-    for (name, text) in variables {
-        let Some(name) = name.to_str() else { continue };
-        let Some(path) = name.strip_prefix(PREFIX).filter(|rest| rest.contains("__")) else { continue };
-        let path: Vec<_> = path.split("__").map(str::to_lowercase).collect();
-        match text.to_str() {
-            Some(text) => layers.extend(outside(name.to_owned(), &path, text, problems)),
-            None => problems.push(Problem::named(name, "not UTF-8")),
-        }
-    }
-    layers
-}
-
-/// A layer of one value that was set outside the files.
-fn outside(origin: String, path: &[String], text: &str, problems: &mut Vec<Problem>) -> Option<Layer> {
-    let kind = match kind_of(path) {
-        Ok(kind) => kind,
-        Err(problem) => {
-            problems.push(Problem { place: Place::Named(origin), ..problem });
-            return None;
-        }
-    };
-    let value = match kind.accept(&Seen::from_text(kind, text)) {
-        Ok(value) => value,
-        Err(faults) => {
-            problems.extend(faults.into_iter().map(|fault| {
-                let wanted = fault.wanted.trim_end_matches(',');
-                let message = format!("{} is {}: {wanted} was wanted", path.join("."), fault.seen);
-                Problem::named(origin.clone(), message).with_hint(fault.hint)
-            }));
-            return None;
-        }
-    };
-    let mut dict = Dict::new();
-    insert(&mut dict, path, value);
-    Some(Layer { name: origin, dict, document: None })
-}
-
-/// The kind of the key at `path`, or a problem without a place.
-fn kind_of(path: &[String]) -> Result<Kind, Problem> {
-    let parts: Vec<&str> = path.iter().map(String::as_str).collect();
-    let (known, seen): (Vec<(&str, Kind)>, &str) = match parts[..] {
-        ["policy", name, key] if !name.is_empty() => (POLICY.to_vec(), key),
-        [section, key] if not_yet(section, None).or(not_yet(section, Some(key))).is_some() => {
-            return Err(Problem::named("", format!("{section}.{key} is not available in this version")));
-        }
-        [section, key] => {
-            let known: Vec<_> = keys_of(section).map(|key| (key.name, key.kind)).collect();
-            if known.is_empty() {
-                let hint = did_you_mean(nearest(section, sections()));
-                return Err(Problem::named("", format!("unknown section `{section}`")).with_hint(hint));
-            }
-            (known, key)
-        }
-        _ => return Err(Problem::named("", "names no key: RATIOND_SECTION__KEY was wanted")),
-    };
-    known.iter().find(|(key, _)| *key == seen).map(|(_, kind)| *kind).ok_or_else(|| {
-        let hint = did_you_mean(nearest(seen, known.iter().map(|(key, _)| *key)));
-        Problem::named("", format!("unknown key `{seen}` in [{}]", parts[..parts.len() - 1].join("."))).with_hint(hint)
-    })
-}
-
-fn insert(dict: &mut Dict, path: &[String], value: Value) {
-    let [first, rest @ ..] = path else { return };
-    if rest.is_empty() {
-        dict.insert(first.clone(), value);
-        return;
-    }
-    let below = dict.entry(first.clone()).or_insert_with(|| Value::from(Dict::new()));
-    if let Value::Dict(_, below) = below {
-        insert(below, rest, value);
-    }
 }
 
 /// What only makes sense, or no sense, together.

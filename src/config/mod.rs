@@ -8,6 +8,7 @@
 mod document;
 mod layers;
 mod origin;
+mod outside;
 mod problem;
 mod schema;
 mod show;

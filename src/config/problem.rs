@@ -53,6 +53,17 @@ impl Problem {
     }
 }
 
+impl ConfigErrors {
+    /// In the order in which a reader meets them: files by line, then the rest.
+    pub(crate) fn in_order(mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(|problem| match &problem.place {
+            Place::File { path, line, column, .. } => (0, path.clone(), *line, *column),
+            Place::Named(_) => (1, PathBuf::new(), 0, 0),
+        });
+        Self(problems)
+    }
+}
+
 impl Place {
     /// The place of `span` (bytes) in `text`.
     pub(crate) fn in_file(path: &Path, text: &str, span: Range<usize>) -> Self {

@@ -74,8 +74,8 @@ fn get<'a>(dict: &'a Dict, path: &[String]) -> Option<&'a Value> {
 
 /// The path as TOML writes a key: parts that are not bare words in quotes.
 fn write_path(path: &[String]) -> String {
-    let bare = |part: &str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-');
-    let parts: Vec<_> =
-        path.iter().map(|part| if bare(part) { part.clone() } else { format!("{part:?}") }).collect();
+    let bare =
+        |part: &str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-');
+    let parts: Vec<_> = path.iter().map(|part| if bare(part) { part.clone() } else { format!("{part:?}") }).collect();
     parts.join(".")
 }

@@ -32,6 +32,8 @@ pub(crate) enum Kind {
     Prefix,
     Name,
     Texts,
+    /// One of a list of limits; its grammar is the policy compiler's business.
+    Limit,
 }
 
 /// A value as a file, a variable or a flag holds it.
@@ -55,6 +57,14 @@ pub(crate) struct Fault {
     pub(crate) hint: Option<String>,
 }
 
+impl Fault {
+    /// What is wrong with the value of `key`.
+    pub(crate) fn message(&self, key: &str) -> String {
+        let verb = if self.element.is_some() { "holds" } else { "is" };
+        format!("{key} {verb} {}: {} was wanted", self.seen, self.wanted)
+    }
+}
+
 const SCHEMES: [&str; 5] = ["redis://", "rediss://", "redis+unix://", "redis-cluster://", "rediss-cluster://"];
 
 impl Seen {
@@ -64,7 +74,9 @@ impl Seen {
         match kind {
             Kind::Bool => text.parse().map_or_else(|_| whole(), Self::Bool),
             Kind::Count(..) => text.replace('_', "").parse().map_or_else(|_| whole(), Self::Integer),
-            Kind::Uids => Self::List(split_list(text).map(|part| (0..0, Self::from_text(Kind::Count(0, 0), part))).collect()),
+            Kind::Uids => {
+                Self::List(split_list(text).map(|part| (0..0, Self::from_text(Kind::Count(0, 0), part))).collect())
+            }
             Kind::Texts => Self::List(split_list(text).map(|part| (0..0, Self::Text(part.to_owned()))).collect()),
             _ => whole(),
         }
@@ -95,14 +107,18 @@ fn split_list(text: &str) -> impl Iterator<Item = &str> {
 impl Kind {
     /// The value in its one form, or everything that is wrong with it.
     pub(crate) fn accept(self, seen: &Seen) -> Result<Value, Vec<Fault>> {
-        if let (Self::Uids | Self::Texts, Seen::List(parts)) = (self, seen) {
-            return self.accept_list(parts);
+        match (self, seen) {
+            // An empty list of users could mean nobody or everybody: it is not taken.
+            (Self::Uids, Seen::List(parts)) if parts.is_empty() => {}
+            (Self::Uids | Self::Texts, Seen::List(parts)) => return self.accept_list(parts),
+            _ => {}
         }
-        self.accept_one(seen).map_err(|hint| vec![Fault { element: None, seen: seen.describe(), wanted: self.wanted(), hint }])
+        self.accept_one(seen)
+            .map_err(|hint| vec![Fault { element: None, seen: seen.describe(), wanted: self.wanted(), hint }])
     }
 
     fn accept_list(self, parts: &[(Range<usize>, Seen)]) -> Result<Value, Vec<Fault>> {
-        let element = if matches!(self, Self::Uids) { Self::Count(0, i64::from(u32::MAX)) } else { Self::Text };
+        let element = if matches!(self, Self::Uids) { Self::Count(0, i64::from(u32::MAX)) } else { Self::Limit };
         let (mut values, mut faults) = (Vec::new(), Vec::new());
         for (index, (_, part)) in parts.iter().enumerate() {
             match element.accept_one(part) {
@@ -119,11 +135,19 @@ impl Kind {
     fn accept_one(self, seen: &Seen) -> Result<Value, Option<String>> {
         match (self, seen) {
             (Self::Bool, Seen::Bool(value)) => Ok(Value::from(*value)),
-            (Self::Count(least, most), Seen::Integer(number)) if (least..=most).contains(number) => Ok(Value::from(*number)),
-            (Self::Count(..), Seen::Text(text)) if text.parse::<i64>().is_ok() => Err(Some("write it without quotes".into())),
-            (Self::Bool, Seen::Text(text)) if text.parse::<bool>().is_ok() => Err(Some("write it without quotes".into())),
+            (Self::Count(least, most), Seen::Integer(number)) if (least..=most).contains(number) => {
+                Ok(Value::from(*number))
+            }
+            (Self::Count(..), Seen::Text(text)) if text.parse::<i64>().is_ok() => {
+                Err(Some("write it without quotes".into()))
+            }
+            (Self::Bool, Seen::Text(text)) if text.parse::<bool>().is_ok() => {
+                Err(Some("write it without quotes".into()))
+            }
+            (Self::Period(..), Seen::Integer(number)) => Err(Some(format!("did you mean \"{number}ms\"?"))),
             (Self::Mode, Seen::Integer(_)) => Err(Some("write it in quotes".into())),
             (Self::Texts, Seen::Text(_)) => Err(Some("write it in brackets".into())),
+            (Self::Uids, Seen::Integer(_)) => Err(Some("write it in brackets".into())),
             (_, Seen::Text(text)) => self.accept_text(text),
             _ => Err(None),
         }
@@ -132,6 +156,7 @@ impl Kind {
     fn accept_text(self, text: &str) -> Result<Value, Option<String>> {
         let plain = || Ok(Value::from(text));
         match self {
+            Self::Limit => plain(),
             Self::Text | Self::Path if !text.is_empty() && !text.contains('\0') => plain(),
             Self::Choice(words) if words.contains(&text) => plain(),
             Self::Choice(words) => Err(did_you_mean(nearest(text, words.iter().copied()))),
@@ -174,6 +199,7 @@ impl Kind {
             Self::Url => "memory: or one of redis:// rediss:// redis+unix:// redis-cluster:// rediss-cluster://".into(),
             Self::Prefix => "1 to 64 printable ASCII characters without spaces and {}*?[]\\".into(),
             Self::Name => "1 to 128 printable ASCII characters without spaces".into(),
+            Self::Limit => "a limit in quotes, like \"100/1s\",".into(),
             Self::Texts => "a list of limits, like [\"100/1s burst 200\"],".into(),
         }
     }

@@ -100,7 +100,9 @@ mod tests {
         let mut out = Exposition::default();
         out.histogram("h", "help", &[0.5, 1.0], &[1, 2, 3], 9.5);
         let text = out.finish();
-        for line in ["h_bucket{le=\"0.5\"} 1", "h_bucket{le=\"1\"} 3", "h_bucket{le=\"+Inf\"} 6", "h_sum 9.5", "h_count 6"] {
+        for line in
+            ["h_bucket{le=\"0.5\"} 1", "h_bucket{le=\"1\"} 3", "h_bucket{le=\"+Inf\"} 6", "h_sum 9.5", "h_count 6"]
+        {
             assert!(text.lines().any(|seen| seen == line), "{line} is not in {text}");
         }
     }
