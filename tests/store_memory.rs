@@ -176,7 +176,7 @@ fn reset_of_a_key_succeeds_in_a_full_table() {
 fn key_of_one_limit_costs_less_than_sixty_bytes() {
     let mut bench = Bench::of(MemoryStore::new(1 << 20, 1 << 64 | 1, Micros::ZERO), &["10/1h fixed"]);
     for key in 0..100_000_u128 {
-        bench.ask(key << 64 | key * 7, "a", 0, acquire(1)).unwrap();
+        bench.ask((key << 64) | (key * 7), "a", 0, acquire(1)).unwrap();
     }
     let each = bench.store.bytes() / bench.store.len();
     assert!((50..60).contains(&each), "{each} bytes a key");
