@@ -12,6 +12,7 @@ mod poll;
 #[path = "support/server.rs"]
 mod server;
 #[path = "support/store_suite.rs"]
+#[allow(unreachable_pub, reason = "shared with other test binaries")]
 mod store_suite;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -10,6 +10,7 @@ mod poll;
 #[path = "support/server.rs"]
 mod server;
 #[path = "support/store_suite.rs"]
+#[allow(unreachable_pub, reason = "shared with other test binaries")]
 mod store_suite;
 
 use std::time::{Duration, Instant};
