@@ -46,6 +46,12 @@ struct Scene {
 /// The deadline of the default configuration.
 const DEFAULT: Duration = Duration::from_millis(50);
 
+/// A deadline that a short stall of a busy machine does not miss, which would open healthy breakers.
+const PATIENT: Duration = Duration::from_millis(250);
+
+/// Longest gap of a shard that nothing happened to. A failover takes more than twice as long.
+const UNHARMED: Duration = Duration::from_secs(1);
+
 /// A deadline that a busy machine meets, where deadlines are not what is tested.
 const AMPLE: Duration = Duration::from_millis(500);
 
@@ -179,7 +185,7 @@ fn key_in_motion_is_found_where_it_went() {
 
 #[test]
 fn killed_master_stops_its_shard_only() {
-    let mut scene = scene(DEFAULT);
+    let mut scene = scene(PATIENT);
     let load = scene.load();
     scene.let_pass(1_000);
     scene.cluster.servers[0].kill();
@@ -195,13 +201,13 @@ fn killed_master_stops_its_shard_only() {
     println!("kill -9: {line}; healed after {healed:?}; granted {granted}, open {open}, stored {stored}");
     let failover = Duration::from_millis(NODE_TIMEOUT_MS + 3_000);
     assert!(gaps[0] < failover, "the failed shard: {gaps:?}");
-    assert!(gaps[1].max(gaps[2]) < Duration::from_millis(400), "healthy shards: {gaps:?}");
+    assert!(gaps[1].max(gaps[2]) < UNHARMED, "healthy shards: {gaps:?}");
     assert!(granted <= stored && stored <= granted + open, "confirmed leases survive a failover");
 }
 
 #[test]
 fn hung_master_stops_its_shard_only_and_is_left_after_the_failover() {
-    let scene = scene(DEFAULT);
+    let scene = scene(PATIENT);
     let load = scene.load();
     scene.let_pass(1_000);
     scene.cluster.servers[1].pause();
@@ -218,7 +224,7 @@ fn hung_master_stops_its_shard_only_and_is_left_after_the_failover() {
     let (gaps, line) = summary(&books);
     println!("SIGSTOP for 8 s: {line}; noticed after {noticed:?}, healed after {healed:?}");
     assert!(gaps[1] < Duration::from_millis(NODE_TIMEOUT_MS + 3_000), "the hung shard: {gaps:?}");
-    assert!(gaps[0].max(gaps[2]) < Duration::from_millis(400), "healthy shards: {gaps:?}");
+    assert!(gaps[0].max(gaps[2]) < UNHARMED, "healthy shards: {gaps:?}");
     settle(&scene.runtime, &scene.store, &scene.clock, &books);
 }
 
