@@ -38,8 +38,14 @@
 //! | [`wire`] | bytes ↔ values: RESP and its commands |
 //! | [`store`] | who counts: `memory` (embedded, the default), `redis` (single and cluster) running `lua/` |
 //! | [`client`] | a blocking client for applications, `std` only |
-#![cfg_attr(feature = "daemon", doc = "| [`config`] | the config tree, its layers, and errors that point at the line |")]
-#![cfg_attr(feature = "daemon", doc = "| [`serve`] | the running daemon: sockets, shards behind locks, refills, reload, metrics |")]
+#![cfg_attr(
+    feature = "daemon",
+    doc = "| [`config`] | the config tree, its layers, and errors that point at the line |"
+)]
+#![cfg_attr(
+    feature = "daemon",
+    doc = "| [`serve`] | the running daemon: sockets, shards behind locks, refills, reload, metrics |"
+)]
 #![cfg_attr(feature = "daemon", doc = "| [`cli`] | one file a subcommand |")]
 //! | [`clock`] | the only reader of time and of the system's randomness |
 //!
@@ -57,6 +63,8 @@
 //! Gossip and the fleet's view (the room `fleet`), HTTP and Envoy doors, and concurrency limits are
 //! not here yet. There is no second implementation of a decision anywhere: simulations run this
 //! core and the shipped scripts.
+
+#![forbid(unsafe_code)]
 
 #[cfg(feature = "daemon")]
 pub mod cli;

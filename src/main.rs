@@ -1,2 +1,7 @@
-//! The rationd binary.
-fn main() {}
+//! The rationd binary: see [`rationd::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rationd::cli::run()
+}

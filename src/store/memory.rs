@@ -106,7 +106,7 @@ impl MemoryStore {
             let granted = if view.id == record.id { view.granted_before(&record, ask) } else { 0 };
             return Ok(view.grant(granted, true));
         }
-        view.raise(ask);
+        view.restore(ask);
         view.count_node();
         let granted = view.lend(ask);
         let epoch = view.head.map_or(view.id.max(1), |head| head.epoch);

@@ -1,1 +1,452 @@
-//! To come.
+//! Commands: arguments become one typed value, or the exact text of an error.
+//!
+//! Knows names, arities and number formats; does not know policies, connections or keys' states.
+//! Borrows from the request and allocates nothing unless there is an error to word. Called by the
+//! daemon's sessions, for single commands and for those of a transaction.
+
+use std::fmt;
+
+use super::resp::Args;
+use crate::core::limit::{Limit, LimitError};
+use crate::core::time::Micros;
+
+/// Longest key.
+pub const MAX_KEY: usize = 64 << 10;
+
+/// One command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command<'a> {
+    /// `CL.THROTTLE key max_burst count period [quantity]`.
+    Throttle {
+        /// The key.
+        key: &'a [u8],
+        /// The limit in numbers.
+        rate: Rate,
+        /// Tokens asked for; 0 peeks, below 0 gives back.
+        quantity: i64,
+    },
+    /// `RATION.CHECK policy key [COST n] [PEEK]`.
+    Check {
+        /// The policy's name.
+        policy: &'a [u8],
+        /// The key.
+        key: &'a [u8],
+        /// Tokens asked for.
+        cost: u64,
+        /// Charge nothing.
+        peek: bool,
+    },
+    /// `RATION.REFUND policy key cost`.
+    Refund {
+        /// The policy's name.
+        policy: &'a [u8],
+        /// The key.
+        key: &'a [u8],
+        /// Tokens given back.
+        cost: u64,
+    },
+    /// `RATION.RESET policy key`.
+    Reset {
+        /// The policy's name.
+        policy: &'a [u8],
+        /// The key.
+        key: &'a [u8],
+    },
+    /// What the daemon's own command line asks.
+    Admin(Admin),
+    /// `MULTI`.
+    Multi,
+    /// `EXEC`.
+    Exec,
+    /// `DISCARD`.
+    Discard,
+    /// `QUIT`.
+    Quit,
+    /// `RESET`: the connection as it was when it opened.
+    Reconnect,
+    /// `HELLO [2|3 [AUTH u p] [SETNAME n]]`.
+    Hello {
+        /// The protocol asked for.
+        protocol: Option<u8>,
+        /// The connection's new name.
+        name: Option<&'a [u8]>,
+    },
+    /// `PING [text]`.
+    Ping(Option<&'a [u8]>),
+    /// `ECHO text`.
+    Echo(&'a [u8]),
+    /// `CLIENT …`.
+    Client(Client<'a>),
+    /// A command whose whole answer is `+OK`: `AUTH`, `READONLY`, `READWRITE`, `SELECT 0`.
+    Nothing,
+    /// `INFO [section …]`.
+    Info,
+    /// `COMMAND …`.
+    Commands(Commands),
+    /// `CONFIG GET pattern …`.
+    ConfigGet,
+}
+
+/// What the daemon's own command line asks: answered from the control runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admin {
+    /// `RATION.RELOAD`.
+    Reload,
+    /// `RATION.KEYS [COUNT n]`.
+    Keys {
+        /// Most keys listed.
+        most: usize,
+    },
+    /// `RATION.POLICIES`.
+    Policies,
+    /// `RATION.STATS`.
+    Stats,
+}
+
+/// `CLIENT` and its subcommand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client<'a> {
+    /// Answered with `+OK`, and without effect.
+    Nothing,
+    /// `SETNAME name`.
+    SetName(&'a [u8]),
+    /// `GETNAME`.
+    GetName,
+    /// `ID`.
+    Id,
+    /// `INFO` or `LIST`: one line about this connection.
+    Info,
+}
+
+/// `COMMAND` and its subcommand. Names to filter by are the arguments from the third on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commands {
+    /// All commands, or `INFO` of those named.
+    Info,
+    /// `COUNT`.
+    Count,
+    /// `DOCS`.
+    Docs,
+}
+
+/// The numbers of `CL.THROTTLE`, known to be positive (a burst of 0 is allowed).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// Tokens above the first that may come at once.
+    pub max_burst: u64,
+    /// Tokens per period.
+    pub count: u64,
+    /// The period in seconds.
+    pub period_s: u64,
+}
+
+impl Rate {
+    /// The token bucket that redis-cell means by these numbers.
+    ///
+    /// # Errors
+    /// A number is out of range.
+    pub fn limit(&self) -> Result<Limit, LimitError> {
+        Limit::gcra(self.count, Micros::from_secs(self.period_s), self.max_burst.saturating_add(1))
+    }
+}
+
+/// What is wrong with a command. Displays as the text behind `-`.
+#[derive(Clone, Copy, Debug)]
+pub enum CommandError<'a> {
+    /// No command of that name.
+    Unknown(Args<'a>),
+    /// No subcommand of that name.
+    Subcommand(&'static str, &'a [u8]),
+    /// Too few or too many arguments.
+    Arity(&'a [u8]),
+    /// An option that the command does not have, or has twice.
+    Syntax,
+    /// Not an integer.
+    Integer(&'a [u8]),
+    /// An integer that is below zero, or above what is possible.
+    Negative(&'static str, i64),
+    /// `CL.THROTTLE` with too few or too many arguments.
+    ThrottleUsage,
+    /// `CL.THROTTLE` with a count or a period of zero.
+    ZeroRate,
+    /// A key above [`MAX_KEY`].
+    LongKey(usize),
+    /// `HELLO` with another protocol than 2 or 3.
+    Protocol,
+    /// `HELLO` with something else than a number.
+    ProtocolNumber,
+    /// `SELECT` of another database than 0.
+    Database,
+    /// A name that would break a listing.
+    ClientName,
+}
+
+impl fmt::Display for CommandError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(args) => unknown(f, args),
+            Self::Subcommand(command, name) => {
+                write!(f, "ERR unknown subcommand '{}'. Try {command} HELP.", clipped(name))
+            }
+            Self::Arity(name) => {
+                write!(f, "ERR wrong number of arguments for '{}' command", clipped(name).to_lowercase())
+            }
+            Self::Syntax => f.write_str("ERR syntax error"),
+            Self::Integer(seen) => write!(f, "ERR Couldn't parse as integer: {}", clipped(seen)),
+            Self::Negative(what, seen) => write!(f, "ERR {what} is {seen}: it must not be negative"),
+            Self::ThrottleUsage => {
+                f.write_str("ERR Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]")
+            }
+            Self::ZeroRate => f.write_str("ERR Zero rates are not supported"),
+            Self::LongKey(len) => write!(f, "ERR the key has {len} bytes: at most {MAX_KEY} are allowed"),
+            Self::Protocol => f.write_str("NOPROTO unsupported protocol version"),
+            Self::ProtocolNumber => f.write_str("ERR Protocol version is not an integer or out of range"),
+            Self::Database => f.write_str("ERR DB index is out of range"),
+            Self::ClientName => f.write_str("ERR Client names cannot contain spaces, newlines or special characters."),
+        }
+    }
+}
+
+/// As Redis words it: the name, then the start of the arguments.
+fn unknown(f: &mut fmt::Formatter<'_>, args: &Args<'_>) -> fmt::Result {
+    const MOST: usize = 128;
+    let name = args.get(0).unwrap_or_default();
+    write!(f, "ERR unknown command '{}', with args beginning with: ", clipped(name))?;
+    let mut written = 0;
+    for arg in args.iter().skip(1) {
+        if written >= MOST {
+            break;
+        }
+        let shown = &arg[..arg.len().min(MOST - written)];
+        write!(f, "'{}' ", String::from_utf8_lossy(shown))?;
+        written += shown.len() + 3;
+    }
+    Ok(())
+}
+
+fn clipped(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned()
+}
+
+impl<'a> Command<'a> {
+    /// Understands `args`, which are not empty. Names and options in any case.
+    ///
+    /// # Errors
+    /// What is wrong, ready to be shown.
+    pub fn parse(args: Args<'a>) -> Result<Self, CommandError<'a>> {
+        let name = args.get(0).unwrap_or_default();
+        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
+        // The two that matter come first; the rest is asked once per connection.
+        match name.len() {
+            11 if is("CL.THROTTLE") => throttle(args),
+            12 if is("RATION.CHECK") => check(args),
+            _ if name.len() > 7 && name[..7].eq_ignore_ascii_case(b"RATION.") => ration(args),
+            _ => handshake(args),
+        }
+    }
+}
+
+fn throttle<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    if !(5..=6).contains(&args.len()) {
+        return Err(CommandError::ThrottleUsage);
+    }
+    let key = key(args.get(1).unwrap_or_default())?;
+    let number = |index| args.get(index).map_or(Ok(1), integer);
+    let (max_burst, count, period, quantity) = (number(2)?, number(3)?, number(4)?, number(5)?);
+    let positive = |what, value: i64| u64::try_from(value).map_err(|_| CommandError::Negative(what, value));
+    let rate = Rate {
+        max_burst: positive("max_burst", max_burst)?,
+        count: positive("count", count)?,
+        period_s: positive("period", period)?,
+    };
+    if rate.count == 0 || rate.period_s == 0 {
+        return Err(CommandError::ZeroRate);
+    }
+    Ok(Command::Throttle { key, rate, quantity })
+}
+
+fn check<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    let (Some(policy), Some(subject)) = (args.get(1), args.get(2)) else { return Err(arity(args)) };
+    let (mut cost, mut peek) = (None, false);
+    let mut at = 3;
+    while let Some(option) = args.get(at) {
+        if option.eq_ignore_ascii_case(b"PEEK") && !peek {
+            peek = true;
+            at += 1;
+        } else if option.eq_ignore_ascii_case(b"COST") && cost.is_none() {
+            cost = Some(amount(args.get(at + 1).ok_or(CommandError::Syntax)?)?);
+            at += 2;
+        } else {
+            return Err(CommandError::Syntax);
+        }
+    }
+    Ok(Command::Check { policy, key: key(subject)?, cost: cost.unwrap_or(1), peek })
+}
+
+fn ration<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    let name = args.get(0).unwrap_or_default();
+    let is = |wanted: &str| name[7..].eq_ignore_ascii_case(wanted.as_bytes());
+    let (policy, subject) = (args.get(1).unwrap_or_default(), args.get(2).unwrap_or_default());
+    let exactly = |len| if args.len() == len { Ok(()) } else { Err(arity(args)) };
+    if is("REFUND") {
+        exactly(4)?;
+        let cost = amount(args.get(3).unwrap_or_default())?;
+        return Ok(Command::Refund { policy, key: key(subject)?, cost });
+    }
+    if is("RESET") {
+        exactly(3)?;
+        return Ok(Command::Reset { policy, key: key(subject)? });
+    }
+    if is("KEYS") {
+        let most = match (args.len(), args.get(1)) {
+            (1, _) => 100,
+            (3, Some(option)) if option.eq_ignore_ascii_case(b"COUNT") => amount(subject)?,
+            _ => return Err(CommandError::Syntax),
+        };
+        return Ok(Command::Admin(Admin::Keys { most: usize::try_from(most).unwrap_or(usize::MAX) }));
+    }
+    let admin = [("RELOAD", Admin::Reload), ("POLICIES", Admin::Policies), ("STATS", Admin::Stats)];
+    let Some((_, admin)) = admin.into_iter().find(|(wanted, _)| is(wanted)) else {
+        return Err(CommandError::Unknown(args));
+    };
+    exactly(1)?;
+    Ok(Command::Admin(admin))
+}
+
+fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    let name = args.get(0).unwrap_or_default();
+    let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
+    let alone = |command| if args.len() == 1 { Ok(command) } else { Err(arity(args)) };
+    let first = args.get(1);
+    if is("PING") {
+        return if args.len() <= 2 { Ok(Command::Ping(first)) } else { Err(arity(args)) };
+    }
+    if is("ECHO") {
+        return first.filter(|_| args.len() == 2).map(Command::Echo).ok_or(arity(args));
+    }
+    if is("HELLO") {
+        return hello(args);
+    }
+    if is("CLIENT") {
+        return client(args);
+    }
+    if is("COMMAND") {
+        return commands(args);
+    }
+    if is("CONFIG") {
+        return match first {
+            None => Err(arity(args)),
+            Some(get) if !get.eq_ignore_ascii_case(b"GET") => Err(CommandError::Subcommand("CONFIG", get)),
+            Some(_) if args.len() < 3 => Err(arity(args)),
+            Some(_) => Ok(Command::ConfigGet),
+        };
+    }
+    if is("SELECT") {
+        let database = first.filter(|_| args.len() == 2).ok_or(arity(args))?;
+        return if integer(database)? == 0 { Ok(Command::Nothing) } else { Err(CommandError::Database) };
+    }
+    if is("AUTH") {
+        return if (2..=3).contains(&args.len()) { Ok(Command::Nothing) } else { Err(arity(args)) };
+    }
+    if is("INFO") {
+        return Ok(Command::Info);
+    }
+    if is("QUIT") {
+        return Ok(Command::Quit);
+    }
+    let plain = [
+        ("MULTI", Command::Multi),
+        ("EXEC", Command::Exec),
+        ("DISCARD", Command::Discard),
+        ("RESET", Command::Reconnect),
+        ("READONLY", Command::Nothing),
+        ("READWRITE", Command::Nothing),
+    ];
+    match plain.into_iter().find(|(wanted, _)| is(wanted)) {
+        Some((_, command)) => alone(command),
+        None => Err(CommandError::Unknown(args)),
+    }
+}
+
+fn hello<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    let protocol = match args.get(1) {
+        None => None,
+        Some(number) => match integer(number) {
+            Err(_) => return Err(CommandError::ProtocolNumber),
+            Ok(2) => Some(2),
+            Ok(3) => Some(3),
+            Ok(_) => return Err(CommandError::Protocol),
+        },
+    };
+    let mut name = None;
+    let mut at = 2;
+    while let Some(option) = args.get(at) {
+        // Who may connect is decided by the socket's mode and the peer's uid: any password will do.
+        if option.eq_ignore_ascii_case(b"AUTH") && args.len() > at + 2 {
+            at += 3;
+        } else if option.eq_ignore_ascii_case(b"SETNAME") && args.len() > at + 1 {
+            name = Some(client_name(args.get(at + 1).unwrap_or_default())?);
+            at += 2;
+        } else {
+            return Err(CommandError::Syntax);
+        }
+    }
+    Ok(Command::Hello { protocol, name })
+}
+
+fn client<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    const SILENT: [&str; 7] = ["SETINFO", "NO-EVICT", "NO-TOUCH", "TRACKING", "CACHING", "REPLY", "UNPAUSE"];
+    let sub = args.get(1).ok_or(arity(args))?;
+    let is = |wanted: &str| sub.eq_ignore_ascii_case(wanted.as_bytes());
+    let command = if is("SETNAME") {
+        if args.len() != 3 {
+            return Err(arity(args));
+        }
+        Client::SetName(client_name(args.get(2).unwrap_or_default())?)
+    } else if is("GETNAME") {
+        Client::GetName
+    } else if is("ID") {
+        Client::Id
+    } else if is("INFO") || is("LIST") {
+        Client::Info
+    } else if is("REPLY") && !args.get(2).is_some_and(|mode| mode.eq_ignore_ascii_case(b"ON")) {
+        return Err(CommandError::Syntax);
+    } else if SILENT.into_iter().any(is) {
+        Client::Nothing
+    } else {
+        return Err(CommandError::Subcommand("CLIENT", sub));
+    };
+    Ok(Command::Client(command))
+}
+
+fn commands<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    let Some(sub) = args.get(1) else { return Ok(Command::Commands(Commands::Info)) };
+    let all = [("INFO", Commands::Info), ("COUNT", Commands::Count), ("DOCS", Commands::Docs)];
+    let found = all.into_iter().find(|(wanted, _)| sub.eq_ignore_ascii_case(wanted.as_bytes()));
+    found.map(|(_, command)| Command::Commands(command)).ok_or(CommandError::Subcommand("COMMAND", sub))
+}
+
+fn arity<'a>(args: Args<'a>) -> CommandError<'a> {
+    CommandError::Arity(args.get(0).unwrap_or_default())
+}
+
+fn client_name(name: &[u8]) -> Result<&[u8], CommandError<'_>> {
+    if name.iter().all(u8::is_ascii_graphic) && name.len() <= 256 { Ok(name) } else { Err(CommandError::ClientName) }
+}
+
+fn key(key: &[u8]) -> Result<&[u8], CommandError<'_>> {
+    if key.len() > MAX_KEY { Err(CommandError::LongKey(key.len())) } else { Ok(key) }
+}
+
+fn amount(text: &[u8]) -> Result<u64, CommandError<'_>> {
+    let value = integer(text)?;
+    u64::try_from(value).map_err(|_| CommandError::Negative("the amount", value))
+}
+
+fn integer(text: &[u8]) -> Result<i64, CommandError<'_>> {
+    let parsed = match text {
+        [digit @ b'0'..=b'9'] => Some(i64::from(digit - b'0')),
+        _ => std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()),
+    };
+    parsed.ok_or(CommandError::Integer(text))
+}

@@ -1,4 +1,10 @@
-//! Bytes to values and back.
+//! Bytes to values and back: RESP as clients and this daemon speak it, and the commands on top.
+//!
+//! Knows the core's words and nothing of sockets, files or other crates: the client room is built
+//! on it alone. Called by `serve` for requests and by `client` for replies.
 
 pub mod command;
+pub mod reply;
 pub mod resp;
+pub mod surface;
+pub mod value;

@@ -1,0 +1,203 @@
+//! The daemon as one value: started with plain options, reloaded, asked for its counts, stopped.
+//!
+//! Builds the shards, the way to the store, the alarm and the data threads, and ends them in the
+//! order that loses nothing. Does not know configuration files, signals or HTTP: its callers do.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::alarm;
+use super::hub::{Doors, Hub, Limits, Reload, Stats};
+use super::node::{Node, Outgoing};
+use super::refill::{self, AnyStore};
+use super::socket::{Socket, SocketError};
+use super::worker::Worker;
+use crate::core::policy::PolicySet;
+use crate::core::shard::{KeyInfo, Settings};
+
+/// How long returns may take after the last connection has ended.
+const RETURNING: Duration = Duration::from_secs(2);
+
+/// What a daemon is started with.
+#[derive(Clone)]
+pub struct StartOptions {
+    /// Where to listen.
+    pub socket: PathBuf,
+    /// The socket's mode, like `0o660`.
+    pub mode: u32,
+    /// The socket's group id; `None`: the process's own.
+    pub group: Option<u32>,
+    /// Bounds on connections.
+    pub limits: Limits,
+    /// Data threads, at least 1.
+    pub threads: usize,
+    /// Where tokens are counted.
+    pub store: AnyStore,
+    /// The policies in force: shared, so that a reload is one exchange.
+    pub policies: Arc<ArcSwap<PolicySet>>,
+    /// The shards' settings: `max_keys` is the whole node's; `lease_ahead` follows from the store.
+    pub settings: Settings,
+    /// What `RATION.RELOAD` does.
+    pub reload: Option<Reload>,
+}
+
+impl std::fmt::Debug for StartOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartOptions").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// Why a daemon does not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The socket.
+    Socket(SocketError),
+    /// A thread or a descriptor.
+    Io(std::io::Error),
+}
+
+impl std::fmt::Display for StartError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(error) => error.fmt(f),
+            Self::Io(error) => write!(f, "cannot start the data threads: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    hub: Arc<Hub>,
+    socket: Socket,
+    stop: watch::Sender<bool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Daemon {
+    /// Binds the socket and starts everything. The runtime it is called in becomes the control
+    /// runtime: the store, deadlines and the command line's questions run there.
+    ///
+    /// # Errors
+    /// The socket cannot be bound, or a thread cannot be started.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start(options: StartOptions) -> Result<Self, StartError> {
+        let control = Handle::current();
+        let socket = Socket::bind(&options.socket, options.mode, options.group).map_err(StartError::Socket)?;
+        let mut tasks = Vec::new();
+        let node = match options.store {
+            AnyStore::Memory => Arc::new(Node::new(options.settings, None)),
+            AnyStore::Remote(store) => {
+                let (sender, receiver) = mpsc::unbounded_channel();
+                let node = Arc::new(Node::new(options.settings, Some(sender)));
+                tasks.push(control.spawn(refill::run(node.clone(), receiver, store)));
+                node
+            }
+        };
+        tasks.push(control.spawn(alarm::run(node.clone())));
+        let workers = (0..options.threads.max(1)).map(|_| Arc::new(Worker::new())).collect();
+        let hub = Arc::new(Hub {
+            started: node.clock.now(),
+            node,
+            policies: options.policies,
+            doors: Doors::new(options.limits),
+            workers,
+            control,
+            reload: options.reload,
+            desk: tokio::sync::Mutex::new(()),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let mut daemon = Self { hub, socket, stop, threads: Vec::new(), tasks };
+        for index in 0..daemon.hub.workers.len() {
+            let thread = daemon.start_thread(index, stopped.clone()).map_err(StartError::Io)?;
+            daemon.threads.push(thread);
+        }
+        Ok(daemon)
+    }
+
+    fn start_thread(&self, index: usize, stop: watch::Receiver<bool>) -> std::io::Result<std::thread::JoinHandle<()>> {
+        let (hub, worker, listener) = (self.hub.clone(), self.hub.workers[index].clone(), self.socket.listener()?);
+        std::thread::Builder::new().name(format!("rationd-data-{index}")).spawn(move || {
+            if let Err(error) = worker.run(hub, listener, stop) {
+                tracing::error!(%error, "a data thread could not be set up");
+            }
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> &std::path::Path {
+        self.socket.path()
+    }
+
+    /// Puts other policies in force, at once and for all threads.
+    pub fn reload(&self, policies: PolicySet) {
+        self.hub.policies.store(Arc::new(policies));
+    }
+
+    /// The policies in force.
+    #[must_use]
+    pub fn policies(&self) -> Arc<PolicySet> {
+        self.hub.policies.load_full()
+    }
+
+    /// Everything that is counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.hub.stats()
+    }
+
+    /// What all parts of the daemon share: for an admin server that must outlive a borrow of this.
+    #[must_use]
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.hub
+    }
+
+    /// Up to `most` keys that this node knows.
+    #[must_use]
+    pub fn keys(&self, most: usize) -> Vec<KeyInfo> {
+        self.hub.keys(most)
+    }
+
+    /// Stops accepting, answers what has come, closes, and gives leases back: returns how many store
+    /// calls had no outcome in the end (0: everything is settled). Takes about 3 s at most.
+    pub async fn drain_and_stop(self) -> usize {
+        let Self { hub, socket, stop, threads, tasks } = self;
+        drop(socket);
+        stop.send_replace(true);
+        hub.doors.stop();
+        let joined = tokio::task::spawn_blocking(move || {
+            for thread in threads {
+                if thread.join().is_err() {
+                    tracing::error!("a data thread had panicked");
+                }
+            }
+        });
+        let _ = joined.await;
+        let node = &hub.node;
+        let mut out = Outgoing::default();
+        node.drain(node.clock.now(), &mut out);
+        node.flush(&mut out);
+        let settled = async {
+            while node.in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let _ = tokio::time::timeout(RETURNING, settled).await;
+        for task in tasks {
+            task.abort();
+        }
+        node.in_flight()
+    }
+}

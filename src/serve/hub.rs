@@ -1,0 +1,279 @@
+//! What all data threads share: the node, the policies in force, the doors, and who answers what the
+//! command line asks.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use arc_swap::ArcSwap;
+
+use super::listing;
+use super::mailbox::{Answer, Mailbox, Waiter};
+use super::node::Node;
+use super::worker::Worker;
+use crate::core::policy::{Plan, PolicySet};
+use crate::core::shard::KeyInfo;
+use crate::core::time::Instant;
+use crate::wire::command::Admin;
+use crate::wire::reply::{Protocol, Writer};
+
+/// Reads the configuration again: what to tell about it, or why the old one stays.
+pub type Reload = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
+
+/// Bounds of the socket.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Most connections.
+    pub connections: usize,
+    /// Most connections of one uid.
+    pub connections_per_uid: usize,
+    /// Uids that may connect; empty: whoever may open the socket.
+    pub allow_uids: Vec<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 10_000, connections_per_uid: 1_024, allow_uids: Vec::new() }
+    }
+}
+
+/// The shared things.
+pub struct Hub {
+    /// The shards.
+    pub node: Arc<Node>,
+    /// The policies in force.
+    pub policies: Arc<ArcSwap<PolicySet>>,
+    /// Who may come in, and how many are in.
+    pub doors: Doors,
+    /// When the daemon began.
+    pub started: Instant,
+    /// The data threads.
+    pub(super) workers: Vec<Arc<Worker>>,
+    pub(super) control: tokio::runtime::Handle,
+    pub(super) reload: Option<Reload>,
+    /// One question of the command line at a time.
+    pub(super) desk: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for Hub {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hub").field("doors", &self.doors).finish_non_exhaustive()
+    }
+}
+
+impl Hub {
+    /// Answers a question of the command line from the control runtime.
+    pub fn answer_admin(self: Arc<Self>, admin: Admin, waiter: Waiter) {
+        let control = self.control.clone();
+        control.spawn(async move {
+            let _turn = self.desk.lock().await;
+            let hub = self.clone();
+            let answered = tokio::task::spawn_blocking(move || hub.admin(admin)).await;
+            let mut reply = Vec::new();
+            let mut writer = Writer::new(&mut reply, Protocol::Two);
+            match answered {
+                Ok(Ok(text)) => writer.bulk(text.as_bytes()),
+                Ok(Err(problem)) => writer.error(&format!("ERR {problem}")),
+                Err(_) => writer.error("ERR the answer could not be made: see the daemon's log"),
+            }
+            waiter.answer(Answer::Reply(reply));
+        });
+    }
+
+    fn admin(&self, admin: Admin) -> Result<String, String> {
+        match admin {
+            Admin::Reload => match &self.reload {
+                Some(reload) => reload(),
+                None => Err("this daemon was started without a configuration to read again".into()),
+            },
+            Admin::Keys { most } => Ok(listing::keys(&self.keys(most.min(100_000)))),
+            Admin::Policies => Ok(listing::policies(&self.policies.load())),
+            Admin::Stats => Ok(listing::stats(&self.stats())),
+        }
+    }
+
+    /// Up to `most` keys that this node knows.
+    #[must_use]
+    pub fn keys(&self, most: usize) -> Vec<KeyInfo> {
+        let policies = self.policies.load();
+        self.node.keys(self.node.clock.now(), most, |policy, key| match policies.get(policy)?.plan(key) {
+            Plan::Limited(rule) => Some(rule.clone()),
+            _ => None,
+        })
+    }
+
+    /// Everything that is counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (shards, mut policies) = self.node.stats();
+        let (mut commands, mut errors) = (0, 0);
+        for worker in &self.workers {
+            let scratch = worker.lock();
+            commands += scratch.tally.commands;
+            errors += scratch.tally.errors;
+            for (name, stats) in &scratch.tally.policies {
+                policies.entry(name.clone()).or_default().add(stats);
+            }
+        }
+        Stats {
+            policies: policies.into_iter().collect(),
+            shards,
+            commands,
+            errors,
+            connections: self.doors.open() as u64,
+            accepted: self.doors.accepted.load(Ordering::Relaxed),
+            refused: self.doors.refused.load(Ordering::Relaxed),
+            calls_in_flight: self.node.in_flight() as u64,
+        }
+    }
+}
+
+/// What a daemon has counted since it began.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    /// Per policy.
+    pub policies: std::collections::BTreeMap<Arc<str>, crate::core::stats::PolicyStats>,
+    /// All shards together.
+    pub shards: crate::core::stats::ShardStats,
+    /// Commands understood or refused.
+    pub commands: u64,
+    /// Error replies.
+    pub errors: u64,
+    /// Connections open now.
+    pub connections: u64,
+    /// Connections ever let in.
+    pub accepted: u64,
+    /// Connections turned away: too many, or a uid that may not.
+    pub refused: u64,
+    /// Store calls in flight.
+    pub calls_in_flight: u64,
+}
+
+/// Why a connection is turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// As many are open as may be, in all or of this uid.
+    TooMany,
+    /// The uid is not on the list.
+    Uid,
+}
+
+impl Refusal {
+    /// The reply that says so.
+    #[must_use]
+    pub fn as_reply(self) -> &'static [u8] {
+        match self {
+            Self::TooMany => b"-ERR max number of clients reached\r\n",
+            Self::Uid => b"-NOPERM this uid may not connect: see listen.allow_uids\r\n",
+        }
+    }
+}
+
+/// Counts who is in, and decides who may come in.
+#[derive(Debug)]
+pub struct Doors {
+    limits: Limits,
+    inside: Mutex<Inside>,
+    next_id: AtomicU64,
+    accepted: AtomicU64,
+    pub(super) refused: AtomicU64,
+    stopping: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    mailboxes: HashMap<u64, Weak<Mailbox>>,
+    per_uid: HashMap<u32, usize>,
+}
+
+/// A connection's place inside; given back when dropped.
+#[derive(Debug)]
+pub struct Pass {
+    hub: Arc<Hub>,
+    /// The connection's number.
+    pub id: u64,
+    /// Whose it is.
+    pub uid: u32,
+    /// Its mailbox.
+    pub mailbox: Arc<Mailbox>,
+}
+
+impl Doors {
+    /// Nobody is in.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            inside: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            accepted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets a peer in, or says why not.
+    ///
+    /// # Errors
+    /// There are too many, or this one may not.
+    pub fn admit(hub: &Arc<Hub>, uid: u32) -> Result<Pass, Refusal> {
+        let doors = &hub.doors;
+        let mut inside = doors.lock();
+        let of_uid = inside.per_uid.get(&uid).copied().unwrap_or(0);
+        let refusal = if !doors.limits.allow_uids.is_empty() && !doors.limits.allow_uids.contains(&uid) {
+            Some(Refusal::Uid)
+        } else if inside.mailboxes.len() >= doors.limits.connections || of_uid >= doors.limits.connections_per_uid {
+            Some(Refusal::TooMany)
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            doors.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(refusal);
+        }
+        doors.accepted.fetch_add(1, Ordering::Relaxed);
+        let id = doors.next_id.fetch_add(1, Ordering::Relaxed);
+        let mailbox = Arc::new(Mailbox::default());
+        inside.mailboxes.insert(id, Arc::downgrade(&mailbox));
+        *inside.per_uid.entry(uid).or_default() += 1;
+        Ok(Pass { hub: hub.clone(), id, uid, mailbox })
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.lock().mailboxes.len()
+    }
+
+    /// Whether connections are to close once what has come is answered.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Tells all connections to close once what has come is answered.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        let all: Vec<_> = self.lock().mailboxes.values().filter_map(Weak::upgrade).collect();
+        for mailbox in all {
+            mailbox.nudge();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut inside = self.hub.doors.lock();
+        inside.mailboxes.remove(&self.id);
+        if let Some(count) = inside.per_uid.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                inside.per_uid.remove(&self.uid);
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! JSON for the command line: keys, policies and counts.
+
+use serde_json::{Map, Value, json};
+
+use super::hub::Stats;
+use crate::core::policy::{OnStoreLoss, Plan, PolicySet};
+use crate::core::shard::KeyInfo;
+
+/// `RATION.KEYS`: an array of objects. A key that is not UTF-8 is shown with `\x` escapes.
+#[must_use]
+pub fn keys(keys: &[KeyInfo]) -> String {
+    let list: Vec<Value> = keys
+        .iter()
+        .map(|info| {
+            let key = info.key.as_deref().map(|key| match std::str::from_utf8(key) {
+                Ok(text) => text.to_owned(),
+                Err(_) => key.escape_ascii().to_string(),
+            });
+            let limits: Vec<String> = info.rule.limits.iter().map(ToString::to_string).collect();
+            json!({
+                "policy": &*info.rule.policy,
+                "key": key,
+                "digest": info.digest.to_string(),
+                "limits": limits,
+                "held": info.held,
+                "limit": info.decision.limit,
+                "remaining": info.decision.remaining,
+                "reset_after_ms": info.decision.reset_after.as_millis_ceil(),
+                "reset_at_ms": info.decision.reset_at.as_millis_ceil(),
+            })
+        })
+        .collect();
+    Value::Array(list).to_string()
+}
+
+/// `RATION.POLICIES`: an array of objects.
+#[must_use]
+pub fn policies(policies: &PolicySet) -> String {
+    let list: Vec<Value> = policies
+        .iter()
+        .map(|policy| {
+            let mut object = plan(&policy.plan);
+            object.insert("name".into(), json!(&*policy.name));
+            object.insert("enforce".into(), json!(policy.enforce));
+            let overrides: Map<String, Value> = policy
+                .overrides
+                .iter()
+                .map(|(key, part)| (String::from_utf8_lossy(key).into_owned(), Value::Object(plan(part))))
+                .collect();
+            object.insert("overrides".into(), Value::Object(overrides));
+            Value::Object(object)
+        })
+        .collect();
+    Value::Array(list).to_string()
+}
+
+fn plan(plan: &Plan) -> Map<String, Value> {
+    let mut object = Map::new();
+    match plan {
+        Plan::Limited(rule) => {
+            let limits: Vec<String> = rule.limits.iter().map(ToString::to_string).collect();
+            object.insert("limits".into(), json!(limits));
+            let on_store_loss = match rule.on_store_loss {
+                OnStoreLoss::Share => "share",
+                OnStoreLoss::Allow => "allow",
+                OnStoreLoss::Deny => "deny",
+            };
+            object.insert("on_store_loss".into(), json!(on_store_loss));
+        }
+        Plan::Unlimited => drop(object.insert("unlimited".into(), json!(true))),
+        Plan::Blocked => drop(object.insert("blocked".into(), json!(true))),
+    }
+    object
+}
+
+/// `RATION.STATS`: one object.
+#[must_use]
+pub fn stats(stats: &Stats) -> String {
+    let policies: Map<String, Value> = stats
+        .policies
+        .iter()
+        .map(|(name, counts)| {
+            let checks: Vec<Value> = counts
+                .checks()
+                .map(|(verdict, reason, source, count)| {
+                    json!({"verdict": verdict.as_str(), "reason": reason.as_str(), "source": source.as_str(), "count": count})
+                })
+                .collect();
+            let object = json!({
+                "checks": checks,
+                "granted": counts.granted,
+                "spent": counts.spent,
+                "returned": counts.returned,
+                "expired": counts.expired,
+                "parked": counts.parked,
+                "batch": counts.batch,
+            });
+            (name.to_string(), object)
+        })
+        .collect();
+    json!({
+        "policies": policies,
+        "keys": stats.shards.keys,
+        "evicted": stats.shards.evicted,
+        "waiting": stats.shards.waiting,
+        "degraded": stats.shards.degraded,
+        "lost_epochs": stats.shards.lost_epochs,
+        "damaged": stats.shards.damaged,
+        "commands": stats.commands,
+        "errors": stats.errors,
+        "connections": stats.connections,
+        "accepted": stats.accepted,
+        "refused": stats.refused,
+        "calls_in_flight": stats.calls_in_flight,
+    })
+    .to_string()
+}

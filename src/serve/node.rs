@@ -1,0 +1,338 @@
+//! The node: shards behind locks, and the ways in and out of them.
+//!
+//! Finds a key's shard, locks it and asks it. With the embedded store a shard is that store itself
+//! and answers at once. With any other it is the core's state machine: its effects are drained while
+//! it is locked, and when the lock is gone calls leave through a channel and replies go to the
+//! mailboxes of those who wait. Knows no protocol. Called by sessions (checks), by the refill room
+//! (outcomes) and by the alarm (deadlines).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::mailbox::{Answer, Mailbox, Waiter};
+use crate::clock::{self, Clock};
+use crate::core::call::{Call, Grant, StoreError};
+use crate::core::decision::Decision;
+use crate::core::key::Digest;
+use crate::core::policy::Rule;
+use crate::core::shard::{Effect, KeyInfo, Outcome, Request, Settings, Shard, Ticket};
+use crate::core::stats::{PolicyStats, ShardStats};
+use crate::core::time::{Instant, Micros, Timestamp};
+use crate::store::embedded::Embedded;
+
+/// Shards of a node. Two threads meet at one lock in one of so many checks.
+const SHARDS: usize = 64;
+
+/// What is asked of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Decide and charge, or peek.
+    Check,
+    /// Take a cost back.
+    Refund,
+    /// Forget the key.
+    Reset,
+}
+
+/// What left the shards and has yet to be carried on, once no lock is held. Reused.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    calls: Vec<Call>,
+    replies: Vec<(Waiter, Decision)>,
+    alarm: bool,
+}
+
+/// Shards, their stores and who waits for them.
+#[derive(Debug)]
+pub struct Node {
+    /// The monotonic clock that everything of this node uses.
+    pub clock: Clock,
+    cells: Box<[Cell]>,
+    /// What to add to the monotonic clock to get the embedded store's.
+    offset: AtomicU64,
+    calls: Option<UnboundedSender<Call>>,
+    /// Calls that left and whose outcome has not come back.
+    in_flight: AtomicUsize,
+    /// When the alarm is set to ring.
+    pub(super) alarm: AtomicU64,
+    /// Rung when a deadline before `alarm` appears.
+    pub(super) bell: Notify,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Cell {
+    /// The shard's next deadline, readable without its lock.
+    due: AtomicU64,
+    engine: Mutex<Engine>,
+}
+
+/// What decides for a part of the keys.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are few, and the hot path has one pointer less to follow")]
+enum Engine {
+    /// The store itself.
+    Embedded(Embedded),
+    /// The core, with leases from a store elsewhere.
+    Leasing(Leasing),
+}
+
+#[derive(Debug)]
+struct Leasing {
+    shard: Shard,
+    parked: HashMap<Ticket, Waiter>,
+}
+
+impl Node {
+    /// A node of empty shards. Calls leave through `calls`; without it each shard has an embedded
+    /// store of its own.
+    #[must_use]
+    pub fn new(settings: Settings, calls: Option<UnboundedSender<Call>>) -> Self {
+        let clock = Clock::start();
+        let (now, wall) = (clock.now(), clock::wall());
+        let max_keys = settings.max_keys.div_ceil(SHARDS).max(1);
+        let settings = Settings { max_keys, lease_ahead: true, ..settings };
+        // Ids grow across restarts: they begin with the wall clock's microseconds.
+        let first_id = wall.0;
+        let cells = (0..SHARDS as u64).map(|index| {
+            let engine = match calls {
+                None => Engine::Embedded(Embedded::new(max_keys, secret())),
+                Some(_) => {
+                    let shard = Shard::new(settings, clock::random(), first_id + index, SHARDS as u64, (now, wall));
+                    Engine::Leasing(Leasing { shard, parked: HashMap::new() })
+                }
+            };
+            Cell { due: AtomicU64::new(u64::MAX), engine: Mutex::new(engine) }
+        });
+        Self {
+            clock,
+            cells: cells.collect(),
+            offset: AtomicU64::new(wall.0.wrapping_sub(now.0)),
+            calls,
+            in_flight: AtomicUsize::new(0),
+            alarm: AtomicU64::new(u64::MAX),
+            bell: Notify::new(),
+        }
+    }
+
+    /// Puts a question to the key's shard: the answer, or `None` when it will come to `mailbox`
+    /// under the number `seq`. The caller must [`Self::flush`] afterwards.
+    pub fn ask(
+        &self,
+        now: Instant,
+        ask: Ask,
+        request: Request<'_>,
+        (mailbox, seq): (&Arc<Mailbox>, u64),
+        out: &mut Outgoing,
+    ) -> Option<Decision> {
+        let cell = self.cell(request.digest);
+        let mut engine = cell.lock();
+        let leasing = match &mut *engine {
+            Engine::Embedded(embedded) => {
+                let at = self.store_time(now);
+                return Some(match ask {
+                    Ask::Check => embedded.check(at, request),
+                    Ask::Refund => embedded.refund(at, request),
+                    Ask::Reset => embedded.reset(at, request),
+                });
+            }
+            Engine::Leasing(leasing) => leasing,
+        };
+        let outcome = match ask {
+            Ask::Check => leasing.shard.check(now, request),
+            Ask::Refund => leasing.shard.refund(now, request),
+            Ask::Reset => leasing.shard.reset(now, request),
+        };
+        let decision = match outcome {
+            Outcome::Decided(decision) => Some(decision),
+            Outcome::Parked(ticket) => {
+                leasing.parked.insert(ticket, Waiter { mailbox: mailbox.clone(), seq });
+                None
+            }
+        };
+        self.drain_effects(cell, leasing, out);
+        decision
+    }
+
+    /// Takes the outcome of a call.
+    pub fn handle_outcome(&self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>, out: &mut Outgoing) {
+        let cell = self.cell(call.digest);
+        if let Engine::Leasing(leasing) = &mut *cell.lock() {
+            leasing.shard.handle_outcome(now, call, outcome);
+            self.drain_effects(cell, leasing, out);
+        }
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Does what is due in all shards.
+    pub fn handle_timeouts(&self, now: Instant, out: &mut Outgoing) {
+        for cell in &self.cells {
+            if cell.due.load(Ordering::SeqCst) <= now.0
+                && let Engine::Leasing(leasing) = &mut *cell.lock()
+            {
+                leasing.shard.handle_timeout(now);
+                self.drain_effects(cell, leasing, out);
+            }
+        }
+    }
+
+    /// Hands everything back that is held.
+    pub fn drain(&self, now: Instant, out: &mut Outgoing) {
+        for cell in &self.cells {
+            if let Engine::Leasing(leasing) = &mut *cell.lock() {
+                leasing.shard.handle_drain(now);
+                self.drain_effects(cell, leasing, out);
+            }
+        }
+    }
+
+    /// Carries on what left the shards. No lock may be held.
+    pub fn flush(&self, out: &mut Outgoing) {
+        for call in out.calls.drain(..) {
+            self.in_flight.fetch_add(1, Ordering::AcqRel);
+            let sent = self.calls.as_ref().is_some_and(|calls| calls.send(call).is_ok());
+            if !sent {
+                // The refill room has closed: the process is ending.
+                self.in_flight.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        for (waiter, decision) in out.replies.drain(..) {
+            waiter.answer(Answer::Decision(decision));
+        }
+        if std::mem::take(&mut out.alarm) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// The earliest deadline of all shards; `u64::MAX` for none.
+    pub(super) fn earliest(&self) -> u64 {
+        self.cells.iter().map(|cell| cell.due.load(Ordering::SeqCst)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Calls that left and whose outcome has not come back.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Acquire)
+    }
+
+    /// The embedded store's clock: this node's monotonic clock, set once by the wall clock and then
+    /// drawn to it by at most `step` a call. A jump of the wall clock is followed slowly, so that it
+    /// opens no window early.
+    pub(super) fn draw_to_wall(&self, step: Micros) {
+        let wanted = clock::wall().0.wrapping_sub(self.clock.now().0) as i64;
+        let offset = self.offset.load(Ordering::Relaxed) as i64;
+        let step = i64::try_from(step.0).unwrap_or(i64::MAX);
+        let drawn = offset.wrapping_add(wanted.wrapping_sub(offset).clamp(-step, step));
+        self.offset.store(drawn as u64, Ordering::Relaxed);
+    }
+
+    /// Whether the store is embedded.
+    #[must_use]
+    pub fn is_embedded(&self) -> bool {
+        self.calls.is_none()
+    }
+
+    /// Counts of all shards together.
+    #[must_use]
+    pub fn stats(&self) -> (ShardStats, HashMap<Arc<str>, PolicyStats>) {
+        let mut total = ShardStats::default();
+        let mut policies: HashMap<Arc<str>, PolicyStats> = HashMap::new();
+        for cell in &self.cells {
+            let engine = cell.lock();
+            let stats = match &*engine {
+                Engine::Embedded(embedded) => {
+                    add(&mut policies, embedded.policy_stats());
+                    embedded.stats()
+                }
+                Engine::Leasing(leasing) => {
+                    add(&mut policies, leasing.shard.policy_stats());
+                    leasing.shard.stats()
+                }
+            };
+            total.keys += stats.keys;
+            total.evicted += stats.evicted;
+            total.waiting += stats.waiting;
+            total.degraded += stats.degraded;
+            total.lost_epochs += stats.lost_epochs;
+            total.damaged += stats.damaged;
+        }
+        (total, policies)
+    }
+
+    /// Up to `most` keys that this node knows. `rule_of` gives the rule that a policy applies to a
+    /// key now.
+    #[must_use]
+    pub fn keys(&self, now: Instant, most: usize, rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>) -> Vec<KeyInfo> {
+        let mut keys = Vec::new();
+        for cell in &self.cells {
+            let left = most - keys.len();
+            if left == 0 {
+                break;
+            }
+            let mut part = match &mut *cell.lock() {
+                Engine::Embedded(embedded) => embedded.keys(self.store_time(now), left, &rule_of),
+                Engine::Leasing(leasing) => leasing.shard.keys(now, left),
+            };
+            part.truncate(left);
+            keys.append(&mut part);
+        }
+        keys
+    }
+
+    fn cell(&self, digest: Digest) -> &Cell {
+        &self.cells[(digest.0 >> 64) as usize % SHARDS]
+    }
+
+    /// The embedded store's clock at `now`.
+    fn store_time(&self, now: Instant) -> Timestamp {
+        Timestamp(now.0.wrapping_add(self.offset.load(Ordering::Relaxed)))
+    }
+
+    /// Empties the shard's queue of effects and notes its deadline.
+    fn drain_effects(&self, cell: &Cell, leasing: &mut Leasing, out: &mut Outgoing) {
+        while let Some(effect) = leasing.shard.poll_effect() {
+            match effect {
+                Effect::Call(call) => out.calls.push(call),
+                Effect::Reply { ticket, decision } => {
+                    if let Some(waiter) = leasing.parked.remove(&ticket) {
+                        out.replies.push((waiter, decision));
+                    }
+                }
+            }
+        }
+        self.note_deadline(cell, leasing, out);
+    }
+
+    fn note_deadline(&self, cell: &Cell, leasing: &Leasing, out: &mut Outgoing) {
+        let due = leasing.shard.poll_timeout().map_or(u64::MAX, |at| at.0);
+        if cell.due.load(Ordering::Relaxed) != due {
+            // Stored before the alarm is read; the alarm is stored before deadlines are read again.
+            cell.due.store(due, Ordering::SeqCst);
+            out.alarm |= due < self.alarm.load(Ordering::SeqCst);
+        }
+    }
+}
+
+impl Cell {
+    fn lock(&self) -> MutexGuard<'_, Engine> {
+        // A panic while it was held is a bug, but no reason to refuse everybody else.
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn secret() -> u128 {
+    u128::from(clock::random()) << 64 | u128::from(clock::random())
+}
+
+fn add<'a>(total: &mut HashMap<Arc<str>, PolicyStats>, part: impl Iterator<Item = (&'a Arc<str>, &'a PolicyStats)>) {
+    for (name, stats) in part {
+        match total.get_mut(name) {
+            Some(known) => known.add(stats),
+            None => drop(total.insert(name.clone(), stats.clone())),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What a connection has yet to be told, in order.
+//!
+//! While every answer is there at once, replies go straight into the thread's output buffer. After a
+//! check that must wait for the store, what follows is written behind a gap, and moves up when the
+//! gap is filled. Knows replies, not sockets.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::mailbox::Answer;
+use crate::core::decision::{Decision, Reason};
+use crate::core::key::Digest;
+use crate::core::policy::{Policy, Rule};
+use crate::wire::reply::{Protocol, Writer};
+
+/// How a decision is told.
+#[derive(Clone, Debug)]
+pub enum Shape {
+    /// As `CL.THROTTLE` does.
+    Throttle,
+    /// As `RATION.CHECK` does.
+    Decision {
+        /// The policy: it may only watch.
+        policy: Arc<Policy>,
+        /// Its limits for this key.
+        rule: Arc<Rule>,
+        /// The key's digest.
+        digest: Digest,
+    },
+    /// `+OK`, or that the store did not take it.
+    Done,
+    /// The answer brings its own reply.
+    Whole,
+}
+
+impl Shape {
+    /// Writes `answer` in this shape.
+    pub fn write(&self, out: &mut Vec<u8>, answer: &Answer) {
+        let mut writer = Writer::new(out, Protocol::Two);
+        match (self, answer) {
+            (_, Answer::Reply(reply)) => writer.raw(reply),
+            (Self::Throttle, Answer::Decision(decision)) => writer.throttle(decision),
+            (Self::Decision { policy, rule, digest }, Answer::Decision(decision)) => {
+                writer.decision(&policy.enforced(*digest, *decision), Some(rule));
+            }
+            (Self::Done | Self::Whole, Answer::Decision(decision)) => write_done(&mut writer, decision),
+        }
+    }
+}
+
+/// Writes how a refund or a reset ended.
+pub fn write_done(writer: &mut Writer<'_>, decision: &Decision) {
+    match decision.reason {
+        Reason::Store => writer.error("ERR the store is away and did not take it: try again later"),
+        Reason::Overload => writer.error("ERR this node holds as many keys as it may: try again later"),
+        _ => writer.simple("OK"),
+    }
+}
+
+#[derive(Debug)]
+struct Gap {
+    /// Where it lies: before this byte of `behind`.
+    at: usize,
+    shape: Shape,
+    answer: Option<Answer>,
+}
+
+/// Replies that wait, and the gaps between them.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    gaps: VecDeque<Gap>,
+    /// The number of the first gap; the others follow without a break.
+    first: u64,
+    behind: Vec<u8>,
+    /// How much of `behind` has moved up.
+    moved: usize,
+}
+
+impl Outbox {
+    /// Where the next reply is to be written.
+    pub fn sink<'a>(&'a mut self, direct: &'a mut Vec<u8>) -> &'a mut Vec<u8> {
+        if self.gaps.is_empty() { direct } else { &mut self.behind }
+    }
+
+    /// The number that [`Self::park`] will give next.
+    #[must_use]
+    pub fn next_seq(&self) -> u64 {
+        self.first + self.gaps.len() as u64
+    }
+
+    /// Leaves a gap for an answer that comes later.
+    pub fn park(&mut self, shape: Shape) {
+        self.gaps.push_back(Gap { at: self.behind.len(), shape, answer: None });
+    }
+
+    /// Takes an answer in.
+    pub fn fill(&mut self, seq: u64, answer: Answer) {
+        let index = seq.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
+        if let Some(gap) = index.and_then(|index| self.gaps.get_mut(index)) {
+            gap.answer = Some(answer);
+        }
+    }
+
+    /// Moves up what no gap stands before any more.
+    pub fn release(&mut self, direct: &mut Vec<u8>) {
+        while let Some(answer) = self.gaps.front_mut().and_then(|gap| gap.answer.take()) {
+            let gap = self.gaps.pop_front().expect("it was seen just now");
+            self.first += 1;
+            direct.extend_from_slice(&self.behind[self.moved..gap.at]);
+            self.moved = gap.at;
+            gap.shape.write(direct, &answer);
+        }
+        if self.gaps.is_empty() {
+            direct.extend_from_slice(&self.behind[self.moved..]);
+            self.behind.clear();
+            self.moved = 0;
+            if self.behind.capacity() > 16 << 10 {
+                self.behind = Vec::new();
+            }
+        } else if self.moved > 64 << 10 {
+            self.behind.drain(..self.moved);
+            self.gaps.iter_mut().for_each(|gap| gap.at -= self.moved);
+            self.moved = 0;
+        }
+    }
+
+    /// Answers that have not come.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.gaps.len()
+    }
+
+    /// Bytes that stand behind a gap.
+    #[must_use]
+    pub fn held_back(&self) -> usize {
+        self.behind.len() - self.moved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(text: &str) -> Answer {
+        Answer::Reply(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn replies_keep_their_order_however_answers_come() {
+        let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
+        outbox.sink(&mut direct).extend(b"a");
+        let first = outbox.next_seq();
+        outbox.park(Shape::Whole);
+        outbox.sink(&mut direct).extend(b"c");
+        let second = outbox.next_seq();
+        outbox.park(Shape::Whole);
+        outbox.sink(&mut direct).extend(b"e");
+        outbox.fill(second, reply("d"));
+        outbox.release(&mut direct);
+        assert_eq!(direct, b"a");
+        outbox.fill(first, reply("b"));
+        outbox.release(&mut direct);
+        assert_eq!(direct, b"abcde");
+        outbox.sink(&mut direct).extend(b"f");
+        assert_eq!(direct, b"abcdef");
+        assert_eq!((outbox.waiting(), outbox.held_back()), (0, 0));
+    }
+
+    #[test]
+    fn an_answer_to_nobody_is_dropped() {
+        let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
+        outbox.fill(7, reply("x"));
+        outbox.release(&mut direct);
+        assert!(direct.is_empty());
+    }
+}

@@ -1,0 +1,90 @@
+//! The rules behind `CL.THROTTLE`: numbers of a request become one shared [`Rule`], once.
+//!
+//! One per data thread. Bounded: numbers come from clients. Called by the sessions of its thread.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::core::limit::LimitError;
+use crate::core::policy::Rule;
+use crate::wire::command::Rate;
+
+/// The policy name of all ad hoc limits: part of their keys' digests and a label of the metrics.
+pub const THROTTLE: &str = "cl.throttle";
+
+/// Most rules kept. Beyond it the cache starts anew; a rule still in use lives on by itself.
+const MOST: usize = 1_024;
+
+/// Rules by their numbers.
+#[derive(Debug)]
+pub struct Rules {
+    last: Option<(Rate, Arc<Rule>)>,
+    known: HashMap<Rate, Arc<Rule>>,
+}
+
+impl Rules {
+    /// No rule yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { last: None, known: HashMap::new() }
+    }
+
+    /// The rule of these numbers.
+    ///
+    /// # Errors
+    /// A number is out of range.
+    pub fn get(&mut self, rate: Rate) -> Result<&Arc<Rule>, LimitError> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != rate) {
+            let rule = match self.known.get(&rate) {
+                Some(rule) => rule.clone(),
+                None => self.insert(rate)?,
+            };
+            self.last = Some((rate, rule));
+        }
+        let (_, rule) = self.last.as_ref().expect("it was set just now if it was not there");
+        Ok(rule)
+    }
+
+    fn insert(&mut self, rate: Rate) -> Result<Arc<Rule>, LimitError> {
+        let rule = Arc::new(Rule::of(THROTTLE, &[rate.limit()?]));
+        if self.known.len() >= MOST {
+            self.known.clear();
+        }
+        self.known.insert(rate, rule.clone());
+        Ok(rule)
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(count: u64) -> Rate {
+        Rate { max_burst: 15, count, period_s: 60 }
+    }
+
+    #[test]
+    fn equal_numbers_share_one_rule() {
+        let mut rules = Rules::new();
+        let first = rules.get(rate(30)).unwrap().clone();
+        assert_eq!(first.limits[0].capacity(), 16);
+        rules.get(rate(31)).unwrap();
+        assert!(Arc::ptr_eq(&first, rules.get(rate(30)).unwrap()));
+    }
+
+    #[test]
+    fn stays_bounded_whatever_clients_send() {
+        let mut rules = Rules::new();
+        for count in 1..5_000 {
+            rules.get(rate(count)).unwrap();
+        }
+        assert!(rules.known.len() <= MOST);
+        assert!(rules.get(rate(u64::MAX)).is_err());
+    }
+}

@@ -1,0 +1,320 @@
+//! What one connection's commands do: from typed commands to questions, and from answers to replies.
+//!
+//! Holds the state that the protocol gives a connection (its version, its name, an open
+//! transaction). Never waits: what cannot be answered at once becomes a gap in the outbox. Knows
+//! shards and policies, not sockets. Called by connections, one read batch at a time.
+
+use std::sync::Arc;
+
+use super::greeting;
+use super::hub::Hub;
+use super::mailbox::{Mailbox, Waiter};
+use super::node::{Ask, Outgoing};
+use super::outbox::{Outbox, Shape, write_done};
+use super::rules::{Rules, THROTTLE};
+use super::tally::Tally;
+use super::transaction::Transaction;
+use crate::core::key::Digest;
+use crate::core::policy::{Plan, Policy, PolicySet, Rule};
+use crate::core::shard::Request;
+use crate::core::time::Instant;
+use crate::wire::command::{Admin, Client, Command, CommandError, Commands, Rate};
+use crate::wire::reply::{Protocol, Writer};
+use crate::wire::resp::Args;
+use crate::wire::surface;
+
+/// The protocol's state of one connection.
+#[derive(Debug)]
+pub struct Session {
+    id: u64,
+    uid: u32,
+    protocol: Protocol,
+    name: Vec<u8>,
+    transaction: Option<Transaction>,
+    outbox: Outbox,
+    mailbox: Arc<Mailbox>,
+    closing: bool,
+}
+
+/// What a read batch works with: one clock reading, and the thread's own things.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    /// The time of the whole batch.
+    pub now: Instant,
+    /// The daemon's shared things.
+    pub hub: &'a Arc<Hub>,
+    /// The policies in force.
+    pub policies: &'a PolicySet,
+    /// This thread's ad hoc rules.
+    pub rules: &'a mut Rules,
+    /// What leaves the shards.
+    pub outgoing: &'a mut Outgoing,
+    /// This thread's counts.
+    pub tally: &'a mut Tally,
+    /// Where replies go that nothing stands before.
+    pub direct: &'a mut Vec<u8>,
+}
+
+/// A question to a key's shard, and how its answer is told.
+struct Question<'a> {
+    ask: Ask,
+    rule: &'a Arc<Rule>,
+    digest: Digest,
+    key: &'a [u8],
+    cost: u64,
+    peek: bool,
+}
+
+impl Session {
+    /// The session of a connection that opens now.
+    #[must_use]
+    pub fn new(id: u64, uid: u32, mailbox: Arc<Mailbox>) -> Self {
+        Self {
+            id,
+            uid,
+            protocol: Protocol::Two,
+            name: Vec::new(),
+            transaction: None,
+            outbox: Outbox::default(),
+            mailbox,
+            closing: false,
+        }
+    }
+
+    /// The connection is to be closed once everything is told.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// What has yet to be told.
+    pub fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
+    }
+
+    /// Tells of a broken protocol, after which nothing can be understood.
+    pub fn break_off(&mut self, batch: &mut Batch<'_>, problem: &dyn std::fmt::Display) {
+        batch.tally.errors += 1;
+        self.closing = true;
+        self.writer(batch).error(&format!("ERR {problem}"));
+    }
+
+    /// Runs one command. An empty one has no answer.
+    pub fn run(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
+        if args.is_empty() {
+            return;
+        }
+        batch.tally.commands += 1;
+        let parsed = Command::parse(args);
+        match parsed {
+            Ok(command) if self.transaction.is_some() => self.in_transaction(batch, command, args),
+            Ok(command) => self.execute(batch, command, args),
+            Err(problem) => {
+                if let Some(transaction) = &mut self.transaction {
+                    transaction.spoil();
+                }
+                self.refuse(batch, &problem);
+            }
+        }
+    }
+
+    fn in_transaction(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
+        match command {
+            Command::Exec => {
+                let Some(transaction) = self.transaction.take() else { return };
+                if transaction.is_spoilt() {
+                    self.writer(batch).error("EXECABORT Transaction discarded because of previous errors.");
+                    return;
+                }
+                self.writer(batch).array(transaction.len());
+                transaction.each(|args| match Command::parse(args) {
+                    Ok(command) => self.execute(batch, command, args),
+                    Err(problem) => self.refuse(batch, &problem),
+                });
+            }
+            Command::Discard => {
+                self.transaction = None;
+                self.writer(batch).simple("OK");
+            }
+            Command::Multi => self.error(batch, "ERR MULTI calls can not be nested"),
+            Command::Quit | Command::Reconnect => self.execute(batch, command, args),
+            _ => {
+                let queued = self.transaction.as_mut().is_some_and(|transaction| transaction.queue(args));
+                if queued {
+                    self.writer(batch).simple("QUEUED");
+                } else {
+                    self.error(batch, "ERR the transaction is too long: it is discarded at EXEC");
+                }
+            }
+        }
+    }
+
+    fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
+        match command {
+            Command::Throttle { key, rate, quantity } => self.throttle(batch, key, rate, quantity),
+            Command::Check { policy, key, cost, peek } => self.check(batch, policy, key, cost, peek),
+            Command::Refund { policy, key, cost } => self.settle(batch, Ask::Refund, policy, key, cost),
+            Command::Reset { policy, key } => self.settle(batch, Ask::Reset, policy, key, 0),
+            Command::Admin(admin) => self.admin(batch, admin),
+            Command::Multi => {
+                self.transaction = Some(Transaction::default());
+                self.writer(batch).simple("OK");
+            }
+            Command::Exec => self.error(batch, "ERR EXEC without MULTI"),
+            Command::Discard => self.error(batch, "ERR DISCARD without MULTI"),
+            Command::Quit => {
+                self.closing = true;
+                self.writer(batch).simple("OK");
+            }
+            Command::Reconnect => {
+                self.protocol = Protocol::Two;
+                self.name.clear();
+                self.transaction = None;
+                self.writer(batch).simple("RESET");
+            }
+            Command::Hello { protocol, name } => self.hello(batch, protocol, name),
+            Command::Ping(None) => self.writer(batch).simple("PONG"),
+            Command::Ping(Some(text)) | Command::Echo(text) => self.writer(batch).bulk(text),
+            Command::Client(client) => self.client(batch, client),
+            Command::Nothing => self.writer(batch).simple("OK"),
+            Command::Info => {
+                let text = greeting::info(batch.hub, batch.now);
+                self.writer(batch).bulk(text.as_bytes());
+            }
+            Command::Commands(Commands::Count) => self.writer(batch).count(surface::COMMANDS.len() as u64),
+            Command::Commands(Commands::Info) => surface::write_info(&mut self.writer(batch), args.iter().skip(2)),
+            Command::Commands(Commands::Docs) => surface::write_docs(&mut self.writer(batch), args.iter().skip(2)),
+            Command::ConfigGet => greeting::write_config(&mut self.writer(batch), args.iter().skip(2)),
+        }
+    }
+
+    fn throttle(&mut self, batch: &mut Batch<'_>, key: &[u8], rate: Rate, quantity: i64) {
+        let rule = match batch.rules.get(rate) {
+            Ok(rule) => rule.clone(),
+            Err(problem) => return self.error(batch, &format!("ERR {problem}")),
+        };
+        let question = Question {
+            ask: if quantity < 0 { Ask::Refund } else { Ask::Check },
+            rule: &rule,
+            digest: Digest::of(THROTTLE, key),
+            key,
+            cost: quantity.unsigned_abs(),
+            peek: quantity == 0,
+        };
+        match self.ask(batch, &question) {
+            Some(decision) => self.writer(batch).throttle(&decision),
+            None => self.outbox.park(Shape::Throttle),
+        }
+    }
+
+    fn check(&mut self, batch: &mut Batch<'_>, name: &[u8], key: &[u8], cost: u64, peek: bool) {
+        let Some(policy) = self.policy(batch, name) else { return };
+        let rule = match policy.plan(key) {
+            Plan::Limited(rule) => rule,
+            plan => {
+                let decision = plan.fixed_decision().expect("a plan without limits has a decision");
+                let decision = policy.enforced(Digest::of(&policy.name, key), decision);
+                batch.tally.count(&policy.name, &decision);
+                return self.writer(batch).decision(&decision, None);
+            }
+        };
+        let digest = Digest::of(&policy.name, key);
+        let decision = self.ask(batch, &Question { ask: Ask::Check, rule, digest, key, cost, peek });
+        match decision {
+            Some(decision) => {
+                self.writer(batch).decision(&policy.enforced(digest, decision), Some(rule));
+            }
+            None => {
+                let rule = rule.clone();
+                self.outbox.park(Shape::Decision { policy: policy.clone(), rule, digest });
+            }
+        }
+    }
+
+    fn settle(&mut self, batch: &mut Batch<'_>, ask: Ask, name: &[u8], key: &[u8], cost: u64) {
+        let Some(policy) = self.policy(batch, name) else { return };
+        let Plan::Limited(rule) = policy.plan(key) else { return self.writer(batch).simple("OK") };
+        if ask == Ask::Refund && cost == 0 {
+            return self.writer(batch).simple("OK");
+        }
+        let digest = Digest::of(&policy.name, key);
+        match self.ask(batch, &Question { ask, rule, digest, key, cost, peek: false }) {
+            Some(decision) => write_done(&mut self.writer(batch), &decision),
+            None => self.outbox.park(Shape::Done),
+        }
+    }
+
+    fn ask(&mut self, batch: &mut Batch<'_>, question: &Question<'_>) -> Option<crate::core::decision::Decision> {
+        let Question { ask, rule, digest, key, cost, peek } = *question;
+        let request = Request { rule, digest, key, cost, peek };
+        let waiter = (&self.mailbox, self.outbox.next_seq());
+        batch.hub.node.ask(batch.now, ask, request, waiter, batch.outgoing)
+    }
+
+    /// The policy of that name; without one an error that lists names like it.
+    fn policy<'p>(&mut self, batch: &mut Batch<'p>, name: &[u8]) -> Option<&'p Arc<Policy>> {
+        let policies = batch.policies;
+        let found = std::str::from_utf8(name).ok().and_then(|name| policies.get(name));
+        if found.is_none() {
+            self.error(batch, &greeting::unknown_policy(policies, name));
+        }
+        found
+    }
+
+    fn admin(&mut self, batch: &mut Batch<'_>, admin: Admin) {
+        let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
+        self.outbox.park(Shape::Whole);
+        batch.hub.clone().answer_admin(admin, waiter);
+    }
+
+    fn hello(&mut self, batch: &mut Batch<'_>, protocol: Option<u8>, name: Option<&[u8]>) {
+        match protocol {
+            Some(3) => self.protocol = Protocol::Three,
+            Some(_) => self.protocol = Protocol::Two,
+            None => {}
+        }
+        if let Some(name) = name {
+            self.name = name.to_vec();
+        }
+        let (id, protocol) = (self.id, self.protocol);
+        greeting::write_hello(&mut self.writer(batch), id, protocol);
+    }
+
+    fn client(&mut self, batch: &mut Batch<'_>, client: Client<'_>) {
+        match client {
+            Client::Nothing => self.writer(batch).simple("OK"),
+            Client::SetName(name) => {
+                self.name = name.to_vec();
+                self.writer(batch).simple("OK");
+            }
+            Client::GetName if self.name.is_empty() => self.writer(batch).null(),
+            Client::GetName => {
+                let name = self.name.clone();
+                self.writer(batch).bulk(&name);
+            }
+            Client::Id => {
+                let id = self.id;
+                self.writer(batch).count(id);
+            }
+            Client::Info => {
+                let name = String::from_utf8_lossy(&self.name);
+                let protocol = if self.protocol == Protocol::Three { 3 } else { 2 };
+                let line = format!("id={} name={name} uid={} db=0 resp={protocol}\n", self.id, self.uid);
+                self.writer(batch).bulk(line.as_bytes());
+            }
+        }
+    }
+
+    fn refuse(&mut self, batch: &mut Batch<'_>, problem: &CommandError<'_>) {
+        self.error(batch, &problem.to_string());
+    }
+
+    fn error(&mut self, batch: &mut Batch<'_>, text: &str) {
+        batch.tally.errors += 1;
+        self.writer(batch).error(text);
+    }
+
+    fn writer<'w>(&'w mut self, batch: &'w mut Batch<'_>) -> Writer<'w> {
+        Writer::new(self.outbox.sink(batch.direct), self.protocol)
+    }
+}

@@ -1,0 +1,151 @@
+//! A data thread: one current-thread runtime that owns its connections and shares nothing hot.
+//!
+//! Accepts, asks the doors, and starts a connection's task. Its buffers are used by one connection at
+//! a time, for the length of one batch.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener as StdListener;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::connection::{Connection, MAX_PENDING};
+use super::hub::{Doors, Hub};
+use super::mailbox::Answer;
+use super::node::Outgoing;
+use super::rules::Rules;
+use super::tally::Tally;
+
+/// Bytes of one read.
+const READ: usize = 64 << 10;
+
+/// How long connections may take to end after they were told to.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// A data thread's own things.
+#[derive(Debug)]
+pub struct Worker {
+    scratch: Mutex<Scratch>,
+}
+
+/// Buffers and counts, used by one connection at a time.
+#[derive(Debug)]
+pub struct Scratch {
+    pub(super) read: Box<[u8]>,
+    pub(super) direct: Vec<u8>,
+    pub(super) rules: Rules,
+    pub(super) outgoing: Outgoing,
+    pub(super) tally: Tally,
+    pub(super) mail: Vec<(u64, Answer)>,
+}
+
+impl Scratch {
+    pub(super) fn shrink(&mut self) {
+        if self.direct.capacity() > 2 * MAX_PENDING {
+            self.direct = Vec::with_capacity(READ);
+        }
+    }
+}
+
+impl Worker {
+    /// Fresh buffers.
+    #[must_use]
+    pub fn new() -> Self {
+        let scratch = Scratch {
+            read: vec![0; READ].into_boxed_slice(),
+            direct: Vec::with_capacity(READ),
+            rules: Rules::new(),
+            outgoing: Outgoing::default(),
+            tally: Tally::default(),
+            mail: Vec::new(),
+        };
+        Self { scratch: Mutex::new(scratch) }
+    }
+
+    /// The buffers, for the length of one batch; never across an await.
+    pub fn lock(&self) -> MutexGuard<'_, Scratch> {
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if scratch.read.is_empty() {
+            // Only after a panic in the middle of a batch.
+            scratch.read = vec![0; READ].into_boxed_slice();
+        }
+        scratch
+    }
+
+    /// Serves `listener` on the calling thread until `stop` changes, then ends what is open.
+    ///
+    /// # Errors
+    /// The runtime or the listener cannot be set up.
+    pub fn run(
+        self: Arc<Self>,
+        hub: Arc<Hub>,
+        listener: StdListener,
+        mut stop: watch::Receiver<bool>,
+    ) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        runtime.block_on(async move {
+            let listener = UnixListener::from_std(listener)?;
+            let mut tasks = JoinSet::new();
+            let mut reserve = spare(&listener);
+            loop {
+                tokio::select! {
+                    accepted = listener.accept() => match accepted {
+                        Ok((stream, _)) => self.clone().welcome(&hub, stream, &mut tasks),
+                        Err(error) => recover(&error, &listener, &mut reserve, &hub).await,
+                    },
+                    _ = stop.changed() => break,
+                    Some(_) = tasks.join_next() => {}
+                }
+            }
+            drop(listener);
+            let all = async { while tasks.join_next().await.is_some() {} };
+            // What takes longer is cut off with the runtime.
+            let _ = tokio::time::timeout(ENDING, all).await;
+            Ok(())
+        })
+    }
+
+    fn welcome(self: Arc<Self>, hub: &Arc<Hub>, stream: UnixStream, tasks: &mut JoinSet<()>) {
+        // A peer whose uid cannot be told is nobody's.
+        let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
+        match Doors::admit(hub, uid) {
+            Ok(pass) => drop(tasks.spawn(Connection::new(stream, pass).serve(hub.clone(), self))),
+            Err(refusal) => drop(stream.try_write(refusal.as_reply())),
+        }
+    }
+}
+
+impl Default for Worker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A descriptor kept for the moment when there is no other.
+fn spare(listener: &UnixListener) -> Option<std::os::fd::OwnedFd> {
+    listener.as_fd().try_clone_to_owned().ok()
+}
+
+/// After a failed accept. Out of descriptors: the spare one is given up to tell the peer so, or it
+/// would hang in the queue and the listener would report it for ever.
+async fn recover(error: &io::Error, listener: &UnixListener, reserve: &mut Option<std::os::fd::OwnedFd>, hub: &Hub) {
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    if !matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) {
+        tracing::warn!(%error, "a connection could not be accepted");
+        return tokio::task::yield_now().await;
+    }
+    hub.doors.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    *reserve = None;
+    if let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::from_millis(10), listener.accept()).await {
+        let _ = stream.try_write(super::hub::Refusal::TooMany.as_reply());
+    }
+    *reserve = spare(listener);
+    if reserve.is_none() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

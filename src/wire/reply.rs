@@ -1,0 +1,295 @@
+//! Replies, written straight into the output: no allocation, no formatting machinery.
+//!
+//! A [`Writer`] knows which protocol its connection speaks (2 or 3) and nothing else. Decisions are
+//! the flat arrays of the contract in both.
+
+use crate::core::decision::{Decision, Verdict};
+use crate::core::limit::{Algorithm, Limit};
+use crate::core::policy::Rule;
+
+/// Which RESP a connection speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// RESP2.
+    #[default]
+    Two,
+    /// RESP3.
+    Three,
+}
+
+/// Appends replies to a buffer.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    out: &'a mut Vec<u8>,
+    protocol: Protocol,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes to the end of `out`.
+    #[must_use]
+    pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
+        Self { out, protocol }
+    }
+
+    /// `+text`: the caller knows that it has no line break.
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// `-text`, line breaks replaced by spaces.
+    pub fn error(&mut self, text: &str) {
+        self.out.push(b'-');
+        self.out.extend(text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+        self.end();
+    }
+
+    /// `:value`.
+    pub fn integer(&mut self, value: i64) {
+        if (0..10).contains(&value) {
+            return self.out.extend_from_slice(&[b':', b'0' + value as u8, b'\r', b'\n']);
+        }
+        let mut digits = Digits::default();
+        self.line(b':', digits.write(value));
+    }
+
+    /// `:value` of a count; one that does not fit is shown as the largest that does.
+    pub fn count(&mut self, value: u64) {
+        self.integer(i64::try_from(value).unwrap_or(i64::MAX));
+    }
+
+    /// `$n bytes`.
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.header(b'$', bytes.len());
+        self.out.extend_from_slice(bytes);
+        self.end();
+    }
+
+    /// `*n`: the caller appends `n` replies.
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len);
+    }
+
+    /// A map of `len` pairs: the caller appends key, value, key, … An array of twice that in RESP2.
+    pub fn map(&mut self, len: usize) {
+        match self.protocol {
+            Protocol::Two => self.header(b'*', 2 * len),
+            Protocol::Three => self.header(b'%', len),
+        }
+    }
+
+    /// Nothing.
+    pub fn null(&mut self) {
+        self.out.extend_from_slice(match self.protocol {
+            Protocol::Two => b"$-1\r\n",
+            Protocol::Three => b"_\r\n",
+        });
+    }
+
+    /// A whole reply written before.
+    pub fn raw(&mut self, reply: &[u8]) {
+        self.out.extend_from_slice(reply);
+    }
+
+    /// The answer to `CL.THROTTLE`: redis-cell's five integers.
+    pub fn throttle(&mut self, decision: &Decision) {
+        self.array(5);
+        self.five(decision);
+    }
+
+    /// A decision: the ten fields of the contract. Without a rule (a policy that counts nothing) the
+    /// limit has no name.
+    pub fn decision(&mut self, decision: &Decision, rule: Option<&Rule>) {
+        self.array(10);
+        self.five(decision);
+        match decision.retry_after {
+            Some(wait) => self.count(wait.as_millis_ceil()),
+            None => self.integer(-1),
+        }
+        self.count(decision.reset_at.as_millis_ceil());
+        self.bulk(decision.reason.as_str().as_bytes());
+        let mut name = Name::new();
+        if let Some(limit) = rule.and_then(|rule| rule.limits.get(usize::from(decision.limit_index))) {
+            name.limit(limit);
+        }
+        self.bulk(name.as_bytes());
+        self.bulk(decision.source.as_str().as_bytes());
+    }
+
+    fn five(&mut self, decision: &Decision) {
+        self.integer(i64::from(decision.verdict == Verdict::Deny));
+        self.count(decision.limit);
+        self.count(decision.remaining.min(decision.limit));
+        match (decision.verdict, decision.retry_after) {
+            (Verdict::Deny, Some(wait)) => self.count(wait.as_secs_ceil().max(1)),
+            _ => self.integer(-1),
+        }
+        self.count(decision.reset_after.as_secs_ceil());
+    }
+
+    fn header(&mut self, kind: u8, len: usize) {
+        let mut digits = Digits::default();
+        self.line(kind, digits.write(i64::try_from(len).unwrap_or(i64::MAX)));
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.out.push(kind);
+        self.out.extend_from_slice(text);
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Room for the decimal digits of any 64-bit integer and its sign.
+#[derive(Debug, Default)]
+struct Digits([u8; 20]);
+
+impl Digits {
+    fn write(&mut self, value: i64) -> &[u8] {
+        let mut rest = value.unsigned_abs();
+        let mut at = self.0.len();
+        loop {
+            at -= 1;
+            self.0[at] = b'0' + (rest % 10) as u8; // one digit
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        if value < 0 {
+            at -= 1;
+            self.0[at] = b'-';
+        }
+        &self.0[at..]
+    }
+}
+
+/// A limit's name on the stack: the text that `Limit` displays and the configuration writes.
+#[derive(Debug)]
+struct Name {
+    bytes: [u8; 80],
+    len: usize,
+}
+
+impl Name {
+    fn new() -> Self {
+        Self { bytes: [0; 80], len: 0 }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn push(&mut self, text: &[u8]) {
+        self.bytes[self.len..self.len + text.len()].copy_from_slice(text);
+        self.len += text.len();
+    }
+
+    fn number(&mut self, value: u64) {
+        self.push(Digits::default().write(i64::try_from(value).unwrap_or(i64::MAX)));
+    }
+
+    fn limit(&mut self, limit: &Limit) {
+        const UNITS: [(u64, &[u8]); 6] = [
+            (86_400_000_000, b"d"),
+            (3_600_000_000, b"h"),
+            (60_000_000, b"m"),
+            (1_000_000, b"s"),
+            (1_000, b"ms"),
+            (1, b"us"),
+        ];
+        self.number(limit.count);
+        self.push(b"/");
+        let period = limit.period.0;
+        let unit = UNITS.iter().find(|(scale, _)| period >= *scale && period.is_multiple_of(*scale));
+        let (scale, unit) = unit.unwrap_or(&UNITS[5]);
+        self.number(period / scale);
+        self.push(unit);
+        match limit.algorithm {
+            Algorithm::Gcra if limit.burst == limit.count => {}
+            Algorithm::Gcra => {
+                self.push(b" burst ");
+                self.number(limit.burst);
+            }
+            Algorithm::Fixed => self.push(b" fixed"),
+            Algorithm::FixedFromFirst => self.push(b" fixed from-first"),
+            Algorithm::Sliding => self.push(b" sliding"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::decision::{Reason, Source};
+    use crate::core::time::{Micros, Timestamp};
+
+    fn written(protocol: Protocol, write: impl FnOnce(&mut Writer<'_>)) -> String {
+        let mut out = Vec::new();
+        write(&mut Writer::new(&mut out, protocol));
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn integers_are_written_whole() {
+        for value in [0, 9, 10, -1, 1_234_567, i64::MAX, i64::MIN] {
+            assert_eq!(written(Protocol::Two, |w| w.integer(value)), format!(":{value}\r\n"));
+        }
+    }
+
+    #[test]
+    fn names_of_limits_are_their_text() {
+        for text in [
+            "1/1s",
+            "100/1s burst 200",
+            "5000/1h fixed",
+            "3/250ms fixed from-first",
+            "4294967295/366d sliding",
+            "7/90s",
+        ] {
+            let limit = Limit::parse(text).unwrap();
+            let mut name = Name::new();
+            name.limit(&limit);
+            assert_eq!(name.as_bytes(), limit.to_string().as_bytes());
+        }
+        let limit = Limit::gcra(4_000_000_000, Micros(31_622_399_999_999), 4).unwrap();
+        let mut name = Name::new();
+        name.limit(&limit);
+        assert_eq!(name.as_bytes(), limit.to_string().as_bytes());
+    }
+
+    #[test]
+    fn a_denial_never_says_retry_in_nothing() {
+        let decision = Decision {
+            verdict: Verdict::Deny,
+            limit: 1,
+            remaining: 0,
+            retry_after: Some(Micros(0)),
+            reset_after: Micros(1),
+            reset_at: Timestamp(1_500),
+            reason: Reason::Rate,
+            source: Source::Store,
+            limit_index: 0,
+        };
+        assert_eq!(written(Protocol::Two, |w| w.throttle(&decision)), "*5\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n");
+        let rule = Rule::of("p", &[Limit::parse("1/1m").unwrap()]);
+        let text = written(Protocol::Three, |w| w.decision(&decision, Some(&rule)));
+        assert!(text.starts_with("*10\r\n"), "{text}");
+        assert!(text.ends_with(":2\r\n$4\r\nrate\r\n$4\r\n1/1m\r\n$5\r\nstore\r\n"), "{text}");
+    }
+
+    #[test]
+    fn maps_and_nothing_differ_by_protocol() {
+        assert_eq!(written(Protocol::Two, |w| w.map(2)), "*4\r\n");
+        assert_eq!(written(Protocol::Three, |w| w.map(2)), "%2\r\n");
+        assert_eq!(written(Protocol::Two, |w| w.null()), "$-1\r\n");
+        assert_eq!(written(Protocol::Three, |w| w.null()), "_\r\n");
+    }
+
+    #[test]
+    fn an_error_stays_on_one_line() {
+        assert_eq!(written(Protocol::Two, |w| w.error("ERR a\r\nb")), "-ERR a  b\r\n");
+    }
+}
