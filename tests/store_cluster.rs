@@ -1,5 +1,6 @@
 //! The shared store on a real Redis Cluster, and what becomes of calls when parts of it fail.
 #![cfg(feature = "daemon")]
+#![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 #[path = "support/behaviour.rs"]
 mod behaviour;

@@ -1,5 +1,6 @@
 //! The shared store on a single Redis server: every way to connect, and every way to fail.
 #![cfg(feature = "daemon")]
+#![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 #[path = "support/behaviour.rs"]
 mod behaviour;
