@@ -214,11 +214,13 @@ local function load(limits)
   state.census = parsed(3, integers, 4, 4) or { -1, 0, 0, 0 }
   state.record = parsed(4, integers, 4, 12)
   for i = 1, #limits do
-    local list = parsed(i + 4, integers, 3, 3) or { 0, 0, 0 }
-    if list[1] > MOST or list[2] > MOST then
-      list, state.bad[#state.bad + 1] = { 0, 0, 0 }, limits[i].field
+    local list = parsed(i + 4, integers, 3, 3)
+    if list and (list[1] > MOST or list[2] > MOST) then
+      list, state.bad[#state.bad + 1] = nil, limits[i].field
     end
-    local counter = { used = list[1], prev = list[2], at = list[3] }
+    local stored = list ~= nil
+    list = list or { 0, 0, 0 }
+    local counter = { used = list[1], prev = list[2], at = list[3], stored = stored }
     roll(counter, limits[i])
     state.counters[i] = counter
   end
@@ -241,12 +243,14 @@ local function nodes(state)
   return max(1, min(state.census[3] + state.census[4], MOST))
 end
 
--- The fields of all limits, appended to the pairs of an HSET.
-local function add_counters(fields, state, limits)
+-- The fields of the limits, of all or of those that are stored, appended to the pairs of an HSET.
+local function add_counters(fields, state, limits, all)
   for i = 1, #limits do
     local counter = state.counters[i]
-    fields[#fields + 1] = limits[i].field
-    fields[#fields + 1] = written({ counter.used, counter.prev, counter.at })
+    if all or counter.stored then
+      fields[#fields + 1] = limits[i].field
+      fields[#fields + 1] = written({ counter.used, counter.prev, counter.at })
+    end
   end
 end
 
@@ -258,7 +262,7 @@ end
 local function save(state, fields)
   if state.wrong_type then redis.call('DEL', hash) end
   if #state.bad > 0 then redis.call('HDEL', hash, unpack(state.bad)) end
-  redis.call('HSET', hash, unpack(fields))
+  if #fields > 0 then redis.call('HSET', hash, unpack(fields)) end
 end
 
 -- Lets Redis forget the hash when it has said nothing new for so long: cleaning up, nothing more.

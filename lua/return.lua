@@ -32,7 +32,7 @@ for i = 1, #limits do
 end
 if not taken then return answer(state, 0, false) end
 local fields = {}
-add_counters(fields, state, limits)
+add_counters(fields, state, limits, false)
 if id ~= 0 then add_record(fields, remembered(state)) end
 save(state, fields)
 return answer(state, amount, false)

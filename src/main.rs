@@ -1,4 +1,7 @@
-//! The rationd binary.
-#![forbid(unsafe_code)]
+//! The rationd binary: see [`rationd::cli`].
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    rationd::cli::run()
+}

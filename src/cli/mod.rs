@@ -1,1 +1,21 @@
-//! The command line.
+//! The command line: `rationd COMMAND`, one file a command.
+//!
+//! stdout is data, stderr is messages. A command that asks a daemon does so over its socket, with the
+//! same commands that any Redis client may send.
+
+mod args;
+mod ask;
+mod bench;
+mod check;
+mod config;
+mod exit;
+mod keys;
+mod log;
+mod output;
+mod policies;
+mod reload;
+mod run;
+mod serve;
+mod settle;
+
+pub use run::run;

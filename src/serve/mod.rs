@@ -4,18 +4,23 @@
 //! asks the key's shard. What must ask a store goes through `refill` and comes back through
 //! `mailbox` and `outbox`. `daemon` builds and ends it all.
 
+pub mod admin;
 pub mod alarm;
 pub mod connection;
 pub mod daemon;
+pub mod exposition;
 pub mod greeting;
 pub mod hub;
 pub mod listing;
 pub mod mailbox;
+pub mod metrics;
 pub mod node;
 pub mod outbox;
 pub mod refill;
+pub mod reload;
 pub mod rules;
 pub mod session;
+mod shared;
 pub mod socket;
 pub mod tally;
 pub mod transaction;

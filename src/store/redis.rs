@@ -1,1 +1,245 @@
-//! To come.
+//! The shared store: scripts on a Redis server or a Redis Cluster.
+//!
+//! Decides where a call goes, how long it may take and what its outcome is. Routing, breakers and
+//! the watch over the slot map are ours (one connection per master), because a failing master must
+//! not delay calls to others and nothing may be executed twice: no call is ever retried here. A
+//! MOVED and an ASK are followed once each, a missing script is sent once; all three say that
+//! nothing was executed. Repeating an unknown outcome under the same id is up to the caller.
+//!
+//! A call fails at once while its server is away. Called by `serve`, which carries out the core's
+//! effects.
+
+mod address;
+mod breaker;
+mod cluster;
+mod health;
+mod keeper;
+mod link;
+mod master;
+mod options;
+mod reply;
+mod slots;
+mod tally;
+mod url;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+pub use breaker::BreakerState;
+pub use options::{Confirm, OptionsError, RedisOptions};
+pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
+
+use self::address::Address;
+use self::cluster::Cluster;
+use self::link::{Answer, Letter};
+use self::master::{Failure, Master, Shared};
+use self::tally::Tally;
+use super::script::{self, Caller, Script};
+use crate::clock::Clock;
+use crate::core::call::{Call, Grant, Op, StoreError};
+use crate::core::key::Digest;
+use crate::core::limit::MAX_HORIZON;
+use crate::core::time::{Instant, Micros};
+
+/// Makes ring the process's cryptography. Call it before anything else that may use TLS; calling
+/// it again does nothing.
+pub fn install_crypto() {
+    // An error says that one is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// A handle on the shared store.
+pub struct RedisStore {
+    cluster: Arc<Cluster>,
+    watch: Option<JoinHandle<()>>,
+    node: Box<str>,
+    prefix: Box<str>,
+    born: Instant,
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.watch {
+            watch.abort();
+        }
+    }
+}
+
+impl RedisStore {
+    /// A store as `options` describe it. Connects in the background: Redis need not be up, and calls
+    /// fail as `Away` until it is. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with the options.
+    pub fn new(options: &RedisOptions, clock: Clock) -> Result<Self, OptionsError> {
+        let target = options.target()?;
+        if target.dialer.tls.is_some() {
+            install_crypto();
+        }
+        let shared = Shared {
+            dialer: target.dialer,
+            clock,
+            timeout: options.timeout,
+            cluster: target.cluster,
+            tally: Tally::default(),
+            alarm: Notify::new(),
+            confirming: match options.confirm {
+                Confirm::Auto => target.cluster,
+                Confirm::On => true,
+                Confirm::Off => false,
+            },
+            confirm: AtomicBool::new(false),
+        };
+        let cluster = Arc::new(Cluster::new(Arc::new(shared), target.seeds, options.confirm));
+        let watch = target.cluster.then(|| {
+            let cluster = cluster.clone();
+            tokio::spawn(async move { cluster.watch().await })
+        });
+        Ok(Self {
+            cluster,
+            watch,
+            node: options.node.as_str().into(),
+            prefix: options.prefix.as_str().into(),
+            born: clock.now(),
+        })
+    }
+
+    /// Carries out `call`, within the timeout of the options.
+    ///
+    /// # Errors
+    /// `Unknown` when it may have been executed, `Away` when it surely was not.
+    pub async fn call(&self, call: &Call) -> Result<Grant, StoreError> {
+        let result = self.follow(call).await;
+        let outcome = match &result {
+            Ok(grant) if grant.replayed => CallOutcome::Replayed,
+            Ok(_) => CallOutcome::Ok,
+            Err(StoreError::Unknown) => CallOutcome::Unknown,
+            Err(StoreError::Away { .. } | StoreError::Full) => CallOutcome::Away,
+        };
+        self.tally().count_call(&call.op, outcome);
+        result
+    }
+
+    /// Waits until every server that takes calls is connected; false when that takes longer than
+    /// `within`.
+    pub async fn ready(&self, within: Duration) -> bool {
+        let all_connected = async {
+            loop {
+                let map = self.cluster.map();
+                if !map.masters.is_empty() && map.masters.iter().all(|master| master.away_since().is_none()) {
+                    return;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(within, all_connected).await.is_ok()
+    }
+
+    /// All counts and what is known of the servers, for metrics.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.tally().snapshot(self.cluster.map().masters.iter().map(|master| master.view()).collect())
+    }
+
+    /// The name under which the store keeps a key: what `redis-cli` shows.
+    #[must_use]
+    pub fn key_of(&self, digest: Digest) -> String {
+        script::key(&self.prefix, digest)
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.cluster.shared.tally
+    }
+
+    /// Goes where the call belongs, over at most one MOVED and one ASK.
+    async fn follow(&self, call: &Call) -> Result<Grant, StoreError> {
+        let shared = &self.cluster.shared;
+        let started = shared.clock.now();
+        let deadline = started + Micros(u64::try_from(shared.timeout.as_micros()).unwrap_or(u64::MAX));
+        let away = |since| StoreError::Away { since };
+        let key = self.key_of(call.digest);
+        let slot = if shared.cluster { slots::slot_of(key.as_bytes()) } else { 0 };
+        // Without a map nobody has answered yet; with one, nobody owns the slot for now.
+        let unowned = || away(if self.cluster.map().masters.is_empty() { self.born } else { started });
+        let mut server = self.cluster.owner(slot).ok_or_else(unowned)?;
+        let (mut moved, mut asking, mut with_source) = (false, false, false);
+        loop {
+            let expects = shared.confirm.load(Relaxed) && matches!(call.op, Op::Acquire(_));
+            let letter = Letter { command: self.command(call, &key, with_source), asking };
+            let remaining = Duration::from_micros(deadline.since(shared.clock.now()).0);
+            let sent = server.exchange(letter, expects && server.can_confirm(), remaining);
+            match sent.await {
+                Ok(answer) => return self.read(call, &answer, expects),
+                Err(Failure::Unknown) => return Err(StoreError::Unknown),
+                Err(Failure::Away(since)) => return Err(away(since)),
+                Err(Failure::NoScript) if !with_source => {
+                    self.tally().noscript.fetch_add(1, Relaxed);
+                    with_source = true;
+                }
+                Err(Failure::Moved(place)) if !moved => {
+                    self.tally().moved.fetch_add(1, Relaxed);
+                    shared.alarm.notify_one();
+                    server = self.detour(&server, &place, deadline).await.ok_or(away(started))?;
+                    (moved, asking, with_source) = (true, false, false);
+                }
+                Err(Failure::Ask(place)) if !asking => {
+                    self.tally().ask.fetch_add(1, Relaxed);
+                    server = self.detour(&server, &place, deadline).await.ok_or(away(started))?;
+                    (asking, with_source) = (true, false);
+                }
+                Err(failure) => {
+                    self.tally().rejected.fetch_add(1, Relaxed);
+                    tracing::warn!(server = %server.address(), ?failure, %key, "store: call turned down");
+                    return Err(away(started));
+                }
+            }
+        }
+    }
+
+    /// The server that `from` sends us to, once it is connected; `None` when that takes too long.
+    async fn detour(&self, from: &Master, place: &str, deadline: Instant) -> Option<Arc<Master>> {
+        let address = match (Address::parse(place), place.strip_prefix(':')) {
+            (_, Some(port)) => from.address().neighbour("", port.parse().ok()?)?,
+            (address, None) => address?,
+        };
+        let server = self.cluster.master_at(&address);
+        let remaining = Duration::from_micros(deadline.since(self.cluster.shared.clock.now()).0);
+        timeout(remaining, server.connected()).await.ok()?;
+        Some(server)
+    }
+
+    fn command(&self, call: &Call, key: &str, with_source: bool) -> redis::Cmd {
+        let script = Script::of(&call.op);
+        let mut command = redis::cmd(if with_source { "EVAL" } else { "EVALSHA" });
+        command.arg(if with_source { script.text } else { script.sha() }).arg(1).arg(key);
+        // Tests give scripts the time; in earnest they go by the clock of Redis.
+        let caller = Caller { prefix: &self.prefix, node: &self.node, horizon: MAX_HORIZON, now: None };
+        script::arguments(&caller, call, &mut |argument| {
+            command.arg(argument);
+        });
+        command
+    }
+
+    fn read(&self, call: &Call, answer: &Answer, expects: bool) -> Result<Grant, StoreError> {
+        let mut grant = script::grant(call, &answer.value).map_err(|error| {
+            self.tally().rejected.fetch_add(1, Relaxed);
+            tracing::warn!(%error, "store: reply not understood");
+            StoreError::Unknown
+        })?;
+        if expects {
+            // The write of a replayed grant may have left by another connection, which WAIT does not cover.
+            grant.confirmed = !grant.replayed && answer.replicas.is_some_and(|replicas| replicas > 0);
+            if !grant.confirmed {
+                self.tally().unconfirmed.fetch_add(1, Relaxed);
+            }
+        } else {
+            grant.confirmed = true;
+        }
+        Ok(grant)
+    }
+}

@@ -1,1 +1,313 @@
-//! To come.
+//! The scripts of `lua/`: their texts and hashes, calls to arguments, replies to grants.
+//!
+//! `lua/lib.lua` stands before each script; what is hashed and loaded is the whole. Numbers are
+//! clamped here to what the scripts take (amounts to 32 bits, everything else below 2^53), so that no
+//! valid call is refused. Called by `redis.rs`, which carries the commands; knows no connection.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use redis::{Cmd, Value};
+
+use crate::core::call::{Acquire, Call, Counter, Grant, Op};
+use crate::core::key::Digest;
+use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
+use crate::core::time::{Micros, Timestamp};
+
+/// The largest integer that the scripts' numbers hold exactly.
+const EXACT: u64 = (1 << 53) - 1;
+
+/// Integers of a reply before those of the limits.
+const HEAD: usize = 7;
+
+/// One script.
+#[derive(Debug)]
+pub struct Script {
+    /// Its name: that of its file, and a label of metrics.
+    pub name: &'static str,
+    /// What `SCRIPT LOAD` takes.
+    pub text: &'static str,
+    sha: LazyLock<String>,
+}
+
+macro_rules! script {
+    ($name:literal) => {{
+        const TEXT: &str =
+            concat!(include_str!("../../lua/lib.lua"), "\n", include_str!(concat!("../../lua/", $name, ".lua")));
+        Script { name: $name, text: TEXT, sha: LazyLock::new(|| redis::Script::new(TEXT).get_hash().to_owned()) }
+    }};
+}
+
+static ACQUIRE: Script = script!("acquire");
+static RETURN: Script = script!("return");
+static PEEK: Script = script!("peek");
+static REFUND: Script = script!("refund");
+static RESET: Script = script!("reset");
+
+/// All scripts: what to load on a new connection.
+#[must_use]
+pub fn all() -> [&'static Script; 5] {
+    [&ACQUIRE, &RETURN, &PEEK, &REFUND, &RESET]
+}
+
+/// Who asks, and by which clock.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// Prefix of all keys.
+    pub prefix: &'a str,
+    /// This node: at most 255 bytes count.
+    pub node: &'a str,
+    /// How far a gcra lease may reach ahead; the same in the whole fleet.
+    pub horizon: Micros,
+    /// The time to go by, for tests; `None` = the clock of Redis.
+    pub now: Option<Timestamp>,
+}
+
+/// A reply that none of the scripts gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadReply {
+    /// What was seen.
+    pub seen: String,
+}
+
+impl fmt::Display for BadReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the store's script answered {}: wanted {HEAD} integers and 3 per limit; ", self.seen)?;
+        write!(f, "is another program writing under this prefix, or a proxy between?")
+    }
+}
+
+impl std::error::Error for BadReply {}
+
+impl Script {
+    /// The script for an operation.
+    #[must_use]
+    pub fn of(op: &Op) -> &'static Self {
+        match op {
+            Op::Acquire(_) => &ACQUIRE,
+            Op::Return { .. } => &RETURN,
+            Op::Peek => &PEEK,
+            Op::Refund { .. } => &REFUND,
+            Op::Reset => &RESET,
+        }
+    }
+
+    /// The SHA1 of the text in hexadecimal, as EVALSHA wants it.
+    #[must_use]
+    pub fn sha(&self) -> &str {
+        &self.sha
+    }
+}
+
+/// The name of the hash of a key; its digest is the cluster's hash tag.
+#[must_use]
+pub fn key(prefix: &str, digest: Digest) -> String {
+    format!("{prefix}:{{{digest}}}")
+}
+
+/// The `EVALSHA` of a call.
+#[must_use]
+pub fn command(caller: &Caller<'_>, call: &Call) -> Cmd {
+    let mut cmd = redis::cmd("EVALSHA");
+    cmd.arg(Script::of(&call.op).sha()).arg(1).arg(key(caller.prefix, call.digest));
+    arguments(caller, call, &mut |argument| {
+        cmd.arg(argument);
+    });
+    cmd
+}
+
+/// The ARGV of a call, one after the other: for whoever runs the scripts by other means.
+pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) {
+    let node = &caller.node.as_bytes()[..caller.node.len().min(255)];
+    number(push, caller.now.map_or(0, |now| now.0.max(1)));
+    push(node);
+    number(push, call.id);
+    match &call.op {
+        Op::Acquire(ask) => {
+            for value in [ask.need.into(), ask.want.into(), ask.least.into(), ask.ahead_of.0, ask.epoch] {
+                number(push, value);
+            }
+        }
+        Op::Return { amount, epoch, .. } => {
+            number(push, (*amount).into());
+            number(push, *epoch);
+        }
+        Op::Refund { amount } => number(push, (*amount).min(MAX_COUNT)),
+        Op::Peek | Op::Reset => {}
+    }
+    for (index, limit) in call.rule.limits.iter().enumerate() {
+        push(letter(limit).as_bytes());
+        for value in numbers(limit, caller.horizon) {
+            number(push, value);
+        }
+        match &call.op {
+            Op::Acquire(Acquire { known, .. }) => {
+                number(push, known[index].used);
+                number(push, known[index].at.0);
+            }
+            Op::Return { windows, .. } => number(push, windows[index].0),
+            Op::Peek | Op::Refund { .. } | Op::Reset => {}
+        }
+    }
+}
+
+fn number(push: &mut dyn FnMut(&[u8]), value: u64) {
+    push(value.min(EXACT).to_string().as_bytes());
+}
+
+fn letter(limit: &Limit) -> &'static str {
+    match limit.algorithm {
+        Algorithm::Gcra => "g",
+        Algorithm::Fixed => "f",
+        Algorithm::FixedFromFirst => "o",
+        Algorithm::Sliding => "s",
+    }
+}
+
+/// Count, period, burst, horizon.
+fn numbers(limit: &Limit, horizon: Micros) -> [u64; 4] {
+    if limit.algorithm == Algorithm::Gcra {
+        let (period, count) = limit.interval();
+        [count, period, limit.burst, horizon.0]
+    } else {
+        [limit.count, limit.period.0, limit.burst, 0]
+    }
+}
+
+/// The grant that a script's reply says.
+///
+/// # Errors
+/// Anything but the integers that `lua/lib.lua` describes, within their ranges.
+pub fn grant(call: &Call, reply: &Value) -> Result<Grant, BadReply> {
+    let Value::Array(items) = reply else { return Err(bad(reply)) };
+    let mut numbers = [0; HEAD + 3 * MAX_LIMITS];
+    let expected = HEAD + 3 * call.rule.limits.len();
+    if items.len() != expected || expected > numbers.len() {
+        return Err(bad(reply));
+    }
+    for (number, item) in numbers.iter_mut().zip(items) {
+        *number = match item {
+            Value::Int(value) => u64::try_from(*value).ok().filter(|value| *value <= EXACT),
+            _ => None,
+        }
+        .ok_or_else(|| bad(reply))?;
+    }
+    let [granted, replayed, damaged, epoch, reset, nodes, now, ..] = numbers;
+    let (Ok(granted), Ok(nodes)) = (u32::try_from(granted), u32::try_from(nodes)) else { return Err(bad(reply)) };
+    if granted > most(&call.op) || nodes == 0 || [replayed, damaged, reset].iter().any(|flag| *flag > 1) {
+        return Err(bad(reply));
+    }
+    let mut counters = [Counter::default(); MAX_LIMITS];
+    for (counter, triple) in counters.iter_mut().zip(numbers[HEAD..expected].chunks_exact(3)) {
+        *counter = Counter { used: triple[0], prev: triple[1], at: Timestamp(triple[2]) };
+    }
+    Ok(Grant {
+        granted,
+        replayed: replayed == 1,
+        confirmed: true,
+        damaged: damaged == 1,
+        epoch,
+        reset: reset == 1,
+        nodes,
+        now: Timestamp(now),
+        counters,
+    })
+}
+
+/// The most that an answer may grant.
+fn most(op: &Op) -> u32 {
+    match op {
+        Op::Acquire(ask) => ask.want.max(ask.need),
+        Op::Return { amount, .. } => *amount,
+        Op::Refund { amount } => u32::try_from(*amount).unwrap_or(u32::MAX),
+        Op::Peek | Op::Reset => 0,
+    }
+}
+
+fn bad(reply: &Value) -> BadReply {
+    let mut seen = format!("{reply:?}");
+    if let Some((end, _)) = seen.char_indices().nth(200) {
+        seen.truncate(end);
+    }
+    BadReply { seen }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::core::policy::{OnStoreLoss, Rule};
+    use crate::core::time::Instant;
+
+    fn call(op: Op, limits: &[&str]) -> Call {
+        let limits = limits.iter().map(|text| Limit::parse(text).expect(text)).collect();
+        let rule = Arc::new(Rule { policy: "p".into(), limits, on_store_loss: OnStoreLoss::Share });
+        Call { id: 9, digest: Digest(0xab), rule, op, sent_at: Instant(0) }
+    }
+
+    fn argv(call: &Call) -> Vec<String> {
+        let caller = Caller { prefix: "ration", node: "n1", horizon: Micros(500_000), now: None };
+        let mut list = Vec::new();
+        arguments(&caller, call, &mut |argument| list.push(String::from_utf8_lossy(argument).into_owned()));
+        list
+    }
+
+    fn integers(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())
+    }
+
+    #[test]
+    fn gcra_travels_in_lowest_terms_and_windows_as_written() {
+        let seen = argv(&call(Op::Peek, &["30/60s burst 5", "30/60s fixed"]));
+        let wanted = ["0", "n1", "9", "g", "1", "2000000", "5", "500000", "f", "30", "60000000", "30", "0"];
+        assert_eq!(seen, wanted);
+    }
+
+    #[test]
+    fn numbers_beyond_the_scripts_are_clamped() {
+        let refund = Op::Refund { amount: u64::MAX };
+        let mut call = call(refund, &["1/1s"]);
+        call.id = u64::MAX;
+        assert_eq!(argv(&call)[2..4], [EXACT.to_string(), u32::MAX.to_string()]);
+    }
+
+    #[test]
+    fn key_has_the_digest_as_its_hash_tag() {
+        assert_eq!(key("ration", Digest(0xab)), "ration:{000000000000000000000000000000ab}");
+    }
+
+    #[test]
+    fn every_script_has_its_own_hash() {
+        let mut hashes: Vec<_> = all().iter().map(|script| script.sha().to_owned()).collect();
+        hashes.sort();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 5);
+        assert!(hashes.iter().all(|sha| sha.len() == 40));
+    }
+
+    #[test]
+    fn reply_becomes_a_grant() {
+        let ask = Acquire { need: 2, want: 3, least: 0, ahead_of: Timestamp(0), epoch: 0, known: Default::default() };
+        let call = call(Op::Acquire(ask), &["1/1s fixed"]);
+        let grant = grant(&call, &integers(&[3, 1, 0, 77, 1, 2, 1_000, 4, 5, 6])).unwrap();
+        assert_eq!((grant.granted, grant.replayed, grant.damaged), (3, true, false));
+        assert_eq!((grant.epoch, grant.reset, grant.nodes, grant.now), (77, true, 2, Timestamp(1_000)));
+        assert_eq!(grant.counters[0], Counter { used: 4, prev: 5, at: Timestamp(6) });
+    }
+
+    #[test]
+    fn reply_out_of_its_ranges_is_refused() {
+        let call = call(Op::Return { amount: 5, epoch: 1, windows: Default::default() }, &["1/1s fixed"]);
+        let good = [5, 0, 0, 7, 0, 1, 1_000, 4, 5, 6];
+        assert!(grant(&call, &integers(&good)).is_ok());
+        for (place, value) in [(0, 6), (0, -1), (1, 2), (2, 2), (3, 1 << 53), (4, 3), (5, 0), (5, 1 << 32), (9, -1)] {
+            let mut reply = good;
+            reply[place] = value;
+            assert!(grant(&call, &integers(&reply)).is_err(), "{value} at {place} was taken");
+        }
+        assert!(grant(&call, &integers(&good[..9])).is_err());
+        assert!(grant(&call, &Value::Nil).is_err());
+        assert!(grant(&call, &Value::Array(vec![Value::Nil; 10])).is_err());
+    }
+}

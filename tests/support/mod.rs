@@ -1,7 +1,22 @@
-//! What the tests share.
+//! What the tests share: a bench and worlds for the core alone; a daemon in this process; for real
+//! processes a clock and bounded waits, daemons and stores that die with their test, a RESP client,
+//! demand, and the ledger of what clients saw.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
 
 pub mod bench;
+pub mod calls;
+pub mod clock;
+pub mod cluster;
 pub mod daemon;
+pub mod demand;
+pub mod ledger;
+pub mod metrics;
+pub mod poll;
+pub mod process;
+pub mod proxy;
+pub mod redis_server;
+pub mod resp;
+pub mod server;
+pub mod store_suite;
 pub mod world;

@@ -1,0 +1,134 @@
+//! What may be written on the command line. Every flag names its environment variable.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+
+use super::bench::BenchArgs;
+
+/// A distributed rate limiter daemon: exact limits from leased tokens, answered on a local socket.
+#[derive(Debug, Parser)]
+#[command(name = "rationd", version, max_term_width = 110, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 ok or allowed, 1 limited, 2 usage, 69 daemon unreachable, \
+71 refused by the operating system, 75 store unreachable, 78 bad configuration.";
+
+/// Flags of every command.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Globals {
+    /// Configuration file [default: /etc/rationd/rationd.toml, if it exists]
+    #[arg(short, long, global = true, value_name = "FILE", env = "RATIOND_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// The daemon's socket [default: `listen.socket` of the configuration]
+    #[arg(short, long, global = true, value_name = "PATH", env = "RATIOND_SOCKET")]
+    pub(crate) socket: Option<PathBuf>,
+    /// How to print data
+    #[arg(short, long, global = true, value_enum, default_value = "text", env = "RATIOND_OUTPUT")]
+    pub(crate) output: Output,
+    /// Say more; twice: still more [env: RATIOND_LOG=debug]
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Say less; twice: still less [env: RATIOND_LOG=warn]
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "verbose")]
+    pub(crate) quiet: u8,
+    /// Whether to colour what is printed
+    #[arg(long, global = true, value_enum, default_value = "auto", value_name = "WHEN", env = "RATIOND_COLOR")]
+    pub(crate) color: Color,
+}
+
+/// `--output`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+/// `--color`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the daemon in the foreground; without a configuration: embedded store, one sample policy
+    Serve(ServeArgs),
+    /// Check a key against a policy, and charge it: exit 0 allowed, 1 limited
+    Check(CheckArgs),
+    /// Make the daemon read its policies again, as SIGHUP does
+    Reload,
+    /// Load a socket and print percentiles
+    Bench(BenchArgs),
+    /// Check, show or write a configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// List the daemon's policies
+    Policies,
+    /// List keys that the daemon knows
+    Keys(KeysArgs),
+}
+
+/// Flags of `serve`: they win over files and environment.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Where tokens are counted: memory: or a Redis URL [env: RATIOND_STORE__URL]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+    /// Where metrics and health are served, or `off` [env: RATIOND_LISTEN__ADMIN]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) admin: Option<String>,
+    /// The node's name, unique among the nodes of a store [env: RATIOND_NODE__NAME]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Threads that serve checks; 0: one per core [env: RATIOND_LISTEN__THREADS]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<String>,
+}
+
+/// Arguments of `check`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The policy
+    pub(crate) policy: String,
+    /// The key
+    pub(crate) key: std::ffi::OsString,
+    /// Tokens to charge [env: RATIOND_COST]
+    #[arg(long, default_value_t = 1, value_name = "N", env = "RATIOND_COST", hide_env = true)]
+    pub(crate) cost: u64,
+    /// Report and charge nothing [env: RATIOND_PEEK=true]
+    #[arg(long, env = "RATIOND_PEEK", hide_env = true)]
+    pub(crate) peek: bool,
+}
+
+/// Arguments of `keys`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct KeysArgs {
+    /// Most keys listed [env: RATIOND_COUNT]
+    #[arg(long, default_value_t = 100, value_name = "N", env = "RATIOND_COUNT", hide_env = true)]
+    pub(crate) count: u32,
+}
+
+/// The commands of `config`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Say everything that is wrong with the configuration
+    Check,
+    /// Print each key's value that counts, and where it came from
+    Show,
+    /// Print a complete, commented configuration file that equals the defaults
+    Init,
+}

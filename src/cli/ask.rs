@@ -1,0 +1,72 @@
+//! One question to the daemon, over its socket.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use super::exit::{Code, Stop};
+use crate::wire::value::Value;
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sends one command and waits for its answer.
+///
+/// # Errors
+/// Nobody answers (exit code 69). An error reply is an answer.
+pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, Stop> {
+    exchange(socket, words).map_err(|error| {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("no answer within {PATIENCE:?}"),
+            _ => error.to_string(),
+        };
+        let path = socket.display();
+        let next = "start one with `rationd serve`, or name its socket with --socket";
+        Stop::new(Code::DaemonUnreachable, format!("no daemon answers on {path}: {why}; {next}"))
+    })
+}
+
+/// Asks for a text, which daemons answer with JSON.
+///
+/// # Errors
+/// Nobody answers, or the daemon answers with an error.
+pub(crate) fn ask_json(socket: &Path, words: &[&[u8]]) -> Result<serde_json::Value, Stop> {
+    let answer = ask(socket, words)?;
+    match &answer {
+        Value::Error(problem) => Err(Stop::new(Code::Usage, without_code(problem))),
+        other => other.as_bytes().and_then(|text| serde_json::from_slice(text).ok()).ok_or_else(|| {
+            Stop::new(Code::DaemonUnreachable, "the answer is not JSON: is this a rationd of this version?")
+        }),
+    }
+}
+
+/// An error reply without its leading `ERR`.
+pub(crate) fn without_code(problem: &str) -> &str {
+    problem.strip_prefix("ERR ").unwrap_or(problem)
+}
+
+fn exchange(socket: &Path, words: &[&[u8]]) -> io::Result<Value> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut request = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        request.extend(format!("${}\r\n", word.len()).bytes());
+        request.extend_from_slice(word);
+        request.extend_from_slice(b"\r\n");
+    }
+    stream.write_all(&request)?;
+    let mut answer = Vec::new();
+    let mut part = vec![0; 64 << 10];
+    loop {
+        if let Some((value, _)) = Value::parse(&answer).map_err(io::Error::other)? {
+            return Ok(value);
+        }
+        match stream.read(&mut part)? {
+            0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed")),
+            read => answer.extend_from_slice(&part[..read]),
+        }
+    }
+}

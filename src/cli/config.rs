@@ -1,0 +1,63 @@
+//! `rationd config check|show|init`: the configuration without a daemon.
+
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::args::{ConfigCommand, Globals, Output};
+use super::exit::{Code, Stop};
+use super::output::{self, Paint};
+use super::settle::settle;
+use crate::config::{self, ConfigErrors, Loaded, Sources};
+
+pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources) -> anyhow::Result<ExitCode> {
+    let loaded = match command {
+        ConfigCommand::Init => {
+            output::data(config::SAMPLE.trim_end())?;
+            return Ok(Code::Ok.into());
+        }
+        ConfigCommand::Check | ConfigCommand::Show => {
+            config::load(sources).and_then(|loaded| settle(&loaded).map(|_| loaded))
+        }
+    };
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(errors) => {
+            if globals.output == Output::Json {
+                output::data(&errors_as_json(&errors))?;
+            }
+            return Err(Stop::new(Code::BadConfig, errors).into());
+        }
+    };
+    match (command, globals.output) {
+        (ConfigCommand::Show, Output::Json) => output::data(&serde_json::to_string(&loaded.entries)?)?,
+        (ConfigCommand::Show, Output::Text) => show(&loaded, Paint::stdout(globals.color))?,
+        (_, Output::Json) => output::data(&summary_as_json(&loaded))?,
+        (_, Output::Text) => {
+            let files: Vec<_> = loaded.files.iter().map(|file| file.display().to_string()).collect();
+            let from = if files.is_empty() { "no file, built-in defaults".to_owned() } else { files.join(", ") };
+            output::data(&format!("ok: {} policies ({from})", loaded.policies.iter().count()))?;
+        }
+    }
+    Ok(Code::Ok.into())
+}
+
+fn show(loaded: &Loaded, paint: Paint) -> std::io::Result<()> {
+    let rows = loaded.entries.iter().map(|entry| {
+        let value = entry.value.as_deref().unwrap_or("(unset)");
+        vec![format!("{} = {value}", entry.key), paint.faint(&format!("# {}", entry.origin))]
+    });
+    output::data(&output::table(&rows.collect::<Vec<_>>()))
+}
+
+fn summary_as_json(loaded: &Loaded) -> String {
+    json!({"ok": true, "policies": loaded.policies.iter().count(), "files": loaded.files}).to_string()
+}
+
+fn errors_as_json(errors: &ConfigErrors) -> String {
+    let list = errors
+        .0
+        .iter()
+        .map(|problem| json!({"place": problem.place.to_string(), "message": problem.message, "hint": problem.hint}));
+    json!({"ok": false, "errors": list.collect::<Vec<_>>()}).to_string()
+}

@@ -1,0 +1,43 @@
+//! How a command ends: the exit codes, and an error that carries one.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// Exit codes, as the contract fixes them; `System` is `EX_OSERR`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    Ok = 0,
+    Limited = 1,
+    Usage = 2,
+    DaemonUnreachable = 69,
+    System = 71,
+    StoreUnreachable = 75,
+    BadConfig = 78,
+}
+
+/// Why a command cannot do what was asked, and the code it ends with.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+}
+
+impl Stop {
+    pub(crate) fn new(code: Code, message: impl fmt::Display) -> Self {
+        Self { code, message: message.to_string() }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Stop {}
+
+impl From<Code> for ExitCode {
+    fn from(code: Code) -> Self {
+        Self::from(code as u8)
+    }
+}

@@ -1,0 +1,76 @@
+//! Printing: data to stdout, messages to stderr, colours where they are wanted.
+
+use std::io::{self, IsTerminal, Write};
+
+use super::args::Color;
+
+/// How to paint.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint {
+    on: bool,
+}
+
+impl Paint {
+    /// Paint for stdout.
+    pub(crate) fn stdout(color: Color) -> Self {
+        Self::new(color, io::stdout().is_terminal())
+    }
+
+    /// Paint for stderr.
+    pub(crate) fn stderr(color: Color) -> Self {
+        Self::new(color, io::stderr().is_terminal())
+    }
+
+    fn new(color: Color, terminal: bool) -> Self {
+        let on = match color {
+            Color::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            Color::Always => true,
+            Color::Never => false,
+        };
+        Self { on }
+    }
+
+    /// Whether anything is painted.
+    pub(crate) fn is_on(self) -> bool {
+        self.on
+    }
+
+    pub(crate) fn good(self, text: &str) -> String {
+        self.wrap("32", text)
+    }
+
+    pub(crate) fn bad(self, text: &str) -> String {
+        self.wrap("31", text)
+    }
+
+    pub(crate) fn faint(self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Writes data and a line end to stdout. A reader that went away is no error.
+pub(crate) fn data(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// Columns, each as wide as its widest cell; the last one is not padded.
+pub(crate) fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widest = |column| {
+        rows.iter().filter_map(|row: &Vec<String>| row.get(column)).map(|cell: &String| cell.chars().count()).max()
+    };
+    let widths: Vec<_> = (0..columns).map(|column| widest(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}

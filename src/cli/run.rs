@@ -1,0 +1,80 @@
+//! From the words of the command line to a command and an exit code.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use super::args::{Cli, Command, Globals, Output, ServeArgs};
+use super::exit::{Code, Stop};
+use super::output::Paint;
+use super::{bench, check, config, keys, policies, reload, serve};
+use crate::clock;
+use crate::config::{Override, Sources, default_socket, load};
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let paint = Paint::stderr(cli.globals.color);
+    execute(cli).unwrap_or_else(|error| {
+        let code = error.downcast_ref::<Stop>().map_or(Code::System, |stop| stop.code);
+        eprintln!("{} {error:#}", paint.bad("rationd:"));
+        code.into()
+    })
+}
+
+fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
+    let globals = &cli.globals;
+    let sources = |serve: Option<&ServeArgs>| sources(globals, serve);
+    match cli.command {
+        Command::Serve(args) => serve::run(globals, sources(Some(&args))),
+        Command::Config(command) => config::run(&command, globals, &sources(None)),
+        Command::Check(args) => check::run(&args, globals, &socket(globals)),
+        Command::Reload => reload::run(globals, &socket(globals)),
+        Command::Policies => policies::run(globals, &socket(globals)),
+        Command::Keys(args) => keys::run(&args, globals, &socket(globals)),
+        Command::Bench(args) => bench::run(args, &socket(globals)),
+    }
+}
+
+/// Where the configuration is read from.
+fn sources(globals: &Globals, serve: Option<&ServeArgs>) -> Sources {
+    let mut flags = Vec::new();
+    let mut flag = |origin: &str, key, text: Option<String>| {
+        flags.extend(text.map(|text| Override { origin: origin.to_owned(), key, text }));
+    };
+    let socket = globals.socket.as_ref().map(|path| path.to_string_lossy().into_owned());
+    let from_variable = std::env::var_os("RATIOND_SOCKET").is_some_and(|path| Some(path.into()) == globals.socket);
+    flag(if from_variable { "RATIOND_SOCKET" } else { "--socket" }, "listen.socket", socket);
+    if let Some(serve) = serve {
+        flag("--store", "store.url", serve.store.clone());
+        flag("--admin", "listen.admin", serve.admin.clone());
+        flag("--name", "node.name", serve.name.clone());
+        flag("--threads", "listen.threads", serve.threads.clone());
+    }
+    Sources {
+        file: globals.config.clone(),
+        environment: std::env::vars_os().collect(),
+        flags,
+        suffix: clock::random() as u32,
+    }
+}
+
+/// The socket to ask: the one named, the configured one, or the default. A broken configuration is
+/// the daemon's business here, and must not keep anybody from asking it.
+fn socket(globals: &Globals) -> PathBuf {
+    if let Some(socket) = &globals.socket {
+        return socket.clone();
+    }
+    match load(&sources(globals, None)) {
+        Ok(loaded) => loaded.config.listen.socket,
+        Err(errors) => {
+            let socket = default_socket();
+            if globals.quiet == 0 && globals.output == Output::Text {
+                eprintln!("rationd: the configuration has errors, asking {}:\n{errors}", socket.display());
+            }
+            socket
+        }
+    }
+}

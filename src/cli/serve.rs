@@ -1,0 +1,224 @@
+//! `rationd serve`: the daemon in the foreground, from its configuration to its last returned lease.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::args::Globals;
+use super::exit::{Code, Stop};
+use super::log;
+use super::settle::{Settled, settle};
+use crate::clock::Clock;
+use crate::config::{self, Config, Loaded, Sources};
+use crate::core::shard::Settings;
+use crate::serve::admin::{Admin, Tell};
+use crate::serve::metrics::Scrape;
+use crate::serve::reload::Reloader;
+use crate::serve::{AnyStore, Daemon, Hub, Limits, StartOptions};
+use crate::store::redis::RedisStore;
+
+/// Longest time between the signal to end and the end.
+const DRAIN: Duration = Duration::from_millis(1_900);
+
+pub(crate) fn run(globals: &Globals, sources: Sources) -> anyhow::Result<ExitCode> {
+    let checked = config::load(&sources).and_then(|loaded| settle(&loaded).map(|settled| (loaded, settled)));
+    let (loaded, settled) = checked.map_err(|errors| Stop::new(Code::BadConfig, errors))?;
+    let suppressed = log::start(&loaded.config.log, globals).map_err(|problem| Stop::new(Code::BadConfig, problem))?;
+    // Checks have threads of their own; this runtime serves the store, deadlines and people.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let served = runtime.block_on(serve(sources, loaded, settled, suppressed));
+    runtime.shutdown_timeout(Duration::from_millis(50));
+    served
+}
+
+async fn serve(
+    sources: Sources,
+    loaded: Loaded,
+    settled: Settled,
+    suppressed: Arc<AtomicU64>,
+) -> anyhow::Result<ExitCode> {
+    // Before anything is visible: whoever sees the socket may send signals.
+    let mut signals = Signals::new()?;
+    let config = loaded.config.clone();
+    let admin_is_default = loaded.entries.iter().any(|entry| entry.key == "listen.admin" && entry.origin == "default");
+    let policies = loaded.policies.iter().count();
+    let reloader = Arc::new(Reloader::new(sources, loaded));
+    let shared = match &settled.store {
+        None => None,
+        Some(options) => {
+            let store = RedisStore::new(options, Clock::start()).map_err(|error| Stop::new(Code::BadConfig, error))?;
+            Some(Arc::new(store))
+        }
+    };
+    let admin = bind_admin(&config, admin_is_default).await?;
+    let daemon = start(&config, &settled, shared.clone(), &reloader)?;
+    let told = Arc::new(Told {
+        hub: daemon.hub().clone(),
+        shared,
+        reloader: reloader.clone(),
+        suppressed,
+        leaving: AtomicBool::new(false),
+    });
+    if let Some(admin) = admin {
+        tracing::info!("admin address http://{}", admin.address()?);
+        tokio::spawn(admin.run(told.clone()));
+    }
+    tracing::info!(
+        node = config.node.name,
+        store = without_password(&config.store.url),
+        policies,
+        version = env!("CARGO_PKG_VERSION"),
+        "listening on {}",
+        daemon.socket().display()
+    );
+    signals.wait_for_the_end(&reloader).await;
+    told.leaving.store(true, Ordering::Relaxed);
+    leave(daemon, signals).await;
+    Ok(Code::Ok.into())
+}
+
+fn start(
+    config: &Config,
+    settled: &Settled,
+    shared: Option<Arc<RedisStore>>,
+    reloader: &Arc<Reloader>,
+) -> anyhow::Result<Daemon> {
+    let listen = &config.listen;
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let again = reloader.clone();
+    let options = StartOptions {
+        socket: listen.socket.clone(),
+        mode: listen.mode,
+        group: settled.group,
+        limits: Limits {
+            connections: listen.max_connections,
+            connections_per_uid: listen.max_connections_per_uid,
+            allow_uids: listen.allow_uids.clone().unwrap_or_default(),
+        },
+        threads: if listen.threads == 0 { cores() } else { listen.threads },
+        store: shared.map_or(AnyStore::Memory, |store| AnyStore::Remote(store)),
+        policies: reloader.policies().clone(),
+        settings: Settings { max_keys: config.node.max_keys, timeout: config.store.timeout, lease_ahead: true },
+        reload: Some(Arc::new(move || again.reload())),
+    };
+    Daemon::start(options).map_err(|error| Stop::new(Code::System, error).into())
+}
+
+/// A default address that is taken is no reason not to serve; one that was asked for is.
+async fn bind_admin(config: &Config, is_default: bool) -> anyhow::Result<Option<Admin>> {
+    let Some(address) = config.listen.admin else { return Ok(None) };
+    match Admin::bind(address).await {
+        Ok(admin) => {
+            if !address.ip().is_loopback() {
+                tracing::warn!(%address, "the admin address is not a loopback address: anybody who reaches it may read it");
+            }
+            Ok(Some(admin))
+        }
+        Err(error) if is_default => {
+            tracing::warn!(%address, %error, "no metrics: the default admin address cannot be bound; set listen.admin");
+            Ok(None)
+        }
+        Err(error) => {
+            let next = "choose another listen.admin, or \"off\"";
+            Err(Stop::new(Code::System, format!("cannot bind the admin address {address}: {error}; {next}")).into())
+        }
+    }
+}
+
+/// Stops accepting, answers what is in flight, gives leases back; a second signal ends it at once.
+async fn leave(daemon: Daemon, mut signals: Signals) {
+    tracing::info!("leaving: answering what has come and giving leases back");
+    let drained = tokio::time::timeout(DRAIN, daemon.drain_and_stop());
+    tokio::select! {
+        drained = drained => match drained {
+            Ok(0) => tracing::info!("left: everything is settled"),
+            Ok(open) => tracing::warn!(open, "left: store calls without an outcome; their leases lapse by themselves"),
+            Err(_) => tracing::warn!("left before everything was settled; open leases lapse by themselves"),
+        },
+        () = signals.end() => tracing::warn!("left at once, as a second signal asked"),
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Reloads at each SIGHUP until a signal asks to end.
+    async fn wait_for_the_end(&mut self, reloader: &Arc<Reloader>) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => {
+                    let reloader = reloader.clone();
+                    // Its outcome is in the log and in the metrics.
+                    let _ = tokio::task::spawn_blocking(move || reloader.reload()).await;
+                }
+            }
+        }
+    }
+}
+
+struct Told {
+    hub: Arc<Hub>,
+    shared: Option<Arc<RedisStore>>,
+    reloader: Arc<Reloader>,
+    suppressed: Arc<AtomicU64>,
+    leaving: AtomicBool,
+}
+
+impl Tell for Told {
+    fn metrics(&self) -> String {
+        let store = self.shared.as_ref().map(|store| store.snapshot());
+        let scrape = Scrape {
+            stats: &self.hub.stats(),
+            store: store.as_ref(),
+            reload_successful: self.reloader.was_successful(),
+            generation: self.reloader.generation(),
+            version: env!("CARGO_PKG_VERSION"),
+            suppressed: self.suppressed.load(Ordering::Relaxed),
+        };
+        scrape.render()
+    }
+
+    fn not_ready(&self) -> Option<&'static str> {
+        self.leaving.load(Ordering::Relaxed).then_some("leaving")
+    }
+
+    fn summary(&self) -> String {
+        let stats = self.hub.stats();
+        let policies = self.reloader.policies().load().iter().count();
+        format!(
+            "rationd {}: {policies} policies, {} keys, {} connections\n/metrics /livez /readyz\n",
+            env!("CARGO_PKG_VERSION"),
+            stats.shards.keys,
+            stats.connections
+        )
+    }
+}
+
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    rest.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, hosts)| format!("{scheme}://{hosts}"))
+}

@@ -1,0 +1,255 @@
+//! The layers: which sources there are, in which order they count, and one result of all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+
+use super::document::{Document, Role};
+use super::origin::{default_node_name, default_socket};
+use super::outside::{environment, insert, outside};
+use super::problem::{ConfigErrors, Place, Problem};
+use super::schema::{KEYS, SAMPLE_POLICY};
+use super::show::{self, Entry};
+use super::tree::Config;
+use super::value::Seen;
+use crate::core::policy::{PolicyError, PolicySet};
+
+/// The file that is read when none is named.
+pub const DEFAULT_FILE: &str = "/etc/rationd/rationd.toml";
+
+/// A key set outside the files: by a flag.
+#[derive(Clone, Debug)]
+pub struct Override {
+    /// How the user named it: `--socket`.
+    pub origin: String,
+    /// The key: `listen.socket`.
+    pub key: &'static str,
+    /// Its value, as text.
+    pub text: String,
+}
+
+/// Where a configuration is read from. Kept, so that a reload reads the same places.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// A file that must exist; otherwise [`DEFAULT_FILE`], if it exists.
+    pub file: Option<PathBuf>,
+    /// The environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Flags, which win.
+    pub flags: Vec<Override>,
+    /// Makes the default of `node.name` unique: drawn at random once per process, so that a reload
+    /// does not make up another name.
+    pub suffix: u32,
+}
+
+/// A configuration that is right, and where its values came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The values.
+    pub config: Config,
+    /// Its policies, compiled.
+    pub policies: PolicySet,
+    /// Each key with its value and origin, as `config show` prints them.
+    pub entries: Vec<Entry>,
+    /// The files that were read, in order.
+    pub files: Vec<PathBuf>,
+}
+
+/// One source of values, as figment takes it.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub(crate) name: String,
+    pub(crate) dict: Dict,
+    pub(crate) document: Option<Document>,
+}
+
+impl Provider for &Layer {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(self.name.clone())
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        Ok(Profile::Default.collect(self.dict.clone()))
+    }
+}
+
+/// Reads, merges and checks all layers.
+///
+/// # Errors
+/// Everything that is wrong in any of them.
+pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
+    let mut problems = Vec::new();
+    let documents = read_documents(sources.file.as_deref(), &mut problems);
+    find_duplicates(&documents, &mut problems);
+    let no_file = documents.is_empty();
+    let files = documents.iter().map(|document| document.path.clone()).collect();
+    let broken: BTreeSet<String> = documents.iter().flat_map(|document| document.broken.clone()).collect();
+
+    let mut layers = vec![defaults(sources)];
+    layers.extend(documents.into_iter().map(|mut document| {
+        problems.append(&mut document.problems);
+        let dict = std::mem::take(&mut document.dict);
+        Layer { name: document.path.display().to_string(), dict, document: Some(document) }
+    }));
+    layers.extend(environment(&sources.environment, &mut problems));
+    for flag in &sources.flags {
+        let path: Vec<_> = flag.key.split('.').map(str::to_owned).collect();
+        layers.extend(outside(flag.origin.clone(), &path, &flag.text, &mut problems));
+    }
+    if no_file && !layers.iter().any(|layer| layer.dict.contains_key("policy")) {
+        layers.insert(1, sample_policy());
+    }
+
+    let figment = layers.iter().fold(Figment::new(), |figment, layer| figment.merge(layer));
+    let config: Config = match figment.extract() {
+        Ok(config) => config,
+        Err(error) => {
+            if problems.is_empty() {
+                problems.extend(error.into_iter().map(|error| unexpected(&error)));
+            }
+            return Err(ConfigErrors::in_order(problems));
+        }
+    };
+    check_together(&config, &layers, &mut problems);
+    match PolicySet::compile(&config.policy_specs()) {
+        Ok(policies) if problems.is_empty() => Ok(Loaded { entries: show::entries(&layers), config, policies, files }),
+        compiled => {
+            let errors = compiled.err().unwrap_or_default();
+            problems.extend(
+                errors.iter().filter(|error| !broken.contains(&error.policy)).map(|error| locate(error, &layers)),
+            );
+            Err(ConfigErrors::in_order(problems))
+        }
+    }
+}
+
+fn read_documents(file: Option<&Path>, problems: &mut Vec<Problem>) -> Vec<Document> {
+    let main = file.unwrap_or(Path::new(DEFAULT_FILE));
+    let mut documents = Vec::new();
+    let mut read = |path: &Path, role, may_lack: bool, problems: &mut Vec<Problem>| match Document::read(path, role) {
+        Ok(document) => documents.push(document),
+        Err(error) if may_lack && error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => {
+            problems.push(Problem::named(path.display().to_string(), format!("cannot be read: {error}")));
+        }
+    };
+    read(main, Role::Whole, file.is_none(), problems);
+    let directory = main.parent().unwrap_or(Path::new("")).join("policies.d");
+    match std::fs::read_dir(&directory) {
+        Ok(list) => {
+            let mut paths: Vec<_> = list.filter_map(|entry| Some(entry.ok()?.path())).collect();
+            paths.retain(|path| path.extension().is_some_and(|end| end == "toml"));
+            paths.sort();
+            for path in paths {
+                read(&path, Role::PoliciesOnly, false, problems);
+            }
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => {
+            problems.push(Problem::named(directory.display().to_string(), format!("cannot be read: {error}")));
+        }
+    }
+    documents
+}
+
+/// A policy belongs to one file.
+fn find_duplicates(documents: &[Document], problems: &mut Vec<Problem>) {
+    let mut first: BTreeMap<&str, Place> = BTreeMap::new();
+    for document in documents {
+        let Some(Value::Dict(_, policies)) = document.dict.get("policy") else { continue };
+        for name in policies.keys() {
+            let Some(place) = document.place(&["policy".to_owned(), name.clone()]) else { continue };
+            if let Some(earlier) = first.get(name.as_str()) {
+                let message = format!("policy {name:?} is defined twice: here and at {earlier}");
+                problems.push(Problem { place, message, hint: Some("rename or remove one of them".into()) });
+            } else {
+                first.insert(name, place);
+            }
+        }
+    }
+}
+
+fn defaults(sources: &Sources) -> Layer {
+    let mut dict = Dict::new();
+    for key in KEYS {
+        let text = match (key.section, key.name) {
+            ("listen", "socket") => Some(default_socket().to_string_lossy().into_owned()),
+            ("node", "name") => Some(default_node_name(sources.suffix)),
+            _ => key.default.map(str::to_owned),
+        };
+        if let Some(value) = text.and_then(|text| key.kind.accept(&Seen::from_text(key.kind, &text)).ok()) {
+            insert(&mut dict, &[key.section.to_owned(), key.name.to_owned()], value);
+        }
+    }
+    Layer { name: "default".into(), dict, document: None }
+}
+
+fn sample_policy() -> Layer {
+    let (name, limit) = SAMPLE_POLICY;
+    let mut dict = Dict::new();
+    insert(&mut dict, &["policy".into(), name.into(), "limits".into()], Value::from(vec![limit]));
+    Layer { name: "default".into(), dict, document: None }
+}
+
+/// What only makes sense, or no sense, together.
+fn check_together(config: &Config, layers: &[Layer], problems: &mut Vec<Problem>) {
+    let store = &config.store;
+    let mut complain = |key: &str, message: &str, hint: &str| {
+        let path: Vec<_> = key.split('.').map(str::to_owned).collect();
+        problems.push(Problem { place: place_of(&path, layers), message: message.into(), hint: Some(hint.into()) });
+    };
+    match (&store.cert, &store.key) {
+        (Some(_), None) => complain("store.cert", "store.cert without store.key", "set both or neither"),
+        (None, Some(_)) => complain("store.key", "store.key without store.cert", "set both or neither"),
+        _ => {}
+    }
+    let tls = store.url.starts_with("rediss://") || store.url.starts_with("rediss-cluster://");
+    for (key, set) in [("store.ca", &store.ca), ("store.cert", &store.cert)] {
+        if set.is_some() && !tls {
+            complain(key, &format!("{key} is set, but store.url has no TLS"), "write rediss:// or rediss-cluster://");
+        }
+    }
+}
+
+/// Where the value that counts was set.
+pub(crate) fn place_of(path: &[String], layers: &[Layer]) -> Place {
+    let in_layer = |layer: &Layer| match &layer.document {
+        Some(document) => document.place(path),
+        None => contains(&layer.dict, path).then(|| Place::Named(layer.name.clone())),
+    };
+    layers.iter().rev().find_map(in_layer).unwrap_or_else(|| Place::Named("configuration".into()))
+}
+
+pub(crate) fn contains(dict: &Dict, path: &[String]) -> bool {
+    match path {
+        [] => true,
+        [first, rest @ ..] => match dict.get(first) {
+            Some(Value::Dict(_, below)) => contains(below, rest),
+            Some(Value::Array(_, parts)) => {
+                rest.is_empty() || rest[0].parse::<usize>().is_ok_and(|index| index < parts.len())
+            }
+            Some(_) => rest.is_empty(),
+            None => false,
+        },
+    }
+}
+
+/// A policy's error at the limit, the override or the policy it is about.
+fn locate(error: &PolicyError, layers: &[Layer]) -> Problem {
+    let mut path = vec!["policy".to_owned(), error.policy.clone()];
+    if let Some(key) = &error.override_key {
+        path.extend(["override".to_owned(), key.clone()]);
+    }
+    if let Some(index) = error.limit {
+        path.extend(["limits".to_owned(), index.to_string()]);
+    }
+    Problem { place: place_of(&path, layers), message: error.to_string(), hint: None }
+}
+
+fn unexpected(error: &figment::Error) -> Problem {
+    let origin = error.metadata.as_ref().map_or("configuration", |metadata| metadata.name.as_ref());
+    Problem::named(origin.to_owned(), error.to_string())
+}

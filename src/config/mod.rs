@@ -1,0 +1,25 @@
+//! The configuration: a tree of typed values, the layers it is read from, and what is wrong with them.
+//!
+//! Layers, later ones win: built-in defaults, one TOML file, `policies.d/*.toml` beside it (policies only),
+//! `RATIOND_SECTION__KEY` variables, flags. Everything is checked before anything is used, and all that is
+//! wrong is reported at once, with file, line, column and a caret. Knows nothing of the running daemon.
+//! Called by the command line and by a reload.
+
+mod document;
+mod layers;
+mod origin;
+mod outside;
+mod problem;
+mod schema;
+mod show;
+mod tree;
+mod value;
+
+pub use layers::{DEFAULT_FILE, Loaded, Override, Sources, load};
+pub use origin::default_socket;
+pub use problem::{ConfigErrors, Place, Problem};
+pub use show::Entry;
+pub use tree::{Config, Confirm, Listen, Log, LogFormat, Node, Store};
+
+/// The complete, commented configuration file that equals the built-in defaults.
+pub const SAMPLE: &str = include_str!("../../config/rationd.toml");

@@ -1,0 +1,185 @@
+//! What is wrong with a configuration, and where: for people, in one piece.
+
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Longest part of a line that an excerpt shows, in characters.
+const WIDEST: usize = 120;
+
+/// Where a problem lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a file, counted from 1.
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: usize,
+        /// The character in the line.
+        column: usize,
+        /// The line itself, passwords masked.
+        excerpt: String,
+        /// Characters to underline, at least 1.
+        width: usize,
+    },
+    /// An environment variable, a flag, a whole file, or a default, by its name.
+    Named(String),
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where.
+    pub place: Place,
+    /// What was seen, what was wanted.
+    pub message: String,
+    /// What to do, when there is a likely answer.
+    pub hint: Option<String>,
+}
+
+/// Everything that is wrong with a configuration. Never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<Problem>);
+
+impl Problem {
+    pub(crate) fn named(name: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { place: Place::Named(name.into()), message: message.into(), hint: None }
+    }
+
+    pub(crate) fn with_hint(mut self, hint: Option<String>) -> Self {
+        self.hint = hint;
+        self
+    }
+}
+
+impl ConfigErrors {
+    /// In the order in which a reader meets them: files by line, then the rest.
+    pub(crate) fn in_order(mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(|problem| match &problem.place {
+            Place::File { path, line, column, .. } => (0, path.clone(), *line, *column),
+            Place::Named(_) => (1, PathBuf::new(), 0, 0),
+        });
+        Self(problems)
+    }
+}
+
+impl Place {
+    /// The place of `span` (bytes) in `text`.
+    pub(crate) fn in_file(path: &Path, text: &str, span: Range<usize>) -> Self {
+        let start = floor_boundary(text, span.start);
+        let end = floor_boundary(text, span.end.max(start));
+        let head = &text[..start];
+        let line_start = head.rfind('\n').map_or(0, |at| at + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+        let line = text[line_start..line_end].trim_end_matches('\r');
+        let column = head[line_start..].chars().count() + 1;
+        let width = text[start..end.min(line_end).max(start)].trim_end().chars().count().max(1);
+        let visible = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
+        Self::File {
+            path: path.to_owned(),
+            line: head.matches('\n').count() + 1,
+            column,
+            excerpt: mask_password(line).chars().map(visible).collect(),
+            width,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    /// `file:line:column`, or the name.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { path, line, column, .. } => write!(f, "{}:{line}:{column}", path.display()),
+            Self::Named(name) => write!(f, "{name}"),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)?;
+        let Place::File { line, column, excerpt, width, .. } = &self.place else {
+            return self.hint.as_ref().map_or(Ok(()), |hint| write!(f, " ({hint})"));
+        };
+        // A long line is shown from shortly before the fault.
+        let skipped = if column + width > WIDEST { column.saturating_sub(20) } else { 0 };
+        let shown: String = excerpt.chars().skip(skipped).take(WIDEST).collect();
+        let before = column - 1 - skipped;
+        let pad: String = shown.chars().take(before).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+        let room = shown.chars().count().saturating_sub(before).max(1);
+        let carets = "^".repeat((*width).min(room));
+        let gutter = line.to_string();
+        write!(f, "\n  {gutter} | {shown}\n  {:gap$} | {pad}{carets}", "", gap = gutter.len())?;
+        self.hint.as_ref().map_or(Ok(()), |hint| write!(f, " {hint}"))
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// `text` with the password of a URL in it replaced by `***`.
+pub(crate) fn mask_password(text: &str) -> String {
+    let Some(scheme) = text.find("://") else { return text.to_owned() };
+    let rest = &text[scheme + 3..];
+    let end = rest.find(['"', '\'', ' ']).unwrap_or(rest.len());
+    let Some(at) = rest[..end].rfind('@') else { return text.to_owned() };
+    let Some(colon) = rest[..at].find(':') else { return text.to_owned() };
+    format!("{}://{}:***{}", &text[..scheme], &rest[..colon], &rest[at..])
+}
+
+/// The nearest of `known` to `seen`, when it is near enough to be a slip.
+pub(crate) fn nearest<'a>(seen: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let most = (seen.chars().count() / 3).max(1);
+    known
+        .into_iter()
+        .map(|word| (strsim::damerau_levenshtein(seen, word), word))
+        .filter(|(distance, _)| *distance <= most)
+        .min()
+        .map(|(_, word)| word)
+}
+
+pub(crate) fn did_you_mean(word: Option<&str>) -> Option<String> {
+    word.map(|word| format!("did you mean `{word}`?"))
+}
+
+fn floor_boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_only_the_password() {
+        assert_eq!(mask_password(r#"url = "redis://bob:p@ss@h:1" # x"#), r#"url = "redis://bob:***@h:1" # x"#);
+        assert_eq!(mask_password("redis://h:1/0"), "redis://h:1/0");
+    }
+
+    #[test]
+    fn points_at_the_span_after_tabs_and_wide_letters() {
+        let text = "a = 1\n\té = oops\n";
+        let start = text.find("oops").expect("it is there");
+        let place = Place::in_file(Path::new("f"), text, start..start + 4);
+        let shown = Problem { place, message: "m".into(), hint: None }.to_string();
+        assert_eq!(shown, "f:2:6: m\n  2 | \té = oops\n    | \t    ^^^^");
+    }
+
+    #[test]
+    fn a_span_past_the_end_is_the_end() {
+        let place = Place::in_file(Path::new("f"), "é", 1..99);
+        assert!(matches!(place, Place::File { line: 1, .. }), "{place:?}");
+    }
+}

@@ -1,0 +1,81 @@
+//! Every key that a configuration may have: its kind and its default. The one list that checking,
+//! `config show`, the environment and the defaults are made from.
+
+use super::value::Kind;
+
+/// A key of a section.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) section: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    /// As the environment would write it. `None`: unset, or computed at start.
+    pub(crate) default: Option<&'static str>,
+}
+
+const fn key(section: &'static str, name: &'static str, kind: Kind, default: Option<&'static str>) -> Key {
+    Key { section, name, kind, default }
+}
+
+const fn choice(words: &'static [&'static str]) -> Kind {
+    Kind::Choice(words)
+}
+
+/// All keys outside `[policy]`.
+pub(crate) const KEYS: &[Key] = &[
+    key("listen", "socket", Kind::Path, None),
+    key("listen", "mode", Kind::Mode, Some("0660")),
+    key("listen", "group", Kind::Text, None),
+    key("listen", "allow_uids", Kind::Uids, None),
+    key("listen", "admin", Kind::Address, Some("127.0.0.1:9464")),
+    key("listen", "max_connections", Kind::Count(1, 1_000_000), Some("10000")),
+    key("listen", "max_connections_per_uid", Kind::Count(1, 1_000_000), Some("1024")),
+    key("listen", "threads", Kind::Count(0, 1_024), Some("0")),
+    key("store", "url", Kind::Url, Some("memory:")),
+    key("store", "timeout", Kind::Period(1_000, 5_000_000), Some("50ms")),
+    key("store", "prefix", Kind::Prefix, Some("ration")),
+    key("store", "confirm", choice(&["auto", "on", "off"]), Some("auto")),
+    key("store", "ca", Kind::Path, None),
+    key("store", "cert", Kind::Path, None),
+    key("store", "key", Kind::Path, None),
+    key("node", "name", Kind::Name, None),
+    key("node", "max_keys", Kind::Count(16, 100_000_000), Some("1000000")),
+    key("log", "format", choice(&["auto", "text", "json"]), Some("auto")),
+    key("log", "level", Kind::Text, Some("info")),
+];
+
+/// Keys of `[policy.NAME]`.
+pub(crate) const POLICY: &[(&str, Kind)] = &[
+    ("limits", Kind::Texts),
+    ("on_store_loss", choice(&["share", "allow", "deny"])),
+    ("shadow", Kind::Bool),
+    ("enforce", Kind::Count(0, 100)),
+    ("unlimited", Kind::Bool),
+];
+
+/// Keys of `[policy.NAME.override.KEY]`.
+pub(crate) const OVERRIDE: &[(&str, Kind)] =
+    &[("limits", Kind::Texts), ("unlimited", Kind::Bool), ("blocked", Kind::Bool)];
+
+/// The policy of a daemon without any configuration: its name and its limit.
+pub(crate) const SAMPLE_POLICY: (&str, &str) = ("api", "100/1s burst 200");
+
+/// The sections, each once, in order.
+pub(crate) fn sections() -> impl Iterator<Item = &'static str> {
+    ["listen", "store", "node", "log"].into_iter()
+}
+
+/// The keys of a section.
+pub(crate) fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> + use<'_> {
+    KEYS.iter().filter(move |key| key.section == section)
+}
+
+/// What a later version will know, and what to do until then.
+pub(crate) fn not_yet(section: &str, key: Option<&str>) -> Option<&'static str> {
+    match (section, key) {
+        ("fleet", None) => Some("this version's nodes share limits through the store alone; remove [fleet]"),
+        ("descriptors", None) => Some("this version has no Envoy door; remove [descriptors]"),
+        ("listen", Some("envoy")) => Some("this version has no Envoy door; remove it"),
+        _ => None,
+    }
+}

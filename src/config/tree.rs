@@ -1,0 +1,170 @@
+//! The configuration as the daemon uses it: typed, checked, complete.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::core::policy::{OnStoreLoss, PolicySpec};
+use crate::core::time::Micros;
+
+/// The whole configuration.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Doors.
+    pub listen: Listen,
+    /// Where tokens are counted.
+    pub store: Store,
+    /// This daemon.
+    pub node: Node,
+    /// Its log.
+    pub log: Log,
+    /// Policies by name, not yet compiled.
+    #[serde(default, rename = "policy")]
+    pub(crate) policies: BTreeMap<String, RawPolicy>,
+}
+
+/// `[listen]`: doors and their bounds.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listen {
+    /// The Unix socket.
+    pub socket: PathBuf,
+    /// Its permissions.
+    pub mode: u32,
+    /// The group it is given to.
+    pub group: Option<String>,
+    /// Users whose processes may connect; `None`: whoever the permissions let.
+    pub allow_uids: Option<Vec<u32>>,
+    /// Where metrics and health are served; `None`: nowhere.
+    #[serde(deserialize_with = "address")]
+    pub admin: Option<SocketAddr>,
+    /// Most connections at once.
+    pub max_connections: usize,
+    /// Most connections of one user at once.
+    pub max_connections_per_uid: usize,
+    /// Worker threads; 0: one per core.
+    pub threads: usize,
+}
+
+/// `[store]`: where tokens are counted for all nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Store {
+    /// `memory:` or the URL of a Redis or Redis Cluster.
+    pub url: String,
+    /// Longest wait of a check.
+    #[serde(deserialize_with = "micros")]
+    pub timeout: Micros,
+    /// First part of every key in the store.
+    pub prefix: String,
+    /// Whether a grant is awaited on a replica.
+    pub confirm: Confirm,
+    /// Certificates (PEM) that vouch for the servers.
+    pub ca: Option<PathBuf>,
+    /// This node's certificate (PEM).
+    pub cert: Option<PathBuf>,
+    /// Its private key (PEM).
+    pub key: Option<PathBuf>,
+}
+
+/// `store.confirm`: whether a grant is awaited on a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Confirm {
+    /// Where a cluster has replicas.
+    Auto,
+    /// Wherever there is a replica.
+    On,
+    /// Nowhere.
+    Off,
+}
+
+/// `[node]`: this daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Its name, unique among the nodes of a store.
+    pub name: String,
+    /// Most keys held.
+    pub max_keys: usize,
+}
+
+/// `[log]`: its log.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// How lines look.
+    pub format: LogFormat,
+    /// A level, or a filter of the `tracing` crate.
+    pub level: String,
+}
+
+/// `log.format`: how lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    /// Text.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `[policy.NAME]` or one of its overrides, as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawPolicy {
+    limits: Vec<String>,
+    #[serde(deserialize_with = "on_store_loss")]
+    on_store_loss: OnStoreLoss,
+    shadow: bool,
+    enforce: Option<u8>,
+    unlimited: bool,
+    blocked: bool,
+    #[serde(rename = "override")]
+    overrides: BTreeMap<String, RawPolicy>,
+}
+
+impl Config {
+    /// The policies as [`crate::core::policy::PolicySet::compile`] takes them.
+    #[must_use]
+    pub fn policy_specs(&self) -> BTreeMap<String, PolicySpec> {
+        self.policies.iter().map(|(name, raw)| (name.clone(), raw.spec())).collect()
+    }
+}
+
+impl RawPolicy {
+    fn spec(&self) -> PolicySpec {
+        PolicySpec {
+            limits: self.limits.clone(),
+            on_store_loss: self.on_store_loss,
+            shadow: self.shadow,
+            enforce: self.enforce,
+            unlimited: self.unlimited,
+            blocked: self.blocked,
+            overrides: self.overrides.iter().map(|(key, raw)| (key.clone(), raw.spec())).collect(),
+        }
+    }
+}
+
+fn micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Micros, D::Error> {
+    u64::deserialize(deserializer).map(Micros)
+}
+
+fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text == "off" { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
+}
+
+fn on_store_loss<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnStoreLoss, D::Error> {
+    match String::deserialize(deserializer)?.as_str() {
+        "share" => Ok(OnStoreLoss::Share),
+        "allow" => Ok(OnStoreLoss::Allow),
+        "deny" => Ok(OnStoreLoss::Deny),
+        other => Err(serde::de::Error::custom(format!("on_store_loss {other:?}"))),
+    }
+}

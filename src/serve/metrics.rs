@@ -1,0 +1,172 @@
+//! What the daemon's metrics are called and where their numbers come from.
+//!
+//! No label ever holds a key: labels are policies, words of fixed lists, and addresses of store servers.
+
+use super::exposition::{Exposition, Type};
+use super::hub::Stats;
+use crate::store::redis::{BreakerState, LATENCY_BOUNDS, Snapshot};
+
+/// Everything that a scrape shows.
+#[derive(Debug)]
+pub struct Scrape<'a> {
+    /// Counts of checks, keys and connections.
+    pub stats: &'a Stats,
+    /// Counts of the shared store, if there is one.
+    pub store: Option<&'a Snapshot>,
+    /// Whether the last reload was taken.
+    pub reload_successful: bool,
+    /// Configurations taken since the start, the first included.
+    pub generation: u64,
+    /// The daemon's version.
+    pub version: &'a str,
+    /// Log lines left out because there were too many like them.
+    pub suppressed: u64,
+}
+
+impl Scrape<'_> {
+    /// The Prometheus text.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut out = Exposition::default();
+        self.checks(&mut out);
+        self.leases(&mut out);
+        self.keys(&mut out);
+        self.connections(&mut out);
+        if let Some(store) = self.store {
+            store_calls(&mut out, store);
+            store_servers(&mut out, store);
+        }
+        self.daemon(&mut out);
+        out.finish()
+    }
+
+    fn checks(&self, out: &mut Exposition) {
+        let name = "rationd_checks_total";
+        out.family(name, Type::Counter, "Checks decided, by policy, verdict, reason and source.");
+        for (policy, stats) in &self.stats.policies {
+            for (verdict, reason, source, count) in stats.checks() {
+                let labels = [
+                    ("policy", &**policy),
+                    ("verdict", verdict.as_str()),
+                    ("reason", reason.as_str()),
+                    ("source", source.as_str()),
+                ];
+                out.sample(name, &labels, count);
+            }
+        }
+        let name = "rationd_checks_waited_total";
+        out.family(name, Type::Counter, "Checks that had to wait for the store.");
+        for (policy, stats) in &self.stats.policies {
+            out.sample(name, &[("policy", policy)], stats.parked);
+        }
+    }
+
+    fn leases(&self, out: &mut Exposition) {
+        let name = "rationd_lease_tokens_total";
+        out.family(name, Type::Counter, "Leased tokens by what became of them.");
+        for (policy, stats) in &self.stats.policies {
+            for (fate, count) in [("spent", stats.spent), ("returned", stats.returned), ("expired", stats.expired)] {
+                out.sample(name, &[("policy", policy), ("fate", fate)], count);
+            }
+        }
+        let name = "rationd_lease_granted_tokens_total";
+        out.family(name, Type::Counter, "Tokens that the store lent.");
+        for (policy, stats) in &self.stats.policies {
+            out.sample(name, &[("policy", policy)], stats.granted);
+        }
+        let name = "rationd_lease_batch_tokens";
+        out.family(name, Type::Gauge, "Tokens asked for in the latest refill.");
+        for (policy, stats) in &self.stats.policies {
+            out.sample(name, &[("policy", policy)], stats.batch);
+        }
+        let waiters = self.stats.shards.waiting;
+        out.single("rationd_lease_waiters", Type::Gauge, "Checks that wait for the store now.", waiters);
+    }
+
+    fn keys(&self, out: &mut Exposition) {
+        let shards = &self.stats.shards;
+        out.single("rationd_keys", Type::Gauge, "Keys held.", shards.keys);
+        out.single("rationd_keys_evicted_total", Type::Counter, "Keys evicted or forgotten when idle.", shards.evicted);
+        let name = "rationd_degraded";
+        out.family(name, Type::Gauge, "Keys that are decided without the store, by reason.");
+        out.sample(name, &[("reason", "store")], shards.degraded);
+        let help = "Grants of a store that had lost what it knew of a key.";
+        out.single("rationd_store_lost_epochs_total", Type::Counter, help, shards.lost_epochs);
+        let help = "Stored values that made no sense and were taken as missing.";
+        out.single("rationd_store_damaged_values_total", Type::Counter, help, shards.damaged);
+    }
+
+    fn connections(&self, out: &mut Exposition) {
+        let stats = self.stats;
+        out.single("rationd_connections", Type::Gauge, "Connections open now.", stats.connections);
+        let name = "rationd_connections_total";
+        out.family(name, Type::Counter, "Connections by whether they were let in.");
+        out.sample(name, &[("outcome", "accepted")], stats.accepted);
+        out.sample(name, &[("outcome", "refused")], stats.refused);
+        out.single("rationd_commands_total", Type::Counter, "Commands understood or refused.", stats.commands);
+        out.single("rationd_command_errors_total", Type::Counter, "Error replies.", stats.errors);
+        let help = "Store calls without an outcome yet.";
+        out.single("rationd_store_calls_in_flight", Type::Gauge, help, stats.calls_in_flight);
+    }
+
+    fn daemon(&self, out: &mut Exposition) {
+        let help = "Whether the last reload of the configuration was taken.";
+        let successful = u8::from(self.reload_successful);
+        out.single("rationd_config_last_reload_successful", Type::Gauge, help, successful);
+        let help = "Configurations taken since the start.";
+        out.single("rationd_config_generation", Type::Gauge, help, self.generation);
+        let help = "Log lines left out because there were too many like them.";
+        out.single("rationd_log_lines_suppressed_total", Type::Counter, help, self.suppressed);
+        out.family("rationd_build_info", Type::Gauge, "Always 1.");
+        out.sample("rationd_build_info", &[("version", self.version)], 1);
+    }
+}
+
+fn store_calls(out: &mut Exposition, store: &Snapshot) {
+    let name = "rationd_store_calls_total";
+    out.family(name, Type::Counter, "Calls to the store by operation and outcome.");
+    for (op, outcome, count) in &store.calls {
+        out.sample(name, &[("op", op), ("outcome", outcome.label())], count);
+    }
+    let help = "Seconds until the store answered.";
+    let sum = store.latency_sum.as_secs_f64();
+    out.histogram("rationd_store_call_duration_seconds", help, &LATENCY_BOUNDS, &store.latency, sum);
+    let name = "rationd_store_redirects_total";
+    out.family(name, Type::Counter, "MOVED and ASK replies.");
+    out.sample(name, &[("kind", "moved")], store.moved);
+    out.sample(name, &[("kind", "ask")], store.ask);
+    let counters = [
+        ("rationd_store_scripts_sent_total", "Times that a server did not know a script.", store.noscript),
+        ("rationd_store_unconfirmed_grants_total", "Grants that no replica confirmed in time.", store.unconfirmed),
+        ("rationd_store_rejected_calls_total", "Calls that a server refused: see the log.", store.rejected),
+        ("rationd_store_map_refreshes_total", "Times that the map of slots was read.", store.refreshes),
+        ("rationd_store_dials_total", "Connections opened or tried.", store.dials),
+        ("rationd_store_breaker_opened_total", "Times that a server was given up for a while.", store.breaker_opened),
+    ];
+    for (name, help, count) in counters {
+        out.single(name, Type::Counter, help, count);
+    }
+}
+
+fn store_servers(out: &mut Exposition, store: &Snapshot) {
+    let name = "rationd_store_server_up";
+    out.family(name, Type::Gauge, "Whether calls to this server pass.");
+    for server in &store.servers {
+        let up = server.breaker == BreakerState::Closed && server.away_since.is_none();
+        out.sample(name, &[("server", &server.address)], u8::from(up));
+    }
+    let name = "rationd_store_replicas";
+    out.family(name, Type::Gauge, "Replicas in touch with this server.");
+    for server in &store.servers {
+        if let Some(replicas) = server.replicas {
+            out.sample(name, &[("server", &server.address)], replicas);
+        }
+    }
+    let name = "rationd_store_may_evict";
+    out.family(name, Type::Gauge, "1 where maxmemory-policy is not noeviction: counters may vanish.");
+    for server in &store.servers {
+        if let Some(policy) = &server.maxmemory_policy {
+            out.sample(name, &[("server", &server.address)], u8::from(policy != "noeviction"));
+        }
+    }
+}

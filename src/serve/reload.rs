@@ -1,0 +1,105 @@
+//! A reload: everything is read and checked again, and taken whole or not at all.
+//!
+//! Only policies change in a running daemon. Other keys that have changed are named, because they wait
+//! for a restart. Called for SIGHUP and for `RATION.RELOAD`.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use serde_json::json;
+
+use crate::config::{self, ConfigErrors, Entry, Loaded, Sources};
+use crate::core::policy::PolicySet;
+
+/// First words of the answer to a reload that was refused.
+pub const REFUSED: &str = "the new configuration is refused and the old one stays";
+
+/// Reads the configuration again and puts its policies in force.
+#[derive(Debug)]
+pub struct Reloader {
+    sources: Sources,
+    policies: Arc<ArcSwap<PolicySet>>,
+    /// The keys as they were at the start. Held while a reload goes on: one at a time.
+    running: Mutex<Vec<Entry>>,
+    generation: AtomicU64,
+    successful: AtomicBool,
+}
+
+impl Reloader {
+    /// A reloader of what `sources` gave at the start.
+    #[must_use]
+    pub fn new(sources: Sources, loaded: Loaded) -> Self {
+        Self {
+            sources,
+            policies: Arc::new(ArcSwap::from_pointee(loaded.policies)),
+            running: Mutex::new(loaded.entries),
+            generation: AtomicU64::new(1),
+            successful: AtomicBool::new(true),
+        }
+    }
+
+    /// The policies in force.
+    #[must_use]
+    pub fn policies(&self) -> &Arc<ArcSwap<PolicySet>> {
+        &self.policies
+    }
+
+    /// Reads files: not for a thread that serves checks. Answers with JSON.
+    ///
+    /// # Errors
+    /// All that is wrong with the new configuration, on one line; the old one stays.
+    pub fn reload(&self) -> Result<String, String> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        match config::load(&self.sources) {
+            Ok(loaded) => Ok(self.take(&running, loaded)),
+            Err(errors) => {
+                self.successful.store(false, Ordering::Relaxed);
+                tracing::error!("{REFUSED}:\n{errors}");
+                Err(format!("{REFUSED}: {}", one_line(&errors)))
+            }
+        }
+    }
+
+    fn take(&self, running: &[Entry], loaded: Loaded) -> String {
+        let waiting: Vec<&str> = changed(running, &loaded.entries).collect();
+        let count = loaded.policies.iter().count();
+        self.policies.store(Arc::new(loaded.policies));
+        self.successful.store(true, Ordering::Relaxed);
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        tracing::info!(generation, policies = count, "configuration reloaded");
+        if !waiting.is_empty() {
+            tracing::warn!(keys = waiting.join(", "), "changed keys that wait for a restart");
+        }
+        json!({"generation": generation, "policies": count, "waiting_for_restart": waiting}).to_string()
+    }
+
+    /// Configurations taken since the start, the first included.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last reload was taken.
+    #[must_use]
+    pub fn was_successful(&self) -> bool {
+        self.successful.load(Ordering::Relaxed)
+    }
+}
+
+/// Keys outside the policies whose values differ.
+fn changed<'a>(running: &'a [Entry], new: &'a [Entry]) -> impl Iterator<Item = &'a str> {
+    let outside = |entry: &&Entry| !entry.key.starts_with("policy.");
+    new.iter().filter(outside).filter_map(|entry| {
+        let before = running.iter().find(|before| before.key == entry.key);
+        before.is_none_or(|before| before.value != entry.value).then_some(entry.key.as_str())
+    })
+}
+
+fn one_line(errors: &ConfigErrors) -> String {
+    let problems = errors.0.iter().map(|problem| {
+        let hint = problem.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+        format!("{}: {}{hint}", problem.place, problem.message)
+    });
+    problems.collect::<Vec<_>>().join("; ").replace(['\r', '\n'], " ")
+}

@@ -1,0 +1,14 @@
+//! The shared store as the refill room calls it.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::refill::Remote;
+use crate::core::call::{Call, Grant, StoreError};
+use crate::store::redis::RedisStore;
+
+impl Remote for RedisStore {
+    fn call<'a>(&'a self, call: &'a Call) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
+        Box::pin(self.call(call))
+    }
+}

@@ -1,0 +1,244 @@
+//! When to stop asking one Redis server, and when to try again. Pure: time comes in, nothing is read.
+//!
+//! A lost connection or a refusal opens the breaker at once, silence after [`SILENCES`] calls in a
+//! row. While it is open every call fails without leaving the process; the keeper of the server
+//! probes in the background. After silence or a refusal one trial call goes first: an answer to a
+//! PING does not yet mean that scripts run. Called by `master.rs`.
+
+use crate::core::time::{Instant, Micros};
+
+/// Unanswered calls in a row that open the breaker.
+pub(crate) const SILENCES: u32 = 3;
+
+/// Wait between probes; doubled after [`PATIENCE`] of them failed.
+pub(crate) const PAUSE: Micros = Micros::from_millis(250);
+
+/// Probes at the quick pace.
+const PATIENCE: u32 = 8;
+
+/// Whether calls pass, as metrics show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerState {
+    /// Calls pass.
+    Closed,
+    /// One trial call decides.
+    HalfOpen,
+    /// Calls fail at once.
+    Open,
+}
+
+/// What went wrong with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The connection is gone.
+    Lost,
+    /// No answer by the deadline.
+    Silent,
+    /// The server said that it cannot serve now.
+    Refused,
+}
+
+/// The right to make one call; says through which connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pass {
+    pub(crate) generation: u64,
+    trial: bool,
+}
+
+/// The breaker of one Redis server.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    state: BreakerState,
+    since: Instant,
+    generation: u64,
+    silences: u32,
+    /// What opened it, or has not been disproved since: a trial call must go first.
+    doubtful: bool,
+    trial_out: bool,
+    probe_at: Instant,
+    probes: u32,
+}
+
+impl Breaker {
+    /// Open until the first connection stands.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            state: BreakerState::Open,
+            since: now,
+            generation: 0,
+            silences: 0,
+            doubtful: false,
+            trial_out: false,
+            probe_at: now,
+            probes: 0,
+        }
+    }
+
+    pub(crate) fn state(&self) -> BreakerState {
+        self.state
+    }
+
+    /// Since when the server does not answer, unless it does.
+    pub(crate) fn away_since(&self) -> Option<Instant> {
+        (self.state != BreakerState::Closed).then_some(self.since)
+    }
+
+    /// When the next probe is due; `None` while none is needed.
+    pub(crate) fn probe_at(&self) -> Option<Instant> {
+        (self.state == BreakerState::Open).then_some(self.probe_at)
+    }
+
+    /// Lets a call pass, or says since when the server is away.
+    pub(crate) fn admit(&mut self) -> Result<Pass, Instant> {
+        match self.state {
+            BreakerState::Closed => Ok(Pass { generation: self.generation, trial: false }),
+            BreakerState::HalfOpen if !self.trial_out => {
+                self.trial_out = true;
+                Ok(Pass { generation: self.generation, trial: true })
+            }
+            BreakerState::HalfOpen | BreakerState::Open => Err(self.since),
+        }
+    }
+
+    /// The server answered the call, in whatever way but a refusal.
+    pub(crate) fn handle_answer(&mut self, pass: Pass) {
+        if pass.generation != self.generation {
+            return;
+        }
+        self.silences = 0;
+        if pass.trial && self.state == BreakerState::HalfOpen {
+            self.state = BreakerState::Closed;
+            self.doubtful = false;
+        }
+    }
+
+    /// The call failed. True when that opened the breaker.
+    pub(crate) fn handle_fault(&mut self, now: Instant, pass: Pass, fault: Fault) -> bool {
+        // A call of an earlier connection says nothing about this one.
+        if pass.generation != self.generation || self.state == BreakerState::Open {
+            return false;
+        }
+        if fault == Fault::Silent && !pass.trial {
+            self.silences += 1;
+            if self.silences < SILENCES {
+                return false;
+            }
+        }
+        self.open(now, fault);
+        true
+    }
+
+    fn open(&mut self, now: Instant, fault: Fault) {
+        if self.state == BreakerState::Closed {
+            self.since = now;
+        }
+        self.state = BreakerState::Open;
+        self.doubtful |= fault != Fault::Lost;
+        self.probes = 0;
+        self.probe_at = if fault == Fault::Lost { now } else { now + PAUSE };
+    }
+
+    /// A probe through a fresh connection was answered: its calls pass from now on.
+    pub(crate) fn handle_probe(&mut self) {
+        self.generation += 1;
+        self.silences = 0;
+        self.trial_out = false;
+        self.state = if self.doubtful { BreakerState::HalfOpen } else { BreakerState::Closed };
+    }
+
+    /// A probe failed; `jitter` keeps a fleet's probes apart.
+    pub(crate) fn handle_failed_probe(&mut self, now: Instant, jitter: Micros) {
+        self.probes += 1;
+        let pause = if self.probes > PATIENCE { Micros(PAUSE.0 * 2) } else { PAUSE };
+        self.probe_at = now + pause + jitter;
+    }
+
+    /// The generation that the next connection will have.
+    pub(crate) fn next_generation(&self) -> u64 {
+        self.generation + 1
+    }
+
+    /// A pass that speaks for connection `generation` as a whole.
+    pub(crate) fn on_behalf_of(generation: u64) -> Pass {
+        Pass { generation, trial: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant(10_000_000);
+
+    fn closed() -> Breaker {
+        let mut breaker = Breaker::new(NOW);
+        breaker.handle_probe();
+        assert_eq!(breaker.state(), BreakerState::Closed);
+        breaker
+    }
+
+    #[test]
+    fn nothing_passes_before_the_first_connection() {
+        assert_eq!(Breaker::new(NOW).admit(), Err(NOW));
+    }
+
+    #[test]
+    fn opens_after_three_silences_in_a_row_only() {
+        let mut breaker = closed();
+        for fault in 0..2 {
+            let pass = breaker.admit().expect("closed");
+            assert!(!breaker.handle_fault(NOW, pass, Fault::Silent), "silence {fault}");
+        }
+        let pass = breaker.admit().expect("closed");
+        breaker.handle_answer(pass);
+        for _ in 0..2 {
+            assert!(!breaker.handle_fault(NOW, pass, Fault::Silent));
+        }
+        assert!(breaker.handle_fault(NOW, pass, Fault::Silent));
+        assert_eq!(breaker.admit(), Err(NOW));
+        assert_eq!(breaker.probe_at(), Some(NOW + PAUSE));
+    }
+
+    #[test]
+    fn one_refusal_opens_and_one_trial_closes() {
+        let mut breaker = closed();
+        let pass = breaker.admit().expect("closed");
+        assert!(breaker.handle_fault(NOW, pass, Fault::Refused));
+        breaker.handle_probe();
+        let trial = breaker.admit().expect("the trial");
+        assert_eq!(breaker.admit(), Err(NOW), "only one trial");
+        breaker.handle_answer(trial);
+        assert!(breaker.admit().is_ok());
+    }
+
+    #[test]
+    fn failed_trial_keeps_the_first_since() {
+        let mut breaker = closed();
+        let pass = breaker.admit().expect("closed");
+        breaker.handle_fault(NOW, pass, Fault::Refused);
+        breaker.handle_probe();
+        let trial = breaker.admit().expect("the trial");
+        assert!(breaker.handle_fault(NOW + PAUSE, trial, Fault::Silent));
+        assert_eq!(breaker.away_since(), Some(NOW));
+    }
+
+    #[test]
+    fn lost_connection_is_probed_at_once_and_needs_no_trial() {
+        let mut breaker = closed();
+        let pass = breaker.admit().expect("closed");
+        assert!(breaker.handle_fault(NOW, pass, Fault::Lost));
+        assert_eq!(breaker.probe_at(), Some(NOW));
+        breaker.handle_probe();
+        assert_eq!(breaker.state(), BreakerState::Closed);
+    }
+
+    #[test]
+    fn faults_of_an_earlier_connection_do_not_count() {
+        let mut breaker = closed();
+        let old = breaker.admit().expect("closed");
+        breaker.handle_fault(NOW, old, Fault::Lost);
+        breaker.handle_probe();
+        assert!(!breaker.handle_fault(NOW, old, Fault::Lost));
+        assert!(breaker.admit().is_ok());
+    }
+}

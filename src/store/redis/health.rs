@@ -1,0 +1,96 @@
+//! What a Redis server says of itself that can spoil counters: eviction, coverage, replicas.
+//!
+//! Pure parsing of `INFO` and `CONFIG GET`, which an ACL may forbid: what is not seen is not known,
+//! never assumed. Called by `master.rs` when a connection stands and each minute.
+
+use redis::{Pipeline, Value};
+
+use super::reply::text;
+
+/// Facts about one server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Health {
+    pub(crate) maxmemory_policy: Option<String>,
+    pub(crate) full_coverage: Option<bool>,
+    /// Replicas that are in step.
+    pub(crate) replicas: Option<u32>,
+}
+
+/// A replica that has not been heard of for longer than this many seconds will not confirm.
+const LARGEST_LAG: u32 = 1;
+
+/// What to ask; a setting of clusters only of those, because single servers have a value for it too.
+pub(crate) fn questions(cluster: bool) -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    pipeline.cmd("PING");
+    pipeline.cmd("INFO").arg("replication");
+    pipeline.cmd("INFO").arg("memory");
+    if cluster {
+        pipeline.cmd("CONFIG").arg("GET").arg("cluster-require-full-coverage");
+    }
+    pipeline
+}
+
+/// Reads the answers to [`questions`].
+pub(crate) fn read(answers: &[Value]) -> Health {
+    let info = |index: usize| answers.get(index).and_then(text);
+    let replication = info(1);
+    Health {
+        maxmemory_policy: info(2).and_then(|info| field(&info, "maxmemory_policy").map(str::to_owned)),
+        full_coverage: answers.get(3).and_then(only_setting).map(|value| value == "yes"),
+        replicas: replication.as_deref().map(count_replicas),
+    }
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Counts lines like `slave0:ip=127.0.0.1,port=7003,state=online,offset=1330,lag=1`.
+fn count_replicas(info: &str) -> u32 {
+    let in_step = |line: &&str| {
+        let parts = || line.split(',');
+        let lag = parts().find_map(|part| part.trim().strip_prefix("lag=")?.parse().ok()).unwrap_or(u32::MAX);
+        line.starts_with("slave") && parts().any(|part| part == "state=online") && lag <= LARGEST_LAG
+    };
+    u32::try_from(info.lines().filter(in_step).count()).unwrap_or(u32::MAX)
+}
+
+/// The value in the reply to a `CONFIG GET` of one name, in RESP2's or RESP3's shape.
+fn only_setting(reply: &Value) -> Option<String> {
+    let value = match reply {
+        Value::Map(pairs) => &pairs.first()?.1,
+        Value::Array(items) => items.get(1)?,
+        _ => return None,
+    };
+    text(value).map(std::borrow::Cow::into_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_redis_says() {
+        let replication = "# Replication\r\nrole:master\r\nconnected_slaves:3\r\n\
+            slave0:ip=127.0.0.1,port=1,state=online,offset=9,lag=0\r\n\
+            slave1:ip=127.0.0.1,port=2,state=wait_bgsave,offset=0,lag=0\r\n\
+            slave2:ip=127.0.0.1,port=3,state=online,offset=9,lag=7\r\n";
+        let setting = |text: &str| Value::BulkString(text.into());
+        let health = read(&[
+            Value::SimpleString("PONG".into()),
+            Value::BulkString(replication.into()),
+            Value::BulkString(b"# Memory\r\nmaxmemory_policy:allkeys-lru\r\n".to_vec()),
+            Value::Map(vec![(setting("cluster-require-full-coverage"), setting("no"))]),
+        ]);
+        assert_eq!(health.replicas, Some(1));
+        assert_eq!(health.maxmemory_policy.as_deref(), Some("allkeys-lru"));
+        assert_eq!(health.full_coverage, Some(false));
+    }
+
+    #[test]
+    fn what_is_forbidden_is_not_known() {
+        let denied = redis::parse_redis_value(b"-NOPERM no\r\n").expect("a reply");
+        assert_eq!(read(&[denied.clone(), denied.clone(), denied.clone(), denied]), Health::default());
+    }
+}

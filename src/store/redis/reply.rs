@@ -1,0 +1,107 @@
+//! What a reply of Redis means for a call: an answer, a detour, or a refusal. Pure.
+//!
+//! Called by `master.rs` and `redis.rs`.
+
+use redis::{ServerError, Value};
+
+/// Why the server did not run the script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The slot lives at this `host:port` now (the host may be empty: the same as before).
+    Moved(String),
+    /// The key has already gone to this `host:port`, its slot not yet.
+    Ask(String),
+    /// The script is not loaded.
+    NoScript,
+    /// The server cannot serve now: what it said.
+    Away(String),
+    /// This call cannot be served; others can: what it said.
+    Rejected(String),
+}
+
+/// Codes of a server that cannot serve now, or not us. A script was surely not run.
+const AWAY: [&str; 13] = [
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "LOADING",
+    "READONLY",
+    "MASTERDOWN",
+    "NOREPLICAS",
+    "OOM",
+    "BUSY",
+    "MISCONF",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "UNBLOCKED",
+];
+
+/// The refusal in `value`, if it is one.
+pub(crate) fn refusal(value: &Value) -> Option<Refusal> {
+    let Value::ServerError(error) = value else { return None };
+    Some(classify(error))
+}
+
+fn classify(error: &ServerError) -> Refusal {
+    let detail = error.details().unwrap_or("");
+    // "MOVED 3999 127.0.0.1:6381": the code is cut off already.
+    let place = || detail.split_ascii_whitespace().nth(1).unwrap_or("").to_owned();
+    match error.code() {
+        "MOVED" => Refusal::Moved(place()),
+        "ASK" => Refusal::Ask(place()),
+        "NOSCRIPT" => Refusal::NoScript,
+        code if AWAY.contains(&code) || is_away_inside(detail) => Refusal::Away(format!("{code} {detail}")),
+        code => Refusal::Rejected(format!("{code} {detail}")),
+    }
+}
+
+/// Redis before 7 wraps what stopped a script: `ERR Error running script …: -READONLY You can't …`.
+fn is_away_inside(detail: &str) -> bool {
+    AWAY.iter().any(|code| detail.contains(&format!(": -{code} ")))
+}
+
+/// A reply that is text: `INFO`, `PING`.
+pub(crate) fn text(value: &Value) -> Option<std::borrow::Cow<'_, str>> {
+    match value {
+        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes)),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(line: &str) -> Value {
+        redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).expect("a reply")
+    }
+
+    #[test]
+    fn detours_name_the_place() {
+        assert_eq!(refusal(&error("MOVED 3999 127.0.0.1:6381")), Some(Refusal::Moved("127.0.0.1:6381".into())));
+        assert_eq!(refusal(&error("ASK 3999 :6381")), Some(Refusal::Ask(":6381".into())));
+    }
+
+    #[test]
+    fn a_server_that_cannot_serve_is_away() {
+        for line in [
+            "CLUSTERDOWN The cluster is down",
+            "LOADING Redis is loading the dataset in memory",
+            "READONLY You can't write against a read only replica. script: abc, on @user_script:1.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "BUSY Redis is busy running a script.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "NOPERM User x has no permissions to run the 'evalsha' command",
+            "ERR Error running script (call to f_a): @user_script:1: -READONLY You can't write",
+        ] {
+            assert!(matches!(refusal(&error(line)), Some(Refusal::Away(_))), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_script_concerns_its_call_only() {
+        assert!(matches!(refusal(&error("ERR rationd: count is 0")), Some(Refusal::Rejected(_))));
+        assert_eq!(refusal(&Value::Int(1)), None);
+    }
+}

@@ -1,0 +1,184 @@
+//! What the shared store counts, for metrics: plain atomics, and a [`Snapshot`] of them.
+//!
+//! Decides nothing. Written by `redis.rs` and `master.rs`, read by whoever renders metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::breaker::BreakerState;
+use crate::core::call::Op;
+use crate::core::time::{Instant, Micros};
+
+/// Upper bounds of the latency buckets in seconds; a last bucket takes what is above.
+pub const LATENCY_BOUNDS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25];
+
+const BOUNDS_US: [u64; 11] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000];
+
+/// Names of the operations, as labels.
+pub const OPS: [&str; 5] = ["acquire", "return", "peek", "refund", "reset"];
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// Answered.
+    Ok,
+    /// Answered as before: the call had already been executed.
+    Replayed,
+    /// Not known whether it was executed.
+    Unknown,
+    /// Surely not executed; includes calls that an open breaker stopped.
+    Away,
+}
+
+impl CallOutcome {
+    /// All outcomes.
+    pub const ALL: [Self; 4] = [Self::Ok, Self::Replayed, Self::Unknown, Self::Away];
+
+    /// The outcome as a label.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Replayed => "replayed",
+            Self::Unknown => "unknown",
+            Self::Away => "away",
+        }
+    }
+}
+
+/// The counters themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    calls: [[AtomicU64; 4]; 5],
+    pub(crate) moved: AtomicU64,
+    pub(crate) ask: AtomicU64,
+    pub(crate) noscript: AtomicU64,
+    pub(crate) unconfirmed: AtomicU64,
+    pub(crate) rejected: AtomicU64,
+    pub(crate) refreshes: AtomicU64,
+    pub(crate) dials: AtomicU64,
+    pub(crate) breaker_opened: AtomicU64,
+    latency: [AtomicU64; 12],
+    latency_sum_us: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn count_call(&self, op: &Op, outcome: CallOutcome) {
+        let index = match op {
+            Op::Acquire(_) => 0,
+            Op::Return { .. } => 1,
+            Op::Peek => 2,
+            Op::Refund { .. } => 3,
+            Op::Reset => 4,
+        };
+        self.calls[index][outcome as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts one exchange with a server that was answered.
+    pub(crate) fn count_latency(&self, took: Micros) {
+        let bucket = BOUNDS_US.iter().position(|&bound| took.0 <= bound).unwrap_or(BOUNDS_US.len());
+        self.latency[bucket].fetch_add(1, Relaxed);
+        self.latency_sum_us.fetch_add(took.0, Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self, servers: Vec<ServerView>) -> Snapshot {
+        let read = |counter: &AtomicU64| counter.load(Relaxed);
+        let calls = OPS.iter().zip(&self.calls).flat_map(|(&op, row)| {
+            CallOutcome::ALL.into_iter().zip(row).map(move |(outcome, count)| (op, outcome, count.load(Relaxed)))
+        });
+        Snapshot {
+            calls: calls.collect(),
+            moved: read(&self.moved),
+            ask: read(&self.ask),
+            noscript: read(&self.noscript),
+            unconfirmed: read(&self.unconfirmed),
+            rejected: read(&self.rejected),
+            refreshes: read(&self.refreshes),
+            dials: read(&self.dials),
+            breaker_opened: read(&self.breaker_opened),
+            latency: std::array::from_fn(|bucket| read(&self.latency[bucket])),
+            latency_sum: Duration::from_micros(read(&self.latency_sum_us)),
+            servers,
+        }
+    }
+}
+
+/// One Redis server that takes our calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerView {
+    /// `host:port` or the socket's path.
+    pub address: String,
+    /// Whether calls pass.
+    pub breaker: BreakerState,
+    /// Since when they do not.
+    pub away_since: Option<Instant>,
+    /// Why it is away, as the last attempt to reach it said; for people.
+    pub problem: Option<String>,
+    /// Replicas in touch with it, once known.
+    pub replicas: Option<u32>,
+    /// Its `maxmemory-policy`, once known. Anything but `noeviction` may lose counters.
+    pub maxmemory_policy: Option<String>,
+    /// Its `cluster-require-full-coverage`, where it lets us see it. `true` makes all shards stop
+    /// when one does.
+    pub full_coverage: Option<bool>,
+}
+
+/// All counts at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Calls by operation and outcome.
+    pub calls: Vec<(&'static str, CallOutcome, u64)>,
+    /// MOVED replies.
+    pub moved: u64,
+    /// ASK replies.
+    pub ask: u64,
+    /// NOSCRIPT replies, each followed by the script's source.
+    pub noscript: u64,
+    /// Grants that no replica confirmed in time.
+    pub unconfirmed: u64,
+    /// Calls that a script or server turned down for themselves: a defect, see the log.
+    pub rejected: u64,
+    /// Times that the slot map was read.
+    pub refreshes: u64,
+    /// Connections opened or tried.
+    pub dials: u64,
+    /// Times that a breaker opened.
+    pub breaker_opened: u64,
+    /// Answered exchanges per latency bucket (not cumulative); see [`LATENCY_BOUNDS`].
+    pub latency: [u64; 12],
+    /// Sum of their latencies.
+    pub latency_sum: Duration,
+    /// The servers that take our calls: one per shard.
+    pub servers: Vec<ServerView>,
+}
+
+impl Snapshot {
+    /// Calls of all operations that ended so.
+    #[must_use]
+    pub fn calls_that_ended(&self, outcome: CallOutcome) -> u64 {
+        self.calls.iter().filter(|(_, seen, _)| *seen == outcome).map(|(_, _, count)| count).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_the_same_in_both_units() {
+        for (seconds, micros) in LATENCY_BOUNDS.iter().zip(BOUNDS_US) {
+            assert_eq!((seconds * 1e6).round() as u64, micros);
+        }
+    }
+
+    #[test]
+    fn latency_on_a_bound_belongs_below_it() {
+        let tally = Tally::default();
+        for took in [100, 101, 9_000_000] {
+            tally.count_latency(Micros(took));
+        }
+        let seen = tally.snapshot(Vec::new());
+        assert_eq!((seen.latency[0], seen.latency[1], seen.latency[11]), (1, 1, 1));
+        assert_eq!(seen.latency_sum, Duration::from_micros(9_000_201));
+    }
+}

@@ -1,0 +1,252 @@
+//! The shared store on a real Redis Cluster, and what becomes of calls when parts of it fail.
+#![cfg(feature = "daemon")]
+
+#[path = "support/behaviour.rs"]
+mod behaviour;
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/load.rs"]
+mod load;
+#[path = "support/poll.rs"]
+mod poll;
+#[path = "support/server.rs"]
+mod server;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rationd::clock::Clock;
+use rationd::core::key::Digest;
+use rationd::store::redis::{BreakerState, RedisOptions, RedisStore};
+use tokio::runtime::Runtime;
+
+use behaviour::{NODES, compare_with_memory};
+use cluster::{NODE_TIMEOUT_MS, RedisCluster};
+use load::{Load, acquire_one, endless, settle, summary};
+use poll::{wait_for, wait_until};
+
+const PACE: Duration = Duration::from_millis(2);
+
+/// One cluster at a time: six servers and a load share few cores, and gaps are measured.
+static TURN: Mutex<()> = Mutex::new(());
+
+struct Scene {
+    cluster: RedisCluster,
+    store: Arc<RedisStore>,
+    runtime: Runtime,
+    clock: Clock,
+    digests: Vec<(usize, Digest)>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// The deadline of the default configuration.
+const DEFAULT: Duration = Duration::from_millis(50);
+
+/// A deadline that a busy machine meets, where deadlines are not what is tested.
+const AMPLE: Duration = Duration::from_millis(500);
+
+fn scene(timeout: Duration) -> Scene {
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = RedisCluster::start();
+    let clock = Clock::start();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let store = Arc::new(connect(&cluster, &runtime, clock, "node-a", timeout));
+    let digests = load::digests(4, |key| cluster.slot_of(key));
+    Scene { cluster, store, runtime, clock, digests, _turn: turn }
+}
+
+fn connect(cluster: &RedisCluster, runtime: &Runtime, clock: Clock, node: &str, timeout: Duration) -> RedisStore {
+    let _inside = runtime.enter();
+    let options = RedisOptions { timeout, ..RedisOptions::new(&cluster.url(), node) };
+    let store = RedisStore::new(&options, clock).expect("good options");
+    assert!(runtime.block_on(store.ready(Duration::from_secs(5))), "not connected: {:?}", store.snapshot());
+    store
+}
+
+impl Scene {
+    fn load(&self) -> Load {
+        Load::start(&self.runtime, &self.store, self.clock, &self.digests, PACE)
+    }
+
+    /// Waits until the load has got about this many grants more out of the cluster.
+    fn let_pass(&self, calls: u64) {
+        let answered = || self.store.snapshot().latency.iter().sum::<u64>();
+        let goal = answered() + calls;
+        wait_until("the load makes progress", 20, || answered() >= goal);
+    }
+
+    /// Waits until every server that takes calls answers.
+    fn heal(&self, seconds: u64) -> Duration {
+        let began = Instant::now();
+        wait_until("every shard answers again", seconds, || {
+            let servers = self.store.snapshot().servers;
+            servers.len() == 3 && servers.iter().all(|server| server.breaker == BreakerState::Closed)
+        });
+        began.elapsed()
+    }
+}
+
+#[test]
+fn cluster_behaves_like_the_memory_store() {
+    let scene = scene(AMPLE);
+    let other = connect(&scene.cluster, &scene.runtime, scene.clock, NODES[1], AMPLE);
+    compare_with_memory(1_500, rationd::clock::random(), &scene.clock, |node, call| {
+        scene.runtime.block_on([&scene.store, &other][node].call(call))
+    });
+}
+
+#[test]
+fn cluster_that_is_gone_is_left_in_peace() {
+    let mut scene = scene(DEFAULT);
+    for server in &mut scene.cluster.servers {
+        server.kill();
+    }
+    wait_until("every shard is noticed to be away", 5, || {
+        scene.store.snapshot().servers.iter().all(|server| server.breaker == BreakerState::Open)
+    });
+    let attempts = |store: &RedisStore| store.snapshot().dials;
+    let (before, began) = (attempts(&scene.store), Instant::now());
+    wait_until("three seconds have passed", 5, || began.elapsed() > Duration::from_secs(3));
+    let rate = (attempts(&scene.store) - before) as f64 / began.elapsed().as_secs_f64();
+    println!("all away: {rate:.1} attempts a second");
+    assert!((1.0..=20.5).contains(&rate), "{rate} attempts a second");
+}
+
+#[test]
+fn live_reshard_and_script_flush_lose_and_double_nothing() {
+    let scene = scene(AMPLE);
+    let load = scene.load();
+    scene.let_pass(500);
+    scene.cluster.flush_scripts();
+    scene.let_pass(500);
+    // Every slot that a key of the load is in, and some around it.
+    for (shard, digest) in &scene.digests {
+        let slot = scene.cluster.slot_of(&scene.store.key_of(*digest));
+        scene.cluster.reshard(slot.saturating_sub(5).max(*shard as u16 * 5_461)..=slot, *shard, (shard + 1) % 3);
+    }
+    scene.let_pass(500);
+    let books = load.finish(&scene.runtime);
+    let (granted, open, stored) = settle(&scene.runtime, &scene.store, &scene.clock, &books);
+    let (_, line) = summary(&books);
+    let seen = scene.store.snapshot();
+    println!("reshard and flush: {line}; moved {}, ask {}, noscript {}", seen.moved, seen.ask, seen.noscript);
+    assert_eq!((granted, open), (stored, 0));
+    assert!(seen.noscript > 0 && seen.moved > 0, "{seen:?}");
+    let errors: u64 = books.iter().map(|book| book.unknown + book.away).sum();
+    assert_eq!(errors, 0, "{line}");
+    scene.cluster.servers.iter().for_each(server::Server::assert_nothing_was_denied);
+}
+
+#[test]
+fn key_in_motion_is_found_where_it_went() {
+    let scene = scene(AMPLE);
+    let (from, digest) = scene.digests[0];
+    let (to, rule, key) = ((from + 1) % 3, endless(), scene.store.key_of(digest));
+    let slot = scene.cluster.slot_of(&key);
+    let call = |id| {
+        let grant = scene.runtime.block_on(scene.store.call(&acquire_one(&scene.clock, &rule, digest, id)));
+        grant.expect("an answer").counters[0].used
+    };
+    assert_eq!(call(1), 1);
+    scene.cluster.open_slot(slot, from, to);
+    assert_eq!((call(2), scene.store.snapshot().ask), (2, 0), "the key is still where it was");
+    scene.cluster.move_keys(slot, from, to);
+    assert_eq!((call(3), call(4), scene.store.snapshot().ask), (3, 4, 2));
+    scene.cluster.hand_over(slot, from, to);
+    assert_eq!((call(5), scene.store.snapshot().moved), (5, 1));
+    wait_until("the map is read anew", 5, || {
+        let moved = scene.store.snapshot().moved;
+        call(6);
+        scene.store.snapshot().moved == moved
+    });
+}
+
+#[test]
+fn killed_master_stops_its_shard_only() {
+    let mut scene = scene(DEFAULT);
+    let load = scene.load();
+    scene.let_pass(1_000);
+    scene.cluster.servers[0].kill();
+    let killed = Instant::now();
+    wait_until("the shard is noticed to be away", 5, || {
+        scene.store.snapshot().servers.iter().any(|server| server.breaker == BreakerState::Open)
+    });
+    let healed = killed.elapsed() + scene.heal(20);
+    scene.let_pass(1_000);
+    let books = load.finish(&scene.runtime);
+    let (gaps, line) = summary(&books);
+    let (granted, open, stored) = settle(&scene.runtime, &scene.store, &scene.clock, &books);
+    println!("kill -9: {line}; healed after {healed:?}; granted {granted}, open {open}, stored {stored}");
+    let failover = Duration::from_millis(NODE_TIMEOUT_MS + 3_000);
+    assert!(gaps[0] < failover, "the failed shard: {gaps:?}");
+    assert!(gaps[1].max(gaps[2]) < Duration::from_millis(400), "healthy shards: {gaps:?}");
+    assert!(granted <= stored && stored <= granted + open, "confirmed leases survive a failover");
+}
+
+#[test]
+fn hung_master_stops_its_shard_only_and_is_left_after_the_failover() {
+    let scene = scene(DEFAULT);
+    let load = scene.load();
+    scene.let_pass(1_000);
+    scene.cluster.servers[1].pause();
+    let hung = Instant::now();
+    wait_until("the shard is noticed to be away", 5, || {
+        scene.store.snapshot().servers.iter().any(|server| server.breaker == BreakerState::Open)
+    });
+    let noticed = hung.elapsed();
+    let healed = hung.elapsed() + scene.heal(20);
+    wait_until("8 s have passed", 10, || hung.elapsed() > Duration::from_secs(8));
+    scene.cluster.servers[1].resume();
+    scene.let_pass(2_000);
+    let books = load.finish(&scene.runtime);
+    let (gaps, line) = summary(&books);
+    println!("SIGSTOP for 8 s: {line}; noticed after {noticed:?}, healed after {healed:?}");
+    assert!(gaps[1] < Duration::from_millis(NODE_TIMEOUT_MS + 3_000), "the hung shard: {gaps:?}");
+    assert!(gaps[0].max(gaps[2]) < Duration::from_millis(400), "healthy shards: {gaps:?}");
+    settle(&scene.runtime, &scene.store, &scene.clock, &books);
+}
+
+#[test]
+fn storm_of_killed_connections_doubles_nothing() {
+    let scene = scene(DEFAULT);
+    let load = scene.load();
+    scene.let_pass(500);
+    for round in 0..60 {
+        let _ = scene.cluster.servers[round % 3].ask("CLIENT KILL TYPE normal SKIPME yes");
+        scene.let_pass(20);
+    }
+    let books = load.finish(&scene.runtime);
+    let (_, line) = summary(&books);
+    println!("60 kills of connections: {line}");
+    let (granted, open, stored) = settle(&scene.runtime, &scene.store, &scene.clock, &books);
+    assert!(granted <= stored && stored <= granted + open, "{granted} granted, {open} open, {stored} stored");
+    assert!(books.iter().map(|book| book.unknown + book.away).sum::<u64>() > 0, "the storm hit nobody");
+}
+
+#[test]
+fn grants_are_unconfirmed_while_the_replica_hangs() {
+    let scene = scene(AMPLE);
+    let (_, digest) = scene.digests.iter().find(|(shard, _)| *shard == 2).copied().expect("a key of shard 2");
+    let rule = endless();
+    let mut id = 0;
+    let mut call = || {
+        id += 1;
+        let began = Instant::now();
+        let grant = scene.runtime.block_on(scene.store.call(&acquire_one(&scene.clock, &rule, digest, id)));
+        (grant.expect("an answer").confirmed, began.elapsed())
+    };
+    assert!(call().0, "a replica is in step");
+    scene.cluster.servers[5].pause();
+    let (confirmed, first) = call();
+    assert!(!confirmed);
+    let second = wait_for("calls do not wait for a replica that is away", 5, || {
+        let (confirmed, took) = call();
+        assert!(!confirmed);
+        (took < Duration::from_millis(10)).then_some(took)
+    });
+    scene.cluster.servers[5].resume();
+    wait_until("grants are confirmed again", 10, || call().0);
+    println!("unconfirmed: the first took {first:?}, a later one {second:?}");
+    assert!(scene.store.snapshot().unconfirmed > 1);
+}

@@ -1,0 +1,109 @@
+//! The memory store and the scripts in a real Redis answer alike: random sequences of calls, under
+//! injected time.
+
+mod support;
+
+use rationd::core::call::{Call, Grant};
+use rationd::core::time::{Micros, Timestamp};
+use rationd::store::memory::MemoryStore;
+use rationd::store::script::{self, Caller as Asked};
+use redis::{Pipeline, Value};
+use support::calls::{Caller, Random};
+use support::redis_server::RedisServer;
+
+/// Calls to compare; `PARITY_CALLS` and `PARITY_SEED` in the environment ask for more, or others.
+const CALLS: u64 = 110_000;
+const SEED: u64 = 0x5eed_0002;
+const BATCH: usize = 240;
+
+/// One call, what the memory store answered, and what Redis has to say.
+struct Expected {
+    now: Timestamp,
+    node: &'static str,
+    call: Call,
+    grant: Grant,
+    /// What is left of the key's life, when this call set it: to be read back from Redis.
+    life: Option<Micros>,
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
+}
+
+/// Asks the memory store, and writes what to ask Redis into the pipeline. Redis must neither forget
+/// by its own clock (PERSIST) nor keep what the memory store has forgotten (DEL).
+fn ask(
+    store: &mut MemoryStore,
+    caller: &mut Caller,
+    random: &mut Random,
+    horizon: Micros,
+    pipe: &mut Pipeline,
+) -> Expected {
+    let expires = caller.expires(store);
+    let (node, call) = caller.next(random, expires);
+    let now = caller.now;
+    let key = script::key("parity", call.digest);
+    if expires.is_some_and(|at| at <= now) {
+        pipe.cmd("DEL").arg(&key).ignore();
+    }
+    let grant = store.call(now, node, &call).expect("the store is large enough");
+    caller.answered(node, call.clone(), grant);
+    pipe.add_command(script::command(&Asked { prefix: "parity", node, horizon, now: Some(now) }, &call));
+    pipe.cmd("PTTL").arg(&key);
+    pipe.cmd("PERSIST").arg(&key).ignore();
+    let sets_life =
+        matches!(script::Script::of(&call.op).name, "acquire" | "reset") && !grant.replayed && grant.epoch != 0;
+    let life = store.expires_at(call.digest).filter(|_| sets_life).map(|at| at.since(now));
+    Expected { now, node, call, grant, life }
+}
+
+fn compare(batch: &[Expected], replies: &[Value], seed: u64) {
+    assert_eq!(replies.len(), 2 * batch.len());
+    for (index, (expected, reply)) in batch.iter().zip(replies.chunks_exact(2)).enumerate() {
+        let seen = script::grant(&expected.call, &reply[0]).unwrap_or_else(|error| panic!("{error}"));
+        if seen != expected.grant {
+            let same_key = |other: &&Expected| other.call.digest == expected.call.digest;
+            for before in batch[..=index].iter().filter(same_key).rev().take(12).collect::<Vec<_>>().iter().rev() {
+                eprintln!("at {} {} asks {:?}\n  memory: {:?}", before.now.0, before.node, before.call, before.grant);
+            }
+            panic!("seed {seed:#x}, call {index}\n  redis:  {seen:?}");
+        }
+        if let Some(life) = expected.life {
+            let (Value::Int(left), wanted) = (&reply[1], (life.0 / 1_000) as i64) else { panic!("{:?}", reply[1]) };
+            assert!((wanted - 1_000..=wanted).contains(left), "{left} of {wanted} ms to live: {:?}", expected.call);
+        }
+    }
+}
+
+#[test]
+fn memory_store_and_scripts_answer_alike() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    server.load_scripts(&mut connection);
+    let (wanted, first_seed) = (setting("PARITY_CALLS", CALLS), setting("PARITY_SEED", SEED));
+    let (mut calls, mut granted, mut replayed, mut credited) = (0, 0, 0, 0);
+    while calls < wanted as usize {
+        let seed = first_seed + calls as u64;
+        let mut random = Random(seed);
+        let horizon = Micros(random.one_of(&[0, 500_000, 500_000, 1_001]));
+        // Each key has a clock of its own, and so a store of its own.
+        let secret = u128::from(random.next()) << 64 | 1;
+        let mut keys = [(); 2].map(|()| (MemoryStore::new(1_000, secret, horizon), Caller::new(&mut random)));
+        let mut pipe = redis::pipe();
+        let mut batch = Vec::new();
+        for _ in 0..BATCH {
+            let (store, caller) = &mut keys[random.below(2) as usize];
+            batch.push(ask(store, caller, &mut random, horizon, &mut pipe));
+        }
+        let replies: Vec<Value> = pipe.query(&mut connection).unwrap_or_else(|error| panic!("seed {seed:#x}: {error}"));
+        compare(&batch, &replies, seed);
+        calls += batch.len();
+        replayed += batch.iter().filter(|one| one.grant.replayed).count();
+        let lent = |one: &&Expected| script::Script::of(&one.call.op).name == "acquire" && one.grant.granted > 0;
+        granted += batch.iter().filter(lent).count();
+        credited += batch.iter().filter(|one| one.grant.granted > 0 && !lent(one)).count();
+    }
+    println!("{calls} calls answered alike: {granted} lent tokens, {credited} credited some, {replayed} were replays");
+    // The calls must not have missed what they are made for.
+    assert!(granted > calls / 5 && replayed > calls / 20 && credited > calls / 20);
+}

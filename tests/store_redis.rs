@@ -1,0 +1,291 @@
+//! The shared store on a single Redis server: every way to connect, and every way to fail.
+#![cfg(feature = "daemon")]
+
+#[path = "support/behaviour.rs"]
+mod behaviour;
+#[path = "support/load.rs"]
+mod load;
+#[path = "support/poll.rs"]
+mod poll;
+#[path = "support/server.rs"]
+mod server;
+
+use std::time::{Duration, Instant};
+
+use rationd::clock::Clock;
+use rationd::core::call::{Call, Grant, StoreError};
+use rationd::core::key::Digest;
+use rationd::store::redis::{BreakerState, CallOutcome, Confirm, RedisOptions, RedisStore};
+use tokio::runtime::Runtime;
+
+use behaviour::{NODES, compare_with_memory};
+use load::{acquire_one, endless, peek};
+use poll::wait_until;
+use server::{ACL_RULES, Certificates, Server};
+
+struct Bench {
+    store: RedisStore,
+    runtime: Runtime,
+    clock: Clock,
+}
+
+impl Bench {
+    fn new(options: &RedisOptions) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let clock = Clock::start();
+        let store = {
+            let _inside = runtime.enter();
+            RedisStore::new(options, clock).unwrap_or_else(|error| panic!("{error}"))
+        };
+        Self { store, runtime, clock }
+    }
+
+    fn connected(options: &RedisOptions) -> Self {
+        let bench = Self::new(options);
+        assert!(bench.is_ready(5), "not connected: {:?}", bench.store.snapshot());
+        bench
+    }
+
+    fn is_ready(&self, seconds: u64) -> bool {
+        self.runtime.block_on(self.store.ready(Duration::from_secs(seconds)))
+    }
+
+    fn call(&self, call: &Call) -> Result<Grant, StoreError> {
+        self.runtime.block_on(self.store.call(call))
+    }
+
+    fn acquire(&self, key: &[u8], id: u64) -> Result<Grant, StoreError> {
+        self.call(&acquire_one(&self.clock, &endless(), Digest::of("load", key), id))
+    }
+
+    fn used(&self, key: &[u8]) -> u64 {
+        let grant = self.call(&peek(&self.clock, &endless(), Digest::of("load", key))).expect("a peek");
+        grant.counters[0].used
+    }
+
+    fn breaker(&self) -> BreakerState {
+        self.store.snapshot().servers[0].breaker
+    }
+}
+
+/// Two nodes that reach the store in this way get the answers that the memory store gives.
+fn behaves(options: &RedisOptions) {
+    let nodes = NODES.map(|node| Bench::connected(&RedisOptions { node: node.into(), ..options.clone() }));
+    let seed = rationd::clock::random();
+    compare_with_memory(1_500, seed, &nodes[0].clock, |node, call| nodes[node].call(call));
+}
+
+/// A deadline that a busy machine meets; what is about deadlines sets its own.
+fn options(url: &str) -> RedisOptions {
+    RedisOptions { timeout: Duration::from_millis(500), ..RedisOptions::new(url, "node-a") }
+}
+
+#[test]
+fn serves_over_tcp_and_unix_socket() {
+    let server = Server::plain();
+    behaves(&options(&server.url()));
+    let unix =
+        RedisOptions { prefix: "other".into(), ..options(&format!("redis+unix://{}", server.socket().display())) };
+    behaves(&unix);
+    let names: Vec<String> = redis::from_redis_value(server.ask("KEYS *").expect("KEYS")).expect("names");
+    assert!(names.iter().any(|name| name.starts_with("other:{")), "{names:?}");
+}
+
+#[test]
+fn serves_over_tls_with_certificates_on_both_sides_only() {
+    let certificates = Certificates::make();
+    let server = Server::start(|port, _| certificates.settings(port));
+    let url = format!("rediss://127.0.0.1:{}", server.port);
+    let good = RedisOptions {
+        ca: Some(certificates.path("ca.pem")),
+        cert: Some(certificates.path("client.pem")),
+        key: Some(certificates.path("client.key")),
+        ..options(&url)
+    };
+    behaves(&good);
+    let nameless = Bench::new(&RedisOptions { cert: None, key: None, ..good.clone() });
+    let others = Certificates::make();
+    let deceived = Bench::new(&RedisOptions { ca: Some(others.path("ca.pem")), ..good });
+    for (bench, what) in [(&nameless, "without a certificate"), (&deceived, "with another CA")] {
+        wait_until("a connection is tried", 5, || bench.store.snapshot().dials > 1);
+        assert!(matches!(bench.acquire(b"k", 1), Err(StoreError::Away { .. })), "{what}");
+    }
+}
+
+#[test]
+fn serves_a_cluster_over_tls() {
+    let certificates = Certificates::make();
+    let server = Server::start(|port, _| {
+        let bus = server::free_port().to_string();
+        let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"].map(str::to_owned);
+        [certificates.settings(port), cluster.to_vec()].concat()
+    });
+    server.ask("CLUSTER ADDSLOTSRANGE 0 16383").expect("ADDSLOTSRANGE");
+    wait_until("the cluster is whole", 10, || server.text("CLUSTER INFO").contains("cluster_state:ok"));
+    behaves(&RedisOptions {
+        ca: Some(certificates.path("ca.pem")),
+        cert: Some(certificates.path("client.pem")),
+        key: Some(certificates.path("client.key")),
+        ..options(&format!("rediss-cluster://localhost:{}", server.port))
+    });
+}
+
+#[test]
+fn needs_no_more_than_the_documented_rights() {
+    let server = Server::plain();
+    println!("ACL SETUSER rationd {ACL_RULES}");
+    server.ask(&format!("ACL SETUSER rationd {ACL_RULES}")).expect("ACL SETUSER");
+    let url = format!("redis://rationd:secret@127.0.0.1:{}", server.port);
+    behaves(&options(&url));
+    server.assert_nothing_was_denied();
+    // And on our prefix only.
+    let astray = Bench::connected(&RedisOptions { prefix: "other".into(), ..options(&url) });
+    assert!(matches!(astray.acquire(b"k", 1), Err(StoreError::Away { .. })));
+    let wrong = Bench::new(&options(&format!("redis://rationd:wrong@127.0.0.1:{}", server.port)));
+    wait_until("a connection is tried", 5, || wrong.store.snapshot().dials > 1);
+    assert!(matches!(wrong.acquire(b"k", 1), Err(StoreError::Away { .. })));
+}
+
+#[test]
+fn missing_script_is_sent_once() {
+    let server = Server::plain();
+    let bench = Bench::connected(&options(&server.url()));
+    for id in 1..=6 {
+        if id % 2 == 1 {
+            server.ask("SCRIPT FLUSH SYNC").expect("SCRIPT FLUSH");
+        }
+        assert_eq!(bench.acquire(b"k", id).expect("a grant").granted, 1);
+    }
+    assert_eq!((bench.used(b"k"), bench.store.snapshot().noscript), (6, 4), "three acquires and the peek");
+}
+
+#[test]
+fn lost_reply_is_replayed_and_debits_once() {
+    let server = Server::plain();
+    let bench = Bench::connected(&RedisOptions::new(&server.url(), "node-a"));
+    bench.acquire(b"k", 1).expect("a grant");
+    server.pause();
+    let began = Instant::now();
+    assert_eq!(bench.acquire(b"k", 2), Err(StoreError::Unknown));
+    assert!(began.elapsed() < Duration::from_millis(150), "the deadline is 50 ms: {:?}", began.elapsed());
+    server.resume();
+    let mut replay = None;
+    wait_until("the same id is answered", 5, || {
+        replay = bench.acquire(b"k", 2).ok();
+        replay.is_some()
+    });
+    let replay = replay.expect("just seen");
+    assert_eq!((replay.granted, replay.replayed), (1, true));
+    assert_eq!(bench.used(b"k"), 2);
+    assert_eq!(bench.store.snapshot().calls_that_ended(CallOutcome::Replayed), 1);
+}
+
+#[test]
+fn dead_server_is_away_at_once_and_found_again() {
+    let mut server = Server::plain();
+    let bench = Bench::connected(&options(&server.url()));
+    bench.acquire(b"k", 1).expect("a grant");
+    server.kill();
+    wait_until("the lost connection is noticed without a call", 5, || bench.breaker() == BreakerState::Open);
+    let (before, began) = (bench.store.snapshot().dials, Instant::now());
+    let mut slowest = Duration::ZERO;
+    wait_until("two seconds of calls have passed", 5, || {
+        let began_call = Instant::now();
+        assert!(matches!(bench.acquire(b"k", 2), Err(StoreError::Away { .. })));
+        slowest = slowest.max(began_call.elapsed());
+        began.elapsed() > Duration::from_secs(2)
+    });
+    let dials = bench.store.snapshot().dials - before;
+    println!("away for 2 s: {dials} attempts to connect, slowest call {slowest:?}");
+    assert!((2..=40).contains(&dials), "{dials} attempts");
+    assert!(slowest < Duration::from_millis(20), "{slowest:?}");
+    server.restart();
+    let restarted = Instant::now();
+    wait_until("calls pass again", 5, || bench.acquire(b"k", 2).is_ok());
+    println!("found again after {:?}", restarted.elapsed());
+}
+
+#[test]
+fn idle_connection_that_was_closed_costs_no_call() {
+    let server = Server::plain();
+    let bench = Bench::connected(&options(&server.url()));
+    for id in 1..=5 {
+        let dials = bench.store.snapshot().dials;
+        server.ask("CLIENT KILL TYPE normal SKIPME yes").expect("CLIENT KILL");
+        wait_until("another connection stands", 5, || {
+            bench.store.snapshot().dials > dials && bench.breaker() == BreakerState::Closed
+        });
+        assert_eq!(bench.acquire(b"k", id).expect("a grant").granted, 1);
+    }
+}
+
+#[test]
+fn server_that_cannot_serve_is_away_until_it_can() {
+    let server = Server::plain();
+    let bench = Bench::connected(&options(&server.url()));
+    let troubles = [
+        ("OOM", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+        ("READONLY", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+        ("NOREPLICAS", "CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0"),
+    ];
+    let mut id = 0;
+    for (name, begin, end) in troubles {
+        id += 1;
+        bench.acquire(b"k", id).expect("a grant");
+        server.ask(begin).expect(begin);
+        let opened = bench.store.snapshot().breaker_opened;
+        for _ in 0..20 {
+            assert!(matches!(bench.acquire(b"k", id + 1), Err(StoreError::Away { .. })), "{name}");
+        }
+        assert_eq!(bench.store.snapshot().breaker_opened, opened + 1, "{name}: one refusal opens the breaker");
+        server.ask(end).expect(end);
+        id += 1;
+        wait_until("calls pass again", 5, || bench.acquire(b"k", id).is_ok());
+    }
+    assert_eq!(bench.used(b"k"), id);
+}
+
+#[test]
+fn busy_server_is_away_until_its_script_ends() {
+    let server = Server::start(|_, _| vec!["--busy-reply-threshold".into(), "20".into()]);
+    let bench = Bench::connected(&options(&server.url()));
+    bench.acquire(b"k", 1).expect("a grant");
+    let mut connection = server.connect().expect("a connection");
+    let spinner = std::thread::spawn(move || redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut connection));
+    wait_until("calls are refused", 5, || matches!(bench.acquire(b"k", 2), Err(StoreError::Away { .. })));
+    wait_until("the script is stopped", 5, || server.ask("SCRIPT KILL").is_ok());
+    assert!(spinner.join().expect("the thread").is_err());
+    wait_until("calls pass again", 5, || bench.acquire(b"k", 2).is_ok());
+    assert_eq!(bench.used(b"k"), 2);
+}
+
+#[test]
+fn single_server_is_never_made_to_wait() {
+    let server = Server::plain();
+    for (confirm, confirmed) in [(Confirm::Auto, true), (Confirm::Off, true), (Confirm::On, false)] {
+        let bench = Bench::connected(&RedisOptions { confirm, ..options(&server.url()) });
+        let grant = bench.acquire(format!("{confirm:?}").as_bytes(), 1).expect("a grant");
+        assert_eq!(grant.confirmed, confirmed, "{confirm:?}");
+    }
+    assert_eq!(server.info("commandstats", "cmdstat_wait"), None);
+}
+
+#[test]
+fn eviction_policy_is_reported() {
+    let server = Server::start(|_, _| vec!["--maxmemory-policy".into(), "allkeys-lru".into()]);
+    let bench = Bench::connected(&options(&server.url()));
+    let seen = &bench.store.snapshot().servers[0];
+    assert_eq!(seen.maxmemory_policy.as_deref(), Some("allkeys-lru"));
+    assert_eq!((seen.replicas, seen.full_coverage), (Some(0), None));
+}
+
+#[test]
+fn value_of_a_wrong_type_is_an_alarm_and_counts_as_missing() {
+    let server = Server::plain();
+    let bench = Bench::connected(&options(&server.url()));
+    let key = bench.store.key_of(Digest::of("load", b"k"));
+    server.ask(&format!("SET {key} nonsense")).expect("SET");
+    let grant = bench.acquire(b"k", 1).expect("a grant");
+    assert_eq!((grant.granted, grant.damaged), (1, true));
+}

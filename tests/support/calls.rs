@@ -1,0 +1,192 @@
+//! Random calls about a key, shaped to hit every rule of a store: boundaries of windows to the
+//! microsecond, clocks that step back, replays, several nodes, leases of lost epochs.
+
+use std::sync::Arc;
+
+use rationd::core::call::{Acquire, Call, Grant, Known, Op};
+use rationd::core::key::Digest;
+use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::store::memory::MemoryStore;
+
+/// A reproducible source of numbers (SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    pub fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len() as u64) as usize]
+    }
+
+    pub fn percent(&mut self, share: u64) -> bool {
+        self.below(100) < share
+    }
+}
+
+/// Three nodes and what they remember of one key.
+pub struct Caller {
+    pub now: Timestamp,
+    digest: Digest,
+    rules: Vec<Arc<Rule>>,
+    next_id: u64,
+    /// Calls and answers, to repeat and to return from.
+    past: Vec<(&'static str, Call, Grant)>,
+}
+
+const NODES: [&str; 3] = ["a", "b", "node with spaces"];
+
+/// Any valid limit, most often a small one.
+pub fn limit(random: &mut Random) -> Limit {
+    let algorithms = [Algorithm::Gcra, Algorithm::Fixed, Algorithm::FixedFromFirst, Algorithm::Sliding];
+    loop {
+        let (small, odd) = (1 + random.below(12), 1 + random.below(5_000));
+        let count = random.one_of(&[small, small, odd, 100, 60_000, u32::MAX.into()]);
+        let any = 1 + random.below(31_622_400_000_000);
+        let period =
+            random.one_of(&[1, 1_000, 7_001, 1_000_000, 1_000_000, 3_000_000, 61_000_000, 86_400_000_000, any]);
+        let burst = random.one_of(&[count, small, odd, u32::MAX.into()]);
+        if let Ok(limit) = Limit::new(count, Micros(period), random.one_of(&algorithms), burst) {
+            return limit;
+        }
+    }
+}
+
+fn rule(random: &mut Random) -> Arc<Rule> {
+    let count = random.one_of(&[1, 1, 1, 2, 3, 8]);
+    let limits = (0..count).map(|_| limit(random)).collect();
+    Arc::new(Rule { policy: "p".into(), limits, on_store_loss: OnStoreLoss::Share })
+}
+
+impl Caller {
+    /// Callers of a new key, under one policy or one that is changed now and then.
+    pub fn new(random: &mut Random) -> Self {
+        let rules = (0..random.one_of(&[1, 1, 3])).map(|_| rule(random)).collect();
+        let early = random.percent(5);
+        let now = if early { random.below(5_000_000) + 1 } else { 1_800_000_000_000_000 + random.below(1 << 40) };
+        let digest = Digest(u128::from(random.next()) << 64 | u128::from(random.next()));
+        Self { now: Timestamp(now), digest, rules, next_id: 1 + random.below(1 << 50), past: Vec::new() }
+    }
+
+    /// The next call, after a step in time. `expires` is when the store will forget the key.
+    pub fn next(&mut self, random: &mut Random, expires: Option<Timestamp>) -> (&'static str, Call) {
+        let rule = random.one_of(&[0, 0, 0, 1, 2]).min(self.rules.len() - 1);
+        let rule = self.rules[rule].clone();
+        self.step(random, &rule, expires);
+        if random.percent(12) && !self.past.is_empty() {
+            let back = if random.percent(70) { random.below(4) } else { random.next() };
+            let index = self.past.len() - 1 - back as usize % self.past.len();
+            let (node, call, _) = &self.past[index];
+            return (node, call.clone());
+        }
+        self.next_id += 1 + random.below(3);
+        let id = if random.percent(20) { 0 } else { self.next_id };
+        let op = self.op(random, &rule);
+        (random.one_of(&NODES), Call { id, digest: self.digest, rule, op, sent_at: Instant(0) })
+    }
+
+    /// When the store will forget the key.
+    pub fn expires(&self, store: &MemoryStore) -> Option<Timestamp> {
+        store.expires_at(self.digest)
+    }
+
+    /// Remembers what was answered.
+    pub fn answered(&mut self, node: &'static str, call: Call, grant: Grant) {
+        self.past.push((node, call, grant));
+        if self.past.len() > 40 {
+            self.past.remove(0);
+        }
+    }
+
+    fn step(&mut self, random: &mut Random, rule: &Rule, expires: Option<Timestamp>) {
+        let limit = rule.limits[random.below(rule.limits.len() as u64) as usize];
+        let (now, period) = (self.now.0, limit.period.0);
+        let last_at = self.last().map_or(0, |grant| grant.counters[random.below(2) as usize].at.0);
+        let near = |at: u64, random: &mut Random| (at + random.below(3)).saturating_sub(1);
+        let target = match random.below(16) {
+            0..6 => now + random.below(period / 50 + 2),
+            6 => now,
+            7 => now + 1,
+            8 => near((now / period + 1) * period, random),
+            9 => now + random.below(period),
+            10 => now + random.below(3 * period),
+            11 => near(last_at.min(now + 4 * period), random),
+            12 => near(now + period, random),
+            13 if random.percent(30) => expires.map_or(now, |at| near(at.0, random)),
+            14 if random.percent(40) => now.saturating_sub(random.below(2 * period)),
+            15 => now + random.below(3_000_000),
+            _ => now,
+        };
+        self.now = Timestamp(target.clamp(1, 1 << 51));
+    }
+
+    fn last(&self) -> Option<&Grant> {
+        self.past.last().map(|(_, _, grant)| grant)
+    }
+
+    fn op(&self, random: &mut Random, rule: &Rule) -> Op {
+        match random.below(100) {
+            0..65 => Op::Acquire(self.acquire(random, rule)),
+            65..78 => self.take_back(random),
+            78..88 => Op::Peek,
+            88..97 => {
+                let few = random.below(20);
+                Op::Refund { amount: random.one_of(&[few, few, 3_000, u32::MAX.into(), u64::MAX]) }
+            }
+            _ => Op::Reset,
+        }
+    }
+
+    fn acquire(&self, random: &mut Random, rule: &Rule) -> Acquire {
+        let few = random.below(6) as u32;
+        let capacity = rule.limits.iter().map(Limit::capacity).min().expect("one limit at least") as u32;
+        let part = capacity / 3;
+        let need = random.one_of(&[0, 1, few, few, capacity, part]);
+        let want = random.one_of(&[need, few, part, capacity, u32::MAX]);
+        let least = random.one_of(&[0, 0, 1, need, want]);
+        let at = self.last().map_or(Timestamp(0), |grant| grant.counters[0].at);
+        let ahead = random.percent(12);
+        let ahead_of = if ahead { random.one_of(&[at, at, at, at + Micros(1)]) } else { Timestamp(0) };
+        let epoch = self.last().map_or(0, |grant| grant.epoch);
+        let older = self.past.first().map_or(9, |(_, _, grant)| grant.epoch);
+        let epoch = random.one_of(&[0, epoch, epoch, older]);
+        let known = std::array::from_fn(|index| self.known(random, rule, index));
+        Acquire { need, want, least, ahead_of, epoch, known }
+    }
+
+    fn known(&self, random: &mut Random, rule: &Rule, index: usize) -> Known {
+        let (Some(limit), true) = (rule.limits.get(index), random.percent(30)) else { return Known::default() };
+        let at = self.last().map_or(Timestamp(0), |grant| grant.counters[index].at);
+        let soon = self.now + Micros(random.below(2 * limit.period.0));
+        let at = random.one_of(&[at, at, soon, self.now + limit.period, Timestamp(u64::MAX)]);
+        let some = random.below(limit.capacity());
+        Known { used: random.one_of(&[some, some / 4, some / 4, u64::MAX]), at }
+    }
+
+    fn take_back(&self, random: &mut Random) -> Op {
+        let lent =
+            self.past.iter().rev().filter(|(_, call, grant)| {
+                matches!(call.op, Op::Acquire(_)) && (grant.granted > 0 || self.past.len() < 3)
+            });
+        let Some((_, call, grant)) = lent.clone().nth(random.below(3) as usize).or(lent.clone().next()) else {
+            return Op::Return { amount: 1, epoch: 1, windows: [Timestamp(0); MAX_LIMITS] };
+        };
+        let mut windows = grant.counters.map(|counter| counter.at);
+        if matches!(call.op, Op::Acquire(ask) if ask.ahead_of.0 > 0) {
+            windows[0] = windows[0] + call.rule.limits[0].period;
+        }
+        let amount = random.one_of(&[grant.granted, grant.granted / 2, 1, u32::MAX]);
+        Op::Return { amount, epoch: grant.epoch, windows }
+    }
+}

@@ -1,0 +1,177 @@
+//! One `rationd` process: its own directory, config, socket and admin port, dead when dropped.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::metrics::{self, Metrics};
+use super::poll::wait_for;
+use super::resp::Connection;
+
+/// Longest wait for a daemon to be ready, on a machine with much else to do.
+const READY_SECONDS: u64 = 20;
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    directory: TempDir,
+    admin: SocketAddr,
+}
+
+impl Daemon {
+    /// Starts `rationd serve` with this configuration, to which socket and admin address are added,
+    /// and returns when both answer. `config` must hold no `[listen]` table.
+    ///
+    /// # Panics
+    /// When the daemon does not come up: its log is part of the message.
+    #[must_use]
+    pub fn start(config: &str) -> Self {
+        let directory = tempfile::Builder::new().prefix("rationd-test-").tempdir().expect("a temporary directory");
+        let file = directory.path().join("rationd.toml");
+        let socket = directory.path().join("rationd.sock");
+        let listen = format!("[listen]\nsocket = {socket:?}\nadmin = \"127.0.0.1:0\"\n\n");
+        fs::write(&file, listen + config).expect("a config file");
+        let log = File::create(directory.path().join("log")).expect("a log file");
+        let child = Command::new(env!("CARGO_BIN_EXE_rationd"))
+            .arg("--config")
+            .arg(&file)
+            .arg("serve")
+            .env_remove("RATIOND_STORE__URL")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn()
+            .expect("cargo built the daemon");
+        let mut daemon = Self { child, directory, admin: ([127, 0, 0, 1], 0).into() };
+        daemon.admin = daemon.wait_until("an admin address is in the log", Self::logged_admin);
+        daemon.wait_until("the socket accepts", |daemon| daemon.connect().ok());
+        daemon
+    }
+
+    fn wait_until<T>(&mut self, what: &str, mut ready: impl FnMut(&Self) -> Option<T>) -> T {
+        wait_for(what, READY_SECONDS, || {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("rationd ended with {status} before {what}; its log:\n{}", self.log());
+            }
+            ready(self)
+        })
+    }
+
+    /// The address that the operating system chose, as the log names it.
+    fn logged_admin(&self) -> Option<SocketAddr> {
+        let log = self.log();
+        let line = log.lines().find(|line| line.contains("admin") && line.contains("127.0.0.1:"))?;
+        let rest = &line[line.find("127.0.0.1:")?..];
+        let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':')).unwrap_or(rest.len());
+        rest[..end].parse().ok().filter(|address: &SocketAddr| address.port() != 0)
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    /// Its Unix socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("rationd.sock")
+    }
+
+    /// Its configuration file.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.directory.path().join("rationd.toml")
+    }
+
+    /// Its directory, which goes with it.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A new connection to its socket; a read that gets nothing for two seconds is an error.
+    ///
+    /// # Errors
+    /// Those of connecting.
+    pub fn connect(&self) -> io::Result<Connection<UnixStream>> {
+        let stream = UnixStream::connect(self.socket())?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        Ok(Connection::new(stream))
+    }
+
+    /// Asks on a connection of its own.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    #[must_use]
+    pub fn ask(&self, command: &str) -> super::resp::Reply {
+        let mut connection = self.connect().expect("the daemon accepts");
+        connection.ask_text(command).unwrap_or_else(|error| panic!("{command}: {error}; log:\n{}", self.log()))
+    }
+
+    /// Its admin address.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Sends its process a signal by name (`TERM`, `HUP`).
+    pub fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
+    /// What its admin address tells now.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        metrics::scrape(self.admin)
+    }
+
+    /// Whether its process is still there.
+    ///
+    /// # Panics
+    /// When the operating system does not know it.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_none()
+    }
+
+    /// Ends it as a crash does.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it is our child");
+    }
+
+    /// Asks it to leave and waits until it has.
+    ///
+    /// # Panics
+    /// When it is still there after five seconds.
+    pub fn terminate(&mut self) -> ExitStatus {
+        signal(self.child.id(), "TERM");
+        let child = &mut self.child;
+        wait_for("the daemon leaves", 5, || child.try_wait().expect("it is our child"))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal by name (`TERM`, `STOP`, `CONT`) to a process that a test started.
+///
+/// # Panics
+/// When the process is not there.
+pub fn signal(process: u32, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &process.to_string()]).status().expect("kill exists");
+    assert!(status.success(), "kill -s {name} {process}: {status}");
+}

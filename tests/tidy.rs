@@ -1,0 +1,315 @@
+//! The house rules that no compiler knows: which room may import which, what may be named where, how
+//! long a file may be, and what every file has. Plain text is enough to see them; `clippy.toml`
+//! bans the calls that text cannot see reliably.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Longest source file, tests included.
+const MAX_LINES: usize = 400;
+
+/// Each room and the rooms it may import beside itself. Lower floors know nothing of higher ones,
+/// and rooms on one floor do not know each other.
+const ROOMS: [(&str, &[&str]); 10] = [
+    ("core", &[]),
+    ("clock", &["core"]),
+    ("config", &["core"]),
+    ("wire", &["core"]),
+    ("store", &["core", "wire", "clock"]),
+    ("fleet", &["core", "wire", "clock"]),
+    ("client", &["core", "wire", "clock"]),
+    ("serve", &["core", "wire", "clock", "config", "store", "fleet", "client"]),
+    ("cli", &["core", "wire", "clock", "config", "store", "fleet", "client", "serve"]),
+    ("main", &["cli"]),
+];
+
+/// Words that only some files may say: the word, where it may stand (prefixes of paths), and why.
+const HOMES: [(&str, &[&str], &str); 19] = [
+    ("Instant::now", &["src/clock.rs"], "only the clock reads system time"),
+    ("SystemTime", &["src/clock.rs"], "only the clock reads system time"),
+    (".elapsed(", &["src/clock.rs"], "only the clock reads system time"),
+    ("RandomState", &["src/clock.rs"], "only the clock asks for randomness"),
+    ("thread_rng", &[], "randomness comes as a seed"),
+    ("rand::", &[], "randomness comes as a seed"),
+    ("thread::sleep", &[], "nothing sleeps: timers are effects with a deadline"),
+    (
+        "HashMap",
+        &["src/store", "src/fleet", "src/client", "src/serve", "src/cli", "src/config"],
+        "its order is random: the core must repeat itself",
+    ),
+    (
+        "HashSet",
+        &["src/store", "src/fleet", "src/client", "src/serve", "src/cli", "src/config"],
+        "its order is random: the core must repeat itself",
+    ),
+    ("println!", &["src/cli", "src/main.rs"], "stdout belongs to the command line"),
+    ("print!(", &["src/cli", "src/main.rs"], "stdout belongs to the command line"),
+    ("dbg!(", &[], "a left-over"),
+    ("todo!(", &[], "a left-over"),
+    ("unimplemented!(", &[], "a left-over"),
+    ("process::exit", &["src/main.rs"], "only main ends the process"),
+    ("unsafe ", &[], "it is forbidden"),
+    ("bincode", &["src/wire/digest.rs"], "one file names it, so that it can be replaced"),
+    ("redis::", &["src/store/redis"], "one place names the crate, so that it can be replaced"),
+    ("anyhow", &["src/cli", "src/main.rs"], "elsewhere errors are enums that carry what the caller needs"),
+];
+
+/// One source file.
+struct Source {
+    /// Relative to the root of the repository.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn room(&self) -> &str {
+        let inside = self.path.strip_prefix("src/").unwrap_or("");
+        inside.split(['/', '.']).next().unwrap_or("")
+    }
+
+    /// Lines of code, numbered from 1, with comments and doc comments cut off.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = self.text.lines().enumerate();
+        lines.map(|(index, line)| (index + 1, line.split("//").next().unwrap_or("")))
+    }
+
+    /// The same up to the unit tests.
+    fn shipped(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.code().take_while(|(_, line)| line.trim() != "#[cfg(test)]")
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All files below `directory`, without what is built or fetched.
+fn files(directory: &Path, found: &mut Vec<PathBuf>) {
+    let mut entries: Vec<_> =
+        fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry")).collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (name, kind) = (entry.file_name(), entry.file_type().expect("a type"));
+        if ["target", ".git", "node_modules"].iter().any(|skipped| name == *skipped) {
+            continue;
+        }
+        if kind.is_dir() {
+            files(&entry.path(), found);
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+}
+
+/// Every text file of the repository.
+fn texts() -> Vec<Source> {
+    let mut found = Vec::new();
+    files(root(), &mut found);
+    let relative = |path: &PathBuf| path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned();
+    found
+        .iter()
+        .filter_map(|path| Some(Source { path: relative(path), text: fs::read_to_string(path).ok()? }))
+        .collect()
+}
+
+fn sources(below: &str) -> Vec<Source> {
+    let sources: Vec<_> =
+        texts().into_iter().filter(|file| file.path.starts_with(below) && file.path.ends_with(".rs")).collect();
+    assert!(!sources.is_empty(), "no source file below {below}");
+    sources
+}
+
+/// Fails with all findings at once.
+fn assert_none(findings: &[String], rule: &str) {
+    let mut list = String::new();
+    for finding in findings {
+        let _ = writeln!(list, "  {finding}");
+    }
+    assert!(findings.is_empty(), "{rule}\n{list}");
+}
+
+/// The names right behind each `prefix` in a line, also of `prefix{a, b}`.
+fn names_behind<'a>(line: &'a str, prefix: &str) -> Vec<&'a str> {
+    let word = |text: &'a str| {
+        let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(text.len());
+        &text[..end]
+    };
+    let mut names = Vec::new();
+    for (at, _) in line.match_indices(prefix) {
+        let whole = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+        let rest = &line[at + prefix.len()..];
+        match rest.strip_prefix('{') {
+            _ if !whole => {}
+            Some(group) => {
+                names.extend(group.split([',', '}']).map(|part| word(part.trim())).filter(|name| !name.is_empty()))
+            }
+            None => names.push(word(rest)),
+        }
+    }
+    names
+}
+
+#[test]
+fn rooms_import_downwards_only() {
+    let mut findings = Vec::new();
+    for source in sources("src/") {
+        let room = source.room();
+        if room == "lib" {
+            continue;
+        }
+        let Some((_, allowed)) = ROOMS.iter().find(|(name, _)| *name == room) else {
+            findings.push(format!("{}: no room of the architecture", source.path));
+            continue;
+        };
+        // `super::super` in `src/core/lease.rs` is the crate; in `src/core/lease/line.rs` it is the room.
+        let depth = source.path.matches('/').count() + usize::from(!source.path.ends_with("mod.rs")) - 1;
+        let climb = "super::".repeat(depth.max(1));
+        for (number, line) in source.shipped() {
+            let climbed = if depth > 1 { names_behind(line, &climb) } else { Vec::new() };
+            for name in names_behind(line, "crate::").into_iter().chain(names_behind(line, "rationd::")).chain(climbed)
+            {
+                let is_room = ROOMS.iter().any(|(known, _)| *known == name);
+                if is_room && name != room && !allowed.contains(&name) {
+                    findings.push(format!("{}:{number}: {room} must not know {name}", source.path));
+                }
+            }
+        }
+    }
+    assert_none(&findings, "core <- wire <- store, fleet, client <- serve <- cli <- main");
+}
+
+/// Names of the third-party crates in Cargo.toml, as code writes them.
+fn third_party() -> Vec<String> {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+    let names = manifest.lines().skip_while(|line| *line != "[dependencies]").skip(1);
+    let names = names.take_while(|line| !line.starts_with('['));
+    let names = names.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name.replace('-', "_"));
+    let names: Vec<_> = names.filter(|name| !name.starts_with('#')).collect();
+    assert!(names.iter().any(|name| name == "tokio"), "the dependencies were not found: {names:?}");
+    names
+}
+
+#[test]
+fn core_and_wire_import_std_only() {
+    let crates = third_party();
+    let mut findings = Vec::new();
+    for source in sources("src/").iter().filter(|source| matches!(source.room(), "core" | "wire" | "client" | "clock"))
+    {
+        // `itoa` writes replies and `bincode` digests: wire alone, under the daemon's feature.
+        let allowed: &[&str] = if source.room() == "wire" { &["itoa", "bincode"] } else { &[] };
+        for (number, line) in source.shipped() {
+            let named = crates.iter().find(|name| !names_behind(line, &format!("{name}::")).is_empty());
+            if let Some(name) = named.filter(|name| !allowed.contains(&name.as_str())) {
+                findings.push(format!("{}:{number}: names {name}", source.path));
+            }
+        }
+    }
+    assert_none(&findings, "what applications embed names no third-party crate");
+}
+
+#[test]
+fn words_stay_in_their_homes() {
+    let mut findings = Vec::new();
+    for source in sources("src/") {
+        for (word, homes, reason) in HOMES {
+            if homes.iter().any(|home| source.path.starts_with(home)) {
+                continue;
+            }
+            for (number, line) in source.shipped() {
+                let named = line.match_indices(word).any(|(at, _)| {
+                    !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_')
+                        && !line[..at].ends_with("store::")
+                        && !line[..at].ends_with("super::")
+                        && !line[..at].ends_with("self::")
+                });
+                if named {
+                    findings.push(format!("{}:{number}: `{word}`: {reason}", source.path));
+                }
+            }
+        }
+    }
+    assert_none(&findings, "some words belong to one place");
+}
+
+#[test]
+fn shipped_code_states_why_it_cannot_fail() {
+    let mut findings = Vec::new();
+    for source in sources("src/") {
+        for (number, line) in source.shipped() {
+            if line.contains(".unwrap()") || line.contains(".expect(\"\")") {
+                findings.push(format!("{}:{number}", source.path));
+            }
+        }
+    }
+    assert_none(&findings, "write expect(\"why this is impossible\") or handle it");
+}
+
+#[test]
+fn files_are_short() {
+    let long = sources("src/").into_iter().filter(|source| source.text.lines().count() > MAX_LINES);
+    let findings: Vec<_> =
+        long.map(|source| format!("{}: {} lines", source.path, source.text.lines().count())).collect();
+    assert_none(&findings, "a file holds one concept in at most 400 lines");
+}
+
+#[test]
+fn every_file_begins_with_what_it_is_about() {
+    let code = sources("src/").into_iter().chain(sources("tests/")).chain(sources("simulations/"));
+    let findings: Vec<_> = code.filter(|source| !source.text.starts_with("//! ")).map(|source| source.path).collect();
+    assert_none(&findings, "a file begins with a module doc");
+}
+
+#[test]
+fn mod_files_hold_no_code() {
+    let mut findings = Vec::new();
+    for source in sources("src/").into_iter().filter(|source| source.path.ends_with("/mod.rs")) {
+        let mut in_use = false;
+        for (number, line) in source.code() {
+            let line = line.trim();
+            let declares = ["mod ", "pub mod ", "pub(crate) mod ", "#[cfg(", "#[allow(", "#![allow("]
+                .iter()
+                .any(|start| line.starts_with(start));
+            in_use |= ["pub use ", "pub(crate) use "].iter().any(|start| line.starts_with(start));
+            if !(line.is_empty() || declares || in_use) {
+                findings.push(format!("{}:{number}: {line}", source.path));
+            }
+            in_use &= !line.ends_with(';');
+        }
+    }
+    assert_none(&findings, "mod.rs holds docs, mod and pub use only");
+}
+
+#[test]
+fn no_module_is_a_drawer() {
+    let drawers = ["utils", "util", "common", "types", "helpers", "misc"];
+    let named = |source: &Source| {
+        let path = Path::new(&source.path);
+        path.iter()
+            .any(|part| drawers.iter().any(|drawer| Path::new(part).file_stem().is_some_and(|stem| stem == *drawer)))
+    };
+    let findings: Vec<_> = sources("src/").into_iter().filter(named).map(|source| source.path).collect();
+    assert_none(&findings, "a module is named after its concept");
+}
+
+#[test]
+fn no_path_of_a_machine_is_written_down() {
+    let places = ["work", "root", "home", "Users"].map(|name| format!("/{name}/"));
+    let mut findings = Vec::new();
+    for source in texts().iter().filter(|source| !source.path.ends_with(".lock")) {
+        for (index, line) in source.text.lines().enumerate() {
+            if places.iter().any(|place| line.contains(place.as_str())) {
+                findings.push(format!("{}:{}: {}", source.path, index + 1, line.trim()));
+            }
+        }
+    }
+    assert_none(&findings, "a repository names no place of the machine it was written on");
+}
+
+#[test]
+fn every_package_takes_the_workspace_lints() {
+    let manifests = texts().into_iter().filter(|file| file.path.ends_with("Cargo.toml"));
+    let without = manifests.filter(|file| !file.text.contains("[lints]\nworkspace = true"));
+    let findings: Vec<_> = without.map(|file| file.path).collect();
+    assert_none(&findings, "unsafe code and missing docs are forbidden by the workspace's lints");
+}
