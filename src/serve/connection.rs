@@ -114,7 +114,7 @@ impl Connection {
         for (seq, answer) in scratch.mail.drain(..) {
             outbox.fill(seq, answer);
         }
-        outbox.release(&mut scratch.direct);
+        outbox.release(&mut scratch.direct, &mut scratch.tally);
     }
 
     /// Runs what is there to run. Ready: something was done, and whether it was a full buffer.
