@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use support::clock::Watch;
 use support::poll::wait_until;
-use support::process::{Daemon, signal};
+use support::process::Daemon;
 
 const POLICIES: &str = "[policy.api]\nlimits = [\"3/1h fixed\"]\n";
 
@@ -247,6 +247,18 @@ fn sigint_ends_it_too_and_a_second_daemon_is_refused_while_it_lives() {
     assert!(stderr(&output).contains("already listens"), "{output:?}");
     daemon.signal("INT");
     wait_until("it leaves", 5, || !daemon.is_running());
+}
+
+#[test]
+fn a_configured_admin_address_that_is_taken_ends_with_71() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let socket = directory.path().join("rationd.sock");
+    let output = rationd(&["-s", socket.to_str().expect("a plain path"), "serve", "--admin", &address]);
+    assert_eq!(code(&output), 71, "{output:?}");
+    assert!(stderr(&output).contains("choose another listen.admin"), "{output:?}");
+    assert!(!socket.exists(), "nobody listens");
 }
 
 #[test]
