@@ -99,7 +99,6 @@ fn start(
             allow_uids: listen.allow_uids.clone().unwrap_or_default(),
         },
         threads: if listen.threads == 0 { cores() } else { listen.threads },
-        node: config.node.name.clone(),
         store: shared.map_or(AnyStore::Memory, |store| AnyStore::Remote(store)),
         policies: reloader.policies().clone(),
         settings: Settings { max_keys: config.node.max_keys, timeout: config.store.timeout, lease_ahead: true },
