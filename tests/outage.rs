@@ -66,7 +66,8 @@ fn show(name: &str, ledger: &Ledger) -> Vec<Window> {
 }
 
 /// What holds whatever the store does: every request answered, in time, without an error, and no
-/// window over what was lent and what is this node's share.
+/// window over the limit. This node is alone with its key, so that its share and what it was lent
+/// add up to the limit at most: where it spent one, the other shrinks.
 fn assert_bounds(ledger: &Ledger) {
     let (longest, _) = ledger.waits_us();
     assert!(ledger.errors.is_empty(), "{:?}", ledger.errors);
@@ -74,7 +75,7 @@ fn assert_bounds(ledger: &Ledger) {
     assert!(longest <= LATEST_US, "an answer took {longest} us");
     for (end, window) in ledger.windows() {
         let shared = window.admitted() - window.lent;
-        assert!(window.lent <= LIMIT, "{} admitted on leases in the window until {end}", window.lent);
+        assert!(window.admitted() <= LIMIT, "{} + {shared} admitted in the window until {end}", window.lent);
         assert!(shared <= SHARE, "{shared} admitted on a share of {SHARE} in the window until {end}");
     }
 }
@@ -217,9 +218,9 @@ fn late_reply_is_never_spent_twice() {
     let daemon = daemon(&format!("redis://{}", proxy.address()), SHARED);
     let ledger = load_twice(&daemon, 5, |watch| {
         watch.pause_until(PERIOD);
-        proxy.set(Mode::DelayEvery(8, Duration::from_millis(80)));
+        proxy.set(Mode::DelayEvery(4, Duration::from_millis(80)));
     });
     show("late replies", &ledger);
-    assert!(proxy.spoiled() >= 5, "only {} replies were late", proxy.spoiled());
+    assert!(proxy.spoiled() >= 3, "only {} replies were late", proxy.spoiled());
     assert_bounds(&ledger);
 }
