@@ -55,7 +55,7 @@ fn load_twice(daemon: &Daemon, windows: u32, meanwhile: impl FnOnce(&Watch)) -> 
 fn show(name: &str, ledger: &Ledger) -> Vec<Window> {
     let (longest, p99) = ledger.waits_us();
     let windows: Vec<_> = ledger.windows().into_values().collect();
-    let sums: Vec<_> = windows.iter().map(|w| format!("{}+{}", w.lent, w.admitted() - w.lent)).collect();
+    let sums: Vec<_> = windows.iter().take(12).map(|w| format!("{}+{}", w.lent, w.admitted() - w.lent)).collect();
     let (count, errors, sums) = (ledger.checks.len(), ledger.errors.len(), sums.join(" "));
     writeln!(
         std::io::stderr(),
@@ -66,7 +66,8 @@ fn show(name: &str, ledger: &Ledger) -> Vec<Window> {
 }
 
 /// What holds whatever the store does: every request answered, in time, without an error, and no
-/// window over what was lent and what is this node's share.
+/// window over the limit. This node is alone with its key, so that its share and what it was lent
+/// add up to the limit at most: where it spent one, the other shrinks.
 fn assert_bounds(ledger: &Ledger) {
     let (longest, _) = ledger.waits_us();
     assert!(ledger.errors.is_empty(), "{:?}", ledger.errors);
@@ -74,7 +75,7 @@ fn assert_bounds(ledger: &Ledger) {
     assert!(longest <= LATEST_US, "an answer took {longest} us");
     for (end, window) in ledger.windows() {
         let shared = window.admitted() - window.lent;
-        assert!(window.lent <= LIMIT, "{} admitted on leases in the window until {end}", window.lent);
+        assert!(window.admitted() <= LIMIT, "{} + {shared} admitted in the window until {end}", window.lent);
         assert!(shared <= SHARE, "{shared} admitted on a share of {SHARE} in the window until {end}");
     }
 }
@@ -137,6 +138,7 @@ fn starts_on_its_share_when_the_store_never_answered() {
     show("never answers", &ledger);
     assert_bounds(&ledger);
     let full = ledger.full_windows();
+    assert_eq!(full.len(), 3, "replies name one end for each of three windows");
     assert!(full.iter().all(|window| window.lent == 0 && window.admitted() >= SHARE * 99 / 100), "{full:?}");
 }
 
@@ -181,8 +183,8 @@ fn lost_reply_is_never_spent_twice() {
     let mut connection = daemon.connect().expect("the daemon accepts");
     let mut lent = vec![0; KEYS];
     let mut allowed = vec![0; KEYS];
-    for round in 0..ROUNDS {
-        proxy.set(if round < 2 { Mode::Pass } else { Mode::CutEvery(5) });
+    proxy.set(Mode::CutEvery(4));
+    for _ in 0..ROUNDS {
         for key in 0..KEYS {
             let reply = connection.ask_text(&format!("RATION.CHECK long key{key}")).expect("an answer");
             let fields = reply.items();
@@ -216,9 +218,9 @@ fn late_reply_is_never_spent_twice() {
     let daemon = daemon(&format!("redis://{}", proxy.address()), SHARED);
     let ledger = load_twice(&daemon, 5, |watch| {
         watch.pause_until(PERIOD);
-        proxy.set(Mode::DelayEvery(3, Duration::from_millis(120)));
+        proxy.set(Mode::DelayEvery(4, Duration::from_millis(80)));
     });
     show("late replies", &ledger);
-    assert!(proxy.spoiled() >= 5, "only {} replies were late", proxy.spoiled());
+    assert!(proxy.spoiled() >= 3, "only {} replies were late", proxy.spoiled());
     assert_bounds(&ledger);
 }

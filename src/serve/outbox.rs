@@ -109,12 +109,12 @@ impl Outbox {
         while let Some(answer) = self.gaps.front_mut().and_then(|gap| gap.answer.take()) {
             let gap = self.gaps.pop_front().expect("it was seen just now");
             self.first += 1;
-            direct.extend_from_slice(&self.behind[self.moved..gap.at]);
-            self.moved = gap.at;
             gap.shape.write(direct, &answer, tally);
+            let end = self.gaps.front().map_or(self.behind.len(), |next| next.at);
+            direct.extend_from_slice(&self.behind[self.moved..end]);
+            self.moved = end;
         }
         if self.gaps.is_empty() {
-            direct.extend_from_slice(&self.behind[self.moved..]);
             self.behind.clear();
             self.moved = 0;
             if self.behind.capacity() > 16 << 10 {
@@ -167,6 +167,21 @@ mod tests {
         outbox.sink(&mut direct).extend(b"f");
         assert_eq!(direct, b"abcdef");
         assert_eq!((outbox.waiting(), outbox.held_back()), (0, 0));
+    }
+
+    #[test]
+    fn what_stands_between_two_gaps_waits_for_the_first_only() {
+        let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
+        outbox.park(Shape::Whole);
+        outbox.sink(&mut direct).extend(b"b");
+        outbox.park(Shape::Whole);
+        outbox.sink(&mut direct).extend(b"d");
+        outbox.fill(0, reply("a"));
+        outbox.release(&mut direct);
+        assert_eq!(direct, b"ab");
+        outbox.fill(1, reply("c"));
+        outbox.release(&mut direct);
+        assert_eq!(direct, b"abcd");
     }
 
     #[test]

@@ -82,18 +82,20 @@ impl Client {
         thread::scope(|scope| {
             let reader = scope.spawn(move || self.read(stream, &to_answer));
             let mut writer = stream;
+            let mut late = Duration::ZERO;
             for count in 0_u32.. {
                 let due = Duration::from_secs_f64((f64::from(count) + phase) / rate);
                 if due >= length {
                     break;
                 }
                 watch.pause_until(due);
+                late = late.max(watch.elapsed().saturating_sub(due));
                 if sent.send(wall_us()).is_err() || writer.write_all(request).is_err() {
                     break;
                 }
             }
             drop(sent);
-            reader.join().expect("a reader ended by itself")
+            Ledger { late, ..reader.join().expect("a reader ended by itself") }
         })
     }
 

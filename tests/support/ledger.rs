@@ -5,6 +5,7 @@
 //! same machine's as the store's).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// One check and its answer.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +57,9 @@ pub struct Ledger {
     pub errors: Vec<String>,
     /// Requests that never got a reply: their daemon died.
     pub unanswered: u64,
+    /// The latest that a paced client sent a request after it was due: when that is long, the
+    /// machine stood still, and what the daemons did then says little of them.
+    pub late: Duration,
 }
 
 /// The sums of one window.
@@ -83,6 +87,7 @@ impl Ledger {
         self.checks.extend(other.checks);
         self.errors.extend(other.errors);
         self.unanswered += other.unanswered;
+        self.late = self.late.max(other.late);
     }
 
     /// Sums per window, by its end.
