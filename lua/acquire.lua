@@ -20,7 +20,7 @@ roll_census(state, limits)
 -- What was granted under this id, as far as it can still be spent: a window that is over took its
 -- tokens with it; a gcra lease is told by where it ended.
 local function granted_before()
-  local granted = state.record[3]
+  local granted = min(state.record[3], max(want, need))
   for i = 1, #limits do
     local at = state.record[4 + i] or 0
     if limits[i].kind == 'g' and at > 0 then
@@ -32,8 +32,9 @@ local function granted_before()
   return granted
 end
 
--- The nodes know of spending that the store has lost: it is lifted to that, never above the limit.
-local function raise(counter, limit, used, at)
+-- What this node knows that it spent or holds, and the store has lost, is added again; never above
+-- the limit.
+local function restore(counter, limit, used, at)
   if limit.kind == 'g' then
     counter.at = max(counter.at, clamp_tat(at, limit))
     return
@@ -42,7 +43,7 @@ local function raise(counter, limit, used, at)
     counter.at = at
   end
   if at ~= 0 and at == counter.at then
-    counter.used = max(counter.used, min(used, limit.count))
+    counter.used = min(counter.used + used, limit.count)
   end
 end
 
@@ -130,8 +131,10 @@ if id ~= 0 and state.record and id <= state.record[2] then
   return answer(state, id == state.record[2] and granted_before() or 0, true)
 end
 
-if epoch ~= 0 and (epoch == state.epoch or not state.reset) then
-  for i = 1, #limits do raise(counters[i], limits[i], limits[i][1], limits[i][2]) end
+-- Once per node: its first acquire under an epoch that it does not know, unless a reset began it.
+local lost = epoch ~= 0 and epoch ~= state.epoch and not state.reset
+if lost and id ~= 0 and not state.record then
+  for i = 1, #limits do restore(counters[i], limits[i], limits[i][1], limits[i][2]) end
 end
 if not state.epoch then state.epoch = max(id, 1) end
 if id ~= 0 then count_node() else state.census = { -1, 0, 0, 0 } end

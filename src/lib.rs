@@ -38,8 +38,14 @@
 //! | [`wire`] | bytes ↔ values: RESP and its commands |
 //! | [`store`] | who counts: `memory` (embedded, the default), `redis` (single and cluster) running `lua/` |
 //! | [`client`] | a blocking client for applications, `std` only |
-#![cfg_attr(feature = "daemon", doc = "| [`config`] | the config tree, its layers, and errors that point at the line |")]
-#![cfg_attr(feature = "daemon", doc = "| [`serve`] | the running daemon: sockets, shards behind locks, refills, reload, metrics |")]
+#![cfg_attr(
+    feature = "daemon",
+    doc = "| [`config`] | the config tree, its layers, and errors that point at the line |"
+)]
+#![cfg_attr(
+    feature = "daemon",
+    doc = "| [`serve`] | the running daemon: sockets, shards behind locks, refills, reload, metrics |"
+)]
 #![cfg_attr(feature = "daemon", doc = "| [`cli`] | one file a subcommand |")]
 //! | [`clock`] | the only reader of time and of the system's randomness |
 //!

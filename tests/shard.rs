@@ -211,12 +211,16 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
     for _ in 0..99 {
         assert_eq!(bench.check(1), Some(Verdict::Allow));
     }
-    bench.advance(Micros(300_000));
-    bench.check(1);
+    bench.advance(Micros(250_000));
     let call = bench.acquire();
-    assert_eq!(bench.order(&call).need, 101);
-    bench.grant(&call, 111);
-    assert_eq!(bench.held(), 10);
+    let order = bench.order(&call);
+    assert_eq!((order.need, order.want), (100, 100), "what is owed, and no lease beside it");
+    bench.grant(&call, 100);
+    assert_eq!(bench.held(), 0, "it paid what was owed");
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!(bench.last.unwrap().source, Source::Share, "others have yet to pay theirs");
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), None, "back to leases");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The shared store on a real Redis Cluster, and what becomes of calls when parts of it fail.
 #![cfg(feature = "daemon")]
 
+#[path = "support/behaviour.rs"]
+mod behaviour;
 #[path = "support/cluster.rs"]
 mod cluster;
 #[path = "support/load.rs"]
@@ -18,6 +20,7 @@ use rationd::core::key::Digest;
 use rationd::store::redis::{BreakerState, RedisOptions, RedisStore};
 use tokio::runtime::Runtime;
 
+use behaviour::{NODES, compare_with_memory};
 use cluster::{NODE_TIMEOUT_MS, RedisCluster};
 use load::{Load, acquire_one, endless, settle, summary};
 use poll::{wait_for, wait_until};
@@ -36,19 +39,29 @@ struct Scene {
     _turn: MutexGuard<'static, ()>,
 }
 
-fn scene() -> Scene {
+/// The deadline of the default configuration.
+const DEFAULT: Duration = Duration::from_millis(50);
+
+/// A deadline that a busy machine meets, where deadlines are not what is tested.
+const AMPLE: Duration = Duration::from_millis(500);
+
+fn scene(timeout: Duration) -> Scene {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = RedisCluster::start();
     let clock = Clock::start();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    let store = {
-        let _inside = runtime.enter();
-        Arc::new(RedisStore::new(&RedisOptions::new(&cluster.url(), "node-a"), clock).expect("good options"))
-    };
-    assert!(runtime.block_on(store.ready(Duration::from_secs(5))), "not connected: {:?}", store.snapshot());
+    let store = Arc::new(connect(&cluster, &runtime, clock, "node-a", timeout));
     let digests = load::digests(4, |key| cluster.slot_of(key));
     Scene { cluster, store, runtime, clock, digests, _turn: turn }
+}
+
+fn connect(cluster: &RedisCluster, runtime: &Runtime, clock: Clock, node: &str, timeout: Duration) -> RedisStore {
+    let _inside = runtime.enter();
+    let options = RedisOptions { timeout, ..RedisOptions::new(&cluster.url(), node) };
+    let store = RedisStore::new(&options, clock).expect("good options");
+    assert!(runtime.block_on(store.ready(Duration::from_secs(5))), "not connected: {:?}", store.snapshot());
+    store
 }
 
 impl Scene {
@@ -75,8 +88,34 @@ impl Scene {
 }
 
 #[test]
+fn cluster_behaves_like_the_memory_store() {
+    let scene = scene(AMPLE);
+    let other = connect(&scene.cluster, &scene.runtime, scene.clock, NODES[1], AMPLE);
+    compare_with_memory(1_500, rationd::clock::random(), &scene.clock, |node, call| {
+        scene.runtime.block_on([&scene.store, &other][node].call(call))
+    });
+}
+
+#[test]
+fn cluster_that_is_gone_is_left_in_peace() {
+    let mut scene = scene(DEFAULT);
+    for server in &mut scene.cluster.servers {
+        server.kill();
+    }
+    wait_until("every shard is noticed to be away", 5, || {
+        scene.store.snapshot().servers.iter().all(|server| server.breaker == BreakerState::Open)
+    });
+    let attempts = |store: &RedisStore| store.snapshot().dials;
+    let (before, began) = (attempts(&scene.store), Instant::now());
+    wait_until("three seconds have passed", 5, || began.elapsed() > Duration::from_secs(3));
+    let rate = (attempts(&scene.store) - before) as f64 / began.elapsed().as_secs_f64();
+    println!("all away: {rate:.1} attempts a second");
+    assert!((1.0..=20.5).contains(&rate), "{rate} attempts a second");
+}
+
+#[test]
 fn live_reshard_and_script_flush_lose_and_double_nothing() {
-    let scene = scene();
+    let scene = scene(AMPLE);
     let load = scene.load();
     scene.let_pass(500);
     scene.cluster.flush_scripts();
@@ -96,11 +135,36 @@ fn live_reshard_and_script_flush_lose_and_double_nothing() {
     assert!(seen.noscript > 0 && seen.moved > 0, "{seen:?}");
     let errors: u64 = books.iter().map(|book| book.unknown + book.away).sum();
     assert_eq!(errors, 0, "{line}");
+    scene.cluster.servers.iter().for_each(server::Server::assert_nothing_was_denied);
+}
+
+#[test]
+fn key_in_motion_is_found_where_it_went() {
+    let scene = scene(AMPLE);
+    let (from, digest) = scene.digests[0];
+    let (to, rule, key) = ((from + 1) % 3, endless(), scene.store.key_of(digest));
+    let slot = scene.cluster.slot_of(&key);
+    let call = |id| {
+        let grant = scene.runtime.block_on(scene.store.call(&acquire_one(&scene.clock, &rule, digest, id)));
+        grant.expect("an answer").counters[0].used
+    };
+    assert_eq!(call(1), 1);
+    scene.cluster.open_slot(slot, from, to);
+    assert_eq!((call(2), scene.store.snapshot().ask), (2, 0), "the key is still where it was");
+    scene.cluster.move_keys(slot, from, to);
+    assert_eq!((call(3), call(4), scene.store.snapshot().ask), (3, 4, 2));
+    scene.cluster.hand_over(slot, from, to);
+    assert_eq!((call(5), scene.store.snapshot().moved), (5, 1));
+    wait_until("the map is read anew", 5, || {
+        let moved = scene.store.snapshot().moved;
+        call(6);
+        scene.store.snapshot().moved == moved
+    });
 }
 
 #[test]
 fn killed_master_stops_its_shard_only() {
-    let mut scene = scene();
+    let mut scene = scene(DEFAULT);
     let load = scene.load();
     scene.let_pass(1_000);
     scene.cluster.servers[0].kill();
@@ -117,12 +181,12 @@ fn killed_master_stops_its_shard_only() {
     let failover = Duration::from_millis(NODE_TIMEOUT_MS + 3_000);
     assert!(gaps[0] < failover, "the failed shard: {gaps:?}");
     assert!(gaps[1].max(gaps[2]) < Duration::from_millis(400), "healthy shards: {gaps:?}");
-    assert_eq!(stored, granted, "confirmed leases survive a failover");
+    assert!(granted <= stored && stored <= granted + open, "confirmed leases survive a failover");
 }
 
 #[test]
 fn hung_master_stops_its_shard_only_and_is_left_after_the_failover() {
-    let scene = scene();
+    let scene = scene(DEFAULT);
     let load = scene.load();
     scene.let_pass(1_000);
     scene.cluster.servers[1].pause();
@@ -145,7 +209,7 @@ fn hung_master_stops_its_shard_only_and_is_left_after_the_failover() {
 
 #[test]
 fn storm_of_killed_connections_doubles_nothing() {
-    let scene = scene();
+    let scene = scene(DEFAULT);
     let load = scene.load();
     scene.let_pass(500);
     for round in 0..60 {
@@ -162,7 +226,7 @@ fn storm_of_killed_connections_doubles_nothing() {
 
 #[test]
 fn grants_are_unconfirmed_while_the_replica_hangs() {
-    let scene = scene();
+    let scene = scene(AMPLE);
     let (_, digest) = scene.digests.iter().find(|(shard, _)| *shard == 2).copied().expect("a key of shard 2");
     let rule = endless();
     let mut id = 0;

@@ -7,7 +7,7 @@ use rationd::core::call::{Call, Grant};
 use rationd::core::time::{Micros, Timestamp};
 use rationd::store::memory::MemoryStore;
 use rationd::store::script::{self, Caller as Asked};
-use redis::{Connection, Pipeline, Value};
+use redis::{Pipeline, Value};
 use support::calls::{Caller, Random};
 use support::redis_server::RedisServer;
 
@@ -28,13 +28,6 @@ struct Expected {
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number")))
-}
-
-fn load_scripts(connection: &mut Connection) {
-    for script in script::all() {
-        let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(script.text).query(connection).expect("a valid script");
-        assert_eq!(sha, script.sha(), "{}", script.name);
-    }
 }
 
 /// Asks the memory store, and writes what to ask Redis into the pipeline. Redis must neither forget
@@ -86,7 +79,7 @@ fn compare(batch: &[Expected], replies: &[Value], seed: u64) {
 fn memory_store_and_scripts_answer_alike() {
     let server = RedisServer::start();
     let mut connection = server.connect();
-    load_scripts(&mut connection);
+    server.load_scripts(&mut connection);
     let (wanted, first_seed) = (setting("PARITY_CALLS", CALLS), setting("PARITY_SEED", SEED));
     let (mut calls, mut granted, mut replayed, mut credited) = (0, 0, 0, 0);
     while calls < wanted as usize {

@@ -1,6 +1,8 @@
 //! The shared store on a single Redis server: every way to connect, and every way to fail.
 #![cfg(feature = "daemon")]
 
+#[path = "support/behaviour.rs"]
+mod behaviour;
 #[path = "support/load.rs"]
 mod load;
 #[path = "support/poll.rs"]
@@ -11,18 +13,15 @@ mod server;
 use std::time::{Duration, Instant};
 
 use rationd::clock::Clock;
-use rationd::core::call::{Call, Grant, Op, StoreError};
+use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::key::Digest;
 use rationd::store::redis::{BreakerState, CallOutcome, Confirm, RedisOptions, RedisStore};
 use tokio::runtime::Runtime;
 
+use behaviour::{NODES, compare_with_memory};
 use load::{acquire_one, endless, peek};
 use poll::wait_until;
-use server::{Certificates, Server};
-
-/// What an ACL user of ours needs on a single server and on a cluster, and nothing more.
-const ACL_RULES: &str = "on >secret resetchannels ~rationd:* -@all +eval +evalsha +hmget +hset +hdel +hkeys +hlen +del \
-     +pexpire +time +ping +info +wait +asking +cluster|slots +config|get";
+use server::{ACL_RULES, Certificates, Server};
 
 struct Bench {
     store: RedisStore,
@@ -68,40 +67,29 @@ impl Bench {
     fn breaker(&self) -> BreakerState {
         self.store.snapshot().servers[0].breaker
     }
-
-    /// Every kind of call once; they must do what they say.
-    fn exercise(&self) {
-        let rule = endless();
-        let digest = Digest::of("load", b"exercise");
-        let call = |id, op| Call { id, digest, rule: rule.clone(), op, sent_at: self.clock.now() };
-        let lent = self.acquire(b"exercise", 1).expect("a grant");
-        assert_eq!((lent.granted, lent.replayed, lent.confirmed, lent.damaged), (1, false, true, false));
-        assert!(self.acquire(b"exercise", 1).expect("a replay").replayed);
-        assert_eq!(self.acquire(b"exercise", 2).expect("a grant").counters[0].used, 2);
-        let mut windows = [rationd::core::time::Timestamp(0); rationd::core::limit::MAX_LIMITS];
-        windows[0] = lent.counters[0].at;
-        let back = self.call(&call(3, Op::Return { amount: 1, epoch: lent.epoch, windows })).expect("a return");
-        assert_eq!((back.granted, back.counters[0].used), (1, 1));
-        let refund = self.call(&call(4, Op::Refund { amount: 1 })).expect("a refund");
-        assert_eq!(refund.counters[0].used, 0);
-        assert_eq!(self.used(b"exercise"), 0);
-        let reset = self.call(&call(5, Op::Reset)).expect("a reset");
-        assert!(reset.reset && reset.epoch != lent.epoch);
-    }
 }
 
+/// Two nodes that reach the store in this way get the answers that the memory store gives.
+fn behaves(options: &RedisOptions) {
+    let nodes = NODES.map(|node| Bench::connected(&RedisOptions { node: node.into(), ..options.clone() }));
+    let seed = rationd::clock::random();
+    compare_with_memory(1_500, seed, &nodes[0].clock, |node, call| nodes[node].call(call));
+}
+
+/// A deadline that a busy machine meets; what is about deadlines sets its own.
 fn options(url: &str) -> RedisOptions {
-    RedisOptions::new(url, "node-a")
+    RedisOptions { timeout: Duration::from_millis(500), ..RedisOptions::new(url, "node-a") }
 }
 
 #[test]
 fn serves_over_tcp_and_unix_socket() {
     let server = Server::plain();
-    Bench::connected(&options(&server.url())).exercise();
+    behaves(&options(&server.url()));
     let unix =
         RedisOptions { prefix: "other".into(), ..options(&format!("redis+unix://{}", server.socket().display())) };
-    Bench::connected(&unix).exercise();
-    assert_eq!(server.text("TYPE rationd:{0}"), "none");
+    behaves(&unix);
+    let names: Vec<String> = redis::from_redis_value(server.ask("KEYS *").expect("KEYS")).expect("names");
+    assert!(names.iter().any(|name| name.starts_with("other:{")), "{names:?}");
 }
 
 #[test]
@@ -115,7 +103,7 @@ fn serves_over_tls_with_certificates_on_both_sides_only() {
         key: Some(certificates.path("client.key")),
         ..options(&url)
     };
-    Bench::connected(&good).exercise();
+    behaves(&good);
     let nameless = Bench::new(&RedisOptions { cert: None, key: None, ..good.clone() });
     let others = Certificates::make();
     let deceived = Bench::new(&RedisOptions { ca: Some(others.path("ca.pem")), ..good });
@@ -126,14 +114,31 @@ fn serves_over_tls_with_certificates_on_both_sides_only() {
 }
 
 #[test]
+fn serves_a_cluster_over_tls() {
+    let certificates = Certificates::make();
+    let server = Server::start(|port, _| {
+        let bus = server::free_port().to_string();
+        let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"].map(str::to_owned);
+        [certificates.settings(port), cluster.to_vec()].concat()
+    });
+    server.ask("CLUSTER ADDSLOTSRANGE 0 16383").expect("ADDSLOTSRANGE");
+    wait_until("the cluster is whole", 10, || server.text("CLUSTER INFO").contains("cluster_state:ok"));
+    behaves(&RedisOptions {
+        ca: Some(certificates.path("ca.pem")),
+        cert: Some(certificates.path("client.pem")),
+        key: Some(certificates.path("client.key")),
+        ..options(&format!("rediss-cluster://localhost:{}", server.port))
+    });
+}
+
+#[test]
 fn needs_no_more_than_the_documented_rights() {
     let server = Server::plain();
     println!("ACL SETUSER rationd {ACL_RULES}");
     server.ask(&format!("ACL SETUSER rationd {ACL_RULES}")).expect("ACL SETUSER");
     let url = format!("redis://rationd:secret@127.0.0.1:{}", server.port);
-    Bench::connected(&options(&url)).exercise();
-    let denied = server.ask("ACL LOG").expect("ACL LOG");
-    assert_eq!(denied, redis::Value::Array(Vec::new()), "something was denied");
+    behaves(&options(&url));
+    server.assert_nothing_was_denied();
     // And on our prefix only.
     let astray = Bench::connected(&RedisOptions { prefix: "other".into(), ..options(&url) });
     assert!(matches!(astray.acquire(b"k", 1), Err(StoreError::Away { .. })));
@@ -158,7 +163,7 @@ fn missing_script_is_sent_once() {
 #[test]
 fn lost_reply_is_replayed_and_debits_once() {
     let server = Server::plain();
-    let bench = Bench::connected(&options(&server.url()));
+    let bench = Bench::connected(&RedisOptions::new(&server.url(), "node-a"));
     bench.acquire(b"k", 1).expect("a grant");
     server.pause();
     let began = Instant::now();

@@ -129,7 +129,8 @@ impl Walk<'_> {
         let mut dict = Dict::new();
         let Some(table) = value.get_ref().as_table() else {
             let seen = value.get_ref().type_str();
-            self.problem(value.span(), format!("{} is a {seen}: a table was wanted", path.join(".")), None);
+            let article = if seen.starts_with(['a', 'i']) { "an" } else { "a" };
+            self.problem(value.span(), format!("{} is {article} {seen}: a table was wanted", path.join(".")), None);
             return dict;
         };
         for (name, value) in table.iter() {

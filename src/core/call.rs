@@ -63,19 +63,19 @@ pub struct Acquire {
     pub least: u32,
     /// Zero, or lend from the window after the one that ends at this time (aligned `fixed` only).
     pub ahead_of: Timestamp,
-    /// The epoch of the key as this node knows it; 0 for none. `known` counts only under it, or
-    /// after the store lost it.
+    /// The epoch of the key as this node knows it; 0 for none. `known` counts only when the store
+    /// has lost that epoch.
     pub epoch: u64,
-    /// Per limit, what this node knows to be spent: a lower bound that the store is lifted to.
+    /// Per limit, what this node spent or holds: added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
 }
 
-/// A lower bound of what is spent of one limit.
+/// What one node spent or holds of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// Tokens, for windows; unused for gcra.
     pub used: u64,
-    /// `Counter::at` of the window this is about; for gcra a lower bound of the TAT. 0: nothing.
+    /// `Counter::at` of the window this is about; for gcra the latest TAT known. 0: nothing.
     pub at: Timestamp,
 }
 

@@ -91,8 +91,9 @@ impl Counter {
         ahead
     }
 
-    /// Lifts the counter to what is `known` to be spent, never above the limit.
-    pub fn raise(&mut self, limit: &Limit, now: Timestamp, horizon: Micros, known: Known) {
+    /// Adds what one node knows that it spent or holds, and the store has lost; never above the
+    /// limit. Under gcra slots cannot be told apart: the latest TAT known counts.
+    pub fn restore(&mut self, limit: &Limit, now: Timestamp, horizon: Micros, known: Known) {
         if limit.algorithm == Algorithm::Gcra {
             self.at = self.at.max(gcra::roll(limit, known.at, now, horizon));
             return;
@@ -102,7 +103,7 @@ impl Counter {
             self.at = known.at;
         }
         if known.at.0 != 0 && known.at == self.at {
-            self.used = self.used.max(known.used.min(limit.count));
+            self.used = self.used.saturating_add(known.used).min(limit.count);
         }
     }
 
@@ -271,25 +272,26 @@ mod tests {
     }
 
     #[test]
-    fn known_usage_lifts_the_window_it_is_about_and_no_other() {
+    fn known_usage_is_added_to_the_window_it_is_about_and_no_other() {
         let limit = limit("10/1s fixed");
         let mut counter = Counter::default().rolled(&limit, NOW, NONE);
-        counter.raise(&limit, NOW, NONE, Known { used: 7, at: counter.at - limit.period });
+        counter.restore(&limit, NOW, NONE, Known { used: 7, at: counter.at - limit.period });
         assert_eq!(counter.used, 0);
-        counter.raise(&limit, NOW, NONE, Known { used: 700, at: counter.at });
+        counter.restore(&limit, NOW, NONE, Known { used: 3, at: counter.at });
+        counter.restore(&limit, NOW, NONE, Known { used: 4, at: counter.at });
+        assert_eq!(counter.used, 7, "what two nodes spent adds up");
+        counter.restore(&limit, NOW, NONE, Known { used: 700, at: counter.at });
         assert_eq!(counter.used, 10, "never above the limit");
-        counter.raise(&limit, NOW, NONE, Known { used: 3, at: counter.at });
-        assert_eq!(counter.used, 10, "never lowered");
     }
 
     #[test]
     fn known_window_from_first_is_opened_again() {
         let limit = limit("10/1s fixed from-first");
         let mut counter = Counter::default();
-        counter.raise(&limit, NOW, NONE, Known { used: 7, at: NOW });
-        counter.raise(&limit, NOW, NONE, Known { used: 7, at: NOW + limit.period + Micros(1) });
+        counter.restore(&limit, NOW, NONE, Known { used: 7, at: NOW });
+        counter.restore(&limit, NOW, NONE, Known { used: 7, at: NOW + limit.period + Micros(1) });
         assert_eq!(counter, Counter::default());
-        counter.raise(&limit, NOW, NONE, Known { used: 7, at: NOW + limit.period });
+        counter.restore(&limit, NOW, NONE, Known { used: 7, at: NOW + limit.period });
         assert_eq!((counter.used, counter.at), (7, NOW + limit.period));
     }
 
@@ -297,7 +299,7 @@ mod tests {
     fn known_tat_is_clamped_like_a_stored_one() {
         let limit = limit("10/1s");
         let mut counter = Counter::default();
-        counter.raise(&limit, NOW, NONE, Known { used: 0, at: Timestamp(u64::MAX) });
+        counter.restore(&limit, NOW, NONE, Known { used: 0, at: Timestamp(u64::MAX) });
         assert_eq!(counter.at, NOW + Micros::from_secs(1));
     }
 

@@ -10,15 +10,19 @@ use super::batch::{Bounds, refill_interval};
 use super::call::{Acquire, Call, Grant, Op, StoreError};
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::desk::Desk;
+use super::gcra;
 use super::lease::{Leftover, Segment, gcra_life};
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::policy::OnStoreLoss;
 use super::shard::{Effect, Ticket, peeked, turned_away};
-use super::slot::{Flight, Slot};
+use super::slot::{Away, Flight, Slot};
 use super::time::{Instant, Micros, Timestamp};
 
 /// A call is sent again under the same id when no answer has come in this time.
 const PATIENCE: Micros = Micros(10_000);
+
+/// How long after the store is back a share goes on: all nodes have charged theirs by then.
+const GRACE: Micros = Micros(1_000_000);
 
 /// Sendings of one call.
 const ATTEMPTS: u8 = 3;
@@ -33,7 +37,8 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
         return;
     }
     let due = match slot.away {
-        Some(away) => now >= away.ask_again,
+        // In each window the share begins with a question: the store may be back.
+        Some(away) => (decision.source == Source::Share && slot.begins_share(now)) || now >= away.ask_again,
         None if decision.verdict == Verdict::Deny => now >= slot.probe_at && desk.settings.lease_ahead,
         None => desk.settings.lease_ahead && is_low(slot, now) && slot.has_left(now),
     };
@@ -58,6 +63,9 @@ pub(super) fn ask_for_line(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
 }
 
 fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    if slot.away.is_some_and(|away| !away.charged) && slot.owes(now) {
+        return charge(index, slot, desk, now);
+    }
     let debt = slot.debt(now);
     let waiting: u64 = slot.line.iter().map(|waiter| waiter.cost).sum();
     let need = u32::try_from(waiting.saturating_add(debt)).unwrap_or(u32::MAX);
@@ -74,6 +82,14 @@ fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     take_off(index, slot, desk, now, order);
 }
 
+/// The store may be back: asks for what the share admitted, and for nothing more.
+fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let debt = u32::try_from(slot.debt(now)).unwrap_or(u32::MAX);
+    let (epoch, known) = (slot.epoch, slot.known());
+    let order = Acquire { need: debt, want: debt, least: 1, ahead_of: Timestamp(0), epoch, known };
+    take_off(index, slot, desk, now, order);
+}
+
 fn take_off(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, order: Acquire) {
     let call = slot.call(now, desk.id(), Op::Acquire(order));
     desk.effects.push_back(Effect::Call(call.clone()));
@@ -83,6 +99,24 @@ fn take_off(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, order: A
 
 fn flight(call: Call, now: Instant, timeout: Micros, ticket: Option<Ticket>, cost: u64) -> Flight {
     Flight { call, sent: now, attempts: 1, unanswered: 1, again: now + PATIENCE, ticket, cost, deadline: now + timeout }
+}
+
+/// Slots of a saturated gcra bucket mature at the limit's rate, whatever this node's own rate is:
+/// of a longer run than this some would lapse before they are spent.
+fn longest_run(slot: &Slot, now: Instant) -> u32 {
+    let mut longest = u64::MAX;
+    for (limit, counter) in slot.rule.limits.iter().zip(&slot.counters) {
+        if limit.algorithm != Algorithm::Gcra || counter.left(limit, slot.clock.latest(now), Micros::ZERO) > 0 {
+            continue;
+        }
+        let second = Micros::from_secs(1);
+        let (own, whole) = (slot.tuner.used_in(second), gcra::tokens_in(limit, second));
+        if own < whole {
+            let spare = u128::from(slot.tuner.used_in(gcra_life(limit))) * u128::from(whole) / u128::from(whole - own);
+            longest = longest.min(u64::try_from(spare).unwrap_or(u64::MAX));
+        }
+    }
+    u32::try_from(longest).unwrap_or(u32::MAX).max(1)
 }
 
 /// How long the tokens of an acquire are meant to last.
@@ -141,6 +175,10 @@ pub(super) fn handle_acquire(
 
 fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
     learn(slot, desk, now, call.sent_at, grant);
+    slot.away = match slot.away {
+        Some(away) if !away.charged && slot.owes(now) => Some(Away { ask_again: now + GRACE, charged: true }),
+        _ => None,
+    };
     let Op::Acquire(order) = call.op else { return };
     let ahead = order.ahead_of.0 != 0;
     desk.policy_stats(slot).granted += u64::from(grant.granted);
@@ -163,7 +201,9 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     if !ahead {
         slot.lot = slot.lease.current(now);
         let pause = probe_pause(slot);
-        slot.probe_at = now + pause + desk.jitter(Micros(pause.0 / 4));
+        let last = slot.lease.matures(&slot.rule, slot.lease.current(now)).filter(|last| *last > now);
+        let planned = last.unwrap_or(now + pause + desk.jitter(Micros(pause.0 / 4)));
+        slot.probe_at = planned.clamp(now + Micros(pause.0 / 8), now + pause + pause);
         plan_ahead(slot, desk, now);
     }
     for waiter in &mut slot.line {
@@ -401,17 +441,15 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         serve_line(index, slot, desk, now, Source::Store);
     }
     resend(index, slot, desk, now);
+    if slot.flight.is_none() && slot.debt(now) > 0 && slot.away.is_some_and(|away| now >= away.ask_again) {
+        acquire(index, slot, desk, now);
+    }
     if slot.lease.held() > 0 && desk.settings.lease_ahead {
         let amount = surplus(slot, now);
         give_back(index, slot, desk, now, amount);
     }
     set_timer(index, slot, desk, now);
-    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !owes(slot, now))
-}
-
-/// A share was spent in a window that is still open: forgotten, it would be spent again.
-pub(super) fn owes(slot: &Slot, now: Instant) -> bool {
-    slot.share.as_ref().is_some_and(|book| book.is_open(&slot.rule, slot.clock.latest(now)))
+    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !slot.owes(now))
 }
 
 fn resend(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
@@ -471,10 +509,15 @@ fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     for flight in slot.flight.iter().chain(&slot.errands) {
         at = at.min(flight.again);
     }
+    if let Some(away) = slot.away
+        && slot.debt(now) > 0
+    {
+        at = at.min(away.ask_again.max(now + PATIENCE));
+    }
     if slot.lease.held() > 0 {
         at = at.min(now + Micros(refill_interval(&slot.rule).0 / 4));
     } else if slot.is_quiet() {
-        let retry = if owes(slot, now) { Micros::from_secs(1) } else { Micros(1) };
+        let retry = if slot.owes(now) { Micros::from_secs(1) } else { Micros(1) };
         at = at.min(keep_until(slot).max(now + retry));
     }
     desk.wake(index, slot, at);

@@ -283,7 +283,7 @@ impl Shard {
         for _ in 0..LOOK_AT {
             let Some(index) = self.table.step() else { continue };
             let slot = &mut self.table[index];
-            if slot.is_quiet() && !refill::owes(slot, now) {
+            if slot.is_quiet() && !slot.owes(now) {
                 refill::give_back(index, slot, &mut self.desk, now, u64::MAX);
                 slot.errands.clear();
                 self.forget(index);

@@ -20,6 +20,8 @@ const SLICE: u64 = 60_000_000;
 #[derive(Clone, Debug)]
 pub struct ShareBook {
     since: Timestamp,
+    /// The window of the latest question whether the store is back.
+    asked: u64,
     limits: Box<[Budget]>,
 }
 
@@ -45,7 +47,7 @@ impl ShareBook {
     /// A book for a key whose part of the store has been away since `since`.
     #[must_use]
     pub fn open(rule: &Rule, since: Timestamp) -> Self {
-        Self { since, limits: vec![Budget::default(); rule.limits.len()].into() }
+        Self { since, asked: 0, limits: vec![Budget::default(); rule.limits.len()].into() }
     }
 
     /// Spends `cost` of every limit's share, or none and returns the wait after which it may fit.
@@ -72,6 +74,20 @@ impl ShareBook {
     pub fn debt(&self, rule: &Rule, now: Timestamp) -> u64 {
         let debts = rule.limits.iter().zip(&self.limits);
         debts.map(|(limit, budget)| budget.debt(limit, now)).max().unwrap_or(0)
+    }
+
+    /// Tokens that the share has left at `now`.
+    #[must_use]
+    pub fn left(&self, rule: &Rule, now: Timestamp) -> u64 {
+        let budgets = rule.limits.iter().zip(&self.limits);
+        budgets.map(|(limit, budget)| budget.left(limit, self.since, now)).min().unwrap_or(0)
+    }
+
+    /// True once in each of the rule's windows: when this is first asked in it.
+    pub fn begins(&mut self, rule: &Rule, now: Timestamp) -> bool {
+        let shortest = rule.limits.iter().map(|limit| limit.period.0.max(50_000)).min().unwrap_or(1);
+        let window = now.0 / shortest;
+        std::mem::replace(&mut self.asked, window) != window
     }
 
     /// Whether a window is still open in which something was admitted here.
@@ -117,16 +133,27 @@ impl Budget {
             let arrival = self.arrival(limit, since, now) + self.interval(limit, cost);
             return Micros(arrival.0.saturating_sub(depth.0).saturating_sub(now.0));
         }
-        let (start, slice) = (self.window * limit.period.0, slice(limit));
-        let due = |at: Timestamp| at.0.saturating_sub(start) / slice;
-        let begin = if since.0 >= start { due(since) + 1 } else { 0 };
-        let open = due(now) + 1;
-        let allowed = self.allowance(limit, open).saturating_sub(self.allowance(limit, begin));
-        if open > begin && self.spent + cost <= allowed {
+        if self.left(limit, since, now) >= cost {
             return Micros::ZERO;
         }
+        let (start, slice) = (self.window * limit.period.0, slice(limit));
+        let open = now.0.saturating_sub(start) / slice + 1;
         let next = (start + open * slice).min(start + limit.period.0);
         Timestamp(next).since(now).max(Micros(1))
+    }
+
+    fn left(&self, limit: &Limit, since: Timestamp, now: Timestamp) -> u64 {
+        if limit.algorithm == Algorithm::Gcra {
+            let room = (now + gcra::depth(limit)).since(self.arrival(limit, since, now));
+            let part = u128::from(room.0) * u128::from(self.ppm) / 1_000_000;
+            return gcra::tokens_in(limit, Micros(part as u64)); // not more than `room`
+        }
+        let start = self.window * limit.period.0;
+        let slices = |at: Timestamp| at.0.saturating_sub(start) / slice(limit) + 1;
+        // Nothing is released before the slice after the one in which the store was lost.
+        let begin = if since.0 >= start { slices(since) } else { 0 };
+        let open = slices(now).max(begin);
+        (self.allowance(limit, open) - self.allowance(limit, begin)).saturating_sub(self.spent)
     }
 
     fn debit(&mut self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64) {

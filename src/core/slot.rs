@@ -53,6 +53,9 @@ pub(super) struct Flight {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Away {
     pub(super) ask_again: Instant,
+    /// The store is back and has been charged what the share admitted. Until `ask_again` the share
+    /// goes on, so that all nodes have charged theirs before any leases what seems to be left.
+    pub(super) charged: bool,
 }
 
 /// One key.
@@ -175,6 +178,10 @@ impl Slot {
             self.tuner.denied();
             return Some(self.deny(now, cost, source));
         }
+        // The share's windows are over and the store is back: lease again.
+        if self.away.is_some_and(|away| away.charged) && !self.owes(now) {
+            self.away = None;
+        }
         self.away.is_some().then(|| self.decide_alone(now, cost))
     }
 
@@ -220,15 +227,31 @@ impl Slot {
                 self.answer(now, cost, Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
             }
             OnStoreLoss::Share => {
-                let clock = self.clock.latest(now);
-                let rule = self.rule.clone();
-                let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open(&rule, clock)));
-                match book.spend(&rule, share_ppm(self.nodes), clock, cost) {
-                    Ok(()) => self.answer(now, cost, Ending::allow(Source::Share)),
-                    Err(wait) => self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait)),
+                let (clock, rule) = (self.clock.latest(now), self.rule.clone());
+                if let Some(wait) = self.between_windows(now, clock) {
+                    return self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait));
                 }
+                let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open(&rule, clock)));
+                let ending = match book.spend(&rule, share_ppm(self.nodes), clock, cost) {
+                    Ok(()) => Ending::allow(Source::Share),
+                    Err(wait) => Ending::deny(Reason::Share, Source::Share).after(wait),
+                };
+                let left = book.left(&rule, clock);
+                Decision { remaining: left, ..self.answer(now, cost, ending) }
             }
         }
+    }
+
+    /// The store's clock is known to so much only; where that leaves two windows, neither's share is
+    /// spent. At most 2 ms of each window, whatever the drift.
+    fn between_windows(&self, now: Instant, latest: Timestamp) -> Option<Micros> {
+        let drift = self.answered.map_or(Micros::ZERO, |at| Micros(now.since(at).0 / 5_000));
+        let doubt = Micros((latest.since(self.clock.earliest(now)) + drift).0.min(1_000));
+        self.rule.limits.iter().find_map(|limit| {
+            let window = |at: Timestamp| at.0 / limit.period.0;
+            let doubtful = limit.algorithm != Algorithm::Gcra && window(latest - doubt) != window(latest + doubt);
+            doubtful.then_some(doubt + doubt)
+        })
     }
 
     /// The store gave no answer: from `since` on this key is on its own.
@@ -240,7 +263,7 @@ impl Slot {
                 None => self.share = Some(Box::new(ShareBook::open(&self.rule, since))),
             }
         }
-        self.away = Some(Away { ask_again: now + ASK_AGAIN });
+        self.away = Some(Away { ask_again: now + ASK_AGAIN, charged: false });
     }
 
     /// Fills in the numbers of a decision.
@@ -260,7 +283,6 @@ impl Slot {
         self.answered = Some(now);
         self.nodes = grant.nodes.max(1);
         self.confirmed = grant.confirmed;
-        self.away = None;
         for (index, limit) in self.rule.limits.iter().enumerate() {
             let fresh = grant.counters[index];
             if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {
@@ -303,6 +325,18 @@ impl Slot {
     /// Nothing would be lost by forgetting this key, but for a rate of use and denials.
     pub(super) fn is_quiet(&self) -> bool {
         self.line.is_empty() && self.flight.is_none() && self.errands.is_empty()
+    }
+
+    /// A share was spent in a window that is still open: forgotten, it would be spent again.
+    pub(super) fn owes(&self, now: Instant) -> bool {
+        self.share.as_ref().is_some_and(|book| book.is_open(&self.rule, self.clock.latest(now)))
+    }
+
+    /// Nothing was charged to this window's share before the check just decided. True once a window.
+    pub(super) fn begins_share(&mut self, now: Instant) -> bool {
+        let clock = self.clock.latest(now);
+        let rule = &self.rule;
+        self.share.as_mut().is_some_and(|book| book.begins(rule, clock))
     }
 
     /// What the share admitted and the store has not been charged for.

@@ -84,7 +84,7 @@ impl Connection {
                 Err(_) => return Poll::Ready(Turn::Over),
             };
             hub.node.flush(&mut scratch.outgoing);
-            if self.send(cx, &mut scratch.direct).is_err() {
+            if self.send(cx, &scratch.direct).is_err() {
                 return Poll::Ready(Turn::Over);
             }
             let told = self.unsent.is_empty() && self.session.outbox().waiting() == 0;
@@ -198,7 +198,7 @@ impl Connection {
     }
 
     /// Writes what is there; what the peer does not take now is kept, and a wake-up arranged.
-    fn send(&mut self, cx: &mut Context<'_>, direct: &mut Vec<u8>) -> io::Result<()> {
+    fn send(&mut self, cx: &mut Context<'_>, direct: &[u8]) -> io::Result<()> {
         let mut written = 0;
         if !self.unsent.is_empty() {
             self.unsent.extend_from_slice(direct);

@@ -73,11 +73,12 @@ struct Cell {
 
 /// What decides for a part of the keys.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are few, and the hot path has one pointer less to follow")]
 enum Engine {
     /// The store itself.
     Embedded(Embedded),
     /// The core, with leases from a store elsewhere.
-    Leasing(Box<Leasing>),
+    Leasing(Leasing),
 }
 
 #[derive(Debug)]
@@ -102,7 +103,7 @@ impl Node {
                 None => Engine::Embedded(Embedded::new(max_keys, secret())),
                 Some(_) => {
                     let shard = Shard::new(settings, clock::random(), first_id + index, SHARDS as u64, (now, wall));
-                    Engine::Leasing(Box::new(Leasing { shard, parked: HashMap::new() }))
+                    Engine::Leasing(Leasing { shard, parked: HashMap::new() })
                 }
             };
             Cell { due: AtomicU64::new(u64::MAX), engine: Mutex::new(engine) }

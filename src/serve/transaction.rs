@@ -53,6 +53,12 @@ impl Transaction {
         self.ends.len()
     }
 
+    /// Whether none is queued.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
     /// Calls `run` for each command in order.
     pub fn each(&self, mut run: impl FnMut(Args<'_>)) {
         let mut start = 0;

@@ -171,10 +171,11 @@ impl Cells {
         Ok(())
     }
 
-    /// Changes the counters that are stored; those that are not stay zero.
+    /// Changes the counters that are stored; those that are not, or that a reset made zero, stay so.
     pub(super) fn update(&mut self, digest: u128, limits: &[Limit], counters: &[Counter]) {
         for (index, (limit, counter)) in limits.iter().zip(counters).enumerate() {
-            if let Some(place) = self.place(digest, index, limit) {
+            let place = self.place(digest, index, limit);
+            if let Some(place) = place.filter(|&place| self.table[place].counter() != Counter::default()) {
                 self.table[place].set(*counter);
             }
         }

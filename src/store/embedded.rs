@@ -82,7 +82,7 @@ impl Embedded {
     /// Counts of the shard.
     #[must_use]
     pub fn stats(&self) -> ShardStats {
-        ShardStats { keys: self.store.len() as u64, evicted: self.store.evicted(), ..ShardStats::default() }
+        ShardStats { keys: self.store.len() as u64, ..ShardStats::default() }
     }
 
     /// Counts per policy.
@@ -93,13 +93,20 @@ impl Embedded {
     /// Up to `most` of the keys seen last whose names are remembered; `rule_of` gives the rule that
     /// a policy applies to a key now.
     #[must_use]
-    pub fn keys(&mut self, now: Timestamp, most: usize, rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>) -> Vec<KeyInfo> {
+    pub fn keys(
+        &mut self,
+        now: Timestamp,
+        most: usize,
+        rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>,
+    ) -> Vec<KeyInfo> {
         let names = self.names.newest(most);
         let mut keys = Vec::new();
         for (policy, key) in names {
             let Some(rule) = rule_of(&policy, &key) else { continue };
             let digest = Digest::of(&policy, &key);
-            if keys.iter().any(|known: &KeyInfo| known.digest == digest) || !self.store.holds(digest, &rule) {
+            if keys.iter().any(|known: &KeyInfo| known.digest == digest)
+                || self.store.expires_at(digest).is_none_or(|at| at <= now)
+            {
                 continue;
             }
             let request = Request { rule: &rule, digest, key: &key, cost: 0, peek: true };

@@ -103,10 +103,10 @@ impl MemoryStore {
 
     fn acquire(&mut self, mut view: View<'_>, ask: &Acquire) -> Result<Grant, Full> {
         if let Some(record) = view.record.filter(|record| view.id != 0 && view.id <= record.id) {
-            let granted = if view.id == record.id { view.granted_before(&record) } else { 0 };
+            let granted = if view.id == record.id { view.granted_before(&record, ask) } else { 0 };
             return Ok(view.grant(granted, true));
         }
-        view.raise(ask);
+        view.restore(ask);
         view.count_node();
         let granted = view.lend(ask);
         let epoch = view.head.map_or(view.id.max(1), |head| head.epoch);

@@ -7,6 +7,7 @@
 
 mod cells;
 mod census;
+pub mod embedded;
 pub mod memory;
 #[cfg(feature = "daemon")]
 pub mod redis;

@@ -13,12 +13,14 @@ mod address;
 mod breaker;
 mod cluster;
 mod health;
+mod keeper;
 mod link;
 mod master;
 mod options;
 mod reply;
 mod slots;
 mod tally;
+mod url;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -162,7 +164,9 @@ impl RedisStore {
         let away = |since| StoreError::Away { since };
         let key = self.key_of(call.digest);
         let slot = if shared.cluster { slots::slot_of(key.as_bytes()) } else { 0 };
-        let mut server = self.cluster.owner(slot).ok_or(away(self.born))?;
+        // Without a map nobody has answered yet; with one, nobody owns the slot for now.
+        let unowned = || away(if self.cluster.map().masters.is_empty() { self.born } else { started });
+        let mut server = self.cluster.owner(slot).ok_or_else(unowned)?;
         let (mut moved, mut asking, mut with_source) = (false, false, false);
         loop {
             let expects = shared.confirm.load(Relaxed) && matches!(call.op, Op::Acquire(_));

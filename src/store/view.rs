@@ -50,8 +50,8 @@ impl View<'_> {
 
     /// What was granted under this id, as far as it can still be spent: a window that is over took
     /// its tokens with it; a gcra lease is told by where it ended.
-    pub(super) fn granted_before(&mut self, record: &Record) -> u32 {
-        let mut granted = record.granted;
+    pub(super) fn granted_before(&mut self, record: &Record, ask: &Acquire) -> u32 {
+        let mut granted = record.granted.min(ask.want.max(ask.need));
         for (index, limit) in self.limits.iter().enumerate() {
             let (at, counter) = (record.at[index], &mut self.counters[index]);
             if limit.algorithm == Algorithm::Gcra && at.0 > 0 {
@@ -63,14 +63,15 @@ impl View<'_> {
         granted
     }
 
-    /// Lifts the counters to what the node knows to be spent: under the epoch it speaks of, or
-    /// after that was lost, but not after a reset.
-    pub(super) fn raise(&mut self, ask: &Acquire) {
+    /// Restores what the store has lost of this node's spending: once, in its first acquire under
+    /// an epoch that it does not know, unless that epoch began with a reset.
+    pub(super) fn restore(&mut self, ask: &Acquire) {
         let same = self.head.is_some_and(|head| head.epoch == ask.epoch);
         let reset = self.head.is_some_and(|head| head.reset);
-        if ask.epoch != 0 && (same || !reset) {
+        let lost = ask.epoch != 0 && !same && !reset;
+        if lost && self.id != 0 && self.record.is_none() {
             for (index, limit) in self.limits.iter().enumerate() {
-                self.counters[index].raise(limit, self.now, self.horizon, ask.known[index]);
+                self.counters[index].restore(limit, self.now, self.horizon, ask.known[index]);
             }
         }
     }

@@ -5,7 +5,7 @@
 use redis::Value;
 
 use super::poll::{wait_for, wait_until};
-use super::server::{Server, free_port};
+use super::server::{ACL_RULES, Server, free_port};
 
 /// Slots of a cluster.
 const SLOTS: u16 = 16_384;
@@ -53,6 +53,7 @@ impl RedisCluster {
     fn form(&self) {
         for (index, server) in self.servers.iter().enumerate() {
             let ask = |line: String| server.ask(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            ask(format!("ACL SETUSER rationd {ACL_RULES}"));
             ask(format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
             if index < 3 {
                 let (first, end) = (index as u16 * (SLOTS / 3), (index as u16 + 1) * (SLOTS / 3));
@@ -88,10 +89,10 @@ impl RedisCluster {
         });
     }
 
-    /// `redis-cluster://…` with all servers.
+    /// `redis-cluster://…` with all servers, as a user with our rights only.
     pub fn url(&self) -> String {
         let hosts: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
-        format!("redis-cluster://{}", hosts.join(","))
+        format!("redis-cluster://rationd:secret@{}", hosts.join(","))
     }
 
     /// The slot of a key.
@@ -127,31 +128,45 @@ impl RedisCluster {
 
     /// Moves slots from one server to another while they are in use, with the keys in them.
     pub fn reshard(&self, slots: impl Iterator<Item = u16>, from: usize, to: usize) {
-        let (source, target) = (&self.servers[from], &self.servers[to]);
-        let (mut at_source, mut at_target) = (source.connect().expect("source"), target.connect().expect("target"));
-        let ask = |connection: &mut redis::Connection, line: String| {
-            let words: Vec<_> = line.split_ascii_whitespace().collect();
-            let mut command = redis::Cmd::new();
-            command.arg(&words);
-            let value = redis::ConnectionLike::req_command(connection, &command).and_then(Value::extract_error);
-            value.unwrap_or_else(|error| panic!("{line}: {error}"))
-        };
         for slot in slots {
-            ask(&mut at_target, format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.ids[from]));
-            ask(&mut at_source, format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.ids[to]));
-            loop {
-                let keys = ask(&mut at_source, format!("CLUSTER GETKEYSINSLOT {slot} 10"));
-                let keys: Vec<String> = redis::from_redis_value(keys).expect("keys");
-                if keys.is_empty() {
-                    break;
-                }
-                let mut command = redis::cmd("MIGRATE");
-                command.arg("127.0.0.1").arg(target.port).arg("").arg(0).arg(5_000).arg("KEYS").arg(&keys);
-                command.exec(&mut at_source).expect("MIGRATE");
-            }
-            ask(&mut at_target, format!("CLUSTER SETSLOT {slot} NODE {}", self.ids[to]));
-            ask(&mut at_source, format!("CLUSTER SETSLOT {slot} NODE {}", self.ids[to]));
+            self.open_slot(slot, from, to);
+            self.move_keys(slot, from, to);
+            self.hand_over(slot, from, to);
         }
+    }
+
+    /// First part of a move: both servers know of it.
+    pub fn open_slot(&self, slot: u16, from: usize, to: usize) {
+        self.set_slot(to, &format!("{slot} IMPORTING {}", self.ids[from]));
+        self.set_slot(from, &format!("{slot} MIGRATING {}", self.ids[to]));
+    }
+
+    /// Second part: the keys go over.
+    pub fn move_keys(&self, slot: u16, from: usize, to: usize) {
+        let mut source = self.servers[from].connect().expect("source");
+        loop {
+            let mut command = redis::cmd("CLUSTER");
+            let keys: Vec<String> =
+                command.arg("GETKEYSINSLOT").arg(slot).arg(10).query(&mut source).expect("GETKEYSINSLOT");
+            if keys.is_empty() {
+                return;
+            }
+            let mut command = redis::cmd("MIGRATE");
+            command.arg("127.0.0.1").arg(self.servers[to].port).arg("").arg(0).arg(5_000).arg("KEYS").arg(&keys);
+            command.exec(&mut source).expect("MIGRATE");
+        }
+    }
+
+    /// Third part: the slot has another owner.
+    pub fn hand_over(&self, slot: u16, from: usize, to: usize) {
+        for server in [to, from] {
+            self.set_slot(server, &format!("{slot} NODE {}", self.ids[to]));
+        }
+    }
+
+    fn set_slot(&self, server: usize, what: &str) {
+        let line = format!("CLUSTER SETSLOT {what}");
+        self.servers[server].ask(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
 
     /// Makes every server forget its scripts.

@@ -5,23 +5,18 @@
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
 
 pub mod bench;
-#[cfg(feature = "daemon")]
 pub mod calls;
 pub mod clock;
-#[cfg(feature = "daemon")]
 pub mod cluster;
-#[cfg(feature = "daemon")]
 pub mod daemon;
 pub mod demand;
 pub mod ledger;
 pub mod metrics;
 pub mod poll;
-#[cfg(feature = "daemon")]
 pub mod process;
 pub mod proxy;
-#[cfg(feature = "daemon")]
 pub mod redis_server;
 pub mod resp;
-#[cfg(feature = "daemon")]
 pub mod server;
+pub mod store_suite;
 pub mod world;

@@ -118,6 +118,17 @@ impl Daemon {
         connection.ask_text(command).unwrap_or_else(|error| panic!("{command}: {error}; log:\n{}", self.log()))
     }
 
+    /// Its admin address.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Sends its process a signal by name (`TERM`, `HUP`).
+    pub fn signal(&self, name: &str) {
+        signal(self.child.id(), name);
+    }
+
     /// What its admin address tells now.
     #[must_use]
     pub fn metrics(&self) -> Metrics {

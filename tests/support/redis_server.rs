@@ -2,6 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
+use rationd::store::script;
 use redis::{Client, Connection};
 use tempfile::TempDir;
 
@@ -36,5 +37,13 @@ impl RedisServer {
         let path = self.dir.path().join("redis.sock");
         let client = Client::open(format!("unix://{}", path.display())).expect("a valid address");
         super::poll::wait_for("redis-server takes connections", 20, || client.get_connection().ok())
+    }
+
+    /// Loads the scripts, and checks that Redis knows them by the hash we do.
+    pub fn load_scripts(&self, connection: &mut Connection) {
+        for script in script::all() {
+            let load = redis::cmd("SCRIPT").arg("LOAD").arg(script.text).query::<String>(connection);
+            assert_eq!(load.expect("a valid script"), script.sha(), "{}", script.name);
+        }
     }
 }

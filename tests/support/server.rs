@@ -11,6 +11,10 @@ use tempfile::TempDir;
 
 use super::poll::wait_until;
 
+/// What an ACL user of ours needs, on a single server and on a cluster, and nothing more.
+pub const ACL_RULES: &str = "on >secret resetchannels ~rationd:* -@all +eval +evalsha +hmget +hset +hdel +hkeys +hlen +del \
+     +pexpire +time +ping +info +wait +asking +cluster|slots +config|get";
+
 /// A running redis-server.
 pub struct Server {
     child: Child,
@@ -146,6 +150,11 @@ impl Server {
     pub fn info(&self, section: &str, field: &str) -> Option<String> {
         let text: String = redis::from_redis_value(self.ask(&format!("INFO {section}")).ok()?).ok()?;
         text.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim().to_owned()))
+    }
+
+    /// Checks that no user was ever refused a command or a key.
+    pub fn assert_nothing_was_denied(&self) {
+        assert_eq!(self.ask("ACL LOG").expect("ACL LOG"), Value::Array(Vec::new()), "something was denied");
     }
 
     /// Ends it without notice (SIGKILL).

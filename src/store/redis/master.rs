@@ -1,31 +1,25 @@
 //! One Redis server that takes our calls: its connection, its breaker, and what is known of it.
 //!
 //! An exchange never dials and never waits for another server: without a connection it fails at
-//! once. The keeper, a task per server, dials, probes and asks after the server's health. Knows
-//! nothing of slots. Called by `redis.rs` (exchanges) and `cluster.rs` (which servers there are).
+//! once. Its keeper (`keeper.rs`) connects in the background. Knows nothing of slots. Called by `redis.rs` (exchanges) and `cluster.rs` (which servers there are).
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{Pipeline, Value};
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::address::{Address, Dialer};
 use super::breaker::{Breaker, BreakerState, Fault, Pass};
-use super::health::{self, Health};
-use super::link::{Answer, CONNECT_TIMEOUT, Letter, Link, Lost};
-use super::reply::{Refusal, refusal, text};
+use super::health::Health;
+use super::keeper::keep;
+use super::link::{Answer, Letter, Link, Lost};
+use super::reply::{Refusal, refusal};
 use super::tally::{ServerView, Tally};
-use crate::clock::{self, Clock};
-use crate::core::time::{Instant, Micros};
-
-/// Between two looks at a server's health.
-const CHECKUP: Duration = Duration::from_secs(60);
-
-/// Between two looks for a replica while one is missed.
-const REPLICA_CHECK: Duration = Duration::from_secs(1);
+use crate::clock::Clock;
+use crate::core::time::Instant;
 
 /// What all servers of a store share.
 pub(crate) struct Shared {
@@ -65,17 +59,18 @@ pub(crate) struct Master {
     keeper: tokio::task::JoinHandle<()>,
 }
 
-struct Inner {
-    address: Address,
-    shared: Arc<Shared>,
-    breaker: Mutex<Breaker>,
-    link: Mutex<Option<Arc<Link>>>,
-    health: Mutex<Health>,
-    problem: Mutex<Option<String>>,
+/// A server as its keeper and its callers know it.
+pub(super) struct Inner {
+    pub(super) address: Address,
+    pub(super) shared: Arc<Shared>,
+    pub(super) breaker: Mutex<Breaker>,
+    pub(super) link: Mutex<Option<Arc<Link>>>,
+    pub(super) health: Mutex<Health>,
+    pub(super) problem: Mutex<Option<String>>,
     /// A replica was in touch when last looked, and has not failed to confirm since.
-    has_replica: AtomicBool,
-    wake: Notify,
-    connected: watch::Sender<bool>,
+    pub(super) has_replica: AtomicBool,
+    pub(super) wake: Notify,
+    pub(super) connected: watch::Sender<bool>,
 }
 
 impl Drop for Master {
@@ -84,7 +79,7 @@ impl Drop for Master {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing panics while it holds one of these locks, and if it did the value would still be whole.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -238,7 +233,8 @@ impl Inner {
         lock(&self.breaker).away_since().unwrap_or_else(|| self.shared.clock.now())
     }
 
-    fn fail(&self, pass: Pass, fault: Fault, what: &str) {
+    /// Takes note of a fault.
+    pub(super) fn fail(&self, pass: Pass, fault: Fault, what: &str) {
         let opened = lock(&self.breaker).handle_fault(self.shared.clock.now(), pass, fault);
         if opened {
             tracing::warn!(server = %self.address, reason = what, "store: server is away");
@@ -246,105 +242,6 @@ impl Inner {
             self.shared.tally.breaker_opened.fetch_add(1, Relaxed);
             self.wake.notify_one();
             self.shared.alarm.notify_one();
-        }
-    }
-
-    /// Whether a replica is expected to confirm and none is in touch.
-    fn misses_replica(&self) -> bool {
-        self.shared.confirm.load(Relaxed) && !self.has_replica.load(Relaxed)
-    }
-
-    fn handle_health(&self, health: Health) {
-        let mut known = lock(&self.health);
-        if let Some(policy) = health.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
-            && known.maxmemory_policy.as_deref() != Some(policy)
-        {
-            tracing::warn!(
-                server = %self.address, policy,
-                "store: counters may be evicted, and limits admitted anew: set maxmemory-policy noeviction"
-            );
-        }
-        if health.full_coverage == Some(true) && known.full_coverage != Some(true) {
-            tracing::warn!(
-                server = %self.address,
-                "store: all shards stop when one does: set cluster-require-full-coverage no"
-            );
-        }
-        self.has_replica.store(health.replicas.unwrap_or(0) > 0, Relaxed);
-        *known = health;
-    }
-
-    /// Dials and asks after the server's health; both must be answered for calls to pass.
-    async fn probe(self: &Arc<Self>) -> Result<(), String> {
-        let generation = lock(&self.breaker).next_generation();
-        let weak = Arc::downgrade(self);
-        let told = move || lost(&weak, generation);
-        self.shared.tally.dials.fetch_add(1, Relaxed);
-        let Shared { dialer, timeout: patience, confirming, .. } = &*self.shared;
-        let link = Link::dial(dialer, &self.address, generation, *patience, *confirming, told);
-        let link = link.await.map_err(|error| error.to_string())?;
-        // By the calls' own deadline: a server that cannot meet it would only make them time out.
-        let answers = timeout(self.shared.timeout, link.send_all(&health::questions(self.shared.cluster))).await;
-        let answers = answers.map_err(|_| "no answer in time")?.map_err(|Lost| "the connection broke")?;
-        if let Some(refused) = answers.first().filter(|pong| text(pong).is_none_or(|pong| pong != "PONG")) {
-            return Err(match refusal(refused) {
-                Some(Refusal::Away(said) | Refusal::Rejected(said)) => said,
-                _ => format!("PING was answered by {refused:?}"),
-            });
-        }
-        self.handle_health(health::read(&answers));
-        *lock(&self.link) = Some(Arc::new(link));
-        lock(&self.breaker).handle_probe();
-        self.connected.send_replace(true);
-        Ok(())
-    }
-
-    /// Looks after a server that answers.
-    async fn checkup(&self) {
-        let Some(link) = lock(&self.link).clone() else { return };
-        match timeout(CONNECT_TIMEOUT, link.send_all(&health::questions(self.shared.cluster))).await {
-            Ok(Ok(answers)) => self.handle_health(health::read(&answers)),
-            Ok(Err(Lost)) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke"),
-            // Five deadlines of a call: as good as a refusal.
-            Err(_) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Refused, "no answer to INFO in time"),
-        }
-    }
-}
-
-/// The connection has gone, perhaps while nobody used it.
-fn lost(inner: &Weak<Inner>, generation: u64) {
-    if let Some(inner) = inner.upgrade() {
-        inner.fail(Breaker::on_behalf_of(generation), Fault::Lost, "the connection was closed");
-    }
-}
-
-/// The keeper of one server.
-async fn keep(inner: Arc<Inner>) {
-    let mut complained = false;
-    loop {
-        let due = lock(&inner.breaker).probe_at();
-        let Some(due) = due else {
-            complained = false;
-            let pause = if inner.misses_replica() { REPLICA_CHECK } else { CHECKUP };
-            if timeout(pause, inner.wake.notified()).await.is_err() {
-                inner.checkup().await;
-            }
-            continue;
-        };
-        let now = inner.shared.clock.now();
-        sleep(Duration::from_micros(due.since(now).0)).await;
-        match inner.probe().await {
-            Ok(()) => tracing::info!(server = %inner.address, "store: connected"),
-            Err(problem) => {
-                if !complained {
-                    tracing::warn!(server = %inner.address, problem, "store: cannot connect, will go on trying");
-                    complained = true;
-                }
-                *lock(&inner.problem) = Some(problem);
-                let jitter = Micros(clock::random() % 50_000);
-                lock(&inner.breaker).handle_failed_probe(inner.shared.clock.now(), jitter);
-                inner.shared.alarm.notify_one();
-            }
         }
     }
 }

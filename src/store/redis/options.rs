@@ -6,12 +6,11 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Client, ClientTlsConfig, ConnectionAddr, TlsCertificates};
 
-use super::address::{Address, Dialer};
+use super::url::{Target, parse_url, without_password};
 
 /// Whether a grant is awaited on a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,14 +87,6 @@ impl fmt::Display for OptionsError {
 
 impl std::error::Error for OptionsError {}
 
-/// Where to connect.
-#[derive(Debug)]
-pub(crate) struct Target {
-    pub(crate) cluster: bool,
-    pub(crate) seeds: Vec<Address>,
-    pub(crate) dialer: Dialer,
-}
-
 impl RedisOptions {
     /// Options with the defaults for `url`: 50 ms, prefix `rationd`, confirmed where it can be.
     #[must_use]
@@ -120,7 +111,7 @@ impl RedisOptions {
         self.target().map(|_| ())
     }
 
-    pub(crate) fn target(&self) -> Result<Target, OptionsError> {
+    pub(super) fn target(&self) -> Result<Target, OptionsError> {
         self.check_values()?;
         let mut target =
             parse_url(&self.url).map_err(|problem| OptionsError::Url { seen: without_password(&self.url), problem })?;
@@ -189,140 +180,9 @@ fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, OptionsError> {
     }
 }
 
-fn parse_url(url: &str) -> Result<Target, String> {
-    let wanted = "redis://host:port, rediss://host:port, redis+unix:///path, \
-                  redis-cluster://h1:p,h2:p or rediss-cluster://h1:p,h2:p";
-    let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("has no scheme; write {wanted}"))?;
-    let (cluster, tls) = match scheme {
-        "redis" => (false, false),
-        "rediss" => (false, true),
-        "redis-cluster" => (true, false),
-        "rediss-cluster" => (true, true),
-        "redis+unix" => return parse_unix(rest),
-        _ => return Err(format!("scheme {scheme:?} is not known; write {wanted}")),
-    };
-    let (user_info, rest) = rest.rsplit_once('@').map_or((None, rest), |(info, rest)| (Some(info), rest));
-    let (hosts, database) = rest.split_once('/').unwrap_or((rest, ""));
-    if let Some(extra) = rest.find(['?', '#']) {
-        return Err(format!("{:?} is not understood; remove it", &rest[extra..]));
-    }
-    let database = match database {
-        "" | "0" => 0,
-        _ if cluster => return Err("a cluster has database 0 only; remove what follows the hosts".to_owned()),
-        text => text.parse().map_err(|_| format!("database {text:?} where a number was wanted"))?,
-    };
-    let seeds: Vec<_> = hosts
-        .split(',')
-        .map(|host| Address::parse(host).ok_or_else(|| format!("{host:?} where host:port was wanted")))
-        .collect::<Result<_, _>>()?;
-    if !cluster && seeds.len() > 1 {
-        return Err(format!("{} hosts, but {scheme}:// takes one; for a cluster write redis-cluster://", seeds.len()));
-    }
-    let (user, password) = parse_user_info(user_info)?;
-    let system = || ConnectionAddr::TcpTls { host: String::new(), port: 0, insecure: false, tls_params: None };
-    Ok(Target { cluster, seeds, dialer: Dialer { user, password, database, tls: tls.then(system) } })
-}
-
-/// `[user:pass@]/path[?db=N]`.
-fn parse_unix(rest: &str) -> Result<Target, String> {
-    let (user_info, rest) = match rest.find('/').map(|slash| rest.split_at(slash)) {
-        Some(("", path)) => (None, path),
-        Some((info, path)) => match info.strip_suffix('@') {
-            Some(info) => (Some(info), path),
-            None => return Err(format!("{info:?} stands before the path; write redis+unix:///path (three slashes)")),
-        },
-        None => return Err("has no path; write redis+unix:///path (three slashes)".to_owned()),
-    };
-    let (path, database) = match rest.split_once('?') {
-        None => (rest, 0),
-        Some((path, query)) => {
-            let database = query.strip_prefix("db=").and_then(|text| text.parse().ok());
-            (path, database.ok_or_else(|| format!("?{query} where ?db=NUMBER was wanted"))?)
-        }
-    };
-    let (user, password) = parse_user_info(user_info)?;
-    let path: Arc<Path> = Path::new(path).into();
-    Ok(Target {
-        cluster: false,
-        seeds: vec![Address::Unix(path)],
-        dialer: Dialer { user, password, database, tls: None },
-    })
-}
-
-fn parse_user_info(info: Option<&str>) -> Result<(Option<String>, Option<String>), String> {
-    let Some(info) = info else { return Ok((None, None)) };
-    let (user, password) = info.split_once(':').ok_or("user without password; write user:password@ or :password@")?;
-    let decode = |text: &str| {
-        percent_decode(text).ok_or("a % in user or password that is not a percent-encoded byte; write %25")
-    };
-    let user = if user.is_empty() { None } else { Some(decode(user)?) };
-    Ok((user, Some(decode(password)?)))
-}
-
-fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-        let value = digit(rest.next())? * 16 + digit(rest.next())?;
-        bytes.push(u8::try_from(value).ok()?);
-    }
-    String::from_utf8(bytes).ok()
-}
-
-/// The URL with its password masked, for people.
-pub(crate) fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    match rest.rsplit_once('@') {
-        None => url.to_owned(),
-        Some((info, rest)) => {
-            let user = info.split_once(':').map_or("", |(user, _)| user);
-            format!("{scheme}://{user}:***@{rest}")
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_every_kind_of_url() {
-        let target = parse_url("redis://u:p%40ss@h:7000/3").expect("a url");
-        assert_eq!(target.seeds, [Address::tcp("h", 7000)]);
-        assert_eq!((target.dialer.user.as_deref(), target.dialer.password.as_deref()), (Some("u"), Some("p@ss")));
-        assert_eq!(target.dialer.database, 3);
-        let target = parse_url("rediss-cluster://:secret@a:1,[::1]:2").expect("a url");
-        assert!(target.cluster && target.dialer.tls.is_some() && target.dialer.user.is_none());
-        assert_eq!(target.seeds, [Address::tcp("a", 1), Address::tcp("::1", 2)]);
-        let target = parse_url("redis+unix:///run/redis.sock?db=2").expect("a url");
-        assert_eq!(target.seeds, [Address::Unix(Path::new("/run/redis.sock").into())]);
-        assert_eq!(target.dialer.database, 2);
-    }
-
-    #[test]
-    fn a_bad_url_says_what_to_write() {
-        for (url, part) in [
-            ("localhost:6379", "no scheme"),
-            ("http://h", "\"http\" is not known"),
-            ("redis://", "host:port was wanted"),
-            ("redis://h:x", "\"h:x\""),
-            ("redis://a,b", "redis-cluster://"),
-            ("redis-cluster://a/1", "database 0 only"),
-            ("redis://h/x", "a number"),
-            ("redis://h?x=1", "remove it"),
-            ("redis://user@h", "user:password@"),
-            ("redis+unix://run/x", "three slashes"),
-            ("redis://:%zz@h", "%25"),
-        ] {
-            let problem = parse_url(url).expect_err(url);
-            assert!(problem.contains(part), "{url}: {problem}");
-        }
-    }
 
     #[test]
     fn errors_do_not_show_the_password() {

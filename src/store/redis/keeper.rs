@@ -1,0 +1,133 @@
+//! The keeper of one Redis server: a task that connects, probes and asks after its health.
+//!
+//! Decides when to dial and whether calls may pass; how often is the breaker's to say. What it finds
+//! out it leaves in the server's `Inner`. Started by `master.rs`, ends with the server.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::breaker::{Breaker, Fault};
+use super::health::{self, Health};
+use super::link::{CONNECT_TIMEOUT, Link, Lost};
+use super::master::{Inner, Shared, lock};
+use super::reply::{Refusal, refusal, text};
+use crate::clock;
+use crate::core::time::Micros;
+
+/// Between two looks at a server's health.
+const CHECKUP: Duration = Duration::from_secs(60);
+
+/// Between two looks for a replica while one is missed.
+const REPLICA_CHECK: Duration = Duration::from_secs(1);
+
+/// The keeper of one server.
+pub(super) async fn keep(inner: Arc<Inner>) {
+    let mut complained = false;
+    loop {
+        let due = lock(&inner.breaker).probe_at();
+        let Some(due) = due else {
+            complained = false;
+            let pause = if inner.misses_replica() { REPLICA_CHECK } else { CHECKUP };
+            if timeout(pause, inner.wake.notified()).await.is_err() {
+                inner.checkup().await;
+            }
+            continue;
+        };
+        let now = inner.shared.clock.now();
+        sleep(Duration::from_micros(due.since(now).0)).await;
+        match inner.probe().await {
+            Ok(()) => tracing::info!(server = %inner.address, "store: connected"),
+            Err(problem) => {
+                if !complained {
+                    tracing::warn!(server = %inner.address, problem, "store: cannot connect, will go on trying");
+                    complained = true;
+                }
+                *lock(&inner.problem) = Some(problem);
+                let jitter = Micros(clock::random() % 50_000);
+                lock(&inner.breaker).handle_failed_probe(inner.shared.clock.now(), jitter);
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Whether a replica is expected to confirm and none is in touch.
+    fn misses_replica(&self) -> bool {
+        self.shared.confirm.load(Relaxed) && !self.has_replica.load(Relaxed)
+    }
+
+    fn handle_health(&self, health: Health) {
+        let mut known = lock(&self.health);
+        if let Some(policy) = health.maxmemory_policy.as_deref().filter(|policy| *policy != "noeviction")
+            && known.maxmemory_policy.as_deref() != Some(policy)
+        {
+            tracing::warn!(
+                server = %self.address, policy,
+                "store: counters may be evicted, and limits admitted anew: set maxmemory-policy noeviction"
+            );
+        }
+        if health.full_coverage == Some(true) && known.full_coverage != Some(true) {
+            tracing::warn!(
+                server = %self.address,
+                "store: all shards stop when one does: set cluster-require-full-coverage no"
+            );
+        }
+        self.has_replica.store(health.replicas.unwrap_or(0) > 0, Relaxed);
+        *known = health;
+    }
+
+    /// Dials and asks after the server's health; both must be answered for calls to pass.
+    async fn probe(self: &Arc<Self>) -> Result<(), String> {
+        let generation = lock(&self.breaker).next_generation();
+        let gone = Arc::new(AtomicBool::new(false));
+        let (weak, noted) = (Arc::downgrade(self), gone.clone());
+        let told = move || {
+            noted.store(true, SeqCst);
+            lost(&weak, generation);
+        };
+        self.shared.tally.dials.fetch_add(1, Relaxed);
+        let Shared { dialer, timeout: patience, confirming, .. } = &*self.shared;
+        let link = Link::dial(dialer, &self.address, generation, *patience, *confirming, told);
+        let link = link.await.map_err(|error| error.to_string())?;
+        // By the calls' own deadline: a server that cannot meet it would only make them time out.
+        let answers = timeout(self.shared.timeout, link.send_all(&health::questions(self.shared.cluster))).await;
+        let answers = answers.map_err(|_| "no answer in time")?.map_err(|Lost| "the connection broke")?;
+        if let Some(refused) = answers.first().filter(|pong| text(pong).is_none_or(|pong| pong != "PONG")) {
+            return Err(match refusal(refused) {
+                Some(Refusal::Away(said) | Refusal::Rejected(said)) => said,
+                _ => format!("PING was answered by {refused:?}"),
+            });
+        }
+        self.handle_health(health::read(&answers));
+        *lock(&self.link) = Some(Arc::new(link));
+        lock(&self.breaker).handle_probe();
+        self.connected.send_replace(true);
+        if gone.load(SeqCst) {
+            // It went before the breaker knew of it.
+            self.fail(Breaker::on_behalf_of(generation), Fault::Lost, "the connection was closed");
+        }
+        Ok(())
+    }
+
+    /// Looks after a server that answers.
+    async fn checkup(&self) {
+        let Some(link) = lock(&self.link).clone() else { return };
+        match timeout(CONNECT_TIMEOUT, link.send_all(&health::questions(self.shared.cluster))).await {
+            Ok(Ok(answers)) => self.handle_health(health::read(&answers)),
+            Ok(Err(Lost)) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke"),
+            // Five deadlines of a call: as good as a refusal.
+            Err(_) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Refused, "no answer to INFO in time"),
+        }
+    }
+}
+
+/// The connection has gone, perhaps while nobody used it.
+fn lost(inner: &Weak<Inner>, generation: u64) {
+    if let Some(inner) = inner.upgrade() {
+        inner.fail(Breaker::on_behalf_of(generation), Fault::Lost, "the connection was closed");
+    }
+}

@@ -1,0 +1,269 @@
+//! The command line as scripts and people meet it: exit codes, help, JSON, signals.
+
+#![cfg(feature = "daemon")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use support::clock::Watch;
+use support::poll::wait_until;
+use support::process::{Daemon, signal};
+
+const POLICIES: &str = "[policy.api]\nlimits = [\"3/1h fixed\"]\n";
+
+/// Runs `rationd` without any variable of this environment that it would read.
+fn rationd(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RATIOND_")) {
+        command.env_remove(name);
+    }
+    command.args(words).output().expect("cargo built it")
+}
+
+fn ask(daemon: &Daemon, words: &[&str]) -> Output {
+    let socket = daemon.socket();
+    let socket = socket.to_str().expect("a plain path");
+    rationd(&[&["--socket", socket], words].concat())
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("it ended by itself")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("text")
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_str(&stdout(output)).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).expect("a file");
+}
+
+#[test]
+fn wrong_words_end_with_2_and_a_usage() {
+    for words in [&["chekc"][..], &["check", "api"], &["--colour"], &["check", "api", "k", "--cost", "x"]] {
+        let output = rationd(words);
+        assert_eq!(code(&output), 2, "{words:?}: {output:?}");
+        assert!(stdout(&output).is_empty() && stderr(&output).contains("--help"), "{output:?}");
+    }
+}
+
+#[test]
+fn every_flag_names_its_variable() {
+    for command in ["serve", "check", "reload", "policies", "keys"] {
+        let help = stdout(&rationd(&[command, "--help"]));
+        let options = help.split("Options:").nth(1).unwrap_or_else(|| panic!("no options in {help}"));
+        let options = options.split("\nExit codes").next().expect("a first part");
+        // An option begins with a dash after spaces; its text goes on until the next one.
+        let mut blocks: Vec<String> = Vec::new();
+        for line in options.lines() {
+            if line.trim_start().starts_with("-") && line.trim_start().contains("--") {
+                blocks.push(String::new());
+            }
+            if let Some(block) = blocks.last_mut() {
+                block.push_str(line.trim());
+                block.push(' ');
+            }
+        }
+        assert!(blocks.len() >= 7, "{help}");
+        for block in blocks.iter().filter(|block| !block.contains("--help") && !block.contains("--version")) {
+            assert!(block.contains("[env: RATIOND_"), "{command}: {block}");
+        }
+    }
+}
+
+#[test]
+fn an_absent_daemon_ends_with_69_and_the_next_step() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let socket = directory.path().join("none.sock");
+    let socket = socket.to_str().expect("a plain path");
+    for words in [&["check", "api", "k"][..], &["reload"], &["policies"], &["keys"]] {
+        let output = rationd(&[&["-s", socket], words].concat());
+        assert_eq!(code(&output), 69, "{words:?}: {output:?}");
+        assert!(stderr(&output).contains("start one with `rationd serve`"), "{output:?}");
+        assert!(stdout(&output).is_empty());
+    }
+}
+
+#[test]
+fn a_bad_configuration_ends_with_78() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("rationd.toml");
+    write(&file, "[listen]\nsokcet = \"x\"\n");
+    let file = file.to_str().expect("a plain path");
+    for words in [&["config", "check"][..], &["config", "show"], &["serve"]] {
+        let output = rationd(&[&["-c", file], words].concat());
+        assert_eq!(code(&output), 78, "{words:?}: {output:?}");
+        assert!(stderr(&output).contains("did you mean `socket`?"), "{output:?}");
+    }
+    let output = rationd(&["-c", file, "-o", "json", "config", "check"]);
+    let answer = json(&output);
+    assert_eq!((code(&output), &answer["ok"]), (78, &serde_json::Value::Bool(false)));
+    assert_eq!(answer["errors"][0]["hint"], "did you mean `socket`?");
+    assert_eq!(code(&rationd(&["-c", "/nonexistent/x.toml", "config", "check"])), 78);
+}
+
+#[test]
+fn what_only_this_machine_can_tell_is_checked_too() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("rationd.toml");
+    write(
+        &file,
+        "[listen]\ngroup = \"no such group\"\n[log]\nlevel = \"a=b=c\"\n[store]\nurl = \"rediss://h:1\"\nca = \"none.pem\"\n",
+    );
+    let output = rationd(&["-c", file.to_str().expect("a plain path"), "config", "check"]);
+    let text = stderr(&output);
+    assert_eq!(code(&output), 78, "{output:?}");
+    for wanted in [":2: listen.group is", ":4: log.level is", ":7: store.ca "] {
+        assert!(text.contains(wanted), "{wanted} is not in {text}");
+    }
+}
+
+#[test]
+fn init_prints_a_configuration_that_is_right() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("rationd.toml");
+    write(&file, &stdout(&rationd(&["config", "init"])));
+    let file = file.to_str().expect("a plain path");
+    let output = rationd(&["-c", file, "config", "check"]);
+    assert_eq!(stdout(&output), format!("ok: 1 policies ({file})\n"), "{output:?}");
+    let shown = json(&rationd(&["-c", file, "-o", "json", "config", "show"]));
+    let entry = shown.as_array().expect("a list").iter().find(|entry| entry["key"] == "store.timeout").expect("a key");
+    assert_eq!((&entry["value"], entry["origin"].as_str()), (&"\"50ms\"".into(), Some(&*format!("{file}:37"))));
+}
+
+#[test]
+fn checks_end_with_0_until_the_limit_is_spent_and_with_1_then() {
+    let daemon = Daemon::start(POLICIES);
+    for left in [2, 1, 0] {
+        let output = ask(&daemon, &["-o", "json", "check", "api", "user:1"]);
+        let answer = json(&output);
+        assert_eq!((code(&output), &answer["remaining"]), (0, &left.into()), "{output:?}");
+        assert_eq!((&answer["verdict"], &answer["limit"]), (&"allow".into(), &3.into()));
+    }
+    let peek = ask(&daemon, &["check", "api", "user:2", "--cost", "3", "--peek"]);
+    assert!(stdout(&peek).starts_with("allowed: 3 of 3 left"), "{peek:?}");
+    let output = ask(&daemon, &["check", "api", "user:1"]);
+    assert_eq!(code(&output), 1);
+    let text = stdout(&output);
+    assert!(text.starts_with("limited: 0 of 3 left, whole again in ") && text.contains("retry in "), "{text}");
+    let output = ask(&daemon, &["check", "apj", "user:1"]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("did you mean 'api'?"), "{output:?}");
+}
+
+#[test]
+fn a_denial_for_want_of_a_store_ends_with_75() {
+    let daemon = Daemon::start(
+        "[store]\nurl = \"redis+unix:///nonexistent/redis.sock\"\n\
+         [policy.shut]\nlimits = [\"3/1h fixed\"]\non_store_loss = \"deny\"\n",
+    );
+    let output = ask(&daemon, &["check", "shut", "user:1"]);
+    assert_eq!(code(&output), 75, "{output:?}; log:\n{}", daemon.log());
+}
+
+#[test]
+fn policies_and_keys_are_listed() {
+    let daemon = Daemon::start(&format!("{POLICIES}[policy.api.override.\"acct:acme\"]\nblocked = true\n"));
+    assert_eq!(code(&ask(&daemon, &["check", "api", "user:1"])), 0);
+    let table = stdout(&ask(&daemon, &["policies"]));
+    assert!(table.lines().any(|line| line.contains("acct:acme") && line.ends_with("blocked")), "{table}");
+    let listed = json(&ask(&daemon, &["-o", "json", "policies"]));
+    assert_eq!(listed[0]["limits"][0], "3/1h fixed");
+    let keys = json(&ask(&daemon, &["-o", "json", "keys"]));
+    assert_eq!((&keys[0]["key"], &keys[0]["policy"]), (&"user:1".into(), &"api".into()));
+    assert!(stdout(&ask(&daemon, &["keys"])).contains("user:1"));
+}
+
+#[test]
+fn a_reload_is_taken_whole_or_not_at_all() {
+    let daemon = Daemon::start(POLICIES);
+    let head: String = fs::read_to_string(daemon.config()).expect("its file").replace(POLICIES, "");
+    write(
+        &daemon.config(),
+        &format!("{head}[policy.api]\nlimits = [\"9/1h fixed\"]\n[policy.web]\nlimits = [\"1/1y\"]\n"),
+    );
+    let output = ask(&daemon, &["reload"]);
+    assert_eq!(code(&output), 78, "{output:?}");
+    assert!(stderr(&output).contains("\"1y\" where a period"), "{output:?}");
+    assert_eq!(daemon.metrics().sum("rationd_config_last_reload_successful", &[]), 0.0);
+    assert_eq!(json(&ask(&daemon, &["-o", "json", "check", "api", "k"]))["limit"], 3, "the old one stays");
+
+    write(&daemon.config(), &format!("{head}[node]\nmax_keys = 500\n[policy.api]\nlimits = [\"9/1h fixed\"]\n"));
+    let answer = json(&ask(&daemon, &["-o", "json", "reload"]));
+    assert_eq!(answer, serde_json::json!({"generation": 2, "policies": 1, "waiting_for_restart": ["node.max_keys"]}));
+    assert_eq!(daemon.metrics().sum("rationd_config_last_reload_successful", &[]), 1.0);
+    assert_eq!(json(&ask(&daemon, &["-o", "json", "check", "api", "k"]))["limit"], 9);
+}
+
+#[test]
+fn sighup_reloads_whole_or_not_at_all() {
+    let daemon = Daemon::start(POLICIES);
+    let text = fs::read_to_string(daemon.config()).expect("its file");
+    let told = |name| daemon.metrics().sum(name, &[]);
+    write(&daemon.config(), &text.replace("3/1h fixed", "three"));
+    daemon.signal("HUP");
+    wait_until("the reload is refused", 10, || told("rationd_config_last_reload_successful") == 0.0);
+    assert_eq!(json(&ask(&daemon, &["-o", "json", "check", "api", "k"]))["limit"], 3);
+    assert!(daemon.log().contains("rationd.toml:6:12"), "{}", daemon.log());
+    write(&daemon.config(), &text.replace("3/1h", "7/1h"));
+    daemon.signal("HUP");
+    wait_until("the reload is taken", 10, || told("rationd_config_generation") == 2.0);
+    assert_eq!(told("rationd_config_last_reload_successful"), 1.0);
+    assert_eq!(json(&ask(&daemon, &["-o", "json", "check", "api", "k"]))["limit"], 7);
+}
+
+#[test]
+fn sigterm_ends_it_with_0_within_two_seconds() {
+    let mut daemon = Daemon::start(POLICIES);
+    let mut open = daemon.connect().expect("it accepts");
+    open.ask_text("RATION.CHECK api user:1").expect("an answer");
+    let watch = Watch::start();
+    let status = daemon.terminate();
+    let took = watch.elapsed();
+    assert!(status.success(), "{status}; log:\n{}", daemon.log());
+    assert!(took.as_millis() < 2_500, "it took {took:?}");
+    assert!(!daemon.socket().exists(), "the socket's file is gone");
+    assert!(daemon.log().contains("everything is settled"), "{}", daemon.log());
+}
+
+#[test]
+fn sigint_ends_it_too_and_a_second_daemon_is_refused_while_it_lives() {
+    let mut daemon = Daemon::start(POLICIES);
+    let output = ask(&daemon, &["serve", "--admin", "off"]);
+    assert_eq!(code(&output), 71, "{output:?}");
+    assert!(stderr(&output).contains("already listens"), "{output:?}");
+    daemon.signal("INT");
+    wait_until("it leaves", 5, || !daemon.is_running());
+}
+
+#[test]
+fn the_admin_address_answers_health_and_refuses_the_rest() {
+    use support::metrics::get;
+    let daemon = Daemon::start(POLICIES);
+    let admin = daemon.admin();
+    assert_eq!(get(admin, "/livez").0, 200);
+    assert_eq!(get(admin, "/readyz").0, 200);
+    assert_eq!(get(admin, "/").0, 200);
+    assert_eq!(get(admin, "/nothing").0, 404);
+    let (status, text) = get(admin, "/metrics");
+    assert_eq!(status, 200);
+    let key = "a-key-that-nobody-else-has";
+    assert_eq!(code(&ask(&daemon, &["check", "api", key])), 0);
+    assert!(!get(admin, "/metrics").1.contains(key), "no label holds a key");
+    let declared: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().expect("a name");
+        assert!(declared.iter().any(|family| name.starts_with(family)), "{name} has no TYPE");
+    }
+}

@@ -1,0 +1,383 @@
+//! The configuration: which layer wins, what every error says and where it points, and that nothing
+//! malformed ever panics or is taken in part.
+
+#![cfg(feature = "daemon")]
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rationd::config::{Loaded, Override, SAMPLE, Sources, load};
+use rationd::core::policy::Plan;
+use rationd::serve::reload::{REFUSED, Reloader};
+use tempfile::TempDir;
+
+/// A directory with a main file and, below it, policies.
+struct Files(TempDir);
+
+impl Files {
+    fn new(main: &str) -> Self {
+        let files = Self(tempfile::tempdir().expect("a temporary directory"));
+        fs::write(files.main(), main).expect("a file");
+        files
+    }
+
+    fn with_policies(self, name: &str, text: &str) -> Self {
+        let directory = self.0.path().join("policies.d");
+        fs::create_dir_all(&directory).expect("a directory");
+        fs::write(directory.join(name), text).expect("a file");
+        self
+    }
+
+    fn main(&self) -> PathBuf {
+        self.0.path().join("rationd.toml")
+    }
+
+    fn sources(&self) -> Sources {
+        Sources { file: Some(self.main()), ..Sources::default() }
+    }
+
+    fn load(&self) -> Loaded {
+        load(&self.sources()).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    /// The errors, with the directory cut out of their paths.
+    fn errors(&self) -> String {
+        let errors = load(&self.sources()).map(|_| ()).expect_err("something is wrong with it");
+        errors.to_string().replace(&format!("{}/", self.0.path().display()), "")
+    }
+}
+
+fn variables(list: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+    list.iter().map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+fn origin_of(loaded: &Loaded, key: &str) -> String {
+    let entry = loaded.entries.iter().find(|entry| entry.key == key).unwrap_or_else(|| panic!("no key {key}"));
+    entry.origin.clone()
+}
+
+fn error_of(text: &str) -> String {
+    Files::new(text).errors()
+}
+
+#[test]
+fn later_layers_win_and_say_where_a_value_came_from() {
+    let files = Files::new("[store]\nurl = \"redis://file:1\"\ntimeout = \"20ms\"\nprefix = \"file\"\n");
+    let sources = Sources {
+        environment: variables(&[("RATIOND_STORE__URL", "redis://variable:1"), ("RATIOND_STORE__TIMEOUT", "30ms")]),
+        flags: vec![Override { origin: "--store".into(), key: "store.url", text: "redis://flag:1".into() }],
+        ..files.sources()
+    };
+    let loaded = load(&sources).expect("nothing is wrong");
+    let store = &loaded.config.store;
+    assert_eq!((store.url.as_str(), store.timeout.0, store.prefix.as_str()), ("redis://flag:1", 30_000, "file"));
+    assert_eq!(origin_of(&loaded, "store.url"), "--store");
+    assert_eq!(origin_of(&loaded, "store.timeout"), "RATIOND_STORE__TIMEOUT");
+    assert_eq!(origin_of(&loaded, "store.prefix"), format!("{}:4", files.main().display()));
+    assert_eq!(origin_of(&loaded, "store.confirm"), "default");
+}
+
+#[test]
+fn a_named_file_that_is_missing_is_an_error() {
+    let file = PathBuf::from("/nonexistent/rationd.toml");
+    let errors = load(&Sources { file: Some(file), ..Sources::default() }).map(|_| ()).expect_err("it is missing");
+    let text = errors.to_string();
+    assert!(text.starts_with("/nonexistent/rationd.toml: cannot be read: No such file"), "{text}");
+}
+
+#[test]
+fn the_sample_file_equals_the_built_in_defaults() {
+    let sample = Files::new(SAMPLE).load();
+    let built_in = Files::new("[policy.api]\nlimits = [\"100/1s burst 200\"]\n").load();
+    assert_eq!(sample.config, built_in.config);
+    for entry in &sample.entries {
+        let word = entry.key.rsplit('.').next().expect("a key has a last part");
+        let named = SAMPLE.lines().any(|line| line.trim_start_matches("# ").starts_with(&format!("{word} = ")));
+        assert!(named, "{} is not in the sample file", entry.key);
+    }
+}
+
+#[test]
+fn the_example_policies_are_right() {
+    let text = include_str!("../config/policies.d/example.toml");
+    let loaded = Files::new("").with_policies("example.toml", text).load();
+    let plan = loaded.policies.get("plan").expect("the example has it");
+    assert_eq!(plan.plan(b"acct:abuser"), &Plan::Blocked);
+    assert_eq!(plan.plan(b"acct:internal"), &Plan::Unlimited);
+    assert!(matches!(plan.plan(b"somebody"), Plan::Limited(rule) if rule.limits.len() == 3));
+}
+
+#[test]
+fn a_file_without_policies_gets_no_sample_policy() {
+    assert_eq!(Files::new("").load().policies.iter().count(), 0);
+}
+
+#[test]
+fn policies_can_come_from_the_environment() {
+    let sources = Sources {
+        environment: variables(&[
+            ("RATIOND_POLICY__WEB__LIMITS", "[\"10/1s burst 20\", \"100/1h fixed\"]"),
+            ("RATIOND_SERVICE_HOST", "10.0.0.1"),
+        ]),
+        ..Files::new("").sources()
+    };
+    let files = Files::new("");
+    let loaded = load(&Sources { file: Some(files.main()), ..sources }).expect("nothing is wrong");
+    let web = loaded.policies.get("web").expect("it was set");
+    assert!(matches!(web.plan(b"x"), Plan::Limited(rule) if rule.limits.len() == 2));
+}
+
+#[test]
+fn errors_in_variables_and_flags_name_them() {
+    let files = Files::new("");
+    let sources = Sources {
+        environment: variables(&[
+            ("RATIOND_STROE__URL", "memory:"),
+            ("RATIOND_STORE__TIMEOTU", "1s"),
+            ("RATIOND_LISTEN__THREADS", "many"),
+            ("RATIOND_FLEET__NAME", "prod"),
+            ("RATIOND_A__B__C__D", "1"),
+        ]),
+        flags: vec![Override { origin: "--admin".into(), key: "listen.admin", text: "nine".into() }],
+        ..files.sources()
+    };
+    let errors = load(&sources).map(|_| ()).expect_err("all of them are wrong").to_string();
+    assert_eq!(
+        errors,
+        "RATIOND_STROE__URL: unknown section `stroe` (did you mean `store`?)\n\
+         RATIOND_STORE__TIMEOTU: unknown key `timeotu` in [store] (did you mean `timeout`?)\n\
+         RATIOND_LISTEN__THREADS: listen.threads is \"many\": a whole number from 0 to 1024 was wanted\n\
+         RATIOND_FLEET__NAME: fleet.name is not available in this version\n\
+         RATIOND_A__B__C__D: names no key: RATIOND_SECTION__KEY was wanted\n\
+         --admin: listen.admin is \"nine\": an IP address with a port, like \"127.0.0.1:9464\", or \"off\" was wanted"
+    );
+}
+
+#[test]
+fn unknown_keys_and_sections_are_pointed_at() {
+    assert_eq!(
+        error_of("[listen]\nsokcet = \"/tmp/x\"\n\n[stor]\nurl = \"memory:\"\n"),
+        "rationd.toml:2:1: unknown key `sokcet` in [listen]\n  \
+           2 | sokcet = \"/tmp/x\"\n    \
+             | ^^^^^^ did you mean `socket`?\n\
+         rationd.toml:4:2: unknown section `stor`\n  \
+           4 | [stor]\n    \
+             |  ^^^^ did you mean `store`?"
+    );
+}
+
+#[test]
+fn a_key_in_the_wrong_section_is_told_its_own() {
+    assert_eq!(
+        error_of("[node]\n\tprefix = \"x\"\n"),
+        "rationd.toml:2:2: unknown key `prefix` in [node]\n  \
+           2 | \tprefix = \"x\"\n    \
+             | \t^^^^^^ it belongs in [store]"
+    );
+}
+
+#[test]
+fn wrong_values_say_what_was_seen_and_what_was_wanted() {
+    for (text, wanted) in [
+        (
+            "[store]\ntimeout = 50",
+            "2:11: store.timeout is 50: a period from 1ms to 5s, like 50ms, was wanted\n  \
+             2 | timeout = 50\n    |           ^^ did you mean \"50ms\"?",
+        ),
+        (
+            "[store]\nconfirm = \"yes\"",
+            "2:11: store.confirm is \"yes\": \"auto\" or \"on\" or \"off\" was wanted\n  \
+             2 | confirm = \"yes\"\n    |           ^^^^^",
+        ),
+        (
+            "[store]\nurl = \"reds://u:secret@h:1\"",
+            "2:7: store.url is \"reds://u:***@h:1\": memory: or one of redis:// rediss:// redis+unix:// \
+             redis-cluster:// rediss-cluster:// was wanted\n  \
+             2 | url = \"reds://u:***@h:1\"\n    |       ^^^^^^^^^^^^^^^^^^ did you mean `redis`?",
+        ),
+        (
+            "[listen]\nmode = 660",
+            "2:8: listen.mode is 660: permissions in octal, like \"0660\", was wanted\n  \
+             2 | mode = 660\n    |        ^^^ write it in quotes",
+        ),
+        (
+            "[listen]\nmax_connections = \"5\"",
+            "2:19: listen.max_connections is \"5\": a whole number from 1 to 1000000 was wanted\n  \
+             2 | max_connections = \"5\"\n    |                   ^^^ write it without quotes",
+        ),
+        (
+            "[listen]\nallow_uids = [1, \"root\"]",
+            "2:18: listen.allow_uids holds \"root\": a whole number from 0 to 4294967295 was wanted\n  \
+             2 | allow_uids = [1, \"root\"]\n    |                  ^^^^^^",
+        ),
+        ("listen = 3", "1:10: listen is an integer: a table was wanted\n  1 | listen = 3\n    |          ^"),
+    ] {
+        let seen = error_of(text);
+        let seen = seen.strip_prefix("rationd.toml:").expect("it names the file");
+        assert_eq!(seen, wanted, "{text}");
+    }
+}
+
+#[test]
+fn keys_of_later_versions_are_refused_honestly() {
+    assert_eq!(
+        error_of("[listen]\nenvoy = \"/x\"\n[fleet]\nname = \"prod\"\n"),
+        "rationd.toml:2:1: `envoy` is not available in this version\n  \
+           2 | envoy = \"/x\"\n    \
+             | ^^^^^ this version has no Envoy door; remove it\n\
+         rationd.toml:3:2: `fleet` is not available in this version\n  \
+           3 | [fleet]\n    \
+             |  ^^^^^ this version's nodes share limits through the store alone; remove [fleet]"
+    );
+}
+
+#[test]
+fn errors_of_policies_point_at_the_limit() {
+    assert_eq!(
+        error_of("[policy.api]\nlimits = [\n  \"100/1s\",\n  \"10/1y\", # a year\n]\n"),
+        "rationd.toml:4:3: policy \"api\", limit 2: \"1y\" where a period, like 250ms, 10s, 1m, 24h or 7d, was wanted\n  \
+           4 |   \"10/1y\", # a year\n    \
+             |   ^^^^^^^"
+    );
+    assert_eq!(
+        error_of("[policy.api]\nunlimited = true\n[policy.api.override.\"a b\"]\nlimits = [\"0/1s\"]\n"),
+        "rationd.toml:4:11: policy \"api\", override \"a b\", limit 1: count is 0: it must be 1 to 4294967295\n  \
+           4 | limits = [\"0/1s\"]\n    \
+             |           ^^^^^^"
+    );
+}
+
+#[test]
+fn all_errors_are_reported_at_once() {
+    let text = "[store]\nurl = 5\nbogus = 1\n[policy.a]\nlimits = [\"1/1s\", 7]\nshadow = \"no\"\n[policy.b]\n";
+    let seen = error_of(text);
+    let places: Vec<_> = seen.lines().filter(|line| line.starts_with("rationd.toml:")).collect();
+    assert_eq!(places.len(), 5, "{seen}");
+}
+
+#[test]
+fn a_policy_defined_twice_names_both_places() {
+    let files = Files::new("[policy.api]\nlimits = [\"1/1s\"]\n")
+        .with_policies("a.toml", "[policy.other]\nlimits = [\"1/1s\"]\n")
+        .with_policies("b.toml", "\n[policy.api]\nlimits = [\"2/1s\"]\n");
+    assert_eq!(
+        files.errors(),
+        "policies.d/b.toml:2:9: policy \"api\" is defined twice: here and at rationd.toml:1:9\n  \
+           2 | [policy.api]\n    \
+             |         ^^^ rename or remove one of them"
+    );
+}
+
+#[test]
+fn files_in_policies_d_hold_policies_only() {
+    let files = Files::new("").with_policies("a.toml", "[store]\nurl = \"memory:\"\n");
+    assert_eq!(
+        files.errors(),
+        "policies.d/a.toml:1:2: `store` has no place in this file\n  \
+           1 | [store]\n    \
+             |  ^^^^^ files in policies.d hold [policy.NAME] only; move [store] to the main file"
+    );
+}
+
+#[test]
+fn syntax_errors_point_at_the_line() {
+    let seen = error_of("[store]\nurl = \"memory:\n");
+    assert!(seen.starts_with("rationd.toml:2:"), "{seen}");
+    assert!(seen.contains("  2 | url = \"memory:\n"), "{seen}");
+    let bytes = Files::new("");
+    fs::write(bytes.main(), b"[store]\nurl = \"\xff\"\n").expect("a file");
+    assert!(bytes.errors().starts_with("rationd.toml:2:8: not UTF-8"), "{}", bytes.errors());
+}
+
+#[test]
+fn settings_that_need_each_other_are_checked_together() {
+    let seen = error_of("[store]\nurl = \"rediss://h:1\"\ncert = \"a.pem\"\n");
+    assert!(seen.starts_with("rationd.toml:3:8: store.cert without store.key"), "{seen}");
+    let seen = error_of("[store]\nurl = \"redis://h:1\"\nca = \"a.pem\"\n");
+    assert!(seen.starts_with("rationd.toml:3:6: store.ca is set, but store.url has no TLS"), "{seen}");
+}
+
+#[test]
+fn paths_in_a_file_are_meant_from_its_directory() {
+    let files = Files::new("[store]\nurl = \"rediss://h:1\"\nca = \"ca.pem\"\n");
+    let ca = files.load().config.store.ca.expect("it was set");
+    assert_eq!(ca, files.0.path().join("ca.pem"));
+    assert!(Path::new(&ca).is_absolute());
+}
+
+#[test]
+fn shown_values_hide_passwords() {
+    let loaded = Files::new("[store]\nurl = \"redis://u:secret@h:1\"\n").load();
+    let shown: Vec<_> = loaded.entries.iter().filter_map(|entry| entry.value.clone()).collect();
+    assert!(shown.contains(&"\"redis://u:***@h:1\"".to_owned()), "{shown:?}");
+}
+
+/// A thousand damaged copies of a whole configuration are reloaded: each is refused with a reason and
+/// changes nothing, or is taken whole.
+#[test]
+fn a_thousand_mutated_configurations_are_taken_whole_or_not_at_all() {
+    let whole = format!("{SAMPLE}\n{}", include_str!("../config/policies.d/example.toml"));
+    let files = Files::new(&whole);
+    let reloader = Reloader::new(files.sources(), files.load());
+    let mut random = Random(0x5eed);
+    let (mut taken, mut refused) = (0, 0);
+    for _ in 0..1_000 {
+        fs::write(files.main(), mutate(whole.as_bytes(), &mut random)).expect("a file");
+        let before = reloader.policies().load_full();
+        match reloader.reload() {
+            Ok(_) => {
+                let fresh = files.load();
+                assert_eq!(**reloader.policies().load(), fresh.policies, "taken whole");
+                assert_eq!(fresh.policies.iter().count(), fresh.config.policy_specs().len(), "taken whole");
+                taken += 1;
+            }
+            Err(reason) => {
+                assert!(Arc::ptr_eq(&before, &reloader.policies().load_full()), "refused, but something changed");
+                assert!(reason.len() > REFUSED.len() && !reason.contains('\n'), "{reason:?}");
+                refused += 1;
+            }
+        }
+        assert_eq!(reloader.generation(), 1 + taken);
+    }
+    assert!(taken > 50 && refused > 300, "{taken} taken, {refused} refused: the mutations are no test");
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+fn mutate(whole: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len());
+        match random.below(6) {
+            0 => bytes[at] = random.below(256) as u8,
+            1 => drop(bytes.remove(at)),
+            2 => bytes.insert(at, b"[]{}\"'=.,\n#-0\\"[random.below(14)]),
+            3 => bytes.truncate(at.max(1)),
+            4 => {
+                let end = (at + random.below(200)).min(bytes.len());
+                let part = bytes[at..end].to_vec();
+                let to = random.below(bytes.len());
+                bytes.splice(to..to, part);
+            }
+            _ => {
+                let end = (at + random.below(40)).min(bytes.len());
+                bytes.drain(at..end);
+            }
+        }
+        if bytes.is_empty() {
+            bytes.push(b'\n');
+        }
+    }
+    bytes
+}

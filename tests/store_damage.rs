@@ -1,0 +1,237 @@
+//! Foreign values where our hashes should be: taken as missing, told, healed; never an error.
+
+mod support;
+
+use std::sync::Arc;
+
+use rationd::core::call::{Acquire, Call, Grant, Known, Op};
+use rationd::core::key::Digest;
+use rationd::core::limit::{Limit, MAX_LIMITS};
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::store::script::{self, Caller, Script};
+use redis::{Connection, Value};
+use support::redis_server::RedisServer;
+
+const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
+const KEY: Digest = Digest(7);
+
+/// One limit of each algorithm: fields f1, g2, s3, o4.
+const LIMITS: [&str; 4] = ["10/1h fixed", "10/1h", "10/1h sliding", "10/1h fixed from-first"];
+
+struct Redis {
+    connection: Connection,
+    _server: RedisServer,
+}
+
+impl Redis {
+    fn start() -> Self {
+        let server = RedisServer::start();
+        let mut connection = server.connect();
+        server.load_scripts(&mut connection);
+        Self { connection, _server: server }
+    }
+
+    fn run<T: redis::FromRedisValue>(&mut self, words: &[&str]) -> T {
+        redis::cmd(words[0])
+            .arg(&words[1..])
+            .query(&mut self.connection)
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    fn call(&mut self, id: u64, op: Op) -> Grant {
+        let call = call(id, op);
+        let caller = Caller { prefix: "d", node: "a", horizon: Micros::ZERO, now: Some(NOW) };
+        let reply: Value = script::command(&caller, &call).query(&mut self.connection).expect("no error");
+        script::grant(&call, &reply).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+fn call(id: u64, op: Op) -> Call {
+    let limits = LIMITS.iter().map(|text| Limit::parse(text).expect(text)).collect();
+    let rule = Arc::new(Rule { policy: "p".into(), limits, on_store_loss: OnStoreLoss::Share });
+    Call { id, digest: KEY, rule, op, sent_at: Instant(0) }
+}
+
+fn acquire(tokens: u32) -> Op {
+    let known = [Known::default(); MAX_LIMITS];
+    Op::Acquire(Acquire { need: tokens, want: tokens, least: 0, ahead_of: Timestamp(0), epoch: 0, known })
+}
+
+fn all_ops() -> [Op; 5] {
+    let back = Op::Return { amount: 1, epoch: 5, windows: [NOW; MAX_LIMITS] };
+    [Op::Peek, back, Op::Refund { amount: 1 }, acquire(3), Op::Reset]
+}
+
+#[test]
+fn key_of_another_type_is_taken_as_missing_and_replaced() {
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    for make in [["SET", &key, "x"], ["LPUSH", &key, "x"], ["SADD", &key, "x"]] {
+        for op in all_ops() {
+            redis.run::<()>(&["DEL", &key]);
+            redis.run::<()>(&make);
+            let grant = redis.call(9, op);
+            assert!(grant.damaged, "{make:?} {op:?}");
+            if op == acquire(3) {
+                assert_eq!((grant.granted, grant.epoch), (3, 9));
+                assert!(!redis.call(10, acquire(1)).damaged, "it is healed");
+            }
+        }
+    }
+}
+
+#[test]
+fn malformed_fields_are_taken_as_missing_and_healed() {
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    let long = "9".repeat(5_000);
+    let garbage = [
+        "",
+        " ",
+        "x",
+        "-1 0 0",
+        "1.5 0 0",
+        "1e3 0 0",
+        "0x10 0 0",
+        "1 2",
+        "nan",
+        "inf 0 0",
+        "9007199254740993 0 0",
+        "99999999999999999999 0 0",
+        "\u{0}",
+        "1 0 0\n",
+        long.as_str(),
+    ];
+    for field in ["e", "z", "c", "n:a", "f1", "g2", "s3", "o4"] {
+        for value in garbage {
+            for op in all_ops() {
+                redis.run::<()>(&["DEL", &key]);
+                redis.call(5, acquire(2));
+                redis.run::<()>(&["HSET", &key, field, value]);
+                let grant = redis.call(9, op);
+                assert!(grant.damaged, "{field} = {value:?}, {op:?}");
+                if op == acquire(3) {
+                    assert_eq!(grant.granted, 3, "{field} = {value:?}");
+                    assert!(!redis.call(10, acquire(1)).damaged, "{field} = {value:?} is healed");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn counts_and_times_out_of_range_do_no_harm() {
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    let huge = "9007199254740991";
+    for (field, value, damaged, granted) in [
+        ("f1", format!("4294967296 0 {}", NOW.0 + 1), true, 3),
+        ("f1", format!("4294967295 0 {}", NOW.0 + 1), false, 0),
+        ("f1", format!("10 0 {huge}"), false, 0),
+        ("g2", format!("0 0 {huge}"), false, 0),
+        ("s3", format!("0 4294967295 {}", NOW.0 / 3_600_000_000 * 3_600_000_000), false, 0),
+        ("s3", format!("0 0 {huge}"), false, 3),
+        ("o4", format!("0 0 {huge}"), false, 3),
+        ("c", format!("{huge} {huge} {huge} {huge}"), false, 3),
+        ("n:a", format!("{huge} 0 {huge} 0"), false, 3),
+    ] {
+        redis.run::<()>(&["DEL", &key]);
+        redis.call(5, acquire(1));
+        redis.run::<()>(&["HSET", &key, field, &value]);
+        let grant = redis.call(9, acquire(3));
+        assert_eq!((grant.damaged, grant.granted), (damaged, granted), "{field} = {value}");
+        let ttl: i64 = redis.run(&["PTTL", &key]);
+        assert!((1..=4 * 3_600_000).contains(&ttl), "{field} = {value} lives {ttl} ms");
+    }
+}
+
+#[test]
+fn damaged_record_never_grants_more_than_was_asked_for() {
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    let lent = redis.call(5, acquire(1)).counters.map(|counter| counter.at.0);
+    let at = format!("{} {} {} {}", lent[0], lent[1], lent[2], lent[3]);
+    for (granted, seen) in [("1", 1), ("4294967295", 3), ("9007199254740991", 3)] {
+        redis.run::<()>(&["HSET", &key, "n:a", &format!("1 9 {granted} 0 {at}")]);
+        let grant = redis.call(9, acquire(3));
+        assert_eq!((grant.granted, grant.replayed), (seen, true), "{granted}");
+    }
+}
+
+#[test]
+fn random_bytes_in_every_field_never_make_an_error() {
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    let mut random = support::calls::Random(3);
+    let alphabet =
+        ["0", "1", "9", " ", "-", ".", "e", "\u{7f}", "18446744073709551616", "4294967295", "1800000000000001"];
+    for round in 0..3_000 {
+        let mut words = vec!["HSET", &key];
+        let values: Vec<String> =
+            (0..8).map(|_| (0..random.below(9)).map(|_| random.one_of(&alphabet)).collect()).collect();
+        for (field, value) in ["e", "z", "c", "n:a", "f1", "g2", "s3", "o4"].iter().zip(&values) {
+            words.extend([field, value.as_str()]);
+        }
+        redis.run::<()>(&words);
+        for op in all_ops() {
+            let grant = redis.call(1 + round, op);
+            assert!(grant.granted <= 10, "{values:?}: {grant:?}");
+        }
+    }
+}
+
+#[test]
+fn wrong_arguments_are_refused_before_anything_is_written() {
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    let mut good = Vec::new();
+    let caller = Caller { prefix: "d", node: "a", horizon: Micros::ZERO, now: Some(NOW) };
+    let call = call(9, acquire(3));
+    script::arguments(&caller, &call, &mut |argument| good.push(String::from_utf8_lossy(argument).into_owned()));
+    let sha = Script::of(&call.op).sha();
+    for place in (0..good.len()).filter(|place| *place != 1) {
+        for wrong in ["", "-1", "1.5", "x", "1e3", "9007199254740992", "99999999999999999999999"] {
+            let mut words: Vec<&str> =
+                ["EVALSHA", sha, "1", &key].into_iter().chain(good.iter().map(String::as_str)).collect();
+            words[4 + place] = wrong;
+            let reply = redis::cmd(words[0]).arg(&words[1..]).query::<Value>(&mut redis.connection);
+            let error = reply.expect_err(&format!("{wrong:?} as argument {place} must be refused")).to_string();
+            assert!(error.contains("rationd"), "{wrong:?} as argument {place}: {error}");
+        }
+    }
+    // Arguments for fewer limits are right ones.
+    for length in (0..good.len()).filter(|length| *length <= 8 || (length - 8) % 7 > 0) {
+        let words = ["EVALSHA", sha, "1", &key].into_iter().chain(good[..length].iter().map(String::as_str));
+        let words: Vec<&str> = words.collect();
+        assert!(
+            redis::cmd(words[0]).arg(&words[1..]).query::<Value>(&mut redis.connection).is_err(),
+            "{length} arguments"
+        );
+    }
+    assert!(!redis.run::<bool>(&["EXISTS", &key]));
+}
+
+#[test]
+fn records_of_nodes_that_left_are_pruned() {
+    let mut redis = Redis::start();
+    let key = script::key("d", KEY);
+    redis.call(1, acquire(0));
+    let names: Vec<String> = (0..2_000).map(|n| format!("n:gone-{n}")).collect();
+    for name in &names {
+        redis.run::<()>(&["HSET", &key, name, "3 1 0 0 0"]);
+    }
+    let fields = |redis: &mut Redis| redis.run::<u64>(&["HLEN", &key]);
+    let mut before = fields(&mut redis);
+    redis.run::<()>(&["HSET", &key, "c", "3 1 0 0"]);
+    redis.call(2, acquire(0));
+    let after = fields(&mut redis);
+    assert!((before - 500..before - 400).contains(&after), "{before} fields, then {after}: at most 500 at once");
+    for round in 3..9 {
+        redis.run::<()>(&["HSET", &key, "c", "3 1 0 0"]);
+        redis.call(round, acquire(0));
+        assert!(fields(&mut redis) <= before);
+        before = fields(&mut redis);
+    }
+    assert!(before < 60, "{before} fields are left");
+}

@@ -1,0 +1,305 @@
+//! What every store does, whatever it is made of: one suite over all of them.
+//!
+//! Real stores go by their own clock, so nothing here depends on the time: the periods are so long
+//! that no window ends. What time changes is in `store_parity.rs` and in the stores' own tests.
+
+use std::sync::Arc;
+
+use rationd::core::call::{Acquire, Call, Grant, Known, Op};
+use rationd::core::key::Digest;
+use rationd::core::limit::{Limit, MAX_LIMITS};
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::time::{Instant, Timestamp};
+
+/// One store as several nodes see it.
+pub trait Stores {
+    /// The answer to a call of node 0, 1 or 2. A store that does not answer fails the test.
+    fn call(&mut self, node: usize, call: &Call) -> Grant;
+}
+
+/// One key that nobody has asked for.
+pub struct Key<'a> {
+    stores: &'a mut dyn Stores,
+    digest: Digest,
+    rule: Arc<Rule>,
+    next_id: u64,
+}
+
+/// A limit's text, and the longest period there is.
+const YEAR: &str = "366d";
+
+/// Runs the whole suite; a failure names the behaviour.
+pub fn run(stores: &mut dyn Stores) {
+    for (name, behaviour) in BEHAVIOURS {
+        println!("behaviour: {name}");
+        let digest = Digest(u128::from(rationd::clock::random()) << 64 | u128::from(rationd::clock::random()));
+        behaviour(&mut Key { stores, digest, rule: rule(&["10/Y fixed"]), next_id: 1 << 40 });
+    }
+    println!("{} behaviours hold", BEHAVIOURS.len());
+}
+
+type Behaviour = fn(&mut Key<'_>);
+
+const BEHAVIOURS: &[(&str, Behaviour)] = &[
+    ("lends the limit once, to all nodes together", lends_the_limit_once),
+    ("lends what is left, or nothing when that is too little", lends_a_part),
+    ("debits a repeated acquire once", debits_a_repeated_acquire_once),
+    ("lends nothing to a duplicate of an older acquire", lends_nothing_to_an_older_duplicate),
+    ("remembers nothing of id 0", remembers_nothing_of_id_zero),
+    ("takes unspent tokens back once", takes_tokens_back_once),
+    ("takes nothing back of another epoch or window", takes_nothing_back_of_another_time),
+    ("refunds once and never above the limit", refunds_once_and_never_above),
+    ("forgets on reset, and hears nothing of before", forgets_on_reset),
+    ("creates nothing but by an acquire", creates_nothing_but_by_an_acquire),
+    ("is lifted to what a node knows", is_lifted_to_what_a_node_knows),
+    ("counts nodes and shares what is left", shares_what_is_left),
+    ("lends of several limits all or nothing", lends_of_several_limits),
+    ("lends ahead from the next window", lends_ahead),
+    ("lends slots of a bucket and takes the last ones back", lends_slots_of_a_bucket),
+    ("opens a window from first when tokens are lent", opens_a_window_from_first),
+    ("slides", slides),
+    ("keeps what was spent when the policy changes", keeps_what_was_spent),
+];
+
+fn rule(limits: &[&str]) -> Arc<Rule> {
+    let limit = |text: &&str| Limit::parse(&text.replace('Y', YEAR)).expect(text);
+    let limits = limits.iter().map(limit).collect();
+    Arc::new(Rule { policy: "suite".into(), limits, on_store_loss: OnStoreLoss::Share })
+}
+
+fn ask(tokens: u32) -> Acquire {
+    let known = [Known::default(); MAX_LIMITS];
+    Acquire { need: tokens, want: tokens, least: 0, ahead_of: Timestamp(0), epoch: 0, known }
+}
+
+impl Key<'_> {
+    fn limited(&mut self, limits: &[&str]) -> &mut Self {
+        self.rule = rule(limits);
+        self
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn call(&mut self, node: usize, id: u64, op: Op) -> Grant {
+        let call = Call { id, digest: self.digest, rule: self.rule.clone(), op, sent_at: Instant(0) };
+        self.stores.call(node, &call)
+    }
+
+    fn acquire(&mut self, node: usize, ask: Acquire) -> Grant {
+        let id = self.id();
+        self.call(node, id, Op::Acquire(ask))
+    }
+
+    fn lend(&mut self, tokens: u32) -> Grant {
+        self.acquire(0, ask(tokens))
+    }
+
+    fn peek(&mut self) -> Grant {
+        self.call(0, 0, Op::Peek)
+    }
+
+    fn used(&mut self) -> u64 {
+        self.peek().counters[0].used
+    }
+}
+
+fn windows(grant: &Grant) -> [Timestamp; MAX_LIMITS] {
+    grant.counters.map(|counter| counter.at)
+}
+
+fn lends_the_limit_once(key: &mut Key<'_>) {
+    assert_eq!((key.lend(6).granted, key.acquire(1, ask(6)).granted, key.acquire(2, ask(1)).granted), (6, 4, 0));
+    let grant = key.peek();
+    assert_eq!((grant.counters[0].used, grant.counters[1].used), (10, 0));
+    let (now, end, period) = (grant.now, grant.counters[0].at, key.rule.limits[0].period.0);
+    assert!(end > now && end.0 % period == 0, "{end:?} is the end of an aligned window");
+}
+
+fn lends_a_part(key: &mut Key<'_>) {
+    key.lend(7);
+    assert_eq!(key.acquire(0, Acquire { least: 4, ..ask(5) }).granted, 0);
+    assert_eq!(key.used(), 7);
+    assert_eq!(key.acquire(0, Acquire { least: 3, ..ask(5) }).granted, 3);
+}
+
+fn debits_a_repeated_acquire_once(key: &mut Key<'_>) {
+    let id = key.id();
+    let first = key.call(0, id, Op::Acquire(ask(4)));
+    let again = key.call(0, id, Op::Acquire(ask(4)));
+    assert_eq!((again.granted, again.replayed, again.epoch), (4, true, first.epoch));
+    assert_eq!(again.counters, first.counters);
+    let other = key.call(1, id, Op::Acquire(ask(4)));
+    assert_eq!((other.granted, other.replayed), (4, false), "ids are of one node");
+}
+
+fn lends_nothing_to_an_older_duplicate(key: &mut Key<'_>) {
+    let older = key.id();
+    key.call(0, older, Op::Acquire(ask(2)));
+    key.lend(3);
+    let late = key.call(0, older, Op::Acquire(ask(2)));
+    assert_eq!((late.granted, late.replayed), (0, true));
+    assert_eq!(key.used(), 5);
+}
+
+fn remembers_nothing_of_id_zero(key: &mut Key<'_>) {
+    for wanted in [4, 4, 2, 0] {
+        let grant = key.call(0, 0, Op::Acquire(ask(4)));
+        assert_eq!((grant.granted, grant.replayed, grant.nodes, grant.epoch), (wanted, false, 1, 1));
+    }
+}
+
+fn takes_tokens_back_once(key: &mut Key<'_>) {
+    let grant = key.lend(6);
+    let (id, op) = (key.id(), Op::Return { amount: 4, epoch: grant.epoch, windows: windows(&grant) });
+    let taken = key.call(0, id, op);
+    assert_eq!((taken.granted, taken.replayed, taken.counters[0].used), (4, false, 2));
+    let again = key.call(0, id, op);
+    assert_eq!((again.granted, again.replayed, again.counters[0].used), (0, true, 2));
+    assert_eq!(key.lend(9).granted, 8);
+}
+
+fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
+    let grant = key.lend(6);
+    let lent = windows(&grant);
+    let mut earlier = lent;
+    earlier[0] = earlier[0] - key.rule.limits[0].period;
+    for (epoch, windows) in
+        [(grant.epoch + 1, lent), (0, lent), (grant.epoch, earlier), (grant.epoch, Default::default())]
+    {
+        let id = key.id();
+        let taken = key.call(0, id, Op::Return { amount: 4, epoch, windows });
+        assert_eq!((taken.granted, taken.counters[0].used), (0, 6), "{epoch} {windows:?}");
+    }
+}
+
+fn refunds_once_and_never_above(key: &mut Key<'_>) {
+    key.lend(6);
+    let id = key.id();
+    assert_eq!(key.call(0, id, Op::Refund { amount: 2 }).counters[0].used, 4);
+    let again = key.call(0, id, Op::Refund { amount: 2 });
+    assert_eq!((again.granted, again.replayed, again.counters[0].used), (0, true, 4));
+    assert_eq!(key.call(0, 0, Op::Refund { amount: u64::MAX }).counters[0].used, 0);
+    assert_eq!(key.lend(99).granted, 10);
+}
+
+fn forgets_on_reset(key: &mut Key<'_>) {
+    let before = key.lend(6);
+    let (late, reset) = (key.id(), key.id());
+    let grant = key.call(0, reset, Op::Reset);
+    assert_eq!((grant.reset, grant.counters[0].used, grant.nodes), (true, 0, 1));
+    assert_ne!(grant.epoch, before.epoch);
+    assert!(key.call(0, reset, Op::Reset).replayed);
+    let late = key.call(0, late, Op::Acquire(ask(1)));
+    assert_eq!((late.granted, late.replayed), (0, true), "asked before the reset");
+    let mut knowing = ask(1);
+    knowing.epoch = before.epoch;
+    knowing.known[0] = Known { used: 9, at: before.counters[0].at };
+    let grant = key.acquire(0, knowing);
+    assert_eq!((grant.granted, grant.reset, grant.counters[0].used), (1, true, 1));
+    let second = key.call(0, 0, Op::Reset);
+    assert!(second.epoch != grant.epoch && second.reset);
+}
+
+fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
+    let id = key.id();
+    let back = Op::Return { amount: 1, epoch: 1, windows: [Timestamp(1); MAX_LIMITS] };
+    for op in [back, Op::Refund { amount: 1 }, Op::Reset, Op::Peek] {
+        let grant = key.call(0, id, op);
+        assert_eq!((grant.granted, grant.replayed, grant.epoch, grant.nodes), (0, false, 0, 1), "{op:?}");
+        assert!(grant.counters[0].at > grant.now, "a fresh window is shown");
+    }
+}
+
+fn is_lifted_to_what_a_node_knows(key: &mut Key<'_>) {
+    let window = key.peek().counters[0].at;
+    let mut knowing = ask(10);
+    knowing.known[0] = Known { used: 7, at: window };
+    knowing.epoch = 77;
+    let grant = key.acquire(0, knowing);
+    assert_eq!((grant.granted, grant.counters[0].used), (3, 10));
+    assert_ne!(grant.epoch, 77, "what was lost has another epoch");
+}
+
+fn shares_what_is_left(key: &mut Key<'_>) {
+    key.limited(&["100/Y fixed"]);
+    let eager = Acquire { need: 1, want: 100, ..ask(0) };
+    key.acquire(0, ask(0));
+    let second = key.acquire(1, eager);
+    assert_eq!((second.nodes, second.granted), (2, 50));
+    let third = key.acquire(2, eager);
+    assert_eq!((third.nodes, third.granted), (3, 17));
+    assert_eq!(key.acquire(2, Acquire { need: 30, ..eager }).granted, 30, "what waits is served");
+    assert_eq!(key.peek().nodes, 3);
+}
+
+fn lends_of_several_limits(key: &mut Key<'_>) {
+    key.limited(&["10/Y fixed", "4/Y sliding", "6/Y"]);
+    let grant = key.lend(9);
+    assert_eq!(grant.granted, 4);
+    assert_eq!((grant.counters[0].used, grant.counters[1].used), (4, 4));
+    assert_eq!(key.lend(1).granted, 0);
+    assert_eq!(key.used(), 4, "a denial charges no limit");
+}
+
+fn lends_ahead(key: &mut Key<'_>) {
+    let end = key.lend(10).counters[0].at;
+    let ahead = |at| Acquire { ahead_of: at, ..ask(4) };
+    let grant = key.acquire(0, ahead(end));
+    assert_eq!((grant.granted, grant.counters[0].used, grant.counters[0].prev), (4, 10, 4));
+    assert_eq!(key.acquire(0, ahead(end - key.rule.limits[0].period)).granted, 0);
+    assert_eq!(key.acquire(0, Acquire { want: 9, need: 9, ..ahead(end) }).granted, 6);
+    let mut lent = windows(&grant);
+    lent[0] = end + key.rule.limits[0].period;
+    let id = key.id();
+    let back = key.call(0, id, Op::Return { amount: 3, epoch: grant.epoch, windows: lent });
+    assert_eq!((back.granted, back.counters[0].used, back.counters[0].prev), (3, 10, 7));
+    key.limited(&["10/Y"]);
+    assert_eq!(key.acquire(0, ahead(end)).granted, 0, "gcra lends nothing ahead");
+}
+
+fn lends_slots_of_a_bucket(key: &mut Key<'_>) {
+    key.limited(&["10/Y burst 5"]);
+    let first = key.lend(2);
+    let id = key.id();
+    let second = key.call(0, id, Op::Acquire(ask(9)));
+    assert_eq!((first.granted, second.granted), (2, 3));
+    let slot = key.rule.limits[0].period.0 / 10;
+    assert_eq!(second.counters[0].at.0 - first.counters[0].at.0, 3 * slot);
+    for (grant, taken) in [(&first, 0), (&second, 3)] {
+        let id = key.id();
+        let back = Op::Return { amount: grant.granted, epoch: grant.epoch, windows: windows(grant) };
+        assert_eq!(key.call(0, id, back).granted, taken);
+    }
+    let again = key.call(0, id, Op::Acquire(ask(9)));
+    assert_eq!((again.granted, again.counters[0].at), (3, second.counters[0].at), "told by where it ended");
+    assert_eq!(key.peek().counters[0].at, first.counters[0].at);
+}
+
+fn opens_a_window_from_first(key: &mut Key<'_>) {
+    key.limited(&["10/Y fixed from-first"]);
+    assert_eq!(key.lend(0).counters[0].at, Timestamp(0));
+    let opened = key.lend(3);
+    assert_eq!(opened.counters[0].at, opened.now + key.rule.limits[0].period);
+    assert_eq!(key.lend(3).counters[0].at, opened.counters[0].at, "reset_at does not wobble");
+}
+
+fn slides(key: &mut Key<'_>) {
+    key.limited(&["10/Y sliding"]);
+    let grant = key.lend(7);
+    assert!(grant.counters[0].at <= grant.now);
+    assert_eq!((grant.granted, key.lend(7).granted, key.lend(1).granted), (7, 3, 0));
+}
+
+fn keeps_what_was_spent(key: &mut Key<'_>) {
+    let epoch = key.lend(7).epoch;
+    key.limited(&["8/Y fixed", "100/Y fixed"]);
+    let grant = key.lend(5);
+    assert_eq!((grant.granted, grant.epoch, grant.counters[1].used), (1, epoch, 1));
+    key.limited(&["10/Y sliding"]);
+    assert_eq!(key.lend(1).epoch, epoch);
+    key.limited(&["5/Y fixed"]);
+    assert_eq!((key.lend(1).granted, key.used()), (0, 8));
+}
