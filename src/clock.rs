@@ -26,6 +26,13 @@ impl Clock {
         const HEAD_START: u64 = 3_600_000_000;
         Instant(HEAD_START + u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX - HEAD_START))
     }
+
+    /// Nanoseconds since the clock was started: for measuring.
+    #[must_use]
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    pub fn nanos(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 /// The wall clock, Unix time.

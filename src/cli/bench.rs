@@ -1,14 +1,129 @@
-//! `rationd bench`.
+//! `rationd bench`: loads a RESP socket and prints throughput and percentiles.
+//!
+//! The command is a template, so the same program loads this daemon, Redis and whatever else speaks
+//! RESP. One thread keeps a core busy and never sleeps: it must not be what is measured.
+
+mod link;
+mod load;
+mod outcome;
+mod replies;
+mod report;
+mod template;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use self::link::Target;
+use self::load::Plan;
+use self::outcome::LoadError;
+use self::template::{Order, Template};
+use super::args::{Globals, Output};
 use super::exit::{Code, Stop};
+use super::output;
 
 /// Arguments of `bench`.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct BenchArgs {}
+pub(crate) struct BenchArgs {
+    /// Load this TCP address instead of the Unix socket [env: RATIOND_BENCH_TCP]
+    #[arg(long, value_name = "HOST:PORT", env = "RATIOND_BENCH_TCP", hide_env = true)]
+    tcp: Option<String>,
+    /// The command; `{key}` stands for a key [env: RATIOND_BENCH_COMMAND]
+    #[arg(
+        long,
+        value_name = "WORDS",
+        default_value = "CL.THROTTLE {key} 15 30 60",
+        env = "RATIOND_BENCH_COMMAND",
+        hide_env = true
+    )]
+    command: String,
+    /// Connections [env: RATIOND_BENCH_CONNECTIONS]
+    #[arg(long, value_name = "N", default_value_t = 50, env = "RATIOND_BENCH_CONNECTIONS", hide_env = true,
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: u32,
+    /// Commands that a connection sends at once, or with --rate: may have unanswered [env: RATIOND_BENCH_PIPELINE]
+    #[arg(long, value_name = "N", default_value_t = 1, env = "RATIOND_BENCH_PIPELINE", hide_env = true,
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pipeline: u32,
+    /// Keys, chosen at random [env: RATIOND_BENCH_KEYS]
+    #[arg(long, value_name = "N", default_value_t = 1, env = "RATIOND_BENCH_KEYS", hide_env = true,
+        value_parser = clap::value_parser!(u64).range(1..=10_000_000_000))]
+    keys: u64,
+    /// Take the keys in turn instead [env: RATIOND_BENCH_SEQUENCE=true]
+    #[arg(long, env = "RATIOND_BENCH_SEQUENCE", hide_env = true)]
+    sequence: bool,
+    /// Seed of the choice of keys [env: RATIOND_BENCH_SEED]
+    #[arg(long, value_name = "N", default_value_t = 1, env = "RATIOND_BENCH_SEED", hide_env = true)]
+    seed: u64,
+    /// Commands in all [default: as many as fit into --duration; env: RATIOND_BENCH_REQUESTS]
+    #[arg(long, value_name = "N", env = "RATIOND_BENCH_REQUESTS", hide_env = true,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// Seconds of sending [default: 5, or until all --requests are sent; env: RATIOND_BENCH_DURATION]
+    #[arg(long, value_name = "SECONDS", env = "RATIOND_BENCH_DURATION", hide_env = true, value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Seconds at the beginning that are not counted [env: RATIOND_BENCH_WARMUP]
+    #[arg(long, value_name = "SECONDS", default_value = "0", env = "RATIOND_BENCH_WARMUP", hide_env = true,
+        value_parser = seconds)]
+    warmup: Duration,
+    /// Commands a second, at even intervals; latency then counts from when each was due, sent or not
+    /// [default: as fast as answers come; env: RATIOND_BENCH_RATE]
+    #[arg(long, value_name = "N", env = "RATIOND_BENCH_RATE", hide_env = true,
+        value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    rate: Option<u64>,
+    /// Threads; each keeps a core busy [env: RATIOND_BENCH_THREADS]
+    #[arg(long, value_name = "N", default_value_t = 1, env = "RATIOND_BENCH_THREADS", hide_env = true,
+        value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    threads: u32,
+}
 
-pub(crate) fn run(_: BenchArgs, _: &Path) -> anyhow::Result<ExitCode> {
-    Err(Stop::new(Code::Usage, "bench is not available in this build").into())
+pub(crate) fn run(args: &BenchArgs, globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {
+    let template = Template::parse(&args.command).map_err(|problem| Stop::new(Code::Usage, problem))?;
+    let plan = args.plan(socket, template);
+    let outcome = load::run(&plan).map_err(|error| Stop::new(error_code(&error), error))?;
+    match globals.output {
+        Output::Json => output::data(&report::json(&outcome).to_string())?,
+        Output::Text => output::data(&report::text(&plan, &args.command, &outcome))?,
+    }
+    if let Some(problem) = &outcome.first_error {
+        eprintln!("rationd: {} error replies, the first: {problem}", outcome.errors);
+    }
+    Ok(if outcome.errors > 0 && outcome.errors == outcome.replies() { Code::Usage.into() } else { Code::Ok.into() })
+}
+
+fn error_code(error: &LoadError) -> Code {
+    match error {
+        LoadError::Connect { .. } | LoadError::Closed { .. } | LoadError::Silent { .. } => Code::DaemonUnreachable,
+        LoadError::Garbled { .. } => Code::Usage,
+    }
+}
+
+impl BenchArgs {
+    fn plan(&self, socket: &Path, template: Template) -> Plan {
+        let duration = match (self.duration, self.requests) {
+            (None, None) => Some(Duration::from_secs(5)),
+            (duration, _) => duration,
+        };
+        Plan {
+            target: self.tcp.clone().map_or_else(|| Target::Unix(socket.to_owned()), Target::Tcp),
+            template,
+            connections: self.connections as usize,
+            pipeline: self.pipeline as usize,
+            keys: self.keys,
+            order: if self.sequence { Order::Sequence } else { Order::Random { seed: self.seed } },
+            requests: self.requests,
+            duration,
+            warmup: self.warmup,
+            rate: self.rate,
+            threads: self.threads.min(self.connections) as usize,
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds, like 5 or 0.5"))?;
+    if !(0.0..=86_400.0).contains(&seconds) {
+        return Err(format!("{text} is not between 0 and 86400 seconds"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }

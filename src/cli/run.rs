@@ -34,7 +34,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload => reload::run(globals, &socket(globals)),
         Command::Policies => policies::run(globals, &socket(globals)),
         Command::Keys(args) => keys::run(&args, globals, &socket(globals)),
-        Command::Bench(args) => bench::run(args, &socket(globals)),
+        Command::Bench(args) => bench::run(&args, globals, &socket(globals)),
     }
 }
 

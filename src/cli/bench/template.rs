@@ -1,0 +1,157 @@
+//! The command to send, with places for keys, and which keys go there.
+
+use crate::client::write_request;
+
+/// What stands for a key in a template.
+const PLACE: &str = "{key}";
+
+/// Digits of a key's number: all keys are equally long, so that they can be filled in place.
+const DIGITS: usize = 10;
+
+/// One command as bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    bytes: Vec<u8>,
+    /// Where the digits of keys begin.
+    places: Vec<usize>,
+}
+
+impl Template {
+    /// Reads words separated by blanks, each with any number of `{key}`.
+    ///
+    /// # Errors
+    /// There is no word.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let words: Vec<String> =
+            text.split_whitespace().map(|word| word.replace(PLACE, &format!("key:\0{:1$}", "", DIGITS - 1))).collect();
+        if words.is_empty() {
+            return Err("--command is empty: name a command, like 'CL.THROTTLE {key} 15 30 60'".to_owned());
+        }
+        let mut bytes = Vec::new();
+        write_request(&mut bytes, &words.iter().map(String::as_bytes).collect::<Vec<_>>());
+        let places = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at).collect();
+        Ok(Self { bytes, places })
+    }
+}
+
+/// Several commands in a row, whose keys are chosen anew each time.
+#[derive(Clone, Debug)]
+pub(super) struct Train {
+    template: Template,
+    bytes: Vec<u8>,
+}
+
+impl Train {
+    /// A train of at most `most` commands.
+    pub(super) fn new(template: Template, most: usize) -> Self {
+        let bytes = template.bytes.repeat(most);
+        Self { template, bytes }
+    }
+
+    /// The bytes of `count` commands with the next keys.
+    pub(super) fn fill(&mut self, count: usize, keys: &mut Keys) -> &[u8] {
+        let len = self.template.bytes.len();
+        for command in self.bytes.chunks_exact_mut(len).take(count) {
+            let mut key = keys.next();
+            let mut digits = [0; DIGITS];
+            for digit in digits.iter_mut().rev() {
+                *digit = b'0' + (key % 10) as u8; // one digit
+                key /= 10;
+            }
+            for &place in &self.template.places {
+                command[place..place + DIGITS].copy_from_slice(&digits);
+            }
+        }
+        &self.bytes[..count * len]
+    }
+}
+
+/// In which order keys are taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Order {
+    /// Evenly at random.
+    Random {
+        /// Equal seeds give equal choices.
+        seed: u64,
+    },
+    /// One after another, from the first again after the last.
+    Sequence,
+}
+
+/// The keys of one thread.
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    order: Order,
+    count: u64,
+    state: u64,
+    step: u64,
+}
+
+impl Keys {
+    /// Keys 0 to `count` - 1 for thread `index` of `threads`: in a sequence each takes its part.
+    pub(super) fn new(order: Order, count: u64, index: usize, threads: usize) -> Self {
+        let state = match order {
+            Order::Random { seed } => seed.wrapping_add((index as u64) << 40),
+            Order::Sequence => index as u64,
+        };
+        Self { order, count, state, step: threads as u64 }
+    }
+
+    fn next(&mut self) -> u64 {
+        match self.order {
+            _ if self.count == 1 => 0,
+            Order::Sequence => {
+                let key = self.state % self.count;
+                self.state = self.state.wrapping_add(self.step);
+                key
+            }
+            Order::Random { .. } => {
+                // SplitMix64 (Steele, Lea and Flood 2014), scaled to the range by its upper half.
+                self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mut mixed = self.state;
+                mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                mixed ^= mixed >> 31;
+                ((u128::from(mixed) * u128::from(self.count)) >> 64) as u64 // below `count`
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_filled_into_every_place() {
+        let template = Template::parse("EVALSHA  abc 1 {key} p:{key}").unwrap();
+        let mut train = Train::new(template, 2);
+        let mut keys = Keys::new(Order::Sequence, 12, 1, 10);
+        let text = String::from_utf8(train.fill(2, &mut keys).to_vec()).unwrap();
+        let one = |key| {
+            format!(
+                "*5\r\n$7\r\nEVALSHA\r\n$3\r\nabc\r\n$1\r\n1\r\n$14\r\nkey:00000000{key}\r\n$16\r\np:key:00000000{key}\r\n"
+            )
+        };
+        assert_eq!(text, one("01") + &one("11"));
+    }
+
+    #[test]
+    fn a_command_without_a_key_stays_as_it_is() {
+        let mut train = Train::new(Template::parse("PING").unwrap(), 3);
+        assert_eq!(train.fill(1, &mut Keys::new(Order::Sequence, 1, 0, 1)), b"*1\r\n$4\r\nPING\r\n");
+        assert!(Template::parse("  ").is_err());
+    }
+
+    #[test]
+    fn random_keys_cover_the_range_and_repeat_with_the_seed() {
+        let draw = |seed| {
+            let mut keys = Keys::new(Order::Random { seed }, 8, 0, 1);
+            (0..200).map(|_| keys.next()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(7), draw(7));
+        assert_ne!(draw(7), draw(8));
+        let drawn = draw(7);
+        assert!((0..8).all(|key| drawn.contains(&key)) && drawn.iter().all(|key| *key < 8), "{drawn:?}");
+    }
+}
