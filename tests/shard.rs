@@ -311,3 +311,12 @@ fn reset_at_does_not_wobble() {
     }
     assert!(seen.iter().all(|at| *at == seen[0]), "{seen:?}");
 }
+
+#[test]
+fn a_refund_above_what_was_spent_does_not_credit_twice() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    assert!(bench.refund(50), "the four that were spent here; the store was charged for no others");
+    assert_eq!(bench.held(), 14);
+    assert!(bench.calls().iter().all(|call| !matches!(call.op, Op::Refund { .. })));
+}

@@ -13,11 +13,11 @@ use super::desk::Desk;
 use super::key::Digest;
 use super::limit::MAX_LIMITS;
 use super::policy::{OnStoreLoss, Rule};
-use super::refill;
 use super::slot::{Slot, Waiter};
 use super::stats::{PolicyStats, ShardStats};
 use super::table::Table;
 use super::time::{Instant, Micros, Timestamp};
+use super::{errand, refill, upkeep};
 
 /// Checks that may wait for one key; more are turned away as overload.
 const MAX_LINE: usize = 8_192;
@@ -153,11 +153,11 @@ impl Shard {
         let back = slot.lease.refund(&slot.rule, now, request.cost);
         let stats = desk.policy_stats(slot);
         stats.spent = stats.spent.saturating_sub(back);
-        let amount = request.cost - back;
+        let amount = (request.cost - back).min(slot.refundable(now));
         if amount == 0 {
             return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
         }
-        Outcome::Parked(refill::errand(index, slot, desk, now, Op::Refund { amount }, 0))
+        Outcome::Parked(errand::errand(index, slot, desk, now, Op::Refund { amount }, 0))
     }
 
     /// Forgets the key, fleet-wide.
@@ -165,7 +165,7 @@ impl Shard {
         let Some((index, slot, desk)) = self.slot(now, &request) else {
             return Outcome::Decided(overload(&request, now));
         };
-        Outcome::Parked(refill::errand(index, slot, desk, now, Op::Reset, 0))
+        Outcome::Parked(errand::errand(index, slot, desk, now, Op::Reset, 0))
     }
 
     /// Takes the outcome of an `Effect::Call`.
@@ -176,7 +176,7 @@ impl Shard {
         settle(index, slot, desk, now);
         match call.op {
             Op::Acquire(_) => refill::handle_acquire(index, slot, desk, now, call, outcome),
-            _ => refill::handle_errand(index, slot, desk, now, call, outcome),
+            _ => errand::handle_errand(index, slot, desk, now, call, outcome),
         }
         desk.nodes = desk.nodes.max(slot.nodes);
         let is_away = slot.away.is_some();
@@ -194,7 +194,7 @@ impl Shard {
             slot.wake = Instant(u64::MAX);
             let was_away = slot.away.is_some();
             settle(index, slot, &mut self.desk, now);
-            let keep = refill::handle_timer(index, slot, &mut self.desk, now);
+            let keep = upkeep::handle_timer(index, slot, &mut self.desk, now);
             self.desk.stats.degraded += u64::from(slot.away.is_some());
             self.desk.stats.degraded -= u64::from(was_away).min(self.desk.stats.degraded);
             if !keep {
@@ -210,7 +210,7 @@ impl Shard {
         for index in all {
             let slot = &mut self.table[index];
             settle(index, slot, &mut self.desk, now);
-            refill::give_back(index, slot, &mut self.desk, now, u64::MAX);
+            errand::give_back(index, slot, &mut self.desk, now, u64::MAX);
         }
     }
 
@@ -284,7 +284,7 @@ impl Shard {
             let Some(index) = self.table.step() else { continue };
             let slot = &mut self.table[index];
             if slot.is_quiet() && !slot.owes(now) {
-                refill::give_back(index, slot, &mut self.desk, now, u64::MAX);
+                errand::give_back(index, slot, &mut self.desk, now, u64::MAX);
                 slot.errands.clear();
                 self.forget(index);
                 return Some(());
@@ -307,7 +307,7 @@ fn settle(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     let mut gone = Vec::new();
     slot.lease.settle(&slot.rule, now, |leftover| gone.push(leftover));
     for leftover in gone {
-        refill::dispose(index, slot, desk, now, leftover);
+        errand::dispose(index, slot, desk, now, leftover);
     }
 }
 
@@ -316,7 +316,7 @@ fn peek(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, cost: u64) -
     if fresh || slot.away.is_some() {
         return Outcome::Decided(peeked(slot, now, cost, Source::Lease));
     }
-    Outcome::Parked(refill::errand(index, slot, desk, now, Op::Peek, cost))
+    Outcome::Parked(errand::errand(index, slot, desk, now, Op::Peek, cost))
 }
 
 /// What a check of `cost` would be answered, charging nothing.

@@ -327,6 +327,18 @@ impl Slot {
         self.line.is_empty() && self.flight.is_none() && self.errands.is_empty()
     }
 
+    /// What the store may have been charged beyond what is held here: more is no cost to take back.
+    pub(super) fn refundable(&self, now: Instant) -> u64 {
+        if self.answered.is_none() {
+            return u64::MAX;
+        }
+        let (latest, held) = (self.clock.latest(now), self.lease.current(now));
+        let charged = self.rule.limits.iter().zip(&self.counters).map(|(limit, counter)| {
+            limit.capacity().saturating_sub(counter.left(limit, latest, Micros::ZERO)).saturating_sub(held)
+        });
+        charged.max().unwrap_or(0)
+    }
+
     /// A share was spent in a window that is still open: forgotten, it would be spent again.
     pub(super) fn owes(&self, now: Instant) -> bool {
         self.share.as_ref().is_some_and(|book| book.is_open(&self.rule, self.clock.latest(now)))

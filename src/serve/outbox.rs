@@ -177,10 +177,10 @@ mod tests {
         outbox.park(Shape::Whole);
         outbox.sink(&mut direct).extend(b"d");
         outbox.fill(0, reply("a"));
-        outbox.release(&mut direct);
+        outbox.release(&mut direct, &mut Tally::default());
         assert_eq!(direct, b"ab");
         outbox.fill(1, reply("c"));
-        outbox.release(&mut direct);
+        outbox.release(&mut direct, &mut Tally::default());
         assert_eq!(direct, b"abcd");
     }
 

@@ -1,0 +1,112 @@
+//! Everything a key asks of the store beside leases: peeks, refunds, resets, and handing tokens back.
+//!
+//! Sent again under the same id like an acquire; tokens leave the node before the call is sent.
+
+use super::answer::Ending;
+use super::call::{Call, Grant, Op, StoreError};
+use super::decision::{Reason, Source};
+use super::desk::Desk;
+use super::lease::Leftover;
+use super::limit::MAX_LIMITS;
+use super::policy::OnStoreLoss;
+use super::refill::learn;
+use super::shard::{Effect, Ticket, peeked};
+use super::slot::{Flight, Slot};
+use super::time::{Instant, Micros, Timestamp};
+use super::upkeep::{ATTEMPTS, flight, send_again, set_timer};
+
+/// Sends a call that is no acquire; its answer comes with the ticket.
+pub(super) fn errand(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, op: Op, cost: u64) -> Ticket {
+    let ticket = desk.ticket();
+    send_errand(slot, desk, now, op, Some(ticket), cost);
+    set_timer(index, slot, desk, now);
+    ticket
+}
+
+fn send_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, op: Op, ticket: Option<Ticket>, cost: u64) {
+    let call = slot.call(now, desk.id(), op);
+    desk.effects.push_back(Effect::Call(call.clone()));
+    slot.errands.push(flight(call, now, desk.settings.timeout, ticket, cost));
+}
+
+/// Takes the outcome of a peek, refund, reset or return.
+pub(super) fn handle_errand(
+    index: u32,
+    slot: &mut Slot,
+    desk: &mut Desk,
+    now: Instant,
+    call: &Call,
+    outcome: Result<Grant, StoreError>,
+) {
+    let Some(position) = slot.errands.iter().position(|errand| errand.call.id == call.id) else { return };
+    let errand = &mut slot.errands[position];
+    errand.unanswered = errand.unanswered.saturating_sub(1);
+    match outcome {
+        Ok(grant) => {
+            let errand = slot.errands.swap_remove(position);
+            learn(slot, desk, now, call.sent_at, &grant);
+            if errand.call.op == Op::Reset {
+                let voided = slot.lease.void();
+                desk.policy_stats(slot).expired += voided;
+                slot.net.fill(0);
+                slot.share = None;
+            }
+            if let Some(ticket) = errand.ticket {
+                let decision = peeked(slot, now, errand.cost, Source::Store);
+                desk.effects.push_back(Effect::Reply { ticket, decision });
+            }
+        }
+        Err(StoreError::Unknown) if errand.attempts < ATTEMPTS => send_again(errand, desk, now),
+        Err(_) if errand.unanswered > 0 => {}
+        Err(_) => {
+            let errand = slot.errands.swap_remove(position);
+            fail_errand(slot, desk, now, &errand);
+        }
+    }
+    set_timer(index, slot, desk, now);
+}
+
+pub(super) fn fail_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, errand: &Flight) {
+    let Some(ticket) = errand.ticket else { return };
+    let ending = match (errand.call.op, slot.rule.on_store_loss) {
+        (Op::Peek, OnStoreLoss::Allow) => Ending::allow(Source::Policy),
+        (Op::Peek, OnStoreLoss::Share) => Ending::allow(Source::Share),
+        _ => Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)),
+    };
+    let decision = slot.answer(now, errand.cost, ending);
+    desk.effects.push_back(Effect::Reply { ticket, decision });
+}
+
+/// Tokens that can no longer be spent here. Where a policy has several limits, a window that is
+/// still open gets them back; otherwise they lapse.
+pub(super) fn dispose(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
+    if slot.rule.limits.len() == 1 || slot.away.is_some() {
+        desk.policy_stats(slot).expired += u64::from(leftover.tokens);
+        return;
+    }
+    hand_over(index, slot, desk, now, leftover);
+}
+
+/// Gives up to `amount` unspent tokens back to the store. They leave here before the call is sent.
+pub(super) fn give_back(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, amount: u64) {
+    let mut due = amount;
+    while due > 0 {
+        let Some(leftover) = slot.lease.take(&slot.rule, now, due) else { break };
+        due -= u64::from(leftover.tokens);
+        hand_over(index, slot, desk, now, leftover);
+    }
+}
+
+fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
+    let mut windows = [Timestamp(0); MAX_LIMITS];
+    windows[..leftover.windows.len()].copy_from_slice(&leftover.windows);
+    for (position, counter) in slot.counters.iter().enumerate() {
+        if counter.at == windows[position] {
+            slot.net[position] = slot.net[position].saturating_sub(u64::from(leftover.tokens));
+        }
+    }
+    desk.policy_stats(slot).returned += u64::from(leftover.tokens);
+    let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, windows };
+    send_errand(slot, desk, now, op, None, 0);
+    set_timer(index, slot, desk, now);
+}

@@ -1,0 +1,168 @@
+//! What time does to a key: calls sent again, waiters past their deadline, leases of the next window,
+//! surplus given back, and when the shard's timer must look at it again.
+
+use super::batch::refill_interval;
+use super::call::{Acquire, Call, StoreError};
+use super::decision::Source;
+use super::desk::Desk;
+use super::errand::{fail_errand, give_back};
+use super::limit::{Algorithm, Limit};
+use super::refill::{acquire, give_up, serve_line, take_off};
+use super::shard::{Effect, Ticket};
+use super::slot::{Flight, Slot};
+use super::time::{Instant, Micros};
+
+/// A call is sent again under the same id when no answer has come in this time.
+pub(super) const PATIENCE: Micros = Micros(10_000);
+
+/// Sendings of one call.
+pub(super) const ATTEMPTS: u8 = 3;
+
+/// How long a remembered denial lasts before the store is asked in the background.
+pub(super) fn probe_pause(slot: &Slot) -> Micros {
+    let quarter = |limit: &Limit| match limit.algorithm {
+        Algorithm::Gcra => 250_000,
+        _ => limit.period.0 / 4,
+    };
+    let shortest = slot.rule.limits.iter().map(quarter).min().unwrap_or(250_000);
+    Micros(shortest.clamp(50_000, 2_000_000))
+}
+
+/// An active key leases a part of the next window shortly before it starts: 20 ms and up to a
+/// twentieth of the window, at random, so that a fleet does not ask at one instant.
+pub(super) fn plan_ahead(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let [limit] = &slot.rule.limits[..] else { return };
+    let at = slot.counters[0].at;
+    let fits = limit.algorithm == Algorithm::Fixed && limit.period >= Micros(250_000);
+    if !fits || !desk.settings.lease_ahead || slot.ahead_of == at || !slot.tuner.is_warm() {
+        return;
+    }
+    let early = Micros(20_000) + desk.jitter(Micros(limit.period.0 / 20));
+    slot.ahead_of = at;
+    slot.ahead_at = (slot.clock.before(at) - early).max(now);
+}
+
+/// Does what is due for one slot; false when the slot is of no more use.
+pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) -> bool {
+    if slot.ahead_at <= now {
+        lease_next_window(index, slot, desk, now);
+    }
+    if slot.line.front().is_some_and(|waiter| waiter.deadline <= now) && slot.away.is_none() {
+        let since = slot.flight.as_ref().map_or(now, |flight| flight.sent);
+        slot.lose_store(now, since);
+    }
+    if !slot.line.is_empty() {
+        serve_line(index, slot, desk, now, Source::Store);
+    }
+    resend(index, slot, desk, now);
+    if slot.flight.is_none() && slot.debt(now) > 0 && slot.away.is_some_and(|away| now >= away.ask_again) {
+        acquire(index, slot, desk, now);
+    }
+    if slot.lease.held() > 0 && desk.settings.lease_ahead {
+        let amount = surplus(slot, now);
+        give_back(index, slot, desk, now, amount);
+    }
+    set_timer(index, slot, desk, now);
+    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !slot.owes(now))
+}
+
+fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    slot.ahead_at = Instant(u64::MAX);
+    let recent = now.since(slot.last_check) < refill_interval(&slot.rule);
+    if slot.flight.is_some() || slot.away.is_some() || desk.draining || !recent || !slot.confirmed {
+        return;
+    }
+    let want = (slot.tuner.batch() / 4).clamp(1, slot.ceiling());
+    let (epoch, known) = (slot.epoch, slot.known());
+    let order = Acquire { need: 0, want, least: 1, ahead_of: slot.ahead_of, epoch, known };
+    take_off(index, slot, desk, now, order);
+}
+
+fn resend(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let given_up = slot.flight.as_mut().is_some_and(|flight| !keep_asking(flight, desk, now));
+    if given_up {
+        give_up(index, slot, desk, now, &StoreError::Unknown);
+    }
+    let mut position = 0;
+    while position < slot.errands.len() {
+        if keep_asking(&mut slot.errands[position], desk, now) {
+            position += 1;
+        } else {
+            let errand = slot.errands.swap_remove(position);
+            fail_errand(slot, desk, now, &errand);
+        }
+    }
+}
+
+/// False when a call has been sent often enough and waited for long enough.
+fn keep_asking(flight: &mut Flight, desk: &mut Desk, now: Instant) -> bool {
+    if flight.again > now {
+        return true;
+    }
+    if flight.attempts < ATTEMPTS {
+        send_again(flight, desk, now);
+        return true;
+    }
+    flight.again = flight.deadline;
+    now < flight.deadline
+}
+
+pub(super) fn send_again(flight: &mut Flight, desk: &mut Desk, now: Instant) {
+    flight.attempts += 1;
+    flight.unanswered += 1;
+    flight.again = now + PATIENCE;
+    flight.call.sent_at = now;
+    desk.effects.push_back(Effect::Call(flight.call.clone()));
+}
+
+pub(super) fn flight(call: Call, now: Instant, timeout: Micros, ticket: Option<Ticket>, cost: u64) -> Flight {
+    Flight { call, sent: now, attempts: 1, unanswered: 1, again: now + PATIENCE, ticket, cost, deadline: now + timeout }
+}
+
+/// Unspent tokens that others need more: all of them when the key is idle, else what two refill
+/// intervals do not use; only while the limit is under pressure, and never a trifle.
+fn surplus(slot: &Slot, now: Instant) -> u64 {
+    let latest = slot.clock.latest(now);
+    let pressed = slot.rule.limits.iter().zip(&slot.counters).any(|(limit, counter)| {
+        counter.left(limit, latest, Micros::ZERO).saturating_mul(10) < limit.capacity().saturating_mul(3)
+    });
+    if !pressed {
+        return 0;
+    }
+    let pause = now.since(slot.last_check);
+    let interval = refill_interval(&slot.rule);
+    let held = slot.lease.current(now);
+    let idle = slot.tuner.used_in(pause) > 8 || pause > interval;
+    let spare = if idle { held } else { held.saturating_sub(slot.tuner.used_in(interval + interval)) };
+    let smallest = slot.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
+    if spare >= (smallest / 100).max(2) { spare } else { 0 }
+}
+
+pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let mut at = slot.ahead_at;
+    if let Some(waiter) = slot.line.front() {
+        at = at.min(waiter.deadline);
+        at = slot.lease.starts(now).map_or(at, |starts| at.min(starts));
+    }
+    for flight in slot.flight.iter().chain(&slot.errands) {
+        at = at.min(flight.again);
+    }
+    if let Some(away) = slot.away
+        && slot.debt(now) > 0
+    {
+        at = at.min(away.ask_again.max(now + PATIENCE));
+    }
+    if slot.lease.held() > 0 {
+        at = at.min(now + Micros(refill_interval(&slot.rule).0 / 4));
+    } else if slot.is_quiet() {
+        let retry = if slot.owes(now) { Micros::from_secs(1) } else { Micros(1) };
+        at = at.min(keep_until(slot).max(now + retry));
+    }
+    desk.wake(index, slot, at);
+}
+
+/// How long a quiet key is remembered: two of its shortest periods within [2 s, 1 min].
+fn keep_until(slot: &Slot) -> Instant {
+    let shortest = slot.rule.limits.iter().map(|limit| limit.period.0).min().unwrap_or(0);
+    slot.last_check + Micros(shortest.saturating_mul(2).clamp(2_000_000, 60_000_000))
+}
