@@ -76,7 +76,8 @@ impl Source {
 
     /// The same up to the unit tests.
     fn shipped(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.code().take_while(|(_, line)| line.trim() != "#[cfg(test)]")
+        let tests = self.path.ends_with("/tests.rs");
+        self.code().take_while(move |(_, line)| !tests && line.trim() != "#[cfg(test)]")
     }
 }
 

@@ -196,7 +196,7 @@ impl Budget {
 /// A share is released by whole windows, long ones by the minute, sliding ones by the quarter.
 fn slice(limit: &Limit) -> u64 {
     let longest = if limit.algorithm == Algorithm::Sliding { limit.period.0.div_ceil(4) } else { limit.period.0 };
-    longest.min(SLICE).max(1)
+    longest.clamp(1, SLICE)
 }
 
 #[cfg(test)]
