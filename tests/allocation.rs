@@ -4,7 +4,6 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::daemon::{TestDaemon, encode};
@@ -13,9 +12,6 @@ use support::daemon::{TestDaemon, encode};
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-/// The counter is the whole process's: one measurement at a time.
-static ALONE: Mutex<()> = Mutex::new(());
 
 #[allow(unsafe_code, reason = "an allocator cannot be written without it; it only counts and passes on")]
 // SAFETY: every call is passed to the system's allocator unchanged.
@@ -65,17 +61,21 @@ fn allocations(daemon: &TestDaemon, batch: &[u8], reply_lines: usize, rounds: us
     ALLOCATIONS.load(Ordering::SeqCst) - before
 }
 
+/// One test: the counter is the whole process's, and the harness allocates when another one starts.
 #[test]
+fn a_check_of_a_known_key_allocates_nothing() {
+    the_counter_counts();
+    checks_over_a_socket_allocate_nothing();
+    checks_of_leased_keys_allocate_nothing();
+}
+
 fn the_counter_counts() {
-    let _alone = ALONE.lock().unwrap();
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     drop(std::hint::black_box(vec![1_u8; 100]));
     assert!(ALLOCATIONS.load(Ordering::SeqCst) > before);
 }
 
-#[test]
 fn checks_over_a_socket_allocate_nothing() {
-    let _alone = ALONE.lock().unwrap();
     let daemon = TestDaemon::start();
     let throttle = encode(&[b"CL.THROTTLE", b"k", b"15", b"30", b"60"]);
     assert_eq!(allocations(&daemon, &throttle, 6, 1_000), 0, "one check a batch, allowed or denied");
@@ -88,7 +88,6 @@ fn checks_over_a_socket_allocate_nothing() {
     assert_eq!(allocations(&daemon, inline, 6, 1_000), 0, "inline commands");
 }
 
-#[test]
 fn checks_of_leased_keys_allocate_nothing() {
     use rationd::clock::{self, Clock};
     use rationd::core::call::Call;
@@ -103,7 +102,6 @@ fn checks_of_leased_keys_allocate_nothing() {
     use rationd::wire::resp::Parser;
     use std::sync::Arc;
 
-    let _alone = ALONE.lock().unwrap();
     let clock = Clock::start();
     let now = clock.now();
     let settings = Settings { max_keys: 100, timeout: Micros::from_millis(50), lease_ahead: true };

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use support::clock::Watch;
 use support::poll::wait_until;
-use support::process::{Daemon, signal};
+use support::process::Daemon;
 
 const POLICIES: &str = "[policy.api]\nlimits = [\"3/1h fixed\"]\n";
 
@@ -138,8 +138,10 @@ fn init_prints_a_configuration_that_is_right() {
     let output = rationd(&["-c", file, "config", "check"]);
     assert_eq!(stdout(&output), format!("ok: 1 policies ({file})\n"), "{output:?}");
     let shown = json(&rationd(&["-c", file, "-o", "json", "config", "show"]));
+    let line =
+        1 + rationd::config::SAMPLE.lines().position(|line| line.starts_with("timeout = ")).expect("it is there");
     let entry = shown.as_array().expect("a list").iter().find(|entry| entry["key"] == "store.timeout").expect("a key");
-    assert_eq!((&entry["value"], entry["origin"].as_str()), (&"\"50ms\"".into(), Some(&*format!("{file}:37"))));
+    assert_eq!((&entry["value"], entry["origin"].as_str()), (&"\"50ms\"".into(), Some(&*format!("{file}:{line}"))));
 }
 
 #[test]
@@ -215,7 +217,7 @@ fn sighup_reloads_whole_or_not_at_all() {
     daemon.signal("HUP");
     wait_until("the reload is refused", 10, || told("rationd_config_last_reload_successful") == 0.0);
     assert_eq!(json(&ask(&daemon, &["-o", "json", "check", "api", "k"]))["limit"], 3);
-    assert!(daemon.log().contains("rationd.toml:6:12"), "{}", daemon.log());
+    assert!(daemon.log().contains("rationd.toml:6:11"), "{}", daemon.log());
     write(&daemon.config(), &text.replace("3/1h", "7/1h"));
     daemon.signal("HUP");
     wait_until("the reload is taken", 10, || told("rationd_config_generation") == 2.0);
@@ -245,6 +247,18 @@ fn sigint_ends_it_too_and_a_second_daemon_is_refused_while_it_lives() {
     assert!(stderr(&output).contains("already listens"), "{output:?}");
     daemon.signal("INT");
     wait_until("it leaves", 5, || !daemon.is_running());
+}
+
+#[test]
+fn a_configured_admin_address_that_is_taken_ends_with_71() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let socket = directory.path().join("rationd.sock");
+    let output = rationd(&["-s", socket.to_str().expect("a plain path"), "serve", "--admin", &address]);
+    assert_eq!(code(&output), 71, "{output:?}");
+    assert!(stderr(&output).contains("choose another listen.admin"), "{output:?}");
+    assert!(!socket.exists(), "nobody listens");
 }
 
 #[test]

@@ -99,6 +99,10 @@ fn overrides_and_shadows_apply() {
     assert!(client.ask("RATION.CHECK watched k").contains(" ok "));
     let shadow = client.ask("RATION.CHECK watched k");
     assert!(shadow.starts_with("0 1 0 -1 ") && shadow.contains(" shadow "), "{shadow}");
+    assert!(client.ask("RATION.CHECK watched k PEEK").contains(" shadow "));
+    let stats = daemon.daemon().stats();
+    let counts: Vec<_> = stats.policies["watched"].checks().map(|(v, r, _, n)| (v.as_str(), r.as_str(), n)).collect();
+    assert_eq!(counts, [("allow", "ok", 1), ("allow", "shadow", 1)], "a denial that is not carried out is no denial");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The shared store on a single Redis server: every way to connect, and every way to fail.
 #![cfg(feature = "daemon")]
+#![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 #[path = "support/behaviour.rs"]
 mod behaviour;
@@ -9,6 +10,9 @@ mod load;
 mod poll;
 #[path = "support/server.rs"]
 mod server;
+#[path = "support/store_suite.rs"]
+#[allow(unreachable_pub, reason = "shared with other test binaries")]
+mod store_suite;
 
 use std::time::{Duration, Instant};
 
@@ -69,11 +73,18 @@ impl Bench {
     }
 }
 
-/// Two nodes that reach the store in this way get the answers that the memory store gives.
+/// Nodes that reach the store in this way get the answers that every store gives.
 fn behaves(options: &RedisOptions) {
-    let nodes = NODES.map(|node| Bench::connected(&RedisOptions { node: node.into(), ..options.clone() }));
+    let mut nodes = NODES.map(|node| Bench::connected(&RedisOptions { node: node.into(), ..options.clone() }));
+    store_suite::run(&mut nodes);
     let seed = rationd::clock::random();
     compare_with_memory(1_500, seed, &nodes[0].clock, |node, call| nodes[node].call(call));
+}
+
+impl store_suite::Stores for [Bench; NODES.len()] {
+    fn call(&mut self, node: usize, call: &Call) -> Grant {
+        self[node].call(call).expect("an answer")
+    }
 }
 
 /// A deadline that a busy machine meets; what is about deadlines sets its own.

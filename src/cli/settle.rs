@@ -6,7 +6,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{ConfigErrors, Confirm, Loaded, Place, Problem};
-use crate::store::redis::{self, OptionsError, RedisOptions};
+use crate::store::redis::{Confirm as StoreConfirm, OptionsError, RedisOptions};
 
 /// What the configuration means on this machine.
 #[derive(Debug)]
@@ -62,9 +62,9 @@ fn store_options(loaded: &Loaded) -> RedisOptions {
         prefix: store.prefix,
         node: loaded.config.node.name.clone(),
         confirm: match store.confirm {
-            Confirm::Auto => redis::Confirm::Auto,
-            Confirm::On => redis::Confirm::On,
-            Confirm::Off => redis::Confirm::Off,
+            Confirm::Auto => StoreConfirm::Auto,
+            Confirm::On => StoreConfirm::On,
+            Confirm::Off => StoreConfirm::Off,
         },
     }
 }

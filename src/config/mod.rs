@@ -18,8 +18,6 @@ mod value;
 pub use layers::{DEFAULT_FILE, Loaded, Override, Sources, load};
 pub use origin::default_socket;
 pub use problem::{ConfigErrors, Place, Problem};
+pub use schema::SAMPLE;
 pub use show::Entry;
 pub use tree::{Config, Confirm, Listen, Log, LogFormat, Node, Store};
-
-/// The complete, commented configuration file that equals the built-in defaults.
-pub const SAMPLE: &str = include_str!("../../config/rationd.toml");

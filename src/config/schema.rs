@@ -3,6 +3,9 @@
 
 use super::value::Kind;
 
+/// The complete, commented configuration file that equals the defaults below.
+pub const SAMPLE: &str = include_str!("../../config/rationd.toml");
+
 /// A key of a section.
 #[derive(Debug)]
 pub(crate) struct Key {

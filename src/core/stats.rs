@@ -55,6 +55,15 @@ impl PolicyStats {
         })
     }
 
+    /// Moves denials that were not carried out, as counted in `denied`, to allowed shadows.
+    pub fn turn_to_shadow(&mut self, denied: &Self) {
+        for (verdict, reason, source, count) in denied.checks() {
+            let counted = &mut self.checks[verdict as usize][reason as usize][source as usize];
+            *counted = counted.saturating_sub(count);
+            self.checks[Verdict::Allow as usize][Reason::Shadow as usize][source as usize] += count;
+        }
+    }
+
     /// Adds another shard's counts of the same policy.
     pub fn add(&mut self, other: &Self) {
         for (verdict, reason, source, count) in other.checks() {

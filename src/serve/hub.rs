@@ -114,6 +114,9 @@ impl Hub {
             for (name, stats) in &scratch.tally.policies {
                 policies.entry(name.clone()).or_default().add(stats);
             }
+            for (name, stats) in &scratch.tally.shadows {
+                policies.entry(name.clone()).or_default().turn_to_shadow(stats);
+            }
         }
         Stats {
             policies: policies.into_iter().collect(),

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::mailbox::Answer;
+use super::tally::Tally;
 use crate::core::decision::{Decision, Reason};
 use crate::core::key::Digest;
 use crate::core::policy::{Policy, Rule};
@@ -26,6 +27,8 @@ pub enum Shape {
         rule: Arc<Rule>,
         /// The key's digest.
         digest: Digest,
+        /// It charges, and so it is counted.
+        charged: bool,
     },
     /// `+OK`, or that the store did not take it.
     Done,
@@ -35,13 +38,13 @@ pub enum Shape {
 
 impl Shape {
     /// Writes `answer` in this shape.
-    pub fn write(&self, out: &mut Vec<u8>, answer: &Answer) {
+    pub fn write(&self, out: &mut Vec<u8>, answer: &Answer, tally: &mut Tally) {
         let mut writer = Writer::new(out, Protocol::Two);
         match (self, answer) {
             (_, Answer::Reply(reply)) => writer.raw(reply),
             (Self::Throttle, Answer::Decision(decision)) => writer.throttle(decision),
-            (Self::Decision { policy, rule, digest }, Answer::Decision(decision)) => {
-                writer.decision(&policy.enforced(*digest, *decision), Some(rule));
+            (Self::Decision { policy, rule, digest, charged }, Answer::Decision(decision)) => {
+                writer.decision(&tally.enforced(policy, *digest, *decision, *charged), Some(rule));
             }
             (Self::Done | Self::Whole, Answer::Decision(decision)) => write_done(&mut writer, decision),
         }
@@ -102,11 +105,11 @@ impl Outbox {
     }
 
     /// Moves up what no gap stands before any more.
-    pub fn release(&mut self, direct: &mut Vec<u8>) {
+    pub fn release(&mut self, direct: &mut Vec<u8>, tally: &mut Tally) {
         while let Some(answer) = self.gaps.front_mut().and_then(|gap| gap.answer.take()) {
             let gap = self.gaps.pop_front().expect("it was seen just now");
             self.first += 1;
-            gap.shape.write(direct, &answer);
+            gap.shape.write(direct, &answer, tally);
             let end = self.gaps.front().map_or(self.behind.len(), |next| next.at);
             direct.extend_from_slice(&self.behind[self.moved..end]);
             self.moved = end;
@@ -156,10 +159,10 @@ mod tests {
         outbox.park(Shape::Whole);
         outbox.sink(&mut direct).extend(b"e");
         outbox.fill(second, reply("d"));
-        outbox.release(&mut direct);
+        outbox.release(&mut direct, &mut Tally::default());
         assert_eq!(direct, b"a");
         outbox.fill(first, reply("b"));
-        outbox.release(&mut direct);
+        outbox.release(&mut direct, &mut Tally::default());
         assert_eq!(direct, b"abcde");
         outbox.sink(&mut direct).extend(b"f");
         assert_eq!(direct, b"abcdef");
@@ -174,10 +177,10 @@ mod tests {
         outbox.park(Shape::Whole);
         outbox.sink(&mut direct).extend(b"d");
         outbox.fill(0, reply("a"));
-        outbox.release(&mut direct);
+        outbox.release(&mut direct, &mut Tally::default());
         assert_eq!(direct, b"ab");
         outbox.fill(1, reply("c"));
-        outbox.release(&mut direct);
+        outbox.release(&mut direct, &mut Tally::default());
         assert_eq!(direct, b"abcd");
     }
 
@@ -185,7 +188,7 @@ mod tests {
     fn an_answer_to_nobody_is_dropped() {
         let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
         outbox.fill(7, reply("x"));
-        outbox.release(&mut direct);
+        outbox.release(&mut direct, &mut Tally::default());
         assert!(direct.is_empty());
     }
 }

@@ -219,14 +219,16 @@ impl Session {
             }
         };
         let digest = Digest::of(&policy.name, key);
+        let charged = cost > 0 && !peek;
         let decision = self.ask(batch, &Question { ask: Ask::Check, rule, digest, key, cost, peek });
         match decision {
             Some(decision) => {
-                self.writer(batch).decision(&policy.enforced(digest, decision), Some(rule));
+                let decision = batch.tally.enforced(policy, digest, decision, charged);
+                self.writer(batch).decision(&decision, Some(rule));
             }
             None => {
                 let rule = rule.clone();
-                self.outbox.park(Shape::Decision { policy: policy.clone(), rule, digest });
+                self.outbox.park(Shape::Decision { policy: policy.clone(), rule, digest, charged });
             }
         }
     }

@@ -3,7 +3,7 @@
 //! Accepts, asks the doors, and starts a connection's task. Its buffers are used by one connection at
 //! a time, for the length of one batch.
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener as StdListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connection::{Connection, MAX_PENDING};
-use super::hub::{Doors, Hub};
+use super::hub::{Doors, Hub, Refusal};
 use super::mailbox::Answer;
 use super::node::Outgoing;
 use super::rules::Rules;
@@ -114,7 +114,7 @@ impl Worker {
         let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
         match Doors::admit(hub, uid) {
             Ok(pass) => drop(tasks.spawn(Connection::new(stream, pass).serve(hub.clone(), self))),
-            Err(refusal) => drop(stream.try_write(refusal.as_reply())),
+            Err(refusal) => turn_away(stream, refusal),
         }
     }
 }
@@ -122,6 +122,14 @@ impl Worker {
 impl Default for Worker {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// Tells why, as far as that is possible at once, and closes.
+fn turn_away(stream: UnixStream, refusal: Refusal) {
+    // The runtime does not know yet that a fresh stream takes bytes; the operating system does.
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write(refusal.as_reply());
     }
 }
 
@@ -142,7 +150,7 @@ async fn recover(error: &io::Error, listener: &UnixListener, reserve: &mut Optio
     hub.doors.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     *reserve = None;
     if let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::from_millis(10), listener.accept()).await {
-        let _ = stream.try_write(super::hub::Refusal::TooMany.as_reply());
+        turn_away(stream, Refusal::TooMany);
     }
     *reserve = spare(listener);
     if reserve.is_none() {

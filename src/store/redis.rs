@@ -172,6 +172,9 @@ impl RedisStore {
             let expects = shared.confirm.load(Relaxed) && matches!(call.op, Op::Acquire(_));
             let letter = Letter { command: self.command(call, &key, with_source), asking };
             let remaining = Duration::from_micros(deadline.since(shared.clock.now()).0);
+            if remaining.is_zero() {
+                return Err(away(started));
+            }
             let sent = server.exchange(letter, expects && server.can_confirm(), remaining);
             match sent.await {
                 Ok(answer) => return self.read(call, &answer, expects),

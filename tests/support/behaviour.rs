@@ -24,8 +24,8 @@ const RULES: [&[&str]; 7] = [
     &["2000000/1s burst 3"],
 ];
 
-/// The two nodes that take turns.
-pub const NODES: [&str; 2] = ["node-a", "node-b"];
+/// The nodes that take turns.
+pub const NODES: [&str; 3] = ["node-a", "node-b", "node-c"];
 
 struct Key {
     digest: Digest,
@@ -93,7 +93,7 @@ fn next_call(key: &mut Key, id: u64, random: &mut Random, clock: &Clock) -> (usi
         _ => Op::Acquire(acquire(key, random)),
     };
     let call = Call { id, digest: key.digest, rule: key.rule.clone(), op, sent_at: clock.now() };
-    (random.below(2) as usize, call)
+    (random.below(NODES.len() as u64) as usize, call)
 }
 
 fn give_back(grant: &Grant, random: &mut Random) -> Op {

@@ -1,6 +1,7 @@
 //! Callers that acquire token after token, each under its own key, and keep books of it.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

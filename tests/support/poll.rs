@@ -1,6 +1,7 @@
 //! Waiting for conditions, with a bound and a reason.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
 use std::time::{Duration, Instant};
 

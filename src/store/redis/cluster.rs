@@ -178,9 +178,9 @@ impl Cluster {
         }
         replicas.sort();
         replicas.dedup();
-        if self.confirm == Confirm::Auto && !replicas.is_empty() {
-            // Once seen, replicas are expected for good: their absence is news, not a setting.
-            self.shared.confirm.store(true, Relaxed);
+        // Once seen, replicas are expected for good: their absence is news, not a setting.
+        if self.confirm == Confirm::Auto && !replicas.is_empty() && !self.shared.confirm.swap(true, Relaxed) {
+            masters.iter().for_each(|master| master.reconsider());
         }
         let all_connected = async {
             for master in &masters {

@@ -124,6 +124,11 @@ impl Master {
         self.inner.has_replica.load(Relaxed)
     }
 
+    /// Lets the keeper think again about what it watches.
+    pub(crate) fn reconsider(&self) {
+        self.inner.wake.notify_one();
+    }
+
     /// What is known of the server.
     pub(crate) fn view(&self) -> ServerView {
         let (breaker, away_since) = {

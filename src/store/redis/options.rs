@@ -25,7 +25,7 @@ pub enum Confirm {
 }
 
 /// The shared store as the configuration describes it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RedisOptions {
     /// Where it is; see the module's doc.
     pub url: String,
@@ -86,6 +86,15 @@ impl fmt::Display for OptionsError {
 }
 
 impl std::error::Error for OptionsError {}
+
+impl fmt::Debug for RedisOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url, ca, cert, key, timeout, prefix, node, confirm } = self;
+        let mut parts = f.debug_struct("RedisOptions");
+        parts.field("url", &without_password(url)).field("ca", ca).field("cert", cert).field("key", key);
+        parts.field("timeout", timeout).field("prefix", prefix).field("node", node).field("confirm", confirm).finish()
+    }
+}
 
 impl RedisOptions {
     /// Options with the defaults for `url`: 50 ms, prefix `rationd`, confirmed where it can be.
@@ -186,9 +195,13 @@ mod tests {
 
     #[test]
     fn errors_do_not_show_the_password() {
-        let error = RedisOptions::new("redis://me:hunter2@h:x", "n").validate().expect_err("a bad port");
+        let options = RedisOptions::new("redis://me:hunter2@h:x", "n");
+        assert!(!format!("{options:?}").contains("hunter2"), "{options:?}");
+        let error = options.validate().expect_err("a bad port");
         assert!(!error.to_string().contains("hunter2"), "{error}");
         assert!(error.to_string().contains("me:***@h:x"), "{error}");
+        let error = RedisOptions::new("me:hunter2@h", "n").validate().expect_err("no scheme");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 
     #[test]

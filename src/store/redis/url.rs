@@ -106,12 +106,13 @@ fn percent_decode(text: &str) -> Option<String> {
 
 /// The URL with its password masked, for people.
 pub(super) fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let separator = if scheme.is_empty() { "" } else { "://" };
     match rest.rsplit_once('@') {
         None => url.to_owned(),
         Some((info, rest)) => {
             let user = info.split_once(':').map_or("", |(user, _)| user);
-            format!("{scheme}://{user}:***@{rest}")
+            format!("{scheme}{separator}{user}:***@{rest}")
         }
     }
 }

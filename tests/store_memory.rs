@@ -1,0 +1,183 @@
+//! The memory store over time: windows that end, keys that expire, a table that is full.
+
+use std::sync::Arc;
+
+use rationd::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
+use rationd::core::key::Digest;
+use rationd::core::limit::{Limit, MAX_LIMITS};
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::store::memory::MemoryStore;
+
+/// A multiple of an hour, and so the start of all windows used here.
+const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
+const SECOND: Micros = Micros(1_000_000);
+
+struct Bench {
+    store: MemoryStore,
+    now: Timestamp,
+    rule: Arc<Rule>,
+    next_id: u64,
+}
+
+impl Bench {
+    fn new(limits: &[&str]) -> Self {
+        Self::of(MemoryStore::new(1_000, 1 << 64 | 1, Micros::ZERO), limits)
+    }
+
+    fn of(store: MemoryStore, limits: &[&str]) -> Self {
+        let limits = limits.iter().map(|text| Limit::parse(text).expect(text)).collect();
+        let rule = Arc::new(Rule { policy: "p".into(), limits, on_store_loss: OnStoreLoss::Share });
+        Self { store, now: NOW, rule, next_id: 0 }
+    }
+
+    fn ask(&mut self, key: u128, node: &str, id: u64, op: Op) -> Result<Grant, StoreError> {
+        let call = Call { id, digest: Digest(key), rule: self.rule.clone(), op, sent_at: Instant(0) };
+        self.store.call(self.now, node, &call)
+    }
+
+    fn lend(&mut self, tokens: u32) -> Grant {
+        self.next_id += 1;
+        self.ask(1, "a", self.next_id, acquire(tokens)).expect("room")
+    }
+
+    fn pass(&mut self, span: Micros) -> &mut Self {
+        self.now = self.now + span;
+        self
+    }
+}
+
+fn acquire(tokens: u32) -> Op {
+    let known = [Known::default(); MAX_LIMITS];
+    Op::Acquire(Acquire { need: tokens, want: tokens, least: 0, ahead_of: Timestamp(0), epoch: 0, known })
+}
+
+#[test]
+fn aligned_window_is_fresh_at_its_boundary_and_not_before() {
+    let mut bench = Bench::new(&["10/10s fixed"]);
+    assert_eq!(bench.lend(10).granted, 10);
+    assert_eq!(bench.pass(Micros(9_999_999)).lend(1).granted, 0);
+    assert_eq!(bench.pass(Micros(1)).lend(11).granted, 10);
+}
+
+#[test]
+fn what_was_lent_ahead_is_missing_from_the_next_window() {
+    let mut bench = Bench::new(&["10/10s fixed"]);
+    let Op::Acquire(ask) = acquire(4) else { unreachable!() };
+    let ahead = Op::Acquire(Acquire { ahead_of: NOW + Micros(10_000_000), ..ask });
+    assert_eq!(bench.ask(1, "a", 1, ahead).unwrap().granted, 4);
+    bench.next_id = 1;
+    assert_eq!(bench.lend(10).granted, 10, "this window is whole");
+    assert_eq!(bench.pass(Micros(10_000_000)).lend(10).granted, 6);
+}
+
+#[test]
+fn window_from_first_ends_a_period_after_its_first_token() {
+    let mut bench = Bench::new(&["10/10s fixed from-first"]);
+    bench.pass(SECOND).lend(4);
+    assert_eq!(bench.pass(Micros(9_999_999)).lend(10).granted, 6);
+    assert_eq!(bench.pass(Micros(1)).lend(10).granted, 10);
+}
+
+#[test]
+fn bucket_lends_again_at_its_rate() {
+    let mut bench = Bench::new(&["10/10s burst 3"]);
+    assert_eq!(bench.lend(9).granted, 3);
+    assert_eq!(bench.pass(Micros(999_999)).lend(9).granted, 0);
+    assert_eq!(bench.pass(Micros(1)).lend(9).granted, 1);
+    assert_eq!(bench.pass(Micros(900_000_000)).lend(9).granted, 3);
+}
+
+#[test]
+fn horizon_lends_ahead_of_the_burst() {
+    let mut bench = Bench::of(MemoryStore::new(10, 1 << 64 | 1, Micros(500_000)), &["10/1s burst 3"]);
+    assert_eq!(bench.lend(99).granted, 8);
+}
+
+#[test]
+fn sliding_window_remembers_the_last_one_by_its_weight() {
+    let mut bench = Bench::new(&["10/10s sliding"]);
+    assert_eq!(bench.lend(10).granted, 10);
+    assert_eq!(bench.pass(Micros(10_000_000)).lend(10).granted, 0);
+    assert_eq!(bench.pass(Micros(5_000_000)).lend(10).granted, 5);
+    assert_eq!(bench.pass(Micros(15_000_000)).lend(10).granted, 10);
+}
+
+#[test]
+fn repeated_acquire_of_a_window_that_is_over_grants_nothing() {
+    let mut bench = Bench::new(&["10/10s fixed"]);
+    bench.lend(4);
+    let repeat = |bench: &mut Bench| bench.ask(1, "a", 1, acquire(4)).map(|grant| (grant.granted, grant.replayed));
+    assert_eq!(repeat(bench.pass(Micros(9_999_999))), Ok((4, true)));
+    assert_eq!(repeat(bench.pass(Micros(1))), Ok((0, true)));
+}
+
+#[test]
+fn census_counts_this_period_and_the_last() {
+    let mut bench = Bench::new(&["100/10s fixed"]);
+    let nodes = |bench: &mut Bench, node: &str| {
+        bench.next_id += 1;
+        bench.ask(1, node, bench.next_id, acquire(0)).unwrap().nodes
+    };
+    assert_eq!([nodes(&mut bench, "a"), nodes(&mut bench, "b"), nodes(&mut bench, "a")], [1, 2, 2]);
+    bench.pass(Micros(10_000_000));
+    assert_eq!([nodes(&mut bench, "a"), nodes(&mut bench, "c")], [2, 3]);
+    bench.pass(Micros(10_000_000));
+    assert_eq!(nodes(&mut bench, "a"), 2, "b has not asked for a period");
+}
+
+#[test]
+fn key_expires_when_its_life_ends_and_not_before() {
+    let mut bench = Bench::new(&["10/10s fixed"]);
+    let epoch = bench.lend(4).epoch;
+    let end = bench.store.expires_at(Digest(1)).expect("stored");
+    assert_eq!(end, NOW + Micros(20_001_000), "a window after the window, and a millisecond");
+    bench.now = end - Micros(1);
+    assert_eq!(bench.ask(1, "a", 0, Op::Peek).unwrap().epoch, epoch);
+    bench.now = end;
+    assert_eq!(bench.ask(1, "a", 0, Op::Peek).unwrap().epoch, 0);
+    assert!(bench.store.is_empty());
+    assert_ne!(bench.lend(1).epoch, epoch);
+}
+
+#[test]
+fn reset_lives_for_two_periods() {
+    let mut bench = Bench::new(&["10/10s fixed"]);
+    bench.lend(4);
+    bench.pass(SECOND).ask(1, "a", 9, Op::Reset).unwrap();
+    assert_eq!(bench.store.expires_at(Digest(1)), Some(bench.now + Micros(20_001_000)));
+}
+
+#[test]
+fn live_keys_are_never_evicted_for_new_ones() {
+    let mut bench = Bench::of(MemoryStore::new(3, 1 << 64 | 1, Micros::ZERO), &["10/10s fixed"]);
+    for key in 1..=3 {
+        bench.ask(key, "a", 0, acquire(4)).unwrap();
+    }
+    assert_eq!(bench.ask(4, "a", 0, acquire(1)), Err(StoreError::Full));
+    assert!(bench.ask(4, "a", 0, Op::Peek).is_ok(), "only a new key needs room");
+    for key in 1..=3 {
+        assert_eq!(bench.ask(key, "a", 0, acquire(9)).unwrap().granted, 6, "key {key} was kept");
+    }
+    bench.pass(Micros(20_001_000));
+    assert_eq!(bench.ask(4, "a", 0, acquire(1)).unwrap().granted, 1, "expired keys make room");
+}
+
+#[test]
+fn reset_of_a_key_succeeds_in_a_full_table() {
+    let mut bench = Bench::of(MemoryStore::new(2, 1 << 64 | 1, Micros::ZERO), &["10/10s fixed", "20/1h fixed"]);
+    bench.ask(1, "a", 0, acquire(4)).unwrap();
+    let grant = bench.ask(1, "a", 0, Op::Reset).unwrap();
+    assert_eq!((grant.reset, grant.epoch, grant.counters[1].used), (true, 2, 0));
+    assert_eq!(bench.ask(1, "a", 0, acquire(10)).unwrap().granted, 10);
+}
+
+#[test]
+fn key_of_one_limit_costs_less_than_sixty_bytes() {
+    let mut bench = Bench::of(MemoryStore::new(1 << 20, 1 << 64 | 1, Micros::ZERO), &["10/1h fixed"]);
+    for key in 0..100_000_u128 {
+        bench.ask((key << 64) | (key * 7), "a", 0, acquire(1)).unwrap();
+    }
+    let each = bench.store.bytes() / bench.store.len();
+    assert!((50..60).contains(&each), "{each} bytes a key");
+}
