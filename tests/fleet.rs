@@ -37,6 +37,9 @@ struct Fleet {
     daemons: Vec<Daemon>,
 }
 
+/// Runs a load on a key, and what the scenario is about meanwhile.
+type Scenario = fn(&mut Fleet, &str) -> Run;
+
 /// What one run of a scenario showed.
 struct Run {
     ledger: Ledger,
@@ -53,7 +56,7 @@ struct Figures {
 #[test]
 fn three_daemons_on_a_cluster_hand_out_a_limit_exactly() {
     let chosen = std::env::var("RATIOND_FLEET").unwrap_or_default();
-    let scenarios: [(&'static str, fn(&mut Fleet, &str) -> Run); 8] = [
+    let scenarios: [(&'static str, Scenario); 8] = [
         ("even", even),
         ("sticky", sticky),
         ("skewed", skewed),
@@ -154,7 +157,7 @@ impl Fleet {
 
     /// Runs a scenario until the machine kept up with it, and returns which promises were broken.
     /// A fault cannot be repeated at will (a killed master stays dead): such a run counts as it is.
-    fn judge(&mut self, name: &'static str, scenario: fn(&mut Self, &str) -> Run) -> Vec<String> {
+    fn judge(&mut self, name: &'static str, scenario: Scenario) -> Vec<String> {
         let runs = if name == "master-killed" { 1 } else { RUNS };
         let mut number = 1;
         loop {
