@@ -81,7 +81,7 @@ pub struct Ledger {
     pub unanswered: u64,
 }
 
-#[allow(clippy::large_enum_variant, reason = "a test's queue may be large")]
+#[allow(clippy::large_enum_variant, reason = "a few live at a time")]
 enum Event {
     Check(usize),
     AtStore(usize, u64, Call),
