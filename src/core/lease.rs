@@ -278,6 +278,13 @@ impl Lease {
         self.segments.iter().find(|segment| segment.starts > now && segment.left > 0).map(|segment| segment.starts)
     }
 
+    /// `Counter::at` of one limit as the tokens at hand were lent.
+    #[must_use]
+    pub fn window(&self, index: usize, now: Instant) -> Option<Timestamp> {
+        let live = self.segments.iter().find(|segment| segment.starts <= now && now < segment.ends);
+        live.map(|segment| segment.windows[index])
+    }
+
     /// When the first segment ends.
     #[must_use]
     pub fn ends(&self) -> Option<Instant> {

@@ -181,6 +181,9 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
             slot.net[position] += u64::from(grant.granted);
         }
     }
+    if ahead {
+        slot.lent_ahead = (windows[0], u64::from(grant.granted));
+    }
     let segment = Segment::new(&slot.rule, grant.granted - paid, sent, slot.clock, &windows, ahead);
     if segment.ends <= now {
         // A late answer for a window that is over.

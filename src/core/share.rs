@@ -20,6 +20,8 @@ const SLICE: u64 = 60_000_000;
 #[derive(Clone, Debug)]
 pub struct ShareBook {
     since: Timestamp,
+    /// When the store was lost last.
+    lost: Timestamp,
     /// The window of the latest question whether the store is back.
     asked: u64,
     limits: Box<[Budget]>,
@@ -47,18 +49,20 @@ impl ShareBook {
     /// A book for a key whose part of the store has been away since `since`.
     #[must_use]
     pub fn open(rule: &Rule, since: Timestamp) -> Self {
-        Self { since, asked: 0, limits: vec![Budget::default(); rule.limits.len()].into() }
+        Self { since, lost: since, asked: 0, limits: vec![Budget::default(); rule.limits.len()].into() }
     }
 
     /// Spends `cost` of every limit's share, or none and returns the wait after which it may fit.
+    /// `lent` is what the store lent this node in each limit's current window: leases and share
+    /// together stay within the share.
     ///
     /// # Errors
     /// The wait.
-    pub fn spend(&mut self, rule: &Rule, ppm: u64, now: Timestamp, cost: u64) -> Result<(), Micros> {
+    pub fn spend(&mut self, rule: &Rule, ppm: u64, now: Timestamp, cost: u64, lent: &[u64]) -> Result<(), Micros> {
         let mut wait = Micros::ZERO;
-        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+        for ((limit, budget), lent) in rule.limits.iter().zip(&mut self.limits).zip(lent) {
             budget.enter(limit, ppm, now);
-            wait = wait.max(budget.wait(limit, self.since, now, cost));
+            wait = wait.max(budget.wait(limit, self.since, now, cost, *lent));
         }
         if wait > Micros::ZERO {
             return Err(wait);
@@ -78,9 +82,9 @@ impl ShareBook {
 
     /// Tokens that the share has left at `now`.
     #[must_use]
-    pub fn left(&self, rule: &Rule, now: Timestamp) -> u64 {
-        let budgets = rule.limits.iter().zip(&self.limits);
-        budgets.map(|(limit, budget)| budget.left(limit, self.since, now)).min().unwrap_or(0)
+    pub fn left(&self, rule: &Rule, now: Timestamp, lent: &[u64]) -> u64 {
+        let budgets = rule.limits.iter().zip(&self.limits).zip(lent);
+        budgets.map(|((limit, budget), lent)| budget.left(limit, self.since, now, *lent)).min().unwrap_or(0)
     }
 
     /// True once in each of the rule's windows: when this is first asked in it.
@@ -106,9 +110,14 @@ impl ShareBook {
         }
     }
 
-    /// The store answered and was lost again at `since`: budgets of open windows stay as they are.
-    pub fn reopen(&mut self, since: Timestamp) {
-        self.since = since;
+    /// The store answered and was lost again at `since`. Within one period that is the same loss
+    /// going on; budgets of open windows stay as they are in any case.
+    pub fn reopen(&mut self, rule: &Rule, since: Timestamp) {
+        let period = rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
+        if since.since(self.lost) > period.max(Micros::from_secs(1)) {
+            self.since = since;
+        }
+        self.lost = since;
     }
 }
 
@@ -127,13 +136,13 @@ impl Budget {
     }
 
     /// The wait until `cost` fits; zero when it fits now.
-    fn wait(&self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64) -> Micros {
+    fn wait(&self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64, lent: u64) -> Micros {
         if limit.algorithm == Algorithm::Gcra {
             let depth = gcra::depth(limit);
             let arrival = self.arrival(limit, since, now) + self.interval(limit, cost);
             return Micros(arrival.0.saturating_sub(depth.0).saturating_sub(now.0));
         }
-        if self.left(limit, since, now) >= cost {
+        if self.left(limit, since, now, lent) >= cost {
             return Micros::ZERO;
         }
         let (start, slice) = (self.window * limit.period.0, slice(limit));
@@ -142,7 +151,7 @@ impl Budget {
         Timestamp(next).since(now).max(Micros(1))
     }
 
-    fn left(&self, limit: &Limit, since: Timestamp, now: Timestamp) -> u64 {
+    fn left(&self, limit: &Limit, since: Timestamp, now: Timestamp, lent: u64) -> u64 {
         if limit.algorithm == Algorithm::Gcra {
             let room = (now + gcra::depth(limit)).since(self.arrival(limit, since, now));
             let part = u128::from(room.0) * u128::from(self.ppm) / 1_000_000;
@@ -153,7 +162,8 @@ impl Budget {
         // Nothing is released before the slice after the one in which the store was lost.
         let begin = if since.0 >= start { slices(since) } else { 0 };
         let open = slices(now).max(begin);
-        (self.allowance(limit, open) - self.allowance(limit, begin)).saturating_sub(self.spent)
+        let leased = lent.saturating_sub(self.paid);
+        (self.allowance(limit, open) - self.allowance(limit, begin)).saturating_sub(self.spent + leased)
     }
 
     fn debit(&mut self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64) {
@@ -208,7 +218,7 @@ mod tests {
     }
 
     fn admitted(book: &mut ShareBook, rule: &Rule, ppm: u64, now: u64) -> u64 {
-        (0..1_000_000).take_while(|_| book.spend(rule, ppm, Timestamp(now), 1).is_ok()).count() as u64
+        (0..1_000_000).take_while(|_| book.spend(rule, ppm, Timestamp(now), 1, &[0]).is_ok()).count() as u64
     }
 
     #[test]
@@ -259,10 +269,21 @@ mod tests {
     }
 
     #[test]
+    fn leases_and_share_together_stay_within_the_share() {
+        let rule = rule("1000/1s fixed");
+        let mut book = ShareBook::open(&rule, Timestamp(0));
+        let mut admitted = 0;
+        while book.spend(&rule, share_ppm(1), Timestamp(3_000_000), 1, &[250]).is_ok() {
+            admitted += 1;
+        }
+        assert_eq!(admitted, 700);
+    }
+
+    #[test]
     fn debt_is_what_open_windows_admitted() {
         let rule = rule("1000/1s fixed");
         let mut book = ShareBook::open(&rule, Timestamp(0));
-        book.spend(&rule, share_ppm(1), Timestamp(2_000_000), 7).unwrap();
+        book.spend(&rule, share_ppm(1), Timestamp(2_000_000), 7, &[0]).unwrap();
         assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 7);
         book.pay(5);
         assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 2);

@@ -70,6 +70,8 @@ pub(super) struct Slot {
     pub(super) counters: Box<[Counter]>,
     /// Tokens lent to this node and not handed back, in each limit's current window.
     pub(super) net: Box<[u64]>,
+    /// The next window, and what was lent of it already.
+    pub(super) lent_ahead: (Timestamp, u64),
     pub(super) clock: StoreClock,
     /// When the store last answered.
     pub(super) answered: Option<Instant>,
@@ -115,6 +117,7 @@ impl Slot {
             policy,
             counters: vec![Counter::default(); rule.limits.len()].into(),
             net: vec![0; rule.limits.len()].into(),
+            lent_ahead: (Timestamp(0), 0),
             clock,
             answered: None,
             epoch: 0,
@@ -155,15 +158,12 @@ impl Slot {
 
     /// Rolls what is known to `now`.
     pub(super) fn roll(&mut self, now: Instant) {
-        if self.answered.is_none() {
-            return;
-        }
         let latest = self.clock.latest(now);
         for ((limit, counter), net) in self.rule.limits.iter().zip(&mut self.counters).zip(&mut self.net) {
             let window = counter.at;
             counter.roll(limit, latest, super::limit::MAX_HORIZON);
             if limit.algorithm != Algorithm::Gcra && counter.at != window {
-                *net = 0;
+                *net = if counter.at == self.lent_ahead.0 { self.lent_ahead.1 } else { 0 };
             }
         }
     }
@@ -232,11 +232,11 @@ impl Slot {
                     return self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait));
                 }
                 let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open(&rule, clock)));
-                let ending = match book.spend(&rule, share_ppm(self.nodes), clock, cost) {
+                let ending = match book.spend(&rule, share_ppm(self.nodes), clock, cost, &self.net) {
                     Ok(()) => Ending::allow(Source::Share),
                     Err(wait) => Ending::deny(Reason::Share, Source::Share).after(wait),
                 };
-                let left = book.left(&rule, clock);
+                let left = book.left(&rule, clock, &self.net);
                 Decision { remaining: left, ..self.answer(now, cost, ending) }
             }
         }
@@ -256,10 +256,11 @@ impl Slot {
 
     /// The store gave no answer: from `since` on this key is on its own.
     pub(super) fn lose_store(&mut self, now: Instant, since: Instant) {
-        let since = self.clock.latest(since);
+        // Whatever the store says of since when: an answer came later.
+        let since = self.clock.latest(self.answered.map_or(since, |at| at.max(since)));
         if self.away.is_none() && self.rule.on_store_loss == OnStoreLoss::Share {
             match &mut self.share {
-                Some(book) => book.reopen(since),
+                Some(book) => book.reopen(&self.rule, since),
                 None => self.share = Some(Box::new(ShareBook::open(&self.rule, since))),
             }
         }
@@ -272,6 +273,12 @@ impl Slot {
         let held = self.lease.current(now);
         for (index, (limit, counter)) in self.rule.limits.iter().zip(&self.counters).enumerate() {
             counters[index] = *counter;
+            // What is known may run ahead of the window whose tokens are being spent.
+            if let Some(at) = self.lease.window(index, now).filter(|at| *at != counter.at)
+                && limit.algorithm != Algorithm::Gcra
+            {
+                counters[index] = Counter { used: limit.count, prev: 0, at };
+            }
             counters[index].credit(limit, super::limit::MAX_HORIZON, held);
         }
         answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
