@@ -33,9 +33,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Few digests, so that removals hit; with a zero half, so that many of them collide.
     let digest = (0..120u128, any::<bool>()).prop_map(|(n, high)| if high { n << 64 } else { n << 64 | n });
-    let step = (digest, 0..3u8, any::<u64>()).prop_map(|(digest, kind, value)| {
-        if kind == 0 { Step::Remove(digest) } else { Step::Insert(digest, value) }
-    });
+    let step = (digest, 0..3u8, any::<u64>())
+        .prop_map(|(digest, kind, value)| if kind == 0 { Step::Remove(digest) } else { Step::Insert(digest, value) });
     prop::collection::vec(step, 0..600)
 }
 
