@@ -1,0 +1,122 @@
+//! One measurement: a run of `rationd bench` against a server, and what it cost the server.
+
+use std::fmt;
+use std::fs;
+use std::process::Command;
+
+use super::servers::pinned;
+
+/// The client program.
+pub(crate) const CLIENT: &str = env!("CARGO_BIN_EXE_rationd");
+
+/// Where a server listens.
+pub(crate) enum Door {
+    Socket(std::path::PathBuf),
+    Port(u16),
+}
+
+/// Arguments of a run.
+pub(crate) struct Bench<'a> {
+    pub(crate) command: &'a str,
+    pub(crate) pipeline: u32,
+    pub(crate) keys: u64,
+    pub(crate) seconds: f64,
+    pub(crate) rate: Option<u32>,
+    /// Send one command for each key, then end.
+    pub(crate) every_key_once: bool,
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sample {
+    /// Replies a second.
+    pub(crate) rate: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// CPU time of the server for each reply.
+    pub(crate) cpu_us: f64,
+}
+
+/// Why the comparison ends.
+#[derive(Debug)]
+pub(crate) struct Failed(pub String);
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+impl<'a> Bench<'a> {
+    /// One key, no pipeline, one second.
+    pub(crate) fn of(command: &'a str) -> Self {
+        Self { command, pipeline: 1, keys: 1, seconds: 1.0, rate: None, every_key_once: false }
+    }
+
+    /// Loads the server of process `server` through `door`.
+    pub(crate) fn run(&self, door: &Door, server: u32) -> Result<Sample, Failed> {
+        let mut client = pinned(CLIENT, 1);
+        client.args(["bench", "--output", "json", "--command", self.command]);
+        match door {
+            Door::Socket(path) => client.arg("--socket").arg(path),
+            Door::Port(port) => client.args(["--tcp", &format!("127.0.0.1:{port}")]),
+        };
+        client.args(["--pipeline", &self.pipeline.to_string(), "--keys", &self.keys.to_string()]);
+        if let Some(rate) = self.rate {
+            client.args(["--rate", &rate.to_string()]);
+        }
+        if self.every_key_once {
+            client.args(["--sequence", "--requests", &self.keys.to_string()]);
+        } else {
+            client.args(["--warmup", "0.2", "--duration", &self.seconds.to_string()]);
+        }
+        let before = cpu_seconds(server);
+        let output = output(client)?;
+        let cpu = cpu_seconds(server) - before;
+        let report: serde_json::Value = serde_json::from_str(&output).map_err(|e| Failed(format!("{e}: {output}")))?;
+        let number = |value: &serde_json::Value| value.as_f64().unwrap_or(f64::NAN);
+        if number(&report["errors"]) > 0.0 {
+            return Err(Failed(format!("{} was answered with errors", self.command)));
+        }
+        let replies = number(&report["replies"]);
+        // The warm-up cost CPU too, at the same rate.
+        let counted = if self.every_key_once { 1.0 } else { self.seconds / (self.seconds + 0.2) };
+        Ok(Sample {
+            rate: number(&report["replies_per_second"]),
+            p50_us: number(&report["latency_us"]["p50"]),
+            p99_us: number(&report["latency_us"]["p99"]),
+            cpu_us: cpu * counted * 1e6 / replies,
+        })
+    }
+}
+
+/// The sample in the middle by throughput.
+pub(crate) fn median(samples: &mut [Sample]) -> Sample {
+    median_by(samples, |sample| sample.rate)
+}
+
+/// The sample in the middle by what `by` tells.
+pub(crate) fn median_by(samples: &mut [Sample], by: impl Fn(&Sample) -> f64) -> Sample {
+    samples.sort_by(|a, b| by(a).total_cmp(&by(b)));
+    samples.get(samples.len() / 2).copied().unwrap_or_default()
+}
+
+/// Standard output of a command that must succeed.
+pub(crate) fn output(mut command: Command) -> Result<String, Failed> {
+    let output = command.output().map_err(|error| Failed(format!("cannot run {command:?}: {error}")))?;
+    if !output.status.success() {
+        return Err(Failed(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim())));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// CPU time that a process has used, user and system; Linux counts in hundredths of a second.
+fn cpu_seconds(process: u32) -> f64 {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return f64::NAN };
+    // Behind the name, which may hold anything: fields 3 and on; utime and stime are 14 and 15.
+    let fields: Vec<_> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
+    let ticks = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<f64>().ok()).unwrap_or(f64::NAN);
+    (ticks(14) + ticks(15)) / 100.0
+}

@@ -1,0 +1,214 @@
+//! The servers that are compared: started alone on sockets and ports of their own, ended with the run.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rationd::client::{Client, Reply};
+
+use super::probe::{Bench, CLIENT, Door, Failed, Sample, output};
+
+/// Places in [`Servers::all`].
+pub(crate) const RATIOND: usize = 0;
+/// See above.
+pub(crate) const GET: usize = 1;
+/// See above.
+pub(crate) const EVALSHA: usize = 2;
+
+const THROTTLECRAB: &str = "0.4.40";
+
+/// One way to ask one server.
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    /// The command, with `{limit}` for burst, count and period.
+    template: String,
+    door: Door,
+    process: u32,
+    _owned: Option<Process>,
+}
+
+/// All of them.
+pub(crate) struct Servers {
+    pub(crate) all: Vec<Server>,
+    _redis: Process,
+}
+
+/// A process that dies with the run, and its directory.
+struct Process {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Process {
+    fn start(mut command: Command, directory: tempfile::TempDir) -> Result<Self, Failed> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.map_err(|error| Failed(format!("cannot run {command:?}: {error}")))?;
+        Ok(Self { child, directory })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Servers {
+    /// Starts whatever can be started; Redis must be.
+    pub(crate) fn start() -> Result<Self, Failed> {
+        let mut all = vec![rationd()?];
+        let directory = directory()?;
+        let socket = directory.path().join("redis.sock");
+        let mut command = pinned("redis-server", 0);
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+        let redis = Process::start(command, directory)
+            .map_err(|Failed(why)| Failed(format!("{why}; install it: apt-get install redis-server")))?;
+        let mut client = await_socket(&socket, "redis-server")?;
+        let script = include_bytes!("gcra.lua");
+        let sha = client.command(&[b"SCRIPT", b"LOAD", script]).map_err(|error| Failed(error.to_string()))?;
+        let sha = sha.as_bytes().map(|sha| String::from_utf8_lossy(sha).into_owned()).unwrap_or_default();
+        // Every command is over the same server, one at a time.
+        let over_redis = |name, template: String| Server {
+            name,
+            template,
+            door: Door::Socket(redis.path("redis.sock")),
+            process: redis.child.id(),
+            _owned: None,
+        };
+        all.push(over_redis("Redis GET", "GET value:{key}".to_owned()));
+        all.push(over_redis("Redis EVALSHA, GCRA", format!("EVALSHA {sha} 1 {{key}} {{limit}}")));
+        Bench { keys: 1, every_key_once: true, ..Bench::of("SET value:{key} 1751234567123456") }
+            .run(&all[GET].door, all[GET].process)?;
+        match throttlecrab() {
+            Ok(server) => all.push(server),
+            Err(Failed(why)) => println!("without throttlecrab: {why}\n"),
+        }
+        Ok(Self { all, _redis: redis })
+    }
+
+    /// Makes every server know all keys.
+    pub(crate) fn fill(&self, keys: u64, limit: &str) -> Result<(), Failed> {
+        for (index, server) in self.all.iter().enumerate() {
+            let command =
+                if index == GET { "SET value:{key} 1751234567123456".to_owned() } else { server.command(limit) };
+            server.load(&Bench { keys, pipeline: 16, every_key_once: true, ..Bench::of(&command) })?;
+        }
+        Ok(())
+    }
+}
+
+impl Server {
+    /// The command that checks a key against a limit of burst, count and period.
+    pub(crate) fn command(&self, limit: &str) -> String {
+        self.template.replace("{limit}", limit)
+    }
+
+    pub(crate) fn load(&self, bench: &Bench<'_>) -> Result<Sample, Failed> {
+        bench.run(&self.door, self.process).map_err(|Failed(why)| Failed(format!("{}: {why}", self.name)))
+    }
+
+    /// Memory of the process that is in RAM.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
+    }
+}
+
+/// This daemon, with nothing but defaults.
+pub(crate) fn rationd() -> Result<Server, Failed> {
+    let directory = directory()?;
+    let socket = directory.path().join("rationd.sock");
+    let config = directory.path().join("rationd.toml");
+    std::fs::write(&config, "").map_err(|error| Failed(error.to_string()))?;
+    let mut command = pinned(CLIENT, 0);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("RATIOND_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(["serve", "--admin", "off", "--config"]).arg(config).arg("--socket").arg(&socket);
+    let process = Process::start(command, directory)?;
+    await_socket(&socket, "rationd")?;
+    Ok(Server {
+        name: "rationd",
+        template: "CL.THROTTLE {key} {limit}".to_owned(),
+        door: Door::Socket(socket),
+        process: process.child.id(),
+        _owned: Some(process),
+    })
+}
+
+/// throttlecrab-server, built into the target directory if it is not there.
+fn throttlecrab() -> Result<Server, Failed> {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("throttlecrab");
+    let program = root.join("bin/throttlecrab-server");
+    if !program.exists() {
+        println!("building throttlecrab-server {THROTTLECRAB}, once; this takes minutes …");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["install", "throttlecrab-server", "--locked", "--version", THROTTLECRAB, "--root"]).arg(&root);
+        output(cargo).map_err(|Failed(why)| {
+            let end: Vec<_> = why.lines().rev().take(5).collect();
+            let end = end.into_iter().rev().collect::<Vec<_>>().join("\n");
+            Failed(format!("its build failed (it needs protoc: apt-get install protobuf-compiler):\n{end}"))
+        })?;
+    }
+    let port = free_port()?;
+    let mut command = pinned(&program.to_string_lossy(), 0);
+    command.args(["--redis", "--redis-host", "127.0.0.1", "--log-level", "warn", "--redis-port", &port.to_string()]);
+    let process = Process::start(command, directory()?)?;
+    await_condition("throttlecrab-server", || std::net::TcpStream::connect(("127.0.0.1", port)).ok())?;
+    Ok(Server {
+        name: "throttlecrab (TCP)",
+        template: "THROTTLE {key} {limit}".to_owned(),
+        door: Door::Port(port),
+        process: process.child.id(),
+        _owned: Some(process),
+    })
+}
+
+/// A command on core `core`, where that can be arranged.
+pub(crate) fn pinned(program: &str, core: usize) -> Command {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let has_taskset = Command::new("taskset").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if cores < 2 || !has_taskset {
+        return Command::new(program);
+    }
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &core.to_string(), program]);
+    command
+}
+
+fn directory() -> Result<tempfile::TempDir, Failed> {
+    tempfile::tempdir().map_err(|error| Failed(format!("cannot make a directory: {error}")))
+}
+
+fn free_port() -> Result<u16, Failed> {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    Ok(port.map_err(|error| Failed(format!("no free port: {error}")))?.port())
+}
+
+fn await_socket(socket: &Path, name: &str) -> Result<Client, Failed> {
+    await_condition(name, || {
+        let mut client = Client::connect(socket).ok()?;
+        (client.command(&[b"PING"]).ok()? == Reply::Simple("PONG".into())).then_some(client)
+    })
+}
+
+/// Tries until `probe` has something, for ten seconds at most.
+fn await_condition<T>(name: &str, mut probe: impl FnMut() -> Option<T>) -> Result<T, Failed> {
+    let (_never, timer) = std::sync::mpsc::channel::<()>();
+    for _ in 0..500 {
+        if let Some(found) = probe() {
+            return Ok(found);
+        }
+        let _ = timer.recv_timeout(Duration::from_millis(20));
+    }
+    Err(Failed(format!("{name} did not answer within ten seconds of its start")))
+}
