@@ -14,7 +14,10 @@ use super::time::{Micros, Timestamp};
 #[must_use]
 pub fn cost(limit: &Limit, tokens: u64) -> Micros {
     let (period, count) = limit.interval();
-    narrow((u128::from(tokens) * u128::from(period)).div_ceil(u128::from(count)))
+    match tokens.checked_mul(period) {
+        Some(product) => Micros(product.div_ceil(count)),
+        None => narrow((u128::from(tokens) * u128::from(period)).div_ceil(u128::from(count))),
+    }
 }
 
 /// The time that `tokens` are worth when they come back: `tokens * P / C`, rounded down.
@@ -27,7 +30,7 @@ pub fn worth(limit: &Limit, tokens: u64) -> Micros {
 /// How far the TAT may be ahead of now: the cost of the whole burst.
 #[must_use]
 pub fn depth(limit: &Limit) -> Micros {
-    cost(limit, limit.burst)
+    limit.depth()
 }
 
 /// Tokens that come within `span`: `span * C / P`, rounded down. The inverse of [`cost`]: the most
@@ -35,7 +38,10 @@ pub fn depth(limit: &Limit) -> Micros {
 #[must_use]
 pub fn tokens_in(limit: &Limit, span: Micros) -> u64 {
     let (period, count) = limit.interval();
-    u64::try_from(u128::from(span.0) * u128::from(count) / u128::from(period)).unwrap_or(u64::MAX)
+    match span.0.checked_mul(count) {
+        Some(product) => product / period,
+        None => u64::try_from(u128::from(span.0) * u128::from(count) / u128::from(period)).unwrap_or(u64::MAX),
+    }
 }
 
 /// The most that may ever be lent at once: the burst, and what comes within the horizon.

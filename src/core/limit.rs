@@ -48,6 +48,8 @@ pub struct Limit {
     pub algorithm: Algorithm,
     /// `period / count` in lowest terms, in microseconds: one token's emission interval (gcra).
     interval: (u64, u64),
+    /// What the whole burst costs, rounded up (gcra).
+    depth: Micros,
 }
 
 /// What is wrong with a limit.
@@ -108,7 +110,10 @@ impl Limit {
             return Err(LimitError::Range { what: "period", seen: format!("{}us", period.0), wanted });
         }
         let divisor = gcd(period.0, count);
-        let limit = Self { count, period, burst, algorithm, interval: (period.0 / divisor, count / divisor) };
+        let interval = (period.0 / divisor, count / divisor);
+        let depth = (u128::from(burst) * u128::from(interval.0)).div_ceil(u128::from(interval.1));
+        let depth = Micros(u64::try_from(depth).unwrap_or(u64::MAX));
+        let limit = Self { count, period, burst, algorithm, interval, depth };
         if algorithm == Algorithm::Gcra && !limit.is_exact() {
             return Err(LimitError::Range {
                 what: "burst",
@@ -176,6 +181,12 @@ impl Limit {
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.burst
+    }
+
+    /// What the whole burst costs under gcra, rounded up.
+    #[must_use]
+    pub const fn depth(&self) -> Micros {
+        self.depth
     }
 
     /// One token's emission interval as a fraction in lowest terms: (microseconds, tokens).

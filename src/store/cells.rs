@@ -32,8 +32,9 @@ pub(super) struct Cells {
     table: Table<Cell>,
 }
 
+/// One counter, and of the first one of a key what is known beside.
 #[derive(Debug)]
-struct Cell {
+pub(super) struct Cell {
     digest: u128,
     used: u32,
     prev: u32,
@@ -54,13 +55,17 @@ impl Keyed for Cell {
 }
 
 impl Cell {
-    fn counter(&self) -> Counter {
+    pub(super) fn counter(&self) -> Counter {
         Counter { used: self.used.into(), prev: self.prev.into(), at: Timestamp(self.at) }
     }
 
-    fn set(&mut self, counter: Counter) {
+    pub(super) fn set(&mut self, counter: Counter) {
         let narrow = |tokens: u64| u32::try_from(tokens.min(MAX_COUNT)).expect("MAX_COUNT is a u32");
         (self.used, self.prev, self.at) = (narrow(counter.used), narrow(counter.prev), counter.at.0);
+    }
+
+    pub(super) fn live_until(&mut self, expires: Timestamp) {
+        self.expires = expires.0;
     }
 
     fn algorithm(&self) -> u64 {
@@ -121,6 +126,15 @@ impl Cells {
     /// The key's head, expired or not.
     pub(super) fn head(&self, digest: u128) -> Option<Head> {
         self.table.find(digest).map(|slot| self.table[slot].head())
+    }
+
+    /// The live cell of a key whose only counter is this limit's, to be read and written in place;
+    /// `None` for every other key.
+    pub(super) fn only(&mut self, now: Timestamp, digest: u128, limit: &Limit) -> Option<&mut Cell> {
+        let slot = self.table.find(digest)?;
+        let cell = &mut self.table[slot];
+        let alone = cell.meta.get() >> 56 == 0 && cell.algorithm() == number(limit.algorithm);
+        (alone && cell.expires > now.0).then_some(cell)
     }
 
     /// The counter of one limit of a key that has a head; zero when it was never stored.

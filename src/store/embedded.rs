@@ -42,29 +42,31 @@ impl Embedded {
         if request.peek || request.cost == 0 {
             return self.peek(now, &request);
         }
-        let rule = request.rule;
-        let decision = if rule.limits.iter().any(|limit| request.cost > limit.capacity()) {
+        let limits = &request.rule.limits;
+        let decision = if limits.iter().any(|limit| request.cost > limit.capacity()) {
             let grant = self.ask(now, &request, Op::Peek);
             self.answer(now, &request, grant, Some(Ending::deny(Reason::Cost, Source::Policy)))
+        } else if let Some((lent, counter)) = self.store.spend(now, request.digest, limits, request.cost) {
+            let ending = if lent { Ending::allow(Source::Store) } else { Ending::deny(Reason::Rate, Source::Store) };
+            answer::decision(request.rule, &[counter], now, request.cost, ending)
         } else {
-            let cost = u32::try_from(request.cost).unwrap_or(u32::MAX);
-            let order = Acquire {
-                need: cost,
-                want: cost,
-                least: cost,
-                ahead_of: Timestamp(0),
-                epoch: 0,
-                known: [Known::default(); MAX_LIMITS],
-            };
-            let known = self.store.len();
-            let grant = self.ask(now, &request, Op::Acquire(order));
-            if self.store.len() > known {
-                self.names.push(&rule.policy, request.key);
-            }
-            self.answer(now, &request, grant, None)
+            self.acquire(now, &request)
         };
         self.count(&request, &decision);
         decision
+    }
+
+    /// The way of a key's first check, and of policies with several limits.
+    fn acquire(&mut self, now: Timestamp, request: &Request<'_>) -> Decision {
+        let cost = u32::try_from(request.cost).unwrap_or(u32::MAX);
+        let known = [Known::default(); MAX_LIMITS];
+        let order = Acquire { need: cost, want: cost, least: cost, ahead_of: Timestamp(0), epoch: 0, known };
+        let cells = self.store.len();
+        let grant = self.ask(now, request, Op::Acquire(order));
+        if self.store.len() > cells {
+            self.names.push(&request.rule.policy, request.key);
+        }
+        self.answer(now, request, grant, None)
     }
 
     /// Takes back a cost that was spent.
@@ -280,6 +282,23 @@ mod tests {
         let mut store = embedded(10);
         assert_eq!(throttle(&mut store, 15, 30, 60, 16), [0, 16, 0, -1, 32]);
         assert_eq!(throttle(&mut store, 15, 30, 60, 1), [1, 16, 0, 2, 32]);
+    }
+
+    #[test]
+    fn short_way_and_long_way_answer_alike() {
+        for text in ["7/3s burst 5", "1000/1s", "5/1s fixed", "5/700ms fixed from-first", "9/1s sliding"] {
+            let rule = Arc::new(Rule::of("p", &[Limit::parse(text).unwrap()]));
+            let (mut short, mut long) = (embedded(10), embedded(10));
+            let digest = Digest::of("p", b"k");
+            let mut now = START;
+            for step in 0..5_000_u64 {
+                now = now + Micros(step * 7_919 % 450_000);
+                let cost = 1 + step % 4;
+                let request = Request { rule: &rule, digest, key: b"k", cost, peek: false };
+                let (one, other) = (short.check(now, request), long.acquire(now, &request));
+                assert_eq!(one, other, "{text}, step {step}");
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use super::cells::{Cells, Head};
 use super::census::{self, Census, Nodes};
-use super::view::View;
+use super::view::{View, lifetime};
 use crate::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
 use crate::core::key::Digest;
 use crate::core::limit::{Limit, MAX_COUNT, MAX_LIMITS};
@@ -74,6 +74,24 @@ impl MemoryStore {
             Op::Refund { amount } => Ok(self.refund(view, amount)),
             Op::Reset => self.reset(view).map_err(|Full| StoreError::Full),
         }
+    }
+
+    /// An acquire of just `tokens` under the id 0, for a known key of one limit, in place: whether
+    /// they were lent, and the counter after it. What is not lent is not written. `None`: ask by
+    /// [`MemoryStore::call`].
+    pub fn spend(&mut self, now: Timestamp, digest: Digest, limits: &[Limit], tokens: u64) -> Option<(bool, Counter)> {
+        let [limit] = limits else { return None };
+        let horizon = self.horizon;
+        let cell = self.cells.only(now, digest.0, limit)?;
+        let mut counter = cell.counter();
+        counter.roll(limit, now, horizon);
+        let lent = counter.left(limit, now, horizon) >= tokens;
+        if lent {
+            counter.debit(limit, now, tokens);
+            cell.set(counter);
+            cell.live_until(expiry(now, lifetime(limits, &[counter], now)));
+        }
+        Some((lent, counter))
     }
 
     /// Loads the key, and forgets it when it has expired.

@@ -127,15 +127,20 @@ impl View<'_> {
         std::array::from_fn(|index| if used(index) { self.counters[index].at } else { Timestamp(0) })
     }
 
-    /// How long the key says anything that a missing one would not.
+    /// See [`lifetime`].
     pub(super) fn lifetime(&self) -> Micros {
-        let census = census::period(self.limits);
-        let each = self.limits.iter().zip(&self.counters).map(|(limit, counter)| match limit.algorithm {
-            Algorithm::Gcra => counter.at.since(self.now) + census::span(limit),
-            Algorithm::Sliding => (counter.at + limit.period + limit.period + limit.period).since(self.now),
-            _ if counter.at.0 == 0 => limit.period + limit.period,
-            _ => (counter.at + limit.period).since(self.now),
-        });
-        each.fold(census + census, Micros::max)
+        lifetime(self.limits, &self.counters, self.now)
     }
+}
+
+/// How long a key with these counters says anything that a missing one would not.
+pub(super) fn lifetime(limits: &[Limit], counters: &[Counter], now: Timestamp) -> Micros {
+    let census = census::period(limits);
+    let each = limits.iter().zip(counters).map(|(limit, counter)| match limit.algorithm {
+        Algorithm::Gcra => counter.at.since(now) + census::span(limit),
+        Algorithm::Sliding => (counter.at + limit.period + limit.period + limit.period).since(now),
+        _ if counter.at.0 == 0 => limit.period + limit.period,
+        _ => (counter.at + limit.period).since(now),
+    });
+    each.fold(census + census, Micros::max)
 }
