@@ -33,6 +33,12 @@ impl StoreClock {
         Self { offset, trip: arrived.since(sent).0 }
     }
 
+    /// From the sending of the call to the arrival of its answer.
+    #[must_use]
+    pub fn trip(&self) -> Micros {
+        Micros(self.trip)
+    }
+
     /// The latest that the store's clock can read at `now`.
     #[must_use]
     pub fn latest(&self, now: Instant) -> Timestamp {

@@ -41,9 +41,11 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
     }
 }
 
-/// A quarter of the lot is left, or what is used in 3 ms (at most three quarters of the lot).
+/// A quarter of the lot is left, or what is used in two trips to the store and 3 ms (at most three
+/// quarters of the lot).
 fn is_low(slot: &Slot, now: Instant) -> bool {
-    let mark = slot.tuner.used_in(Micros(3_000)).clamp(slot.lot / 4, slot.lot - slot.lot / 4);
+    let (trip, lot) = (slot.clock.trip(), slot.lot);
+    let mark = slot.tuner.used_in(Micros(3_000) + trip + trip).clamp(lot / 4, lot - lot / 4);
     slot.tuner.is_warm() && slot.lease.current(now) <= mark
 }
 

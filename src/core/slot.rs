@@ -163,7 +163,9 @@ impl Slot {
             let window = counter.at;
             counter.roll(limit, latest, super::limit::MAX_HORIZON);
             if limit.algorithm != Algorithm::Gcra && counter.at != window {
-                *net = if counter.at == self.lent_ahead.0 { self.lent_ahead.1 } else { 0 };
+                // The low-water mark of a new window is measured by what was lent ahead of it.
+                self.lot = if counter.at == self.lent_ahead.0 { self.lent_ahead.1 } else { 0 };
+                *net = self.lot;
             }
         }
     }
