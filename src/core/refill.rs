@@ -67,11 +67,12 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let need = u32::try_from(waiting.saturating_add(debt)).unwrap_or(u32::MAX);
     let smallest = slot.line.iter().map(|waiter| waiter.cost).min();
     let least = if debt > 0 { 1 } else { smallest.map_or(1, |cost| u32::try_from(cost).unwrap_or(u32::MAX)) };
-    let ceiling = slot.ceiling().min(longest_run(slot, now));
+    // While Redis has no replica to hold what it lends, leases are small: so much can be lost.
+    let part = if slot.confirmed { slot.ceiling() } else { slot.ceiling().div_ceil(32) };
+    let ceiling = part.min(longest_run(slot, now));
     let bounds = Bounds { need, ceiling, interval: interval(slot, now), remaining: remaining(slot, now) };
     let tuned = slot.tuner.refill(now, bounds);
-    // While Redis has no replica to hold what it lends, it lends only what waits.
-    let want = if desk.settings.lease_ahead && slot.confirmed && !desk.draining { tuned } else { need };
+    let want = if desk.settings.lease_ahead && !desk.draining { tuned } else { need };
     desk.policy_stats(slot).batch = u64::from(want.max(1));
     let (epoch, known) = (slot.epoch, slot.known());
     let order = Acquire { need, want: want.max(least), least, ahead_of: Timestamp(0), epoch, known };
