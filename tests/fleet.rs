@@ -22,7 +22,7 @@ use support::process::Daemon;
 const NODES: usize = 3;
 const LIMIT: u64 = 1000;
 /// What the cluster's user of ours may touch.
-const PREFIX: &str = "rationd";
+const PREFIX: &str = "ration";
 const PERIOD: Duration = Duration::from_secs(1);
 /// A load begins this long before a window does and ends as long after one.
 const MARGIN: Duration = Duration::from_millis(150);

@@ -12,6 +12,9 @@ use super::key::Digest;
 use super::limit::{Limit, LimitError, MAX_LIMITS};
 use super::time::{Micros, Timestamp};
 
+/// The policy name of limits that come with the command (`CL.THROTTLE`): no configured policy has it.
+pub const AD_HOC: &str = "cl.throttle";
+
 /// What to do for a key whose part of the store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreLoss {
@@ -207,6 +210,9 @@ fn compile_policy(name: &str, spec: &PolicySpec, errors: &mut Vec<PolicyError>) 
     if name.is_empty() {
         problem(None, None, "a policy needs a name".into());
     }
+    if name == AD_HOC {
+        problem(None, None, "that is the name of CL.THROTTLE's own keys: choose another".into());
+    }
     if spec.blocked {
         problem(None, None, "`blocked` belongs to an override: a policy that blocks every key is no policy".into());
     }
@@ -277,6 +283,11 @@ mod tests {
         let errors = PolicySet::compile(&specs).unwrap_err();
         assert_eq!(errors.len(), 3, "{errors:?}");
         assert_eq!(errors[0].limit, Some(1));
+    }
+
+    #[test]
+    fn ad_hoc_name_is_not_for_the_configuration() {
+        assert!(PolicySet::compile(&BTreeMap::from([(AD_HOC.to_owned(), spec(&["1/1s"]))])).is_err());
     }
 
     #[test]

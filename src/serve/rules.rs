@@ -6,11 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::core::limit::LimitError;
-use crate::core::policy::Rule;
+use crate::core::policy::{AD_HOC, Rule};
 use crate::wire::command::Rate;
-
-/// The policy name of all ad hoc limits: part of their keys' digests and a label of the metrics.
-pub const THROTTLE: &str = "cl.throttle";
 
 /// Most rules kept. Beyond it the cache starts anew; a rule still in use lives on by itself.
 const MOST: usize = 1_024;
@@ -46,7 +43,7 @@ impl Rules {
     }
 
     fn insert(&mut self, rate: Rate) -> Result<Arc<Rule>, LimitError> {
-        let rule = Arc::new(Rule::of(THROTTLE, &[rate.limit()?]));
+        let rule = Arc::new(Rule::of(AD_HOC, &[rate.limit()?]));
         if self.known.len() >= MOST {
             self.known.clear();
         }

@@ -11,11 +11,11 @@ use super::hub::Hub;
 use super::mailbox::{Mailbox, Waiter};
 use super::node::{Ask, Outgoing};
 use super::outbox::{Outbox, Shape, write_done};
-use super::rules::{Rules, THROTTLE};
+use super::rules::Rules;
 use super::tally::Tally;
 use super::transaction::Transaction;
 use crate::core::key::Digest;
-use crate::core::policy::{Plan, Policy, PolicySet, Rule};
+use crate::core::policy::{AD_HOC, Plan, Policy, PolicySet, Rule};
 use crate::core::shard::Request;
 use crate::core::time::Instant;
 use crate::wire::command::{Admin, Client, Command, CommandError, Commands, Rate};
@@ -196,7 +196,7 @@ impl Session {
         let question = Question {
             ask: if quantity < 0 { Ask::Refund } else { Ask::Check },
             rule: &rule,
-            digest: Digest::of(THROTTLE, key),
+            digest: Digest::of(AD_HOC, key),
             key,
             cost: quantity.unsigned_abs(),
             peek: quantity == 0,

@@ -64,7 +64,7 @@ impl Embedded {
         let cells = self.store.len();
         let grant = self.ask(now, request, Op::Acquire(order));
         if self.store.len() > cells {
-            self.names.push(&request.rule.policy, request.key);
+            self.names.push(request.rule, request.key);
         }
         self.answer(now, request, grant, None)
     }
@@ -93,7 +93,7 @@ impl Embedded {
     }
 
     /// Up to `most` of the keys seen last whose names are remembered; `rule_of` gives the rule that
-    /// a policy applies to a key now.
+    /// a policy applies to a key now; ad hoc limits are listed with the numbers seen last.
     #[must_use]
     pub fn keys(
         &mut self,
@@ -103,9 +103,9 @@ impl Embedded {
     ) -> Vec<KeyInfo> {
         let names = self.names.newest(most);
         let mut keys = Vec::new();
-        for (policy, key) in names {
-            let Some(rule) = rule_of(&policy, &key) else { continue };
-            let digest = Digest::of(&policy, &key);
+        for (latest, key) in names {
+            let rule = rule_of(&latest.policy, &key).unwrap_or(latest);
+            let digest = Digest::of(&rule.policy, &key);
             if keys.iter().any(|known: &KeyInfo| known.digest == digest)
                 || self.store.expires_at(digest).is_none_or(|at| at <= now)
             {
@@ -191,7 +191,8 @@ impl Embedded {
 #[derive(Debug)]
 struct Names {
     blocks: VecDeque<Vec<u8>>,
-    policies: Vec<Arc<str>>,
+    /// By policy, the rule of the key seen last: what ad hoc limits are listed with.
+    rules: Vec<Arc<Rule>>,
     most: usize,
 }
 
@@ -199,17 +200,18 @@ impl Names {
     const BLOCK: usize = 16 * 1024;
 
     fn new(bytes: usize) -> Self {
-        Self { blocks: VecDeque::new(), policies: Vec::new(), most: (bytes / Self::BLOCK).max(1) }
+        Self { blocks: VecDeque::new(), rules: Vec::new(), most: (bytes / Self::BLOCK).max(1) }
     }
 
     /// Appends a name: policy (1 byte), length (2 bytes), bytes. Longer ones are not remembered.
-    fn push(&mut self, policy: &Arc<str>, key: &[u8]) {
+    fn push(&mut self, rule: &Arc<Rule>, key: &[u8]) {
         const LONGEST: usize = 256;
-        let known = self.policies.iter().position(|name| name == policy);
-        let index = known.unwrap_or_else(|| {
-            self.policies.push(policy.clone());
-            self.policies.len() - 1
-        });
+        let known = self.rules.iter().position(|known| known.policy == rule.policy);
+        let index = known.unwrap_or(self.rules.len());
+        match known {
+            Some(index) => self.rules[index] = rule.clone(),
+            None => self.rules.push(rule.clone()),
+        }
         let Ok(index) = u8::try_from(index) else { return };
         if key.len() > LONGEST {
             return;
@@ -226,14 +228,14 @@ impl Names {
         block.extend_from_slice(key);
     }
 
-    fn newest(&self, most: usize) -> Vec<(Arc<str>, Box<[u8]>)> {
+    fn newest(&self, most: usize) -> Vec<(Arc<Rule>, Box<[u8]>)> {
         let mut found = Vec::new();
         for block in self.blocks.iter().rev() {
             let mut rest = &block[..];
             let mut names = Vec::new();
             while let [policy, low, high, tail @ ..] = rest {
                 let (key, next) = tail.split_at(usize::from(u16::from_le_bytes([*low, *high])));
-                names.push((self.policies[usize::from(*policy)].clone(), key.into()));
+                names.push((self.rules[usize::from(*policy)].clone(), key.into()));
                 rest = next;
             }
             found.extend(names.into_iter().rev());
@@ -313,14 +315,15 @@ mod tests {
         let names: Vec<_> = keys.iter().map(|key| key.key.as_deref().unwrap()).collect();
         assert_eq!(names, [b"c", b"b"]);
         assert_eq!(keys[0].decision.remaining, 4);
+        assert_eq!(store.keys(START, 9, |_, _| None).len(), 3, "rules without a policy in the configuration");
     }
 
     #[test]
     fn names_are_bounded() {
         let mut names = Names::new(2 * Names::BLOCK);
-        let policy: Arc<str> = "p".into();
+        let rule = Arc::new(Rule::of("p", &[Limit::parse("1/1s").unwrap()]));
         for number in 0..100_000_u32 {
-            names.push(&policy, &number.to_le_bytes());
+            names.push(&rule, &number.to_le_bytes());
         }
         assert!(names.blocks.len() <= 2);
         assert_eq!(&*names.newest(1)[0].1, &99_999_u32.to_le_bytes());

@@ -4,8 +4,7 @@
 //! Borrows from the request and allocates nothing unless there is an error to word. Called by the
 //! daemon's sessions, for single commands and for those of a transaction.
 
-use std::fmt;
-
+pub use super::refusal::CommandError;
 use super::resp::Args;
 use crate::core::limit::{Limit, LimitError};
 use crate::core::time::Micros;
@@ -148,84 +147,6 @@ impl Rate {
     pub fn limit(&self) -> Result<Limit, LimitError> {
         Limit::gcra(self.count, Micros::from_secs(self.period_s), self.max_burst.saturating_add(1))
     }
-}
-
-/// What is wrong with a command. Displays as the text behind `-`.
-#[derive(Clone, Copy, Debug)]
-pub enum CommandError<'a> {
-    /// No command of that name.
-    Unknown(Args<'a>),
-    /// No subcommand of that name.
-    Subcommand(&'static str, &'a [u8]),
-    /// Too few or too many arguments.
-    Arity(&'a [u8]),
-    /// An option that the command does not have, or has twice.
-    Syntax,
-    /// Not an integer.
-    Integer(&'a [u8]),
-    /// An integer that is below zero, or above what is possible.
-    Negative(&'static str, i64),
-    /// `CL.THROTTLE` with too few or too many arguments.
-    ThrottleUsage,
-    /// `CL.THROTTLE` with a count or a period of zero.
-    ZeroRate,
-    /// A key above [`MAX_KEY`].
-    LongKey(usize),
-    /// `HELLO` with another protocol than 2 or 3.
-    Protocol,
-    /// `HELLO` with something else than a number.
-    ProtocolNumber,
-    /// `SELECT` of another database than 0.
-    Database,
-    /// A name that would break a listing.
-    ClientName,
-}
-
-impl fmt::Display for CommandError<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(args) => unknown(f, args),
-            Self::Subcommand(command, name) => {
-                write!(f, "ERR unknown subcommand '{}'. Try {command} HELP.", clipped(name))
-            }
-            Self::Arity(name) => {
-                write!(f, "ERR wrong number of arguments for '{}' command", clipped(name).to_lowercase())
-            }
-            Self::Syntax => f.write_str("ERR syntax error"),
-            Self::Integer(seen) => write!(f, "ERR Couldn't parse as integer: {}", clipped(seen)),
-            Self::Negative(what, seen) => write!(f, "ERR {what} is {seen}: it must not be negative"),
-            Self::ThrottleUsage => {
-                f.write_str("ERR Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]")
-            }
-            Self::ZeroRate => f.write_str("ERR Zero rates are not supported"),
-            Self::LongKey(len) => write!(f, "ERR the key has {len} bytes: at most {MAX_KEY} are allowed"),
-            Self::Protocol => f.write_str("NOPROTO unsupported protocol version"),
-            Self::ProtocolNumber => f.write_str("ERR Protocol version is not an integer or out of range"),
-            Self::Database => f.write_str("ERR DB index is out of range"),
-            Self::ClientName => f.write_str("ERR Client names cannot contain spaces, newlines or special characters."),
-        }
-    }
-}
-
-/// As Redis words it: the name, then the start of the arguments.
-fn unknown(f: &mut fmt::Formatter<'_>, args: &Args<'_>) -> fmt::Result {
-    const MOST: usize = 128;
-    let name = args.get(0).unwrap_or_default();
-    write!(f, "ERR unknown command '{}', with args beginning with: ", clipped(name))?;
-    let mut written = 0;
-    for arg in args.iter().skip(1) {
-        if written >= MOST {
-            break;
-        }
-        let shown = &arg[..arg.len().min(MOST - written)];
-        write!(f, "'{}' ", String::from_utf8_lossy(shown))?;
-        written += shown.len() + 3;
-    }
-    Ok(())
-}
-
-fn clipped(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned()
 }
 
 impl<'a> Command<'a> {

@@ -4,6 +4,7 @@
 //! on it alone. Called by `serve` for requests and by `client` for replies.
 
 pub mod command;
+mod refusal;
 pub mod reply;
 pub mod resp;
 pub mod surface;

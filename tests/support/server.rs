@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::poll::wait_until;
 
 /// What an ACL user of ours needs, on a single server and on a cluster, and nothing more.
-pub const ACL_RULES: &str = "on >secret resetchannels ~rationd:* -@all +eval +evalsha +hmget +hset +hdel +hkeys +hlen +del \
+pub const ACL_RULES: &str = "on >secret resetchannels ~ration:* -@all +eval +evalsha +hmget +hset +hdel +hkeys +hlen +del \
      +pexpire +time +ping +info +wait +asking +cluster|slots +config|get";
 
 /// A running redis-server.

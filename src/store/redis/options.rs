@@ -97,7 +97,7 @@ impl fmt::Debug for RedisOptions {
 }
 
 impl RedisOptions {
-    /// Options with the defaults for `url`: 50 ms, prefix `rationd`, confirmed where it can be.
+    /// Options with the defaults for `url`: 50 ms, prefix `ration`, confirmed where it can be.
     #[must_use]
     pub fn new(url: &str, node: &str) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl RedisOptions {
             cert: None,
             key: None,
             timeout: Duration::from_millis(50),
-            prefix: "rationd".to_owned(),
+            prefix: "ration".to_owned(),
             node: node.to_owned(),
             confirm: Confirm::Auto,
         }
