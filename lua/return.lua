@@ -15,15 +15,16 @@ if is_repeated(state) then return answer(state, 0, true) end
 if not state.epoch or epoch ~= state.epoch then return answer(state, 0, false) end
 
 -- Slots of a bucket go back only while nobody took slots after them; what was lent ahead goes back
--- to the window after this one.
+-- to the window after this one; a sliding window that is over still weighs, and takes them back.
 local function credit_lent(counter, limit, window_at)
   if window_at ~= 0 and window_at == counter.at then
     credit(counter, limit, amount)
     return true
   end
   local ahead = limit.kind == 'f' and window_at == counter.at + limit.period
-  if ahead then counter.prev = max(counter.prev - amount, 0) end
-  return ahead
+  local before = limit.kind == 's' and window_at ~= 0 and window_at + limit.period == counter.at
+  if ahead or before then counter.prev = max(counter.prev - amount, 0) end
+  return ahead or before
 end
 
 local taken = false

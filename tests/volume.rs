@@ -175,3 +175,21 @@ fn gcra_is_used_up_at_twice_the_demand_with_few_calls() {
         assert!(calls <= 80, "{calls} calls per 1000 checks");
     }
 }
+
+#[test]
+fn every_token_lent_is_spent_returned_expired_or_held() {
+    for limits in [&["1000/1s fixed"][..], &["300/1s sliding"], &["500/1s burst 100"], &["100/1s fixed", "900/5s"]] {
+        for seed in 0..SEEDS / 3 {
+            let outage = Some((Micros(1_300_000), Micros(2_700_000)));
+            for weather in weathers(seed, 1_200, Micros(4_000_000)) {
+                for weather in [weather, Weather { outage, ..weather }] {
+                    for balance in run(seed, limits, weather).balances {
+                        let [granted, spent, returned, expired, held] = balance;
+                        let accounted = spent + returned + expired + held;
+                        assert_eq!(granted, accounted, "{limits:?}, seed {seed}, {weather:?}: {balance:?}");
+                    }
+                }
+            }
+        }
+    }
+}

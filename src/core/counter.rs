@@ -77,18 +77,22 @@ impl Counter {
     }
 
     /// Takes back unspent `tokens` into the window that lent them, whose [`Counter::at`] was
-    /// `window`: the window at hand, for `fixed` also the next one, for gcra the bucket if nobody
-    /// took slots after them. Says whether they were taken.
+    /// `window`: the window at hand, for `fixed` also the next one, for `sliding` the one before,
+    /// for gcra the bucket if nobody took slots after them. Says whether they were taken.
     pub fn credit_lent(&mut self, limit: &Limit, horizon: Micros, tokens: u64, window: Timestamp) -> bool {
         if window.0 != 0 && self.at == window {
             self.credit(limit, horizon, tokens);
             return true;
         }
-        let ahead = limit.algorithm == Algorithm::Fixed && self.at + limit.period == window;
-        if ahead {
+        let beside = match limit.algorithm {
+            Algorithm::Fixed => self.at + limit.period == window,
+            Algorithm::Sliding => window.0 != 0 && window + limit.period == self.at,
+            Algorithm::Gcra | Algorithm::FixedFromFirst => false,
+        };
+        if beside {
             self.prev = self.prev.saturating_sub(tokens);
         }
-        ahead
+        beside
     }
 
     /// Adds what one node knows that it spent or holds, and the store has lost; never above the
@@ -313,6 +317,14 @@ mod tests {
         assert!(counter.credit_lent(&limit, NONE, 3, this));
         assert!(counter.credit_lent(&limit, NONE, 1, next));
         assert_eq!((counter.used, counter.prev), (2, 3));
+        let limit = self::limit("10/1s sliding");
+        let mut counter = Counter { used: 5, prev: 4, at: window::aligned_start(&limit, NOW) };
+        let this = counter.at;
+        assert!(!counter.credit_lent(&limit, NONE, 1, this + limit.period));
+        assert!(!counter.credit_lent(&limit, NONE, 1, this - limit.period - limit.period));
+        assert!(counter.credit_lent(&limit, NONE, 1, this - limit.period));
+        assert!(counter.credit_lent(&limit, NONE, 2, this));
+        assert_eq!((counter.used, counter.prev), (3, 3));
     }
 
     #[test]

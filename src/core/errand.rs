@@ -7,7 +7,7 @@ use super::call::{Call, Grant, Op, StoreError};
 use super::decision::{Reason, Source};
 use super::desk::Desk;
 use super::lease::Leftover;
-use super::limit::MAX_LIMITS;
+use super::limit::{Algorithm, MAX_HORIZON, MAX_LIMITS};
 use super::policy::OnStoreLoss;
 use super::refill::learn;
 use super::shard::{Effect, Ticket, peeked};
@@ -77,14 +77,15 @@ pub(super) fn fail_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, errand
     desk.effects.push_back(Effect::Reply { ticket, decision });
 }
 
-/// Tokens that can no longer be spent here. Where a policy has several limits, a window that is
-/// still open gets them back; otherwise they lapse.
+/// Tokens that can no longer be spent here. A window that is still open under another limit of the
+/// policy, or a sliding one, which weighs on, gets them back; otherwise they lapse.
 pub(super) fn dispose(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
-    if slot.rule.limits.len() == 1 || slot.away.is_some() {
-        desk.policy_stats(slot).expired += u64::from(leftover.tokens);
-        return;
+    let limits = &slot.rule.limits;
+    let matters = limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding;
+    if matters && slot.away.is_none() {
+        return hand_over(index, slot, desk, now, leftover);
     }
-    hand_over(index, slot, desk, now, leftover);
+    desk.policy_stats(slot).expired += u64::from(leftover.tokens);
 }
 
 /// Gives up to `amount` unspent tokens back to the store. They leave here before the call is sent.
@@ -100,10 +101,13 @@ pub(super) fn give_back(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
 fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
     let mut windows = [Timestamp(0); MAX_LIMITS];
     windows[..leftover.windows.len()].copy_from_slice(&leftover.windows);
-    for (position, counter) in slot.counters.iter().enumerate() {
-        if counter.at == windows[position] {
-            slot.net[position] = slot.net[position].saturating_sub(u64::from(leftover.tokens));
+    // What is known of the store counts them as back already: nobody is denied for want of them.
+    let known = slot.rule.limits.iter().zip(&mut slot.counters).zip(&mut slot.net).zip(windows);
+    for (((limit, counter), net), window) in known {
+        if counter.at == window {
+            *net = net.saturating_sub(u64::from(leftover.tokens));
         }
+        counter.credit_lent(limit, MAX_HORIZON, u64::from(leftover.tokens), window);
     }
     desk.policy_stats(slot).returned += u64::from(leftover.tokens);
     let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, windows };

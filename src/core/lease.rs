@@ -154,6 +154,16 @@ impl Segment {
             .map(|(limit, at)| (limit, *at - gcra::cost(limit, u64::from(self.left))))
     }
 
+    /// When the first of the unspent tokens lapses.
+    fn first_lapse(&self, rule: &Rule) -> Instant {
+        let lapses = self.slots(rule).map(|(limit, base)| {
+            let slot = base + gcra::cost(limit, 1);
+            let mature = self.clock.before(Timestamp(slot.0.saturating_sub(gcra::depth(limit).0)));
+            mature.max(self.sent) + gcra_life(limit).rounded_early()
+        });
+        lapses.min().unwrap_or(Instant(u64::MAX)).min(self.ends)
+    }
+
     /// When the first `tokens` of the unspent ones are all mature.
     fn matures(&self, rule: &Rule, tokens: u32) -> Instant {
         let mature = self.slots(rule).map(|(limit, base)| {
@@ -260,19 +270,21 @@ impl Lease {
         self.segments.iter().filter(|segment| segment.starts <= now).map(|segment| u64::from(segment.left)).sum()
     }
 
-    /// When `cost` will be usable from what is held; `None` when less is held.
+    /// When `cost` will be usable from what is held; `None` when less is held, or when the first of
+    /// these tokens lapses before the last matures.
     #[must_use]
     pub fn matures(&self, rule: &Rule, cost: u64) -> Option<Instant> {
         let mut due = cost;
-        let mut ready = Instant(0);
+        let (mut ready, mut lapse) = (Instant(0), Instant(u64::MAX));
         for segment in &self.segments {
             let part = due.min(u64::from(segment.left)) as u32; // at most `left`
             if part > 0 {
                 ready = ready.max(segment.matures(rule, part));
+                lapse = lapse.min(segment.first_lapse(rule));
             }
             due -= u64::from(part);
             if due == 0 {
-                return Some(ready);
+                return (ready < lapse).then_some(ready);
             }
         }
         None

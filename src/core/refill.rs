@@ -30,11 +30,12 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
     if slot.flight.is_some() || desk.draining {
         return;
     }
+    let ahead = desk.settings.lease_ahead && slot.may_lease_ahead();
     let due = match slot.away {
         // In each window the share begins with a question: the store may be back.
         Some(away) => (decision.source == Source::Share && slot.begins_share(now)) || now >= away.ask_again,
-        None if decision.verdict == Verdict::Deny => now >= slot.probe_at && desk.settings.lease_ahead,
-        None => desk.settings.lease_ahead && is_low(slot, now) && slot.has_left(now),
+        None if decision.verdict == Verdict::Deny => now >= slot.probe_at && ahead,
+        None => ahead && is_low(slot, now) && slot.has_left(now),
     };
     if due {
         acquire(index, slot, desk, now);
@@ -62,26 +63,32 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     if slot.away.is_some_and(|away| !away.charged) && slot.owes(now) {
         return charge(index, slot, desk, now);
     }
-    let debt = slot.debt(now);
+    let (debt, held) = (slot.debt(now), slot.lease.usable(&slot.rule, now));
     let waiting: u64 = slot.line.iter().map(|waiter| waiter.cost).sum();
-    let need = u32::try_from(waiting.saturating_add(debt)).unwrap_or(u32::MAX);
-    let smallest = slot.line.iter().map(|waiter| waiter.cost).min();
-    let least = if debt > 0 { 1 } else { smallest.map_or(1, |cost| u32::try_from(cost).unwrap_or(u32::MAX)) };
+    let need = clamp(waiting.saturating_sub(held).saturating_add(debt));
+    // Less than what the least of them lacks serves nobody.
+    let smallest = slot.line.iter().map(|waiter| waiter.cost.saturating_sub(held)).min();
+    let least = if debt > 0 { 1 } else { clamp(smallest.unwrap_or(1)).max(1) };
     // While Redis has no replica to hold what it lends, leases are small: so much can be lost.
     let part = if slot.confirmed { slot.ceiling() } else { slot.ceiling().div_ceil(32) };
     let ceiling = part.min(longest_run(slot, now));
     let bounds = Bounds { need, ceiling, interval: interval(slot, now), remaining: remaining(slot, now) };
     let tuned = slot.tuner.refill(now, bounds);
-    let want = if desk.settings.lease_ahead && !desk.draining { tuned } else { need };
+    let ahead = desk.settings.lease_ahead && slot.may_lease_ahead() && !desk.draining;
+    let want = if ahead { tuned } else { need };
     desk.policy_stats(slot).batch = u64::from(want.max(1));
     let (epoch, known) = (slot.epoch, slot.known());
     let order = Acquire { need, want: want.max(least), least, ahead_of: Timestamp(0), epoch, known };
     take_off(index, slot, desk, now, order);
 }
 
+fn clamp(tokens: u64) -> u32 {
+    u32::try_from(tokens).unwrap_or(u32::MAX)
+}
+
 /// The store may be back: asks for what the share admitted, and for nothing more.
 fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let debt = u32::try_from(slot.debt(now)).unwrap_or(u32::MAX);
+    let debt = clamp(slot.debt(now));
     let (epoch, known) = (slot.epoch, slot.known());
     let order = Acquire { need: debt, want: debt, least: 1, ahead_of: Timestamp(0), epoch, known };
     take_off(index, slot, desk, now, order);
@@ -109,7 +116,7 @@ fn longest_run(slot: &Slot, now: Instant) -> u32 {
             longest = longest.min(u64::try_from(spare).unwrap_or(u64::MAX));
         }
     }
-    u32::try_from(longest).unwrap_or(u32::MAX).max(1)
+    clamp(longest).max(1)
 }
 
 /// How long the tokens of an acquire are meant to last.
@@ -188,10 +195,9 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         slot.lent_ahead = (windows[0], u64::from(grant.granted));
     }
     let segment = Segment::new(&slot.rule, grant.granted - paid, sent, slot.clock, &windows, ahead);
-    if segment.ends <= now {
-        // A late answer for a window that is over.
-        desk.policy_stats(slot).expired += u64::from(segment.left);
-    } else if let Some(leftover) = slot.lease.add(&slot.rule, segment) {
+    let over = segment.ends <= now && segment.left > 0;
+    let leftover = if over { Some(segment.into()) } else { slot.lease.add(&slot.rule, segment) };
+    if let Some(leftover) = leftover {
         dispose(index, slot, desk, now, leftover);
     }
     if !ahead {

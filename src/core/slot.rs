@@ -11,8 +11,9 @@ use super::answer::{self, Ending};
 use super::batch::Tuner;
 use super::call::{Call, Counter, Grant, Known, Op};
 use super::decision::{Decision, Reason, Source};
+use super::gcra;
 use super::lease::{Lease, StoreClock};
-use super::limit::{Algorithm, MAX_LIMITS};
+use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::policy::{OnStoreLoss, Rule};
 use super::shard::Ticket;
 use super::share::{ShareBook, share_ppm};
@@ -214,11 +215,16 @@ impl Slot {
     }
 
     pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {
-        let mut ending = Ending::deny(Reason::Rate, source);
-        if let Some(ready) = self.lease.matures(&self.rule, cost) {
-            ending = ending.after(ready.since(now));
-        }
-        self.answer(now, cost, ending)
+        let wait = match self.lease.matures(&self.rule, cost) {
+            Some(ready) => ready.since(now),
+            // What is held will not do: the wait is for the store, and counts nothing held.
+            None => {
+                let earliest = self.clock.earliest(now);
+                let all = self.rule.limits.iter().zip(&self.counters);
+                all.filter_map(|(limit, counter)| counter.wait(limit, earliest, cost)).max().unwrap_or_default()
+            }
+        };
+        self.answer(now, cost, Ending::deny(Reason::Rate, source).after(wait))
     }
 
     /// Decides while the key's part of the store is away (semantics, §5).
@@ -334,6 +340,14 @@ impl Slot {
     /// Nothing would be lost by forgetting this key, but for a rate of use and denials.
     pub(super) fn is_quiet(&self) -> bool {
         self.line.is_empty() && self.flight.is_none() && self.errands.is_empty()
+    }
+
+    /// Whether leasing more than what waits can pay: under a slow gcra limit tokens would lapse
+    /// before they are spent, and make liars of the waits that clients were told.
+    pub(super) fn may_lease_ahead(&self) -> bool {
+        const FEW: u64 = 32;
+        let slow = |limit: &Limit| gcra::tokens_in(limit, Micros(500_000)) < FEW;
+        !self.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra && slow(limit))
     }
 
     /// What the store may have been charged beyond what is held here: more is no cost to take back.

@@ -6,6 +6,7 @@ use super::call::{Acquire, Call, StoreError};
 use super::decision::Source;
 use super::desk::Desk;
 use super::errand::{fail_errand, give_back};
+use super::lease::gcra_life;
 use super::limit::{Algorithm, Limit};
 use super::refill::{acquire, give_up, serve_line, take_off};
 use super::shard::{Effect, Ticket};
@@ -119,6 +120,12 @@ pub(super) fn flight(call: Call, now: Instant, timeout: Micros, ticket: Option<T
     Flight { call, sent: now, attempts: 1, unanswered: 1, again: now + PATIENCE, ticket, cost, deadline: now + timeout }
 }
 
+/// Half of what a gcra token lives: an idle key hands its slots back before they lapse.
+fn shortest_life(slot: &Slot) -> Micros {
+    let gcra = slot.rule.limits.iter().filter(|limit| limit.algorithm == Algorithm::Gcra);
+    gcra.map(|limit| Micros(gcra_life(limit).0 / 2)).min().unwrap_or(Micros(u64::MAX))
+}
+
 /// Unspent tokens that others need more: all of them when the key is idle, else what two refill
 /// intervals do not use; only while the limit is under pressure, and never a trifle.
 fn surplus(slot: &Slot, now: Instant) -> u64 {
@@ -132,7 +139,7 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     let pause = now.since(slot.last_check);
     let interval = refill_interval(&slot.rule);
     let held = slot.lease.current(now);
-    let idle = slot.tuner.used_in(pause) > 8 || pause > interval;
+    let idle = slot.tuner.used_in(pause) > 8 || pause > interval || pause > shortest_life(slot);
     let spare = if idle { held } else { held.saturating_sub(slot.tuner.used_in(interval + interval)) };
     let smallest = slot.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
     if spare >= (smallest / 100).max(2) { spare } else { 0 }
@@ -153,7 +160,8 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
         at = at.min(away.ask_again.max(now + PATIENCE));
     }
     if slot.lease.held() > 0 {
-        at = at.min(now + Micros(refill_interval(&slot.rule).0 / 4));
+        let look = Micros(refill_interval(&slot.rule).0 / 4).min(shortest_life(slot)).max(Micros(1_000));
+        at = at.min(now + look);
     } else if slot.is_quiet() {
         let retry = if slot.owes(now) { Micros::from_secs(1) } else { Micros(1) };
         at = at.min(keep_until(slot).max(now + retry));

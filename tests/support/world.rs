@@ -77,8 +77,8 @@ pub struct Ledger {
     pub calls: u64,
     pub longest_wait: Micros,
     pub reasons: BTreeMap<&'static str, u64>,
-    /// Retry promises: (store time at which it should pass, cost).
-    pub unanswered: u64,
+    /// Per node at the end: tokens granted, spent, returned, expired, held.
+    pub balances: Vec<[u64; 5]>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "a few live at a time")]
@@ -182,6 +182,13 @@ impl World {
             self.now = at;
             let event = self.events.remove(&id).expect("each event happens once");
             self.happen(event);
+        }
+        for node in &self.nodes {
+            let now = local(self.now, node.ppm);
+            let held = node.shard.keys(now, 10).iter().map(|key| key.held).sum();
+            for (_, stats) in node.shard.policy_stats() {
+                self.ledger.balances.push([stats.granted, stats.spent, stats.returned, stats.expired, held]);
+            }
         }
         self.ledger
     }
