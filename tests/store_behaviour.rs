@@ -6,7 +6,8 @@ use rationd::core::call::{Call, Grant};
 use rationd::core::limit::MAX_HORIZON;
 use rationd::core::time::Timestamp;
 use rationd::store::memory::MemoryStore;
-use rationd::store::script::{self, Caller};
+use rationd::store::redis::evalsha;
+use rationd::store::script::Caller;
 use redis::{Connection, Value};
 use support::redis_server::RedisServer;
 use support::store_suite::{self, Stores};
@@ -27,8 +28,8 @@ struct Scripts(Connection);
 impl Stores for Scripts {
     fn call(&mut self, node: usize, call: &Call) -> Grant {
         let caller = Caller { prefix: "suite", node: NODES[node], horizon: MAX_HORIZON, now: None };
-        let reply: Value = script::command(&caller, call).query(&mut self.0).expect("an answer");
-        script::grant(call, &reply).expect("a grant")
+        let reply: Value = evalsha::command(&caller, call, false).query(&mut self.0).expect("an answer");
+        evalsha::grant(call, &reply).expect("a grant")
     }
 }
 

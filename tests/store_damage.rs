@@ -9,6 +9,7 @@ use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::store::redis::evalsha;
 use rationd::store::script::{self, Caller, Script};
 use redis::{Connection, Value};
 use support::redis_server::RedisServer;
@@ -42,8 +43,8 @@ impl Redis {
     fn call(&mut self, id: u64, op: Op) -> Grant {
         let call = call(id, op);
         let caller = Caller { prefix: "d", node: "a", horizon: Micros::ZERO, now: Some(NOW) };
-        let reply: Value = script::command(&caller, &call).query(&mut self.connection).expect("no error");
-        script::grant(&call, &reply).unwrap_or_else(|error| panic!("{error}"))
+        let reply: Value = evalsha::command(&caller, &call, false).query(&mut self.connection).expect("no error");
+        evalsha::grant(&call, &reply).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
@@ -189,7 +190,7 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
     let caller = Caller { prefix: "d", node: "a", horizon: Micros::ZERO, now: Some(NOW) };
     let call = call(9, acquire(3));
     script::arguments(&caller, &call, &mut |argument| good.push(String::from_utf8_lossy(argument).into_owned()));
-    let sha = Script::of(&call.op).sha();
+    let sha = evalsha::sha(Script::of(&call.op));
     for place in (0..good.len()).filter(|place| *place != 1) {
         for wrong in ["", "-1", "1.5", "x", "1e3", "9007199254740992", "99999999999999999999999"] {
             let mut words: Vec<&str> =

@@ -6,6 +6,7 @@ mod support;
 use rationd::core::call::{Call, Grant};
 use rationd::core::time::{Micros, Timestamp};
 use rationd::store::memory::MemoryStore;
+use rationd::store::redis::evalsha;
 use rationd::store::script::{self, Caller as Asked};
 use redis::{Pipeline, Value};
 use support::calls::{Caller, Random};
@@ -48,7 +49,7 @@ fn ask(
     }
     let grant = store.call(now, node, &call).expect("the store is large enough");
     caller.answered(node, call.clone(), grant);
-    pipe.add_command(script::command(&Asked { prefix: "parity", node, horizon, now: Some(now) }, &call));
+    pipe.add_command(evalsha::command(&Asked { prefix: "parity", node, horizon, now: Some(now) }, &call, false));
     pipe.cmd("PTTL").arg(&key);
     pipe.cmd("PERSIST").arg(&key).ignore();
     let sets_life =
@@ -60,7 +61,7 @@ fn ask(
 fn compare(batch: &[Expected], replies: &[Value], seed: u64) {
     assert_eq!(replies.len(), 2 * batch.len());
     for (index, (expected, reply)) in batch.iter().zip(replies.chunks_exact(2)).enumerate() {
-        let seen = script::grant(&expected.call, &reply[0]).unwrap_or_else(|error| panic!("{error}"));
+        let seen = evalsha::grant(&expected.call, &reply[0]).unwrap_or_else(|error| panic!("{error}"));
         if seen != expected.grant {
             let same_key = |other: &&Expected| other.call.digest == expected.call.digest;
             for before in batch[..=index].iter().filter(same_key).rev().take(12).collect::<Vec<_>>().iter().rev() {

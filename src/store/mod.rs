@@ -2,15 +2,16 @@
 //!
 //! Two stores of one behaviour. [`memory`] keeps counters in this process: the default, and what
 //! one node alone needs. In Redis the scripts of `lua/` are the only writers of shared state;
-//! `script` turns calls into their arguments and their replies into grants, `redis` carries them.
+//! [`script`] turns calls into their arguments and their replies into grants, `redis` carries them,
+//! [`breaker`] says when a server is not asked.
 //! Both answer every sequence of calls alike: `tests/store_parity.rs` compares them.
 
+pub mod breaker;
 mod cells;
 mod census;
 pub mod embedded;
 pub mod memory;
 #[cfg(feature = "daemon")]
 pub mod redis;
-#[cfg(feature = "daemon")]
 pub mod script;
 mod view;

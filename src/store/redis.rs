@@ -10,8 +10,8 @@
 //! effects.
 
 mod address;
-mod breaker;
 mod cluster;
+pub mod evalsha;
 mod health;
 mod keeper;
 mod link;
@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-pub use breaker::BreakerState;
+pub use super::breaker::BreakerState;
 pub use options::{Confirm, OptionsError, RedisOptions};
 pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 
@@ -39,7 +39,7 @@ use self::cluster::Cluster;
 use self::link::{Answer, Letter};
 use self::master::{Failure, Master, Shared};
 use self::tally::Tally;
-use super::script::{self, Caller, Script};
+use super::script::{self, Caller};
 use crate::clock::Clock;
 use crate::core::call::{Call, Grant, Op, StoreError};
 use crate::core::key::Digest;
@@ -170,7 +170,7 @@ impl RedisStore {
         let (mut moved, mut asking, mut with_source) = (false, false, false);
         loop {
             let expects = shared.confirm.load(Relaxed) && matches!(call.op, Op::Acquire(_));
-            let letter = Letter { command: self.command(call, &key, with_source), asking };
+            let letter = Letter { command: self.command(call, with_source), asking };
             let remaining = Duration::from_micros(deadline.since(shared.clock.now()).0);
             if remaining.is_zero() {
                 return Err(away(started));
@@ -216,20 +216,14 @@ impl RedisStore {
         Some(server)
     }
 
-    fn command(&self, call: &Call, key: &str, with_source: bool) -> redis::Cmd {
-        let script = Script::of(&call.op);
-        let mut command = redis::cmd(if with_source { "EVAL" } else { "EVALSHA" });
-        command.arg(if with_source { script.text } else { script.sha() }).arg(1).arg(key);
+    fn command(&self, call: &Call, with_source: bool) -> redis::Cmd {
         // Tests give scripts the time; in earnest they go by the clock of Redis.
         let caller = Caller { prefix: &self.prefix, node: &self.node, horizon: MAX_HORIZON, now: None };
-        script::arguments(&caller, call, &mut |argument| {
-            command.arg(argument);
-        });
-        command
+        evalsha::command(&caller, call, with_source)
     }
 
     fn read(&self, call: &Call, answer: &Answer, expects: bool) -> Result<Grant, StoreError> {
-        let mut grant = script::grant(call, &answer.value).map_err(|error| {
+        let mut grant = evalsha::grant(call, &answer.value).map_err(|error| {
             self.tally().rejected.fetch_add(1, Relaxed);
             tracing::warn!(%error, "store: reply not understood");
             StoreError::Unknown

@@ -2,12 +2,10 @@
 //!
 //! `lua/lib.lua` stands before each script; what is hashed and loaded is the whole. Numbers are
 //! clamped here to what the scripts take (amounts to 32 bits, everything else below 2^53), so that no
-//! valid call is refused. Called by `redis.rs`, which carries the commands; knows no connection.
+//! valid call is refused. Called by `redis.rs`, which carries the commands, and by simulations, which
+//! run the scripts themselves; knows no connection.
 
 use std::fmt;
-use std::sync::LazyLock;
-
-use redis::{Cmd, Value};
 
 use crate::core::call::{Acquire, Call, Counter, Grant, Op};
 use crate::core::key::Digest;
@@ -27,15 +25,15 @@ pub struct Script {
     pub name: &'static str,
     /// What `SCRIPT LOAD` takes.
     pub text: &'static str,
-    sha: LazyLock<String>,
 }
 
 macro_rules! script {
-    ($name:literal) => {{
-        const TEXT: &str =
-            concat!(include_str!("../../lua/lib.lua"), "\n", include_str!(concat!("../../lua/", $name, ".lua")));
-        Script { name: $name, text: TEXT, sha: LazyLock::new(|| redis::Script::new(TEXT).get_hash().to_owned()) }
-    }};
+    ($name:literal) => {
+        Script {
+            name: $name,
+            text: concat!(include_str!("../../lua/lib.lua"), "\n", include_str!(concat!("../../lua/", $name, ".lua"))),
+        }
+    };
 }
 
 static ACQUIRE: Script = script!("acquire");
@@ -70,6 +68,18 @@ pub struct BadReply {
     pub seen: String,
 }
 
+impl BadReply {
+    /// Whatever it was, in at most 200 characters.
+    #[must_use]
+    pub fn new(reply: &dyn fmt::Debug) -> Self {
+        let mut seen = format!("{reply:?}");
+        if let Some((end, _)) = seen.char_indices().nth(200) {
+            seen.truncate(end);
+        }
+        Self { seen }
+    }
+}
+
 impl fmt::Display for BadReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the store's script answered {}: wanted {HEAD} integers and 3 per limit; ", self.seen)?;
@@ -91,12 +101,6 @@ impl Script {
             Op::Reset => &RESET,
         }
     }
-
-    /// The SHA1 of the text in hexadecimal, as EVALSHA wants it.
-    #[must_use]
-    pub fn sha(&self) -> &str {
-        &self.sha
-    }
 }
 
 /// The name of the hash of a key; its digest is the cluster's hash tag.
@@ -105,18 +109,7 @@ pub fn key(prefix: &str, digest: Digest) -> String {
     format!("{prefix}:{{{digest}}}")
 }
 
-/// The `EVALSHA` of a call.
-#[must_use]
-pub fn command(caller: &Caller<'_>, call: &Call) -> Cmd {
-    let mut cmd = redis::cmd("EVALSHA");
-    cmd.arg(Script::of(&call.op).sha()).arg(1).arg(key(caller.prefix, call.digest));
-    arguments(caller, call, &mut |argument| {
-        cmd.arg(argument);
-    });
-    cmd
-}
-
-/// The ARGV of a call, one after the other: for whoever runs the scripts by other means.
+/// The ARGV of a call, one after the other.
 pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) {
     let node = &caller.node.as_bytes()[..caller.node.len().min(255)];
     number(push, caller.now.map_or(0, |now| now.0.max(1)));
@@ -174,28 +167,25 @@ fn numbers(limit: &Limit, horizon: Micros) -> [u64; 4] {
     }
 }
 
-/// The grant that a script's reply says.
+/// The grant that a script's reply, an array of integers, says.
 ///
 /// # Errors
 /// Anything but the integers that `lua/lib.lua` describes, within their ranges.
-pub fn grant(call: &Call, reply: &Value) -> Result<Grant, BadReply> {
-    let Value::Array(items) = reply else { return Err(bad(reply)) };
+pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
     let mut numbers = [0; HEAD + 3 * MAX_LIMITS];
     let expected = HEAD + 3 * call.rule.limits.len();
-    if items.len() != expected || expected > numbers.len() {
-        return Err(bad(reply));
+    if reply.len() != expected || expected > numbers.len() {
+        return Err(BadReply::new(&reply));
     }
-    for (number, item) in numbers.iter_mut().zip(items) {
-        *number = match item {
-            Value::Int(value) => u64::try_from(*value).ok().filter(|value| *value <= EXACT),
-            _ => None,
-        }
-        .ok_or_else(|| bad(reply))?;
+    for (number, value) in numbers.iter_mut().zip(reply) {
+        *number = u64::try_from(*value).ok().filter(|value| *value <= EXACT).ok_or_else(|| BadReply::new(&reply))?;
     }
     let [granted, replayed, damaged, epoch, reset, nodes, now, ..] = numbers;
-    let (Ok(granted), Ok(nodes)) = (u32::try_from(granted), u32::try_from(nodes)) else { return Err(bad(reply)) };
+    let (Ok(granted), Ok(nodes)) = (u32::try_from(granted), u32::try_from(nodes)) else {
+        return Err(BadReply::new(&reply));
+    };
     if granted > most(&call.op) || nodes == 0 || [replayed, damaged, reset].iter().any(|flag| *flag > 1) {
-        return Err(bad(reply));
+        return Err(BadReply::new(&reply));
     }
     let mut counters = [Counter::default(); MAX_LIMITS];
     for (counter, triple) in counters.iter_mut().zip(numbers[HEAD..expected].chunks_exact(3)) {
@@ -224,14 +214,6 @@ fn most(op: &Op) -> u32 {
     }
 }
 
-fn bad(reply: &Value) -> BadReply {
-    let mut seen = format!("{reply:?}");
-    if let Some((end, _)) = seen.char_indices().nth(200) {
-        seen.truncate(end);
-    }
-    BadReply { seen }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -251,10 +233,6 @@ mod tests {
         let mut list = Vec::new();
         arguments(&caller, call, &mut |argument| list.push(String::from_utf8_lossy(argument).into_owned()));
         list
-    }
-
-    fn integers(numbers: &[i64]) -> Value {
-        Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())
     }
 
     #[test]
@@ -278,19 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn every_script_has_its_own_hash() {
-        let mut hashes: Vec<_> = all().iter().map(|script| script.sha().to_owned()).collect();
-        hashes.sort();
-        hashes.dedup();
-        assert_eq!(hashes.len(), 5);
-        assert!(hashes.iter().all(|sha| sha.len() == 40));
-    }
-
-    #[test]
     fn reply_becomes_a_grant() {
         let ask = Acquire { need: 2, want: 3, least: 0, ahead_of: Timestamp(0), epoch: 0, known: Default::default() };
         let call = call(Op::Acquire(ask), &["1/1s fixed"]);
-        let grant = grant(&call, &integers(&[3, 1, 0, 77, 1, 2, 1_000, 4, 5, 6])).unwrap();
+        let grant = grant(&call, &[3, 1, 0, 77, 1, 2, 1_000, 4, 5, 6]).unwrap();
         assert_eq!((grant.granted, grant.replayed, grant.damaged), (3, true, false));
         assert_eq!((grant.epoch, grant.reset, grant.nodes, grant.now), (77, true, 2, Timestamp(1_000)));
         assert_eq!(grant.counters[0], Counter { used: 4, prev: 5, at: Timestamp(6) });
@@ -300,14 +269,12 @@ mod tests {
     fn reply_out_of_its_ranges_is_refused() {
         let call = call(Op::Return { amount: 5, epoch: 1, windows: Default::default() }, &["1/1s fixed"]);
         let good = [5, 0, 0, 7, 0, 1, 1_000, 4, 5, 6];
-        assert!(grant(&call, &integers(&good)).is_ok());
+        assert!(grant(&call, &good).is_ok());
         for (place, value) in [(0, 6), (0, -1), (1, 2), (2, 2), (3, 1 << 53), (4, 3), (5, 0), (5, 1 << 32), (9, -1)] {
             let mut reply = good;
             reply[place] = value;
-            assert!(grant(&call, &integers(&reply)).is_err(), "{value} at {place} was taken");
+            assert!(grant(&call, &reply).is_err(), "{value} at {place} was taken");
         }
-        assert!(grant(&call, &integers(&good[..9])).is_err());
-        assert!(grant(&call, &Value::Nil).is_err());
-        assert!(grant(&call, &Value::Array(vec![Value::Nil; 10])).is_err());
+        assert!(grant(&call, &good[..9]).is_err());
     }
 }

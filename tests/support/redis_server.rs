@@ -2,6 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
+use rationd::store::redis::evalsha;
 use rationd::store::script;
 use redis::{Client, Connection};
 use tempfile::TempDir;
@@ -43,7 +44,7 @@ impl RedisServer {
     pub fn load_scripts(&self, connection: &mut Connection) {
         for script in script::all() {
             let load = redis::cmd("SCRIPT").arg("LOAD").arg(script.text).query::<String>(connection);
-            assert_eq!(load.expect("a valid script"), script.sha(), "{}", script.name);
+            assert_eq!(load.expect("a valid script"), evalsha::sha(script), "{}", script.name);
         }
     }
 }

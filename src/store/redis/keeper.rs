@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::breaker::{Breaker, Fault};
 use super::health::{self, Health};
 use super::link::{CONNECT_TIMEOUT, Link, Lost};
 use super::master::{Inner, Shared, lock};
 use super::reply::{Refusal, refusal, text};
 use crate::clock;
 use crate::core::time::Micros;
+use crate::store::breaker::{Breaker, Fault};
 
 /// Between two looks at a server's health.
 const CHECKUP: Duration = Duration::from_secs(60);

@@ -12,7 +12,6 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::address::{Address, Dialer};
-use super::breaker::{Breaker, BreakerState, Fault, Pass};
 use super::health::Health;
 use super::keeper::keep;
 use super::link::{Answer, Letter, Link, Lost};
@@ -20,6 +19,7 @@ use super::reply::{Refusal, refusal};
 use super::tally::{ServerView, Tally};
 use crate::clock::Clock;
 use crate::core::time::Instant;
+use crate::store::breaker::{Breaker, BreakerState, Fault, Pass};
 
 /// What all servers of a store share.
 pub(crate) struct Shared {

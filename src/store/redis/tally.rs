@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::breaker::BreakerState;
 use crate::core::call::Op;
 use crate::core::time::{Instant, Micros};
+use crate::store::breaker::BreakerState;
 
 /// Upper bounds of the latency buckets in seconds; a last bucket takes what is above.
 pub const LATENCY_BOUNDS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25];

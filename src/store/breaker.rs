@@ -3,15 +3,16 @@
 //! A lost connection or a refusal opens the breaker at once, silence after [`SILENCES`] calls in a
 //! row. While it is open every call fails without leaving the process; the keeper of the server
 //! probes in the background. After silence or a refusal one trial call goes first: an answer to a
-//! PING does not yet mean that scripts run. Called by `master.rs`.
+//! PING does not yet mean that scripts run. Called by
+//! `redis/master.rs`, and by simulations.
 
 use crate::core::time::{Instant, Micros};
 
 /// Unanswered calls in a row that open the breaker.
-pub(crate) const SILENCES: u32 = 3;
+pub const SILENCES: u32 = 3;
 
 /// Wait between probes; doubled after [`PATIENCE`] of them failed.
-pub(crate) const PAUSE: Micros = Micros::from_millis(250);
+pub const PAUSE: Micros = Micros::from_millis(250);
 
 /// Probes at the quick pace.
 const PATIENCE: u32 = 8;
@@ -29,7 +30,7 @@ pub enum BreakerState {
 
 /// What went wrong with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// The connection is gone.
     Lost,
     /// No answer by the deadline.
@@ -40,14 +41,15 @@ pub(crate) enum Fault {
 
 /// The right to make one call; says through which connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pass {
-    pub(crate) generation: u64,
+pub struct Pass {
+    /// The connection, counted from 1.
+    pub generation: u64,
     trial: bool,
 }
 
 /// The breaker of one Redis server.
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub struct Breaker {
     state: BreakerState,
     since: Instant,
     generation: u64,
@@ -61,7 +63,8 @@ pub(crate) struct Breaker {
 
 impl Breaker {
     /// Open until the first connection stands.
-    pub(crate) fn new(now: Instant) -> Self {
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
         Self {
             state: BreakerState::Open,
             since: now,
@@ -74,22 +77,24 @@ impl Breaker {
         }
     }
 
-    pub(crate) fn state(&self) -> BreakerState {
+    /// Whether calls pass.
+    #[must_use]
+    pub fn state(&self) -> BreakerState {
         self.state
     }
 
     /// Since when the server does not answer, unless it does.
-    pub(crate) fn away_since(&self) -> Option<Instant> {
+    pub fn away_since(&self) -> Option<Instant> {
         (self.state != BreakerState::Closed).then_some(self.since)
     }
 
     /// When the next probe is due; `None` while none is needed.
-    pub(crate) fn probe_at(&self) -> Option<Instant> {
+    pub fn probe_at(&self) -> Option<Instant> {
         (self.state == BreakerState::Open).then_some(self.probe_at)
     }
 
     /// Lets a call pass, or says since when the server is away.
-    pub(crate) fn admit(&mut self) -> Result<Pass, Instant> {
+    pub fn admit(&mut self) -> Result<Pass, Instant> {
         match self.state {
             BreakerState::Closed => Ok(Pass { generation: self.generation, trial: false }),
             BreakerState::HalfOpen if !self.trial_out => {
@@ -101,7 +106,7 @@ impl Breaker {
     }
 
     /// The server answered the call, in whatever way but a refusal.
-    pub(crate) fn handle_answer(&mut self, pass: Pass) {
+    pub fn handle_answer(&mut self, pass: Pass) {
         if pass.generation != self.generation {
             return;
         }
@@ -113,7 +118,7 @@ impl Breaker {
     }
 
     /// The call failed. True when that opened the breaker.
-    pub(crate) fn handle_fault(&mut self, now: Instant, pass: Pass, fault: Fault) -> bool {
+    pub fn handle_fault(&mut self, now: Instant, pass: Pass, fault: Fault) -> bool {
         // A call of an earlier connection says nothing about this one.
         if pass.generation != self.generation || self.state == BreakerState::Open {
             return false;
@@ -139,7 +144,7 @@ impl Breaker {
     }
 
     /// A probe through a fresh connection was answered: its calls pass from now on.
-    pub(crate) fn handle_probe(&mut self) {
+    pub fn handle_probe(&mut self) {
         self.generation += 1;
         self.silences = 0;
         self.trial_out = false;
@@ -147,19 +152,19 @@ impl Breaker {
     }
 
     /// A probe failed; `jitter` keeps a fleet's probes apart.
-    pub(crate) fn handle_failed_probe(&mut self, now: Instant, jitter: Micros) {
+    pub fn handle_failed_probe(&mut self, now: Instant, jitter: Micros) {
         self.probes += 1;
         let pause = if self.probes > PATIENCE { Micros(PAUSE.0 * 2) } else { PAUSE };
         self.probe_at = now + pause + jitter;
     }
 
     /// The generation that the next connection will have.
-    pub(crate) fn next_generation(&self) -> u64 {
+    pub fn next_generation(&self) -> u64 {
         self.generation + 1
     }
 
     /// A pass that speaks for connection `generation` as a whole.
-    pub(crate) fn on_behalf_of(generation: u64) -> Pass {
+    pub fn on_behalf_of(generation: u64) -> Pass {
         Pass { generation, trial: false }
     }
 }

@@ -1,0 +1,83 @@
+//! The scripts as commands and values of the redis crate. Called by `redis.rs`; knows no connection.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, Value};
+
+use crate::core::call::{Call, Grant};
+use crate::store::script::{self, BadReply, Caller, Script};
+
+static HASHES: LazyLock<Vec<(&'static str, String)>> = LazyLock::new(|| {
+    let hash = |script: &Script| redis::Script::new(script.text).get_hash().to_owned();
+    script::all().into_iter().map(|script| (script.name, hash(script))).collect()
+});
+
+/// The SHA1 of a script's text in hexadecimal, as EVALSHA wants it.
+///
+/// # Panics
+/// Never: every script is hashed.
+#[must_use]
+pub fn sha(script: &Script) -> &'static str {
+    let found = HASHES.iter().find(|(name, _)| *name == script.name);
+    &found.expect("every script is hashed").1
+}
+
+/// The `EVALSHA` of a call, or with its source the `EVAL`.
+#[must_use]
+pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
+    let script = Script::of(&call.op);
+    let mut command = redis::cmd(if with_source { "EVAL" } else { "EVALSHA" });
+    command.arg(if with_source { script.text } else { sha(script) });
+    command.arg(1).arg(script::key(caller.prefix, call.digest));
+    script::arguments(caller, call, &mut |argument| {
+        command.arg(argument);
+    });
+    command
+}
+
+/// The grant that a reply says.
+///
+/// # Errors
+/// Anything but the integers that `lua/lib.lua` describes, within their ranges.
+pub fn grant(call: &Call, reply: &Value) -> Result<Grant, BadReply> {
+    let integer = |item: &Value| match item {
+        Value::Int(value) => Some(*value),
+        _ => None,
+    };
+    let integers: Option<Vec<i64>> = match reply {
+        Value::Array(items) => items.iter().map(integer).collect(),
+        _ => None,
+    };
+    script::grant(call, &integers.ok_or_else(|| BadReply::new(reply))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::core::call::Op;
+    use crate::core::key::Digest;
+    use crate::core::limit::Limit;
+    use crate::core::policy::Rule;
+    use crate::core::time::Instant;
+
+    #[test]
+    fn every_script_has_its_own_hash() {
+        let mut hashes: Vec<_> = script::all().into_iter().map(sha).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 5);
+        assert!(hashes.iter().all(|sha| sha.len() == 40));
+    }
+
+    #[test]
+    fn a_reply_of_anything_but_integers_is_refused() {
+        let rule = Arc::new(Rule::of("p", &[Limit::parse("1/1s fixed").unwrap()]));
+        let call = Call { id: 9, digest: Digest(0xab), rule, op: Op::Peek, sent_at: Instant(0) };
+        let good = [0, 0, 0, 7, 0, 1, 1_000, 4, 5, 6].map(Value::Int);
+        assert!(grant(&call, &Value::Array(good.to_vec())).is_ok());
+        assert!(grant(&call, &Value::Nil).is_err());
+        assert!(grant(&call, &Value::Array(vec![Value::Nil; 10])).is_err());
+    }
+}
