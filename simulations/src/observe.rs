@@ -1,0 +1,203 @@
+//! What can be seen of a run, and who looks: the world tells, checkers and the ledger listen. No
+//! listener can change anything.
+
+use std::sync::Arc;
+
+use rationd::core::call::{Call, Grant};
+use rationd::core::decision::Decision;
+use rationd::core::policy::Rule;
+use rationd::core::time::Timestamp;
+
+use crate::plan::{Fault, Plan};
+
+/// When something happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// True microseconds since the start.
+    pub at: u64,
+    /// True time as a store without skew shows it.
+    pub store: Timestamp,
+}
+
+/// What a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A check that charges.
+    Check,
+    /// A check that charges nothing.
+    Peek,
+    /// A cost taken back.
+    Refund,
+    /// A key forgotten.
+    Reset,
+}
+
+/// One request of a client. Keys count from 0 over all demands; `Setting::keys` says their policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Grows over the run.
+    pub id: u64,
+    /// The node that is asked.
+    pub node: u32,
+    /// The key.
+    pub key: u32,
+    /// The policy, by its place in the plan.
+    pub policy: u32,
+    /// Tokens.
+    pub cost: u64,
+    /// What is asked.
+    pub kind: Kind,
+    /// True microseconds since the start.
+    pub asked: u64,
+}
+
+/// Tokens of one node, over all its keys, since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Lent to it.
+    pub granted: u64,
+    /// Spent by checks.
+    pub spent: u64,
+    /// Handed back.
+    pub returned: u64,
+    /// Lapsed.
+    pub expired: u64,
+    /// Held now.
+    pub held: u64,
+}
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    /// A request reached its node.
+    Asked(&'a Request),
+    /// Its answer. `rule` is what the node went by.
+    Answered {
+        /// The request.
+        request: &'a Request,
+        /// What the node went by.
+        rule: &'a Arc<Rule>,
+        /// The answer.
+        decision: &'a Decision,
+        /// It had to wait for the store.
+        parked: bool,
+        /// The clock of the master that owns the key, now.
+        store: Timestamp,
+    },
+    /// The node died before it answered: nobody waits any more.
+    Orphaned(&'a Request),
+    /// A server ran a script.
+    Executed {
+        /// The master's place; see `stale`.
+        master: u32,
+        /// The node that asked.
+        node: u32,
+        /// The node's incarnation.
+        incarnation: u64,
+        /// The key.
+        key: u32,
+        /// What was asked.
+        call: &'a Call,
+        /// What was answered.
+        grant: &'a Grant,
+        /// By a server that is not the owner any more: what it lends may be lent again.
+        stale: bool,
+    },
+    /// A failover undid the last writes of a key; what they had lent may be lent again.
+    Undone {
+        /// The key.
+        key: u32,
+    },
+    /// The store lost a key: flushed or evicted.
+    Lost {
+        /// The key.
+        key: u32,
+    },
+    /// A node sent a call (each sending counts), or did not, because a breaker was open.
+    Called {
+        /// The node.
+        node: u32,
+        /// What was asked.
+        call: &'a Call,
+        /// It left.
+        sent: bool,
+    },
+    /// A node got the outcome of a call.
+    Settled {
+        /// The node.
+        node: u32,
+        /// The node's incarnation.
+        incarnation: u64,
+        /// The key.
+        key: u32,
+        /// What was asked.
+        call: &'a Call,
+        /// What came of it; `None` when nobody knows.
+        grant: Option<&'a Grant>,
+    },
+    /// A fault begins.
+    Begins(&'a Fault),
+    /// A fault that lasts ends.
+    Ends(&'a Fault),
+    /// A node is up, or up again under a new incarnation.
+    Joined {
+        /// The node.
+        node: u32,
+        /// Grows over the run.
+        incarnation: u64,
+    },
+    /// A node is gone.
+    Left {
+        /// The node.
+        node: u32,
+        /// It had time to hand back what it held.
+        drained: bool,
+    },
+    /// The books of a node, now and then.
+    Audit {
+        /// The node.
+        node: u32,
+        /// Its tokens.
+        balance: Balance,
+        /// Keys in its table.
+        keys: u64,
+        /// Checks that wait.
+        waiting: u64,
+    },
+    /// Everything has healed: the liveness phase begins.
+    Calm,
+    /// The run is over.
+    Over,
+}
+
+/// What a listener is told before the run.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The plan.
+    pub plan: Plan,
+    /// The first rule of each policy.
+    pub rules: Vec<Arc<Rule>>,
+}
+
+/// Who looks at a run.
+pub trait Observer {
+    /// Takes note of something.
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>);
+}
+
+/// An invariant that did not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The invariant, by the name that faults.md and the README give it.
+    pub invariant: &'static str,
+    /// True microseconds since the start.
+    pub at: u64,
+    /// What was seen and what was wanted.
+    pub what: String,
+}
+
+/// Someone who knows what must hold.
+pub trait Checker: Observer {
+    /// What did not hold, up to some number; in order.
+    fn violations(&self) -> &[Violation];
+}

@@ -1,0 +1,502 @@
+//! What happens in a run, written out whole: a scenario file, what a swarm seed expands to, and what
+//! a shrunk failure is kept as. Nothing else decides a run but this and the seed in it.
+//!
+//! The unknown keys of a file are errors; `simulations schema` prints the JSON schema.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::span::Span;
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Plan {
+    /// What it is called: the file's name.
+    pub name: String,
+    /// What it is for.
+    pub about: String,
+    /// All randomness comes from it.
+    pub seed: u64,
+    /// How long the fault phase takes.
+    pub span: Span,
+    /// How long the liveness phase after it takes, in which everything heals; 0: there is none.
+    pub calm: Span,
+    /// What happens before counts for the invariants and not for the figures.
+    pub warm_up: Span,
+    /// Daemons at the start.
+    pub nodes: u32,
+    /// What decides in each of them.
+    pub brain: Brain,
+    /// The daemons' settings.
+    pub daemon: Daemon,
+    /// The daemons' clocks.
+    pub clocks: Clocks,
+    /// The network between daemons and Redis.
+    pub network: Network,
+    /// The Redis Cluster.
+    pub redis: Redis,
+    /// Limits, by their place in this list.
+    pub policies: Vec<Policy>,
+    /// Who asks.
+    pub demand: Vec<Demand>,
+    /// What goes wrong, and when.
+    pub faults: Vec<Fault>,
+    /// What must hold beside the invariants.
+    pub expect: Expect,
+}
+
+/// What decides in a daemon: the shipped core, or a baseline to compare it with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Brain {
+    /// The shipped core.
+    #[default]
+    Rationd,
+    /// One store call per check.
+    PerRequest,
+    /// The same, but a denial is remembered until the store said it ends.
+    Remembered,
+    /// Leases of always one token: what a lease costs that is not tuned.
+    BatchOne,
+    /// Leases of always a thousand tokens.
+    BatchThousand,
+    /// A batch that grows by half when it was used whole and halves when it was not.
+    GrowHalve,
+    /// Every node has limit / nodes for itself and asks nobody.
+    Split,
+}
+
+/// The daemons' settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Daemon {
+    /// `store.timeout`.
+    pub timeout: Span,
+    /// `node.max_keys`.
+    pub max_keys: u32,
+    /// `store.confirm`: wait for a replica.
+    pub confirm: bool,
+}
+
+/// The daemons' clocks. The store's time and true time are the same but for `Redis::skew`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Clocks {
+    /// Each node's monotonic clock runs up to so many millionths fast or slow.
+    pub drift_ppm: u32,
+    /// Each node's wall clock is up to so much ahead or behind.
+    pub offset: Span,
+}
+
+/// The network between daemons and Redis.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Network {
+    /// Shortest way of a message.
+    pub latency: Span,
+    /// Added to it: exponentially distributed with this mean.
+    pub jitter: Span,
+    /// Of a thousand messages, so many are lost.
+    pub loss: u32,
+    /// Of a thousand messages, so many arrive twice.
+    pub repeats: u32,
+}
+
+/// The Redis Cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Redis {
+    /// Masters; slots are spread evenly over them.
+    pub masters: u32,
+    /// Each has a replica.
+    pub replica: bool,
+    /// How far a replica lags behind.
+    pub lag: Span,
+    /// How long after its master went a replica takes over; an isolated master stops taking writes
+    /// then.
+    pub failover: Span,
+    /// How long after a failover the new master has no replica.
+    pub alone: Span,
+    /// The masters' clocks are up to so much ahead or behind of true time.
+    pub skew: Span,
+    /// What one script costs a server.
+    pub script_cost: Span,
+}
+
+/// A policy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// By the grammar of the configuration: `100/1s burst 200`.
+    pub limits: Vec<String>,
+    /// `share`, `allow` or `deny`.
+    pub on_store_loss: OnStoreLoss,
+}
+
+/// See [`rationd::core::policy::OnStoreLoss`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnStoreLoss {
+    /// Go on within the node's share.
+    #[default]
+    Share,
+    /// Let everything pass.
+    Allow,
+    /// Let nothing pass.
+    Deny,
+}
+
+/// A source of checks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Demand {
+    /// The policy, by its place in the list.
+    pub policy: u32,
+    /// Checks a second of the whole fleet, on average.
+    pub rate: u64,
+    /// How they are spread over time.
+    pub shape: Shape,
+    /// When it begins.
+    pub from: Span,
+    /// When it ends; 0: never.
+    pub until: Span,
+    /// Keys that are asked about.
+    pub keys: u32,
+    /// How their popularity falls: the exponent of Zipf's law in thousandths; 0: all the same.
+    pub key_skew: u32,
+    /// Each of these spans the keys are others.
+    pub churn: Span,
+    /// How the checks of a key are spread over the nodes.
+    pub spread: Spread,
+    /// Costs are drawn evenly from 1 to this.
+    pub cost: u32,
+    /// Of a thousand admitted checks, so many are refunded a little later.
+    pub refunds: u32,
+    /// Of a thousand checks, so many peek.
+    pub peeks: u32,
+    /// Of a thousand checks, so many reset the key instead.
+    pub resets: u32,
+    /// A client gives up after this and asks no more about it; 0: never.
+    pub patience: Span,
+}
+
+/// How checks are spread over time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
+pub enum Shape {
+    /// At even distances.
+    Steady,
+    /// Independent of each other.
+    #[default]
+    Poisson,
+    /// Poisson while on, nothing while off. The rate is that of the time while on.
+    OnOff {
+        /// How long it is on.
+        on: Span,
+        /// How long it is off.
+        off: Span,
+    },
+    /// Poisson with a rate that goes from a tenth of the rate to 1.9 of it and back in each period.
+    Diurnal {
+        /// A day.
+        period: Span,
+    },
+}
+
+/// How the checks of a key are spread over the nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
+pub enum Spread {
+    /// Evenly at random.
+    #[default]
+    Even,
+    /// Each key always at the node that its hash says.
+    Sticky,
+    /// By Zipf's law with this exponent in thousandths, other nodes first for each key.
+    Zipf {
+        /// The exponent in thousandths.
+        skew: u32,
+    },
+    /// All at one node.
+    One {
+        /// Which.
+        node: u32,
+    },
+    /// The node changes at random after each of these spans: a bursty client behind a balancer.
+    Wander {
+        /// How long it stays.
+        stay: Span,
+    },
+}
+
+/// Something that goes wrong, from `at` on; where it lasts, for `lasts`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// When it begins.
+    pub at: Span,
+    /// How long it takes. What happens at one moment has no use for it.
+    #[serde(default)]
+    pub lasts: Span,
+    /// What.
+    pub what: What,
+}
+
+/// What goes wrong. Nodes and masters are taken modulo how many there are.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", tag = "kind", deny_unknown_fields)]
+pub enum What {
+    /// Messages between these nodes and masters are lost. No nodes or no masters: all of them.
+    Cut {
+        /// The nodes.
+        #[serde(default)]
+        nodes: Vec<u32>,
+        /// The masters.
+        #[serde(default)]
+        masters: Vec<u32>,
+        /// Which messages.
+        #[serde(default)]
+        way: Way,
+    },
+    /// Random cuts between single nodes and masters that come and go within the span.
+    Swizzle,
+    /// Messages between nodes and this master are held, and delivered together when it ends.
+    Clog {
+        /// The master.
+        master: u32,
+    },
+    /// Every message to or from this master takes so much longer.
+    Slow {
+        /// The master.
+        master: u32,
+        /// How much.
+        by: Span,
+    },
+    /// Of a thousand messages, so many more are lost and repeated.
+    Noise {
+        /// Lost.
+        loss: u32,
+        /// Repeated.
+        repeats: u32,
+    },
+    /// A master dies; its replica takes over, without the last writes. It never comes back itself.
+    Kill {
+        /// The master.
+        master: u32,
+    },
+    /// A master does nothing, then goes on; if that takes longer than a failover, as a replica.
+    Pause {
+        /// The master.
+        master: u32,
+    },
+    /// A master and these nodes see each other and nobody else.
+    Isolate {
+        /// The master.
+        master: u32,
+        /// The nodes with it.
+        nodes: Vec<u32>,
+    },
+    /// A master answers each call with this error.
+    Refuse {
+        /// The master.
+        master: u32,
+        /// Its first word: `CLUSTERDOWN`, `LOADING`, `READONLY`, `OOM`, `BUSY`, `TRYAGAIN`.
+        error: String,
+    },
+    /// A master's replica is away: nothing can be confirmed.
+    NoReplica {
+        /// The master.
+        master: u32,
+    },
+    /// A master forgets its scripts.
+    ScriptFlush {
+        /// The master.
+        master: u32,
+    },
+    /// A part of a master's slots goes to another one, key by key, by ASK and MOVED.
+    Reshard {
+        /// From.
+        from: u32,
+        /// To.
+        to: u32,
+        /// How many of a thousand of its slots.
+        part: u32,
+    },
+    /// A master loses all keys.
+    FlushAll {
+        /// The master.
+        master: u32,
+    },
+    /// Of a thousand keys of a master, so many vanish.
+    Evict {
+        /// The master.
+        master: u32,
+        /// How many.
+        part: u32,
+    },
+    /// A node dies with what it holds, and is back with a new incarnation after `lasts`.
+    Crash {
+        /// The node.
+        node: u32,
+    },
+    /// A node does nothing, then goes on.
+    Freeze {
+        /// The node.
+        node: u32,
+    },
+    /// A node drains and leaves, and is back with a new incarnation after `lasts`.
+    Restart {
+        /// The node.
+        node: u32,
+    },
+    /// All nodes, one after another within the span: `crash` or drain, back after `down`.
+    Roll {
+        /// Whether they crash instead of draining.
+        #[serde(default)]
+        crash: bool,
+        /// How long each is down.
+        down: Span,
+    },
+    /// The fleet has so many nodes in the end; those that leave drain. Evenly within the span.
+    Scale {
+        /// How many.
+        nodes: u32,
+    },
+    /// A policy gets other limits; each node learns it at another moment within the span.
+    Push {
+        /// The policy.
+        policy: u32,
+        /// Its limits from then on.
+        limits: Vec<String>,
+    },
+    /// A node's wall clock jumps; its monotonic clock and its decisions must not care.
+    Jump {
+        /// The node.
+        node: u32,
+        /// Ahead.
+        by: Span,
+    },
+    /// The demand is so many times as high, in thousandths.
+    Surge {
+        /// How high.
+        factor: u32,
+    },
+}
+
+/// Which messages a cut takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Both ways.
+    #[default]
+    Both,
+    /// Calls.
+    ToRedis,
+    /// Answers.
+    FromRedis,
+}
+
+/// What must hold beside the invariants. What is absent is not looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Expect {
+    /// Least part of what could be admitted, in thousandths of a percent: 99500 = 99.5 %.
+    pub used: Option<u32>,
+    /// Most store calls per 1000 checks.
+    pub calls: Option<u32>,
+    /// Most store calls per window and node.
+    pub calls_per_window: Option<u32>,
+    /// Most checks that wait for the store, in thousandths of a percent.
+    pub waits: Option<u32>,
+    /// Most that is admitted beyond a limit in a window, in thousandths of a percent of it.
+    pub over: Option<u32>,
+    /// Most store calls in any 10 ms, in thousandths of the mean.
+    pub herd: Option<u32>,
+    /// Least fairness between the nodes (Jain's index), in thousandths.
+    pub fairness: Option<u32>,
+    /// Longest answer.
+    pub answer: Option<Span>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            about: String::new(),
+            seed: 1,
+            span: Span::secs(10),
+            calm: Span(0),
+            warm_up: Span(0),
+            nodes: 3,
+            brain: Brain::default(),
+            daemon: Daemon::default(),
+            clocks: Clocks::default(),
+            network: Network::default(),
+            redis: Redis::default(),
+            policies: vec![Policy::default()],
+            demand: vec![Demand::default()],
+            faults: Vec::new(),
+            expect: Expect::default(),
+        }
+    }
+}
+
+impl Default for Daemon {
+    fn default() -> Self {
+        Self { timeout: Span::millis(50), max_keys: 100_000, confirm: true }
+    }
+}
+
+impl Default for Clocks {
+    fn default() -> Self {
+        Self { drift_ppm: 100, offset: Span::secs(1) }
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self { latency: Span(200), jitter: Span(50), loss: 0, repeats: 0 }
+    }
+}
+
+impl Default for Redis {
+    fn default() -> Self {
+        Self {
+            masters: 3,
+            replica: true,
+            lag: Span::millis(1),
+            failover: Span::secs(2),
+            alone: Span::secs(2),
+            skew: Span(0),
+            script_cost: Span(15),
+        }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { limits: vec!["1000/1s fixed".into()], on_store_loss: OnStoreLoss::Share }
+    }
+}
+
+impl Default for Demand {
+    fn default() -> Self {
+        Self {
+            policy: 0,
+            rate: 2_000,
+            shape: Shape::default(),
+            from: Span(0),
+            until: Span(0),
+            keys: 1,
+            key_skew: 0,
+            churn: Span(0),
+            spread: Spread::default(),
+            cost: 1,
+            refunds: 0,
+            peeks: 0,
+            resets: 0,
+            patience: Span(0),
+        }
+    }
+}
