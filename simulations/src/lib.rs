@@ -11,7 +11,13 @@
 //! | [`random`] | streams of randomness from a seed |
 //! | [`observe`] | what can be seen of a run |
 
+pub mod baseline;
+pub mod keyspace;
+pub mod limiter;
+pub mod lua;
 pub mod observe;
 pub mod plan;
 pub mod random;
 pub mod span;
+pub mod trace;
+pub mod world;

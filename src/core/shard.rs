@@ -236,6 +236,12 @@ impl Shard {
         self.desk.policies.iter().map(|(name, stats)| (name, stats))
     }
 
+    /// Tokens held, of all keys.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.table.iter().map(|(_, slot)| slot.lease.held()).sum()
+    }
+
     /// Up to `most` keys that the shard knows.
     #[must_use]
     pub fn keys(&self, now: Instant, most: usize) -> Vec<KeyInfo> {
