@@ -10,8 +10,14 @@
 //! | [`plan`], [`span`] | a run, written out whole |
 //! | [`random`] | streams of randomness from a seed |
 //! | [`observe`] | what can be seen of a run |
+//! | [`ledger`] | the figures of a run |
+//! | [`series`] | the same over time |
+//! | [`outcome`] | what came of a run |
 
+pub mod ledger;
 pub mod observe;
+pub mod outcome;
 pub mod plan;
 pub mod random;
+pub mod series;
 pub mod span;
