@@ -12,12 +12,13 @@
 //! | [`observe`] | what can be seen of a run |
 //! | [`ledger`] | the figures of a run |
 //! | [`series`] | the same over time |
-//! | [`outcome`] | what came of a run |
+//! | [`outcome`], [`report`] | what came of a run, and its page |
 
 pub mod ledger;
 pub mod observe;
 pub mod outcome;
 pub mod plan;
 pub mod random;
+pub mod report;
 pub mod series;
 pub mod span;

@@ -34,6 +34,10 @@ pub struct Series {
     live: u32,
     /// Limit / nodes as it was last known.
     share: u64,
+    /// The sum and the number of the shares told in the last bucket.
+    told: (u64, u64),
+    /// Each node's last book, and its bucket.
+    books: Vec<(usize, Tokens)>,
 }
 
 /// What happened in one span.
@@ -60,8 +64,6 @@ pub struct Bucket {
     pub tokens: Tokens,
     /// The largest grant.
     pub largest: u64,
-    /// Answers behind `share`.
-    told: u64,
 }
 
 /// One node, over all its incarnations.
@@ -71,8 +73,6 @@ pub struct Node {
     pub checks: u64,
     /// Those it admitted.
     pub admitted: u64,
-    /// The bucket and the content of its last book.
-    audited: (usize, Tokens),
 }
 
 impl Series {
@@ -102,6 +102,7 @@ impl Series {
         let index = (at / self.width.max(1)) as usize;
         while self.buckets.len() <= index {
             self.buckets.push(Bucket { nodes: self.live, share: self.share, ..Bucket::default() });
+            self.told = (0, 0);
         }
         &mut self.buckets[index]
     }
@@ -112,6 +113,14 @@ impl Series {
             self.nodes.resize(index + 1, Node::default());
         }
         &mut self.nodes[index]
+    }
+
+    fn book(&mut self, node: u32) -> &mut (usize, Tokens) {
+        let index = node as usize;
+        if index >= self.books.len() {
+            self.books.resize(index + 1, (0, Tokens::default()));
+        }
+        &mut self.books[index]
     }
 
     fn count_nodes(&mut self, at: u64, live: u32) {
@@ -130,10 +139,9 @@ impl Series {
         bucket.largest = bucket.largest.max(granted);
         if is_first {
             let share = limit / u64::from(grant.nodes.max(1)); // rounded down
-            let before = if bucket.told == 0 { 0 } else { bucket.share * bucket.told };
-            bucket.told += 1;
-            bucket.share = (before + share) / bucket.told;
-            self.share = self.bucket(at).share;
+            self.told = (self.told.0 + share, self.told.1 + 1);
+            self.share = self.told.0 / self.told.1; // rounded down
+            self.bucket(at).share = self.share;
         }
     }
 
@@ -141,7 +149,7 @@ impl Series {
     fn audit(&mut self, at: u64, node: u32, balance: &Balance) {
         self.bucket(at);
         let now = (at / self.width.max(1)) as usize;
-        let (from, before) = self.node(node).audited;
+        let (from, before) = *self.book(node);
         let from = (from + 1).min(now);
         let parts = (now - from + 1) as u64;
         let spread = |bucket: &mut Bucket, place: u64| {
@@ -157,7 +165,7 @@ impl Series {
             spread(bucket, place as u64);
         }
         let Balance { granted, spent, returned, expired, held: _ } = *balance;
-        self.node(node).audited = (now, Tokens { granted, spent, returned, expired });
+        *self.book(node) = (now, Tokens { granted, spent, returned, expired });
     }
 
     fn end_fault(&mut self, at: u64, what: &str) {
@@ -191,7 +199,7 @@ impl Observer for Series {
             Seen::Joined { node, .. } => {
                 self.count_nodes(at, self.live + 1);
                 let bucket = self.buckets.len() - 1;
-                self.node(node).audited = (bucket, Tokens::default());
+                *self.book(node) = (bucket, Tokens::default());
             }
             Seen::Left { .. } => self.count_nodes(at, self.live.saturating_sub(1)),
             Seen::Audit { node, ref balance, .. } => self.audit(at, node, balance),
