@@ -1,6 +1,8 @@
 //! stub
-use rationd::core::shard::Settings;
-use rationd::core::time::{Instant, Timestamp};
 use crate::limiter::Limiter;
 use crate::plan::Brain;
-pub fn new(_b: Brain, _s: Settings, _id: u64, _c: (Instant, Timestamp)) -> Box<dyn Limiter> { todo!() }
+use rationd::core::shard::Settings;
+use rationd::core::time::{Instant, Timestamp};
+pub fn new(_b: Brain, _s: Settings, _id: u64, _c: (Instant, Timestamp)) -> Box<dyn Limiter> {
+    todo!()
+}

@@ -9,15 +9,26 @@
 //! |---|---|
 //! | [`plan`], [`span`] | a run, written out whole |
 //! | [`random`] | streams of randomness from a seed |
+//! | [`world`] | everything that is not the product, and the loop that makes things happen |
+//! | [`lua`], [`keyspace`] | the shipped scripts, and the part of Redis that they touch |
+//! | [`limiter`], [`baseline`] | what decides in a node: the shipped core, or something to compare it with |
 //! | [`observe`] | what can be seen of a run |
+//! | [`ledger`], [`series`] | figures of a run, whole and over time |
+//! | [`trace`] | a hash of everything that happened |
+//! | [`run`], [`outcome`], [`report`] | one run; what came of it; pages of it |
 
 pub mod baseline;
 pub mod keyspace;
+pub mod ledger;
 pub mod limiter;
 pub mod lua;
 pub mod observe;
+pub mod outcome;
 pub mod plan;
 pub mod random;
+pub mod report;
+pub mod run;
+pub mod series;
 pub mod span;
 pub mod trace;
 pub mod world;

@@ -1,8 +1,8 @@
 //! stub
+use crate::observe::Balance;
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::shard::{Effect, Outcome, Request, Shard};
 use rationd::core::time::Instant;
-use crate::observe::Balance;
 pub trait Limiter {
     fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome;
     fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome;
@@ -18,15 +18,33 @@ pub trait Limiter {
     fn set_nodes(&mut self, _n: u32) {}
 }
 impl Limiter for Shard {
-    fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome { Shard::check(self, now, request) }
-    fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome { Shard::refund(self, now, request) }
-    fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome { Shard::reset(self, now, request) }
-    fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>) { Shard::handle_outcome(self, now, call, outcome) }
-    fn handle_timeout(&mut self, now: Instant) { Shard::handle_timeout(self, now) }
-    fn poll_effect(&mut self) -> Option<Effect> { Shard::poll_effect(self) }
-    fn poll_timeout(&self) -> Option<Instant> { Shard::poll_timeout(self) }
-    fn drain(&mut self, now: Instant) { self.handle_drain(now) }
-    fn keys(&self) -> u64 { self.stats().keys }
+    fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        Shard::check(self, now, request)
+    }
+    fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        Shard::refund(self, now, request)
+    }
+    fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        Shard::reset(self, now, request)
+    }
+    fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>) {
+        Shard::handle_outcome(self, now, call, outcome)
+    }
+    fn handle_timeout(&mut self, now: Instant) {
+        Shard::handle_timeout(self, now)
+    }
+    fn poll_effect(&mut self) -> Option<Effect> {
+        Shard::poll_effect(self)
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        Shard::poll_timeout(self)
+    }
+    fn drain(&mut self, now: Instant) {
+        self.handle_drain(now)
+    }
+    fn keys(&self) -> u64 {
+        self.stats().keys
+    }
     fn balance(&self, _now: Instant) -> Balance {
         let mut balance = Balance { held: self.held(), ..Balance::default() };
         for (_, stats) in self.policy_stats() {
@@ -37,5 +55,7 @@ impl Limiter for Shard {
         }
         balance
     }
-    fn waiting(&self) -> u64 { self.stats().waiting }
+    fn waiting(&self) -> u64 {
+        self.stats().waiting
+    }
 }

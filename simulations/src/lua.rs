@@ -203,7 +203,8 @@ fn command(lua: &Lua, server: &RefCell<Server>, arguments: &MultiValue) -> mlua:
         Some(b"HDEL") => number(rest.iter().map(|field| keyspace.unset(&key, field, now)).sum()),
         Some(b"DEL") => number(Ok(keyspace.delete(&key, now))),
         Some(b"PEXPIRE") => {
-            let millis = rest.first().and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
+            let millis =
+                rest.first().and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
             let Some(millis) = millis else { return Ok(Err("ERR value is not an integer or out of range".into())) };
             number(Ok(keyspace.expire(&key, millis, now)))
         }

@@ -1,7 +1,6 @@
 //! One run: a plan in, an outcome out. Wires the world to those who look at it.
 
-use crate::checkers;
-use crate::ledger::{Ledger, judge};
+use crate::ledger::Ledger;
 use crate::lua::Scripts;
 use crate::observe::{Observer, Setting};
 use crate::outcome::Outcome;
@@ -25,20 +24,20 @@ pub enum Detail {
 /// A limit that cannot be read, or a demand for a policy that is not there.
 pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome, String> {
     let setting = world::setting(plan)?;
-    let mut checkers = checkers::all(&setting);
+    let mut checkers = Vec::<Box<dyn crate::observe::Checker>>::new();
     let mut ledger = Ledger::new(&setting);
     let mut series = Series::new(&setting);
     let mut observers: Vec<&mut dyn Observer> = vec![&mut ledger];
     if detail == Detail::Charts {
         observers.push(&mut series);
     }
-    observers.extend(checkers.iter_mut().map(|checker| checker as &mut dyn Observer));
+    observers.extend(checkers.iter_mut().map(|checker| checker.as_mut() as &mut dyn Observer));
     let trace = World::new(&setting, scripts, Watch { observers, trace: Trace::default() }).run();
     let mut violations: Vec<_> = checkers.iter().flat_map(|checker| checker.violations()).cloned().collect();
     violations.sort_by_key(|violation| violation.at);
     let figures = ledger.figures();
     Ok(Outcome {
-        failed: judge(&setting, &figures),
+        failed: plan.expect.judge(&figures),
         command: command(&setting),
         plan: plan.clone(),
         figures,

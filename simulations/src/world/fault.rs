@@ -22,7 +22,8 @@ impl World<'_> {
         let until = (self.now + fault.lasts.0).min(self.plan.span.0);
         match &fault.what {
             What::Cut { nodes, masters, way } => {
-                let (nodes, masters) = (self.places(nodes), masters.iter().map(|one| self.cluster.place(*one)).collect());
+                let (nodes, masters) =
+                    (self.places(nodes), masters.iter().map(|one| self.cluster.place(*one)).collect());
                 self.network.cut(index, nodes, masters, *way);
             }
             What::Swizzle => self.swizzle(until),

@@ -88,7 +88,10 @@ impl Network {
             Way::FromRedis => heading == Heading::FromRedis,
         };
         self.broken.contains(&(node, master))
-            || self.cuts.iter().any(|cut| concerns(&cut.nodes, node) && concerns(&cut.masters, master) && takes(cut.way))
+            || self
+                .cuts
+                .iter()
+                .any(|cut| concerns(&cut.nodes, node) && concerns(&cut.masters, master) && takes(cut.way))
     }
 
     pub(super) fn cut(&mut self, fault: u32, nodes: Vec<u32>, masters: Vec<u32>, way: Way) {

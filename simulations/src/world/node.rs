@@ -89,11 +89,8 @@ pub(super) struct Place<'a> {
 
 /// What decides in a node.
 fn limiter(plan: &Plan, seed: u64, clock: (Instant, Timestamp)) -> Box<dyn Limiter> {
-    let settings = Settings {
-        max_keys: plan.daemon.max_keys as usize,
-        timeout: plan.daemon.timeout.micros(),
-        lease_ahead: true,
-    };
+    let settings =
+        Settings { max_keys: plan.daemon.max_keys as usize, timeout: plan.daemon.timeout.micros(), lease_ahead: true };
     // As in the daemon, ids grow across restarts: they begin with the wall clock.
     match plan.brain {
         Brain::Rationd => Box::new(Shard::new(settings, seed, clock.1.0, 1, clock)),

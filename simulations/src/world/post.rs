@@ -7,11 +7,11 @@ use rationd::core::time::Instant;
 use rationd::store::breaker::{Breaker, Fault};
 use rationd::store::script;
 
+use super::World;
 use super::cluster::{Standing, slot_of};
 use super::event::Event;
 use super::message::{Letter, Reply};
 use super::network::Heading;
-use super::World;
 use crate::observe::Seen;
 
 /// How soon a node hears that a call never left it.
@@ -126,10 +126,13 @@ impl World<'_> {
                 if replicated == Some(false) {
                     self.nodes[node as usize].client.unconfirmed(server, now);
                 }
-                self.settle(id, outcome.map(|grant| Grant {
-                    confirmed: !expects || (!grant.replayed && replicated == Some(true)),
-                    ..grant
-                }));
+                self.settle(
+                    id,
+                    outcome.map(|grant| Grant {
+                        confirmed: !expects || (!grant.replayed && replicated == Some(true)),
+                        ..grant
+                    }),
+                );
             }
             Reply::NoScript if !letter.with_source => {
                 letter.with_source = true;
