@@ -10,7 +10,9 @@
 //! | [`plan`], [`span`] | a run, written out whole |
 //! | [`random`] | streams of randomness from a seed |
 //! | [`observe`] | what can be seen of a run |
+//! | [`mutants`] | bugs on purpose, which the checkers must find |
 
+pub mod mutants;
 pub mod observe;
 pub mod plan;
 pub mod random;
