@@ -15,6 +15,7 @@
 //! | [`observe`] | what can be seen of a run |
 //! | [`ledger`], [`series`] | figures of a run, whole and over time |
 //! | [`trace`] | a hash of everything that happened |
+//! | [`mutants`] | deliberate bugs of the core and of the scripts |
 //! | [`run`], [`outcome`], [`report`] | one run; what came of it; pages of it |
 
 pub mod baseline;
@@ -22,6 +23,7 @@ pub mod keyspace;
 pub mod ledger;
 pub mod limiter;
 pub mod lua;
+pub mod mutants;
 pub mod observe;
 pub mod outcome;
 pub mod plan;
