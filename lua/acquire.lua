@@ -2,14 +2,16 @@
 --
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
 -- ARGV     4 need, 5 want, 6 least (tokens), 7 ahead_of (us; 0 = lend of now, else of the window
---          after the one that ends then), 8 epoch (as the node knows it; 0 = none); per limit more:
---          known_used (tokens), known_at (us)
+--          after the one that ends then), 8 epoch (as the node knows it; 0 = none), 9 held (tokens
+--          lent before that it has not spent), 10 age (us since it spent the last of the others); per
+--          limit more: known_used (tokens), known_at (us)
 -- Reply    lib.lua's; granted = tokens lent. With an id that was executed before, the answer of then.
 
 local need, want, least = integer(ARGV[4], MOST), integer(ARGV[5], MOST), integer(ARGV[6], MOST)
 local ahead_of, epoch = integer(ARGV[7], EXACT), integer(ARGV[8], EXACT)
-local limits = read_arguments(9, 2)
-if not limits or not need or not want or not least or not ahead_of or not epoch then
+local held, age = integer(ARGV[9], MOST), integer(ARGV[10], EXACT)
+local limits = read_arguments(11, 2)
+if not limits or not need or not want or not least or not ahead_of or not epoch or not held or not age then
   return redis.error_reply(WRONG)
 end
 local state, failure = load(limits)
@@ -18,16 +20,14 @@ local counters = state.counters
 roll_census(state, limits)
 
 -- What was granted under this id, as far as it can still be spent: a window that is over took its
--- tokens with it; a gcra lease is told by where it ended.
+-- tokens with it, and so did an account that was closed for this node.
 local function granted_before()
-  local granted = min(state.record[3], max(want, need))
+  local record = state.record
+  local granted = min(record[3], max(want, need))
   for i = 1, #limits do
-    local at = state.record[4 + i] or 0
-    if limits[i].kind == 'g' and at > 0 then
-      counters[i].at = at
-    elseif limits[i].kind == 'g' or at ~= counters[i].at then
-      granted = 0
-    end
+    local open = limits[i].kind == 'g' and is_open(record)
+    if limits[i].kind ~= 'g' then open = (record[6 + i] or 0) == counters[i].at end
+    if not open then granted = 0 end
   end
   return granted
 end
@@ -37,6 +37,7 @@ end
 local function restore(counter, limit, used, at)
   if limit.kind == 'g' then
     counter.at = max(counter.at, clamp_tat(at, limit))
+    spend({ counter }, { limit }, used, now)
     return
   end
   if limit.kind == 'o' and counter.at == 0 and at > now and at <= now + limit.period then
@@ -55,7 +56,7 @@ local function count_node()
   if asked ~= census[1] - 1 then census[4] = census[4] + 1 end
 end
 
-local function left_of_all()
+local function left_of_all(kept)
   if ahead_of ~= 0 then
     local limit, counter = limits[1], counters[1]
     local next_is_known = counter.at == ahead_of and counter.at % limit.period == 0
@@ -63,25 +64,31 @@ local function left_of_all()
     return max(limit.count - counter.prev, 0)
   end
   local least_left = EXACT
-  for i = 1, #limits do least_left = min(least_left, left(counters[i], limits[i])) end
+  for i = 1, #limits do
+    local tokens = left(counters[i], limits[i])
+    if limits[i].kind == 'g' then tokens = max(tokens - kept, 0) end
+    least_left = min(least_left, tokens)
+  end
   return least_left
 end
 
 -- Guided self-scheduling: nobody takes more than its part of what is left, beyond what waits.
 local function share_of(tokens)
   if tokens < least then return 0 end
-  local capacity = EXACT
-  for i = 1, #limits do capacity = min(capacity, limits[i].burst) end
-  local part = max(need, up(tokens, nodes(state)), up(capacity, 32 * nodes(state)))
+  local capacity, parts = EXACT, 2
+  for i = 1, #limits do
+    capacity = min(capacity, limits[i].burst)
+    -- A window's tail is shared to the last; what trickles in is handed out by the lot.
+    if limits[i].kind == 'f' or limits[i].kind == 'o' then parts = 32 end
+  end
+  local part = max(need, up(tokens, nodes(state)), up(capacity, parts * nodes(state)))
   return min(max(want, need), tokens, part)
 end
 
 local function debit(counter, limit, tokens)
   if ahead_of ~= 0 then
     counter.prev = counter.prev + tokens
-  elseif limit.kind == 'g' then
-    if tokens > 0 then counter.at = max(counter.at, now) + cost(limit, tokens) end
-  else
+  elseif limit.kind ~= 'g' then
     if limit.kind == 'o' and counter.at == 0 and tokens > 0 then counter.at = now + limit.period end
     counter.used = counter.used + tokens
   end
@@ -95,6 +102,7 @@ local function lifetime()
     local ends
     if limit.kind == 'g' then
       ends = max(at - now, 0) + limit.depth
+      if lent[1] + lent[2] > 0 then ends = ends + limit.depth + 2 * PERIOD end
     elseif limit.kind == 's' then
       ends = at + 3 * limit.period - now
     elseif at == 0 then
@@ -138,15 +146,22 @@ if lost and id ~= 0 and not state.record then
 end
 if not state.epoch then state.epoch = max(id, 1) end
 if id ~= 0 then count_node() else state.census = { -1, 0, 0, 0 } end
-local granted = share_of(left_of_all())
+-- What this node was lent and holds no more it has spent.
+spend(counters, limits, max(close_account(state) - held, 0), max(now - age, 0))
+local granted = share_of(left_of_all(held))
 for i = 1, #limits do debit(counters[i], limits[i], granted) end
+-- gcra: what somebody waits for is spent now; the rest is set aside, and counts when it is spent.
+local at_once = id == 0 and granted or min(granted, need)
+spend(counters, limits, at_once, now)
 
 local fields = { 'e', string.format('%.0f', state.epoch) }
 add_counters(fields, state, limits, true)
 if id ~= 0 then
-  local record = { state.census[1], id, granted, state.record and state.record[4] or 0 }
-  for i = 1, #limits do record[4 + i] = counters[i].at end
+  local record = { state.census[1], id, granted, state.record and state.record[4] or 0, 0, 0 }
+  open_account(record, held + granted - at_once)
+  for i = 1, #limits do record[6 + i] = counters[i].gcra and 0 or counters[i].at end
   add_record(fields, record)
+  if has_gcra then add_lent(fields) end
   fields[#fields + 1] = 'c'
   fields[#fields + 1] = written({ unpack(state.census) })
 end

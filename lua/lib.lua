@@ -6,10 +6,12 @@
 --          e        epoch: never 0; another one than before = the store lost or reset the key
 --          z        "1" when the epoch was born by a reset
 --          c        census "cid nodes-now nodes-before nodes-before-seen-again"
---          n:NODE   a node's last calls "cid acquire-id granted other-id at1 at2 ..."
+--          o        gcra: tokens lent that nobody has accounted for "now before period"
+--          n:NODE   a node's last calls and its account
+--                   "cid acquire-id granted other-id lent period at1 at2 ..."
 --          gI fI oI sI   limit I by algorithm (gcra, fixed, from-first, sliding): "used prev at"
 -- ARGV     now (us; 0 = the clock of Redis), node, id (0 = remember nothing), then what the script
---          says, then for each limit: kind letter, count, period, burst, horizon (us; gcra with
+--          says, then for each limit: kind letter, count, period, burst (gcra with
 --          count and period in lowest terms), and what the script says.
 -- Reply    granted, replayed, damaged, epoch, reset, nodes, now, then used, prev, at of each limit.
 -- Units    tokens and microseconds. All numbers are integers below 2^53, exact in doubles.
@@ -17,11 +19,16 @@
 local hash = KEYS[1]
 local node, id = ARGV[2] or '', nil
 local now
+-- gcra: lent and not accounted for in this period, in the one before, and which this one is.
+local lent = { 0, 0, 0 }
+local has_gcra = false
 local floor, max, min = math.floor, math.max, math.min
 
 local EXACT = 9007199254740991
 local MOST = 4294967295
 local SECOND = 1000000
+-- Under gcra a lease is accounted for within this period or the next, or counts as spent.
+local PERIOD = 2 * SECOND
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 
 local function integer(text, most)
@@ -76,16 +83,17 @@ end
 -- Completes a gcra limit, and says whether all that is computed from it stays exact.
 local function complete_gcra(limit)
   limit.whole, limit.part = floor(limit.period / limit.count), limit.period % limit.count
-  limit.ceiling = limit.burst + floor(limit.horizon * limit.count / limit.period)
-  local tokens = limit.ceiling + 2
-  limit.depth = cost(limit, limit.burst)
+  local tokens = limit.burst + 2
+  -- Single costs round up; a full bucket takes all of its burst one by one all the same.
+  local slack = limit.part == 0 and 0 or min(limit.burst, limit.whole)
+  limit.depth = cost(limit, limit.burst) + slack
   return tokens * limit.count <= EXACT and tokens * limit.period / limit.count <= 2 ^ 51
 end
 
 -- now, node and id, then the limits from ARGV[first] on, each with `extra` more integers.
 local function read_arguments(first, extra)
   now, id = integer(ARGV[1], 2 ^ 52), integer(ARGV[3], EXACT)
-  local each = 5 + extra
+  local each = 4 + extra
   local count = (#ARGV - first + 1) / each
   if not now or not id or #node > 255 or count < 1 or count > 8 or count % 1 ~= 0 then return nil end
   local limits = {}
@@ -97,14 +105,14 @@ local function read_arguments(first, extra)
       count = integer(ARGV[at + 1], MOST),
       period = integer(ARGV[at + 2], 2 ^ 45),
       burst = integer(ARGV[at + 3], MOST),
-      horizon = integer(ARGV[at + 4], SECOND / 2),
     }
     if not string.match(limit.kind, '^[gfos]$') then return nil end
-    if not limit.count or not limit.period or not limit.burst or not limit.horizon then return nil end
+    if not limit.count or not limit.period or not limit.burst then return nil end
     if limit.count * limit.period * limit.burst == 0 then return nil end
     if limit.kind == 'g' and not complete_gcra(limit) then return nil end
+    has_gcra = has_gcra or limit.kind == 'g'
     for more = 1, extra do
-      limit[more] = integer(ARGV[at + 4 + more], EXACT)
+      limit[more] = integer(ARGV[at + 3 + more], EXACT)
       if not limit[more] then return nil end
     end
     limits[i] = limit
@@ -146,7 +154,7 @@ local function roll_sliding(counter, limit)
 end
 
 local function clamp_tat(tat, limit)
-  return min(tat, now + limit.depth + limit.horizon)
+  return min(tat, now + limit.depth)
 end
 
 -- Brings the counter to now.
@@ -164,16 +172,16 @@ end
 
 -- The most tokens whose cost fits: an estimate in doubles, corrected by the exact cost.
 local function left_gcra(counter, limit)
-  local room = now + limit.depth + limit.horizon - max(counter.at, now)
-  local tokens = max(min(floor(room * limit.count / limit.period), limit.ceiling), 0)
+  local room = now + limit.depth - max(counter.at, now)
+  local tokens = max(min(floor(room * limit.count / limit.period), limit.burst), 0)
   while tokens > 0 and cost(limit, tokens) > room do tokens = tokens - 1 end
-  while tokens < limit.ceiling and cost(limit, tokens + 1) <= room do tokens = tokens + 1 end
+  while tokens < limit.burst and cost(limit, tokens + 1) <= room do tokens = tokens + 1 end
   return tokens
 end
 
 -- Tokens that can be lent, rounded down.
 local function left(counter, limit)
-  if limit.kind == 'g' then return left_gcra(counter, limit) end
+  if limit.kind == 'g' then return max(left_gcra(counter, limit) - lent[1] - lent[2], 0) end
   local spent = counter.used
   if limit.kind == 's' then
     spent = spent + scaled_up(counter.prev, counter.at + limit.period - now, limit.period)
@@ -184,17 +192,65 @@ end
 local function credit(counter, limit, tokens)
   if limit.kind ~= 'g' then
     counter.used = max(counter.used - tokens, 0)
-  elseif tokens > limit.ceiling then
+  elseif tokens > limit.burst then
     counter.at = 0
   else
     counter.at = max(counter.at - worth(limit, tokens), 0)
   end
 end
 
+-- gcra: tokens were spent, the last of them at that time.
+local function spend(counters, limits, tokens, at)
+  for i = 1, #limits do
+    local limit, counter = limits[i], counters[i]
+    if limit.kind == 'g' and tokens > 0 then
+      counter.at = clamp_tat(max(counter.at, at) + cost(limit, min(tokens, limit.burst)), limit)
+    end
+  end
+end
+
+-- What was not accounted for in two periods counts as spent, as of the end of the second.
+local function roll_lent(state, limits)
+  local period = floor(now / PERIOD)
+  if lent[3] < period then
+    spend(state.counters, limits, lent[2], (lent[3] + 1) * PERIOD)
+    if lent[3] + 1 == period then
+      lent = { 0, lent[1], period }
+    else
+      spend(state.counters, limits, lent[1], (lent[3] + 2) * PERIOD)
+      lent = { 0, 0, period }
+    end
+  end
+  lent[3] = period
+end
+
+-- Whether what a record says of an account still holds.
+local function is_open(record)
+  return record[6] > 0 and (record[6] == lent[3] or record[6] == lent[3] - 1)
+end
+
+-- What this node was lent and has not accounted for; from here on it is lent nothing.
+local function close_account(state)
+  local record = state.record
+  if not record or not is_open(record) then return 0 end
+  local place = record[6] == lent[3] and 1 or 2
+  lent[place] = max(lent[place] - record[5], 0)
+  return record[5]
+end
+
+-- From here on this node is lent so much.
+local function open_account(record, tokens)
+  record[5], record[6] = 0, 0
+  if not has_gcra then return end
+  tokens = min(tokens, MOST)
+  lent[1] = min(lent[1] + tokens, MOST)
+  record[5], record[6] = tokens, lent[3]
+end
+
 -- Everything the hash says, malformed values taken as missing and listed in `bad`.
 local function load(limits)
-  local names = { 'e', 'z', 'c', 'n:' .. node }
-  for i = 1, #limits do names[i + 4] = limits[i].field end
+  local names = { 'e', 'z', 'c', 'n:' .. node, 'o' }
+  for i = 1, #limits do names[i + 5] = limits[i].field end
   local values = redis.pcall('HMGET', hash, unpack(names))
   local state = { bad = {}, counters = {}, reset = false, exists = false }
   if values.err then
@@ -212,18 +268,24 @@ local function load(limits)
   if state.epoch == 0 then state.epoch, state.bad[#state.bad + 1] = nil, 'e' end
   state.reset = parsed(2, function(text) return text == '1' end) or false
   state.census = parsed(3, integers, 4, 4) or { -1, 0, 0, 0 }
-  state.record = parsed(4, integers, 4, 12)
+  state.record = parsed(4, integers, 6, 14)
+  lent = parsed(5, integers, 3, 3) or { 0, 0, 0 }
+  if lent[1] > MOST or lent[2] > MOST or lent[3] > EXACT / PERIOD then
+    lent, state.bad[#state.bad + 1] = { 0, 0, 0 }, 'o'
+  end
   for i = 1, #limits do
-    local list = parsed(i + 4, integers, 3, 3)
+    local list = parsed(i + 5, integers, 3, 3)
     if list and (list[1] > MOST or list[2] > MOST) then
       list, state.bad[#state.bad + 1] = nil, limits[i].field
     end
     local stored = list ~= nil
     list = list or { 0, 0, 0 }
     local counter = { used = list[1], prev = list[2], at = list[3], stored = stored }
+    counter.gcra = limits[i].kind == 'g'
     roll(counter, limits[i])
     state.counters[i] = counter
   end
+  roll_lent(state, limits)
   state.damaged = state.wrong_type or #state.bad > 0 or (state.exists and not state.epoch)
   return state
 end
@@ -254,6 +316,11 @@ local function add_counters(fields, state, limits, all)
   end
 end
 
+local function add_lent(fields)
+  fields[#fields + 1] = 'o'
+  fields[#fields + 1] = written({ unpack(lent) })
+end
+
 local function add_record(fields, record)
   fields[#fields + 1] = 'n:' .. node
   fields[#fields + 1] = written(record)
@@ -277,7 +344,7 @@ end
 
 -- This node's record after such a call.
 local function remembered(state)
-  local record = state.record or { 0, 0, 0, 0 }
+  local record = state.record or { 0, 0, 0, 0, 0, 0 }
   record[4] = id
   return record
 end
@@ -289,7 +356,7 @@ local function answer(state, granted, replayed)
   }
   for i = 1, #state.counters do
     local counter = state.counters[i]
-    reply[#reply + 1] = counter.used
+    reply[#reply + 1] = counter.gcra and lent[1] + lent[2] or counter.used
     reply[#reply + 1] = counter.prev
     reply[#reply + 1] = counter.at
   end

@@ -16,6 +16,9 @@ if not state.epoch then return answer(state, 0, false) end
 for i = 1, #limits do credit(state.counters[i], limits[i], amount) end
 local fields = {}
 add_counters(fields, state, limits, false)
-if id ~= 0 then add_record(fields, remembered(state)) end
+if id ~= 0 then
+  add_record(fields, remembered(state))
+  if has_gcra then add_lent(fields) end
+end
 save(state, fields)
 return answer(state, amount, false)

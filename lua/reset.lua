@@ -22,15 +22,16 @@ local fields = { 'e', string.format('%.0f', state.epoch), 'z', '1' }
 if id ~= 0 then
   -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
   local asked = state.record and state.record[2] or 0
-  add_record(fields, { 0, max(asked, id), 0, id })
+  add_record(fields, { 0, max(asked, id), 0, id, 0, 0 })
 end
 local span = 2 * SECOND
 for i = 1, #limits do
   span = max(span, 2 * (limits[i].depth or limits[i].period))
-  state.counters[i] = { used = 0, prev = 0, at = 0 }
+  state.counters[i] = { used = 0, prev = 0, at = 0, gcra = limits[i].kind == 'g' }
   roll(state.counters[i], limits[i])
 end
 redis.call('DEL', hash)
+lent = { 0, 0, lent[3] }
 redis.call('HSET', hash, unpack(fields))
 expire_after(span)
 state.reset, state.census = true, { -1, 0, 0, 0 }

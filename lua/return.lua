@@ -1,22 +1,25 @@
 -- return: takes back unspent tokens, into the windows that lent them or not at all.
 --
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
--- ARGV     4 amount (tokens), 5 epoch that lent them; per limit more: window_at (us), the limit's
---          `at` as it was when they were lent
+-- ARGV     4 amount (tokens), 5 epoch that lent them, 6 held (tokens lent that it keeps), 7 age (us
+--          since it spent the last of the others); per limit more: window_at (us), the limit's `at` as
+--          it was when they were lent
 -- Reply    lib.lua's; granted = amount if any limit took it back, else 0
 
 local amount, epoch = integer(ARGV[4], MOST), integer(ARGV[5], EXACT)
-local limits = read_arguments(6, 1)
-if not limits or not amount or not epoch then return redis.error_reply(WRONG) end
+local held, age = integer(ARGV[6], MOST), integer(ARGV[7], EXACT)
+local limits = read_arguments(8, 1)
+if not limits or not amount or not epoch or not held or not age then return redis.error_reply(WRONG) end
 local state, failure = load(limits)
 if not state then return failure end
 roll_census(state, limits)
 if is_repeated(state) then return answer(state, 0, true) end
 if not state.epoch or epoch ~= state.epoch then return answer(state, 0, false) end
 
--- Slots of a bucket go back only while nobody took slots after them; what was lent ahead goes back
--- to the window after this one; a sliding window that is over still weighs, and takes them back.
+-- What was lent ahead goes back to the window after this one; a sliding window that is over still
+-- weighs, and takes them back.
 local function credit_lent(counter, limit, window_at)
+  if limit.kind == 'g' then return false end
   if window_at ~= 0 and window_at == counter.at then
     credit(counter, limit, amount)
     return true
@@ -31,9 +34,19 @@ local taken = false
 for i = 1, #limits do
   if credit_lent(state.counters[i], limits[i], limits[i][1]) then taken = true end
 end
+-- gcra: the account is closed, but for what this node keeps. An acquire that was sent later has said so.
+local fields, record = {}, remembered(state)
+if has_gcra and id > record[2] then
+  local account = close_account(state)
+  spend(state.counters, limits, max(account - held - amount, 0), max(now - age, 0))
+  taken = taken or account > 0
+  open_account(record, min(held, account))
+end
 if not taken then return answer(state, 0, false) end
-local fields = {}
 add_counters(fields, state, limits, false)
-if id ~= 0 then add_record(fields, remembered(state)) end
+if id ~= 0 then
+  add_record(fields, record)
+  if has_gcra then add_lent(fields) end
+end
 save(state, fields)
 return answer(state, amount, false)

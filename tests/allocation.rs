@@ -92,7 +92,7 @@ fn checks_of_leased_keys_allocate_nothing() {
     use rationd::clock::{self, Clock};
     use rationd::core::call::Call;
     use rationd::core::key::Digest;
-    use rationd::core::limit::{Limit, MAX_HORIZON};
+    use rationd::core::limit::Limit;
     use rationd::core::policy::Rule;
     use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
     use rationd::core::time::Micros;
@@ -106,7 +106,7 @@ fn checks_of_leased_keys_allocate_nothing() {
     let now = clock.now();
     let settings = Settings { max_keys: 100, timeout: Micros::from_millis(50), lease_ahead: true };
     let mut shard = Shard::new(settings, 1, 1, 1, (now, clock::wall()));
-    let mut store = MemoryStore::new(100, 1, MAX_HORIZON);
+    let mut store = MemoryStore::new(100, 1);
     let rule = Arc::new(Rule::of("api", &[Limit::parse("1000000/1h fixed").unwrap()]));
     let mut parser = Parser::new();
     let mut out = Vec::with_capacity(4_096);

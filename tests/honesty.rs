@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rationd::core::decision::{Decision, Reason, Verdict};
 use rationd::core::key::Digest;
-use rationd::core::limit::{Limit, MAX_HORIZON};
+use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Micros, Timestamp};
@@ -61,7 +61,7 @@ impl Leasing {
         let now = Instant(3_600_000_000);
         let settings = Settings { max_keys: 10, timeout: Micros(50_000), lease_ahead: true };
         let shard = Shard::new(settings, 7, 1, 1, (now, Timestamp(START)));
-        Self { shard, store: MemoryStore::new(100, 7, MAX_HORIZON), now, trip }
+        Self { shard, store: MemoryStore::new(100, 7), now, trip }
     }
 
     /// Carries out what the shard asks for until nothing is left to do; the reply seen, if any.

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 
 use rationd::core::call::{Call, Grant, Op, StoreError};
 use rationd::core::key::Digest;
-use rationd::core::limit::MAX_HORIZON;
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
@@ -26,7 +25,7 @@ struct Gated {
 
 impl Gated {
     fn closed() -> Arc<Self> {
-        let store = Mutex::new(MemoryStore::new(10_000, 7, MAX_HORIZON));
+        let store = Mutex::new(MemoryStore::new(10_000, 7));
         Arc::new(Self { store, gate: Semaphore::new(0), calls: Mutex::default() })
     }
 

@@ -3,7 +3,6 @@
 mod support;
 
 use rationd::core::call::{Call, Grant};
-use rationd::core::limit::MAX_HORIZON;
 use rationd::core::time::Timestamp;
 use rationd::store::memory::MemoryStore;
 use rationd::store::redis::evalsha;
@@ -27,7 +26,7 @@ struct Scripts(Connection);
 
 impl Stores for Scripts {
     fn call(&mut self, node: usize, call: &Call) -> Grant {
-        let caller = Caller { prefix: "suite", node: NODES[node], horizon: MAX_HORIZON, now: None };
+        let caller = Caller { prefix: "suite", node: NODES[node], now: None };
         let reply: Value = evalsha::command(&caller, call, false).query(&mut self.0).expect("an answer");
         evalsha::grant(call, &reply).expect("a grant")
     }
@@ -35,7 +34,7 @@ impl Stores for Scripts {
 
 #[test]
 fn memory_store_behaves() {
-    store_suite::run(&mut Memory(MemoryStore::new(1_000, 1 << 64 | 1, MAX_HORIZON)));
+    store_suite::run(&mut Memory(MemoryStore::new(1_000, 1 << 64 | 1)));
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl Redis {
 
     fn call(&mut self, id: u64, op: Op) -> Grant {
         let call = call(id, op);
-        let caller = Caller { prefix: "d", node: "a", horizon: Micros::ZERO, now: Some(NOW) };
+        let caller = Caller { prefix: "d", node: "a", now: Some(NOW) };
         let reply: Value = evalsha::command(&caller, &call, false).query(&mut self.connection).expect("no error");
         evalsha::grant(&call, &reply).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -56,11 +56,20 @@ fn call(id: u64, op: Op) -> Call {
 
 fn acquire(tokens: u32) -> Op {
     let known = [Known::default(); MAX_LIMITS];
-    Op::Acquire(Acquire { need: tokens, want: tokens, least: 0, ahead_of: Timestamp(0), epoch: 0, known })
+    Op::Acquire(Acquire {
+        need: tokens,
+        want: tokens,
+        least: 0,
+        ahead_of: Timestamp(0),
+        epoch: 0,
+        held: 0,
+        age: Micros::ZERO,
+        known,
+    })
 }
 
 fn all_ops() -> [Op; 5] {
-    let back = Op::Return { amount: 1, epoch: 5, windows: [NOW; MAX_LIMITS] };
+    let back = Op::Return { amount: 1, epoch: 5, held: 0, age: Micros::ZERO, windows: [NOW; MAX_LIMITS] };
     [Op::Peek, back, Op::Refund { amount: 1 }, acquire(3), Op::Reset]
 }
 
@@ -104,7 +113,7 @@ fn malformed_fields_are_taken_as_missing_and_healed() {
         "1 0 0\n",
         long.as_str(),
     ];
-    for field in ["e", "z", "c", "n:a", "f1", "g2", "s3", "o4"] {
+    for field in ["e", "z", "c", "n:a", "o", "f1", "g2", "s3", "o4"] {
         for value in garbage {
             for op in all_ops() {
                 redis.run::<()>(&["DEL", &key]);
@@ -135,7 +144,11 @@ fn counts_and_times_out_of_range_do_no_harm() {
         ("s3", format!("0 0 {huge}"), false, 3),
         ("o4", format!("0 0 {huge}"), false, 3),
         ("c", format!("{huge} {huge} {huge} {huge}"), false, 3),
-        ("n:a", format!("{huge} 0 {huge} 0"), false, 3),
+        ("n:a", format!("{huge} 0 {huge} 0 {huge} {huge}"), false, 3),
+        ("n:a", format!("{huge} 0 {huge} 0"), true, 3),
+        ("o", format!("0 0 {huge}"), true, 3),
+        ("o", "4294967295 4294967295 0".into(), false, 0),
+        ("o", format!("4294967295 0 {}", NOW.0 / 2_000_000), false, 0),
     ] {
         redis.run::<()>(&["DEL", &key]);
         redis.call(5, acquire(1));
@@ -152,7 +165,8 @@ fn damaged_record_never_grants_more_than_was_asked_for() {
     let mut redis = Redis::start();
     let key = script::key("d", KEY);
     let lent = redis.call(5, acquire(1)).counters.map(|counter| counter.at.0);
-    let at = format!("{} {} {} {}", lent[0], lent[1], lent[2], lent[3]);
+    let period = NOW.0 / 2_000_000;
+    let at = format!("0 {period} {} 0 {} {}", lent[0], lent[2], lent[3]);
     for (granted, seen) in [("1", 1), ("4294967295", 3), ("9007199254740991", 3)] {
         redis.run::<()>(&["HSET", &key, "n:a", &format!("1 9 {granted} 0 {at}")]);
         let grant = redis.call(9, acquire(3));
@@ -170,8 +184,8 @@ fn random_bytes_in_every_field_never_make_an_error() {
     for round in 0..3_000 {
         let mut words = vec!["HSET", &key];
         let values: Vec<String> =
-            (0..8).map(|_| (0..random.below(9)).map(|_| random.one_of(&alphabet)).collect()).collect();
-        for (field, value) in ["e", "z", "c", "n:a", "f1", "g2", "s3", "o4"].iter().zip(&values) {
+            (0..9).map(|_| (0..random.below(9)).map(|_| random.one_of(&alphabet)).collect()).collect();
+        for (field, value) in ["e", "z", "c", "n:a", "o", "f1", "g2", "s3", "o4"].iter().zip(&values) {
             words.extend([field, value.as_str()]);
         }
         redis.run::<()>(&words);
@@ -187,7 +201,7 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
     let mut redis = Redis::start();
     let key = script::key("d", KEY);
     let mut good = Vec::new();
-    let caller = Caller { prefix: "d", node: "a", horizon: Micros::ZERO, now: Some(NOW) };
+    let caller = Caller { prefix: "d", node: "a", now: Some(NOW) };
     let call = call(9, acquire(3));
     script::arguments(&caller, &call, &mut |argument| good.push(String::from_utf8_lossy(argument).into_owned()));
     let sha = evalsha::sha(Script::of(&call.op));
@@ -202,7 +216,7 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
         }
     }
     // Arguments for fewer limits are right ones.
-    for length in (0..good.len()).filter(|length| *length <= 8 || (length - 8) % 7 > 0) {
+    for length in (0..good.len()).filter(|length| *length <= 10 || (length - 10) % 6 > 0) {
         let words = ["EVALSHA", sha, "1", &key].into_iter().chain(good[..length].iter().map(String::as_str));
         let words: Vec<&str> = words.collect();
         assert!(

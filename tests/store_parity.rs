@@ -33,13 +33,7 @@ fn setting(name: &str, default: u64) -> u64 {
 
 /// Asks the memory store, and writes what to ask Redis into the pipeline. Redis must neither forget
 /// by its own clock (PERSIST) nor keep what the memory store has forgotten (DEL).
-fn ask(
-    store: &mut MemoryStore,
-    caller: &mut Caller,
-    random: &mut Random,
-    horizon: Micros,
-    pipe: &mut Pipeline,
-) -> Expected {
+fn ask(store: &mut MemoryStore, caller: &mut Caller, random: &mut Random, pipe: &mut Pipeline) -> Expected {
     let expires = caller.expires(store);
     let (node, call) = caller.next(random, expires);
     let now = caller.now;
@@ -49,7 +43,7 @@ fn ask(
     }
     let grant = store.call(now, node, &call).expect("the store is large enough");
     caller.answered(node, call.clone(), grant);
-    pipe.add_command(evalsha::command(&Asked { prefix: "parity", node, horizon, now: Some(now) }, &call, false));
+    pipe.add_command(evalsha::command(&Asked { prefix: "parity", node, now: Some(now) }, &call, false));
     pipe.cmd("PTTL").arg(&key);
     pipe.cmd("PERSIST").arg(&key).ignore();
     let sets_life =
@@ -86,15 +80,14 @@ fn memory_store_and_scripts_answer_alike() {
     while calls < wanted as usize {
         let seed = first_seed + calls as u64;
         let mut random = Random(seed);
-        let horizon = Micros(random.one_of(&[0, 500_000, 500_000, 1_001]));
         // Each key has a clock of its own, and so a store of its own.
         let secret = u128::from(random.next()) << 64 | 1;
-        let mut keys = [(); 2].map(|()| (MemoryStore::new(1_000, secret, horizon), Caller::new(&mut random)));
+        let mut keys = [(); 2].map(|()| (MemoryStore::new(1_000, secret), Caller::new(&mut random)));
         let mut pipe = redis::pipe();
         let mut batch = Vec::new();
         for _ in 0..BATCH {
             let (store, caller) = &mut keys[random.below(2) as usize];
-            batch.push(ask(store, caller, &mut random, horizon, &mut pipe));
+            batch.push(ask(store, caller, &mut random, &mut pipe));
         }
         let replies: Vec<Value> = pipe.query(&mut connection).unwrap_or_else(|error| panic!("seed {seed:#x}: {error}"));
         compare(&batch, &replies, seed);

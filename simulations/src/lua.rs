@@ -242,7 +242,7 @@ mod tests {
 
     use rationd::core::call::{Acquire, Op};
     use rationd::core::key::Digest;
-    use rationd::core::limit::{Limit, MAX_HORIZON};
+    use rationd::core::limit::Limit;
     use rationd::core::policy::Rule;
     use rationd::core::time::{Instant, Timestamp};
 
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn run(scripts: &mut Scripts, keyspace: &mut Keyspace, want: u32) -> Result<Vec<i64>, String> {
-        let caller = Caller { prefix: "s", node: "n", horizon: MAX_HORIZON, now: None };
+        let caller = Caller { prefix: "s", node: "n", now: None };
         scripts.run(keyspace, &caller, &acquire(want), "s:{1}", NOW)
     }
 

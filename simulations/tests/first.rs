@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::decision::{Decision, Verdict};
 use rationd::core::key::Digest;
-use rationd::core::limit::{Limit, MAX_HORIZON};
+use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Micros, Timestamp};
@@ -94,7 +94,7 @@ impl Node {
 /// Both nodes ask once a millisecond: twice the limit.
 fn run(seed: u64) -> History {
     let rule = Arc::new(Rule::of("api", &[Limit::parse("1000/1s fixed").expect("a limit")]));
-    let mut store = MemoryStore::new(100, u128::from(seed), MAX_HORIZON);
+    let mut store = MemoryStore::new(100, u128::from(seed));
     let mut nodes = [Node::new("a", seed), Node::new("b", seed + 1)];
     let mut history = History::default();
     let mut now = Micros::ZERO;

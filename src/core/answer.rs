@@ -52,7 +52,7 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
     let denied = ending.verdict == Verdict::Deny && ending.reason != Reason::Cost;
     let mut pick = (0, u64::MAX, Micros::ZERO);
     for (index, (limit, counter)) in rule.limits.iter().zip(counters).enumerate() {
-        let left = counter.left(limit, now, Micros::ZERO).min(limit.capacity());
+        let left = counter.left(limit, now).min(limit.capacity());
         let wait = if denied { counter.wait(limit, now, cost).unwrap_or(Micros::ZERO) } else { Micros::ZERO };
         // On a denial the limit with the longest wait denied; otherwise the smallest rest is the tightest.
         if index == 0 || wait > pick.2 || (wait == pick.2 && left < pick.1) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::key::Digest;
 use super::limit::MAX_LIMITS;
 use super::policy::Rule;
-use super::time::{Instant, Timestamp};
+use super::time::{Instant, Micros, Timestamp};
 
 /// A call for the store: leaves the core in an `Effect`, and its outcome comes back with its `id`.
 #[derive(Clone, Debug)]
@@ -37,6 +37,10 @@ pub enum Op {
         amount: u32,
         /// The epoch of the key that lent them.
         epoch: u64,
+        /// Tokens lent that this node keeps: under gcra the rest of what it was lent is spent.
+        held: u32,
+        /// How long ago it spent the last of the others.
+        age: Micros,
         /// `Counter::at` of each limit as it was when they were lent.
         windows: [Timestamp; MAX_LIMITS],
     },
@@ -66,6 +70,10 @@ pub struct Acquire {
     /// The epoch of the key as this node knows it; 0 for none. `known` counts only when the store
     /// has lost that epoch.
     pub epoch: u64,
+    /// Tokens lent before that this node has not spent: under gcra the rest of what it was lent is.
+    pub held: u32,
+    /// How long ago it spent the last of the others.
+    pub age: Micros,
     /// Per limit, what this node spent or holds: added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
 }
@@ -73,7 +81,7 @@ pub struct Acquire {
 /// What one node spent or holds of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Tokens, for windows; unused for gcra.
+    /// Tokens; for gcra those spent that the store has not been told of.
     pub used: u64,
     /// `Counter::at` of the window this is about; for gcra the latest TAT known. 0: nothing.
     pub at: Timestamp,
@@ -83,7 +91,7 @@ pub struct Known {
 ///
 /// | algorithm | `used` | `prev` | `at` |
 /// |---|---|---|---|
-/// | gcra | – | – | theoretical arrival time (TAT); 0 = full bucket |
+/// | gcra | lent, and not known to be spent | – | theoretical arrival time (TAT); 0 = full bucket |
 /// | fixed | lent in this window | lent ahead of the next | end of this window; 0 = none open |
 /// | sliding | lent in this window | lent in the last, frozen | start of this window |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,8 +123,7 @@ pub struct Grant {
     pub nodes: u32,
     /// The store's clock when it answered.
     pub now: Timestamp,
-    /// The counters after the call, one per limit of the rule; the rest are zero. For a replayed
-    /// gcra grant `at` is the TAT as it was right after the grant.
+    /// The counters after the call, one per limit of the rule; the rest are zero.
     pub counters: [Counter; MAX_LIMITS],
 }
 

@@ -10,11 +10,11 @@ use super::{gcra, window};
 
 impl Counter {
     /// Brings the counter to `now`: closes windows that are over, and pulls in times that lie
-    /// further ahead than the limit allows. `horizon` is how far a gcra lease may reach ahead.
-    pub fn roll(&mut self, limit: &Limit, now: Timestamp, horizon: Micros) {
+    /// further ahead than the limit allows.
+    pub fn roll(&mut self, limit: &Limit, now: Timestamp) {
         match limit.algorithm {
             Algorithm::Gcra => {
-                *self = Self { used: 0, prev: 0, at: gcra::roll(limit, self.at, now, horizon) };
+                *self = Self { prev: 0, at: gcra::roll(limit, self.at, now), ..*self };
             }
             Algorithm::Fixed => window::roll_fixed(self, limit, now),
             Algorithm::FixedFromFirst => window::roll_from_first(self, limit, now),
@@ -24,16 +24,16 @@ impl Counter {
 
     /// The counter as it is at `now`.
     #[must_use]
-    pub fn rolled(mut self, limit: &Limit, now: Timestamp, horizon: Micros) -> Self {
-        self.roll(limit, now, horizon);
+    pub fn rolled(mut self, limit: &Limit, now: Timestamp) -> Self {
+        self.roll(limit, now);
         self
     }
 
     /// Tokens that can be lent at `now`.
     #[must_use]
-    pub fn left(&self, limit: &Limit, now: Timestamp, horizon: Micros) -> u64 {
+    pub fn left(&self, limit: &Limit, now: Timestamp) -> u64 {
         match limit.algorithm {
-            Algorithm::Gcra => gcra::left(limit, self.at, now, horizon),
+            Algorithm::Gcra => gcra::left(limit, self.at, now).saturating_sub(self.used),
             Algorithm::Fixed | Algorithm::FixedFromFirst => window::left_plain(self, limit),
             Algorithm::Sliding => window::left_sliding(self, limit, now),
         }
@@ -48,7 +48,16 @@ impl Counter {
         if allowed { limit.count.saturating_sub(self.prev) } else { 0 }
     }
 
-    /// Lends `tokens`.
+    /// Lends `tokens` to a node that will account for them: under gcra they are set aside, and count
+    /// when they are spent.
+    pub fn lend(&mut self, limit: &Limit, now: Timestamp, tokens: u64) {
+        match limit.algorithm {
+            Algorithm::Gcra => self.used = self.used.saturating_add(tokens),
+            _ => self.debit(limit, now, tokens),
+        }
+    }
+
+    /// Spends `tokens`.
     pub fn debit(&mut self, limit: &Limit, now: Timestamp, tokens: u64) {
         match limit.algorithm {
             Algorithm::Gcra => self.at = gcra::debit(limit, self.at, now, tokens),
@@ -66,10 +75,19 @@ impl Counter {
         self.prev = self.prev.saturating_add(tokens);
     }
 
-    /// Takes back `tokens` into the current window or bucket, as far as they are missing there.
-    pub fn credit(&mut self, limit: &Limit, horizon: Micros, tokens: u64) {
+    /// Takes back `tokens` that were lent and not spent.
+    pub fn release(&mut self, limit: &Limit, tokens: u64) {
         match limit.algorithm {
-            Algorithm::Gcra => self.at = gcra::credit(limit, self.at, tokens, horizon),
+            Algorithm::Gcra => self.used = self.used.saturating_sub(tokens),
+            _ => self.credit(limit, tokens),
+        }
+    }
+
+    /// Takes back `tokens` that were spent into the current window or bucket, as far as they are
+    /// missing there.
+    pub fn credit(&mut self, limit: &Limit, tokens: u64) {
+        match limit.algorithm {
+            Algorithm::Gcra => self.at = gcra::credit(limit, self.at, tokens),
             Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding => {
                 self.used = self.used.saturating_sub(tokens);
             }
@@ -77,11 +95,15 @@ impl Counter {
     }
 
     /// Takes back unspent `tokens` into the window that lent them, whose [`Counter::at`] was
-    /// `window`: the window at hand, for `fixed` also the next one, for `sliding` the one before,
-    /// for gcra the bucket if nobody took slots after them. Says whether they were taken.
-    pub fn credit_lent(&mut self, limit: &Limit, horizon: Micros, tokens: u64, window: Timestamp) -> bool {
+    /// `window`: the window at hand, for `fixed` also the next one, for `sliding` the one before;
+    /// for gcra what was set aside. Says whether they were taken.
+    pub fn credit_lent(&mut self, limit: &Limit, tokens: u64, window: Timestamp) -> bool {
+        if limit.algorithm == Algorithm::Gcra {
+            self.release(limit, tokens);
+            return true;
+        }
         if window.0 != 0 && self.at == window {
-            self.credit(limit, horizon, tokens);
+            self.credit(limit, tokens);
             return true;
         }
         let beside = match limit.algorithm {
@@ -96,10 +118,11 @@ impl Counter {
     }
 
     /// Adds what one node knows that it spent or holds, and the store has lost; never above the
-    /// limit. Under gcra slots cannot be told apart: the latest TAT known counts.
-    pub fn restore(&mut self, limit: &Limit, now: Timestamp, horizon: Micros, known: Known) {
+    /// limit. Under gcra the latest TAT known counts, and what was spent since.
+    pub fn restore(&mut self, limit: &Limit, now: Timestamp, known: Known) {
         if limit.algorithm == Algorithm::Gcra {
-            self.at = self.at.max(gcra::roll(limit, known.at, now, horizon));
+            let tat = self.at.max(gcra::roll(limit, known.at, now));
+            self.at = gcra::roll(limit, gcra::debit(limit, tat, now, known.used.min(limit.burst)), now);
             return;
         }
         let unopened = limit.algorithm == Algorithm::FixedFromFirst && self.at.0 == 0;
@@ -115,7 +138,7 @@ impl Counter {
     #[must_use]
     pub fn whole_at(&self, limit: &Limit, now: Timestamp) -> Timestamp {
         match limit.algorithm {
-            Algorithm::Gcra => self.at.max(now),
+            Algorithm::Gcra => gcra::debit(limit, self.at.max(now), now, self.used.min(limit.burst)),
             Algorithm::Fixed | Algorithm::FixedFromFirst => self.at.max(now),
             Algorithm::Sliding if self.used > 0 => self.at + limit.period + limit.period,
             Algorithm::Sliding if self.prev > 0 => self.at + limit.period,
@@ -127,7 +150,14 @@ impl Counter {
     #[must_use]
     pub fn wait(&self, limit: &Limit, now: Timestamp, tokens: u64) -> Option<Micros> {
         match limit.algorithm {
-            Algorithm::Gcra => gcra::wait(limit, self.at, now, tokens),
+            Algorithm::Gcra if tokens.saturating_add(self.used) <= limit.burst => {
+                gcra::wait(limit, self.at, now, tokens + self.used)
+            }
+            // So much is lent that some of it must come back or be spent first.
+            Algorithm::Gcra => {
+                let spent = (now + gcra::LEASE_LIFE).max(self.at) + gcra::cost(limit, self.used.min(limit.burst));
+                gcra::wait(limit, spent, now, tokens)
+            }
             Algorithm::Sliding => window::wait_sliding(self, limit, now, tokens),
             Algorithm::Fixed | Algorithm::FixedFromFirst => {
                 (tokens <= limit.count).then(|| window::wait_plain(self, limit, now, tokens))
@@ -209,8 +239,9 @@ mod tests {
                     let (period, tokens) = limit.interval();
                     let (period, tokens) = (i128::from(period), i128::from(tokens));
                     let cost = |n: i128| (n * period + tokens - 1) / tokens;
+                    let depth = i128::from(limit.depth().0);
                     let tat = self.lent.iter().fold(0, |tat: i128, (at, n)| tat.max(*at) + cost(*n));
-                    let free = |n: i128| now.max(tat) + cost(n) <= now + cost(i128::from(limit.burst));
+                    let free = |n: i128| now.max(tat) + cost(n) <= now + depth;
                     (0..=i128::from(limit.burst)).rev().find(|n| free(*n)).unwrap_or(0)
                 }
             }
@@ -225,8 +256,8 @@ mod tests {
             let (mut counter, mut model, mut now) = (Counter::default(), Model::default(), NOW);
             for what in steps {
                 now = step(&limit, now, what);
-                counter.roll(&limit, now, NONE);
-                let left = counter.left(&limit, now, NONE);
+                counter.roll(&limit, now);
+                let left = counter.left(&limit, now);
                 prop_assert_eq!(i128::from(left), model.left(&limit, now).max(0));
                 let lent = what.2.min(left);
                 counter.debit(&limit, now, lent);
@@ -241,13 +272,13 @@ mod tests {
             let (mut counter, mut now) = (Counter::default(), NOW);
             for what in steps {
                 now = step(&limit, now, what);
-                counter.roll(&limit, now, NONE);
-                counter.debit(&limit, now, what.2.min(counter.left(&limit, now, NONE)));
+                counter.roll(&limit, now);
+                counter.debit(&limit, now, what.2.min(counter.left(&limit, now)));
                 let Some(wait) = counter.wait(&limit, now, tokens) else {
                     prop_assert!(tokens > limit.capacity());
                     continue;
                 };
-                let left_at = |at| counter.rolled(&limit, at, NONE).left(&limit, at, NONE);
+                let left_at = |at| counter.rolled(&limit, at).left(&limit, at);
                 prop_assert!(left_at(now + wait) >= tokens);
                 prop_assert!(wait == NONE || left_at(now + wait - Micros(1)) < tokens);
             }
@@ -258,10 +289,10 @@ mod tests {
             let (mut counter, mut now) = (Counter::default(), NOW);
             for what in steps {
                 now = step(&limit, now, what);
-                counter.roll(&limit, now, NONE);
-                counter.debit(&limit, now, what.2.min(counter.left(&limit, now, NONE)));
+                counter.roll(&limit, now);
+                counter.debit(&limit, now, what.2.min(counter.left(&limit, now)));
                 let whole = counter.whole_at(&limit, now);
-                prop_assert_eq!(counter.rolled(&limit, whole, NONE).left(&limit, whole, NONE), limit.capacity());
+                prop_assert_eq!(counter.rolled(&limit, whole).left(&limit, whole), limit.capacity());
             }
         }
 
@@ -269,8 +300,8 @@ mod tests {
         fn rolling_twice_is_rolling_once(limit in limits(), used in 0..50u64, prev in 0..50u64, at in 0..40_000u64) {
             let near = Timestamp(NOW.0 - 20_000 + at);
             for at in [near, Timestamp(0), window::aligned_end(&limit, near)] {
-                let once = Counter { used, prev, at }.rolled(&limit, NOW, NONE);
-                prop_assert_eq!(once.rolled(&limit, NOW, NONE), once);
+                let once = Counter { used, prev, at }.rolled(&limit, NOW);
+                prop_assert_eq!(once.rolled(&limit, NOW), once);
             }
         }
     }
@@ -278,13 +309,13 @@ mod tests {
     #[test]
     fn known_usage_is_added_to_the_window_it_is_about_and_no_other() {
         let limit = limit("10/1s fixed");
-        let mut counter = Counter::default().rolled(&limit, NOW, NONE);
-        counter.restore(&limit, NOW, NONE, Known { used: 7, at: counter.at - limit.period });
+        let mut counter = Counter::default().rolled(&limit, NOW);
+        counter.restore(&limit, NOW, Known { used: 7, at: counter.at - limit.period });
         assert_eq!(counter.used, 0);
-        counter.restore(&limit, NOW, NONE, Known { used: 3, at: counter.at });
-        counter.restore(&limit, NOW, NONE, Known { used: 4, at: counter.at });
+        counter.restore(&limit, NOW, Known { used: 3, at: counter.at });
+        counter.restore(&limit, NOW, Known { used: 4, at: counter.at });
         assert_eq!(counter.used, 7, "what two nodes spent adds up");
-        counter.restore(&limit, NOW, NONE, Known { used: 700, at: counter.at });
+        counter.restore(&limit, NOW, Known { used: 700, at: counter.at });
         assert_eq!(counter.used, 10, "never above the limit");
     }
 
@@ -292,10 +323,10 @@ mod tests {
     fn known_window_from_first_is_opened_again() {
         let limit = limit("10/1s fixed from-first");
         let mut counter = Counter::default();
-        counter.restore(&limit, NOW, NONE, Known { used: 7, at: NOW });
-        counter.restore(&limit, NOW, NONE, Known { used: 7, at: NOW + limit.period + Micros(1) });
+        counter.restore(&limit, NOW, Known { used: 7, at: NOW });
+        counter.restore(&limit, NOW, Known { used: 7, at: NOW + limit.period + Micros(1) });
         assert_eq!(counter, Counter::default());
-        counter.restore(&limit, NOW, NONE, Known { used: 7, at: NOW + limit.period });
+        counter.restore(&limit, NOW, Known { used: 7, at: NOW + limit.period });
         assert_eq!((counter.used, counter.at), (7, NOW + limit.period));
     }
 
@@ -303,7 +334,7 @@ mod tests {
     fn known_tat_is_clamped_like_a_stored_one() {
         let limit = limit("10/1s");
         let mut counter = Counter::default();
-        counter.restore(&limit, NOW, NONE, Known { used: 0, at: Timestamp(u64::MAX) });
+        counter.restore(&limit, NOW, Known { used: 0, at: Timestamp(u64::MAX) });
         assert_eq!(counter.at, NOW + Micros::from_secs(1));
     }
 
@@ -312,42 +343,50 @@ mod tests {
         let limit = limit("10/1s fixed");
         let mut counter = Counter { used: 5, prev: 4, at: window::aligned_end(&limit, NOW) };
         let (this, next) = (counter.at, counter.at + limit.period);
-        assert!(!counter.credit_lent(&limit, NONE, 3, this - limit.period));
-        assert!(!counter.credit_lent(&limit, NONE, 3, Timestamp(0)));
-        assert!(counter.credit_lent(&limit, NONE, 3, this));
-        assert!(counter.credit_lent(&limit, NONE, 1, next));
+        assert!(!counter.credit_lent(&limit, 3, this - limit.period));
+        assert!(!counter.credit_lent(&limit, 3, Timestamp(0)));
+        assert!(counter.credit_lent(&limit, 3, this));
+        assert!(counter.credit_lent(&limit, 1, next));
         assert_eq!((counter.used, counter.prev), (2, 3));
         let limit = self::limit("10/1s sliding");
         let mut counter = Counter { used: 5, prev: 4, at: window::aligned_start(&limit, NOW) };
         let this = counter.at;
-        assert!(!counter.credit_lent(&limit, NONE, 1, this + limit.period));
-        assert!(!counter.credit_lent(&limit, NONE, 1, this - limit.period - limit.period));
-        assert!(counter.credit_lent(&limit, NONE, 1, this - limit.period));
-        assert!(counter.credit_lent(&limit, NONE, 2, this));
+        assert!(!counter.credit_lent(&limit, 1, this + limit.period));
+        assert!(!counter.credit_lent(&limit, 1, this - limit.period - limit.period));
+        assert!(counter.credit_lent(&limit, 1, this - limit.period));
+        assert!(counter.credit_lent(&limit, 2, this));
         assert_eq!((counter.used, counter.prev), (3, 3));
     }
 
     #[test]
-    fn slots_go_back_only_while_they_are_the_last() {
+    fn what_is_lent_from_a_bucket_is_set_aside_until_it_is_back() {
         let limit = limit("10/1s");
         let mut counter = Counter::default();
-        counter.debit(&limit, NOW, 4);
-        let lent = counter.at;
-        counter.debit(&limit, NOW, 1);
-        assert!(!counter.credit_lent(&limit, NONE, 4, lent));
-        assert!(counter.credit_lent(&limit, NONE, 1, counter.at));
-        assert_eq!(counter.at, lent);
+        counter.lend(&limit, NOW, 4);
+        assert_eq!((counter.left(&limit, NOW), counter.at), (6, Timestamp(0)));
+        assert!(counter.credit_lent(&limit, 3, Timestamp(0)));
+        assert_eq!(counter.left(&limit, NOW), 9);
+        assert_eq!(counter.whole_at(&limit, NOW), NOW + Micros(100_000));
+    }
+
+    #[test]
+    fn a_wait_allows_for_what_is_lent() {
+        let limit = limit("10/1s");
+        let counter = Counter { used: 8, prev: 0, at: Timestamp(0) };
+        assert_eq!(counter.wait(&limit, NOW, 2), Some(NONE));
+        assert_eq!(counter.wait(&limit, NOW, 3), Some(gcra::LEASE_LIFE + Micros(100_000)));
+        assert_eq!(counter.wait(&limit, NOW, 11), None);
     }
 
     #[test]
     fn only_an_aligned_window_at_hand_lends_ahead() {
         let limit = limit("10/1s fixed");
-        let mut counter = Counter::default().rolled(&limit, NOW, NONE);
+        let mut counter = Counter::default().rolled(&limit, NOW);
         assert_eq!(counter.left_ahead(&limit, counter.at - Micros(1)), 0);
         assert_eq!(counter.left_ahead(&limit, counter.at), 10);
         counter.debit_ahead(4);
         let next = counter.at;
         assert_eq!(counter.left_ahead(&limit, next), 6);
-        assert_eq!(counter.rolled(&limit, next, NONE).left(&limit, next, NONE), 6);
+        assert_eq!(counter.rolled(&limit, next).left(&limit, next), 6);
     }
 }

@@ -7,7 +7,7 @@ use super::call::{Call, Grant, Op, StoreError};
 use super::decision::{Reason, Source};
 use super::desk::Desk;
 use super::lease::Leftover;
-use super::limit::{Algorithm, MAX_HORIZON, MAX_LIMITS};
+use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::policy::OnStoreLoss;
 use super::refill::learn;
@@ -93,10 +93,17 @@ pub(super) fn dispose(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
 pub(super) fn give_back(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, amount: u64) {
     let mut due = amount;
     while due > 0 {
-        let Some(leftover) = slot.lease.take(&slot.rule, now, due) else { break };
+        let Some(leftover) = slot.lease.take(now, due) else { break };
         due -= u64::from(leftover.tokens);
         hand_over(index, slot, desk, now, leftover);
     }
+}
+
+/// Tells the store what was spent of a bucket, before it takes that to have been later.
+pub(super) fn report(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let nothing = Leftover { tokens: 0, windows: vec![Timestamp(0); slot.rule.limits.len()].into() };
+    hand_over(index, slot, desk, now, nothing);
+    slot.net.fill(0);
 }
 
 fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
@@ -108,13 +115,13 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
     // What is known of the store counts them as back already: nobody is denied for want of them.
     let known = slot.rule.limits.iter().zip(&mut slot.counters).zip(&mut slot.net).zip(windows);
     for (((limit, counter), net), window) in known {
-        if counter.at == window {
+        if counter.at == window || limit.algorithm == Algorithm::Gcra {
             *net = net.saturating_sub(u64::from(leftover.tokens));
         }
-        counter.credit_lent(limit, MAX_HORIZON, u64::from(leftover.tokens), window);
+        counter.credit_lent(limit, u64::from(leftover.tokens), window);
     }
     desk.policy_stats(slot).returned += u64::from(leftover.tokens);
-    let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, windows };
+    let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), age: slot.age(now), windows };
     send_errand(slot, desk, now, op, None, 0);
     set_timer(index, slot, desk, now);
 }

@@ -2,13 +2,19 @@
 //!
 //! The theoretical arrival time (TAT) is when the bucket is full again. A token costs the emission
 //! interval `P / C` microseconds; a bucket that holds `burst` lets the TAT run `depth` ahead of now,
-//! a lease may reserve up to `horizon` more. Pure: called by the memory store, by the core's own
-//! views, and line for line the same as `lua/lib.lua`. Source: ITU-T I.371, Annex A.
+//! What is lent to nodes is set aside and charged when they say that they spent it (`counter.rs`).
+//! Pure: called by the memory store, by the core's own views, and line for line the same as `lua/lib.lua`. Source: ITU-T I.371, Annex A.
 //!
 //! Rounding: what is charged rounds up, what is credited or found to be left rounds down.
 
 use super::limit::Limit;
 use super::time::{Micros, Timestamp};
+
+/// A lease is accounted for within this period of the store's clock or the next, or counts as spent.
+pub const PERIOD: Micros = Micros(2_000_000);
+
+/// The longest that tokens can be lent without being accounted for.
+pub const LEASE_LIFE: Micros = Micros(2 * PERIOD.0);
 
 /// The time that `tokens` cost: `tokens * P / C`, rounded up.
 #[must_use]
@@ -44,25 +50,19 @@ pub fn tokens_in(limit: &Limit, span: Micros) -> u64 {
     }
 }
 
-/// The most that may ever be lent at once: the burst, and what comes within the horizon.
-#[must_use]
-pub fn ceiling(limit: &Limit, horizon: Micros) -> u64 {
-    limit.burst.saturating_add(tokens_in(limit, horizon))
-}
-
-/// The TAT as it counts at `now`: never more than the depth and the horizon ahead, so that a clock
+/// The TAT as it counts at `now`: never more than the depth ahead, so that a clock
 /// that stepped back, or a bucket that shrank, locks nobody out for longer than a full bucket takes.
 #[must_use]
-pub fn roll(limit: &Limit, tat: Timestamp, now: Timestamp, horizon: Micros) -> Timestamp {
-    tat.min(now + depth(limit) + horizon)
+pub fn roll(limit: &Limit, tat: Timestamp, now: Timestamp) -> Timestamp {
+    tat.min(now + depth(limit))
 }
 
 /// Tokens that can be lent at `now`, rounded down.
 #[must_use]
-pub fn left(limit: &Limit, tat: Timestamp, now: Timestamp, horizon: Micros) -> u64 {
-    let room = (now + depth(limit) + horizon).since(tat.max(now));
+pub fn left(limit: &Limit, tat: Timestamp, now: Timestamp) -> u64 {
+    let room = (now + depth(limit)).since(tat.max(now));
     // The depth was rounded up: above a token per microsecond it is worth more than the burst.
-    tokens_in(limit, room).min(ceiling(limit, horizon))
+    tokens_in(limit, room).min(limit.burst)
 }
 
 /// The TAT after `tokens` were lent: they take consecutive slots from the later of TAT and now.
@@ -73,8 +73,8 @@ pub fn debit(limit: &Limit, tat: Timestamp, now: Timestamp, tokens: u64) -> Time
 
 /// The TAT after `tokens` came back. More than can ever be owed empties the debt.
 #[must_use]
-pub fn credit(limit: &Limit, tat: Timestamp, tokens: u64, horizon: Micros) -> Timestamp {
-    if tokens > ceiling(limit, horizon) { Timestamp(0) } else { tat - worth(limit, tokens) }
+pub fn credit(limit: &Limit, tat: Timestamp, tokens: u64) -> Timestamp {
+    if tokens > limit.burst { Timestamp(0) } else { tat - worth(limit, tokens) }
 }
 
 /// The wait until `tokens` can be spent, if nobody else spends; `None` when the bucket is too small.
@@ -82,20 +82,6 @@ pub fn credit(limit: &Limit, tat: Timestamp, tokens: u64, horizon: Micros) -> Ti
 pub fn wait(limit: &Limit, tat: Timestamp, now: Timestamp, tokens: u64) -> Option<Micros> {
     let ready = tat.max(now) + cost(limit, tokens);
     (tokens <= limit.burst).then(|| ready.since(now + depth(limit)))
-}
-
-/// When the `nth` token (from 1) of a lease of `granted` slots that ended at `tat` may be spent.
-#[must_use]
-pub fn matures(limit: &Limit, tat: Timestamp, granted: u64, nth: u64) -> Timestamp {
-    let base = tat - cost(limit, granted);
-    base + cost(limit, nth) - depth(limit)
-}
-
-/// How many tokens of such a lease may have been spent by `now`, rounded down.
-#[must_use]
-pub fn matured(limit: &Limit, tat: Timestamp, granted: u64, now: Timestamp) -> u64 {
-    let base = tat - cost(limit, granted);
-    tokens_in(limit, (now + depth(limit)).since(base)).min(granted)
 }
 
 fn narrow(micros: u128) -> Micros {
@@ -142,40 +128,30 @@ mod tests {
         }
 
         #[test]
-        fn left_can_be_lent_and_no_more(limit in limits(), ahead in 0..1u64 << 52, horizon in 0..=500_000u64) {
-            let horizon = Micros(horizon);
-            let tat = roll(&limit, NOW - Micros(1 << 50) + Micros(ahead), NOW, horizon);
-            let tokens = left(&limit, tat, NOW, horizon);
-            prop_assert!(tokens <= ceiling(&limit, horizon));
+        fn left_can_be_lent_and_no_more(limit in limits(), ahead in 0..1u64 << 52) {
+            let tat = roll(&limit, NOW - Micros(1 << 50) + Micros(ahead), NOW);
+            let tokens = left(&limit, tat, NOW);
+            prop_assert!(tokens <= limit.burst);
             let after = debit(&limit, tat, NOW, tokens);
-            prop_assert!(after <= NOW + depth(&limit) + horizon);
-            prop_assert!(left(&limit, after, NOW, horizon) <= tokens_in(&limit, Micros(1)) + 1, "a rounding at most");
+            prop_assert!(after <= NOW + depth(&limit));
+            prop_assert!(left(&limit, after, NOW) <= tokens_in(&limit, Micros(1)) + 1, "a rounding at most");
         }
 
         #[test]
         fn waiting_as_told_is_enough_and_less_is_not(limit in limits(), ahead in 0..1u64 << 50, part in 1..=100u64) {
             let tokens = (limit.burst * part / 100).max(1);
-            let tat = roll(&limit, NOW + Micros(ahead), NOW, Micros::ZERO);
+            let tat = roll(&limit, NOW + Micros(ahead), NOW);
             let wait = wait(&limit, tat, NOW, tokens).expect("within the burst");
-            prop_assert!(left(&limit, tat, NOW + wait, Micros::ZERO) >= tokens);
+            prop_assert!(left(&limit, tat, NOW + wait) >= tokens);
             if wait > Micros::ZERO {
-                prop_assert!(left(&limit, tat, NOW + Micros(wait.0 - 1), Micros::ZERO) < tokens);
+                prop_assert!(left(&limit, tat, NOW + Micros(wait.0 - 1)) < tokens);
             }
-        }
-
-        #[test]
-        fn maturity_agrees_with_what_has_matured(limit in limits(), granted in 1..10_000u64, nth in 1..10_000u64) {
-            let nth = nth.min(granted);
-            let tat = NOW + depth(&limit) + cost(&limit, granted);
-            let due = matures(&limit, tat, granted, nth);
-            prop_assert!(matured(&limit, tat, granted, due) >= nth);
-            prop_assert!(matured(&limit, tat, granted, due - Micros(1)) < nth);
         }
 
         #[test]
         fn credit_never_returns_more_than_was_charged(limit in limits(), tokens in 0..=u64::from(u32::MAX)) {
             let tokens = tokens.min(limit.burst);
-            let after = credit(&limit, debit(&limit, NOW, NOW, tokens), tokens, Micros::ZERO);
+            let after = credit(&limit, debit(&limit, NOW, NOW, tokens), tokens);
             prop_assert!(after >= NOW && after <= NOW + Micros(1));
         }
     }
@@ -183,15 +159,14 @@ mod tests {
     #[test]
     fn full_bucket_lends_its_burst() {
         let limit = limit("10/1s burst 20");
-        assert_eq!(left(&limit, Timestamp(0), NOW, Micros::ZERO), 20);
-        assert_eq!(left(&limit, Timestamp(0), NOW, Micros::from_millis(500)), 25);
+        assert_eq!(left(&limit, Timestamp(0), NOW), 20);
     }
 
     #[test]
     fn bucket_of_many_tokens_a_microsecond_never_exceeds_its_burst() {
         let limit = limit("1000/1us burst 1");
         assert_eq!(depth(&limit), Micros(1));
-        assert_eq!(left(&limit, Timestamp(0), NOW, Micros::ZERO), 1);
+        assert_eq!(left(&limit, Timestamp(0), NOW), 1);
     }
 
     #[test]
@@ -204,7 +179,7 @@ mod tests {
     #[test]
     fn tat_of_the_far_future_is_pulled_in() {
         let limit = limit("10/1s");
-        assert_eq!(roll(&limit, NOW + Micros::from_secs(900), NOW, Micros::ZERO), NOW + Micros::from_secs(1));
+        assert_eq!(roll(&limit, NOW + Micros::from_secs(900), NOW), NOW + Micros::from_secs(1));
     }
 
     #[test]
@@ -214,6 +189,6 @@ mod tests {
 
     #[test]
     fn credit_of_an_absurd_amount_fills_the_bucket() {
-        assert_eq!(credit(&limit("10/1s"), NOW, u64::MAX, Micros::ZERO), Timestamp(0));
+        assert_eq!(credit(&limit("10/1s"), NOW, u64::MAX), Timestamp(0));
     }
 }

@@ -1,19 +1,20 @@
 //! The tokens that a node holds for one key, and when each may be spent.
 //!
-//! A lease is a short line of segments, one per grant, oldest first. A segment's tokens are bound to
-//! the windows that lent them; under gcra each token is an emission slot that matures and lapses.
+//! A lease is a short line of segments, one per window, oldest first. A segment's tokens are bound to
+//! the windows that lent them. Tokens of a gcra limit are bound to an account instead: the node has
+//! to tell the store in time what it spent of them, or they count as spent and must not be.
 //! What must end early is counted from the sending of the call, what must begin late from the
 //! arrival of its answer. Knows nothing of the store, of waiters or of tuning.
 
 use std::collections::VecDeque;
 
 use super::gcra;
-use super::limit::{Algorithm, Limit};
+use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::time::{Instant, Micros, Timestamp};
 
-/// Segments a lease may have; older ones make room. Only gcra ever has more than two.
+/// Segments a lease may have; older ones make room. Only several limits ever need more than two.
 const MAX_SEGMENTS: usize = 6;
 
 /// How the store's clock stands to this node's, as of one answer: the store read its clock somewhere
@@ -65,21 +66,18 @@ impl StoreClock {
     }
 }
 
-/// Tokens of one grant.
+/// Tokens of one grant, or of several of the same windows.
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// Unspent tokens.
     pub left: u32,
-    /// Tokens spent since the last one lapsed: those just before the first unspent.
+    /// Tokens spent.
     spent: u32,
-    /// When the call that brought them was first sent.
-    sent: Instant,
     /// Not to be spent before.
     pub starts: Instant,
     /// Not to be spent from here on.
     pub ends: Instant,
-    clock: StoreClock,
-    /// `Counter::at` per limit right after the grant: the window, or gcra's TAT.
+    /// `Counter::at` per limit right after the grant: the window; 0 for gcra.
     pub windows: Box<[Timestamp]>,
 }
 
@@ -93,21 +91,32 @@ pub struct Leftover {
 }
 
 /// All that a node holds for one key.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Lease {
     segments: VecDeque<Segment>,
+    /// gcra: nothing may be spent from here on that was not accounted for.
+    until: Instant,
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self { segments: VecDeque::new(), until: Instant(u64::MAX) }
+    }
 }
 
 impl Segment {
     /// The tokens of a grant. `ahead` of the current window: they start where it ends.
     #[must_use]
     pub fn new(rule: &Rule, tokens: u32, sent: Instant, clock: StoreClock, windows: &[Timestamp], ahead: bool) -> Self {
-        let windows: Box<[Timestamp]> = windows[..rule.limits.len()].into();
+        let mut windows: Box<[Timestamp]> = windows[..rule.limits.len()].into();
         let mut starts = Instant(0);
         let mut ends = Instant(u64::MAX);
-        for (limit, at) in rule.limits.iter().zip(&windows) {
+        for (limit, at) in rule.limits.iter().zip(&mut windows) {
             let end = match limit.algorithm {
-                Algorithm::Gcra => continue,
+                Algorithm::Gcra => {
+                    *at = Timestamp(0);
+                    continue;
+                }
                 Algorithm::Fixed | Algorithm::FixedFromFirst => *at,
                 Algorithm::Sliding => *at + limit.period,
             };
@@ -119,76 +128,22 @@ impl Segment {
             let last = if on(Mutant::ExpiryFromArrival) { clock.after(end) } else { clock.before(end) };
             ends = ends.min(early(last, sent));
         }
-        Self { left: tokens, spent: 0, sent, starts, ends, clock, windows }
+        Self { left: tokens, spent: 0, starts, ends, windows }
     }
 
     /// Unspent tokens that may be spent at `now`.
-    fn usable(&self, rule: &Rule, now: Instant) -> u32 {
-        if now < self.starts || now >= self.ends {
-            return 0;
-        }
-        let mut usable = self.left;
-        for (limit, base) in self.slots(rule) {
-            let clock = if on(Mutant::MaturityFromSending) { self.clock.latest(now) } else { self.clock.earliest(now) };
-            let reach = clock + gcra::depth(limit);
-            usable = usable.min(clamp(gcra::tokens_in(limit, reach.since(base))));
-        }
-        usable
-    }
-
-    /// Unspent tokens whose time has passed at `now`.
-    fn lapsed(&self, rule: &Rule, now: Instant) -> u32 {
-        if now >= self.ends {
-            return self.left;
-        }
-        let mut lapsed = 0;
-        for (limit, base) in self.slots(rule) {
-            let life = gcra_life(limit).rounded_early();
-            if now.since(self.sent) < life || on(Mutant::GcraLivesOn) {
-                continue;
-            }
-            let matured = self.clock.latest(now) - life + gcra::depth(limit);
-            lapsed = lapsed.max(clamp(gcra::tokens_in(limit, matured.since(base))));
-        }
-        lapsed.min(self.left)
-    }
-
-    /// The gcra limits with the slot of the first unspent token.
-    fn slots<'a>(&'a self, rule: &'a Rule) -> impl Iterator<Item = (&'a Limit, Timestamp)> {
-        let all = rule.limits.iter().zip(&self.windows);
-        all.filter(|(limit, _)| limit.algorithm == Algorithm::Gcra)
-            .map(|(limit, at)| (limit, *at - gcra::cost(limit, u64::from(self.left))))
-    }
-
-    /// When the first of the unspent tokens lapses.
-    fn first_lapse(&self, rule: &Rule) -> Instant {
-        let lapses = self.slots(rule).map(|(limit, base)| {
-            let slot = base + gcra::cost(limit, 1);
-            let mature = self.clock.before(Timestamp(slot.0.saturating_sub(gcra::depth(limit).0)));
-            mature.max(self.sent) + gcra_life(limit).rounded_early()
-        });
-        lapses.min().unwrap_or(Instant(u64::MAX)).min(self.ends)
-    }
-
-    /// When the first `tokens` of the unspent ones are all mature.
-    fn matures(&self, rule: &Rule, tokens: u32) -> Instant {
-        let mature = self.slots(rule).map(|(limit, base)| {
-            let slot = base + gcra::cost(limit, u64::from(tokens));
-            self.clock.after(Timestamp(slot.0.saturating_sub(gcra::depth(limit).0)))
-        });
-        mature.max().unwrap_or(Instant(0)).max(self.starts)
+    fn usable(&self, now: Instant) -> u32 {
+        if now < self.starts || now >= self.ends { 0 } else { self.left }
     }
 }
 
 impl Lease {
     /// Adds the tokens of a grant. Returns what had to make room.
-    pub fn add(&mut self, rule: &Rule, segment: Segment) -> Option<Leftover> {
+    pub fn add(&mut self, segment: Segment) -> Option<Leftover> {
         if segment.left == 0 {
             return None;
         }
-        let gcra = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
         if let Some(last) = self.segments.back_mut()
-            && !gcra
             && last.windows == segment.windows
         {
             last.left = last.left.saturating_add(segment.left);
@@ -202,30 +157,51 @@ impl Lease {
         full.then(|| self.segments.pop_front()).flatten().map(Leftover::from)
     }
 
-    /// Drops what has ended or lapsed; each is reported.
-    pub fn settle(&mut self, rule: &Rule, now: Instant, mut gone: impl FnMut(Leftover)) {
-        if on(Mutant::ExpiredNotSettled) {
+    /// The store has been told what is held, by a call sent at `sent` and answered at `arrived`; it
+    /// read its clock as `store` when it answered, or repeated an answer of before.
+    pub fn account(&mut self, rule: &Rule, sent: Instant, arrived: Instant, store: Timestamp) {
+        if rule.limits.iter().all(|limit| limit.algorithm != Algorithm::Gcra) || on(Mutant::AccountNeverCloses) {
             return;
         }
-        for segment in &mut self.segments {
-            let lapsed = segment.lapsed(rule, now);
-            if lapsed > 0 {
-                gone(Leftover { tokens: lapsed, windows: segment.windows.clone() });
-                segment.left -= lapsed;
-                segment.spent = 0;
-            }
+        let clock = StoreClock::new(sent, arrived, store);
+        let executed = store - arrived.since(sent).rounded_late();
+        let end = Timestamp((executed.0 / gcra::PERIOD.0 + 2) * gcra::PERIOD.0);
+        self.until = early(clock.before(end), sent);
+    }
+
+    /// When what is held has to be accounted for; never for windows.
+    #[must_use]
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// Drops what has ended; each is reported. What an account that was closed had is only counted.
+    pub fn settle(&mut self, now: Instant, mut gone: impl FnMut(Leftover)) -> u64 {
+        if on(Mutant::ExpiredNotSettled) {
+            return 0;
         }
-        if self.segments.front().is_some_and(|segment| now >= segment.ends) {
+        if now >= self.until {
+            self.until = Instant(u64::MAX);
+            return self.void();
+        }
+        if self.segments.iter().any(|segment| now >= segment.ends) {
+            for segment in self.segments.iter().filter(|segment| now >= segment.ends && segment.left > 0) {
+                gone(Leftover { tokens: segment.left, windows: segment.windows.clone() });
+            }
             self.segments.retain(|segment| now < segment.ends);
         }
+        0
     }
 
     /// Tokens that may be spent at `now`.
     #[must_use]
-    pub fn usable(&self, rule: &Rule, now: Instant) -> u64 {
+    pub fn usable(&self, now: Instant) -> u64 {
+        if now >= self.until {
+            return 0;
+        }
         let mut usable = 0;
         for segment in &self.segments {
-            let part = segment.usable(rule, now);
+            let part = segment.usable(now);
             usable += u64::from(part);
             if part < segment.left {
                 break;
@@ -236,8 +212,8 @@ impl Lease {
 
     /// Spends `cost`, oldest tokens first, if that much is usable; otherwise nothing.
     #[must_use]
-    pub fn spend(&mut self, rule: &Rule, now: Instant, cost: u64) -> bool {
-        if self.usable(rule, now) < cost {
+    pub fn spend(&mut self, now: Instant, cost: u64) -> bool {
+        if self.usable(now) < cost {
             return false;
         }
         let mut due = cost;
@@ -253,21 +229,25 @@ impl Lease {
         true
     }
 
-    /// Takes back up to `tokens` that were spent from what is still held; returns how many.
-    pub fn refund(&mut self, rule: &Rule, now: Instant, tokens: u64) -> u64 {
+    /// Takes back up to `tokens` that were spent from what is still held; returns how many. Under
+    /// gcra only until the store has been told of them.
+    pub fn refund(&mut self, now: Instant, tokens: u64) -> u64 {
         let spent_last = self.segments.iter_mut().rev().find(|segment| segment.spent > 0 && now < segment.ends);
         let Some(segment) = spent_last else { return 0 };
         let back = tokens.min(u64::from(segment.spent)) as u32; // at most `spent`
         segment.left += back;
-        if segment.lapsed(rule, now) > 0 {
-            segment.left -= back;
-            return 0;
-        }
         segment.spent -= back;
         u64::from(back)
     }
 
-    /// Tokens held, mature or not, whose window has begun or will.
+    /// What was spent up to here counts in the store: no refund brings it back to the lease.
+    pub fn close_spent(&mut self) {
+        for segment in &mut self.segments {
+            segment.spent = 0;
+        }
+    }
+
+    /// Tokens held whose window has begun or will.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.segments.iter().map(|segment| u64::from(segment.left)).sum()
@@ -279,21 +259,16 @@ impl Lease {
         self.segments.iter().filter(|segment| segment.starts <= now).map(|segment| u64::from(segment.left)).sum()
     }
 
-    /// When `cost` will be usable from what is held; `None` when less is held, or when the first of
-    /// these tokens lapses before the last matures.
+    /// When `cost` will be usable from what is held; `None` when less is held.
     #[must_use]
-    pub fn matures(&self, rule: &Rule, cost: u64) -> Option<Instant> {
+    pub fn ready(&self, cost: u64) -> Option<Instant> {
         let mut due = cost;
-        let (mut ready, mut lapse) = (Instant(0), Instant(u64::MAX));
+        let mut ready = Instant(0);
         for segment in &self.segments {
-            let part = due.min(u64::from(segment.left)) as u32; // at most `left`
-            if part > 0 {
-                ready = ready.max(segment.matures(rule, part));
-                lapse = lapse.min(segment.first_lapse(rule));
-            }
-            due -= u64::from(part);
+            ready = ready.max(segment.starts);
+            due = due.saturating_sub(segment.left.into());
             if due == 0 {
-                return (ready < lapse).then_some(ready);
+                return Some(ready);
             }
         }
         None
@@ -320,17 +295,11 @@ impl Lease {
 
     /// Hands out up to `tokens` unspent ones of the newest segment of a current window, to be
     /// returned to the store.
-    pub fn take(&mut self, rule: &Rule, now: Instant, tokens: u64) -> Option<Leftover> {
+    pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
         let newest = self.segments.iter_mut().rev().find(|segment| segment.left > 0 && segment.starts <= now)?;
         let part = tokens.min(u64::from(newest.left)) as u32; // at most `left`
         let leftover = Leftover { tokens: part, windows: newest.windows.clone() };
         newest.left -= part;
-        // gcra hands back the last slots of the grant, so the rest now ends before them.
-        for (limit, at) in rule.limits.iter().zip(&mut newest.windows) {
-            if limit.algorithm == Algorithm::Gcra {
-                *at = *at - gcra::cost(limit, u64::from(part));
-            }
-        }
         if newest.left == 0 {
             self.segments.retain(|segment| segment.left > 0);
         }
@@ -351,15 +320,6 @@ impl From<Segment> for Leftover {
     }
 }
 
-/// How long a gcra token may be spent after it matured (or was lent, if that is later): a twentieth
-/// of the burst, at least one token's interval, within [2 ms, 1 s].
-/// Admitted in any interval T is then at most `burst + rate * (T + life) + 1`.
-#[must_use]
-pub fn gcra_life(limit: &Limit) -> Micros {
-    let tokens = (limit.burst / 20).max(1);
-    Micros(gcra::cost(limit, tokens).0.clamp(2_000, 1_000_000))
-}
-
 /// `at`, less the drift that this clock may have had since `sent`.
 fn early(at: Instant, sent: Instant) -> Instant {
     if on(Mutant::DriftMarginMissing) { at } else { sent + at.since(sent).rounded_early() }
@@ -368,8 +328,4 @@ fn early(at: Instant, sent: Instant) -> Instant {
 /// `at`, and the drift that this clock may have had since `sent`.
 fn late(at: Instant, sent: Instant) -> Instant {
     if on(Mutant::DriftMarginMissing) { at } else { sent + at.since(sent).rounded_late() }
-}
-
-fn clamp(tokens: u64) -> u32 {
-    u32::try_from(tokens).unwrap_or(u32::MAX)
 }

@@ -19,9 +19,6 @@ pub const MAX_PERIOD: Micros = Micros(366 * 86_400 * 1_000_000);
 /// Integers above this are not exact in the scripts' numbers (doubles).
 const EXACT: u128 = 1 << 53;
 
-/// How a gcra lease may reach into the future, at most.
-pub const MAX_HORIZON: Micros = Micros(500_000);
-
 /// How tokens come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
@@ -48,7 +45,7 @@ pub struct Limit {
     pub algorithm: Algorithm,
     /// `period / count` in lowest terms, in microseconds: one token's emission interval (gcra).
     interval: (u64, u64),
-    /// What the whole burst costs, rounded up (gcra).
+    /// What the whole burst costs in single tokens (gcra).
     depth: Micros,
 }
 
@@ -112,7 +109,9 @@ impl Limit {
         let divisor = gcd(period.0, count);
         let interval = (period.0 / divisor, count / divisor);
         let depth = (u128::from(burst) * u128::from(interval.0)).div_ceil(u128::from(interval.1));
-        let depth = Micros(u64::try_from(depth).unwrap_or(u64::MAX));
+        // Single costs round up; a full bucket takes all of its burst one by one all the same.
+        let slack = if interval.0 % interval.1 == 0 { 0 } else { burst.min(interval.0 / interval.1) };
+        let depth = Micros(u64::try_from(depth + u128::from(slack)).unwrap_or(u64::MAX));
         let limit = Self { count, period, burst, algorithm, interval, depth };
         if algorithm == Algorithm::Gcra && !limit.is_exact() {
             return Err(LimitError::Range {
@@ -127,7 +126,7 @@ impl Limit {
     /// The scripts compute `tokens * (period mod count)` in doubles: exact below 2^53.
     fn is_exact(&self) -> bool {
         let (period, count) = (u128::from(self.interval.0), u128::from(self.interval.1));
-        let tokens = u128::from(self.burst) + u128::from(MAX_HORIZON.0) * count / period + 2;
+        let tokens = u128::from(self.burst) + 2;
         tokens * count < EXACT && tokens * period / count < EXACT / 4
     }
 
@@ -183,10 +182,16 @@ impl Limit {
         self.burst
     }
 
-    /// What the whole burst costs under gcra, rounded up.
+    /// What the whole burst costs under gcra, taken in single tokens, as far as a token's cost allows.
     #[must_use]
     pub const fn depth(&self) -> Micros {
         self.depth
+    }
+
+    /// Whether tokens come back one by one, not all at a window's end.
+    #[must_use]
+    pub const fn trickles(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Gcra | Algorithm::Sliding)
     }
 
     /// One token's emission interval as a fraction in lowest terms: (microseconds, tokens).

@@ -45,10 +45,10 @@ mutants! {
         "A lease's end is counted from the reply's arrival, so that it ends a trip late: bound.";
     DriftMarginMissing, "drift-margin-missing":
         "A slow clock ends a lease after its window, a fast one begins the next early: bound.";
-    MaturityFromSending, "maturity-from-sending":
-        "A gcra slot matures by the latest that the store's clock may read, a trip early: bound.";
-    GcraLivesOn, "gcra-lives-on":
-        "Mature gcra slots never lapse, so that hoards are spent in one burst: bound.";
+    AccountNeverCloses, "account-never-closes":
+        "Tokens of a bucket are spent after the store has counted them as spent: bound.";
+    SpendingNotTold, "spending-not-told":
+        "A node tells the store that it still holds what it has spent of a bucket: bound.";
     ExpiredNotSettled, "expired-not-settled":
         "What has ended stays in the lease and bars the way to newer tokens: liveness, utilisation.";
     PartialAsWhole, "partial-as-whole":

@@ -10,8 +10,7 @@ use super::call::{Acquire, Call, Grant, Op, StoreError};
 use super::decision::{Decision, Source, Verdict};
 use super::desk::Desk;
 use super::errand::{dispose, give_back};
-use super::gcra;
-use super::lease::{Segment, gcra_life};
+use super::lease::Segment;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::shard::{Effect, turned_away};
@@ -22,6 +21,9 @@ use super::upkeep::{ATTEMPTS, PATIENCE, flight, plan_ahead, probe_pause, send_ag
 /// How long after the store is back a share goes on: all nodes have charged theirs by then.
 const GRACE: Micros = Micros(1_000_000);
 
+/// Checks within a pause that make a key worth pacing.
+const HOT: u64 = 8;
+
 /// Answers that may leave a waiter unsettled before it is turned away.
 const ANSWERS: u8 = 4;
 
@@ -31,12 +33,12 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
     if slot.flight.is_some() || desk.draining {
         return;
     }
-    let ahead = desk.settings.lease_ahead && slot.may_lease_ahead();
+    let ahead = desk.settings.lease_ahead;
     let due = match slot.away {
         // In each window the share begins with a question: the store may be back.
         Some(away) => (decision.source == Source::Share && slot.begins_share(now)) || now >= away.ask_again,
         None if decision.verdict == Verdict::Deny => (now >= slot.probe_at || on(Mutant::DenialNotRemembered)) && ahead,
-        None => ahead && is_low(slot, now) && slot.has_left(now),
+        None => ahead && is_low(slot, now) && now >= slot.probe_at.min(slot.paced_until) && slot.has_left(now),
     };
     if due {
         acquire(index, slot, desk, now);
@@ -68,7 +70,7 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     if slot.away.is_some_and(|away| !away.charged) && slot.owes(now) {
         return charge(index, slot, desk, now);
     }
-    let (debt, held) = (slot.debt(now), slot.lease.usable(&slot.rule, now));
+    let (debt, held) = (slot.debt(now), slot.lease.usable(now));
     let waiting: u64 = slot.line.iter().map(|waiter| waiter.cost).sum();
     let need = clamp(waiting.saturating_sub(held).saturating_add(debt));
     // Less than what the least of them lacks serves nobody.
@@ -76,15 +78,23 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let least = if debt > 0 { 1 } else { clamp(smallest.unwrap_or(1)).max(1) };
     // While Redis has no replica to hold what it lends, leases are small: so much can be lost.
     let part = if slot.confirmed { slot.ceiling() } else { slot.ceiling().div_ceil(32) };
-    let ceiling = part.min(longest_run(slot, now));
-    let bounds = Bounds { need, ceiling, interval: interval(slot, now), remaining: remaining(slot, now) };
+    let bounds = Bounds { need, ceiling: part, interval: refill_interval(&slot.rule), remaining: remaining(slot, now) };
     let tuned = slot.tuner.refill(now, bounds);
-    let ahead = desk.settings.lease_ahead && slot.may_lease_ahead() && !desk.draining;
+    let ahead = desk.settings.lease_ahead && !desk.draining;
     let want = if ahead { tuned } else { need };
     let want = if on(Mutant::BatchUncapped) { u32::MAX } else { want };
     desk.policy_stats(slot).batch = u64::from(want.max(1));
     let (epoch, known) = (slot.epoch, slot.known());
-    let order = Acquire { need, want: want.max(least), least, ahead_of: Timestamp(0), epoch, known };
+    let order = Acquire {
+        need,
+        want: want.max(least),
+        least,
+        ahead_of: Timestamp(0),
+        epoch,
+        held: slot.held(),
+        age: slot.age(now),
+        known,
+    };
     take_off(index, slot, desk, now, order);
 }
 
@@ -96,45 +106,29 @@ fn clamp(tokens: u64) -> u32 {
 fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     let debt = clamp(slot.debt(now));
     let (epoch, known) = (slot.epoch, slot.known());
-    let order = Acquire { need: debt, want: debt, least: 1, ahead_of: Timestamp(0), epoch, known };
+    let order = Acquire {
+        need: debt,
+        want: debt,
+        least: 1,
+        ahead_of: Timestamp(0),
+        epoch,
+        held: slot.held(),
+        age: slot.age(now),
+        known,
+    };
     take_off(index, slot, desk, now, order);
 }
 
 pub(super) fn take_off(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, order: Acquire) {
+    if slot.has_account() {
+        // What this order says of the account is the last word: nothing lent before it counts any more.
+        slot.late = None;
+        slot.lease.close_spent();
+    }
     let call = slot.call(now, desk.id(), Op::Acquire(order));
     desk.effects.push_back(Effect::Call(call.clone()));
     slot.flight = Some(flight(call, now, desk.settings.timeout, None, 0));
     set_timer(index, slot, desk, now);
-}
-
-/// Slots of a saturated gcra bucket mature at the limit's rate, whatever this node's own rate is:
-/// of a longer run than this some would lapse before they are spent.
-fn longest_run(slot: &Slot, now: Instant) -> u32 {
-    let mut longest = u64::MAX;
-    for (limit, counter) in slot.rule.limits.iter().zip(&slot.counters) {
-        if limit.algorithm != Algorithm::Gcra || counter.left(limit, slot.clock.latest(now), Micros::ZERO) > 0 {
-            continue;
-        }
-        let second = Micros::from_secs(1);
-        let (own, whole) = (slot.tuner.used_in(second), gcra::tokens_in(limit, second));
-        if own < whole {
-            let spare = u128::from(slot.tuner.used_in(gcra_life(limit))) * u128::from(whole) / u128::from(whole - own);
-            longest = longest.min(u64::try_from(spare).unwrap_or(u64::MAX));
-        }
-    }
-    clamp(longest).max(1)
-}
-
-/// How long the tokens of an acquire are meant to last.
-fn interval(slot: &Slot, now: Instant) -> Micros {
-    let mut interval = refill_interval(&slot.rule);
-    for (limit, counter) in slot.rule.limits.iter().zip(&slot.counters) {
-        // Slots of a bucket that is not empty are all mature, and lapse together.
-        if limit.algorithm == Algorithm::Gcra && counter.left(limit, slot.clock.latest(now), Micros::ZERO) > 0 {
-            interval = interval.min(gcra_life(limit));
-        }
-    }
-    interval
 }
 
 /// What is left of the first window to end.
@@ -197,25 +191,27 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         let lender = if on(Mutant::LateReplyRebound) { &slot.counters[position] } else { &grant.counters[position] };
         let at = lender.at;
         windows[position] = if ahead { at + limit.period } else { at };
-        if !ahead && limit.algorithm != Algorithm::Gcra && slot.counters[position].at == at {
+        if limit.algorithm == Algorithm::Gcra {
+            slot.net[position] = u64::from(order.held) + u64::from(granted.saturating_sub(order.need));
+        } else if !ahead && slot.counters[position].at == at {
             slot.net[position] += u64::from(granted);
         }
     }
+    slot.lease.account(&slot.rule, sent, now, grant.now);
     if ahead {
         slot.lent_ahead = (windows[0], u64::from(granted));
     }
     let segment = Segment::new(&slot.rule, granted - paid, sent, slot.clock, &windows, ahead);
     let over = segment.ends <= now && segment.left > 0;
-    let leftover = if over { Some(segment.into()) } else { slot.lease.add(&slot.rule, segment) };
+    let leftover = if over { Some(segment.into()) } else { slot.lease.add(segment) };
     if let Some(leftover) = leftover {
         dispose(index, slot, desk, now, leftover);
     }
     if !ahead {
         slot.lot = slot.lease.current(now);
         let pause = probe_pause(slot);
-        let last = slot.lease.matures(&slot.rule, slot.lease.current(now)).filter(|last| *last > now);
-        let planned = last.unwrap_or(now + pause + desk.jitter(Micros(pause.0 / 4)));
-        slot.probe_at = planned.clamp(now + Micros(pause.0 / 8), now + pause + pause);
+        slot.probe_at = now + pause + desk.jitter(Micros(pause.0 / 4));
+        pace(slot, desk, now, &order, granted);
         plan_ahead(slot, desk, now);
     }
     for waiter in &mut slot.line {
@@ -224,6 +220,26 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     serve_line(index, slot, desk, now, Source::Store);
     if desk.draining && slot.line.is_empty() {
         give_back(index, slot, desk, now, u64::MAX);
+    }
+}
+
+/// Tokens of a bucket or a sliding window come back one by one. Where many ask for them the store has
+/// one or two each time: then it is asked less often, and checks are denied until then.
+fn pace(slot: &mut Slot, desk: &mut Desk, now: Instant, order: &Acquire, granted: u32) {
+    slot.paced_until = Instant(0);
+    let trickles = slot.rule.limits.iter().filter(|limit| limit.trickles());
+    let longest = trickles.map(|limit| slot.pause_of(limit)).min().unwrap_or(Micros::ZERO);
+    let hot = slot.tuner.used_in(longest) >= HOT;
+    if hot && granted < order.want / 2 {
+        slot.paced_until = now + longest + desk.jitter(Micros(longest.0 / 4));
+        // Whoever was told an earlier time finds tokens then, or the store is asked.
+        if let Some((at, cost)) = slot.promise
+            && slot.lease.current(now) < cost
+        {
+            slot.paced_until = slot.paced_until.min(at);
+        }
+        // Asked a while before, in the background, so that nobody waits.
+        slot.probe_at = slot.paced_until - Micros(longest.0 / 3);
     }
 }
 
@@ -266,6 +282,7 @@ pub(super) fn serve_line(index: u32, slot: &mut Slot, desk: &mut Desk, now: Inst
         slot.line.pop_front();
         desk.stats.waiting -= 1;
         desk.count(slot, waiter.cost, &decision);
+        slot.promise(now, waiter.cost, &decision);
         desk.effects.push_back(Effect::Reply { ticket: waiter.ticket, decision });
     }
     if !slot.line.is_empty() {

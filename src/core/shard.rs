@@ -129,6 +129,7 @@ impl Shard {
         };
         if let Some(decision) = decided {
             desk.count(slot, cost, &decision);
+            slot.promise(now, cost, &decision);
             refill::after_decision(index, slot, desk, now, &decision);
             return Outcome::Decided(decision);
         }
@@ -151,7 +152,7 @@ impl Shard {
         let Some((index, slot, desk)) = self.slot(now, &request) else {
             return Outcome::Decided(overload(&request, now));
         };
-        let back = slot.lease.refund(&slot.rule, now, request.cost);
+        let back = slot.lease.refund(now, request.cost);
         let stats = desk.policy_stats(slot);
         stats.spent = stats.spent.saturating_sub(back);
         let back = if on(Mutant::RefundTwice) { 0 } else { back };
@@ -313,7 +314,8 @@ impl Shard {
 fn settle(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     slot.roll(now);
     let mut gone = Vec::new();
-    slot.lease.settle(&slot.rule, now, |leftover| gone.push(leftover));
+    let voided = slot.lease.settle(now, |leftover| gone.push(leftover));
+    desk.policy_stats(slot).expired += voided;
     for leftover in gone {
         errand::dispose(index, slot, desk, now, leftover);
     }

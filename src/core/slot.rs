@@ -11,7 +11,6 @@ use super::answer::{self, Ending};
 use super::batch::Tuner;
 use super::call::{Call, Counter, Grant, Known, Op};
 use super::decision::{Decision, Reason, Source};
-use super::gcra;
 use super::lease::{Lease, StoreClock};
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
@@ -70,7 +69,8 @@ pub(super) struct Slot {
     pub(super) policy: u32,
     /// As of the store's last answer, rolled to now.
     pub(super) counters: Box<[Counter]>,
-    /// Tokens lent to this node and not handed back, in each limit's current window.
+    /// Tokens lent to this node and not handed back, in each limit's current window; of a bucket,
+    /// those that the store does not know to be spent.
     pub(super) net: Box<[u64]>,
     /// The next window, and what was lent of it already.
     pub(super) lent_ahead: (Timestamp, u64),
@@ -95,10 +95,15 @@ pub(super) struct Slot {
     pub(super) share: Option<Box<ShareBook>>,
     /// A denied check after this asks the store again in the background.
     pub(super) probe_at: Instant,
+    /// Tokens trickle in, and the store had few: it is not asked before, so that there are some.
+    pub(super) paced_until: Instant,
+    /// The earliest time that a denied client was told, and the largest cost it may come with.
+    pub(super) promise: Option<(Instant, u64)>,
     /// When to lease ahead of the next window; of which window it has been done.
     pub(super) ahead_at: Instant,
     pub(super) ahead_of: Timestamp,
     pub(super) last_check: Instant,
+    pub(super) last_spend: Instant,
     /// When the shard's timer is set for this slot.
     pub(super) wake: Instant,
 }
@@ -135,9 +140,12 @@ impl Slot {
             away: None,
             share: None,
             probe_at: Instant(0),
+            paced_until: Instant(0),
+            promise: None,
             ahead_at: Instant(u64::MAX),
             ahead_of: Timestamp(0),
             last_check: Instant(0),
+            last_spend: Instant(0),
             wake: Instant(u64::MAX),
         }
     }
@@ -162,11 +170,11 @@ impl Slot {
     pub(super) fn roll(&mut self, now: Instant) {
         let latest = self.clock.latest(now);
         for ((limit, counter), net) in self.rule.limits.iter().zip(&mut self.counters).zip(&mut self.net) {
-            if on(Mutant::DenialOutlivesWindow) && counter.left(limit, latest, Micros::ZERO) == 0 {
+            if on(Mutant::DenialOutlivesWindow) && counter.left(limit, latest) == 0 {
                 continue;
             }
             let window = counter.at;
-            counter.roll(limit, latest, super::limit::MAX_HORIZON);
+            counter.roll(limit, latest);
             if limit.algorithm != Algorithm::Gcra && counter.at != window {
                 // The low-water mark of a new window is measured by what was lent ahead of it.
                 self.lot = if counter.at == self.lent_ahead.0 { self.lent_ahead.1 } else { 0 };
@@ -177,8 +185,9 @@ impl Slot {
 
     /// Decides from what is held and known; `None` when the store must be asked.
     pub(super) fn decide(&mut self, now: Instant, cost: u64, source: Source) -> Option<Decision> {
-        if self.lease.spend(&self.rule, now, cost) {
+        if self.lease.spend(now, cost) {
             self.tuner.spent(cost);
+            self.last_spend = now;
             return Some(self.answer(now, cost, Ending::allow(source)));
         }
         if self.is_exhausted(now, cost) {
@@ -197,40 +206,51 @@ impl Slot {
         if self.answered.is_none() {
             return false;
         }
-        let usable = self.lease.usable(&self.rule, now);
+        let usable = self.lease.usable(now);
         let cost = if on(Mutant::DeniesTheLastToken) { cost + 1 } else { cost };
-        let latest = self.clock.latest(now);
+        if now < self.paced_until {
+            return usable < cost;
+        }
+        let (latest, counters) = (self.clock.latest(now), self.charged());
         self.rule
             .limits
             .iter()
-            .zip(&self.counters)
-            .any(|(limit, counter)| counter.left(limit, latest, Micros::ZERO).saturating_add(usable) < cost)
+            .zip(&counters)
+            .any(|(limit, counter)| counter.left(limit, latest).saturating_add(usable) < cost)
     }
 
     /// Whether the store is known to have tokens left to lend.
     pub(super) fn has_left(&self, now: Instant) -> bool {
         let latest = self.clock.latest(now);
+        let counters = self.charged();
         self.answered.is_none()
-            || self
-                .rule
-                .limits
-                .iter()
-                .zip(&self.counters)
-                .all(|(limit, counter)| counter.left(limit, latest, super::limit::MAX_HORIZON) > 0)
+            || self.rule.limits.iter().zip(&counters).all(|(limit, counter)| counter.left(limit, latest) > 0)
     }
 
     pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {
-        let wait = match self.lease.matures(&self.rule, cost) {
+        let wait = match self.lease.ready(cost) {
             Some(ready) => ready.since(now),
             // What is held will not do: the wait is for the store, and counts nothing held.
             None => {
-                let earliest = self.clock.earliest(now);
-                let all = self.rule.limits.iter().zip(&self.counters);
-                all.filter_map(|(limit, counter)| counter.wait(limit, earliest, cost)).max().unwrap_or_default()
+                let (earliest, counters) = (self.clock.earliest(now), self.charged());
+                let all = self.rule.limits.iter().zip(&counters);
+                let wait = all.filter_map(|(limit, counter)| counter.wait(limit, earliest, cost)).max();
+                wait.unwrap_or_default() + self.doubt(now, wait.unwrap_or_default())
             }
         };
+        let wait = wait.max(self.paced_until.since(now));
         let wait = if on(Mutant::WaitHalved) { Micros(wait.0 / 2) } else { wait };
         self.answer(now, cost, Ending::deny(Reason::Rate, source).after(wait))
+    }
+
+    /// Takes note of what a client was told.
+    pub(super) fn promise(&mut self, now: Instant, cost: u64, decision: &Decision) {
+        let Some(wait) = decision.retry_after else { return };
+        let standing = self.promise.filter(|(at, _)| *at > now);
+        self.promise = Some(match standing {
+            Some((at, most)) => (at.min(now + wait), most.max(cost)),
+            None => (now + wait, cost),
+        });
     }
 
     /// Decides while the key's part of the store is away (semantics, §5).
@@ -283,17 +303,16 @@ impl Slot {
 
     /// Fills in the numbers of a decision.
     pub(super) fn answer(&self, now: Instant, cost: u64, ending: Ending) -> Decision {
-        let mut counters = [Counter::default(); MAX_LIMITS];
+        let mut counters = self.charged();
         let held = if on(Mutant::CountsNextWindowAsLeft) { self.lease.held() } else { self.lease.current(now) };
         for (index, (limit, counter)) in self.rule.limits.iter().zip(&self.counters).enumerate() {
-            counters[index] = *counter;
             // What is known may run ahead of the window whose tokens are being spent.
             if let Some(at) = self.lease.window(index, now).filter(|at| *at != counter.at)
                 && limit.algorithm != Algorithm::Gcra
             {
                 counters[index] = Counter { used: limit.count, prev: 0, at };
             }
-            counters[index].credit(limit, super::limit::MAX_HORIZON, held);
+            counters[index].release(limit, held);
         }
         answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
     }
@@ -309,11 +328,7 @@ impl Slot {
             if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {
                 self.net[index] = 0;
             }
-            // A replayed grant shows the TAT of its time; what is known may be later.
-            let stale = grant.replayed && limit.algorithm == Algorithm::Gcra && fresh.at < self.counters[index].at;
-            if !stale {
-                self.counters[index] = fresh;
-            }
+            self.counters[index] = fresh;
         }
         if grant.epoch != 0 {
             self.epoch = grant.epoch;
@@ -325,8 +340,12 @@ impl Slot {
     pub(super) fn known(&self) -> [Known; MAX_LIMITS] {
         let mut known = [Known::default(); MAX_LIMITS];
         if self.answered.is_some() && !on(Mutant::KnownNotSent) {
+            let held = u64::from(self.held());
             for (index, (counter, net)) in self.counters.iter().zip(&self.net).enumerate() {
-                known[index] = Known { used: *net, at: counter.at };
+                let gcra = self.rule.limits[index].algorithm == Algorithm::Gcra;
+                // Of a bucket, what the store has been told is in its TAT, and what is held is no loss.
+                let used = if gcra { net.saturating_sub(held) } else { *net };
+                known[index] = Known { used, at: counter.at };
             }
         }
         known
@@ -348,12 +367,62 @@ impl Slot {
         self.line.is_empty() && self.flight.is_none() && self.errands.is_empty()
     }
 
-    /// Whether leasing more than what waits can pay: under a slow gcra limit tokens would lapse
-    /// before they are spent, and make liars of the waits that clients were told.
-    pub(super) fn may_lease_ahead(&self) -> bool {
-        const FEW: u64 = 32;
-        let slow = |limit: &Limit| gcra::tokens_in(limit, Micros(500_000)) < FEW;
-        !self.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra && slow(limit))
+    /// The counters as the store will have them when it is told what was spent of buckets.
+    fn charged(&self) -> [Counter; MAX_LIMITS] {
+        let mut counters = [Counter::default(); MAX_LIMITS];
+        counters[..self.counters.len()].copy_from_slice(&self.counters);
+        let held = self.lease.held();
+        for (index, limit) in
+            self.rule.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm == Algorithm::Gcra)
+        {
+            let spent = self.net[index].saturating_sub(held);
+            counters[index].used = counters[index].used.saturating_sub(spent);
+            counters[index].debit(limit, self.clock.latest(self.last_spend), spent);
+        }
+        counters
+    }
+
+    /// How long ago the last token was spent.
+    pub(super) fn age(&self, now: Instant) -> Micros {
+        now.since(self.last_spend).rounded_early()
+    }
+
+    /// Tokens of a bucket were spent that the store has not been told of.
+    pub(super) fn has_untold(&self) -> bool {
+        let held = self.lease.held();
+        let untold = |(limit, net): (&Limit, &u64)| limit.algorithm == Algorithm::Gcra && *net > held;
+        self.rule.limits.iter().zip(&self.net).any(untold)
+    }
+
+    /// How much later than it was the store will take the last spending to have been, when it is told
+    /// after `wait`.
+    fn doubt(&self, now: Instant, wait: Micros) -> Micros {
+        let span = now.since(self.last_spend) + wait;
+        if self.has_untold() { Micros(span.0 - span.rounded_early().0 + 1) } else { Micros::ZERO }
+    }
+
+    /// How long to leave a limit whose tokens trickle in alone: until this node's part is a few. A
+    /// bucket loses nothing meanwhile as long as it is not full, a sliding window what nobody takes.
+    pub(super) fn pause_of(&self, limit: &Limit) -> Micros {
+        const LOT: u64 = 12;
+        let lot = super::gcra::cost(limit, LOT * u64::from(self.nodes)).0;
+        Micros(match limit.algorithm {
+            Algorithm::Gcra => lot.clamp(350_000, 2_000_000).min(limit.depth().0 / 2),
+            _ => lot.clamp(limit.period.0 / 16, limit.period.0 / 4),
+        })
+    }
+
+    /// A limit is a bucket: what is lent of it has to be accounted for.
+    pub(super) fn has_account(&self) -> bool {
+        self.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra)
+    }
+
+    /// Tokens held, as the store is told.
+    pub(super) fn held(&self) -> u32 {
+        if on(Mutant::SpendingNotTold) {
+            return u32::try_from(self.net[0]).unwrap_or(u32::MAX);
+        }
+        u32::try_from(self.lease.held()).unwrap_or(u32::MAX)
     }
 
     /// What the store may have been charged beyond what is held here: more is no cost to take back.
@@ -362,9 +431,10 @@ impl Slot {
             return u64::MAX;
         }
         let (latest, held) = (self.clock.latest(now), self.lease.current(now));
-        let charged = self.rule.limits.iter().zip(&self.counters).map(|(limit, counter)| {
-            limit.capacity().saturating_sub(counter.left(limit, latest, Micros::ZERO)).saturating_sub(held)
-        });
+        let charged =
+            self.rule.limits.iter().zip(&self.counters).map(|(limit, counter)| {
+                limit.capacity().saturating_sub(counter.left(limit, latest)).saturating_sub(held)
+            });
         charged.max().unwrap_or(0)
     }
 

@@ -5,8 +5,7 @@ use super::batch::refill_interval;
 use super::call::{Acquire, Call, Op, StoreError};
 use super::decision::Source;
 use super::desk::Desk;
-use super::errand::{fail_errand, give_back};
-use super::lease::gcra_life;
+use super::errand::{fail_errand, give_back, report};
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
 use super::refill::{acquire, give_up, serve_line, take_off};
@@ -19,6 +18,9 @@ pub(super) const PATIENCE: Micros = Micros(10_000);
 
 /// Sendings of one call.
 pub(super) const ATTEMPTS: u8 = 3;
+
+/// So long before an account closes it is renewed.
+const CLOSING: Micros = Micros(300_000);
 
 /// How long a remembered denial lasts before the store is asked in the background.
 pub(super) fn probe_pause(slot: &Slot) -> Micros {
@@ -60,9 +62,16 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
     if slot.flight.is_none() && slot.debt(now) > 0 && slot.away.is_some_and(|away| now >= away.ask_again) {
         acquire(index, slot, desk, now);
     }
-    if slot.lease.held() > 0 && desk.settings.lease_ahead {
-        let amount = surplus(slot, now);
-        give_back(index, slot, desk, now, amount);
+    if slot.has_untold() && slot.lease.held() == 0 && closes(slot) <= now {
+        report(index, slot, desk, now);
+    } else if slot.lease.held() > 0 && desk.settings.lease_ahead {
+        let active = now.since(slot.last_check) < refill_interval(&slot.rule);
+        if closes(slot) <= now && active && slot.flight.is_none() && slot.away.is_none() {
+            acquire(index, slot, desk, now);
+        } else {
+            let amount = surplus(slot, now);
+            give_back(index, slot, desk, now, amount);
+        }
     }
     set_timer(index, slot, desk, now);
     !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !slot.owes(now))
@@ -76,7 +85,16 @@ fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant)
     }
     let want = (slot.tuner.batch() / 4).clamp(1, slot.ceiling());
     let (epoch, known) = (slot.epoch, slot.known());
-    let order = Acquire { need: 0, want, least: 1, ahead_of: slot.ahead_of, epoch, known };
+    let order = Acquire {
+        need: 0,
+        want,
+        least: 1,
+        ahead_of: slot.ahead_of,
+        epoch,
+        held: slot.held(),
+        age: slot.age(now),
+        known,
+    };
     take_off(index, slot, desk, now, order);
 }
 
@@ -125,26 +143,29 @@ pub(super) fn flight(call: Call, now: Instant, timeout: Micros, ticket: Option<T
     Flight { call, sent: now, attempts: 1, unanswered: 1, again: now + PATIENCE, ticket, cost, deadline: now + timeout }
 }
 
-/// Half of what a gcra token lives: an idle key hands its slots back before they lapse.
-fn shortest_life(slot: &Slot) -> Micros {
-    let gcra = slot.rule.limits.iter().filter(|limit| limit.algorithm == Algorithm::Gcra);
-    gcra.map(|limit| Micros(gcra_life(limit).0 / 2)).min().unwrap_or(Micros(u64::MAX))
+/// When the account of what is held must be renewed, or what is held handed back.
+fn closes(slot: &Slot) -> Instant {
+    Instant(slot.lease.until().0.saturating_sub(CLOSING.0))
 }
 
 /// Unspent tokens that others need more: all of them when the key is idle, else what two refill
 /// intervals do not use; only while the limit is under pressure, and never a trifle.
 fn surplus(slot: &Slot, now: Instant) -> u64 {
+    if closes(slot) <= now {
+        return slot.lease.held();
+    }
     let latest = slot.clock.latest(now);
-    let pressed = slot.rule.limits.iter().zip(&slot.counters).any(|(limit, counter)| {
-        counter.left(limit, latest, Micros::ZERO).saturating_mul(10) < limit.capacity().saturating_mul(3)
-    });
+    let pressed =
+        slot.rule.limits.iter().zip(&slot.counters).any(|(limit, counter)| {
+            counter.left(limit, latest).saturating_mul(10) < limit.capacity().saturating_mul(3)
+        });
     if !pressed {
         return 0;
     }
     let pause = now.since(slot.last_check);
     let interval = refill_interval(&slot.rule);
     let held = slot.lease.current(now);
-    let idle = slot.tuner.used_in(pause) > 8 || pause > interval || pause > shortest_life(slot);
+    let idle = slot.tuner.used_in(pause) > 8 || pause > interval;
     let spare = if idle { held } else { held.saturating_sub(slot.tuner.used_in(interval + interval)) };
     let smallest = slot.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
     if spare >= (smallest / 100).max(2) { spare } else { 0 }
@@ -164,9 +185,11 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
     {
         at = at.min(away.ask_again.max(now + PATIENCE));
     }
+    if slot.has_untold() {
+        at = at.min(closes(slot).max(now + PATIENCE));
+    }
     if slot.lease.held() > 0 {
-        let look = Micros(refill_interval(&slot.rule).0 / 4).min(shortest_life(slot)).max(Micros(1_000));
-        at = at.min(now + look);
+        at = at.min(now + Micros(refill_interval(&slot.rule).0 / 4)).min(closes(slot).max(now + PATIENCE));
     } else if slot.is_quiet() {
         let retry = if slot.owes(now) { Micros::from_secs(1) } else { Micros(1) };
         at = at.min(keep_until(slot).max(now + retry));

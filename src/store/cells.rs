@@ -189,7 +189,9 @@ impl Cells {
     pub(super) fn update(&mut self, digest: u128, limits: &[Limit], counters: &[Counter]) {
         for (index, (limit, counter)) in limits.iter().zip(counters).enumerate() {
             let place = self.place(digest, index, limit);
-            if let Some(place) = place.filter(|&place| self.table[place].counter() != Counter::default()) {
+            let stored = |&place: &u32| self.table[place].counter() != Counter::default();
+            // Of a bucket zero means what absence means.
+            if let Some(place) = place.filter(|place| limit.algorithm == Algorithm::Gcra || stored(place)) {
                 self.table[place].set(*counter);
             }
         }

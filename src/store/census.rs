@@ -1,6 +1,7 @@
-//! Who asks for a key: the census that a grant's share is computed from, and each node's last calls.
+//! Who asks for a key: the census that a grant's share is computed from, each node's last calls, and
+//! under gcra what each was lent and has not accounted for.
 //!
-//! Called by `memory.rs`; `lua/` keeps the same in the fields `c` and `n:NODE`.
+//! Called by `memory.rs`; `lua/` keeps the same in the fields `c`, `o` and `n:NODE`.
 
 use std::collections::BTreeMap;
 
@@ -26,21 +27,36 @@ pub(super) struct Census {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     /// The census period of its last acquire.
-    cid: u64,
+    pub(super) cid: u64,
     /// The id of its last acquire.
     pub(super) id: u64,
     /// What that was granted.
     pub(super) granted: u32,
     /// The id of its last return, refund or reset.
     pub(super) other: u64,
+    /// gcra: what it was lent and has not accounted for, and in which period that was said.
+    pub(super) lent: u32,
+    pub(super) period: u64,
     /// `Counter::at` of each limit after that grant; 0 beyond them.
     pub(super) at: [Timestamp; MAX_LIMITS],
+}
+
+/// What all nodes together were lent of a gcra limit and have not accounted for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lent {
+    /// In this period.
+    now: u64,
+    /// In the one before.
+    before: u64,
+    /// The number of this period.
+    period: u64,
 }
 
 /// All that is remembered of who asks for one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nodes {
     census: Census,
+    pub(super) lent: Lent,
     records: BTreeMap<Box<str>, Record>,
 }
 
@@ -93,6 +109,50 @@ impl Census {
     }
 }
 
+impl Lent {
+    /// As it is at `now`. What was not accounted for in two periods counts as `spent`, as of the end
+    /// of the second.
+    pub(super) fn rolled(self, now: Timestamp, mut spent: impl FnMut(u64, Timestamp)) -> Self {
+        let period = now.0 / gcra::PERIOD.0;
+        if self.period >= period {
+            return Self { period, ..self };
+        }
+        let end = |period: u64| Timestamp(period * gcra::PERIOD.0);
+        spent(self.before, end(self.period + 1));
+        if self.period + 1 == period {
+            return Self { now: 0, before: self.now, period };
+        }
+        spent(self.now, end(self.period + 2));
+        Self { now: 0, before: 0, period }
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.now + self.before
+    }
+
+    /// Whether what this record says is still open.
+    pub(super) fn is_open(&self, record: &Record) -> bool {
+        record.period != 0 && (record.period == self.period || record.period + 1 == self.period)
+    }
+
+    /// What a node was lent and has not accounted for; from here on it is lent nothing.
+    pub(super) fn close(&mut self, record: &Record) -> u64 {
+        if !self.is_open(record) {
+            return 0;
+        }
+        let place = if record.period == self.period { &mut self.now } else { &mut self.before };
+        *place = place.saturating_sub(record.lent.into());
+        record.lent.into()
+    }
+
+    /// From here on a node is lent so much.
+    pub(super) fn open(&mut self, record: &mut Record, tokens: u64) {
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        self.now = (self.now + u64::from(tokens)).min(u32::MAX.into());
+        (record.lent, record.period) = (tokens, self.period);
+    }
+}
+
 impl Nodes {
     pub(super) fn census(&self) -> Census {
         self.census
@@ -103,11 +163,11 @@ impl Nodes {
     }
 
     /// Remembers an acquire. When a period begins, drops nodes that have not asked for two.
-    pub(super) fn asked(&mut self, node: &str, census: Census, id: u64, granted: u32, at: [Timestamp; MAX_LIMITS]) {
+    pub(super) fn asked(&mut self, node: &str, census: Census, lent: Lent, said: Record) {
         let began = census.cid != self.census.cid;
-        self.census = census;
+        (self.census, self.lent) = (census, lent);
         let record = self.entry(node);
-        *record = Record { cid: census.cid, id, granted, at, ..*record };
+        *record = Record { cid: census.cid, other: record.other, ..said };
         if began && self.records.len() as u64 > 2 * census.nodes() + SPARE_RECORDS {
             let recent = |cid: u64| cid == census.cid || cid.wrapping_add(1) == census.cid;
             self.records.retain(|name, record| **name == *node || recent(record.cid));
@@ -115,14 +175,20 @@ impl Nodes {
     }
 
     /// Remembers a return or a refund.
-    pub(super) fn credited(&mut self, node: &str, id: u64) {
-        self.entry(node).other = id;
+    pub(super) fn credited(&mut self, node: &str, id: u64, lent: Lent, account: Option<Record>) {
+        self.lent = lent;
+        let record = self.entry(node);
+        if let Some(account) = account {
+            (record.lent, record.period) = (account.lent, account.period);
+        }
+        record.other = id;
     }
 
     /// Remembers a reset: what this node asked for earlier and arrives late is not lent any more.
     pub(super) fn reset(node: &str, id: u64, asked: u64) -> Self {
         let record = Record { id: id.max(asked), other: id, ..Record::default() };
-        Self { census: Census::default(), records: BTreeMap::from([(node.into(), record)]) }
+        let records = BTreeMap::from([(node.into(), record)]);
+        Self { census: Census::default(), lent: Lent::default(), records }
     }
 
     fn entry(&mut self, node: &str) -> &mut Record {
@@ -142,7 +208,7 @@ mod tests {
     fn ask(nodes: &mut Nodes, node: &str, seconds: u64) -> u64 {
         let mut census = nodes.census().rolled(Timestamp(seconds * 1_000_000), SECOND);
         census.count(nodes.record(node));
-        nodes.asked(node, census, 1, 0, [Timestamp(0); MAX_LIMITS]);
+        nodes.asked(node, census, Lent::default(), Record { id: 1, ..Record::default() });
         census.nodes()
     }
 

@@ -33,7 +33,7 @@ impl Embedded {
     /// An empty shard of at most `max_keys` keys. `secret` should be random.
     #[must_use]
     pub fn new(max_keys: usize, secret: u128) -> Self {
-        let store = MemoryStore::new(max_keys, secret, Micros::ZERO);
+        let store = MemoryStore::new(max_keys, secret);
         Self { store, names: Names::new(max_keys * NAME_BYTES), policies: Vec::new() }
     }
 
@@ -60,7 +60,16 @@ impl Embedded {
     fn acquire(&mut self, now: Timestamp, request: &Request<'_>) -> Decision {
         let cost = u32::try_from(request.cost).unwrap_or(u32::MAX);
         let known = [Known::default(); MAX_LIMITS];
-        let order = Acquire { need: cost, want: cost, least: cost, ahead_of: Timestamp(0), epoch: 0, known };
+        let order = Acquire {
+            need: cost,
+            want: cost,
+            least: cost,
+            ahead_of: Timestamp(0),
+            epoch: 0,
+            held: 0,
+            age: Micros::ZERO,
+            known,
+        };
         let cells = self.store.len();
         let grant = self.ask(now, request, Op::Acquire(order));
         if self.store.len() > cells {
@@ -123,7 +132,7 @@ impl Embedded {
         let cost = request.cost;
         let fits = |grant: &Grant| {
             let counters = request.rule.limits.iter().zip(&grant.counters);
-            counters.map(|(limit, counter)| counter.left(limit, grant.now, Micros::ZERO)).min().unwrap_or(0) >= cost
+            counters.map(|(limit, counter)| counter.left(limit, grant.now)).min().unwrap_or(0) >= cost
         };
         let ending = match &grant {
             Ok(_) if request.rule.limits.iter().any(|limit| cost > limit.capacity()) => {

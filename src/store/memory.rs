@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 
 use super::cells::{Cells, Head};
-use super::census::{self, Census, Nodes};
+use super::census::{self, Census, Nodes, Record};
 use super::view::{View, lifetime};
 use crate::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
 use crate::core::key::Digest;
-use crate::core::limit::{Limit, MAX_COUNT, MAX_LIMITS};
+use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::table::Full;
 use crate::core::time::{Micros, Timestamp};
 
@@ -24,16 +24,14 @@ const MAX_ID: u64 = (1 << 53) - 1;
 pub struct MemoryStore {
     cells: Cells,
     nodes: HashMap<u128, Nodes>,
-    horizon: Micros,
 }
 
 impl MemoryStore {
     /// An empty store of at most `max_cells` cells: a key takes one for each of its limits. `secret`
-    /// should be random; `horizon` is how far a gcra lease may reach ahead (0 when the owner asks
-    /// for each check, else `MAX_HORIZON`).
+    /// should be random.
     #[must_use]
-    pub fn new(max_cells: usize, secret: u128, horizon: Micros) -> Self {
-        Self { cells: Cells::new(max_cells, secret), nodes: HashMap::new(), horizon }
+    pub fn new(max_cells: usize, secret: u128) -> Self {
+        Self { cells: Cells::new(max_cells, secret), nodes: HashMap::new() }
     }
 
     /// Cells in use.
@@ -69,7 +67,9 @@ impl MemoryStore {
         let view = self.view(now, node, call);
         match call.op {
             Op::Acquire(ask) => self.acquire(view, &ask).map_err(|Full| StoreError::Full),
-            Op::Return { amount, epoch, windows } => Ok(self.take_back(view, amount, epoch, &windows)),
+            Op::Return { amount, epoch, held, age, windows } => {
+                Ok(self.take_back(view, (amount, held, age), epoch, &windows))
+            }
             Op::Peek => Ok(view.grant(0, false)),
             Op::Refund { amount } => Ok(self.refund(view, amount)),
             Op::Reset => self.reset(view).map_err(|Full| StoreError::Full),
@@ -81,11 +81,10 @@ impl MemoryStore {
     /// [`MemoryStore::call`].
     pub fn spend(&mut self, now: Timestamp, digest: Digest, limits: &[Limit], tokens: u64) -> Option<(bool, Counter)> {
         let [limit] = limits else { return None };
-        let horizon = self.horizon;
         let cell = self.cells.only(now, digest.0, limit)?;
         let mut counter = cell.counter();
-        counter.roll(limit, now, horizon);
-        let lent = counter.left(limit, now, horizon) >= tokens;
+        counter.roll(limit, now);
+        let lent = counter.left(limit, now) >= tokens;
         if lent {
             counter.debit(limit, now, tokens);
             cell.set(counter);
@@ -109,14 +108,19 @@ impl MemoryStore {
             if head.is_some() {
                 counters[index] = self.cells.counter(digest, index, limit);
             }
-            counters[index].roll(limit, now, self.horizon);
+            counters[index].roll(limit, now);
         }
         let period = census::period(limits);
         let nodes = if self.nodes.is_empty() { None } else { self.nodes.get(&digest) };
         let census = nodes.map(Nodes::census).unwrap_or_default().rolled(now, period);
         let record = nodes.and_then(|nodes| nodes.record(node)).copied();
         let id = call.id.min(MAX_ID);
-        View { now, node, id, digest, horizon: self.horizon, head, record, census, limits, counters }
+        let lent = nodes.map(|nodes| nodes.lent).unwrap_or_default();
+        let mut view = View { now, node, id, digest, head, record, census, lent, limits, counters };
+        if view.has_gcra() {
+            view.lent = lent.rolled(now, |tokens, end| view.spend(tokens, end));
+        }
+        view
     }
 
     fn acquire(&mut self, mut view: View<'_>, ask: &Acquire) -> Result<Grant, Full> {
@@ -126,15 +130,20 @@ impl MemoryStore {
         }
         view.restore(ask);
         view.count_node();
+        view.close_account(ask.held.into(), ask.age);
         let granted = view.lend(ask);
+        let mut said = Record { id: view.id, granted, at: view.windows(), ..Record::default() };
+        if view.id != 0 && view.has_gcra() {
+            let aside = u64::from(granted) - view.at_once(ask, granted);
+            view.lent.open(&mut said, u64::from(ask.held) + aside);
+        }
         let epoch = view.head.map_or(view.id.max(1), |head| head.epoch);
         let reset = view.head.is_some_and(|head| head.reset);
         let head = Head { epoch, reset, expires: expiry(view.now, view.lifetime()) };
         self.save(&view, head, view.limits)?;
         view.head = Some(head);
         if view.id != 0 {
-            let nodes = self.nodes.entry(view.digest).or_default();
-            nodes.asked(view.node, view.census, view.id, granted, view.windows());
+            self.nodes.entry(view.digest).or_default().asked(view.node, view.census, view.lent, said);
         }
         Ok(view.grant(granted, false))
     }
@@ -146,7 +155,13 @@ impl MemoryStore {
         })
     }
 
-    fn take_back(&mut self, mut view: View<'_>, amount: u32, epoch: u64, windows: &[Timestamp; MAX_LIMITS]) -> Grant {
+    fn take_back(
+        &mut self,
+        mut view: View<'_>,
+        (amount, held, age): (u32, u32, Micros),
+        epoch: u64,
+        windows: &[Timestamp; MAX_LIMITS],
+    ) -> Grant {
         if view.is_repeated() {
             return view.grant(0, true);
         }
@@ -154,11 +169,20 @@ impl MemoryStore {
             return view.grant(0, false);
         }
         let mut taken = false;
-        for (index, limit) in view.limits.iter().enumerate() {
-            taken |= view.counters[index].credit_lent(limit, self.horizon, amount.into(), windows[index]);
+        for (index, limit) in view.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm != Algorithm::Gcra) {
+            taken |= view.counters[index].credit_lent(limit, amount.into(), windows[index]);
+        }
+        let mut account = None;
+        // An acquire that was sent later has said what this node holds.
+        if view.has_gcra() && view.record.is_none_or(|record| view.id > record.id) {
+            let before = view.close_account(u64::from(amount) + u64::from(held), age);
+            taken |= before > 0;
+            let mut record = Record::default();
+            view.lent.open(&mut record, before.min(held.into()));
+            account = Some(record);
         }
         if taken {
-            self.save_credit(&view);
+            self.save_credit(&view, account);
         }
         view.grant(if taken { amount } else { 0 }, false)
     }
@@ -172,16 +196,16 @@ impl MemoryStore {
         }
         let amount = u32::try_from(amount.min(MAX_COUNT)).expect("MAX_COUNT is a u32");
         for (index, limit) in view.limits.iter().enumerate() {
-            view.counters[index].credit(limit, self.horizon, amount.into());
+            view.counters[index].credit(limit, amount.into());
         }
-        self.save_credit(&view);
+        self.save_credit(&view, None);
         view.grant(amount, false)
     }
 
-    fn save_credit(&mut self, view: &View<'_>) {
+    fn save_credit(&mut self, view: &View<'_>, account: Option<Record>) {
         self.cells.update(view.digest, view.limits, &view.counters);
         if view.id != 0 {
-            self.nodes.entry(view.digest).or_default().credited(view.node, view.id);
+            self.nodes.entry(view.digest).or_default().credited(view.node, view.id, view.lent, account);
         }
     }
 
@@ -205,9 +229,9 @@ impl MemoryStore {
             self.nodes.insert(view.digest, Nodes::reset(view.node, view.id, asked));
         }
         for (index, limit) in view.limits.iter().enumerate() {
-            view.counters[index].roll(limit, view.now, self.horizon);
+            view.counters[index].roll(limit, view.now);
         }
-        (view.head, view.census) = (Some(head), Census::default());
+        (view.head, view.census, view.lent) = (Some(head), Census::default(), Default::default());
         Ok(view.grant(0, false))
     }
 }

@@ -43,7 +43,6 @@ use super::script::{self, Caller};
 use crate::clock::Clock;
 use crate::core::call::{Call, Grant, Op, StoreError};
 use crate::core::key::Digest;
-use crate::core::limit::MAX_HORIZON;
 use crate::core::time::{Instant, Micros};
 
 /// Makes ring the process's cryptography. Call it before anything else that may use TLS; calling
@@ -218,7 +217,7 @@ impl RedisStore {
 
     fn command(&self, call: &Call, with_source: bool) -> redis::Cmd {
         // Tests give scripts the time; in earnest they go by the clock of Redis.
-        let caller = Caller { prefix: &self.prefix, node: &self.node, horizon: MAX_HORIZON, now: None };
+        let caller = Caller { prefix: &self.prefix, node: &self.node, now: None };
         evalsha::command(&caller, call, with_source)
     }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use crate::core::call::{Acquire, Call, Counter, Grant, Op};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
-use crate::core::time::{Micros, Timestamp};
+use crate::core::time::Timestamp;
 
 /// The largest integer that the scripts' numbers hold exactly.
 const EXACT: u64 = (1 << 53) - 1;
@@ -55,8 +55,6 @@ pub struct Caller<'a> {
     pub prefix: &'a str,
     /// This node: at most 255 bytes count.
     pub node: &'a str,
-    /// How far a gcra lease may reach ahead; the same in the whole fleet.
-    pub horizon: Micros,
     /// The time to go by, for tests; `None` = the clock of Redis.
     pub now: Option<Timestamp>,
 }
@@ -117,20 +115,30 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
     number(push, call.id);
     match &call.op {
         Op::Acquire(ask) => {
-            for value in [ask.need.into(), ask.want.into(), ask.least.into(), ask.ahead_of.0, ask.epoch] {
+            for value in [
+                ask.need.into(),
+                ask.want.into(),
+                ask.least.into(),
+                ask.ahead_of.0,
+                ask.epoch,
+                ask.held.into(),
+                ask.age.0,
+            ] {
                 number(push, value);
             }
         }
-        Op::Return { amount, epoch, .. } => {
+        Op::Return { amount, epoch, held, age, .. } => {
             number(push, (*amount).into());
             number(push, *epoch);
+            number(push, (*held).into());
+            number(push, age.0);
         }
         Op::Refund { amount } => number(push, (*amount).min(MAX_COUNT)),
         Op::Peek | Op::Reset => {}
     }
     for (index, limit) in call.rule.limits.iter().enumerate() {
         push(letter(limit).as_bytes());
-        for value in numbers(limit, caller.horizon) {
+        for value in numbers(limit) {
             number(push, value);
         }
         match &call.op {
@@ -157,13 +165,13 @@ fn letter(limit: &Limit) -> &'static str {
     }
 }
 
-/// Count, period, burst, horizon.
-fn numbers(limit: &Limit, horizon: Micros) -> [u64; 4] {
+/// Count, period, burst.
+fn numbers(limit: &Limit) -> [u64; 3] {
     if limit.algorithm == Algorithm::Gcra {
         let (period, count) = limit.interval();
-        [count, period, limit.burst, horizon.0]
+        [count, period, limit.burst]
     } else {
-        [limit.count, limit.period.0, limit.burst, 0]
+        [limit.count, limit.period.0, limit.burst]
     }
 }
 
@@ -220,7 +228,7 @@ mod tests {
 
     use super::*;
     use crate::core::policy::{OnStoreLoss, Rule};
-    use crate::core::time::Instant;
+    use crate::core::time::{Instant, Micros};
 
     fn call(op: Op, limits: &[&str]) -> Call {
         let limits = limits.iter().map(|text| Limit::parse(text).expect(text)).collect();
@@ -229,7 +237,7 @@ mod tests {
     }
 
     fn argv(call: &Call) -> Vec<String> {
-        let caller = Caller { prefix: "ration", node: "n1", horizon: Micros(500_000), now: None };
+        let caller = Caller { prefix: "ration", node: "n1", now: None };
         let mut list = Vec::new();
         arguments(&caller, call, &mut |argument| list.push(String::from_utf8_lossy(argument).into_owned()));
         list
@@ -238,7 +246,7 @@ mod tests {
     #[test]
     fn gcra_travels_in_lowest_terms_and_windows_as_written() {
         let seen = argv(&call(Op::Peek, &["30/60s burst 5", "30/60s fixed"]));
-        let wanted = ["0", "n1", "9", "g", "1", "2000000", "5", "500000", "f", "30", "60000000", "30", "0"];
+        let wanted = ["0", "n1", "9", "g", "1", "2000000", "5", "f", "30", "60000000", "30"];
         assert_eq!(seen, wanted);
     }
 
@@ -257,7 +265,16 @@ mod tests {
 
     #[test]
     fn reply_becomes_a_grant() {
-        let ask = Acquire { need: 2, want: 3, least: 0, ahead_of: Timestamp(0), epoch: 0, known: Default::default() };
+        let ask = Acquire {
+            need: 2,
+            want: 3,
+            least: 0,
+            ahead_of: Timestamp(0),
+            epoch: 0,
+            held: 0,
+            age: Micros::ZERO,
+            known: Default::default(),
+        };
         let call = call(Op::Acquire(ask), &["1/1s fixed"]);
         let grant = grant(&call, &[3, 1, 0, 77, 1, 2, 1_000, 4, 5, 6]).unwrap();
         assert_eq!((grant.granted, grant.replayed, grant.damaged), (3, true, false));
@@ -267,7 +284,10 @@ mod tests {
 
     #[test]
     fn reply_out_of_its_ranges_is_refused() {
-        let call = call(Op::Return { amount: 5, epoch: 1, windows: Default::default() }, &["1/1s fixed"]);
+        let call = call(
+            Op::Return { amount: 5, epoch: 1, held: 0, age: Micros::ZERO, windows: Default::default() },
+            &["1/1s fixed"],
+        );
         let good = [5, 0, 0, 7, 0, 1, 1_000, 4, 5, 6];
         assert!(grant(&call, &good).is_ok());
         for (place, value) in [(0, 6), (0, -1), (1, 2), (2, 2), (3, 1 << 53), (4, 3), (5, 0), (5, 1 << 32), (9, -1)] {

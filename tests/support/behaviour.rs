@@ -8,9 +8,9 @@ use std::sync::Arc;
 use rationd::clock::Clock;
 use rationd::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
 use rationd::core::key::Digest;
-use rationd::core::limit::{Limit, MAX_HORIZON, MAX_LIMITS};
+use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
-use rationd::core::time::Timestamp;
+use rationd::core::time::{Micros, Timestamp};
 use rationd::store::memory::MemoryStore;
 
 /// Windows are short, so that they roll while the suite runs.
@@ -52,7 +52,7 @@ pub fn compare_with_memory(
     clock: &Clock,
     mut ask: impl FnMut(usize, &Call) -> Result<Grant, StoreError>,
 ) {
-    let mut memory = MemoryStore::new(1_000, 1, MAX_HORIZON);
+    let mut memory = MemoryStore::new(1_000, 1);
     let mut random = Random(seed);
     let mut keys: Vec<_> = (0..2 * RULES.len()).map(|number| key(seed, number)).collect();
     let mut granted = 0;
@@ -101,7 +101,13 @@ fn give_back(grant: &Grant, random: &mut Random) -> Op {
     for (window, counter) in windows.iter_mut().zip(&grant.counters) {
         *window = counter.at;
     }
-    Op::Return { amount: 1 + random.below(grant.granted.into()) as u32, epoch: grant.epoch, windows }
+    Op::Return {
+        amount: 1 + random.below(grant.granted.into()) as u32,
+        epoch: grant.epoch,
+        held: 0,
+        age: Micros::ZERO,
+        windows,
+    }
 }
 
 fn acquire(key: &Key, random: &mut Random) -> Acquire {
@@ -112,6 +118,8 @@ fn acquire(key: &Key, random: &mut Random) -> Acquire {
         least: random.below(3) as u32,
         ahead_of: Timestamp(0),
         epoch: 0,
+        held: 0,
+        age: Micros::ZERO,
         known: [Known::default(); MAX_LIMITS],
     };
     if let Some((_, _, last)) = key.past.last() {

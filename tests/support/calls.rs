@@ -162,7 +162,21 @@ impl Caller {
         let older = self.past.first().map_or(9, |(_, _, grant)| grant.epoch);
         let epoch = random.one_of(&[0, epoch, epoch, older]);
         let known = std::array::from_fn(|index| self.known(random, rule, index));
-        Acquire { need, want, least, ahead_of, epoch, known }
+        let held = self.held(random);
+        let age = self.age(random);
+        Acquire { need, want, least, ahead_of, epoch, held, age, known }
+    }
+
+    /// Tokens that the node says it has not spent: often none, or what it was lent last.
+    fn held(&self, random: &mut Random) -> u32 {
+        let last = self.last().map_or(0, |grant| grant.granted);
+        random.one_of(&[0, 0, last, last / 2, 3, u32::MAX])
+    }
+
+    /// Often none, or any.
+    fn age(&self, random: &mut Random) -> Micros {
+        let some = random.below(3_000_000);
+        Micros(random.one_of(&[0, 0, some, u64::MAX]))
     }
 
     fn known(&self, random: &mut Random, rule: &Rule, index: usize) -> Known {
@@ -180,13 +194,13 @@ impl Caller {
                 matches!(call.op, Op::Acquire(_)) && (grant.granted > 0 || self.past.len() < 3)
             });
         let Some((_, call, grant)) = lent.clone().nth(random.below(3) as usize).or(lent.clone().next()) else {
-            return Op::Return { amount: 1, epoch: 1, windows: [Timestamp(0); MAX_LIMITS] };
+            return Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, windows: [Timestamp(0); MAX_LIMITS] };
         };
         let mut windows = grant.counters.map(|counter| counter.at);
         if matches!(call.op, Op::Acquire(ask) if ask.ahead_of.0 > 0) {
             windows[0] = windows[0] + call.rule.limits[0].period;
         }
         let amount = random.one_of(&[grant.granted, grant.granted / 2, 1, u32::MAX]);
-        Op::Return { amount, epoch: grant.epoch, windows }
+        Op::Return { amount, epoch: grant.epoch, held: self.held(random), age: self.age(random), windows }
     }
 }

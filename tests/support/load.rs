@@ -12,7 +12,7 @@ use rationd::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::Rule;
-use rationd::core::time::Timestamp;
+use rationd::core::time::{Micros, Timestamp};
 use rationd::store::redis::RedisStore;
 
 /// A rule that no test exhausts, with a window that ends after the test.
@@ -29,6 +29,8 @@ pub fn acquire_one(clock: &Clock, rule: &Arc<Rule>, digest: Digest, id: u64) -> 
         least: 1,
         ahead_of: Timestamp(0),
         epoch: 0,
+        held: 0,
+        age: Micros::ZERO,
         known: [Known::default(); MAX_LIMITS],
     });
     Call { id, digest, rule: rule.clone(), op, sent_at: clock.now() }

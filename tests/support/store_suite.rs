@@ -9,7 +9,7 @@ use rationd::core::call::{Acquire, Call, Grant, Known, Op};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
-use rationd::core::time::{Instant, Timestamp};
+use rationd::core::time::{Instant, Micros, Timestamp};
 
 /// One store as several nodes see it.
 pub trait Stores {
@@ -55,7 +55,7 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("counts nodes and shares what is left", shares_what_is_left),
     ("lends of several limits all or nothing", lends_of_several_limits),
     ("lends ahead from the next window", lends_ahead),
-    ("lends slots of a bucket and takes the last ones back", lends_slots_of_a_bucket),
+    ("sets aside what a bucket lends until it is spent or back", sets_aside_what_a_bucket_lends),
     ("opens a window from first when tokens are lent", opens_a_window_from_first),
     ("slides", slides),
     ("keeps what was spent when the policy changes", keeps_what_was_spent),
@@ -69,7 +69,16 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 
 fn ask(tokens: u32) -> Acquire {
     let known = [Known::default(); MAX_LIMITS];
-    Acquire { need: tokens, want: tokens, least: 0, ahead_of: Timestamp(0), epoch: 0, known }
+    Acquire {
+        need: tokens,
+        want: tokens,
+        least: 0,
+        ahead_of: Timestamp(0),
+        epoch: 0,
+        held: 0,
+        age: Micros::ZERO,
+        known,
+    }
 }
 
 impl Key<'_> {
@@ -153,7 +162,8 @@ fn remembers_nothing_of_id_zero(key: &mut Key<'_>) {
 
 fn takes_tokens_back_once(key: &mut Key<'_>) {
     let grant = key.lend(6);
-    let (id, op) = (key.id(), Op::Return { amount: 4, epoch: grant.epoch, windows: windows(&grant) });
+    let (id, op) =
+        (key.id(), Op::Return { amount: 4, epoch: grant.epoch, held: 0, age: Micros::ZERO, windows: windows(&grant) });
     let taken = key.call(0, id, op);
     assert_eq!((taken.granted, taken.replayed, taken.counters[0].used), (4, false, 2));
     let again = key.call(0, id, op);
@@ -170,7 +180,7 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
         [(grant.epoch + 1, lent), (0, lent), (grant.epoch, earlier), (grant.epoch, Default::default())]
     {
         let id = key.id();
-        let taken = key.call(0, id, Op::Return { amount: 4, epoch, windows });
+        let taken = key.call(0, id, Op::Return { amount: 4, epoch, held: 0, age: Micros::ZERO, windows });
         assert_eq!((taken.granted, taken.counters[0].used), (0, 6), "{epoch} {windows:?}");
     }
 }
@@ -205,7 +215,7 @@ fn forgets_on_reset(key: &mut Key<'_>) {
 
 fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
     let id = key.id();
-    let back = Op::Return { amount: 1, epoch: 1, windows: [Timestamp(1); MAX_LIMITS] };
+    let back = Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, windows: [Timestamp(1); MAX_LIMITS] };
     for op in [back, Op::Refund { amount: 1 }, Op::Reset, Op::Peek] {
         let grant = key.call(0, id, op);
         assert_eq!((grant.granted, grant.replayed, grant.epoch, grant.nodes), (0, false, 0, 1), "{op:?}");
@@ -254,28 +264,32 @@ fn lends_ahead(key: &mut Key<'_>) {
     let mut lent = windows(&grant);
     lent[0] = end + key.rule.limits[0].period;
     let id = key.id();
-    let back = key.call(0, id, Op::Return { amount: 3, epoch: grant.epoch, windows: lent });
+    let back = key.call(0, id, Op::Return { amount: 3, epoch: grant.epoch, held: 0, age: Micros::ZERO, windows: lent });
     assert_eq!((back.granted, back.counters[0].used, back.counters[0].prev), (3, 10, 7));
     key.limited(&["10/Y"]);
     assert_eq!(key.acquire(0, ahead(end)).granted, 0, "gcra lends nothing ahead");
 }
 
-fn lends_slots_of_a_bucket(key: &mut Key<'_>) {
-    key.limited(&["10/Y burst 5"]);
-    let first = key.lend(2);
-    let id = key.id();
-    let second = key.call(0, id, Op::Acquire(ask(9)));
-    assert_eq!((first.granted, second.granted), (2, 3));
+fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {
+    key.limited(&["10/Y burst 8"]);
     let slot = key.rule.limits[0].period.0 / 10;
-    assert_eq!(second.counters[0].at.0 - first.counters[0].at.0, 3 * slot);
-    for (grant, taken) in [(&first, 0), (&second, 3)] {
-        let id = key.id();
-        let back = Op::Return { amount: grant.granted, epoch: grant.epoch, windows: windows(grant) };
-        assert_eq!(key.call(0, id, back).granted, taken);
-    }
-    let again = key.call(0, id, Op::Acquire(ask(9)));
-    assert_eq!((again.granted, again.counters[0].at), (3, second.counters[0].at), "told by where it ended");
-    assert_eq!(key.peek().counters[0].at, first.counters[0].at);
+    let seen = |grant: &Grant| (grant.granted, grant.counters[0].used);
+    let eager = Acquire { need: 1, want: 3, ..ask(0) };
+    let first = key.acquire(0, eager);
+    assert_eq!(seen(&first), (3, 2), "what waits is spent, the rest is set aside");
+    assert_eq!(first.counters[0].at.0, first.now.0 + slot);
+    let second = key.acquire(0, Acquire { need: 0, held: 1, ..eager });
+    assert_eq!(seen(&second), (3, 4), "one of two was spent, and one is held");
+    assert_eq!(second.counters[0].at.0, first.counters[0].at.0 + slot);
+    let id = key.id();
+    let windows = windows(&second);
+    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, age: Micros::ZERO, windows };
+    assert_eq!(seen(&key.call(0, id, back)), (2, 2));
+    assert_eq!(seen(&key.call(0, id, back)), (0, 2), "once");
+    assert_eq!(seen(&key.acquire(1, Acquire { need: 0, want: 9, ..eager })), (2, 4), "nobody takes more than its part");
+    let id = key.id();
+    let rest = key.call(0, id, Op::Return { amount: 1, epoch: first.epoch, held: 0, age: Micros::ZERO, windows });
+    assert_eq!((seen(&rest), rest.counters[0].at.0), ((1, 2), second.counters[0].at.0 + slot), "the other was spent");
 }
 
 fn opens_a_window_from_first(key: &mut Key<'_>) {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use rationd::core::call::{Call, Grant, Op, StoreError};
 use rationd::core::decision::{Decision, Reason, Verdict};
 use rationd::core::key::Digest;
-use rationd::core::limit::MAX_HORIZON;
 use rationd::core::policy::Rule;
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use rationd::core::time::{Instant, Micros, Timestamp};
@@ -121,7 +120,7 @@ impl World {
             rule: Arc::new(rule),
             now: 0,
             nodes: Vec::new(),
-            store: MemoryStore::new(1_000, u128::from(seed), MAX_HORIZON),
+            store: MemoryStore::new(1_000, u128::from(seed)),
             queue: BinaryHeap::new(),
             events: BTreeMap::new(),
             next_event: 0,

@@ -119,7 +119,7 @@ impl Book {
     pub(super) fn refund(&mut self, entry: &Entry<'_>, sums: &mut Sums) {
         self.roll(entry, sums);
         for (line, limit) in self.lines.iter_mut().zip(&self.rule.limits) {
-            line.exact.credit(limit, Micros::ZERO, entry.cost);
+            line.exact.credit(limit, entry.cost);
             line.spent = line.spent.saturating_sub(line.amount(limit, entry.cost));
         }
         self.used.admitted = self.used.admitted.saturating_sub(entry.cost);
@@ -165,7 +165,7 @@ impl Book {
             self.change_rule(entry, sums);
         }
         for (index, (line, limit)) in self.lines.iter_mut().zip(&self.rule.limits).enumerate() {
-            line.exact.roll(limit, entry.store, Micros::ZERO);
+            line.exact.roll(limit, entry.store);
             if limit.algorithm == Algorithm::Gcra {
                 line.fill(limit, entry.store);
             } else if line.at <= entry.store {
@@ -203,7 +203,7 @@ impl Book {
     /// Asks the exact counter, which charges all limits or none.
     fn ask_exact(&mut self, entry: &Entry<'_>) -> bool {
         let mut lines = self.lines.iter().zip(&self.rule.limits);
-        let fits = lines.all(|(line, limit)| line.exact.left(limit, entry.store, Micros::ZERO) >= entry.cost);
+        let fits = lines.all(|(line, limit)| line.exact.left(limit, entry.store) >= entry.cost);
         if fits {
             for (line, limit) in self.lines.iter_mut().zip(&self.rule.limits) {
                 line.exact.debit(limit, entry.store, entry.cost);

@@ -1,6 +1,5 @@
 //! What a server does with a letter: turns it away, sends it elsewhere, or runs the script.
 
-use rationd::core::limit::MAX_HORIZON;
 use rationd::store::script::{self, Caller, Script};
 
 use super::World;
@@ -69,7 +68,7 @@ impl World<'_> {
         let place = self.cluster.server(server);
         place.busy_until = done;
         let node = &self.nodes[letter.node as usize];
-        let caller = Caller { prefix: PREFIX, node: &node.name, horizon: MAX_HORIZON, now: None };
+        let caller = Caller { prefix: PREFIX, node: &node.name, now: None };
         let ran = self.scripts.run(&mut place.keyspace, &caller, &letter.call, key, time);
         let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
         let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");
