@@ -8,9 +8,12 @@
 //! | module | what |
 //! |---|---|
 //! | [`plan`], [`span`] | a run, written out whole |
+//! | [`limiter`], [`baseline`] | what decides in a daemon: the core, or a baseline |
 //! | [`random`] | streams of randomness from a seed |
 //! | [`observe`] | what can be seen of a run |
 
+pub mod baseline;
+pub mod limiter;
 pub mod observe;
 pub mod plan;
 pub mod random;

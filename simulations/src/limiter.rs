@@ -1,0 +1,145 @@
+//! What decides in a simulated daemon: the shipped core, or a baseline to compare it with, behind
+//! one face of `check`, `handle_*` and `poll_*`.
+//!
+//! The world drives it and knows no more of it. The rule of the core holds for all: after every call
+//! that takes `&mut self`, drain `poll_effect`.
+
+use rationd::core::call::{Call, Grant, StoreError};
+use rationd::core::limit::MAX_HORIZON;
+use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
+use rationd::core::time::{Instant, Micros, Timestamp};
+
+use crate::baseline::{Leasing, Split};
+use crate::observe::Balance;
+use crate::plan::Brain;
+
+/// Decides for one daemon.
+pub trait Limiter {
+    /// Decides, or parks until the store has been asked.
+    fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome;
+
+    /// Takes a cost back. A baseline does not: it answers like a peek.
+    fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        self.check(now, Request { peek: true, ..request })
+    }
+
+    /// Forgets a key in the whole fleet. A baseline does not: it answers like a peek.
+    fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        self.check(now, Request { peek: true, ..request })
+    }
+
+    /// Takes the outcome of a call.
+    fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>);
+
+    /// Does what is due.
+    fn handle_timeout(&mut self, now: Instant);
+
+    /// Leaving: hands back what it can.
+    fn drain(&mut self, now: Instant);
+
+    /// What the driver must do next.
+    fn poll_effect(&mut self) -> Option<Effect>;
+
+    /// When `handle_timeout` wants to be called.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// Keys in the table.
+    fn keys(&self) -> u64;
+
+    /// The books over all keys.
+    fn balance(&self, now: Instant) -> Balance;
+
+    /// Checks that wait.
+    fn waiting(&self) -> u64;
+
+    /// So many daemons live. Only those care that have no store to count them.
+    fn set_nodes(&mut self, _nodes: u32) {}
+}
+
+/// What a decider begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// Bounds and habits.
+    pub settings: Settings,
+    /// Of its jitter and its secret.
+    pub seed: u64,
+    /// Its calls are numbered from here.
+    pub first_id: u64,
+    /// The wall clock at this moment of the monotonic one.
+    pub clock: (Instant, Timestamp),
+}
+
+/// The decider of that kind.
+#[must_use]
+pub fn limiter(brain: Brain, start: Start) -> Box<dyn Limiter> {
+    match brain {
+        Brain::Rationd => Box::new(Shard::new(start.settings, start.seed, start.first_id, 1, start.clock)),
+        Brain::Split => Box::new(Split::new(start.clock)),
+        _ => Box::new(Leasing::new(brain, &start)),
+    }
+}
+
+/// How far a gcra lease of that kind may reach ahead. The baselines spend at once what they are
+/// lent, so none may be lent that is not mature.
+#[must_use]
+pub const fn horizon(brain: Brain) -> Micros {
+    match brain {
+        Brain::Rationd => MAX_HORIZON,
+        _ => Micros::ZERO,
+    }
+}
+
+impl Limiter for Shard {
+    fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        Self::check(self, now, request)
+    }
+
+    fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        Self::refund(self, now, request)
+    }
+
+    fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        Self::reset(self, now, request)
+    }
+
+    fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>) {
+        Self::handle_outcome(self, now, call, outcome);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        Self::handle_timeout(self, now);
+    }
+
+    fn drain(&mut self, now: Instant) {
+        self.handle_drain(now);
+    }
+
+    fn poll_effect(&mut self) -> Option<Effect> {
+        Self::poll_effect(self)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        Self::poll_timeout(self)
+    }
+
+    fn keys(&self) -> u64 {
+        self.stats().keys
+    }
+
+    fn balance(&self, now: Instant) -> Balance {
+        let mut balance = Balance::default();
+        for (_, stats) in self.policy_stats() {
+            balance.granted += stats.granted;
+            balance.spent += stats.spent;
+            balance.returned += stats.returned;
+            balance.expired += stats.expired;
+        }
+        // What is held is read from the keys themselves, so that the books can be found wrong.
+        balance.held = Self::keys(self, now, usize::MAX).iter().map(|key| key.held).sum();
+        balance
+    }
+
+    fn waiting(&self) -> u64 {
+        self.stats().waiting
+    }
+}
