@@ -8,6 +8,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`plan`], [`span`] | a run, written out whole |
+//! | [`swarm`] | a seed expands to a plan |
 //! | [`limiter`], [`baseline`] | what decides in a daemon: the core, or a baseline |
 //! | [`random`] | streams of randomness from a seed |
 //! | [`observe`] | what can be seen of a run |
@@ -18,3 +19,4 @@ pub mod observe;
 pub mod plan;
 pub mod random;
 pub mod span;
+pub mod swarm;
