@@ -10,6 +10,8 @@
 //! | [`plan`], [`span`] | a run, written out whole |
 //! | [`swarm`] | a seed expands to a plan |
 //! | [`limiter`], [`baseline`] | what decides in a daemon: the core, or a baseline |
+//! | [`scenario`] | plans as files |
+//! | [`shrink`] | from a plan that fails to a smaller one |
 //! | [`random`] | streams of randomness from a seed |
 //! | [`observe`] | what can be seen of a run |
 
@@ -18,5 +20,7 @@ pub mod limiter;
 pub mod observe;
 pub mod plan;
 pub mod random;
+pub mod scenario;
+pub mod shrink;
 pub mod span;
 pub mod swarm;
