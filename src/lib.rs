@@ -35,6 +35,7 @@
 //! | [`core::call`] | what the core asks of a store and is told, as plain values |
 //! | [`core::shard`] | **the state machine**: `check`, `handle_*`, `poll_*` |
 //! | [`core::table`] | the bounded table of keys |
+//! | [`core::mutant`] | bugs on purpose, for simulations alone: absent from every other build |
 //! | [`wire`] | bytes ↔ values: RESP and its commands |
 //! | [`store`] | who counts: `memory` (embedded, the default), `redis` (single and cluster) running `lua/` |
 //! | [`client`] | a blocking client for applications, `std` only |

@@ -8,19 +8,33 @@
 //! | module | what |
 //! |---|---|
 //! | [`plan`], [`span`] | a run, written out whole |
-//! | [`swarm`] | a seed expands to a plan |
-//! | [`limiter`], [`baseline`] | what decides in a daemon: the core, or a baseline |
-//! | [`scenario`] | plans as files |
-//! | [`shrink`] | from a plan that fails to a smaller one |
+//! | [`scenario`], [`swarm`], [`shrink`] | plans: from files, from a seed, from one that fails |
 //! | [`random`] | streams of randomness from a seed |
+//! | [`world`] | everything that is not the product, and the loop that makes things happen |
+//! | [`lua`], [`keyspace`] | the shipped scripts, and the part of Redis that they touch |
+//! | [`limiter`], [`baseline`] | what decides in a node: the shipped core, or something to compare it with |
 //! | [`observe`] | what can be seen of a run |
+//! | [`ledger`], [`series`] | figures of a run, whole and over time |
+//! | [`trace`] | a hash of everything that happened |
+//! | [`mutants`] | deliberate bugs of the core and of the scripts |
+//! | [`run`], [`outcome`], [`report`] | one run; what came of it; pages of it |
 
 pub mod baseline;
+pub mod keyspace;
+pub mod ledger;
 pub mod limiter;
+pub mod lua;
+pub mod mutants;
 pub mod observe;
+pub mod outcome;
 pub mod plan;
 pub mod random;
+pub mod report;
+pub mod run;
 pub mod scenario;
+pub mod series;
 pub mod shrink;
 pub mod span;
 pub mod swarm;
+pub mod trace;
+pub mod world;

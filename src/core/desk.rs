@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::decision::{Decision, Verdict};
 use super::lease::StoreClock;
+use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::shard::{Effect, Settings, Ticket};
 use super::slot::Slot;
@@ -41,7 +42,7 @@ impl Desk {
             nodes: 1,
             timers: BinaryHeap::new(),
             random: seed,
-            next_id: first_id,
+            next_id: if on(Mutant::IdsStartAnew) { 1 } else { first_id },
             id_step,
             next_ticket: 0,
             clock,

@@ -8,6 +8,7 @@ use super::decision::{Reason, Source};
 use super::desk::Desk;
 use super::lease::Leftover;
 use super::limit::{Algorithm, MAX_HORIZON, MAX_LIMITS};
+use super::mutant::{Mutant, on};
 use super::policy::OnStoreLoss;
 use super::refill::learn;
 use super::shard::{Effect, Ticket, peeked};
@@ -45,7 +46,7 @@ pub(super) fn handle_errand(
         Ok(grant) => {
             let errand = slot.errands.swap_remove(position);
             learn(slot, desk, now, call.sent_at, &grant);
-            if errand.call.op == Op::Reset {
+            if errand.call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
                 let voided = slot.lease.void();
                 desk.policy_stats(slot).expired += voided;
                 slot.net.fill(0);
@@ -101,6 +102,9 @@ pub(super) fn give_back(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
 fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
     let mut windows = [Timestamp(0); MAX_LIMITS];
     windows[..leftover.windows.len()].copy_from_slice(&leftover.windows);
+    if on(Mutant::ReturnToCurrentWindow) {
+        windows.iter_mut().zip(&slot.counters).for_each(|(window, counter)| *window = counter.at);
+    }
     // What is known of the store counts them as back already: nobody is denied for want of them.
     let known = slot.rule.limits.iter().zip(&mut slot.counters).zip(&mut slot.net).zip(windows);
     for (((limit, counter), net), window) in known {

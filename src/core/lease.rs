@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 
 use super::gcra;
 use super::limit::{Algorithm, Limit};
+use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::time::{Instant, Micros, Timestamp};
 
@@ -112,7 +113,11 @@ impl Segment {
             };
             let begin = if ahead { end - limit.period } else { Timestamp(0) };
             starts = starts.max(if ahead { late(clock.after(begin), sent) } else { Instant(0) });
-            ends = ends.min(early(clock.before(end), sent));
+            if on(Mutant::LeaseCrossesWindow) {
+                continue;
+            }
+            let last = if on(Mutant::ExpiryFromArrival) { clock.after(end) } else { clock.before(end) };
+            ends = ends.min(early(last, sent));
         }
         Self { left: tokens, spent: 0, sent, starts, ends, clock, windows }
     }
@@ -124,7 +129,8 @@ impl Segment {
         }
         let mut usable = self.left;
         for (limit, base) in self.slots(rule) {
-            let reach = self.clock.earliest(now) + gcra::depth(limit);
+            let clock = if on(Mutant::MaturityFromSending) { self.clock.latest(now) } else { self.clock.earliest(now) };
+            let reach = clock + gcra::depth(limit);
             usable = usable.min(clamp(gcra::tokens_in(limit, reach.since(base))));
         }
         usable
@@ -138,7 +144,7 @@ impl Segment {
         let mut lapsed = 0;
         for (limit, base) in self.slots(rule) {
             let life = gcra_life(limit).rounded_early();
-            if now.since(self.sent) < life {
+            if now.since(self.sent) < life || on(Mutant::GcraLivesOn) {
                 continue;
             }
             let matured = self.clock.latest(now) - life + gcra::depth(limit);
@@ -198,6 +204,9 @@ impl Lease {
 
     /// Drops what has ended or lapsed; each is reported.
     pub fn settle(&mut self, rule: &Rule, now: Instant, mut gone: impl FnMut(Leftover)) {
+        if on(Mutant::ExpiredNotSettled) {
+            return;
+        }
         for segment in &mut self.segments {
             let lapsed = segment.lapsed(rule, now);
             if lapsed > 0 {
@@ -353,12 +362,12 @@ pub fn gcra_life(limit: &Limit) -> Micros {
 
 /// `at`, less the drift that this clock may have had since `sent`.
 fn early(at: Instant, sent: Instant) -> Instant {
-    sent + at.since(sent).rounded_early()
+    if on(Mutant::DriftMarginMissing) { at } else { sent + at.since(sent).rounded_early() }
 }
 
 /// `at`, and the drift that this clock may have had since `sent`.
 fn late(at: Instant, sent: Instant) -> Instant {
-    sent + at.since(sent).rounded_late()
+    if on(Mutant::DriftMarginMissing) { at } else { sent + at.since(sent).rounded_late() }
 }
 
 fn clamp(tokens: u64) -> u32 {

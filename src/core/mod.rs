@@ -14,6 +14,7 @@ pub mod gcra;
 pub mod key;
 pub mod lease;
 pub mod limit;
+pub mod mutant;
 pub mod policy;
 mod refill;
 pub mod shard;

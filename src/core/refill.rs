@@ -13,6 +13,7 @@ use super::errand::{dispose, give_back};
 use super::gcra;
 use super::lease::{Segment, gcra_life};
 use super::limit::{Algorithm, MAX_LIMITS};
+use super::mutant::{Mutant, on};
 use super::shard::{Effect, turned_away};
 use super::slot::{Away, Slot};
 use super::time::{Instant, Micros, Timestamp};
@@ -34,7 +35,7 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
     let due = match slot.away {
         // In each window the share begins with a question: the store may be back.
         Some(away) => (decision.source == Source::Share && slot.begins_share(now)) || now >= away.ask_again,
-        None if decision.verdict == Verdict::Deny => now >= slot.probe_at && ahead,
+        None if decision.verdict == Verdict::Deny => (now >= slot.probe_at || on(Mutant::DenialNotRemembered)) && ahead,
         None => ahead && is_low(slot, now) && slot.has_left(now),
     };
     if due {
@@ -53,13 +54,17 @@ fn is_low(slot: &Slot, now: Instant) -> bool {
 /// Somebody has joined the line: ask the store, unless an acquire is under way or tokens lent ahead
 /// are about to start.
 pub(super) fn ask_for_line(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    if slot.flight.is_none() && slot.lease.starts(now).is_none_or(|starts| starts > now + PATIENCE) {
+    let free = slot.flight.is_none() || on(Mutant::TwoInFlight);
+    if free && slot.lease.starts(now).is_none_or(|starts| starts > now + PATIENCE) {
         acquire(index, slot, desk, now);
     }
     set_timer(index, slot, desk, now);
 }
 
 pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    if on(Mutant::StaysAway) && slot.away.is_some() {
+        return;
+    }
     if slot.away.is_some_and(|away| !away.charged) && slot.owes(now) {
         return charge(index, slot, desk, now);
     }
@@ -76,6 +81,7 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let tuned = slot.tuner.refill(now, bounds);
     let ahead = desk.settings.lease_ahead && slot.may_lease_ahead() && !desk.draining;
     let want = if ahead { tuned } else { need };
+    let want = if on(Mutant::BatchUncapped) { u32::MAX } else { want };
     desk.policy_stats(slot).batch = u64::from(want.max(1));
     let (epoch, known) = (slot.epoch, slot.known());
     let order = Acquire { need, want: want.max(least), least, ahead_of: Timestamp(0), epoch, known };
@@ -157,6 +163,7 @@ pub(super) fn handle_acquire(
         // Given up, yet merely late: held, if its window is still open.
         if let (Some((id, sent)), Ok(grant)) = (slot.late, outcome)
             && id == call.id
+            && !on(Mutant::LateReplyIgnored)
         {
             slot.late = None;
             land(index, slot, desk, now, sent, call, &grant);
@@ -181,20 +188,23 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     };
     let Op::Acquire(order) = call.op else { return };
     let ahead = order.ahead_of.0 != 0;
-    desk.policy_stats(slot).granted += u64::from(grant.granted);
-    let paid = if ahead { 0 } else { pay_debt(slot, desk, now, grant.granted) };
+    let as_whole = on(Mutant::PartialAsWhole) && grant.granted > 0;
+    let granted = if as_whole { order.want } else { grant.granted };
+    desk.policy_stats(slot).granted += u64::from(granted);
+    let paid = if ahead { 0 } else { pay_debt(slot, desk, now, granted) };
     let mut windows = [Timestamp(0); MAX_LIMITS];
     for (position, limit) in slot.rule.limits.iter().enumerate() {
-        let at = grant.counters[position].at;
+        let lender = if on(Mutant::LateReplyRebound) { &slot.counters[position] } else { &grant.counters[position] };
+        let at = lender.at;
         windows[position] = if ahead { at + limit.period } else { at };
         if !ahead && limit.algorithm != Algorithm::Gcra && slot.counters[position].at == at {
-            slot.net[position] += u64::from(grant.granted);
+            slot.net[position] += u64::from(granted);
         }
     }
     if ahead {
-        slot.lent_ahead = (windows[0], u64::from(grant.granted));
+        slot.lent_ahead = (windows[0], u64::from(granted));
     }
-    let segment = Segment::new(&slot.rule, grant.granted - paid, sent, slot.clock, &windows, ahead);
+    let segment = Segment::new(&slot.rule, granted - paid, sent, slot.clock, &windows, ahead);
     let over = segment.ends <= now && segment.left > 0;
     let leftover = if over { Some(segment.into()) } else { slot.lease.add(&slot.rule, segment) };
     if let Some(leftover) = leftover {
@@ -221,7 +231,7 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
 pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, grant: &Grant) {
     desk.stats.damaged += u64::from(grant.damaged);
     if slot.epoch != 0 && grant.epoch != 0 && grant.epoch != slot.epoch {
-        if grant.reset {
+        if grant.reset && !on(Mutant::ResetKeepsLeases) {
             let voided = slot.lease.void();
             desk.policy_stats(slot).expired += voided;
             slot.share = None;
@@ -287,5 +297,8 @@ pub(super) fn give_up(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
         slot.late = Some((flight.call.id, flight.sent));
     }
     slot.lose_store(now, since);
+    if on(Mutant::WaiterDropped) {
+        slot.line.clear();
+    }
     serve_line(index, slot, desk, now, Source::Store);
 }

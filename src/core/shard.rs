@@ -12,6 +12,7 @@ use super::decision::{Decision, Reason, Source, Verdict};
 use super::desk::Desk;
 use super::key::Digest;
 use super::limit::MAX_LIMITS;
+use super::mutant::{Mutant, on};
 use super::policy::{OnStoreLoss, Rule};
 use super::slot::{Slot, Waiter};
 use super::stats::{PolicyStats, ShardStats};
@@ -118,7 +119,7 @@ impl Shard {
         }
         slot.last_check = now;
         let cost = request.cost;
-        let decided = if slot.line.is_empty() {
+        let decided = if slot.line.is_empty() || on(Mutant::BargesPastTheLine) {
             slot.decide(now, cost, Source::Lease)
         } else if slot.is_exhausted(now, cost) {
             slot.tuner.denied();
@@ -153,6 +154,7 @@ impl Shard {
         let back = slot.lease.refund(&slot.rule, now, request.cost);
         let stats = desk.policy_stats(slot);
         stats.spent = stats.spent.saturating_sub(back);
+        let back = if on(Mutant::RefundTwice) { 0 } else { back };
         let amount = (request.cost - back).min(slot.refundable(now));
         if amount == 0 {
             return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
@@ -236,6 +238,12 @@ impl Shard {
         self.desk.policies.iter().map(|(name, stats)| (name, stats))
     }
 
+    /// Tokens held, of all keys.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.table.iter().map(|(_, slot)| slot.lease.held()).sum()
+    }
+
     /// Up to `most` keys that the shard knows.
     #[must_use]
     pub fn keys(&self, now: Instant, most: usize) -> Vec<KeyInfo> {
@@ -283,7 +291,7 @@ impl Shard {
         for _ in 0..LOOK_AT {
             let Some(index) = self.table.step() else { continue };
             let slot = &mut self.table[index];
-            if slot.is_quiet() && !slot.owes(now) {
+            if slot.is_quiet() && (!slot.owes(now) || on(Mutant::EvictsDebtors)) {
                 errand::give_back(index, slot, &mut self.desk, now, u64::MAX);
                 slot.errands.clear();
                 self.forget(index);

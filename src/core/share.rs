@@ -7,6 +7,7 @@
 
 use super::gcra;
 use super::limit::{Algorithm, Limit};
+use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::time::{Micros, Timestamp};
 
@@ -42,7 +43,7 @@ struct Budget {
 /// of how they divide it.
 #[must_use]
 pub fn share_ppm(nodes: u32) -> u64 {
-    SAFE_PPM / u64::from(nodes.max(1))
+    SAFE_PPM / u64::from(if on(Mutant::ShareOfOne) { 1 } else { nodes.max(1) })
 }
 
 impl ShareBook {
@@ -77,7 +78,7 @@ impl ShareBook {
     #[must_use]
     pub fn debt(&self, rule: &Rule, now: Timestamp) -> u64 {
         let debts = rule.limits.iter().zip(&self.limits);
-        debts.map(|(limit, budget)| budget.debt(limit, now)).max().unwrap_or(0)
+        debts.map(|(limit, budget)| budget.debt(limit, now)).max().filter(|_| !on(Mutant::DebtNotCharged)).unwrap_or(0)
     }
 
     /// Tokens that the share has left at `now`.
@@ -130,7 +131,7 @@ impl Budget {
             return;
         }
         let window = now.0 / limit.period.0;
-        if self.ppm == 0 || window != self.window {
+        if self.ppm == 0 || window != self.window || on(Mutant::ShareRefilledPerCheck) {
             *self = Self { window, ppm: ppm.max(1), ..Self::default() };
         }
     }
@@ -160,7 +161,7 @@ impl Budget {
         let start = self.window * limit.period.0;
         let slices = |at: Timestamp| at.0.saturating_sub(start) / slice(limit) + 1;
         // Nothing is released before the slice after the one in which the store was lost.
-        let begin = if since.0 >= start { slices(since) } else { 0 };
+        let begin = if since.0 >= start && !on(Mutant::ShareInSliceOfLoss) { slices(since) } else { 0 };
         let open = slices(now).max(begin);
         let leased = lent.saturating_sub(self.paid);
         (self.allowance(limit, open) - self.allowance(limit, begin)).saturating_sub(self.spent + leased)

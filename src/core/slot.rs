@@ -14,6 +14,7 @@ use super::decision::{Decision, Reason, Source};
 use super::gcra;
 use super::lease::{Lease, StoreClock};
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
+use super::mutant::{Mutant, on};
 use super::policy::{OnStoreLoss, Rule};
 use super::shard::Ticket;
 use super::share::{ShareBook, share_ppm};
@@ -161,12 +162,15 @@ impl Slot {
     pub(super) fn roll(&mut self, now: Instant) {
         let latest = self.clock.latest(now);
         for ((limit, counter), net) in self.rule.limits.iter().zip(&mut self.counters).zip(&mut self.net) {
+            if on(Mutant::DenialOutlivesWindow) && counter.left(limit, latest, Micros::ZERO) == 0 {
+                continue;
+            }
             let window = counter.at;
             counter.roll(limit, latest, super::limit::MAX_HORIZON);
             if limit.algorithm != Algorithm::Gcra && counter.at != window {
                 // The low-water mark of a new window is measured by what was lent ahead of it.
                 self.lot = if counter.at == self.lent_ahead.0 { self.lent_ahead.1 } else { 0 };
-                *net = self.lot;
+                *net = if on(Mutant::UsageCarriedOver) { *net + self.lot } else { self.lot };
             }
         }
     }
@@ -194,6 +198,7 @@ impl Slot {
             return false;
         }
         let usable = self.lease.usable(&self.rule, now);
+        let cost = if on(Mutant::DeniesTheLastToken) { cost + 1 } else { cost };
         let latest = self.clock.latest(now);
         self.rule
             .limits
@@ -224,6 +229,7 @@ impl Slot {
                 all.filter_map(|(limit, counter)| counter.wait(limit, earliest, cost)).max().unwrap_or_default()
             }
         };
+        let wait = if on(Mutant::WaitHalved) { Micros(wait.0 / 2) } else { wait };
         self.answer(now, cost, Ending::deny(Reason::Rate, source).after(wait))
     }
 
@@ -278,7 +284,7 @@ impl Slot {
     /// Fills in the numbers of a decision.
     pub(super) fn answer(&self, now: Instant, cost: u64, ending: Ending) -> Decision {
         let mut counters = [Counter::default(); MAX_LIMITS];
-        let held = self.lease.current(now);
+        let held = if on(Mutant::CountsNextWindowAsLeft) { self.lease.held() } else { self.lease.current(now) };
         for (index, (limit, counter)) in self.rule.limits.iter().zip(&self.counters).enumerate() {
             counters[index] = *counter;
             // What is known may run ahead of the window whose tokens are being spent.
@@ -297,7 +303,7 @@ impl Slot {
         self.clock = StoreClock::new(sent, now, grant.now);
         self.answered = Some(now);
         self.nodes = grant.nodes.max(1);
-        self.confirmed = grant.confirmed;
+        self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
         for (index, limit) in self.rule.limits.iter().enumerate() {
             let fresh = grant.counters[index];
             if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {
@@ -318,7 +324,7 @@ impl Slot {
     /// What this node knows to be spent or held of each limit.
     pub(super) fn known(&self) -> [Known; MAX_LIMITS] {
         let mut known = [Known::default(); MAX_LIMITS];
-        if self.answered.is_some() {
+        if self.answered.is_some() && !on(Mutant::KnownNotSent) {
             for (index, (counter, net)) in self.counters.iter().zip(&self.net).enumerate() {
                 known[index] = Known { used: *net, at: counter.at };
             }

@@ -2,12 +2,13 @@
 //! surplus given back, and when the shard's timer must look at it again.
 
 use super::batch::refill_interval;
-use super::call::{Acquire, Call, StoreError};
+use super::call::{Acquire, Call, Op, StoreError};
 use super::decision::Source;
 use super::desk::Desk;
 use super::errand::{fail_errand, give_back};
 use super::lease::gcra_life;
 use super::limit::{Algorithm, Limit};
+use super::mutant::{Mutant, on};
 use super::refill::{acquire, give_up, serve_line, take_off};
 use super::shard::{Effect, Ticket};
 use super::slot::{Flight, Slot};
@@ -113,6 +114,10 @@ pub(super) fn send_again(flight: &mut Flight, desk: &mut Desk, now: Instant) {
     flight.unanswered += 1;
     flight.again = now + PATIENCE;
     flight.call.sent_at = now;
+    let returns = matches!(flight.call.op, Op::Return { .. });
+    if on(if returns { Mutant::ReturnUnderNewId } else { Mutant::RetryUnderNewId }) {
+        flight.call.id = desk.id();
+    }
     desk.effects.push_back(Effect::Call(flight.call.clone()));
 }
 

@@ -1,0 +1,129 @@
+//! Compares the figures of a run with what its plan expects. Each expectation that failed becomes
+//! one sentence: what was seen, what was wanted.
+
+use super::figures::Figures;
+use super::peak::WHOLE;
+use crate::plan::Expect;
+use crate::span::Span;
+
+impl Expect {
+    /// What did not hold, in the order of the fields; empty when all is well.
+    #[must_use]
+    pub fn judge(&self, figures: &Figures) -> Vec<String> {
+        let over = figures.over.max(figures.burst_over);
+        let millionths = figures.calls_per_million;
+        let wanted = |most: Option<u32>| most.map(u64::from);
+        let found = [
+            self.used.and_then(|least| used(figures, u64::from(least))),
+            at_most(wanted(self.calls).map(|most| most * 1_000), millionths, |calls| {
+                format!("{} store calls per 1000 checks", thousandths(calls))
+            }),
+            at_most(wanted(self.calls_per_window), figures.calls_per_window, |calls| {
+                format!("{calls} store calls of one node in a window")
+            }),
+            at_most(wanted(self.waits), figures.waits, |part| {
+                format!("{} of the checks waited for the store", percent(part))
+            }),
+            at_most(wanted(self.over), over, |part| format!("{} admitted beyond a limit", percent(part))),
+            at_most(wanted(self.herd), figures.herd, |times| {
+                format!("{} times the mean of store calls within 10 ms", thousandths(times))
+            }),
+            self.fairness.and_then(|least| fairness(figures, u64::from(least))),
+            at_most(self.answer.map(|most| most.0), figures.answer_longest_us, |time| {
+                format!("the longest answer took {}", Span(time))
+            }),
+        ];
+        found.into_iter().flatten().collect()
+    }
+}
+
+/// The sentence for a figure above its bound; `say` writes the figure.
+fn at_most(most: Option<u64>, seen: u64, say: impl Fn(u64) -> String) -> Option<String> {
+    let most = most?;
+    (seen > most).then(|| {
+        let (seen, wanted) = (say(seen), say(most));
+        format!("{seen}, wanted at most: {wanted}")
+    })
+}
+
+fn used(figures: &Figures, least: u64) -> Option<String> {
+    match figures.used {
+        None => Some(format!("no window was whole after the warm-up, wanted {} of the limit used", percent(least))),
+        Some(used) if used < least => Some(format!(
+            "{} of what was possible was admitted ({} of {} tokens), wanted at least {}",
+            percent(used),
+            figures.used_tokens,
+            figures.possible_tokens,
+            percent(least)
+        )),
+        Some(_) => None,
+    }
+}
+
+fn fairness(figures: &Figures, least: u64) -> Option<String> {
+    let seen = figures.fairness;
+    (seen < least)
+        .then(|| format!("fairness between nodes is {}, wanted at least {}", thousandths(seen), thousandths(least)))
+}
+
+/// Writes thousandths of a percent: `99.5 %`.
+#[must_use]
+pub fn percent(part: u64) -> String {
+    format!("{} %", thousandths(part))
+}
+
+/// Writes thousandths: `1.25`, `3`.
+#[must_use]
+pub fn thousandths(value: u64) -> String {
+    let text = format!("{}.{:03}", value / 1_000, value % 1_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// `some` as a part of `all` in so many parts, rounded; 0 of nothing is 0.
+pub(super) fn ratio(some: u64, all: u64, parts: u64) -> u64 {
+    let (some, all, parts) = (u128::from(some), u128::from(all), u128::from(parts));
+    let rounded = (some * parts + all / 2).checked_div(all).unwrap_or(0);
+    u64::try_from(rounded).unwrap_or(u64::MAX)
+}
+
+/// `some` in thousandths of a percent of `all`, rounded down and at most all: what was used.
+pub(super) fn part_used(some: u64, all: u64) -> Option<u64> {
+    let part = (u128::from(some) * u128::from(WHOLE)).checked_div(u128::from(all))?;
+    Some(part.min(u128::from(WHOLE)) as u64) // at most 100000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_what_was_seen_and_what_was_wanted() {
+        let expect = Expect { used: Some(99_500), calls: Some(8), over: Some(0), ..Expect::default() };
+        let figures = Figures { used: Some(98_250), calls_per_million: 8_004, over: 1, ..Figures::default() };
+        let said = expect.judge(&figures);
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert!(said[0].contains("98.25 %") && said[0].contains("99.5 %"), "{}", said[0]);
+        assert!(said[1].contains("8.004") && said[1].contains("at most: 8 store calls"), "{}", said[1]);
+        assert!(said[2].contains("0.001 %"), "{}", said[2]);
+    }
+
+    #[test]
+    fn what_is_not_expected_is_not_looked_at() {
+        let bad = Figures { over: 9, waits: 99_000, herd: 99_000, ..Figures::default() };
+        assert_eq!(Expect::default().judge(&bad), Vec::<String>::new());
+    }
+
+    #[test]
+    fn nothing_measured_is_no_success() {
+        let expect = Expect { used: Some(1), ..Expect::default() };
+        assert_eq!(expect.judge(&Figures::default()).len(), 1);
+    }
+
+    #[test]
+    fn used_rounds_down_and_ends_at_all() {
+        assert_eq!(part_used(99_999, 100_000), Some(99_999));
+        assert_eq!(part_used(199_999, 200_000), Some(99_999));
+        assert_eq!(part_used(3, 2), Some(100_000));
+        assert_eq!(part_used(0, 0), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! One run: a plan in, an outcome out. Wires the world to those who look at it.
+
+use crate::ledger::Ledger;
+use crate::lua::Scripts;
+use crate::observe::{Observer, Setting};
+use crate::outcome::Outcome;
+use crate::plan::Plan;
+use crate::series::Series;
+use crate::trace::Trace;
+use crate::world::{self, Watch, World};
+
+/// How much is kept of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Figures, violations and the trace's hash.
+    Figures,
+    /// Also what happened over time, for charts.
+    Charts,
+}
+
+/// Runs a plan.
+///
+/// # Errors
+/// A limit that cannot be read, or a demand for a policy that is not there.
+pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome, String> {
+    let setting = world::setting(plan)?;
+    let mut checkers = Vec::<Box<dyn crate::observe::Checker>>::new();
+    let mut ledger = Ledger::new(&setting);
+    let mut series = Series::new(&setting);
+    let mut observers: Vec<&mut dyn Observer> = vec![&mut ledger];
+    if detail == Detail::Charts {
+        observers.push(&mut series);
+    }
+    observers.extend(checkers.iter_mut().map(|checker| checker.as_mut() as &mut dyn Observer));
+    let trace = World::new(&setting, scripts, Watch { observers, trace: Trace::default() }).run();
+    let mut violations: Vec<_> = checkers.iter().flat_map(|checker| checker.violations()).cloned().collect();
+    violations.sort_by_key(|violation| violation.at);
+    let figures = ledger.figures();
+    Ok(Outcome {
+        failed: plan.expect.judge(&figures),
+        command: command(&setting),
+        plan: plan.clone(),
+        figures,
+        series,
+        violations,
+        hash: trace.hash(),
+        checkpoints: trace.checkpoints().to_vec(),
+    })
+}
+
+/// What repeats a run.
+fn command(setting: &Setting) -> String {
+    let Plan { name, seed, .. } = &setting.plan;
+    match name.strip_prefix("swarm-") {
+        Some(_) => format!("cargo run --release -p simulations -- swarm --from {seed} --seeds 1"),
+        None => format!("cargo run --release -p simulations -- run {name} --seed {seed}"),
+    }
+}

@@ -1,0 +1,121 @@
+//! A node's way to the store: the daemon's own circuit breakers over a slot map that may be old.
+//!
+//! Models what `src/store/redis.rs` does with connections: one call goes to the owner of its slot,
+//! over at most one MOVED and one ASK; a breaker per server; the map is read again after a MOVED and
+//! while a server is away. Time is the node's own. Sends nothing itself: `post.rs` does.
+
+use std::collections::BTreeMap;
+
+use rationd::core::time::Instant;
+use rationd::store::breaker::{Breaker, Fault, Pass};
+
+use super::cluster::{Cluster, SLOTS};
+
+/// One node's knowledge of the cluster.
+#[derive(Debug)]
+pub(super) struct Client {
+    /// The server of each slot.
+    map: Vec<u32>,
+    breakers: BTreeMap<u32, Breaker>,
+    /// Servers that failed to confirm: not asked to until looked at again.
+    alone: BTreeMap<u32, Instant>,
+    /// A reading of the map is under way.
+    pub(super) reading: bool,
+}
+
+impl Client {
+    /// The client of a node that starts with a map and no connection.
+    pub(super) fn new() -> Self {
+        Self { map: vec![0; usize::from(SLOTS)], breakers: BTreeMap::new(), alone: BTreeMap::new(), reading: false }
+    }
+
+    /// Takes over the map as a server knows it. Returns the servers that are new to this node.
+    pub(super) fn adopt(&mut self, now: Instant, cluster: &Cluster) -> Vec<u32> {
+        self.map = (0..SLOTS).map(|slot| cluster.owner(slot)).collect();
+        self.breakers.retain(|server, _| cluster.primaries.contains(server));
+        let fresh = cluster.primaries.iter().copied().filter(|server| !self.breakers.contains_key(server));
+        let fresh: Vec<u32> = fresh.collect();
+        for server in &fresh {
+            self.breakers.insert(*server, Breaker::new(now));
+        }
+        fresh
+    }
+
+    /// Where a slot's calls go.
+    pub(super) fn server(&self, slot: u16) -> u32 {
+        self.map[usize::from(slot)]
+    }
+
+    /// Lets a call pass, or says since when the server is away.
+    pub(super) fn admit(&mut self, server: u32, now: Instant) -> Result<Pass, Instant> {
+        self.breakers.entry(server).or_insert_with(|| connected(now)).admit()
+    }
+
+    /// The server answered.
+    pub(super) fn answered(&mut self, server: u32, pass: Pass) {
+        if let Some(breaker) = self.breakers.get_mut(&server) {
+            breaker.handle_answer(pass);
+        }
+    }
+
+    /// A call failed. When that opened the breaker: the time of its first probe.
+    pub(super) fn failed(&mut self, now: Instant, server: u32, pass: Pass, fault: Fault) -> Option<Instant> {
+        let breaker = self.breakers.get_mut(&server)?;
+        breaker.handle_fault(now, pass, fault).then(|| breaker.probe_at()).flatten()
+    }
+
+    /// Since when a server has been away.
+    pub(super) fn away_since(&self, server: u32) -> Option<Instant> {
+        self.breakers.get(&server).and_then(Breaker::away_since)
+    }
+
+    /// When a server is to be probed, if it is away.
+    pub(super) fn probe_at(&self, server: u32) -> Option<Instant> {
+        self.breakers.get(&server).and_then(Breaker::probe_at)
+    }
+
+    /// A probe was answered or not.
+    pub(super) fn probed(&mut self, now: Instant, server: u32, answered: bool, jitter: u64) {
+        let Some(breaker) = self.breakers.get_mut(&server) else { return };
+        if answered {
+            breaker.handle_probe();
+            self.alone.remove(&server);
+        } else {
+            breaker.handle_failed_probe(now, rationd::core::time::Micros(jitter));
+        }
+    }
+
+    /// Whether some server of the map is away.
+    pub(super) fn misses_any(&self) -> bool {
+        self.breakers.values().any(|breaker| breaker.away_since().is_some())
+    }
+
+    /// A server that is not away, the first after `turn`.
+    pub(super) fn trusted(&self, turn: u64) -> Option<u32> {
+        let up = self.breakers.iter().filter(|(_, breaker)| breaker.away_since().is_none());
+        let up: Vec<u32> = up.map(|(server, _)| *server).collect();
+        up.get((turn % up.len().max(1) as u64) as usize).copied()
+    }
+
+    /// Whether it is worth waiting for the server's replica.
+    pub(super) fn can_confirm(&mut self, server: u32, now: Instant) -> bool {
+        // The keeper looks for the replica each second.
+        let look_again = self.alone.get(&server).is_some_and(|since| now.since(*since).0 > 1_000_000);
+        if look_again {
+            self.alone.remove(&server);
+        }
+        !self.alone.contains_key(&server)
+    }
+
+    /// A WAIT was in vain.
+    pub(super) fn unconfirmed(&mut self, server: u32, now: Instant) {
+        self.alone.insert(server, now);
+    }
+}
+
+/// A server that a MOVED named: the daemon waits for its connection before it goes on.
+fn connected(now: Instant) -> Breaker {
+    let mut breaker = Breaker::new(now);
+    breaker.handle_probe();
+    breaker
+}

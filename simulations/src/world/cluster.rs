@@ -1,0 +1,244 @@
+//! The Redis Cluster: who owns which slot, who is up, what a server answers.
+//!
+//! Counting is done by the shipped scripts in `lua.rs`; here is what a server does beside running
+//! them: detours, refusals, lag of its replica, failover, slots on the move. A *master* is a place in
+//! the plan, a *server* is who takes that place at a time. Knows nothing of nodes' inner life.
+
+use std::collections::BTreeSet;
+
+use rationd::core::key::Digest;
+use rationd::core::time::Timestamp;
+
+use crate::keyspace::Keyspace;
+use crate::plan::Redis as RedisPlan;
+use crate::random::Random;
+
+/// Slots of the model: enough that every master has some, few enough for a thousand maps.
+pub(super) const SLOTS: u16 = 64;
+
+/// The slot of a key.
+pub(super) fn slot_of(digest: Digest) -> u16 {
+    (digest.0 % u128::from(SLOTS)) as u16 // below SLOTS
+}
+
+/// What a server is to its master's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It takes calls.
+    Primary,
+    /// It was cut off, and takes calls of those on its side, without knowing better.
+    Island,
+    /// It sends callers to the primary.
+    Replica,
+    /// Nobody is there.
+    Dead,
+}
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) master: u32,
+    pub(super) standing: Standing,
+    pub(super) keyspace: Keyspace,
+    /// Scripts that it knows, by name.
+    pub(super) scripts: BTreeSet<&'static str>,
+    /// It does nothing before then.
+    pub(super) paused_until: u64,
+    /// It answers everything with an error.
+    pub(super) refuses: bool,
+    /// Its replica is in touch.
+    pub(super) has_replica: bool,
+    /// It works on something until then.
+    pub(super) busy_until: u64,
+    /// Nodes on its island.
+    pub(super) island: Vec<u32>,
+    /// What its replica has, once they are parted.
+    successor: Option<(Keyspace, Vec<String>)>,
+    /// Ahead of true time, in microseconds.
+    skew: i64,
+}
+
+/// Where a slot is.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    /// The master's place.
+    pub(super) owner: u32,
+    /// It is on its way there.
+    pub(super) moving: Option<u32>,
+}
+
+/// All servers.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) plan: RedisPlan,
+    pub(super) servers: Vec<Server>,
+    /// The server of each master's place.
+    pub(super) primaries: Vec<u32>,
+    pub(super) slots: Vec<Slot>,
+    /// Microseconds since 1970 at the start.
+    epoch: u64,
+}
+
+/// Where a server sends a call that it does not run itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// It runs it.
+    Here,
+    /// The slot is there.
+    Moved(u32),
+    /// The key is there already.
+    Ask(u32),
+}
+
+impl Cluster {
+    pub(super) fn new(plan: &RedisPlan, seed: u64) -> Self {
+        let mut random = Random::stream(seed, "cluster");
+        // The start lies anywhere in a week: windows of every length begin at odd moments.
+        let epoch = 1_800_000_000_000_000 + random.below(604_800_000_000);
+        let masters = plan.masters.max(1);
+        let servers = (0..masters).map(|master| {
+            let skew = random.between(0, 2 * plan.skew.0) as i64 - plan.skew.0 as i64;
+            Server::new(master, skew, plan.replica)
+        });
+        let slots = (0..SLOTS).map(|slot| Slot { owner: u32::from(slot) * masters / u32::from(SLOTS), moving: None });
+        let servers: Vec<_> = servers.collect();
+        Self { plan: plan.clone(), servers, primaries: (0..masters).collect(), slots: slots.collect(), epoch }
+    }
+
+    /// The clock of an exact store.
+    pub(super) fn exact(&self, now: u64) -> Timestamp {
+        Timestamp(self.epoch + now)
+    }
+
+    /// The clock of a server.
+    pub(super) fn time(&self, server: u32, now: u64) -> u64 {
+        (self.epoch + now).saturating_add_signed(self.servers[server as usize].skew)
+    }
+
+    /// The clock of the master that owns a key.
+    pub(super) fn owner_time(&self, digest: Digest, now: u64) -> Timestamp {
+        Timestamp(self.time(self.owner(slot_of(digest)), now))
+    }
+
+    /// The server that owns a slot.
+    pub(super) fn owner(&self, slot: u16) -> u32 {
+        self.primaries[self.slots[usize::from(slot)].owner as usize]
+    }
+
+    /// The place of a master of the plan.
+    pub(super) fn place(&self, master: u32) -> u32 {
+        master % self.primaries.len() as u32
+    }
+
+    /// Whether a node and a server are on different sides of an island's shore.
+    pub(super) fn is_apart(&self, node: u32, server: u32) -> bool {
+        let shores = self.servers.iter().enumerate().filter(|(_, place)| !place.island.is_empty());
+        shores.into_iter().any(|(index, place)| place.island.contains(&node) != (index as u32 == server))
+    }
+
+    /// The server at the place of a master of the plan.
+    pub(super) fn primary(&self, master: u32) -> u32 {
+        self.primaries[self.place(master) as usize]
+    }
+
+    pub(super) fn server(&mut self, server: u32) -> &mut Server {
+        &mut self.servers[server as usize]
+    }
+
+    /// Whose call it is, as this server sees it.
+    pub(super) fn course(&self, server: u32, digest: Digest, key: &str, asking: bool, now: u64) -> Course {
+        let (place, slot) = (&self.servers[server as usize], &self.slots[usize::from(slot_of(digest))]);
+        match place.standing {
+            Standing::Island => Course::Here,
+            Standing::Replica | Standing::Dead => Course::Moved(self.primaries[slot.owner as usize]),
+            Standing::Primary if slot.owner != place.master => match slot.moving {
+                Some(to) if asking && to == place.master => Course::Here,
+                _ => Course::Moved(self.primaries[slot.owner as usize]),
+            },
+            Standing::Primary => match slot.moving {
+                Some(to) if !place.keyspace.exists(key, self.time(server, now)) => {
+                    Course::Ask(self.primaries[to as usize])
+                }
+                _ => Course::Here,
+            },
+        }
+    }
+
+    /// Whether a server would answer a node that starts.
+    pub(super) fn serves(&self, server: u32) -> bool {
+        let place = &self.servers[server as usize];
+        place.standing == Standing::Primary && !place.refuses && place.paused_until == 0
+    }
+
+    /// Whether a replica has what the server writes now, as soon as it lags behind.
+    pub(super) fn confirms(&self, server: u32) -> bool {
+        let server = &self.servers[server as usize];
+        server.has_replica && server.standing == Standing::Primary && server.successor.is_none()
+    }
+
+    /// The server and its replica part at `now`: what the replica lacks is lost if it takes over.
+    pub(super) fn part(&mut self, server: u32, now: u64) {
+        let seen = self.time(server, now).saturating_sub(self.plan.lag.0);
+        let place = &mut self.servers[server as usize];
+        if place.has_replica && place.successor.is_none() {
+            let mut copy = place.keyspace.clone();
+            let undone = copy.undo_after(seen);
+            place.successor = Some((copy, undone));
+        }
+    }
+
+    /// They meet again before anybody took over.
+    pub(super) fn reunite(&mut self, server: u32) {
+        self.servers[server as usize].successor = None;
+    }
+
+    /// The replica of a server that has been away takes over: the new server, and the keys whose
+    /// last writes it lacks. `None` when there is no replica.
+    pub(super) fn promote(&mut self, server: u32) -> Option<(u32, Vec<String>)> {
+        let old = &mut self.servers[server as usize];
+        let (keyspace, undone) = old.successor.take()?;
+        let (master, skew, scripts) = (old.master, old.skew, old.scripts.clone());
+        old.has_replica = false;
+        let new = self.servers.len() as u32; // a handful
+        self.servers.push(Server { keyspace, scripts, ..Server::new(master, skew, false) });
+        self.primaries[master as usize] = new;
+        Some((new, undone))
+    }
+
+    /// Moves a key that is on its way to another master.
+    pub(super) fn carry(&mut self, key: &str, from: u32, to: u32, now: u64) {
+        let (from, to) = (self.primaries[from as usize], self.primaries[to as usize]);
+        let (leaves, arrives) = (self.time(from, now), self.time(to, now));
+        if let Some(entry) = self.server(from).keyspace.take(key, leaves) {
+            self.server(to).keyspace.put(key, entry, arrives);
+        }
+    }
+
+    /// Drops what no failover can need any more.
+    pub(super) fn settle(&mut self, now: u64) {
+        for server in 0..self.servers.len() as u32 {
+            let before = self.time(server, now).saturating_sub(self.plan.lag.0 + 1);
+            if self.servers[server as usize].standing == Standing::Primary {
+                self.server(server).keyspace.settle_before(before);
+            }
+        }
+    }
+}
+
+impl Server {
+    fn new(master: u32, skew: i64, has_replica: bool) -> Self {
+        Self {
+            master,
+            standing: Standing::Primary,
+            keyspace: Keyspace::new(),
+            scripts: BTreeSet::new(),
+            paused_until: 0,
+            refuses: false,
+            has_replica,
+            busy_until: 0,
+            island: Vec::new(),
+            successor: None,
+            skew,
+        }
+    }
+}

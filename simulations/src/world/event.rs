@@ -1,0 +1,140 @@
+//! What is going to happen: a queue of events in the order of true time, first in first out within a
+//! microsecond. Knows nothing of what an event does.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::message::Reply;
+use crate::observe::Request;
+
+/// Something that will happen.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A demand's next check.
+    Arrive { demand: u32 },
+    /// A request that was planned before: a refund, or a client that tries again.
+    Come(Box<Request>),
+    /// A letter reaches a server.
+    AtServer { letter: u64, server: u32 },
+    /// A server has waited for its replica.
+    Replicated { letter: u64, server: u32, numbers: Vec<i64> },
+    /// An answer reaches its node.
+    AtNode { letter: u64, reply: Box<Reply> },
+    /// A call has had its time.
+    Deadline { letter: u64 },
+    /// A node's timer is due.
+    Timer { node: u32, incarnation: u64 },
+    /// A node probes a server that is away.
+    Probe { node: u32, incarnation: u64, server: u32 },
+    /// What came of it.
+    Probed { node: u32, incarnation: u64, server: u32, answered: bool },
+    /// A node reads the slot map.
+    ReadMap { node: u32, incarnation: u64 },
+    /// The map it was told.
+    GotMap { node: u32, incarnation: u64, server: u32 },
+    /// A fault of the plan begins.
+    Begin { fault: u32 },
+    /// A fault of the plan ends.
+    End { fault: u32 },
+    /// A later part of a fault.
+    Step(Step),
+    /// The books of all nodes are looked at.
+    Audit,
+    /// The liveness phase begins.
+    Calm,
+    /// Demand ends; the prober begins.
+    Quiet,
+    /// The prober's next question.
+    Probation,
+}
+
+/// A later part of a fault.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    /// A replica takes over from a server that has been away for so long.
+    Promote { server: u32 },
+    /// A server that was promoted has a replica again.
+    Replicate { server: u32 },
+    /// A server that paused goes on.
+    Resume { server: u32 },
+    /// A node is back.
+    Start { node: u32 },
+    /// A node leaves.
+    Leave { node: u32, crash: bool, back: Option<u64> },
+    /// A node that drained is gone.
+    Gone { node: u32, incarnation: u64, back: Option<u64> },
+    /// A node joins.
+    Join,
+    /// A node learns a policy's new limits.
+    Learn { node: u32, fault: u32 },
+    /// A slot begins to move, has moved half its keys, has moved.
+    Move { slot: u16, to: u32, stage: u8 },
+    /// A link between a node and a master breaks or heals.
+    Flip { node: u32, master: u32 },
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: u64,
+    order: u64,
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    /// The earliest is the greatest, for the heap.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    heap: BinaryHeap<Entry>,
+    order: u64,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, at: u64, event: Event) {
+        self.order += 1;
+        self.heap.push(Entry { at, order: self.order, event });
+    }
+
+    pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
+        self.heap.pop().map(|entry| (entry.at, entry.event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn earliest_first_and_in_order_within_a_microsecond() {
+        let mut queue = Queue::default();
+        for (at, demand) in [(5, 0), (3, 1), (5, 2), (3, 3)] {
+            queue.push(at, Event::Arrive { demand });
+        }
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop())
+            .map(|(at, event)| match event {
+                Event::Arrive { demand } => (at, demand),
+                _ => unreachable!("only arrivals were pushed"),
+            })
+            .collect();
+        assert_eq!(order, [(3, 1), (3, 3), (5, 0), (5, 2)]);
+    }
+}

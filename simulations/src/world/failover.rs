@@ -1,0 +1,202 @@
+//! What goes wrong with servers: death, pause, isolation and what follows, lost data, slots on the
+//! move. A replica that takes over lacks what its master wrote last.
+
+use rationd::core::key::Digest;
+
+use super::World;
+use super::cluster::{Standing, slot_of};
+use super::event::{Event, Step};
+use crate::observe::Seen;
+use crate::random::Random;
+
+impl World<'_> {
+    /// A master dies. Without a replica it is back, with all it had, when one would have taken over.
+    pub(super) fn kill(&mut self, master: u32) {
+        let server = self.cluster.primary(master);
+        self.cluster.part(server, self.now);
+        let place = self.cluster.server(server);
+        place.standing = Standing::Dead;
+        place.island.clear();
+        self.plan_failover(server);
+    }
+
+    fn plan_failover(&mut self, server: u32) {
+        let at = self.now + self.cluster.plan.failover.0;
+        self.queue.push(at, Event::Step(Step::Promote { server }));
+    }
+
+    /// A master does nothing until then.
+    pub(super) fn pause(&mut self, master: u32, until: u64) {
+        let server = self.cluster.primary(master);
+        self.cluster.server(server).paused_until = until;
+        // First it runs what has come meanwhile, then it learns what has happened.
+        self.queue.push(until + 1, Event::Step(Step::Resume { server }));
+        if until - self.now > self.cluster.plan.failover.0 {
+            self.cluster.part(server, self.now);
+            self.plan_failover(server);
+        }
+    }
+
+    /// A server that paused goes on; it learns only now that another one took its place.
+    pub(super) fn resume(&mut self, server: u32) {
+        self.cluster.server(server).paused_until = 0;
+        if self.cluster.server(server).standing == Standing::Primary {
+            self.cluster.reunite(server);
+        } else if self.cluster.server(server).island.is_empty() {
+            self.demote(server);
+        }
+    }
+
+    /// A master and some nodes see each other and nobody else.
+    pub(super) fn isolate(&mut self, master: u32, nodes: &[u32]) {
+        let server = self.cluster.primary(master);
+        if self.cluster.server(server).standing != Standing::Primary {
+            return;
+        }
+        let nodes = self.places(nodes);
+        self.cluster.part(server, self.now);
+        let place = self.cluster.server(server);
+        place.standing = Standing::Island;
+        // Nobody on it is an island all the same.
+        place.island = if nodes.is_empty() { vec![u32::MAX] } else { nodes };
+        self.plan_failover(server);
+    }
+
+    /// The islands of a master's place are islands no more.
+    pub(super) fn rejoin(&mut self, master: u32) {
+        let place = self.cluster.place(master);
+        for server in 0..self.cluster.servers.len() as u32 {
+            let one = self.cluster.server(server);
+            if one.master != place || one.standing != Standing::Island {
+                continue;
+            }
+            one.island.clear();
+            if self.cluster.primaries[place as usize] == server {
+                self.cluster.server(server).standing = Standing::Primary;
+                self.cluster.reunite(server);
+            } else {
+                self.demote(server);
+            }
+        }
+    }
+
+    fn demote(&mut self, server: u32) {
+        let place = self.cluster.server(server);
+        place.standing = Standing::Replica;
+        place.island.clear();
+        place.refuses = false;
+        place.paused_until = 0;
+    }
+
+    /// The replica of a server that has been away takes over.
+    pub(super) fn promote(&mut self, server: u32) {
+        let place = self.cluster.server(server);
+        let away = place.standing != Standing::Primary || place.paused_until > self.now;
+        if !away || self.cluster.primaries[self.cluster.servers[server as usize].master as usize] != server {
+            return;
+        }
+        let was = self.cluster.server(server).standing;
+        let Some((new, undone)) = self.cluster.promote(server) else {
+            if was == Standing::Dead {
+                self.cluster.server(server).standing = Standing::Primary;
+            }
+            return;
+        };
+        for hash in undone {
+            self.tell_of_key(&hash, |key| Seen::Undone { key });
+        }
+        let old = self.cluster.server(server);
+        match was {
+            // It has lost its majority, and knows by now.
+            Standing::Island => old.refuses = true,
+            // It is silent; what reaches it until it resumes it will run for nobody.
+            Standing::Primary => {
+                old.standing = Standing::Island;
+                old.island = Vec::new();
+            }
+            Standing::Dead | Standing::Replica => {}
+        }
+        self.queue.push(self.now + self.cluster.plan.alone.0, Event::Step(Step::Replicate { server: new }));
+    }
+
+    fn tell_of_key(&mut self, hash: &str, seen: impl Fn(u32) -> Seen<'static>) {
+        if let Some(key) = self.key_of(hash) {
+            self.see(&seen(key));
+        }
+    }
+
+    /// The number of the key that a hash is of.
+    fn key_of(&self, hash: &str) -> Option<u32> {
+        let digits = hash.split_once('{')?.1.split_once('}')?.0;
+        u128::from_str_radix(digits, 16).ok().map(|digest| self.keys.find(Digest(digest)))
+    }
+
+    pub(super) fn refuse(&mut self, master: u32, refuses: bool) {
+        let server = self.cluster.primary(master);
+        self.cluster.server(server).refuses = refuses;
+    }
+
+    pub(super) fn lose_replica(&mut self, master: u32) {
+        let server = self.cluster.primary(master);
+        self.cluster.server(server).has_replica = false;
+    }
+
+    pub(super) fn regain_replica(&mut self, master: u32) {
+        let server = self.cluster.primary(master);
+        let there = self.cluster.plan.replica && self.cluster.server(server).standing == Standing::Primary;
+        self.cluster.server(server).has_replica |= there;
+    }
+
+    pub(super) fn flush_scripts(&mut self, master: u32) {
+        let server = self.cluster.primary(master);
+        self.cluster.server(server).scripts.clear();
+    }
+
+    /// A master loses all keys.
+    pub(super) fn flush(&mut self, master: u32) {
+        let server = self.cluster.primary(master);
+        for hash in self.cluster.server(server).keyspace.flush() {
+            self.tell_of_key(&hash, |key| Seen::Lost { key });
+        }
+    }
+
+    /// Of a thousand keys of a master, so many vanish.
+    pub(super) fn evict(&mut self, master: u32, part: u32) {
+        let server = self.cluster.primary(master);
+        let mut random = Random::stream(self.plan.seed ^ self.now, "evict");
+        for hash in self.cluster.server(server).keyspace.keys() {
+            if random.chance(u64::from(part)) {
+                self.cluster.server(server).keyspace.evict(&hash);
+                self.tell_of_key(&hash, |key| Seen::Lost { key });
+            }
+        }
+    }
+
+    /// A slot begins to move, has moved half of its keys, has moved.
+    pub(super) fn carry_slot(&mut self, slot: u16, to: u32, stage: u8) {
+        let place = &mut self.cluster.slots[usize::from(slot)];
+        let from = place.owner;
+        match stage {
+            0 => place.moving = Some(to),
+            _ if place.moving != Some(to) => return,
+            _ => {}
+        }
+        if stage == 0 {
+            return;
+        }
+        let server = self.cluster.primaries[from as usize];
+        let hashes = self.cluster.server(server).keyspace.keys();
+        let inside = |hash: &String| self.key_of(hash).is_some_and(|key| slot_of(self.keys.get(key).digest) == slot);
+        let mut moving: Vec<String> = hashes.into_iter().filter(inside).collect();
+        if stage == 1 {
+            moving.truncate(moving.len().div_ceil(2));
+        }
+        for hash in moving {
+            self.cluster.carry(&hash, from, to, self.now);
+        }
+        if stage == 2 {
+            let place = &mut self.cluster.slots[usize::from(slot)];
+            (place.owner, place.moving) = (to, None);
+        }
+    }
+}

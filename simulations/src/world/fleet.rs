@@ -1,0 +1,147 @@
+//! What happens to nodes: they join, leave, die, come back under a new incarnation, and learn.
+
+use super::event::{Event, Step};
+use super::node::{Node, Place};
+use super::{Phase, World};
+use crate::observe::Seen;
+
+/// How long a node that leaves waits for the answers to what it handed back.
+const DRAIN: u64 = 200_000;
+
+impl World<'_> {
+    /// A node joins that was never there.
+    pub(super) fn join(&mut self) {
+        // One that left for good leaves its place to the next.
+        let gone = self.nodes.iter().position(|node| node.phase == Phase::Gone);
+        let index = gone.unwrap_or(self.nodes.len());
+        let offset = self.plan.clocks.offset.0;
+        let wall = self.random.between(0, 2 * offset) as i64 - offset as i64;
+        let node = self.boot(index as u32, wall);
+        if index == self.nodes.len() {
+            self.nodes.push(node);
+        } else {
+            self.nodes[index] = node;
+        }
+        self.open(index as u32);
+    }
+
+    /// A node that was down is back.
+    pub(super) fn start(&mut self, index: u32) {
+        let place = &self.nodes[index as usize];
+        if place.phase == Phase::Down {
+            let wall = place.wall;
+            self.nodes[index as usize] = self.boot(index, wall);
+            self.open(index);
+        }
+    }
+
+    fn boot(&mut self, index: u32, wall: i64) -> Node {
+        self.next_incarnation += 1;
+        let (now, exact) = (self.now, self.cluster.exact(self.now));
+        let rules = self.rules();
+        let Self { plan, random, next_incarnation, .. } = self;
+        let place = Place { plan, random, index, incarnation: *next_incarnation, wall };
+        Node::start(place, now, exact, rules)
+    }
+
+    /// The rules that a node reads when it starts: the newest.
+    fn rules(&self) -> Vec<std::sync::Arc<rationd::core::policy::Rule>> {
+        let mut rules = self.first_rules.clone();
+        for (index, fault) in self.plan.faults.iter().enumerate() {
+            if fault.at.0 <= self.now
+                && let Some((policy, rule)) = self.pushed(index as u32)
+            {
+                rules[policy] = rule;
+            }
+        }
+        rules
+    }
+
+    /// A node that booted connects to its servers and takes requests.
+    fn open(&mut self, index: u32) {
+        let place = &mut self.nodes[index as usize];
+        let (now, incarnation) = (place.clock.local(self.now), place.incarnation);
+        for server in place.client.adopt(now, &self.cluster) {
+            // The daemon waits for its connections before it opens its socket.
+            let serves = self.cluster.serves(server) && !self.cluster.is_apart(index, server);
+            if serves {
+                self.nodes[index as usize].client.probed(now, server, true, 0);
+            } else {
+                self.queue.push(self.now, Event::Probe { node: index, incarnation, server });
+            }
+        }
+        self.count_up();
+        self.see(&Seen::Joined { node: index, incarnation });
+    }
+
+    fn count_up(&mut self) {
+        let up = self.nodes.iter().enumerate().filter(|(_, node)| node.phase == Phase::Up);
+        self.up = up.map(|(index, _)| index as u32).collect();
+        let nodes = self.up.len() as u32;
+        for node in &mut self.nodes {
+            node.limiter.set_nodes(nodes);
+        }
+    }
+
+    /// A node dies or drains, and is back at `back`.
+    pub(super) fn leave(&mut self, index: u32, crash: bool, back: Option<u64>) {
+        let place = &mut self.nodes[index as usize];
+        if place.phase != Phase::Up {
+            return;
+        }
+        let incarnation = place.incarnation;
+        if crash {
+            place.phase = Phase::Leaving;
+            return self.gone(index, incarnation, back);
+        }
+        place.phase = Phase::Leaving;
+        let now = place.clock.local(self.now);
+        place.limiter.drain(now);
+        self.count_up();
+        self.drain(index);
+        self.queue.push(self.now + DRAIN, Event::Step(Step::Gone { node: index, incarnation, back }));
+    }
+
+    /// A node is gone; those whose requests it had get no answer.
+    pub(super) fn gone(&mut self, index: u32, incarnation: u64, back: Option<u64>) {
+        let place = &mut self.nodes[index as usize];
+        if place.incarnation != incarnation || place.phase != Phase::Leaving {
+            return;
+        }
+        let drained = place.parked.is_empty() && place.limiter.balance(place.clock.local(self.now)).held == 0;
+        place.phase = if back.is_some() { Phase::Down } else { Phase::Gone };
+        place.timer = u64::MAX;
+        for request in std::mem::take(&mut place.parked).into_values() {
+            self.see(&Seen::Orphaned(&request));
+        }
+        self.see(&Seen::Left { node: index, drained });
+        self.count_up();
+        if let Some(back) = back {
+            self.queue.push(back.max(self.now + 1), Event::Step(Step::Start { node: index }));
+        }
+    }
+
+    /// All nodes, one after another.
+    pub(super) fn roll(&mut self, crash: bool, down: u64, until: u64) {
+        let each = (until - self.now) / self.up.len().max(1) as u64;
+        for (place, node) in self.up.clone().into_iter().enumerate() {
+            let at = self.now + each * place as u64;
+            self.queue.push(at, Event::Step(Step::Leave { node, crash, back: Some(at + down) }));
+        }
+    }
+
+    /// The fleet grows or shrinks, evenly until then.
+    pub(super) fn scale(&mut self, nodes: u32, until: u64) {
+        let (have, want) = (self.up.len() as u64, u64::from(nodes.max(1)));
+        let steps = have.abs_diff(want);
+        for step in 0..steps {
+            let at = self.now + (until - self.now) * (step + 1) / steps;
+            let leaving = self.up.len().checked_sub(step as usize + 1).map(|place| self.up[place]);
+            let step = match leaving {
+                Some(node) if want < have => Step::Leave { node, crash: false, back: None },
+                _ => Step::Join,
+            };
+            self.queue.push(at, Event::Step(step));
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The world: everything that is not the product, and the loop that makes things happen in order.
+//!
+//! One event after another, each at its microsecond; all that an event does is in the file of what
+//! it happens to. Requests go into nodes here, and what a node wants done comes out in `drain`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `event.rs` | what is going to happen |
+//! | `demand.rs` | who asks |
+//! | `node.rs`, `clock.rs`, `client.rs` | a daemon, its clock, its way to the store |
+//! | `message.rs`, `post.rs`, `network.rs` | letters, and what becomes of them |
+//! | `cluster.rs`, `service.rs` | servers, and what they answer |
+//! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
+//! | `prober.rs` | the last questions, one client at a time |
+
+mod client;
+mod clock;
+mod cluster;
+mod demand;
+mod event;
+mod failover;
+mod fault;
+mod fleet;
+mod keys;
+mod message;
+mod network;
+mod node;
+mod post;
+mod prober;
+mod service;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rationd::core::decision::{Decision, Verdict};
+use rationd::core::limit::Limit;
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::shard::{self, Effect};
+
+use self::cluster::Cluster;
+use self::demand::Demand;
+use self::event::{Event, Queue};
+use self::keys::Keys;
+use self::message::Letter;
+use self::network::Network;
+use self::node::{Node, Phase};
+use self::prober::Prober;
+use crate::lua::Scripts;
+use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
+use crate::plan::{self, Plan};
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// Between two looks at the nodes' books.
+const AUDIT: u64 = 100_000;
+
+/// Who looks at the run.
+pub struct Watch<'a> {
+    /// Checkers, ledger and series.
+    pub observers: Vec<&'a mut dyn Observer>,
+    /// The hash of all that happened.
+    pub trace: Trace,
+}
+
+impl Watch<'_> {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.trace.see(moment, seen);
+        for observer in &mut self.observers {
+            observer.see(moment, seen);
+        }
+    }
+}
+
+/// A fleet, a cluster, a network between them, and those who ask.
+pub struct World<'a> {
+    plan: Plan,
+    now: u64,
+    queue: Queue,
+    nodes: Vec<Node>,
+    /// Those that take requests, in the order of their numbers.
+    up: Vec<u32>,
+    cluster: Cluster,
+    network: Network,
+    scripts: &'a mut Scripts,
+    letters: BTreeMap<u64, Letter>,
+    demands: Vec<Demand>,
+    keys: Keys,
+    first_rules: Vec<Arc<Rule>>,
+    prober: Option<Prober>,
+    random: Random,
+    next_letter: u64,
+    next_request: u64,
+    next_incarnation: u64,
+    watch: Watch<'a>,
+}
+
+/// What a run is told, for its listeners.
+///
+/// # Errors
+/// A limit that cannot be read, by its place.
+pub fn setting(plan: &Plan) -> Result<Setting, String> {
+    let mut rules = Vec::new();
+    for (index, policy) in plan.policies.iter().enumerate() {
+        rules.push(rule(index, policy).map_err(|error| format!("{}: policy {index}: {error}", plan.name))?);
+    }
+    let last = plan.demand.iter().map(|demand| demand.policy).max().unwrap_or(0) as usize;
+    if last >= rules.len() {
+        return Err(format!("{}: a demand asks for policy {last}, and there are {}", plan.name, rules.len()));
+    }
+    Ok(Setting { plan: plan.clone(), rules })
+}
+
+fn rule(index: usize, policy: &plan::Policy) -> Result<Arc<Rule>, String> {
+    let limits = policy.limits.iter().map(|text| Limit::parse(text).map_err(|error| format!("`{text}`: {error}")));
+    let limits = limits.collect::<Result<Vec<_>, _>>()?;
+    if limits.is_empty() {
+        return Err("no limits".into());
+    }
+    let on_store_loss = match policy.on_store_loss {
+        plan::OnStoreLoss::Share => OnStoreLoss::Share,
+        plan::OnStoreLoss::Allow => OnStoreLoss::Allow,
+        plan::OnStoreLoss::Deny => OnStoreLoss::Deny,
+    };
+    Ok(Arc::new(Rule { policy: format!("p{index}").into(), limits: limits.into(), on_store_loss }))
+}
+
+impl<'a> World<'a> {
+    /// A world at its first moment.
+    #[must_use]
+    pub fn new(setting: &Setting, scripts: &'a mut Scripts, watch: Watch<'a>) -> Self {
+        let plan = setting.plan.clone();
+        let demands = plan.demand.iter().enumerate().map(|(index, one)| Demand::new(one, plan.seed, index));
+        let mut world = Self {
+            now: 0,
+            queue: Queue::default(),
+            nodes: Vec::new(),
+            up: Vec::new(),
+            cluster: Cluster::new(&plan.redis, plan.seed),
+            network: Network::new(&plan.network, plan.seed),
+            scripts,
+            letters: BTreeMap::new(),
+            demands: demands.collect(),
+            keys: Keys::new(&setting.rules),
+            first_rules: setting.rules.clone(),
+            prober: None,
+            random: Random::stream(plan.seed, "nodes"),
+            next_letter: 0,
+            next_request: 0,
+            next_incarnation: 0,
+            watch,
+            plan,
+        };
+        for _ in 0..world.plan.nodes.max(1) {
+            world.join();
+        }
+        world.schedule();
+        world
+    }
+
+    /// Lets everything happen, and returns the trace of it.
+    pub fn run(mut self) -> Trace {
+        while let Some((at, event)) = self.queue.pop() {
+            self.now = at;
+            if self.prober.as_ref().is_some_and(Prober::is_done) || (self.is_over() && self.plan.calm.0 == 0) {
+                break;
+            }
+            self.happen(event);
+        }
+        self.audit();
+        self.see(&Seen::Over);
+        self.watch.trace
+    }
+
+    fn schedule(&mut self) {
+        for demand in 0..self.demands.len() as u32 {
+            self.arrive_next(demand);
+        }
+        for (index, fault) in self.plan.faults.iter().enumerate() {
+            self.queue.push(fault.at.0, Event::Begin { fault: index as u32 });
+            if fault.lasts.0 > 0 {
+                self.queue.push((fault.at.0 + fault.lasts.0).min(self.plan.span.0), Event::End { fault: index as u32 });
+            }
+        }
+        self.queue.push(AUDIT, Event::Audit);
+        self.queue.push(self.plan.span.0, Event::Calm);
+        self.queue.push(self.plan.span.0 + self.plan.calm.0, Event::Quiet);
+    }
+
+    /// Demand has ended.
+    fn is_over(&self) -> bool {
+        self.now >= self.plan.span.0 + self.plan.calm.0
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Arrive { demand } => self.arrive(demand),
+            Event::Come(request) => {
+                self.ask(*request);
+            }
+            Event::AtServer { letter, server } => self.at_server(letter, server),
+            Event::Replicated { letter, server, numbers } => self.replicated(letter, server, numbers),
+            Event::AtNode { letter, reply } => self.at_node(letter, *reply),
+            Event::Deadline { letter } => self.deadline(letter),
+            Event::Timer { node, incarnation } => self.timer(node, incarnation),
+            Event::Probe { node, incarnation, server } => self.probe(node, incarnation, server),
+            Event::Probed { node, incarnation, server, answered } => self.probed(node, incarnation, server, answered),
+            Event::ReadMap { node, incarnation } => self.read_map(node, incarnation),
+            Event::GotMap { node, incarnation, server } => self.got_map(node, incarnation, server),
+            Event::Begin { fault } => self.begin(fault),
+            Event::End { fault } => self.end(fault),
+            Event::Step(step) => self.step(step),
+            Event::Audit => {
+                self.audit();
+                self.queue.push(self.now + AUDIT.max(1_000 * self.nodes.len() as u64), Event::Audit);
+            }
+            Event::Calm => self.calm(),
+            Event::Quiet => self.quiet(),
+            Event::Probation => self.probation(),
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { at: self.now, store: self.cluster.exact(self.now) }
+    }
+
+    fn see(&mut self, seen: &Seen<'_>) {
+        let moment = self.moment();
+        self.watch.see(moment, seen);
+    }
+
+    fn arrive_next(&mut self, demand: u32) {
+        if let Some(at) = self.demands[demand as usize].next()
+            && at < self.plan.span.0 + self.plan.calm.0
+        {
+            self.queue.push(at.max(self.now), Event::Arrive { demand });
+        }
+    }
+
+    /// A demand's next check comes, and the one after it is planned.
+    fn arrive(&mut self, demand: u32) {
+        self.arrive_next(demand);
+        if self.up.is_empty() {
+            return;
+        }
+        let (source, policy) = (&mut self.demands[demand as usize], self.plan.demand[demand as usize].policy);
+        let arrival = source.draw(self.now, self.up.len());
+        let key = self.keys.id(policy, arrival.rank, arrival.generation);
+        let node = self.up[arrival.node];
+        let request = self.request(node, key, policy, arrival.cost, arrival.kind);
+        let admitted = self.ask(request);
+        if arrival.refund && admitted == Some(Verdict::Allow) {
+            let refund = Request { kind: Kind::Refund, ..self.request(node, key, policy, arrival.cost, Kind::Refund) };
+            self.queue.push(self.now + 1 + arrival.cost * 997 % 50_000, Event::Come(Box::new(refund)));
+        }
+        self.come_back(demand, &request, admitted);
+    }
+
+    /// A denied client with patience tries again when it was told to.
+    fn come_back(&mut self, demand: u32, request: &Request, verdict: Option<Verdict>) {
+        let patience = self.plan.demand[demand as usize].patience.0;
+        if patience > 0 && verdict == Some(Verdict::Deny) {
+            let again = self.now + 1 + patience / 2;
+            let request = self.request(request.node, request.key, request.policy, request.cost, Kind::Check);
+            self.queue.push(again, Event::Come(Box::new(request)));
+        }
+    }
+
+    fn request(&mut self, node: u32, key: u32, policy: u32, cost: u64, kind: Kind) -> Request {
+        self.next_request += 1;
+        Request { id: self.next_request, node, key, policy, cost, kind, asked: self.now }
+    }
+
+    /// A request reaches its node. Its verdict, if it comes at once.
+    fn ask(&mut self, request: Request) -> Option<Verdict> {
+        let request = Request { asked: self.now, ..request };
+        let node = &self.nodes[request.node as usize];
+        if node.phase != Phase::Up {
+            return None;
+        }
+        if self.thaws_at(request.node) > self.now {
+            self.queue.push(self.thaws_at(request.node), Event::Come(Box::new(request)));
+            return None;
+        }
+        self.see(&Seen::Asked(&request));
+        let node = &mut self.nodes[request.node as usize];
+        let rule = node.rules[request.policy as usize].clone();
+        let key = self.keys.get(request.key);
+        let peek = request.kind == Kind::Peek;
+        let question = shard::Request { rule: &rule, digest: key.digest, key: &key.bytes, cost: request.cost, peek };
+        let now = node.clock.local(self.now);
+        let outcome = match request.kind {
+            Kind::Check | Kind::Peek => node.limiter.check(now, question),
+            Kind::Refund => node.limiter.refund(now, question),
+            Kind::Reset => node.limiter.reset(now, question),
+        };
+        let verdict = match outcome {
+            shard::Outcome::Decided(decision) => {
+                self.answered(&request, &decision, false);
+                Some(decision.verdict)
+            }
+            shard::Outcome::Parked(ticket) => {
+                node.parked.insert(ticket, request);
+                None
+            }
+        };
+        self.drain(request.node);
+        verdict
+    }
+
+    fn answered(&mut self, request: &Request, decision: &Decision, parked: bool) {
+        let rule = self.nodes[request.node as usize].rules[request.policy as usize].clone();
+        let store = self.cluster.owner_time(self.keys.get(request.key).digest, self.now);
+        self.see(&Seen::Answered { request, rule: &rule, decision, parked, store });
+        if self.prober.is_some() {
+            self.told(request, decision);
+        }
+    }
+
+    /// Does what a node wants done, after anything that went into it.
+    fn drain(&mut self, node: u32) {
+        while let Some(effect) = self.nodes[node as usize].limiter.poll_effect() {
+            match effect {
+                Effect::Call(call) => self.post(node, call),
+                Effect::Reply { ticket, decision } => {
+                    if let Some(request) = self.nodes[node as usize].parked.remove(&ticket) {
+                        self.answered(&request, &decision, true);
+                    }
+                }
+            }
+        }
+        self.set_timer(node);
+    }
+
+    fn set_timer(&mut self, node: u32) {
+        let place = &mut self.nodes[node as usize];
+        let Some(due) = place.limiter.poll_timeout() else { return };
+        let at = place.clock.when(due).max(self.now);
+        if at < place.timer {
+            place.timer = at;
+            self.queue.push(at, Event::Timer { node, incarnation: place.incarnation });
+        }
+    }
+
+    fn timer(&mut self, node: u32, incarnation: u64) {
+        if self.nodes[node as usize].incarnation != incarnation {
+            return;
+        }
+        if self.thaws_at(node) > self.now {
+            self.queue.push(self.thaws_at(node), Event::Timer { node, incarnation });
+            return;
+        }
+        let place = &mut self.nodes[node as usize];
+        if place.timer > self.now {
+            return;
+        }
+        place.timer = u64::MAX;
+        let now = place.clock.local(self.now);
+        place.limiter.handle_timeout(now);
+        self.drain(node);
+    }
+
+    /// When a frozen node goes on.
+    fn thaws_at(&self, node: u32) -> u64 {
+        self.nodes[node as usize].frozen_until
+    }
+
+    fn audit(&mut self) {
+        for node in 0..self.nodes.len() as u32 {
+            let place = &self.nodes[node as usize];
+            if !place.is_there() {
+                continue;
+            }
+            let now = place.clock.local(self.now);
+            let (balance, keys) = (place.limiter.balance(now), place.limiter.keys());
+            let waiting = place.limiter.waiting();
+            self.see(&Seen::Audit { node, balance, keys, waiting });
+        }
+        self.cluster.settle(self.now);
+    }
+}

@@ -1,0 +1,196 @@
+//! The network between nodes and masters: how long a message takes, whether it arrives, how often.
+//!
+//! Draws from a stream of its own, so that what the network does to one message changes nothing of
+//! the demand. Knows nothing of what a message says.
+
+use crate::plan::{Network as NetworkPlan, Way};
+use crate::random::Random;
+use crate::span::Span;
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heading {
+    ToRedis,
+    FromRedis,
+}
+
+/// Whom a cut concerns; empty means all.
+#[derive(Clone, Debug)]
+struct Cut {
+    fault: u32,
+    nodes: Vec<u32>,
+    masters: Vec<u32>,
+    way: Way,
+}
+
+/// The network.
+#[derive(Debug)]
+pub(super) struct Network {
+    plan: NetworkPlan,
+    random: Random,
+    cuts: Vec<Cut>,
+    /// Links that a swizzle has broken.
+    broken: Vec<(u32, u32)>,
+    /// Masters whose messages are held until then.
+    clogs: Vec<(u32, u64)>,
+    /// Added to every message of a master.
+    slow: Vec<(u32, u64)>,
+    /// Added to the plan's loss and repeats.
+    noise: (u32, u32),
+    calm: bool,
+}
+
+/// When the copies of a message arrive: none when it is lost.
+pub(super) type Arrivals = [Option<u64>; 2];
+
+impl Network {
+    pub(super) fn new(plan: &NetworkPlan, seed: u64) -> Self {
+        let random = Random::stream(seed, "network");
+        Self {
+            plan: plan.clone(),
+            random,
+            cuts: Vec::new(),
+            broken: Vec::new(),
+            clogs: Vec::new(),
+            slow: Vec::new(),
+            noise: (0, 0),
+            calm: false,
+        }
+    }
+
+    /// What becomes of a message sent at `now`.
+    pub(super) fn send(&mut self, now: u64, node: u32, master: u32, heading: Heading) -> Arrivals {
+        let noisy = |plan: u32, more: u32| if self.calm { 0 } else { u64::from(plan + more) };
+        let (loss, repeats) = (noisy(self.plan.loss, self.noise.0), noisy(self.plan.repeats, self.noise.1));
+        // Drawn whatever the outcome, so that a cut does not change what follows.
+        let (lost, repeated) = (self.random.chance(loss), self.random.chance(repeats));
+        let (first, second) = (self.way(now, master), self.way(now, master));
+        if lost || self.is_cut(node, master, heading) {
+            return [None, None];
+        }
+        [Some(first), repeated.then_some(second)]
+    }
+
+    /// When a message sent at `now` would arrive.
+    fn way(&mut self, now: u64, master: u32) -> u64 {
+        let slow: u64 = self.slow.iter().filter(|(of, _)| *of == master).map(|(_, by)| by).sum();
+        let arrives = now + self.plan.latency.0 + self.random.exponential(self.plan.jitter.0) + slow;
+        let held = self.clogs.iter().filter(|(of, _)| *of == master).map(|(_, until)| *until).max();
+        arrives.max(held.unwrap_or(0))
+    }
+
+    /// Whether messages of this link are lost now.
+    pub(super) fn is_cut(&self, node: u32, master: u32, heading: Heading) -> bool {
+        let concerns = |list: &[u32], one: u32| list.is_empty() || list.contains(&one);
+        let takes = |way: Way| match way {
+            Way::Both => true,
+            Way::ToRedis => heading == Heading::ToRedis,
+            Way::FromRedis => heading == Heading::FromRedis,
+        };
+        self.broken.contains(&(node, master))
+            || self
+                .cuts
+                .iter()
+                .any(|cut| concerns(&cut.nodes, node) && concerns(&cut.masters, master) && takes(cut.way))
+    }
+
+    pub(super) fn cut(&mut self, fault: u32, nodes: Vec<u32>, masters: Vec<u32>, way: Way) {
+        self.cuts.push(Cut { fault, nodes, masters, way });
+    }
+
+    pub(super) fn mend(&mut self, fault: u32) {
+        self.cuts.retain(|cut| cut.fault != fault);
+    }
+
+    /// Breaks a link, or heals it.
+    pub(super) fn flip(&mut self, node: u32, master: u32) {
+        let before = self.broken.len();
+        self.broken.retain(|link| *link != (node, master));
+        if self.broken.len() == before && !self.calm {
+            self.broken.push((node, master));
+        }
+    }
+
+    pub(super) fn heal_links(&mut self) {
+        self.broken.clear();
+    }
+
+    pub(super) fn clog(&mut self, master: u32, until: u64) {
+        self.clogs.push((master, until));
+    }
+
+    pub(super) fn slow(&mut self, master: u32, by: Span) {
+        self.slow.push((master, by.0));
+    }
+
+    pub(super) fn quicken(&mut self, master: u32, by: Span) {
+        if let Some(place) = self.slow.iter().position(|one| *one == (master, by.0)) {
+            self.slow.swap_remove(place);
+        }
+    }
+
+    /// More loss and repeats, or less again.
+    pub(super) fn noise(&mut self, loss: i64, repeats: i64) {
+        let add = |value: u32, more: i64| u32::try_from(i64::from(value) + more).unwrap_or(0);
+        self.noise = (add(self.noise.0, loss), add(self.noise.1, repeats));
+    }
+
+    /// From now on nothing is lost, repeated or held.
+    pub(super) fn calm(&mut self) {
+        self.calm = true;
+        self.cuts.clear();
+        self.broken.clear();
+        self.clogs.clear();
+        self.slow.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(loss: u32, repeats: u32) -> Network {
+        Network::new(&NetworkPlan { loss, repeats, ..NetworkPlan::default() }, 5)
+    }
+
+    fn count(network: &mut Network) -> (usize, usize) {
+        let mut seen = (0, 0);
+        for _ in 0..10_000 {
+            let [first, second] = network.send(0, 0, 0, Heading::ToRedis);
+            seen.0 += usize::from(first.is_some());
+            seen.1 += usize::from(second.is_some());
+        }
+        seen
+    }
+
+    #[test]
+    fn loses_and_repeats_as_planned_and_not_when_calm() {
+        let mut noisy = network(300, 500);
+        let (arrived, repeated) = count(&mut noisy);
+        assert!((6_800..7_200).contains(&arrived) && (3_300..3_700).contains(&repeated), "{arrived} {repeated}");
+        noisy.calm();
+        assert_eq!(count(&mut noisy), (10_000, 0));
+    }
+
+    #[test]
+    fn a_cut_takes_its_way_only_and_ends() {
+        let mut network = network(0, 0);
+        network.cut(3, vec![1], vec![], Way::FromRedis);
+        assert!(network.is_cut(1, 2, Heading::FromRedis));
+        assert!(!network.is_cut(1, 2, Heading::ToRedis) && !network.is_cut(0, 2, Heading::FromRedis));
+        assert_eq!(network.send(0, 1, 2, Heading::FromRedis), [None, None]);
+        network.mend(3);
+        assert!(!network.is_cut(1, 2, Heading::FromRedis));
+    }
+
+    #[test]
+    fn a_clog_holds_until_its_end_and_slow_adds() {
+        let mut network = network(0, 0);
+        network.clog(1, 9_000_000);
+        assert!(network.send(0, 0, 1, Heading::ToRedis)[0] >= Some(9_000_000));
+        network.slow(0, Span::millis(5));
+        assert!(network.send(0, 0, 0, Heading::ToRedis)[0] >= Some(5_200));
+        network.quicken(0, Span::millis(5));
+        assert!(network.send(0, 0, 0, Heading::ToRedis)[0] < Some(5_200));
+    }
+}

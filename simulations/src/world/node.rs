@@ -1,0 +1,95 @@
+//! A daemon: the shipped core (or a baseline), its clock, its policies, and who waits for an answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rationd::core::policy::Rule;
+use rationd::core::shard::{Settings, Ticket};
+use rationd::core::time::{Instant, Timestamp};
+
+use super::client::Client;
+use super::clock::NodeClock;
+use crate::limiter::{Limiter, Start, limiter};
+use crate::observe::Request;
+use crate::plan::Plan;
+use crate::random::Random;
+
+/// What a node is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It takes requests.
+    Up,
+    /// It hands back what it holds, and takes no new requests.
+    Leaving,
+    /// It will be back.
+    Down,
+    /// It left for good; another one may take its place.
+    Gone,
+}
+
+/// One daemon.
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) phase: Phase,
+    pub(super) incarnation: u64,
+    pub(super) limiter: Box<dyn Limiter>,
+    pub(super) clock: NodeClock,
+    /// How far the wall clock is ahead of true time.
+    pub(super) wall: i64,
+    pub(super) rules: Vec<Arc<Rule>>,
+    pub(super) parked: BTreeMap<Ticket, Request>,
+    /// True time of the timer that is set.
+    pub(super) timer: u64,
+    pub(super) client: Client,
+    /// It does nothing before then.
+    pub(super) frozen_until: u64,
+}
+
+impl Node {
+    /// A node that starts at `now`; `exact` is what an exact wall clock shows.
+    pub(super) fn start(place: Place<'_>, now: u64, exact: Timestamp, rules: Vec<Arc<Rule>>) -> Self {
+        let Place { plan, random, index, incarnation, wall } = place;
+        let drift = u64::from(plan.clocks.drift_ppm);
+        let ppm = random.between(0, 2 * drift) as i64 - drift as i64;
+        let clock = NodeClock::new(now, random.between(1_000_000_000, 9_000_000_000), ppm);
+        let shown = Timestamp(exact.0.saturating_add_signed(wall));
+        let limiter = decider(plan, random.bits(), (clock.local(now), shown));
+        Self {
+            name: format!("n{index}"),
+            phase: Phase::Up,
+            incarnation,
+            limiter,
+            clock,
+            wall,
+            rules,
+            parked: BTreeMap::new(),
+            timer: u64::MAX,
+            client: Client::new(),
+            frozen_until: 0,
+        }
+    }
+}
+
+impl Node {
+    /// Its process runs.
+    pub(super) fn is_there(&self) -> bool {
+        matches!(self.phase, Phase::Up | Phase::Leaving)
+    }
+}
+
+/// Where and as what a node starts.
+pub(super) struct Place<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) random: &'a mut Random,
+    pub(super) index: u32,
+    pub(super) incarnation: u64,
+    pub(super) wall: i64,
+}
+
+/// What decides in a node.
+fn decider(plan: &Plan, seed: u64, clock: (Instant, Timestamp)) -> Box<dyn Limiter> {
+    let settings =
+        Settings { max_keys: plan.daemon.max_keys as usize, timeout: plan.daemon.timeout.micros(), lease_ahead: true };
+    // As in the daemon, ids grow across restarts: they begin with the wall clock.
+    limiter(plan.brain, Start { settings, seed, first_id: clock.1.0, clock })
+}

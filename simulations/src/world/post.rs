@@ -1,0 +1,303 @@
+//! A call's way to a server and its outcome's way back, as `src/store/redis.rs` goes: one MOVED and
+//! one ASK are followed, a missing script is sent once, nothing is repeated, and after the timeout
+//! the outcome is unknown.
+
+use rationd::core::call::{Call, Grant, Op, StoreError};
+use rationd::core::time::Instant;
+use rationd::store::breaker::{Breaker, Fault};
+use rationd::store::script;
+
+use super::World;
+use super::cluster::{Standing, slot_of};
+use super::event::Event;
+use super::message::{Letter, Reply};
+use super::network::Heading;
+use crate::observe::Seen;
+
+/// How soon a node hears that a call never left it.
+const TURNED_BACK: u64 = 20;
+
+/// Between two readings of the map while a server is away.
+const WATCHFUL: u64 = 250_000;
+
+impl World<'_> {
+    /// A node sends a call.
+    pub(super) fn post(&mut self, node: u32, call: Call) {
+        let key = self.keys.find(call.digest);
+        let place = &mut self.nodes[node as usize];
+        let started = place.clock.local(self.now);
+        let server = place.client.server(slot_of(call.digest));
+        let (pass, barred) = match place.client.admit(server, started) {
+            Ok(pass) => (pass, None),
+            Err(since) => (Breaker::on_behalf_of(0), Some(since)),
+        };
+        let incarnation = place.incarnation;
+        let expects = self.plan.daemon.confirm && self.plan.redis.replica && matches!(call.op, Op::Acquire(_));
+        let wait = expects && place.client.can_confirm(server, started);
+        let limit = place.clock.when(started + self.plan.daemon.timeout.micros());
+        self.see(&Seen::Called { node, call: &call, sent: barred.is_none() });
+        let letter = Letter {
+            node,
+            incarnation,
+            key,
+            call,
+            server,
+            pass,
+            started,
+            moved: false,
+            asking: false,
+            with_source: false,
+            expects,
+            wait,
+            copies: 0,
+            settled: false,
+        };
+        self.next_letter += 1;
+        let id = self.next_letter;
+        self.letters.insert(id, letter);
+        if let Some(since) = barred {
+            let reply = Box::new(Reply::Barred(since));
+            self.queue.push(self.now + TURNED_BACK, Event::AtNode { letter: id, reply });
+        } else {
+            self.queue.push(limit, Event::Deadline { letter: id });
+            self.dispatch(id);
+        }
+    }
+
+    /// Sends a letter to where it goes now.
+    fn dispatch(&mut self, id: u64) {
+        let Some(letter) = self.letters.get_mut(&id) else { return };
+        let (node, server) = (letter.node, letter.server);
+        if self.cluster.is_apart(node, server) {
+            return;
+        }
+        let master = self.cluster.server(server).master;
+        for at in self.network.send(self.now, node, master, Heading::ToRedis).into_iter().flatten() {
+            letter.copies += 1;
+            self.queue.push(at, Event::AtServer { letter: id, server });
+        }
+    }
+
+    /// A copy of a letter has been dealt with.
+    pub(super) fn shred(&mut self, id: u64) {
+        if self.letters.get(&id).is_some_and(|letter| letter.settled && letter.copies == 0) {
+            self.letters.remove(&id);
+        }
+    }
+
+    /// An answer reaches its node.
+    pub(super) fn at_node(&mut self, id: u64, reply: Reply) {
+        let Some(letter) = self.letters.get_mut(&id) else { return };
+        let (node, server, pass) = (letter.node, letter.server, letter.pass);
+        if letter.settled || !self.is_alive(id) {
+            return;
+        }
+        if self.thaws_at(node) > self.now {
+            let at = self.thaws_at(node);
+            return self.queue.push(at, Event::AtNode { letter: id, reply: Box::new(reply) });
+        }
+        let now = self.nodes[node as usize].clock.local(self.now);
+        match reply {
+            Reply::Barred(since) => self.settle(id, Err(StoreError::Away { since })),
+            Reply::Lost => {
+                self.fault(node, server, id, Fault::Lost);
+                self.settle(id, Err(StoreError::Unknown));
+            }
+            Reply::Refused => {
+                self.fault(node, server, id, Fault::Refused);
+                let since = self.nodes[node as usize].client.away_since(server).unwrap_or(now);
+                self.settle(id, Err(StoreError::Away { since }));
+            }
+            reply => {
+                self.nodes[node as usize].client.answered(server, pass);
+                self.follow(id, now, reply);
+            }
+        }
+    }
+
+    /// Takes an answer of a server that serves.
+    fn follow(&mut self, id: u64, now: Instant, reply: Reply) {
+        let Some(letter) = self.letters.get_mut(&id) else { return };
+        let (node, started) = (letter.node, letter.started);
+        match reply {
+            Reply::Grant { numbers, replicated } => {
+                let (server, expects) = (letter.server, letter.expects);
+                let outcome = script::grant(&letter.call, &numbers).map_err(|_| StoreError::Unknown);
+                if replicated == Some(false) {
+                    self.nodes[node as usize].client.unconfirmed(server, now);
+                }
+                self.settle(
+                    id,
+                    outcome.map(|grant| Grant {
+                        confirmed: !expects || (!grant.replayed && replicated == Some(true)),
+                        ..grant
+                    }),
+                );
+            }
+            Reply::NoScript if !letter.with_source => {
+                letter.with_source = true;
+                self.redirect(id, now);
+            }
+            Reply::Moved(server) if !letter.moved => {
+                (letter.moved, letter.asking, letter.with_source, letter.server) = (true, false, false, server);
+                self.redirect(id, now);
+                self.alarm(node);
+            }
+            Reply::Ask(server) if !letter.asking => {
+                (letter.asking, letter.with_source, letter.server) = (true, false, server);
+                self.redirect(id, now);
+            }
+            _ => self.settle(id, Err(StoreError::Away { since: started })),
+        }
+    }
+
+    /// Sends a letter again, to where it goes now.
+    fn redirect(&mut self, id: u64, now: Instant) {
+        let letter = self.letters.get_mut(&id).expect("it is being followed");
+        match self.nodes[letter.node as usize].client.admit(letter.server, now) {
+            Ok(pass) => {
+                letter.pass = pass;
+                self.dispatch(id);
+            }
+            Err(since) => self.settle(id, Err(StoreError::Away { since })),
+        }
+    }
+
+    /// A call has had its time.
+    pub(super) fn deadline(&mut self, id: u64) {
+        let Some(letter) = self.letters.get(&id) else { return };
+        let (node, server) = (letter.node, letter.server);
+        if letter.settled || !self.is_alive(id) {
+            return;
+        }
+        if self.thaws_at(node) > self.now {
+            return self.queue.push(self.thaws_at(node), Event::Deadline { letter: id });
+        }
+        self.fault(node, server, id, Fault::Silent);
+        self.settle(id, Err(StoreError::Unknown));
+    }
+
+    /// Whether the node that sent a letter is still the same; if not, nobody wants its answer.
+    fn is_alive(&mut self, id: u64) -> bool {
+        let letter = &self.letters[&id];
+        let node = &self.nodes[letter.node as usize];
+        let alive = node.incarnation == letter.incarnation && node.is_there();
+        if !alive {
+            self.letters.get_mut(&id).expect("looked up above").settled = true;
+            self.shred(id);
+        }
+        alive
+    }
+
+    /// The node learns the outcome of a call.
+    fn settle(&mut self, id: u64, outcome: Result<Grant, StoreError>) {
+        let letter = self.letters.get_mut(&id).expect("settled once");
+        letter.settled = true;
+        let (node, incarnation, key, call) = (letter.node, letter.incarnation, letter.key, letter.call.clone());
+        self.see(&Seen::Settled { node, incarnation, key, call: &call, grant: outcome.as_ref().ok() });
+        let place = &mut self.nodes[node as usize];
+        let now = place.clock.local(self.now);
+        place.limiter.handle_outcome(now, &call, outcome);
+        self.shred(id);
+        self.drain(node);
+    }
+
+    /// A call of a node failed; if that opens a breaker, the keeper begins to probe.
+    fn fault(&mut self, node: u32, server: u32, id: u64, fault: Fault) {
+        let pass = self.letters[&id].pass;
+        let place = &mut self.nodes[node as usize];
+        let now = place.clock.local(self.now);
+        if let Some(at) = place.client.failed(now, server, pass, fault) {
+            let (at, incarnation) = (place.clock.when(at).max(self.now), place.incarnation);
+            self.queue.push(at, Event::Probe { node, incarnation, server });
+            self.alarm(node);
+        }
+    }
+
+    /// A node dials a server that is away.
+    pub(super) fn probe(&mut self, node: u32, incarnation: u64, server: u32) {
+        let place = &self.nodes[node as usize];
+        let Some(due) = place.client.probe_at(server).filter(|_| place.incarnation == incarnation) else { return };
+        let due = place.clock.when(due).max(self.thaws_at(node));
+        if due > self.now {
+            return self.queue.push(due, Event::Probe { node, incarnation, server });
+        }
+        let (at, answered) = self.ping(node, server);
+        self.queue.push(at, Event::Probed { node, incarnation, server, answered });
+    }
+
+    /// When a node knows whether a server answers.
+    fn ping(&mut self, node: u32, server: u32) -> (u64, bool) {
+        let master = self.cluster.server(server).master;
+        let there = self.network.send(self.now, node, master, Heading::ToRedis)[0];
+        let back = there.and_then(|at| self.network.send(at, node, master, Heading::FromRedis)[0]);
+        let limit = self.now + self.plan.daemon.timeout.0;
+        let place = self.cluster.server(server);
+        let silent = place.paused_until > self.now || back.is_none_or(|at| at > limit);
+        match back {
+            _ if self.cluster.is_apart(node, server) || silent => (limit, false),
+            Some(at) => {
+                let place = self.cluster.server(server);
+                (at, place.standing != Standing::Dead && !place.refuses)
+            }
+            None => (limit, false),
+        }
+    }
+
+    pub(super) fn probed(&mut self, node: u32, incarnation: u64, server: u32, answered: bool) {
+        let jitter = self.random.below(50_000);
+        let place = &mut self.nodes[node as usize];
+        if place.incarnation != incarnation {
+            return;
+        }
+        let now = place.clock.local(self.now);
+        place.client.probed(now, server, answered, jitter);
+        if let Some(at) = place.client.probe_at(server) {
+            self.queue.push(place.clock.when(at).max(self.now), Event::Probe { node, incarnation, server });
+        }
+    }
+
+    /// The slot map of a node may be old.
+    fn alarm(&mut self, node: u32) {
+        let place = &mut self.nodes[node as usize];
+        if !place.client.reading {
+            place.client.reading = true;
+            let incarnation = place.incarnation;
+            self.queue.push(self.now + 1_000, Event::ReadMap { node, incarnation });
+        }
+    }
+
+    pub(super) fn read_map(&mut self, node: u32, incarnation: u64) {
+        let turn = self.random.bits();
+        let place = &self.nodes[node as usize];
+        if place.incarnation != incarnation {
+            return;
+        }
+        // Of those it trusts; else of any, as replicas and seeds know too.
+        let any = self.cluster.primaries[(turn % self.cluster.primaries.len() as u64) as usize];
+        let server = place.client.trusted(turn).unwrap_or(any);
+        let (at, answered) = self.ping(node, server);
+        let server = if answered { server } else { u32::MAX };
+        self.queue.push(at, Event::GotMap { node, incarnation, server });
+    }
+
+    pub(super) fn got_map(&mut self, node: u32, incarnation: u64, server: u32) {
+        let place = &mut self.nodes[node as usize];
+        if place.incarnation != incarnation {
+            return;
+        }
+        place.client.reading = false;
+        let knows = server != u32::MAX && self.cluster.server(server).standing == Standing::Primary;
+        if knows {
+            let now = place.clock.local(self.now);
+            for fresh in place.client.adopt(now, &self.cluster) {
+                self.queue.push(self.now, Event::Probe { node, incarnation, server: fresh });
+            }
+        }
+        let place = &mut self.nodes[node as usize];
+        if place.client.misses_any() {
+            place.client.reading = true;
+            self.queue.push(self.now + WATCHFUL, Event::ReadMap { node, incarnation });
+        }
+    }
+}

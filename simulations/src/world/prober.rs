@@ -1,0 +1,98 @@
+//! The last questions of a run: when nobody else asks any more, one client at a time spends a key
+//! until it is denied, waits exactly as long as it was told, and asks again. Whether it was then
+//! admitted is for the checkers to judge.
+
+use rationd::core::decision::{Decision, Reason, Verdict};
+
+use super::World;
+use super::event::Event;
+use crate::observe::{Kind, Request};
+
+/// Keys that are probed.
+const KEYS: usize = 6;
+
+/// Questions about one key before the prober goes on.
+const QUESTIONS: u32 = 400;
+
+/// The longest wait that is waited for.
+const PATIENCE: u64 = 5_000_000;
+
+/// Between the end of demand and the first question, and between two keys.
+const PAUSE: u64 = 3_000_000;
+
+/// One client that asks about one key after another.
+#[derive(Debug)]
+pub(super) struct Prober {
+    /// Policy and key.
+    keys: Vec<(u32, u32)>,
+    asked: u32,
+    waited: bool,
+    request: u64,
+}
+
+impl Prober {
+    pub(super) fn is_done(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    fn next_key(&mut self) {
+        self.keys.pop();
+        (self.asked, self.waited) = (0, false);
+    }
+}
+
+impl World<'_> {
+    /// Demand ends.
+    pub(super) fn quiet(&mut self) {
+        if self.plan.calm.0 > 0 {
+            let keys = self.keys.first(KEYS);
+            self.prober = Some(Prober { keys, asked: 0, waited: false, request: 0 });
+            self.queue.push(self.now + PAUSE, Event::Probation);
+        }
+    }
+
+    /// The prober's next question.
+    pub(super) fn probation(&mut self) {
+        let Some((policy, key)) = self.prober.as_ref().and_then(|prober| prober.keys.last().copied()) else { return };
+        if self.up.is_empty() {
+            return self.queue.push(self.now + PAUSE, Event::Probation);
+        }
+        let node = self.up[key as usize % self.up.len()];
+        let rule = &self.nodes[node as usize].rules[policy as usize];
+        let capacity = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
+        let cost = (1 + u64::from(key) % 3 + capacity / 300).min(capacity);
+        let request = self.request(node, key, policy, cost, Kind::Check);
+        let prober = self.prober.as_mut().expect("looked at above");
+        prober.request = request.id;
+        prober.asked += 1;
+        self.ask(request);
+    }
+
+    /// A request was answered; if it was the prober's, it goes on.
+    pub(super) fn told(&mut self, request: &Request, decision: &Decision) {
+        let Some(prober) = self.prober.as_mut().filter(|prober| prober.request == request.id) else { return };
+        prober.request = 0;
+        let wait = decision.retry_after.filter(|_| decision.reason == Reason::Rate).map_or(u64::MAX, |wait| wait.0);
+        let pause = match decision.verdict {
+            // It was told a wait, and waited.
+            _ if prober.waited => None,
+            Verdict::Deny if wait <= PATIENCE => {
+                prober.waited = true;
+                Some(wait)
+            }
+            Verdict::Allow if prober.asked < QUESTIONS => Some(1_000),
+            _ => None,
+        };
+        if pause.is_none() {
+            prober.next_key();
+        }
+        let at = pause.map_or(self.now + PAUSE, |pause| self.when_waited(request.node, pause));
+        self.queue.push(at, Event::Probation);
+    }
+
+    /// The moment at which a client on the node's host has waited so long by its clock.
+    fn when_waited(&self, node: u32, pause: u64) -> u64 {
+        let clock = &self.nodes[node as usize].clock;
+        clock.when(clock.local(self.now) + rationd::core::time::Micros(pause))
+    }
+}

@@ -1,0 +1,116 @@
+//! What a server does with a letter: turns it away, sends it elsewhere, or runs the script.
+
+use rationd::store::script::{self, Caller, Script};
+
+use super::World;
+use super::cluster::{Course, Standing};
+use super::event::Event;
+use super::message::Reply;
+use super::network::Heading;
+use crate::limiter::horizon;
+use crate::observe::Seen;
+
+/// Prefix of all keys.
+const PREFIX: &str = "s";
+
+/// Part of the call's timeout for which a server waits for its replica.
+const PATIENCE: u64 = 2;
+
+/// The name of a key's hash.
+pub(super) fn hash_of(digest: rationd::core::key::Digest) -> String {
+    script::key(PREFIX, digest)
+}
+
+impl World<'_> {
+    /// A letter reaches a server.
+    pub(super) fn at_server(&mut self, id: u64, server: u32) {
+        let Some(letter) = self.letters.get_mut(&id) else { return };
+        let place = &self.cluster.servers[server as usize];
+        if place.paused_until > self.now {
+            return self.queue.push(place.paused_until, Event::AtServer { letter: id, server });
+        }
+        letter.copies -= 1;
+        if let Some((at, reply)) = self.serve(id, server) {
+            self.reply(id, server, at, reply);
+        }
+        self.shred(id);
+    }
+
+    /// The server's answer, and when it leaves; `None` when it waits for the replica.
+    fn serve(&mut self, id: u64, server: u32) -> Option<(u64, Reply)> {
+        let letter = &self.letters[&id];
+        let place = &self.cluster.servers[server as usize];
+        if place.standing == Standing::Dead {
+            return Some((self.now, Reply::Lost));
+        }
+        if place.refuses {
+            return Some((self.now, Reply::Refused));
+        }
+        let key = hash_of(letter.call.digest);
+        match self.cluster.course(server, letter.call.digest, &key, letter.asking, self.now) {
+            Course::Moved(to) => return Some((self.now, Reply::Moved(to))),
+            Course::Ask(to) => return Some((self.now, Reply::Ask(to))),
+            Course::Here => {}
+        }
+        let name = Script::of(&letter.call.op).name;
+        if letter.with_source {
+            self.cluster.server(server).scripts.insert(name);
+        } else if !place.scripts.contains(name) {
+            return Some((self.now, Reply::NoScript));
+        }
+        self.execute(id, server, &key)
+    }
+
+    fn execute(&mut self, id: u64, server: u32, key: &str) -> Option<(u64, Reply)> {
+        let letter = &self.letters[&id];
+        let start = self.now.max(self.cluster.servers[server as usize].busy_until);
+        let done = start + self.cluster.plan.script_cost.0;
+        let time = self.cluster.time(server, start);
+        let place = self.cluster.server(server);
+        place.busy_until = done;
+        let node = &self.nodes[letter.node as usize];
+        let caller = Caller { prefix: PREFIX, node: &node.name, horizon: horizon(self.plan.brain), now: None };
+        let ran = self.scripts.run(&mut place.keyspace, &caller, &letter.call, key, time);
+        let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
+        let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");
+        let stale = place.standing != Standing::Primary;
+        let (wait, call, master) = (letter.wait, letter.call.clone(), place.master);
+        let (node, incarnation, key) = (letter.node, letter.incarnation, letter.key);
+        self.see(&Seen::Executed { master, node, incarnation, key, call: &call, grant: &grant, stale });
+        if !wait {
+            return Some((done, Reply::Grant { numbers, replicated: None }));
+        }
+        if self.cluster.confirms(server) {
+            self.queue.push(done + self.cluster.plan.lag.0, Event::Replicated { letter: id, server, numbers });
+            return None;
+        }
+        Some((done + self.plan.daemon.timeout.0 / PATIENCE, Reply::Grant { numbers, replicated: Some(false) }))
+    }
+
+    /// The replica has had its time to follow.
+    pub(super) fn replicated(&mut self, id: u64, server: u32, numbers: Vec<i64>) {
+        if self.cluster.servers[server as usize].standing == Standing::Dead {
+            return;
+        }
+        let paused = self.cluster.servers[server as usize].paused_until;
+        if paused > self.now {
+            return self.queue.push(paused, Event::Replicated { letter: id, server, numbers });
+        }
+        let confirmed = self.cluster.confirms(server);
+        let late = if confirmed { 0 } else { self.plan.daemon.timeout.0 / PATIENCE };
+        self.reply(id, server, self.now + late, Reply::Grant { numbers, replicated: Some(confirmed) });
+    }
+
+    /// Sends an answer at `at`.
+    fn reply(&mut self, id: u64, server: u32, at: u64, reply: Reply) {
+        let Some(letter) = self.letters.get(&id) else { return };
+        if self.cluster.is_apart(letter.node, server) {
+            return;
+        }
+        let master = self.cluster.servers[server as usize].master;
+        let arrivals = self.network.send(at, letter.node, master, Heading::FromRedis);
+        for at in arrivals.into_iter().flatten() {
+            self.queue.push(at, Event::AtNode { letter: id, reply: Box::new(reply.clone()) });
+        }
+    }
+}

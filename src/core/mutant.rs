@@ -1,0 +1,148 @@
+//! Deliberate bugs: each breaks one rule of the core, so that the simulations can show that they
+//! would notice.
+//!
+//! One is on at most, per thread, and only in a build with the feature `mutants`; in all others
+//! [`on`] is the constant `false`, and nothing of this is compiled in. The rule that a mutant breaks
+//! asks for it where the rule stands. Bugs of the scripts are edits of their texts:
+//! `simulations/src/mutants.rs`.
+
+#[cfg(feature = "mutants")]
+use std::cell::Cell;
+
+/// Declares the mutants: variant, name, and what goes wrong with the invariant that should notice.
+macro_rules! mutants {
+    ($($variant:ident, $name:literal: $about:literal;)*) => {
+        /// A deliberate bug of the core.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Mutant {
+            $(#[doc = $about] $variant,)*
+        }
+
+        #[cfg(feature = "mutants")]
+        impl Mutant {
+            /// Every one.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// What it is called in tables and files.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What goes wrong, and after the colon the invariants that should notice.
+            #[must_use]
+            pub const fn about(self) -> &'static str {
+                match self { $(Self::$variant => $about,)* }
+            }
+        }
+    };
+}
+
+mutants! {
+    LeaseCrossesWindow, "lease-crosses-window":
+        "Leftovers of a window are spent in the next ones: bound.";
+    ExpiryFromArrival, "expiry-from-arrival":
+        "A lease's end is counted from the reply's arrival, so that it ends a trip late: bound.";
+    DriftMarginMissing, "drift-margin-missing":
+        "A slow clock ends a lease after its window, a fast one begins the next early: bound.";
+    MaturityFromSending, "maturity-from-sending":
+        "A gcra slot matures by the latest that the store's clock may read, a trip early: bound.";
+    GcraLivesOn, "gcra-lives-on":
+        "Mature gcra slots never lapse, so that hoards are spent in one burst: bound.";
+    ExpiredNotSettled, "expired-not-settled":
+        "What has ended stays in the lease and bars the way to newer tokens: liveness, utilisation.";
+    PartialAsWhole, "partial-as-whole":
+        "A partial grant is credited as all that was wanted: bound, conservation.";
+    LateReplyIgnored, "late-reply-ignored":
+        "A grant that arrives after its acquire was given up is lost: conservation, utilisation.";
+    LateReplyRebound, "late-reply-rebound":
+        "A grant that arrives after its window is spent in the window at hand: bound.";
+    WaiterDropped, "waiter-dropped":
+        "When an acquire fails, those who waited for it are never answered: answered.";
+    BatchUncapped, "batch-uncapped":
+        "Every acquire wants all there is, so that one node starves the others: fairness.";
+    DenialNotRemembered, "denial-not-remembered":
+        "Every denied check asks the store in the background: store calls.";
+    StaysAway, "stays-away":
+        "A key that lost its store never asks it again: liveness.";
+    TwoInFlight, "two-in-flight":
+        "A second acquire leaves while one is under way, and the first's grant is lost: store calls, conservation.";
+    RetryUnderNewId, "retry-under-new-id":
+        "A call of unknown outcome is repeated under a new id, so that it is executed twice: at most once, utilisation.";
+    ReturnUnderNewId, "return-under-new-id":
+        "A give-back of unknown outcome is repeated under a new id, so that it is credited twice: at most once, bound.";
+    ReturnToCurrentWindow, "return-to-current-window":
+        "What a closed window lent is handed back into the open one: at most once, bound.";
+    ResetKeepsLeases, "reset-keeps-leases":
+        "Tokens lent before a reset are spent or handed back after it: no free budget, bound.";
+    DenialOutlivesWindow, "denial-outlives-window":
+        "A remembered denial goes on after its window: truth in headers, evidence.";
+    UsageCarriedOver, "usage-carried-over":
+        "What was lent in a window counts as lent in the next, too: evidence, utilisation after a loss of data or away.";
+    KnownNotSent, "known-not-sent":
+        "A store that lost its data is not told what was lent: no free budget, bound after a loss of data.";
+    UnconfirmedAsConfirmed, "unconfirmed-as-confirmed":
+        "Leases stay large while no replica holds what is lent: bound after a failover.";
+    DeniesTheLastToken, "denies-the-last-token":
+        "A check that needs just what is left is denied: evidence, truth in headers.";
+    WaitHalved, "wait-halved":
+        "A denial tells half of the wait: truth in headers.";
+    CountsNextWindowAsLeft, "counts-next-window-as-left":
+        "Remaining counts tokens that were lent ahead of the next window: truth in headers.";
+    BargesPastTheLine, "barges-past-the-line":
+        "A check is served from what is held while others wait in line: line order.";
+    RefundTwice, "refund-twice":
+        "A refund goes back into the lease and into the store: at most once, bound.";
+    EvictsDebtors, "evicts-debtors":
+        "A key that spent its share is evicted and comes back with a fresh one: no free budget.";
+    ShareRefilledPerCheck, "share-refilled-per-check":
+        "The share of a window is drawn up anew for each check: static shares, bound while away.";
+    ShareInSliceOfLoss, "share-in-slice-of-loss":
+        "A share is spent on top of the leases of the window in which the store was lost: bound while away.";
+    ShareOfOne, "share-of-one":
+        "Every node takes the share of a fleet of one: static shares, bound while away.";
+    DebtNotCharged, "debt-not-charged":
+        "What was admitted on the share is not charged to the store that is back: no free budget, bound.";
+    IdsStartAnew, "ids-start-anew":
+        "After a restart call ids begin at 1 again, and the store takes acquires for repeats: liveness, at most once.";
+}
+
+#[cfg(feature = "mutants")]
+thread_local! {
+    /// 0, or one more than the discriminant of the mutant that is on.
+    static ON: Cell<u8> = const { Cell::new(0) };
+}
+
+/// Turns a mutant on in this thread, in the place of the one that was; or the one that is on off.
+#[cfg(feature = "mutants")]
+pub fn set(mutant: Option<Mutant>) {
+    ON.set(mutant.map_or(0, |mutant| mutant as u8 + 1));
+}
+
+/// Whether a mutant is on in this thread.
+#[cfg(feature = "mutants")]
+pub(crate) fn on(mutant: Mutant) -> bool {
+    ON.get() == mutant as u8 + 1
+}
+
+/// Never.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub(crate) const fn on(_: Mutant) -> bool {
+    false
+}
+
+#[cfg(all(test, feature = "mutants"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_mutant_is_on_at_most_and_in_this_thread_only() {
+        set(Some(Mutant::WaitHalved));
+        assert_eq!(Mutant::ALL.iter().filter(|mutant| on(**mutant)).count(), 1);
+        assert!(on(Mutant::WaitHalved));
+        std::thread::spawn(|| assert!(!on(Mutant::WaitHalved))).join().expect("no panic");
+        set(None);
+        assert!(!Mutant::ALL.iter().any(|mutant| on(*mutant)));
+    }
+}
