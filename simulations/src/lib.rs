@@ -18,8 +18,10 @@
 //! | [`trace`] | a hash of everything that happened |
 //! | [`mutants`] | deliberate bugs of the core and of the scripts |
 //! | [`run`], [`outcome`], [`report`] | one run; what came of it; pages of it |
+//! | [`cli`] | the command line |
 
 pub mod baseline;
+pub mod cli;
 pub mod keyspace;
 pub mod ledger;
 pub mod limiter;

@@ -18,7 +18,7 @@ pub(super) fn draw(seed: u64, length: u64, nodes: u32) -> (Vec<Policy>, Vec<Dema
     let mut random = Random::stream(seed, "swarm-demand");
     let mut limits = Random::stream(seed, "swarm-limits");
     // The smaller of two: most runs are short.
-    let checks = random.between(2_000, 14_000).min(random.between(2_000, 14_000));
+    let checks = random.between(2_000, 10_000).min(random.between(2_000, 10_000));
     let count = *random.pick(&[1, 1, 1, 2, 2, 3]);
     let rate = checks * 1_000_000 / length / count;
     let mut policies = Vec::new();
