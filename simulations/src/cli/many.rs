@@ -1,4 +1,7 @@
 //! Many runs on some threads, handed over in order.
+//!
+//! Each thread has scripts of its own, so runs share nothing and their order cannot matter. Called by
+//! every subcommand that runs more than one plan.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,7 @@
 //! How far a command is: one line that changes on a terminal, a line now and then elsewhere.
+//!
+//! It goes to stderr, so that stdout holds results only and can be kept. It reads the clock; no run
+//! ever sees that.
 
 use std::io::{IsTerminal, Write};
 

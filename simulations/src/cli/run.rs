@@ -1,4 +1,7 @@
 //! `run`: scenarios by their files, names or directories. `replay`: one file, twice, at length.
+//!
+//! Each run is a line, and what it was expected to do and did not is below it. With `--report` the
+//! pages have charts.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,6 @@
 //! `shrink`: from a seed or a file that fails to a small file that fails in the same way.
+//!
+//! What is kept is written out whole, so that it stays the same when the swarm changes.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,7 @@
 //! `swarm`: many seeds, each a configuration of its own. `soak`: the same until a time is over.
+//!
+//! Only what did not hold is printed, and at the end one line with a hash over all runs, by which two
+//! processes or two builds are compared.
 
 use clap::Args;
 use rationd::clock::Clock;

@@ -1,5 +1,8 @@
 //! What goes wrong in a run of the swarm: one class for each kind of [`What`], each with a stream of
 //! its own.
+//!
+//! All of them begin and end within the fault phase, and none is drawn that makes no sense in its
+//! scene: without a replica no master dies.
 
 use rationd::core::limit::{Algorithm, Limit};
 

@@ -1,5 +1,7 @@
 //! What a run of the swarm limits, and who asks: policies and demand are drawn together, so that
 //! limits bite: from a fifth of what they allow to ten times as much is asked for.
+//!
+//! Cold keys cost a call for each check, so there is less demand for them.
 
 use rationd::core::limit::Limit;
 
