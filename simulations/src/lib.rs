@@ -8,6 +8,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`plan`], [`span`] | a run, written out whole |
+//! | [`scenario`], [`swarm`], [`shrink`] | plans: from files, from a seed, from one that fails |
 //! | [`random`] | streams of randomness from a seed |
 //! | [`world`] | everything that is not the product, and the loop that makes things happen |
 //! | [`lua`], [`keyspace`] | the shipped scripts, and the part of Redis that they touch |
@@ -17,8 +18,10 @@
 //! | [`trace`] | a hash of everything that happened |
 //! | [`mutants`] | deliberate bugs of the core and of the scripts |
 //! | [`run`], [`outcome`], [`report`] | one run; what came of it; pages of it |
+//! | [`cli`] | the command line |
 
 pub mod baseline;
+pub mod cli;
 pub mod keyspace;
 pub mod ledger;
 pub mod limiter;
@@ -30,7 +33,10 @@ pub mod plan;
 pub mod random;
 pub mod report;
 pub mod run;
+pub mod scenario;
 pub mod series;
+pub mod shrink;
 pub mod span;
+pub mod swarm;
 pub mod trace;
 pub mod world;

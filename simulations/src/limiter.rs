@@ -1,51 +1,122 @@
-//! stub
-use crate::observe::Balance;
+//! What decides in a simulated daemon: the shipped core, or a baseline to compare it with, behind
+//! one face of `check`, `handle_*` and `poll_*`.
+//!
+//! The world drives it and knows no more of it. The rule of the core holds for all: after every call
+//! that takes `&mut self`, drain `poll_effect`.
+
 use rationd::core::call::{Call, Grant, StoreError};
-use rationd::core::shard::{Effect, Outcome, Request, Shard};
-use rationd::core::time::Instant;
+use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
+use rationd::core::time::{Instant, Timestamp};
+
+use crate::baseline::{Leasing, Split};
+use crate::observe::Balance;
+use crate::plan::Brain;
+
+/// Decides for one daemon.
 pub trait Limiter {
+    /// Decides, or parks until the store has been asked.
     fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome;
-    fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome;
-    fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome;
+
+    /// Takes a cost back. A baseline does not: it answers like a peek.
+    fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        self.check(now, Request { peek: true, ..request })
+    }
+
+    /// Forgets a key in the whole fleet. A baseline does not: it answers like a peek.
+    fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        self.check(now, Request { peek: true, ..request })
+    }
+
+    /// Takes the outcome of a call.
     fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>);
+
+    /// Does what is due.
     fn handle_timeout(&mut self, now: Instant);
-    fn poll_effect(&mut self) -> Option<Effect>;
-    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// Leaving: hands back what it can.
     fn drain(&mut self, now: Instant);
+
+    /// What the driver must do next.
+    fn poll_effect(&mut self) -> Option<Effect>;
+
+    /// When `handle_timeout` wants to be called.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// Keys in the table.
     fn keys(&self) -> u64;
+
+    /// The books over all keys.
     fn balance(&self, now: Instant) -> Balance;
+
+    /// Checks that wait.
     fn waiting(&self) -> u64;
-    fn set_nodes(&mut self, _n: u32) {}
+
+    /// So many daemons live. Only those care that have no store to count them.
+    fn set_nodes(&mut self, _nodes: u32) {}
 }
+
+/// What a decider begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// Bounds and habits.
+    pub settings: Settings,
+    /// Of its jitter and its secret.
+    pub seed: u64,
+    /// Its calls are numbered from here: ids grow across restarts.
+    pub first_id: u64,
+    /// The wall clock at this moment of the monotonic one.
+    pub clock: (Instant, Timestamp),
+}
+
+/// The decider of that kind.
+#[must_use]
+pub fn limiter(brain: Brain, start: Start) -> Box<dyn Limiter> {
+    match brain {
+        Brain::Rationd => Box::new(Shard::new(start.settings, start.seed, start.first_id, 1, start.clock)),
+        Brain::Split => Box::new(Split::new(start.clock)),
+        _ => Box::new(Leasing::new(brain, &start)),
+    }
+}
+
 impl Limiter for Shard {
     fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        Shard::check(self, now, request)
+        Self::check(self, now, request)
     }
+
     fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        Shard::refund(self, now, request)
+        Self::refund(self, now, request)
     }
+
     fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        Shard::reset(self, now, request)
+        Self::reset(self, now, request)
     }
+
     fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>) {
-        Shard::handle_outcome(self, now, call, outcome)
+        Self::handle_outcome(self, now, call, outcome);
     }
+
     fn handle_timeout(&mut self, now: Instant) {
-        Shard::handle_timeout(self, now)
+        Self::handle_timeout(self, now);
     }
-    fn poll_effect(&mut self) -> Option<Effect> {
-        Shard::poll_effect(self)
-    }
-    fn poll_timeout(&self) -> Option<Instant> {
-        Shard::poll_timeout(self)
-    }
+
     fn drain(&mut self, now: Instant) {
-        self.handle_drain(now)
+        self.handle_drain(now);
     }
+
+    fn poll_effect(&mut self) -> Option<Effect> {
+        Self::poll_effect(self)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        Self::poll_timeout(self)
+    }
+
     fn keys(&self) -> u64 {
         self.stats().keys
     }
-    fn balance(&self, _now: Instant) -> Balance {
+
+    fn balance(&self, _: Instant) -> Balance {
+        // What is held is counted in the leases themselves, so that the books can be found wrong.
         let mut balance = Balance { held: self.held(), ..Balance::default() };
         for (_, stats) in self.policy_stats() {
             balance.granted += stats.granted;
@@ -55,6 +126,7 @@ impl Limiter for Shard {
         }
         balance
     }
+
     fn waiting(&self) -> u64 {
         self.stats().waiting
     }

@@ -2,7 +2,7 @@
 
 use crate::ledger::Ledger;
 use crate::lua::Scripts;
-use crate::observe::{Observer, Setting};
+use crate::observe::Observer;
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::series::Series;
@@ -38,7 +38,7 @@ pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome
     let figures = ledger.figures();
     Ok(Outcome {
         failed: plan.expect.judge(&figures),
-        command: command(&setting),
+        command: command(plan),
         plan: plan.clone(),
         figures,
         series,
@@ -49,8 +49,9 @@ pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome
 }
 
 /// What repeats a run.
-fn command(setting: &Setting) -> String {
-    let Plan { name, seed, .. } = &setting.plan;
+#[must_use]
+pub fn command(plan: &Plan) -> String {
+    let Plan { name, seed, .. } = plan;
     match name.strip_prefix("swarm-") {
         Some(_) => format!("cargo run --release -p simulations -- swarm --from {seed} --seeds 1"),
         None => format!("cargo run --release -p simulations -- run {name} --seed {seed}"),

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rationd::core::policy::Rule;
-use rationd::core::shard::{Settings, Shard, Ticket};
+use rationd::core::shard::{Settings, Ticket};
 use rationd::core::time::{Instant, Timestamp};
 
 use super::client::Client;
 use super::clock::NodeClock;
-use crate::baseline;
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, Start, limiter};
 use crate::observe::Request;
-use crate::plan::{Brain, Plan};
+use crate::plan::Plan;
 use crate::random::Random;
 
 /// What a node is doing.
@@ -54,7 +53,7 @@ impl Node {
         let ppm = random.between(0, 2 * drift) as i64 - drift as i64;
         let clock = NodeClock::new(now, random.between(1_000_000_000, 9_000_000_000), ppm);
         let shown = Timestamp(exact.0.saturating_add_signed(wall));
-        let limiter = limiter(plan, random.bits(), (clock.local(now), shown));
+        let limiter = decider(plan, random.bits(), (clock.local(now), shown));
         Self {
             name: format!("n{index}"),
             phase: Phase::Up,
@@ -88,12 +87,9 @@ pub(super) struct Place<'a> {
 }
 
 /// What decides in a node.
-fn limiter(plan: &Plan, seed: u64, clock: (Instant, Timestamp)) -> Box<dyn Limiter> {
+fn decider(plan: &Plan, seed: u64, clock: (Instant, Timestamp)) -> Box<dyn Limiter> {
     let settings =
         Settings { max_keys: plan.daemon.max_keys as usize, timeout: plan.daemon.timeout.micros(), lease_ahead: true };
     // As in the daemon, ids grow across restarts: they begin with the wall clock.
-    match plan.brain {
-        Brain::Rationd => Box::new(Shard::new(settings, seed, clock.1.0, 1, clock)),
-        brain => baseline::new(brain, settings, clock.1.0, clock),
-    }
+    limiter(plan.brain, Start { settings, seed, first_id: clock.1.0, clock })
 }

@@ -1,0 +1,120 @@
+//! The command line: one file a subcommand, or two that belong together.
+//!
+//! Results go to stdout, one line a run, each with the seed and the command that repeats it; progress
+//! goes to stderr. Exit codes: 0 all is well, 1 something did not hold, 2 wrong usage.
+
+mod many;
+mod progress;
+mod run;
+mod runner;
+mod shrink;
+mod swarm;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::scenario;
+use crate::span::Span;
+
+/// Deterministic simulations of a rationd fleet.
+#[derive(Debug, Parser)]
+#[command(name = "simulations", arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run scenarios: files, names, or whole directories.
+    Run(run::Run),
+    /// Run a kept bug twice, and print everything that did not hold.
+    Replay(run::Replay),
+    /// Run what many seeds expand to.
+    Swarm(swarm::Swarm),
+    /// Run seed after seed for a time.
+    Soak(swarm::Soak),
+    /// Make a plan that fails smaller, and keep it.
+    Shrink(shrink::Shrink),
+    /// Print what was measured beside what is wanted, for all scenarios.
+    Table(table::Table),
+    /// Print the JSON schema of scenario files.
+    Schema,
+}
+
+/// What many subcommands take.
+#[derive(Debug, Args)]
+struct Common {
+    /// Runs at a time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    jobs: u16,
+    /// Write summary.json and index.html into this directory.
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+}
+
+/// How a subcommand ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    Bad,
+}
+
+/// Does what the command line says.
+#[must_use]
+pub fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run(run) => run.main(),
+        Command::Replay(replay) => replay.main(),
+        Command::Swarm(swarm) => swarm.main(),
+        Command::Soak(soak) => soak.main(),
+        Command::Shrink(shrink) => shrink.main(),
+        Command::Table(table) => table.main(),
+        Command::Schema => {
+            println!("{}", scenario::schema());
+            Ok(Verdict::Good)
+        }
+    };
+    match done {
+        Ok(Verdict::Good) => ExitCode::SUCCESS,
+        Ok(Verdict::Bad) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("simulations: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Verdict {
+    /// The verdict over so many runs that did not hold.
+    fn of(bad: u64) -> Self {
+        if bad == 0 { Self::Good } else { Self::Bad }
+    }
+}
+
+/// `value_parser` for spans.
+fn span(text: &str) -> Result<Span, String> {
+    text.parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_usage_is_an_error() {
+        for line in ["", "run", "swarm --jobs 0", "soak", "soak --for 8", "shrink", "fly"] {
+            assert!(Cli::try_parse_from(format!("simulations {line}").split_whitespace()).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `shrink`: from a seed or a file that fails to a small file that fails in the same way.
+//!
+//! What is kept is written out whole, so that it stays the same when the swarm changes.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args;
+
+use super::Verdict;
+use super::progress::Progress;
+use super::runner::Runner;
+use crate::outcome::Outcome;
+use crate::plan::Plan;
+use crate::run::Detail;
+use crate::{scenario, shrink, swarm};
+
+/// Arguments of `shrink`.
+#[derive(Debug, Args)]
+pub(super) struct Shrink {
+    /// A seed of the swarm, or a file.
+    #[arg(value_name = "SEED|FILE")]
+    what: String,
+    /// Where the small plan goes; otherwise into the bugs.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+impl Shrink {
+    pub(super) fn main(self) -> anyhow::Result<Verdict> {
+        let plan = match self.what.parse() {
+            Ok(seed) => swarm::plan(seed),
+            Err(_) => scenario::find(&self.what)?,
+        };
+        let mut runner = Runner::new(Detail::Figures);
+        let first = runner.run(&plan)?;
+        let Some(complaint) = first.complaint() else {
+            bail!("everything holds in {} seed {}: there is nothing to shrink", plan.name, plan.seed);
+        };
+        println!("{first}");
+        let (mut progress, mut runs) = (Progress::new(), 0_u64);
+        let mut fails = |smaller: &Plan| {
+            runs += 1;
+            progress.show(|| format!("{runs} runs, {} faults, {}", smaller.faults.len(), smaller.span));
+            runner.run(smaller).is_ok_and(|outcome| is_alike(&first, &outcome))
+        };
+        let mut small = shrink::shrink(&plan, &mut fails);
+        progress.clear();
+        small.about = format!("Shrunk from {} seed {}: {complaint}", plan.name, plan.seed);
+        // Not as `swarm-N`: by that name the plan would be taken for the whole one.
+        let name = plan.name.replace("swarm-", "seed-");
+        let (out, shown) = match self.out {
+            Some(out) => (out.clone(), out.display().to_string()),
+            None => (scenario::bugs().join(format!("{name}.toml")), name),
+        };
+        let comment = format!("cargo run --release -p simulations -- replay {shown}");
+        scenario::save(&small, &out, &comment)?;
+        println!("{}: {} faults of {}, after {runs} runs", out.display(), small.faults.len(), plan.faults.len());
+        Ok(Verdict::Good)
+    }
+}
+
+/// Whether a run fails as the first one did: another failure would lead the search astray.
+fn is_alike(first: &Outcome, other: &Outcome) -> bool {
+    match first.violations.first() {
+        Some(one) => other.violations.iter().any(|violation| violation.invariant == one.invariant),
+        None => !other.failed.is_empty(),
+    }
+}

@@ -1,0 +1,162 @@
+//! `table`: what was measured beside what is wanted, and what the baselines come to in the same runs.
+//!
+//! Two tables in Markdown. Cells of the first are `measured (goal)`, and `!` where the goal is
+//! missed; cells of the second are `used %, calls per 1000, over %`.
+
+use clap::Args;
+
+use super::many::Many;
+use super::progress::Progress;
+use super::{Common, Verdict, run};
+use crate::ledger::{Figures, thousandths};
+use crate::outcome::Outcome;
+use crate::plan::{Brain, Demand, Expect, Plan};
+use crate::run::Detail;
+use crate::span::Span;
+use crate::{report, scenario};
+
+/// Whom to compare with.
+const BASELINES: [(&str, Brain); 6] = [
+    ("each time", Brain::PerRequest),
+    ("remembered", Brain::Remembered),
+    ("batch 1", Brain::BatchOne),
+    ("batch 1000", Brain::BatchThousand),
+    ("×1.5 ÷2", Brain::GrowHalve),
+    ("limit / N", Brain::Split),
+];
+
+/// Checks beyond which a scenario runs without baselines: each would ask the store for each of them.
+const MOST: u64 = 500_000;
+
+/// Arguments of `table`.
+#[derive(Debug, Args)]
+pub(super) struct Table {
+    /// Scenarios; otherwise all.
+    #[arg(value_name = "FILE|NAME|DIR")]
+    what: Vec<String>,
+    /// Run the baselines, too (the default).
+    #[arg(long, overrides_with = "no_baselines")]
+    baselines: bool,
+    /// Leave them out.
+    #[arg(long, overrides_with = "baselines")]
+    no_baselines: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Table {
+    pub(super) fn main(self) -> anyhow::Result<Verdict> {
+        let scenarios = match self.what.as_slice() {
+            [] => scenario::all(&scenario::scenarios())?,
+            what => run::plans(what)?,
+        };
+        let outcomes = self.run(&scenarios)?;
+        let (own, others): (Vec<_>, Vec<_>) =
+            outcomes.into_iter().partition(|outcome| outcome.plan.brain == Brain::Rationd);
+        println!(
+            "| scenario | used % | calls / 1000 | calls / window | waits % | over % | herd | fairness | longest |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|");
+        own.iter().for_each(|outcome| println!("{}", row(outcome)));
+        if !others.is_empty() {
+            let names: Vec<_> = BASELINES.iter().map(|(name, _)| *name).collect();
+            println!("\n| scenario | rationd | {} |\n|---|---|{}", names.join(" | "), "---|".repeat(names.len()));
+            own.iter().filter_map(|outcome| compared(outcome, &others)).for_each(|row| println!("{row}"));
+        }
+        println!();
+        own.iter().filter(|outcome| !outcome.is_good()).for_each(|outcome| println!("{outcome}"));
+        if let Some(directory) = &self.common.report {
+            report::write(directory, &own)?;
+        }
+        Ok(Verdict::of(own.iter().filter(|outcome| !outcome.is_good()).count() as u64))
+    }
+
+    fn run(&self, scenarios: &[Plan]) -> anyhow::Result<Vec<Outcome>> {
+        let plans: Vec<_> = scenarios.iter().flat_map(|plan| self.brains(plan)).collect();
+        let (mut progress, mut outcomes) = (Progress::new(), Vec::new());
+        let plan = |place: u64| plans.get(place as usize).cloned();
+        Many { plan: &plan, jobs: self.common.jobs, detail: Detail::Figures, twice: false }.run(&mut |outcome| {
+            outcomes.push(outcome);
+            progress.show(|| format!("{} of {} runs", outcomes.len(), plans.len()));
+        })?;
+        progress.clear();
+        Ok(outcomes)
+    }
+
+    /// A scenario, and the same for each baseline, of which nothing is expected.
+    fn brains(&self, plan: &Plan) -> Vec<Plan> {
+        let others =
+            BASELINES.iter().map(|(_, brain)| Plan { brain: *brain, expect: Expect::default(), ..plan.clone() });
+        let is_compared = !self.no_baselines && plan.brain == Brain::Rationd && checks(plan) <= MOST;
+        std::iter::once(plan.clone()).chain(others.filter(|_| is_compared)).collect()
+    }
+}
+
+/// About how many checks a plan makes.
+fn checks(plan: &Plan) -> u64 {
+    let span = plan.span.0 + plan.calm.0;
+    plan.demand.iter().map(|Demand { rate, .. }| rate * span / 1_000_000).sum()
+}
+
+/// A row of the first table.
+fn row(outcome: &Outcome) -> String {
+    let (figures, expect) = (&outcome.figures, &outcome.plan.expect);
+    let goal = |goal: Option<u32>| goal.map(u64::from);
+    let cells = [
+        figures.used.map_or_else(|| "–".into(), |used| least(used, goal(expect.used), thousandths)),
+        most(figures.calls_per_million, goal(expect.calls).map(|calls| calls * 1_000), thousandths),
+        most(figures.calls_per_window, goal(expect.calls_per_window), |calls| calls.to_string()),
+        most(figures.waits, goal(expect.waits), thousandths),
+        most(over(figures), goal(expect.over), thousandths),
+        most(figures.herd, goal(expect.herd), thousandths),
+        least(figures.fairness, goal(expect.fairness), thousandths),
+        most(figures.answer_longest_us, expect.answer.map(|answer| answer.0), |time| Span(time).to_string()),
+    ];
+    format!("| {} | {} |", outcome.plan.name, cells.join(" | "))
+}
+
+/// A row of the second table; `None` for a scenario without baselines.
+fn compared(outcome: &Outcome, others: &[Outcome]) -> Option<String> {
+    let own: Vec<_> = others.iter().filter(|other| other.plan.name == outcome.plan.name).collect();
+    let all = std::iter::once(outcome).chain(own.iter().copied());
+    let cells: Vec<_> = all.map(|outcome| short(&outcome.figures)).collect();
+    (!own.is_empty()).then(|| format!("| {} | {} |", outcome.plan.name, cells.join(" | ")))
+}
+
+/// `99.5, 8, 0`: rounded down to tenths, since the first table has them whole.
+fn short(figures: &Figures) -> String {
+    let tenths = |thousandths: u64| format!("{}.{}", thousandths / 1_000, thousandths / 100 % 10);
+    let used = figures.used.map_or_else(|| "–".into(), tenths);
+    format!("{used}, {}, {}", figures.calls_per_1000, tenths(over(figures)))
+}
+
+fn over(figures: &Figures) -> u64 {
+    figures.over.max(figures.burst_over)
+}
+
+fn most(seen: u64, goal: Option<u64>, write: impl Fn(u64) -> String) -> String {
+    cell(seen, goal, goal.is_none_or(|goal| seen <= goal), "≤", write)
+}
+
+fn least(seen: u64, goal: Option<u64>, write: impl Fn(u64) -> String) -> String {
+    cell(seen, goal, goal.is_none_or(|goal| seen >= goal), "≥", write)
+}
+
+fn cell(seen: u64, goal: Option<u64>, is_met: bool, sign: &str, write: impl Fn(u64) -> String) -> String {
+    let mark = if is_met { "" } else { " !" };
+    let goal = goal.map_or_else(String::new, |goal| format!(" ({sign} {}){mark}", write(goal)));
+    format!("{}{goal}", write(seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cell_tells_what_was_missed() {
+        assert_eq!(most(8_500, None, thousandths), "8.5");
+        assert_eq!(most(8_500, Some(9_000), thousandths), "8.5 (≤ 9)");
+        assert_eq!(most(8_500, Some(8_000), thousandths), "8.5 (≤ 8) !");
+        assert_eq!(least(99_400, Some(99_500), thousandths), "99.4 (≥ 99.5) !");
+    }
+}

@@ -1,0 +1,168 @@
+//! The swarm: a seed expands to a whole configuration, small enough for thousands of runs.
+//!
+//! Swarm testing (Groce et al., 2012): first a subset of what may go wrong is drawn, then its
+//! details, since runs that have a bit of everything hide what single faults show. Every class draws
+//! from a stream of its own, so that without one the rest stays as it was. About a tenth of the runs
+//! is free of faults. Decides nothing of what must hold: the checkers do.
+
+mod faults;
+mod traffic;
+
+use self::faults::Scene;
+use crate::plan::{Clocks, Daemon, Network, Plan, Redis};
+use crate::random::Random;
+use crate::span::Span;
+
+/// Runs without any fault, of a thousand.
+const QUIET: u64 = 100;
+
+/// The configuration of a seed.
+#[must_use]
+pub fn plan(seed: u64) -> Plan {
+    let stream = |name| Random::stream(seed, name);
+    let mut random = stream("swarm-fleet");
+    let span = Span::millis(random.between(2_000, 6_000));
+    let calm = Span::millis(random.between(4_000, 6_000));
+    let nodes = random.between(2, 12) as u32; // at most 12
+    let redis = redis(&mut stream("swarm-redis"));
+    let (policies, demand) = traffic::draw(seed, span.0 + calm.0, nodes);
+    let longest = policies.iter().map(traffic::longest_period).max().unwrap_or(0);
+    let is_quiet = stream("swarm-quiet").chance(QUIET);
+    let mut network = network(&mut stream("swarm-network"));
+    let scene = Scene { seed, span, nodes, redis: &redis, policies: &policies };
+    let faults = if is_quiet { Vec::new() } else { faults::draw(&scene) };
+    if is_quiet {
+        (network.loss, network.repeats) = (0, 0);
+    }
+    Plan {
+        name: format!("swarm-{seed}"),
+        about: format!("What the swarm makes of seed {seed}."),
+        seed,
+        span,
+        // Two seconds until leases flow again, and a whole window to be judged by.
+        calm: calm.max(Span(2_500_000 + longest)),
+        nodes,
+        daemon: daemon(&mut stream("swarm-daemon")),
+        clocks: clocks(&mut stream("swarm-clocks")),
+        network,
+        redis,
+        policies,
+        demand,
+        faults,
+        ..Plan::default()
+    }
+}
+
+fn daemon(random: &mut Random) -> Daemon {
+    let timeout = *random.pick(&[50, 50, 50, 25, 100]);
+    let max_keys = if random.chance(100) { random.between(1, 12) as u32 } else { 1_000 }; // at most 12
+    Daemon { timeout: Span::millis(timeout), max_keys, confirm: random.chance(600) }
+}
+
+fn clocks(random: &mut Random) -> Clocks {
+    let drift_ppm = *random.pick(&[0, 20, 100, 190]);
+    Clocks { drift_ppm, offset: Span::millis(*random.pick(&[0, 1, 50, 1_000, 60_000, 3_600_000])) }
+}
+
+fn network(random: &mut Random) -> Network {
+    let latency = Span(*random.pick(&[50, 150, 250, 500, 1_000, 3_000]));
+    let jitter = Span(*random.pick(&[0, 20, 100, 500, 2_000]));
+    let (is_noisy, is_bad) = (random.chance(300), random.chance(300));
+    let (loss, repeats) = (random.between(1, 20) as u32, random.between(0, 50) as u32); // small
+    match (is_noisy, is_bad) {
+        (false, _) => Network { latency, jitter, loss: 0, repeats: 0 },
+        (true, false) => Network { latency, jitter, loss, repeats },
+        (true, true) => Network { latency, jitter, loss: loss * 15, repeats: repeats * 10 },
+    }
+}
+
+fn redis(random: &mut Random) -> Redis {
+    Redis {
+        masters: random.between(1, 4) as u32, // at most 4
+        replica: random.chance(750),
+        lag: Span(*random.pick(&[100, 1_000, 10_000, 50_000])),
+        failover: Span::millis(random.between(200, 2_000)),
+        alone: Span::millis(random.between(100, 2_000)),
+        skew: Span::millis(*random.pick(&[0, 0, 2, 100, 5_000])),
+        script_cost: Span(random.between(5, 30)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use rationd::core::limit::Limit;
+
+    use super::*;
+
+    const SEEDS: u64 = 300;
+
+    /// How many of the plans have each kind of a thing.
+    fn census(kinds: impl Fn(&Plan) -> Vec<String>) -> BTreeMap<String, u64> {
+        let mut census = BTreeMap::new();
+        for seed in 1..=SEEDS {
+            let mut seen = kinds(&plan(seed));
+            seen.sort_unstable();
+            seen.dedup();
+            seen.into_iter().for_each(|kind| *census.entry(kind).or_default() += 1);
+        }
+        census
+    }
+
+    /// The `kind` of something in its written form.
+    fn kind(value: &impl serde::Serialize) -> String {
+        serde_json::to_value(value).unwrap()["kind"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn same_seed_is_the_same_plan() {
+        assert_eq!(plan(5), plan(5));
+        assert_ne!(plan(5), plan(6));
+    }
+
+    #[test]
+    fn every_fault_comes_up_and_is_off_in_most_runs() {
+        let census = census(|plan| plan.faults.iter().map(|fault| kind(&fault.what)).collect());
+        let names: BTreeSet<_> = faults::CLASSES.iter().map(|class| class.0.to_owned()).collect();
+        assert_eq!(census.keys().cloned().collect::<BTreeSet<_>>(), names);
+        for (name, runs) in census {
+            assert!((10..SEEDS * 6 / 10).contains(&runs), "{name} is in {runs} of {SEEDS} runs");
+        }
+    }
+
+    #[test]
+    fn every_algorithm_shape_and_spread_comes_up() {
+        let seen = census(|plan| plan.demand.iter().map(|demand| kind(&demand.shape)).collect());
+        assert_eq!(seen.len(), 4, "{seen:?}");
+        let seen = census(|plan| plan.demand.iter().map(|demand| kind(&demand.spread)).collect());
+        assert_eq!(seen.len(), 5, "{seen:?}");
+        let algorithm = |text: &String| format!("{:?}", Limit::parse(text).unwrap().algorithm);
+        let seen = census(|plan| plan.policies.iter().flat_map(|policy| &policy.limits).map(algorithm).collect());
+        assert_eq!(seen.keys().collect::<Vec<_>>(), ["Fixed", "FixedFromFirst", "Gcra", "Sliding"]);
+    }
+
+    #[test]
+    fn tenth_of_the_runs_is_free_of_faults() {
+        let quiet = census(|plan| vec![(plan.faults.is_empty() && plan.network.loss == 0).to_string()]);
+        assert!((SEEDS / 20..SEEDS / 4).contains(&quiet["true"]), "{quiet:?}");
+    }
+
+    #[test]
+    fn faults_end_with_the_fault_phase() {
+        for seed in 1..=SEEDS {
+            let plan = plan(seed);
+            assert!(plan.calm > Span(0));
+            assert!(plan.faults.iter().all(|fault| fault.at.0 + fault.lasts.0 <= plan.span.0), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn plan_survives_being_written() {
+        for seed in 1..=SEEDS {
+            let plan = plan(seed);
+            let text = toml::to_string(&plan).unwrap();
+            assert_eq!(toml::from_str::<Plan>(&text).unwrap(), plan, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a run of the swarm limits, and who asks: policies and demand are drawn together, so that
+//! limits bite: from a fifth of what they allow to ten times as much is asked for.
+//!
+//! Cold keys cost a call for each check, so there is less demand for them.
+
+use rationd::core::limit::Limit;
+
+use crate::plan::{Demand, OnStoreLoss, Policy, Shape, Spread};
+use crate::random::Random;
+use crate::span::Span;
+
+/// Periods of limits in milliseconds.
+const PERIODS: [u64; 8] = [200, 250, 400, 500, 1_000, 1_500, 2_000, 3_000];
+
+/// How much of a limit is asked for, in thousandths.
+const PRESSURES: [u64; 8] = [200, 500, 900, 1_000, 1_200, 2_000, 5_000, 10_000];
+
+/// Policies, and one demand or two for each. `length` of the run in microseconds.
+pub(super) fn draw(seed: u64, length: u64, nodes: u32) -> (Vec<Policy>, Vec<Demand>) {
+    let mut random = Random::stream(seed, "swarm-demand");
+    let mut limits = Random::stream(seed, "swarm-limits");
+    // The smaller of two: most runs are short.
+    let checks = random.between(2_000, 10_000).min(random.between(2_000, 10_000));
+    let count = *random.pick(&[1, 1, 1, 2, 2, 3]);
+    let rate = checks * 1_000_000 / length / count;
+    let mut policies = Vec::new();
+    let mut demands = Vec::new();
+    for policy in 0..count as u32 {
+        let mut demand = demand(&mut random, rate, nodes);
+        demand.policy = policy;
+        policies.push(draw_policy(&mut limits, &demand));
+        if random.chance(200) {
+            demand.rate = demand.rate.div_ceil(2);
+            demands.push(Demand { spread: spread(&mut random, nodes), shape: shape(&mut random), ..demand.clone() });
+        }
+        demands.push(demand);
+    }
+    (policies, demands)
+}
+
+/// The longest period of a policy in microseconds.
+pub(super) fn longest_period(policy: &Policy) -> u64 {
+    let limits = policy.limits.iter().filter_map(|text| Limit::parse(text).ok());
+    limits.map(|limit| limit.period.0).max().unwrap_or(0)
+}
+
+fn demand(random: &mut Random, rate: u64, nodes: u32) -> Demand {
+    let has_many = random.chance(200);
+    let keys = if has_many { random.between(8, 60) } else { random.between(1, 5) } as u32; // at most 60
+    let churn = Span::millis(if random.chance(150) { random.between(300, 3_000) } else { 0 });
+    // Cold keys cost a script for each check.
+    let is_cold = has_many || churn > Span(0);
+    let mut sometimes = |share, most| if random.chance(share) { random.between(1, most) as u32 } else { 0 };
+    let [refunds, peeks, resets] = [sometimes(200, 150), sometimes(200, 150), sometimes(120, 5)];
+    Demand {
+        rate: if is_cold { rate.div_ceil(3) } else { rate }.max(20),
+        shape: shape(random),
+        keys,
+        key_skew: *random.pick(&[0, 0, 500, 1_000, 1_500]),
+        churn,
+        spread: spread(random, nodes),
+        cost: if random.chance(250) { random.between(2, 6) as u32 } else { 1 }, // at most 6
+        refunds,
+        peeks,
+        resets,
+        patience: Span::millis(*random.pick(&[0, 0, 0, 5, 30])),
+        ..Demand::default()
+    }
+}
+
+fn shape(random: &mut Random) -> Shape {
+    let (on, off) = (Span::millis(random.between(50, 800)), Span::millis(random.between(50, 800)));
+    match random.below(6) {
+        0 => Shape::Steady,
+        1..=3 => Shape::Poisson,
+        4 => Shape::OnOff { on, off },
+        _ => Shape::Diurnal { period: Span::millis(random.between(1_000, 6_000)) },
+    }
+}
+
+fn spread(random: &mut Random, nodes: u32) -> Spread {
+    match random.below(7) {
+        0..=2 => Spread::Even,
+        3 => Spread::Sticky,
+        4 => Spread::Zipf { skew: random.between(500, 2_000) as u32 }, // at most 2000
+        5 => Spread::One { node: random.below(nodes.into()) as u32 },  // below `nodes`
+        _ => Spread::Wander { stay: Span::millis(random.between(20, 1_000)) },
+    }
+}
+
+fn draw_policy(random: &mut Random, demand: &Demand) -> Policy {
+    let tokens = demand.rate * u64::from(demand.cost + 1) / 2 / u64::from(demand.keys);
+    let count = *random.pick(&[1, 1, 1, 1, 2, 2, 3]);
+    let limits = (0..count).map(|_| draw_limit(random, tokens)).collect();
+    let on_store_loss = *random.pick(&[
+        OnStoreLoss::Share,
+        OnStoreLoss::Share,
+        OnStoreLoss::Share,
+        OnStoreLoss::Allow,
+        OnStoreLoss::Deny,
+    ]);
+    Policy { limits, on_store_loss }
+}
+
+/// A limit for a key that is asked for so many tokens a second.
+fn draw_limit(random: &mut Random, tokens: u64) -> String {
+    let (period, pressure) = (*random.pick(&PERIODS), *random.pick(&PRESSURES));
+    let fitting = (tokens * period / pressure).max(1); // rounded down
+    let small = random.between(1, 6);
+    let count = if random.chance(150) { small } else { fitting };
+    let burst = *random.pick(&[count, count, 1, count.div_ceil(4), 2 * count]);
+    match random.below(4) {
+        0 => format!("{count}/{period}ms burst {burst}"),
+        1 => format!("{count}/{period}ms fixed"),
+        2 => format!("{count}/{period}ms fixed from-first"),
+        _ => format!("{count}/{period}ms sliding"),
+    }
+}
