@@ -1,3 +1,5 @@
+//! The ledger, told things by hand.
+
 use std::sync::Arc;
 
 use rationd::core::call::{Call, Op};

@@ -1,3 +1,5 @@
+//! Pages and data of runs that were made up.
+
 use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 
