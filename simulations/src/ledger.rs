@@ -3,7 +3,7 @@
 //! It listens like a checker, but nothing it sees is wrong or right: it makes the [`Figures`] of the
 //! comparison table. It knows nothing of leases and calls' contents, only of what was asked and
 //! answered, so every brain is measured alike. Its exact counter, the measure of `used`, is asked
-//! with the same checks at the same moments. Cost: some tens of nanoseconds an event.
+//! with the same checks at the same moments. Cost: some tens of nanoseconds a check.
 
 mod book;
 mod figures;
@@ -41,7 +41,10 @@ pub struct Ledger {
     /// The period of calls per window.
     period: u64,
     now: u64,
-    books: BTreeMap<u32, Book>,
+    /// By key.
+    books: Vec<Option<Box<Book>>>,
+    /// How many there are.
+    open: usize,
     sweep_at: usize,
     sums: Sums,
     fleet: Fleet,
@@ -70,7 +73,8 @@ impl Ledger {
             warm: setting.plan.warm_up.0,
             period: limits.map(|limit| limit.period.0).max().unwrap_or(1_000_000),
             now: 0,
-            books: BTreeMap::new(),
+            books: Vec::new(),
+            open: 0,
             sweep_at: SWEEP,
             sums: Sums::default(),
             fleet: Fleet::default(),
@@ -84,7 +88,7 @@ impl Ledger {
     pub fn figures(&self) -> Figures {
         let (counts, fleet) = (&self.counts, &self.fleet);
         let mut sums = self.sums.clone();
-        self.books.values().for_each(|book| book.close(self.now, &mut sums));
+        self.books.iter().flatten().for_each(|book| book.close(self.now, &mut sums));
         let (used, peaks) = (sums.used, sums.peaks);
         Figures {
             checks: counts.checks,
@@ -131,7 +135,14 @@ impl Ledger {
         let admitted = decision.verdict == Verdict::Allow;
         let (at, warm, cost) = (self.now, self.warm, request.cost);
         let entry = Entry { at, store, warm, rule, decision, cost };
-        let book = self.books.entry(request.key).or_insert_with(|| Book::new(rule));
+        let index = request.key as usize;
+        if index >= self.books.len() {
+            self.books.resize(index + 1, None);
+        }
+        let book = self.books[index].get_or_insert_with(|| {
+            self.open += 1;
+            Box::new(Book::new(rule))
+        });
         match request.kind {
             Kind::Check => book.check(&entry, admitted, &mut self.sums),
             Kind::Refund if admitted => book.refund(&entry, &mut self.sums),
@@ -144,7 +155,7 @@ impl Ledger {
             self.fleet.answer(request.node, admitted, took);
             self.counts.add(decision, admitted, parked);
         }
-        if self.books.len() > self.sweep_at {
+        if self.open > self.sweep_at {
             self.sweep();
         }
     }
@@ -152,14 +163,13 @@ impl Ledger {
     /// Closes the books of keys that nobody asks about any more.
     fn sweep(&mut self) {
         let (now, sums) = (self.now, &mut self.sums);
-        self.books.retain(|_, book| {
-            let over = book.is_over(now);
-            if over {
+        for place in &mut self.books {
+            if let Some(book) = place.take_if(|book| book.is_over(now)) {
                 book.close(now, sums);
+                self.open -= 1;
             }
-            !over
-        });
-        self.sweep_at = SWEEP.max(2 * self.books.len());
+        }
+        self.sweep_at = SWEEP.max(2 * self.open);
     }
 }
 

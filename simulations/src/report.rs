@@ -9,6 +9,7 @@ mod charts;
 mod html;
 mod lanes;
 mod page;
+mod runs;
 mod scale;
 mod summary;
 #[cfg(test)]

@@ -49,8 +49,8 @@ pub(super) struct Chart<'a> {
     /// What the values are.
     pub(super) unit: &'static str,
     pub(super) marks: Vec<Mark>,
-    /// The highest value shown; the highest of all marks when there is none.
-    pub(super) top: Option<f64>,
+    /// The lowest and the highest value shown; zero and the highest of all marks when not given.
+    pub(super) range: Option<(f64, f64)>,
     /// The end of the run and of its warm-up, in true microseconds.
     pub(super) end: u64,
     pub(super) warm: u64,
@@ -61,7 +61,8 @@ impl Chart<'_> {
     /// The chart with title and legend.
     pub(super) fn html(&self) -> String {
         let x = Axis { low: 0.0, high: self.end as f64, from: LEFT, to: RIGHT };
-        let y = Axis { low: 0.0, high: round_top(self.top.unwrap_or_else(|| self.highest())), from: BOTTOM, to: TOP };
+        let (low, high) = self.range.unwrap_or_else(|| (0.0, round_top(self.highest())));
+        let y = Axis { low, high, from: BOTTOM, to: TOP };
         let mut svg = svg_begin(HEIGHT, &self.title);
         svg += &behind(x, self.faults, self.warm, TOP, BOTTOM);
         svg += &value_axis(y, self.unit);
@@ -98,18 +99,10 @@ impl Chart<'_> {
             upper.extend(lower.into_iter().rev());
             let _ = writeln!(svg, "<path class=\"fill {colour}\" d=\"{}Z\"/>", path(&upper, x, y));
         }
-        for mark in self.marks.iter().filter(|mark| mark.look != Look::Stack && !mark.points.is_empty()) {
-            let (line, colour) = (path(&mark.points, x, y), mark.colour);
-            if mark.look == Look::Area {
-                let (first, last) = (mark.points[0].0, mark.points[mark.points.len() - 1].0);
-                let (first, last) = (x.place(first), x.place(last));
-                let _ = writeln!(
-                    svg,
-                    "<path class=\"fill pale {colour}\" d=\"{line}L{last:.1} {BOTTOM}L{first:.1} {BOTTOM}Z\"/>"
-                );
+        for mark in self.marks.iter().filter(|mark| mark.look != Look::Stack) {
+            for points in mark.points.split(|(_, value)| value.is_nan()).filter(|points| !points.is_empty()) {
+                svg += &stroke(mark, points, x, y);
             }
-            let dash = if mark.look == Look::Dashed { " dash" } else { "" };
-            let _ = writeln!(svg, "<path class=\"line {colour}{dash}\" d=\"{line}\"/>");
         }
         svg
     }
@@ -118,8 +111,12 @@ impl Chart<'_> {
     fn keys(&self) -> String {
         let mut keys = String::new();
         for mark in &self.marks {
-            let block = if mark.look == Look::Stack { " block" } else { "" };
-            let _ = write!(keys, "<span><i class=\"{}{block}\"></i>{}</span>", mark.colour, escape(&mark.name));
+            let look = match mark.look {
+                Look::Line => "",
+                Look::Dashed => " dash",
+                Look::Area | Look::Stack => " block",
+            };
+            let _ = write!(keys, "<span><i class=\"{}{look}\"></i>{}</span>", mark.colour, escape(&mark.name));
         }
         if !self.faults.is_empty() {
             keys.push_str("<span><i class=\"block fault\"></i>fault</span>");
@@ -216,15 +213,26 @@ pub(super) fn time_axis(x: Axis, end: u64, bottom: f64) -> String {
     svg
 }
 
-/// The points as a path; NaN lifts the pen.
+/// A line without gaps, and the area below it.
+fn stroke(mark: &Mark, points: &[(f64, f64)], x: Axis, y: Axis) -> String {
+    let (line, colour) = (path(points, x, y), mark.colour);
+    let mut svg = String::new();
+    if mark.look == Look::Area {
+        let (first, last) = (x.place(points[0].0), x.place(points[points.len() - 1].0));
+        let floor = y.place(0.0);
+        let area = format!("{line}L{last:.1} {floor:.1}L{first:.1} {floor:.1}Z");
+        let _ = writeln!(svg, "<path class=\"fill pale {colour}\" d=\"{area}\"/>");
+    }
+    let dash = if mark.look == Look::Dashed { " dash" } else { "" };
+    let _ = writeln!(svg, "<path class=\"line {colour}{dash}\" d=\"{line}\"/>");
+    svg
+}
+
+/// The points as a path.
 fn path(points: &[(f64, f64)], x: Axis, y: Axis) -> String {
     let mut path = String::new();
     let mut pen = 'M';
     for (at, value) in points {
-        if value.is_nan() {
-            pen = 'M';
-            continue;
-        }
         let _ = write!(path, "{pen}{:.1} {:.1}", x.place(*at), y.place(*value));
         pen = 'L';
     }

@@ -1,10 +1,12 @@
 //! Which charts a run gets, and what is in them.
 
+use rationd::core::limit::Algorithm;
+
 use super::chart::{Chart, Look, Mark, Points};
 use super::lanes;
+use crate::ledger::percent;
 use crate::outcome::Outcome;
 use crate::series::{Bucket, Series, Track, Window};
-use rationd::core::limit::Algorithm;
 
 /// Buckets that are taken together where single ones are too few to show a rate.
 const TOGETHER: usize = 4;
@@ -22,7 +24,7 @@ pub(super) fn of_run(outcome: &Outcome) -> String {
     html += &lanes::faults(series);
     for track in series.tracks.iter().filter(|track| !track.windows.is_empty()).take(TRACKS) {
         html += &admitted(outcome, track).html();
-        html += &fullest(outcome, track).html();
+        html += &distance(outcome, track).html();
     }
     for chart in [nodes(outcome), share(outcome), calls(outcome), checks(outcome), batches(outcome), tokens(outcome)] {
         html += &chart.html();
@@ -38,7 +40,7 @@ fn chart<'a>(outcome: &'a Outcome, title: &str, note: &str, unit: &'static str, 
         note: note.to_owned(),
         unit,
         marks,
-        top: None,
+        range: None,
         end: series.end(),
         warm: outcome.plan.warm_up.0,
         faults: &series.bars,
@@ -53,7 +55,7 @@ fn admitted<'a>(outcome: &'a Outcome, track: &Track) -> Chart<'a> {
     let step = |value: fn(&Window) -> u64| steps(track, |window| value(window) as f64);
     let (limit, admitted) = (step(|window| window.limit), step(|window| window.admitted));
     let highest = |points: &Points| points.iter().map(|point| point.1).fold(0.0, f64::max);
-    let top = highest(&limit).max(highest(&admitted)) * 1.05;
+    let top = highest(&limit).max(highest(&admitted)) * 1.1;
     let mut marks = vec![
         mark("admitted", "s1", Look::Area, admitted),
         mark("asked for, each key up to its limit", "s2", Look::Line, step(|window| window.wanted)),
@@ -65,7 +67,7 @@ fn admitted<'a>(outcome: &'a Outcome, track: &Track) -> Chart<'a> {
     let title = format!("Admitted against the limit: {} ({})", track.policy, track.limit);
     let note = "Tokens in each window by the clock of the key's owner, all keys together. \
                 The first and the last window may be cut.";
-    Chart { top: Some(top), ..chart(outcome, &title, note, "tokens per window", marks) }
+    Chart { range: Some((0.0, top.max(1.0))), ..chart(outcome, &title, note, "tokens per window", marks) }
 }
 
 /// What one window may hold beside the limit: only a bucket's burst can lie above it.
@@ -77,18 +79,25 @@ fn bound(track: &Track) -> Option<Mark> {
         .then(|| mark("limit and whole burst", "s4", Look::Dashed, steps(track, |window| window.limit as f64 * part)))
 }
 
-fn fullest<'a>(outcome: &'a Outcome, track: &Track) -> Chart<'a> {
-    let points = steps(track, |window| window.fullest as f64 / 1_000.0);
-    let bound = points.iter().map(|point| (point.0, 100.0)).collect();
-    let marks = vec![
-        mark("fullest key", "s1", Look::Line, points),
-        mark("the bound of counted windows", "ink", Look::Dashed, bound),
-    ];
+fn distance<'a>(outcome: &'a Outcome, track: &Track) -> Chart<'a> {
+    let points = steps(track, |window| 100.0 - window.fullest as f64 / 1_000.0);
+    let bound = points.iter().map(|point| (point.0, 0.0)).collect();
+    let lowest = points.iter().map(|point| point.1).fold(0.0, f64::min);
+    let highest = points.iter().map(|point| point.1).fold(4.0, f64::max);
+    let range = Some((lowest * 1.1 - 0.02 * highest, highest * 1.1));
+    let marks =
+        vec![mark("left to the fullest key", "s1", Look::Line, points), mark("the limit", "ink", Look::Dashed, bound)];
     let title = format!("Distance to the bound: {}", track.policy);
-    let note = "How much of its limit the fullest key got in each window.";
-    let highest = track.windows.iter().map(|window| window.fullest).max().unwrap_or(0).max(100_000);
-    let top = Some(highest as f64 * 1.05 / 1_000.0);
-    Chart { top, ..chart(outcome, &title, note, "% of the limit", marks) }
+    let note = match track.limit.algorithm {
+        Algorithm::Gcra => {
+            "How much of a period's tokens the fullest key left; a burst goes below zero, up to its size."
+        }
+        Algorithm::FixedFromFirst => {
+            "By aligned windows: those of this limit begin with a request and may lie across two."
+        }
+        Algorithm::Fixed | Algorithm::Sliding => "How much of its limit the fullest key left in each window.",
+    };
+    Chart { range, ..chart(outcome, &title, note, "% of the limit", marks) }
 }
 
 fn nodes(outcome: &Outcome) -> Chart<'_> {
@@ -157,8 +166,15 @@ fn tokens(outcome: &Outcome) -> Chart<'_> {
         mark("returned", "s3", Look::Stack, rate(|bucket| bucket.tokens.returned)),
         mark("expired", "s2", Look::Stack, rate(|bucket| bucket.tokens.expired)),
     ];
-    let note = "By the nodes' own books. What expired was lent and wasted; what was returned can be lent again.";
-    chart(outcome, "What became of lent tokens", note, "tokens per second", marks)
+    let tokens = outcome.figures.tokens;
+    let part = |some: u64| percent((u128::from(some) * 100_000).checked_div(tokens.granted.into()).unwrap_or(0) as u64);
+    let note = format!(
+        "By the nodes' own books: {} of what was lent was spent, {} returned to be lent again, {} expired unused.",
+        part(tokens.spent),
+        part(tokens.returned),
+        part(tokens.expired)
+    );
+    chart(outcome, "What became of lent tokens", &note, "tokens per second", marks)
 }
 
 /// A point in the middle of so many buckets taken together; `value` gets their sum and their

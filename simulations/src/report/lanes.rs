@@ -1,12 +1,11 @@
-//! Charts without a value axis or without time: faults in lanes, fairness by node, the distance to
-//! the bound over seeds.
+//! Charts of a run that are not lines over time: faults in lanes, fairness by node.
 
 use std::fmt::Write as _;
 
-use super::chart::{LEFT, RIGHT, behind, figure, svg_begin, time_axis, value_axis};
+use super::chart::{LEFT, RIGHT, figure, svg_begin, time_axis, value_axis};
 use super::html::escape;
-use super::scale::{Axis, grouped, round_step, short};
-use crate::ledger::{percent, thousandths};
+use super::scale::{Axis, grouped, round_step};
+use crate::ledger::thousandths;
 use crate::outcome::Outcome;
 use crate::series::{Bar, Node, Series};
 
@@ -14,7 +13,7 @@ use crate::series::{Bar, Node, Series};
 const LANES: usize = 24;
 const LANE: f64 = 18.0;
 /// About the width of a letter.
-const LETTER: f64 = 5.9;
+const LETTER: f64 = 6.6;
 
 /// Each fault in a lane of its own, with its name; nothing without faults.
 pub(super) fn faults(series: &Series) -> String {
@@ -23,7 +22,7 @@ pub(super) fn faults(series: &Series) -> String {
     }
     let shown = &series.bars[..series.bars.len().min(LANES)];
     let bottom = 10.0 + LANE * shown.len() as f64;
-    let x = Axis { low: 0.0, high: series.end() as f64, from: 12.0, to: RIGHT };
+    let x = Axis { low: 0.0, high: series.end() as f64, from: LEFT, to: RIGHT };
     let mut svg = svg_begin(bottom + 36.0, "faults");
     for (lane, bar) in shown.iter().enumerate() {
         svg += &lane_of(bar, 8.0 + LANE * lane as f64, x);
@@ -88,66 +87,4 @@ pub(super) fn fairness(series: &Series, outcome: &Outcome) -> String {
     svg.push_str("</svg>\n");
     let note = format!("Jain's index {} (1 = all nodes alike).", thousandths(outcome.figures.fairness));
     figure("", "Fairness between nodes", &note, "", &svg)
-}
-
-/// How much of a limit the fullest window of each run left, in the order of the runs.
-pub(super) fn distance(outcomes: &[Outcome]) -> String {
-    let left = |outcome: &Outcome| 100.0 - outcome.figures.window_peak as f64 / 1_000.0;
-    let measured = outcomes.iter().enumerate().filter(|(_, outcome)| outcome.figures.windows > 0);
-    let places: Vec<(usize, f64, &Outcome)> = measured.map(|(index, run)| (index, left(run), run)).collect();
-    let lowest = places.iter().map(|(_, left, _)| *left).fold(0.0, f64::min);
-    let highest = places.iter().map(|(_, left, _)| *left).fold(1.0, f64::max);
-    let margin = (highest - lowest) * 0.06;
-    let x = Axis { low: 0.0, high: outcomes.len() as f64, from: LEFT, to: RIGHT };
-    let y = Axis { low: lowest - margin, high: highest + margin, from: 176.0, to: 22.0 };
-    let mut svg = svg_begin(210.0, "distance to the bound");
-    svg += &value_axis(y, "% of the limit left in the fullest window");
-    let (bound, end) = (y.place(0.0), y.from);
-    if lowest < 0.0 {
-        svg += &behind(Axis { low: 0.0, high: 1.0, ..x }, &beyond(), 0, bound, end);
-    }
-    let _ = writeln!(svg, "<path class=\"line ink dash\" d=\"M{LEFT} {bound:.1}H{RIGHT}\"/>");
-    svg += &dots(&places, x, y);
-    for tick in x.ticks(6) {
-        let place = x.place(tick);
-        let _ = writeln!(svg, "<text x=\"{place:.1}\" y=\"191\" text-anchor=\"middle\">{}</text>", short(tick));
-    }
-    let middle = (LEFT + RIGHT) / 2.0;
-    let _ = writeln!(svg, "<text x=\"{middle}\" y=\"206\" text-anchor=\"middle\">runs, in their order</text>");
-    svg.push_str("</svg>\n");
-    let exact = places.iter().filter(|(_, left, _)| *left == 0.0).count();
-    let over = places.iter().filter(|(_, left, _)| *left < 0.0).count();
-    let note = format!(
-        "At the dashed line a window was filled to the last token, below it more was admitted than the limit. \
-         {exact} runs on it, {over} below, {} above; {} without a counted window.",
-        places.len() - exact - over,
-        outcomes.len() - places.len()
-    );
-    let keys = "<span><i class=\"block s1\"></i>run that holds</span>\
-                <span><i class=\"block fault\"></i>run that fails</span>";
-    figure("broad", "Distance to the bound", &note, keys, &svg)
-}
-
-/// The side of the bound where nothing may be.
-fn beyond() -> [Bar; 1] {
-    [Bar { label: "more than the limit".into(), from: 0, until: Some(1) }]
-}
-
-/// A path for the runs that hold, a dot with its name for each that fails.
-fn dots(places: &[(usize, f64, &Outcome)], x: Axis, y: Axis) -> String {
-    let (mut good, mut bad) = (String::new(), String::new());
-    for (index, left, run) in places {
-        let (across, down) = (x.place(*index as f64 + 0.5), y.place(*left));
-        let _ = if run.is_good() {
-            write!(good, "M{across:.1} {down:.1}h0")
-        } else {
-            let (seed, peak) = (run.plan.seed, percent(run.figures.window_peak));
-            let title = escape(&format!("seed {seed}: {peak} of the limit; {}", run.command));
-            writeln!(
-                bad,
-                "<circle class=\"dot\" cx=\"{across:.1}\" cy=\"{down:.1}\" r=\"3.5\"><title>{title}</title></circle>"
-            )
-        };
-    }
-    format!("<path class=\"dots\" d=\"{good}\"/>\n{bad}")
 }

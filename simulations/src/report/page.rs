@@ -4,12 +4,11 @@
 use std::fmt::Write as _;
 
 use super::html::{escape, folded, list, page, table, verdict};
-use super::scale::grouped;
+use super::scale::{grouped, time};
 use super::summary::hex;
-use super::{charts, lanes};
+use super::{charts, runs};
 use crate::ledger::{percent, thousandths};
 use crate::outcome::{Outcome, sentence};
-use crate::span::Span;
 
 /// Runs that hold and are listed; all that fail are.
 const ROWS: usize = 500;
@@ -48,7 +47,7 @@ fn several(outcomes: &[Outcome]) -> String {
         outcomes.len(),
         grouped(checks)
     );
-    let _ = writeln!(html, "<div class=\"charts\">\n{}</div>", lanes::distance(outcomes));
+    let _ = writeln!(html, "<div class=\"charts\">\n{}{}</div>", runs::distance(outcomes), runs::used(outcomes));
     html += "<h2>Runs</h2>\n";
     html += &rows(outcomes);
     for outcome in failed.iter().take(DRAWN) {
@@ -87,7 +86,7 @@ fn tiles(outcome: &Outcome) -> String {
     };
     let whole = |value: u64| value.to_string();
     let used = figures.used.map_or("–".to_owned(), percent);
-    let longest = expect.answer.map_or(String::new(), |most| format!(" · at most {most}"));
+    let longest = expect.answer.map_or(String::new(), |most| format!(" · at most {}", time(most.0)));
     let tiles = [
         (used, format!("used of what was possible{}", at_least(expect.used, percent))),
         (percent(figures.over), format!("over a limit{}", at_most(expect.over, percent))),
@@ -97,8 +96,8 @@ fn tiles(outcome: &Outcome) -> String {
             format!("calls, window and node{}", at_most(expect.calls_per_window, whole)),
         ),
         (percent(figures.waits), format!("waited for the store{}", at_most(expect.waits, percent))),
-        (Span(figures.answer_p99_us).to_string(), "answered within, 99 %".to_owned()),
-        (Span(figures.answer_longest_us).to_string(), format!("longest answer{longest}")),
+        (time(figures.answer_p99_us), "answered, 99 % of the checks".to_owned()),
+        (time(figures.answer_longest_us), format!("longest answer{longest}")),
         (thousandths(figures.herd), format!("× mean calls in 10 ms{}", at_most(expect.herd, thousandths))),
         (thousandths(figures.fairness), format!("fairness (Jain){}", at_least(expect.fairness, thousandths))),
         (grouped(figures.checks), "checks".to_owned()),
@@ -121,7 +120,7 @@ fn charts_or_why(outcome: &Outcome) -> String {
 
 /// Every run that fails and the first that hold.
 fn rows(outcomes: &[Outcome]) -> String {
-    let head = ["", "run", "seed", "used", "over", "calls / 1000", "waited", "p99", "first failure", "replay"];
+    let head = ["", "run", "seed", "used", "over", "calls / 1000", "waited", "p99", "replay"];
     let (failed, good): (Vec<&Outcome>, Vec<&Outcome>) = outcomes.iter().partition(|outcome| !outcome.is_good());
     let rows: Vec<Vec<String>> = failed.iter().chain(good.iter().take(ROWS)).map(|outcome| row(outcome)).collect();
     let mut html = table(&head, &rows);
@@ -134,6 +133,7 @@ fn rows(outcomes: &[Outcome]) -> String {
 
 fn row(outcome: &Outcome) -> Vec<String> {
     let figures = &outcome.figures;
+    let complaint = outcome.complaint().map(|complaint| format!("<div class=\"why\">{}</div>", escape(&complaint)));
     vec![
         verdict(outcome.is_good()).to_owned(),
         escape(&outcome.plan.name),
@@ -142,9 +142,8 @@ fn row(outcome: &Outcome) -> Vec<String> {
         percent(figures.over),
         thousandths(figures.calls_per_million),
         percent(figures.waits),
-        Span(figures.answer_p99_us).to_string(),
-        escape(&outcome.complaint().unwrap_or_default()),
-        format!("<code>{}</code>", escape(&outcome.command)),
+        time(figures.answer_p99_us),
+        format!("<code>{}</code>{}", escape(&outcome.command), complaint.unwrap_or_default()),
     ]
 }
 

@@ -64,6 +64,16 @@ pub(super) fn grouped(value: u64) -> String {
     text
 }
 
+/// Microseconds as people read them: `250 µs`, `1.25 ms`, `2 s`.
+pub(super) fn time(micros: u64) -> String {
+    match micros {
+        0 => "at once".to_owned(),
+        1..1_000 => format!("{micros} µs"),
+        1_000..1_000_000 => format!("{} ms", short(micros as f64 / 1e3)),
+        _ => format!("{} s", short(micros as f64 / 1e6)),
+    }
+}
+
 /// What the time axis counts: microseconds each, and its name.
 pub(super) fn time_unit(end: u64) -> (f64, &'static str) {
     match end {
@@ -91,6 +101,7 @@ mod tests {
         for (value, text) in [(1500.0, "1.5k"), (0.25, "0.25"), (20e6, "20M"), (-0.001, "0"), (100.0, "100")] {
             assert_eq!(short(value), text);
         }
+        assert_eq!([time(0), time(250), time(1_250), time(2_000_000)], ["at once", "250 µs", "1.25 ms", "2 s"]);
         assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
     }
 }

@@ -1,3 +1,5 @@
+//! The series, told things by hand.
+
 use std::sync::Arc;
 
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
