@@ -10,7 +10,10 @@
 //! | [`plan`], [`span`] | a run, written out whole |
 //! | [`random`] | streams of randomness from a seed |
 //! | [`observe`] | what can be seen of a run |
+//! | [`lua`], [`keyspace`] | a Redis server: its scripts and its keys |
 
+pub mod keyspace;
+pub mod lua;
 pub mod observe;
 pub mod plan;
 pub mod random;

@@ -1,0 +1,422 @@
+//! The part of a Redis server that the scripts touch: hashes by key, with expiry, in virtual time.
+//!
+//! Semantics are those of Redis 7, and `tests/differential.rs` holds them to a real server. Knows
+//! no Lua and no network: `lua.rs` carries the commands of a script here, the world carries its
+//! faults. What a script writes is kept in a journal, because a failover to a replica that lags
+//! undoes the last writes; what the world itself does (flush, evict, move) is final.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+/// The name of a key.
+pub type Key = Rc<str>;
+
+/// A field of a hash, or its value.
+pub type Bytes = Rc<[u8]>;
+
+/// Redis' words for a hash command on another type.
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// What a command answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A number.
+    Integer(i64),
+    /// Strings; `None` is nil.
+    Strings(Vec<Option<Bytes>>),
+    /// Redis' error line.
+    Error(String),
+}
+
+/// What a key holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    value: Value,
+    /// The last millisecond in which it is there; `None` = for ever.
+    expires: Option<i64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Value {
+    Hash(Hash),
+    Text(Bytes),
+}
+
+/// Fields in their order as bytes. Redis promises none; this one repeats itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Hash(Vec<(Bytes, Bytes)>);
+
+/// What a key held before the first write of a script.
+#[derive(Clone, Debug)]
+struct Change {
+    at: u64,
+    run: u64,
+    key: Key,
+    before: Option<Entry>,
+}
+
+/// One server's keys.
+#[derive(Clone, Debug, Default)]
+pub struct Keyspace {
+    entries: BTreeMap<Key, Entry>,
+    journal: VecDeque<Change>,
+    now: u64,
+    run: u64,
+}
+
+impl Entry {
+    /// Its fields and their values in order, or nothing if it holds no hash.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let fields = if let Value::Hash(hash) = &self.value { hash.0.as_slice() } else { &[] };
+        fields.iter().map(|(field, value)| (&**field, &**value))
+    }
+
+    /// The string it holds, if it holds no hash.
+    #[must_use]
+    pub fn text(&self) -> Option<&[u8]> {
+        if let Value::Text(text) = &self.value { Some(text) } else { None }
+    }
+
+    /// The last millisecond in which it is there; `None` = for ever.
+    #[must_use]
+    pub fn expires_ms(&self) -> Option<i64> {
+        self.expires
+    }
+
+    fn is_past(&self, now_us: u64) -> bool {
+        self.expires.is_some_and(|last| millis(now_us) > last)
+    }
+}
+
+impl Hash {
+    fn find(&self, field: &[u8]) -> Result<usize, usize> {
+        self.0.binary_search_by(|(other, _)| (**other).cmp(field))
+    }
+
+    fn get(&self, field: &[u8]) -> Option<Bytes> {
+        self.find(field).ok().map(|place| self.0[place].1.clone())
+    }
+
+    /// Says whether the field is new.
+    fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
+        match self.find(field) {
+            Ok(place) => {
+                self.0[place].1 = value.into();
+                false
+            }
+            Err(place) => {
+                self.0.insert(place, (field.into(), value.into()));
+                true
+            }
+        }
+    }
+
+    fn delete(&mut self, field: &[u8]) -> bool {
+        self.find(field).map(|place| self.0.remove(place)).is_ok()
+    }
+}
+
+fn millis(us: u64) -> i64 {
+    (us / 1_000) as i64 // below 2^54
+}
+
+/// As strict as Redis: no sign before a positive number, no zeros before others.
+fn integer(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
+}
+
+fn error(text: &str) -> Reply {
+    Reply::Error(text.into())
+}
+
+impl Keyspace {
+    /// Begins a script, or a command outside of one: all that follows happens at this time of the
+    /// server's clock, and its writes are one entry of the journal.
+    pub fn begin(&mut self, now_us: u64) {
+        self.now = now_us;
+        self.run += 1;
+    }
+
+    /// Executes a command on a key at the time of the last [`Self::begin`].
+    pub fn execute<A: AsRef<[u8]>>(&mut self, command: &[u8], key: &str, arguments: &[A]) -> Reply {
+        self.forget_if_past(key);
+        match (command, arguments) {
+            (b"HMGET", [_, ..]) => self.hmget(key, arguments),
+            (b"HSET", [_, _, ..]) if arguments.len().is_multiple_of(2) => self.hset(key, arguments),
+            (b"HDEL", [_, ..]) => self.hdel(key, arguments),
+            (b"HKEYS", []) => {
+                self.read(key, |hash| Reply::Strings(hash.0.iter().map(|(field, _)| Some(field.clone())).collect()))
+            }
+            (b"HLEN", []) => self.read(key, |hash| Reply::Integer(hash.0.len() as i64)),
+            (b"DEL", []) => self.del(key),
+            (b"PEXPIRE", [span]) => self.pexpire(key, span.as_ref()),
+            (b"HMGET" | b"HSET" | b"HDEL" | b"HKEYS" | b"HLEN" | b"DEL" | b"PEXPIRE", _) => {
+                error("ERR wrong number of arguments for a command, or more than simulations know")
+            }
+            _ => Reply::Error(format!("ERR simulations know no command {}", String::from_utf8_lossy(command))),
+        }
+    }
+
+    fn forget_if_past(&mut self, key: &str) {
+        if self.entries.get(key).is_some_and(|entry| entry.is_past(self.now)) {
+            self.note(key);
+            self.entries.remove(key);
+        }
+    }
+
+    fn read(&self, key: &str, answer: impl FnOnce(&Hash) -> Reply) -> Reply {
+        match self.entries.get(key).map(|entry| &entry.value) {
+            Some(Value::Hash(hash)) => answer(hash),
+            Some(Value::Text(_)) => error(WRONG_TYPE),
+            None => answer(&Hash::default()),
+        }
+    }
+
+    fn hmget<A: AsRef<[u8]>>(&self, key: &str, fields: &[A]) -> Reply {
+        self.read(key, |hash| Reply::Strings(fields.iter().map(|field| hash.get(field.as_ref())).collect()))
+    }
+
+    fn hset<A: AsRef<[u8]>>(&mut self, key: &str, pairs: &[A]) -> Reply {
+        self.note(key);
+        let Some(entry) = self.entries.get_mut(key) else {
+            let mut hash = Hash(Vec::with_capacity(pairs.len() / 2));
+            let added = Self::set_all(&mut hash, pairs);
+            self.entries.insert(key.into(), Entry { value: Value::Hash(hash), expires: None });
+            return added;
+        };
+        match &mut entry.value {
+            Value::Hash(hash) => Self::set_all(hash, pairs),
+            Value::Text(_) => error(WRONG_TYPE),
+        }
+    }
+
+    fn set_all<A: AsRef<[u8]>>(hash: &mut Hash, pairs: &[A]) -> Reply {
+        let pairs = pairs.chunks_exact(2);
+        Reply::Integer(pairs.map(|pair| i64::from(hash.set(pair[0].as_ref(), pair[1].as_ref()))).sum())
+    }
+
+    /// A hash without fields is no key.
+    fn hdel<A: AsRef<[u8]>>(&mut self, key: &str, fields: &[A]) -> Reply {
+        self.note(key);
+        let Some(entry) = self.entries.get_mut(key) else { return Reply::Integer(0) };
+        let Value::Hash(hash) = &mut entry.value else { return error(WRONG_TYPE) };
+        let deleted = fields.iter().map(|field| i64::from(hash.delete(field.as_ref()))).sum();
+        if hash.0.is_empty() {
+            self.entries.remove(key);
+        }
+        Reply::Integer(deleted)
+    }
+
+    fn del(&mut self, key: &str) -> Reply {
+        self.note(key);
+        Reply::Integer(self.entries.remove(key).is_some().into())
+    }
+
+    /// A time that is not ahead deletes the key at once, as in Redis.
+    fn pexpire(&mut self, key: &str, span: &[u8]) -> Reply {
+        let Some(span) = integer(span) else { return error("ERR value is not an integer or out of range") };
+        let Some(last) = millis(self.now).checked_add(span) else {
+            return error("ERR invalid expire time in 'pexpire' command");
+        };
+        if span <= 0 {
+            return self.del(key);
+        }
+        self.note(key);
+        let Some(entry) = self.entries.get_mut(key) else { return Reply::Integer(0) };
+        entry.expires = Some(last);
+        Reply::Integer(1)
+    }
+
+    /// Keeps what the key holds, before the first write of this run.
+    fn note(&mut self, key: &str) {
+        if self.journal.back().is_some_and(|last| last.run == self.run && *last.key == *key) {
+            return;
+        }
+        let (key, before) = match self.entries.get_key_value(key) {
+            Some((key, entry)) => (key.clone(), Some(entry.clone())),
+            None => (key.into(), None),
+        };
+        self.journal.push_back(Change { at: self.now, run: self.run, key, before });
+    }
+
+    /// Undoes what scripts wrote after this time of the server's clock: what a failover does to a
+    /// replica that lags. Says which keys had been written since, in order. Relies on the times of
+    /// [`Self::begin`] not running backwards.
+    pub fn undo_after(&mut self, at: u64) -> Vec<Key> {
+        let mut keys = BTreeSet::new();
+        while self.journal.back().is_some_and(|change| change.at > at) {
+            let Some(change) = self.journal.pop_back() else { break };
+            match change.before {
+                Some(entry) => self.entries.insert(change.key.clone(), entry),
+                None => self.entries.remove(&change.key),
+            };
+            keys.insert(change.key);
+        }
+        keys.into_iter().collect()
+    }
+
+    /// Makes what was written up to this time of the server's clock final.
+    pub fn settle_before(&mut self, at: u64) {
+        let settled = self.journal.partition_point(|change| change.at <= at);
+        self.journal.drain(..settled);
+    }
+
+    /// Loses everything for good, and says which keys that were, in order.
+    pub fn flush(&mut self) -> Vec<Key> {
+        self.journal.clear();
+        std::mem::take(&mut self.entries).into_keys().collect()
+    }
+
+    /// Loses one key for good; says whether it was there.
+    pub fn evict(&mut self, key: &str) -> bool {
+        self.take(key).is_some()
+    }
+
+    /// Hands over what a key holds, for good: to be put into another server.
+    pub fn take(&mut self, key: &str) -> Option<Entry> {
+        self.journal.retain(|change| *change.key != *key);
+        self.entries.remove(key)
+    }
+
+    /// Holds this for the key from now on, for good.
+    pub fn put(&mut self, key: Key, entry: Entry) {
+        self.take(&key);
+        self.entries.insert(key, entry);
+    }
+
+    /// What a foreign program's SET does, for good.
+    pub fn set_string(&mut self, key: &str, text: &[u8]) {
+        self.put(key.into(), Entry { value: Value::Text(text.into()), expires: None });
+    }
+
+    /// Forgets the keys that expired before this time, as Redis does in the background.
+    pub fn expire(&mut self, now_us: u64) {
+        self.entries.retain(|_, entry| !entry.is_past(now_us));
+    }
+
+    /// What a key holds, expired or not.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// All keys in order, also those that have expired and were not asked for since.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.entries.keys()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server's clock: a whole second.
+    const NOW: u64 = 1_800_000_000_000_000;
+
+    fn run(keyspace: &mut Keyspace, now: u64, line: &str) -> Reply {
+        let words: Vec<&str> = line.split(' ').collect();
+        keyspace.begin(now);
+        keyspace.execute(words[0].as_bytes(), words[1], &words[2..])
+    }
+
+    fn strings(list: &[Option<&str>]) -> Reply {
+        Reply::Strings(list.iter().map(|text| text.map(|text| text.as_bytes().into())).collect())
+    }
+
+    #[test]
+    fn hash_lives_as_long_as_it_has_fields() {
+        let mut keyspace = Keyspace::default();
+        assert_eq!(run(&mut keyspace, NOW, "HSET k b 1 a 2 b 3"), Reply::Integer(2));
+        assert_eq!(run(&mut keyspace, NOW, "HMGET k a b c"), strings(&[Some("2"), Some("3"), None]));
+        assert_eq!(run(&mut keyspace, NOW, "HKEYS k"), strings(&[Some("a"), Some("b")]));
+        assert_eq!(run(&mut keyspace, NOW, "HLEN k"), Reply::Integer(2));
+        assert_eq!(run(&mut keyspace, NOW, "HDEL k a b c"), Reply::Integer(2));
+        assert_eq!(keyspace.keys().count(), 0);
+        assert_eq!(run(&mut keyspace, NOW, "PEXPIRE k 5"), Reply::Integer(0));
+    }
+
+    #[test]
+    fn key_is_there_up_to_its_last_millisecond() {
+        let mut keyspace = Keyspace::default();
+        run(&mut keyspace, NOW, "HSET k a 1");
+        assert_eq!(run(&mut keyspace, NOW + 999, "PEXPIRE k 2"), Reply::Integer(1));
+        assert_eq!(run(&mut keyspace, NOW + 2_999, "HLEN k"), Reply::Integer(1));
+        assert_eq!(run(&mut keyspace, NOW + 3_000, "HLEN k"), Reply::Integer(0));
+        assert_eq!(keyspace.keys().count(), 0);
+    }
+
+    #[test]
+    fn expiry_that_is_not_ahead_deletes() {
+        for span in ["0", "-1", "-9223372036854775808"] {
+            let mut keyspace = Keyspace::default();
+            run(&mut keyspace, NOW, "HSET k a 1");
+            assert_eq!(run(&mut keyspace, NOW, &format!("PEXPIRE k {span}")), Reply::Integer(1));
+            assert!(keyspace.get("k").is_none());
+        }
+        for span in ["+1", "01", "1.0", "x", "9223372036854775807"] {
+            let reply = run(&mut Keyspace::default(), NOW, &format!("PEXPIRE k {span}"));
+            assert!(matches!(reply, Reply::Error(_)), "{span}");
+        }
+    }
+
+    #[test]
+    fn string_is_the_wrong_type_and_can_be_deleted() {
+        let mut keyspace = Keyspace::default();
+        keyspace.set_string("k", b"x");
+        for line in ["HMGET k a", "HSET k a 1", "HDEL k a", "HKEYS k", "HLEN k"] {
+            assert_eq!(run(&mut keyspace, NOW, line), error(WRONG_TYPE), "{line}");
+        }
+        assert_eq!(run(&mut keyspace, NOW, "DEL k"), Reply::Integer(1));
+        assert_eq!(run(&mut keyspace, NOW, "HSET k a 1"), Reply::Integer(1));
+    }
+
+    #[test]
+    fn unknown_command_is_an_error() {
+        for line in ["HINCRBY k a 1", "HMGET k", "HSET k a", "PEXPIRE k 1 NX", "DEL k l"] {
+            assert!(matches!(run(&mut Keyspace::default(), NOW, line), Reply::Error(_)), "{line}");
+        }
+    }
+
+    #[test]
+    fn failover_puts_back_what_was() {
+        let mut keyspace = Keyspace::default();
+        run(&mut keyspace, NOW, "HSET old a 1");
+        run(&mut keyspace, NOW, "PEXPIRE old 5");
+        let before = keyspace.clone();
+        run(&mut keyspace, NOW + 1, "HSET old a 2 b 2");
+        run(&mut keyspace, NOW + 2, "HSET new a 1");
+        run(&mut keyspace, NOW + 9_000, "HSET old c 3"); // the old one had expired
+        assert_eq!(keyspace.undo_after(NOW), ["new".into(), "old".into()]);
+        assert_eq!(keyspace.entries, before.entries);
+        assert_eq!(keyspace.undo_after(NOW), []);
+    }
+
+    #[test]
+    fn journal_has_one_entry_per_run_and_key() {
+        let mut keyspace = Keyspace::default();
+        keyspace.begin(NOW);
+        keyspace.execute(b"HSET", "k", &["a", "1"]);
+        keyspace.execute(b"HSET", "k", &["a", "2"]);
+        keyspace.execute(b"PEXPIRE", "k", &["9"]);
+        assert_eq!(keyspace.journal.len(), 1);
+        keyspace.settle_before(NOW);
+        assert!(keyspace.journal.is_empty() && keyspace.undo_after(0).is_empty());
+    }
+
+    #[test]
+    fn what_the_world_did_is_not_undone() {
+        let mut keyspace = Keyspace::default();
+        for key in ["moved", "evicted"] {
+            run(&mut keyspace, NOW, &format!("HSET {key} a 1"));
+        }
+        let mut other = Keyspace::default();
+        let entry = keyspace.take("moved").unwrap();
+        assert_eq!(entry.fields().collect::<Vec<_>>(), [(&b"a"[..], &b"1"[..])]);
+        other.put("moved".into(), entry);
+        assert!(keyspace.evict("evicted"));
+        assert!(keyspace.undo_after(0).is_empty() && keyspace.keys().count() == 0);
+        assert!(other.undo_after(0).is_empty() && other.keys().count() == 1);
+        assert_eq!(other.flush(), ["moved".into()]);
+    }
+}
