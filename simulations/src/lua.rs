@@ -1,33 +1,21 @@
 //! The shipped scripts, run by Lua 5.1 as Redis runs them, on a [`Keyspace`] and a clock that is
 //! passed in.
 //!
-//! Redis' world is built small on purpose: a script that names another command, another key or a
-//! function whose result is not certain (`pairs`, `math.random`) gets an error here, so that nobody
-//! begins to use one unnoticed. `tests/differential.rs` holds replies and writes to a real server's.
+//! Decides nothing itself: what a script may name is in `lua/environment.rs`, what its commands do
+//! in `keyspace.rs`, and `tests/differential.rs` holds all three to a real server. Called by the
+//! world for each call that reaches a server. Mutants of the scripts are made here too.
+
+mod environment;
 
 use std::cell::RefCell;
+use std::mem;
 use std::rc::Rc;
 
-use mlua::{Error, Function, IntoLua, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value};
+use mlua::{Error, Function, Lua, LuaOptions, StdLib, Table, Value};
 use rationd::store::script::{self, Script};
 
-use crate::keyspace::{Keyspace, Reply};
-
-/// What scripts may name of Lua's own.
-const NAMES: [&str; 15] = [
-    "assert", "error", "ipairs", "pcall", "rawequal", "rawget", "rawset", "select", "string", "table", "tonumber",
-    "tostring", "type", "unpack", "xpcall",
-];
-
-/// What is said to a script that names something else.
-const GUARD: &str = "
-    local known = ...
-    setmetatable(known, { __index = function(_, name)
-        error(\"Script attempted to access nonexistent global variable '\" .. tostring(name) .. \"'\", 2)
-    end })
-    return setmetatable({}, { __index = known, __newindex = function(_, name)
-        error('Attempt to modify a readonly table', 2)
-    end, __metatable = false })";
+use self::environment::Server;
+use crate::keyspace::Keyspace;
 
 /// An interpreter with every script compiled.
 #[derive(Debug)]
@@ -36,17 +24,10 @@ pub struct Scripts {
     server: Rc<RefCell<Server>>,
     keys: Table,
     argv: Table,
-    /// Filled places of `argv`.
+    /// Places of `argv` that the last run filled.
     filled: usize,
-    lua: Lua,
-}
-
-/// What `redis.call` reaches while a script runs.
-#[derive(Debug, Default)]
-struct Server {
-    keyspace: Keyspace,
-    key: String,
-    now: u64,
+    /// Functions and tables do not keep their interpreter.
+    _lua: Lua,
 }
 
 impl Default for Scripts {
@@ -62,43 +43,40 @@ impl Scripts {
         Self::edited(&[])
     }
 
-    /// The scripts with each text replaced wherever it stands: mutants.
+    /// Mutants: the scripts with each text replaced wherever it stands, one edit after the other.
     ///
     /// # Panics
     /// If a text is found in none of the scripts, or what comes out is no Lua.
     #[must_use]
     pub fn edited(edits: &[(&str, &str)]) -> Self {
-        for (text, _) in edits {
-            assert!(script::all().iter().any(|script| script.text.contains(text)), "no script says `{text}`");
+        let mut texts = script::all().map(|script| (script.name, script.text.to_owned()));
+        for (from, to) in edits {
+            assert!(texts.iter().any(|(_, text)| text.contains(from)), "no script says `{from}`");
+            texts = texts.map(|(name, text)| (name, text.replace(from, to)));
         }
-        let edit =
-            |script: &Script| edits.iter().fold(script.text.to_owned(), |text, (from, to)| text.replace(from, to));
-        Self::compile(script::all().map(|script| (script.name, edit(script)))).expect("scripts that compile")
+        Self::compile(&texts).unwrap_or_else(|error| panic!("a script that does not compile: {error}"))
     }
 
-    fn compile(texts: [(&'static str, String); 5]) -> mlua::Result<Self> {
+    fn compile(texts: &[(&'static str, String)]) -> mlua::Result<Self> {
         let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
         let (keys, argv) = (lua.create_table()?, lua.create_table()?);
         let server = Rc::new(RefCell::new(Server::default()));
-        let names = environment(&lua, &server)?;
-        names.raw_set("KEYS", &keys)?;
-        names.raw_set("ARGV", &argv)?;
-        let guarded: Table = lua.load(GUARD).call(names)?;
+        let names = environment::guarded(&lua, &server, [("KEYS", &keys), ("ARGV", &argv)])?;
         let mut compiled = Vec::new();
         for (name, text) in texts {
             let function = lua.load(text).set_name("@user_script").into_function()?;
-            function.set_environment(guarded.clone())?;
-            compiled.push((name, function));
+            function.set_environment(names.clone())?;
+            compiled.push((*name, function));
         }
-        Ok(Self { compiled, server, keys, argv, filled: 0, lua })
+        Ok(Self { compiled, server, keys, argv, filled: 0, _lua: lua })
     }
 
-    /// Runs a script on a key at a time of the server's clock. `arguments` is told where to put each
-    /// argument, as [`script::arguments`] wants it.
+    /// Runs a script on a key at a time of the server's clock. `arguments` gets the function that
+    /// takes ARGV, one after the other, which is what [`script::arguments`] wants.
     ///
     /// # Errors
-    /// Redis' error line, such as `ERR rationd: ...`; or what a script answered that is no array of
-    /// integers.
+    /// Redis' error line, such as `ERR rationd: ...`. Also for an answer that is no array of
+    /// integers, which none of the shipped scripts gives.
     pub fn run(
         &mut self,
         keyspace: &mut Keyspace,
@@ -107,23 +85,24 @@ impl Scripts {
         now_us: u64,
         arguments: impl FnOnce(&mut dyn FnMut(&[u8])),
     ) -> Result<Vec<i64>, String> {
-        self.fill(key, arguments).map_err(|error| line(&error))?;
-        let name = script.name;
-        let (_, function) = self.compiled.iter().find(|(known, _)| *known == name).ok_or("NOSCRIPT")?;
-        self.server.borrow_mut().enter(keyspace, key, now_us);
+        self.fill(key, arguments).map_err(|error| error_line(&error))?;
+        let compiled = self.compiled.iter().find(|(name, _)| *name == script.name);
+        let (_, function) = compiled.ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
+        // The callbacks of the interpreter own the server, so the keyspace visits it.
+        self.server.borrow_mut().enter(mem::take(keyspace), key, now_us);
         let reply = function.call::<Value>(());
-        std::mem::swap(&mut self.server.borrow_mut().keyspace, keyspace);
-        integers(&reply.map_err(|error| line(&error))?)
+        *keyspace = self.server.borrow_mut().leave();
+        integers(&reply.map_err(|error| error_line(&error))?)
     }
 
-    /// Sets KEYS and ARGV; the tables are those of the last run.
+    /// Sets KEYS and ARGV in the tables of the last run.
     fn fill(&mut self, key: &str, arguments: impl FnOnce(&mut dyn FnMut(&[u8]))) -> mlua::Result<()> {
         self.keys.raw_seti(1, key)?;
         let (mut place, mut outcome) = (0, Ok(()));
         arguments(&mut |argument| {
             place += 1;
             if outcome.is_ok() {
-                outcome = set(&self.argv, place, argument);
+                outcome = environment::set(&self.argv, place, argument);
             }
         });
         for rest in (place + 1..=self.filled).rev() {
@@ -134,142 +113,127 @@ impl Scripts {
     }
 }
 
-impl Server {
-    fn enter(&mut self, keyspace: &mut Keyspace, key: &str, now_us: u64) {
-        std::mem::swap(&mut self.keyspace, keyspace);
-        self.keyspace.begin(now_us);
-        self.key.clear();
-        self.key.push_str(key);
-        self.now = now_us;
-    }
-
-    /// A command with its arguments, or the error that Redis answers.
-    fn command(&mut self, words: &MultiValue) -> Result<Reply, String> {
-        let mut bytes = Vec::with_capacity(words.len());
-        for word in words {
-            let Value::String(word) = word else { return Err(format!("ERR simulations pass strings, not {word:?}")) };
-            bytes.push(word.as_bytes());
-        }
-        let reply = match bytes.as_slice() {
-            [command] if **command == *b"TIME" => return Ok(self.time()),
-            [command, key, rest @ ..] if **key == *self.key.as_bytes() => {
-                self.keyspace.execute(command, &self.key, rest)
-            }
-            [command, ..] => {
-                let command = String::from_utf8_lossy(command);
-                return Err(format!("ERR {command} names a key that KEYS does not"));
-            }
-            [] => return Err("ERR Please specify at least one argument for this redis.call call".into()),
-        };
-        if let Reply::Error(error) = reply { Err(error) } else { Ok(reply) }
-    }
-
-    fn time(&self) -> Reply {
-        let parts = [self.now / 1_000_000, self.now % 1_000_000];
-        Reply::Strings(parts.iter().map(|part| Some(part.to_string().as_bytes().into())).collect())
-    }
-}
-
-/// Everything that a script may name but KEYS and ARGV.
-fn environment(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Table> {
-    let names = lua.create_table()?;
-    for name in NAMES {
-        names.raw_set(name, lua.globals().raw_get::<Value>(name)?)?;
-    }
-    let math: Table = lua.globals().raw_get("math")?;
-    math.raw_remove("random")?;
-    math.raw_remove("randomseed")?;
-    names.raw_set("math", math)?;
-    let redis = lua.create_table()?;
-    let shared = server.clone();
-    let call = move |lua: &Lua, words: MultiValue| {
-        let reply = shared.borrow_mut().command(&words).map_err(Error::RuntimeError)?;
-        value(lua, reply)
-    };
-    redis.raw_set("call", lua.create_function(call)?)?;
-    let shared = server.clone();
-    let pcall = move |lua: &Lua, words: MultiValue| match shared.borrow_mut().command(&words) {
-        Ok(reply) => value(lua, reply),
-        Err(error) => status(lua, "err", &error),
-    };
-    redis.raw_set("pcall", lua.create_function(pcall)?)?;
-    // Redis puts ERR before a message of one word.
-    let error_reply = |lua: &Lua, text: String| {
-        let text = text.strip_prefix('-').unwrap_or(&text);
-        let code = if text.contains(' ') { "" } else { "ERR " };
-        status(lua, "err", &format!("{code}{text}"))
-    };
-    redis.raw_set("error_reply", lua.create_function(error_reply)?)?;
-    redis.raw_set("status_reply", lua.create_function(|lua, text: String| status(lua, "ok", &text))?)?;
-    names.raw_set("redis", redis)?;
-    Ok(names)
-}
-
-fn status(lua: &Lua, field: &str, text: &str) -> mlua::Result<Value> {
-    let table = lua.create_table()?;
-    table.raw_set(field, text)?;
-    Ok(Value::Table(table))
-}
-
-/// A reply as Redis converts it: nil is false.
-fn value(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
-    match reply {
-        Reply::Integer(number) => number.into_lua(lua),
-        Reply::Strings(strings) => {
-            let table = lua.create_table_with_capacity(strings.len(), 0)?;
-            for (index, string) in strings.iter().enumerate() {
-                match string {
-                    Some(string) => set(&table, index + 1, string)?,
-                    None => table.raw_seti(index + 1, false)?,
-                }
-            }
-            Ok(Value::Table(table))
-        }
-        Reply::Error(error) => status(lua, "err", &error),
-    }
-}
-
-/// Text takes a shorter way into Lua than bytes do.
-fn set(table: &Table, place: usize, bytes: &[u8]) -> mlua::Result<()> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => table.raw_seti(place, text),
-        Err(_) => table.raw_seti(place, LuaString::wrap(bytes)),
-    }
-}
-
 /// A script's answer as Redis sends it: numbers cut to integers, an array up to its first nil.
 fn integers(reply: &Value) -> Result<Vec<i64>, String> {
     let Value::Table(table) = reply else { return Err(format!("ERR a script answered {reply:?}")) };
     if let Ok(error) = table.raw_get::<String>("err") {
         return Err(error);
     }
-    let mut numbers = Vec::with_capacity(10);
-    let cut = table.for_each_value(|value: Value| match value {
-        Value::Integer(number) => {
-            numbers.push(number);
-            Ok(())
-        }
-        Value::Number(number) => {
-            numbers.push(number as i64); // towards zero, as in Redis
-            Ok(())
-        }
-        other => Err(Error::RuntimeError(format!("a script answered an array with {other:?}"))),
+    let mut numbers = Vec::with_capacity(10); // those of one limit
+    let all = table.for_each_value(|value| {
+        numbers.push(match value {
+            Value::Integer(number) => number,
+            Value::Number(number) => number as i64, // towards zero, as in Redis
+            other => return Err(Error::RuntimeError(format!("ERR a script answered an array with {other:?}"))),
+        });
+        Ok(())
     });
-    cut.map(|()| numbers).map_err(|error| line(&error))
+    all.map(|()| numbers).map_err(|error| error_line(&error))
 }
 
-/// Redis' error line for a script that failed.
-fn line(error: &Error) -> String {
-    match error {
-        Error::CallbackError { cause, .. } => line(cause),
-        Error::RuntimeError(text) => {
-            let first = text.lines().next().unwrap_or_default();
-            let coded = first
-                .split(' ')
-                .next()
-                .is_some_and(|word| word.len() > 2 && !word.contains(|c: char| !c.is_ascii_uppercase()));
-            if coded { first.to_owned() } else { format!("ERR {first}") }
+/// Redis' error line for a script that failed: one line, and `ERR` where the text has no code.
+fn error_line(error: &Error) -> String {
+    let text = match error {
+        Error::CallbackError { cause, .. } => return error_line(cause),
+        Error::RuntimeError(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let line = text.lines().next().unwrap_or_default();
+    let code = line.split(' ').next().unwrap_or_default();
+    let coded = code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    if coded { line.to_owned() } else { format!("ERR {line}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server's clock: half a millisecond after a whole second.
+    const NOW: u64 = 1_800_000_000_000_500;
+    const PEEK: [&str; 8] = ["0", "n", "0", "f", "10", "1000000", "10", "0"];
+
+    fn script(name: &str) -> &'static Script {
+        script::all().into_iter().find(|script| script.name == name).expect("a script")
+    }
+
+    fn run(scripts: &mut Scripts, keyspace: &mut Keyspace, name: &str, argv: &[&str]) -> Result<Vec<i64>, String> {
+        scripts.run(keyspace, script(name), "k", NOW, |push| argv.iter().for_each(|text| push(text.as_bytes())))
+    }
+
+    fn acquire(scripts: &mut Scripts, keyspace: &mut Keyspace) -> Vec<i64> {
+        let argv = ["0", "n", "7", "2", "4", "0", "0", "0", "f", "10", "1000000", "10", "0", "0", "0"];
+        run(scripts, keyspace, "acquire", &argv).unwrap()
+    }
+
+    /// Peek, doing this instead.
+    fn peek(body: &str) -> Result<Vec<i64>, String> {
+        let first = "local limits = read_arguments(4, 0)";
+        let mut scripts = Scripts::edited(&[(first, &format!("do {body} end {first}"))]);
+        run(&mut scripts, &mut Keyspace::default(), "peek", &PEEK)
+    }
+
+    #[test]
+    fn acquire_lends_and_writes() {
+        let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
+        let now = NOW as i64;
+        let end = (now / 1_000_000 + 1) * 1_000_000;
+        assert_eq!(acquire(&mut scripts, &mut keyspace), [4, 0, 0, 7, 0, 1, now, 4, 0, end]);
+        assert_eq!(acquire(&mut scripts, &mut keyspace), [4, 1, 0, 7, 0, 1, now, 4, 0, end]);
+        let entry = keyspace.get("k").unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let fields: Vec<_> = entry.fields().map(|(field, value)| (text(field), text(value))).collect();
+        assert_eq!(fields.iter().map(|(field, _)| field.as_str()).collect::<Vec<_>>(), ["c", "e", "f1", "n:n"]);
+        assert_eq!(fields[2].1, format!("4 0 {end}"));
+        assert_eq!(entry.expires_ms(), Some(now / 1_000 + 2_001));
+    }
+
+    #[test]
+    fn shorter_argv_leaves_nothing_of_a_longer_one() {
+        let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
+        acquire(&mut scripts, &mut keyspace);
+        assert_eq!(run(&mut scripts, &mut keyspace, "peek", &PEEK).unwrap()[7], 4);
+        let wrong = run(&mut scripts, &mut keyspace, "peek", &PEEK[..7]);
+        assert!(wrong.unwrap_err().starts_with("ERR rationd: wrong arguments"));
+    }
+
+    #[test]
+    fn replies_are_converted_as_in_redis() {
+        assert_eq!(peek("return {1, 2.9, -2.9, nil, 5}"), Ok(vec![1, 2, -2]));
+        assert_eq!(peek("return {redis.call('HMGET', hash, 'a')[1] == false and 1 or 0}"), Ok(vec![1]));
+        assert_eq!(
+            peek("local t = redis.call('TIME') return {#t, t[1] + 0, t[2] + 0}"),
+            Ok(vec![2, 1_800_000_000, 500])
+        );
+        assert_eq!(peek("return redis.error_reply('BUSY now')"), Err("BUSY now".into()));
+        assert_eq!(peek("return redis.error_reply('-oops')"), Err("ERR oops".into()));
+        assert!(peek("return redis.status_reply('OK')").unwrap().is_empty());
+    }
+
+    #[test]
+    fn script_that_leaves_its_world_is_an_error() {
+        let own = "redis.call('HINCRBY', hash, 'a', '1')";
+        for body in
+            [own, "x = 1", "return x", "pairs({})", "math.random()", "redis.call('DEL', 'other')", "redis.sha1hex('')"]
+        {
+            let error = peek(body).unwrap_err();
+            assert!(error.starts_with("ERR ") && !error.contains('\n'), "{body}: {error}");
         }
-        other => format!("ERR {other}"),
+        assert!(peek("return redis.pcall('HINCRBY', hash, 'a', '1')").unwrap_err().contains("HINCRBY"));
+    }
+
+    #[test]
+    fn wrong_type_is_told_to_pcall_and_fails_call() {
+        let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
+        keyspace.set_string("k", b"x");
+        let reply = run(&mut scripts, &mut keyspace, "peek", &PEEK).unwrap();
+        assert_eq!(reply[2], 1, "told as damaged");
+        let mut call = Scripts::edited(&[("redis.pcall", "redis.call")]);
+        assert!(run(&mut call, &mut keyspace, "peek", &PEEK).unwrap_err().starts_with("WRONGTYPE "));
+    }
+
+    #[test]
+    #[should_panic(expected = "no script says `granted = 8`")]
+    fn edit_that_finds_nothing_panics() {
+        let _ = Scripts::edited(&[("granted = 8", "")]);
     }
 }
