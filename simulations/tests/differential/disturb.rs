@@ -78,7 +78,8 @@ pub(crate) fn disturb(random: &mut Random, pair: &mut Pair, key: &str, rule: &Ru
             let (one, other) = (field(random, rule), field(random, rule));
             pair.command(&[b"HDEL", key.as_bytes(), one.as_bytes(), other.as_bytes()]);
         }
-        19..25 => crowd(random, pair, key),
+        19..24 => crowd(random, pair, key),
+        24 => empty(random, pair, key, rule),
         _ => {
             let (name, value) = (field(random, rule), random.one_of(&VALUES));
             pair.command(&[b"HSET", key.as_bytes(), name.as_bytes(), value]);
@@ -98,6 +99,16 @@ fn field(random: &mut Random, rule: &Rule) -> String {
         4 => "n:node with spaces".into(),
         _ => format!("{kind}{limit}"),
     }
+}
+
+/// The key loses its last field, and with it its expiry.
+fn empty(random: &mut Random, pair: &mut Pair, key: &str, rule: &Rule) {
+    let (key, one, other) = (key.as_bytes(), field(random, rule), field(random, rule));
+    pair.command(&[b"DEL", key]);
+    pair.command(&[b"HSET", key, one.as_bytes(), b"1"]);
+    pair.command(&[b"PEXPIRE", key, b"1000"]);
+    pair.command(&[b"HDEL", key, one.as_bytes(), one.as_bytes()]);
+    pair.command(&[b"HSET", key, other.as_bytes(), random.one_of(&VALUES)]);
 }
 
 fn expire(random: &mut Random, pair: &mut Pair, key: &str) {
