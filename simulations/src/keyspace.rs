@@ -1,6 +1,6 @@
 //! The part of a Redis server that the scripts touch: hashes by key, with expiry, in virtual time.
 //!
-//! Semantics are those of Redis 7, and `tests/differential.rs` holds them to a real server. Knows
+//! Semantics are those of Redis 7, and `tests/differential` holds them to a real server. Knows
 //! no Lua and no network: `lua.rs` carries the commands of a script here, the world carries its
 //! faults. What a script writes is kept in a journal, because a failover to a replica that lags
 //! undoes the last writes; what the world itself does (flush, evict, move) is final.

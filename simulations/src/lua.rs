@@ -2,7 +2,7 @@
 //! passed in.
 //!
 //! Decides nothing itself: what a script may name is in `lua/environment.rs`, what its commands do
-//! in `keyspace.rs`, and `tests/differential.rs` holds all three to a real server. Called by the
+//! in `keyspace.rs`, and `tests/differential` holds all three to a real server. Called by the
 //! world for each call that reaches a server. Mutants of the scripts are made here too.
 
 mod environment;

@@ -10,6 +10,7 @@ mod server;
 
 use calls::{Caller, Random};
 use pair::Pair;
+use rationd::core::call::{Call, Grant};
 use rationd::core::key::Digest;
 use rationd::core::time::{Micros, Timestamp};
 use rationd::store::script::{self, Caller as Asked, Script};
@@ -28,12 +29,16 @@ const KEYS: u64 = 6;
 #[derive(Debug, Default)]
 struct Seen {
     calls: u64,
+    /// Calls that took their time from the server.
     by_clock: u64,
     granted: u64,
     replayed: u64,
     damaged: u64,
+    /// Calls that a script refused or failed at.
     refused: u64,
+    /// Calls within a microsecond of the key's expiry.
     on_expiry: u64,
+    /// Keys that were compared with all they hold.
     keys: usize,
 }
 
@@ -57,6 +62,7 @@ fn run(scripts: Scripts, calls: u64, seed: u64) -> Result<Seen, String> {
     Ok(seen)
 }
 
+/// Calls about one key. Half of them tell their time, the others go by the server's clock.
 fn one_key(pair: &mut Pair, seed: u64, seen: &mut Seen) -> Result<(), String> {
     let (random, key) = (&mut Random(seed), script::key("d", Digest(seed.into())));
     let horizon = Micros(random.one_of(&[0, 500_000, 500_000, 1_001]));
@@ -71,23 +77,10 @@ fn one_key(pair: &mut Pair, seed: u64, seen: &mut Seen) -> Result<(), String> {
         } else if let Some(at) = expires.filter(|_| random.percent(10)) {
             pair.set_clock((at + random.below(3)).saturating_sub(random.one_of(&[1, 1, 1_001])))?;
         }
+        seen.by_clock += u64::from(by_clock);
         seen.on_expiry += u64::from(expires.is_some_and(|at| at.abs_diff(pair.now()) <= 1));
         let asked = Asked { prefix: "d", node, horizon, now: (!by_clock).then_some(caller.now) };
-        let mut argv = Vec::new();
-        script::arguments(&asked, &call, &mut |argument| argv.push(argument.to_vec()));
-        let spoiled = random.percent(2);
-        if spoiled {
-            disturb::spoil(random, &mut argv);
-        }
-        let reply = pair.script(Script::of(&call.op), &key, argv);
-        seen.calls += 1;
-        seen.by_clock += u64::from(by_clock);
-        seen.refused += u64::from(reply.is_err());
-        if let (Ok(reply), false) = (&reply, spoiled) {
-            let grant = script::grant(&call, reply).unwrap_or_else(|error| panic!("{call:?}: {error}"));
-            seen.granted += u64::from(grant.granted > 0);
-            seen.replayed += u64::from(grant.replayed);
-            seen.damaged += u64::from(grant.damaged);
+        if let Some(grant) = one_call(pair, random, &key, &asked, &call, seen) {
             let rule = call.rule.clone();
             caller.answered(node, call, grant);
             if random.percent(6) {
@@ -96,6 +89,32 @@ fn one_key(pair: &mut Pair, seed: u64, seen: &mut Seen) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// One call, or one like it with a wrong argument, which grants nothing.
+fn one_call(
+    pair: &mut Pair,
+    random: &mut Random,
+    key: &str,
+    asked: &Asked<'_>,
+    call: &Call,
+    seen: &mut Seen,
+) -> Option<Grant> {
+    let mut argv = Vec::new();
+    script::arguments(asked, call, &mut |argument| argv.push(argument.to_vec()));
+    let spoiled = random.percent(2);
+    if spoiled {
+        disturb::spoil(random, &mut argv);
+    }
+    let reply = pair.script(Script::of(&call.op), key, argv);
+    seen.calls += 1;
+    seen.refused += u64::from(reply.is_err());
+    let reply = reply.ok().filter(|_| !spoiled)?;
+    let grant = script::grant(call, &reply).unwrap_or_else(|error| panic!("{call:?}: {error}"));
+    seen.granted += u64::from(grant.granted > 0);
+    seen.replayed += u64::from(grant.replayed);
+    seen.damaged += u64::from(grant.damaged);
+    Some(grant)
 }
 
 /// Half of the calls, on a server of its own.

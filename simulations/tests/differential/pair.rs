@@ -1,12 +1,12 @@
 //! The same operations on both sides: `lua.rs` with its keyspace, and a real server. Each answer is
 //! compared, and the whole keyspace when asked.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
 use rationd::store::script::{self, Script};
 use rationd::wire::value::Value;
-use simulations::keyspace::{Keyspace, Reply};
+use simulations::keyspace::{Entry, Keyspace, Reply};
 use simulations::lua::Scripts;
 
 use crate::server::Server;
@@ -42,6 +42,15 @@ pub(crate) struct Pair {
     open: usize,
 }
 
+/// What a key holds: no fields for another type than a hash.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    /// The last millisecond; -1 = for ever.
+    expires: i64,
+    fields: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// What was asked, when, and our answer.
 struct Operation {
     now: u64,
     words: Vec<Vec<u8>>,
@@ -192,7 +201,7 @@ impl Pair {
             return Err(format!("{}keys differ: {ours:?}", self.told(self.asked.len() - 1)));
         }
         for key in &ours {
-            let (seen, real) = (self.keyspace.get(key).map(describe), describe_real(&mut self.server, key));
+            let (seen, real) = (self.keyspace.get(key).map(Held::ours), Held::real(&mut self.server, key));
             if seen.as_ref() != Some(&real) {
                 let told = self.told(self.asked.len() - 1);
                 return Err(format!("{told}{key} holds {seen:?}\nin the real server {real:?}"));
@@ -202,19 +211,19 @@ impl Pair {
     }
 }
 
-/// Expiry, and fields with their values in order; no fields for another type.
-fn describe(entry: &simulations::keyspace::Entry) -> (i64, Vec<(Vec<u8>, Vec<u8>)>) {
-    let fields = entry.fields().map(|(field, value)| (field.to_vec(), value.to_vec()));
-    (entry.expires_ms().unwrap_or(-1), fields.collect())
-}
+impl Held {
+    fn ours(entry: &Entry) -> Self {
+        let fields = entry.fields().map(|(field, value)| (field.to_vec(), value.to_vec()));
+        Self { expires: entry.expires_ms().unwrap_or(-1), fields: fields.collect() }
+    }
 
-fn describe_real(server: &mut Server, key: &str) -> (i64, Vec<(Vec<u8>, Vec<u8>)>) {
-    let expires = server.ask(&["PEXPIRETIME", key]).as_integer().expect("redis-server of version 7 or later");
-    let words = server.ask(&["HGETALL", key]);
-    let words = if matches!(words, Value::Error(_)) { Vec::new() } else { strings(&words) };
-    let mut fields: Vec<_> = words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-    fields.sort();
-    (expires, fields)
+    fn real(server: &mut Server, key: &str) -> Self {
+        let expires = server.ask(&["PEXPIRETIME", key]).as_integer().expect("redis-server of version 7 or later");
+        let words = server.ask(&["HGETALL", key]);
+        let words = if matches!(words, Value::Error(_)) { Vec::new() } else { strings(&words) };
+        let fields = words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
+        Self { expires, fields: fields.collect() }
+    }
 }
 
 fn strings(list: &Value) -> Vec<Vec<u8>> {
