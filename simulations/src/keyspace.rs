@@ -1,283 +1,311 @@
-//! The part of a Redis server that the scripts touch: hashes by key, with expiry in virtual time.
+//! The part of a Redis server that the scripts touch: hashes by key, with expiry, in virtual time.
 //!
-//! Behaves as Redis 7 does (`tests/differential.rs` compares them): a hash without fields is no key,
-//! a key past its time is absent, expiry counts in milliseconds. Time is the server's own clock in
-//! microseconds and comes in with each call. Keeps a journal, so that a replica that lags can take
-//! over with what it had seen.
+//! Semantics are those of Redis 7, and `tests/differential` holds them to a real server. Knows
+//! no Lua and no network: `lua.rs` carries the commands of a script here, the world carries its
+//! faults. What a script writes is kept in a journal, because a failover to a replica that lags
+//! undoes the last writes; what the world itself does (flush, evict, move) is final.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 
-/// A key's value.
+/// The name of a key.
+pub type Key = Rc<str>;
+
+/// A field of a hash, or its value.
+pub type Bytes = Rc<[u8]>;
+
+/// Redis' words for a hash command on another type.
+pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+
+/// What a command answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Value {
-    Hash(BTreeMap<Vec<u8>, Vec<u8>>),
-    /// Only damage is of this kind.
-    Text(Vec<u8>),
+pub enum Reply {
+    /// A number.
+    Integer(i64),
+    /// Strings; `None` is nil.
+    Strings(Vec<Option<Bytes>>),
+    /// Redis' error line.
+    Error(String),
 }
 
-/// One key.
+/// What a key holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     value: Value,
-    /// When it is absent, in milliseconds.
-    expires: Option<u64>,
+    /// The last millisecond in which it is there; `None` = for ever.
+    expires: Option<i64>,
 }
 
-/// What a key was before a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Value {
+    Hash(Hash),
+    Text(Bytes),
+}
+
+/// Fields in their order as bytes. Redis promises none; this one repeats itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Hash(Vec<(Bytes, Bytes)>);
+
+/// What a key held before the first write of a script.
 #[derive(Clone, Debug)]
-struct Before {
+struct Change {
     at: u64,
-    key: String,
-    entry: Option<Entry>,
+    run: u64,
+    key: Key,
+    before: Option<Entry>,
 }
 
-/// All keys of a server.
+/// One server's keys.
 #[derive(Clone, Debug, Default)]
 pub struct Keyspace {
-    keys: BTreeMap<String, Entry>,
-    journal: VecDeque<Before>,
+    entries: BTreeMap<Key, Entry>,
+    journal: VecDeque<Change>,
+    now: u64,
+    run: u64,
 }
 
-/// A command that the key's type does not have.
-pub const WRONGTYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+impl Entry {
+    /// Its fields and their values in order, or nothing if it holds no hash.
+    pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let fields = if let Value::Hash(hash) = &self.value { hash.0.as_slice() } else { &[] };
+        fields.iter().map(|(field, value)| (&**field, &**value))
+    }
+
+    /// The string it holds, if it holds no hash.
+    #[must_use]
+    pub fn text(&self) -> Option<&[u8]> {
+        if let Value::Text(text) = &self.value { Some(text) } else { None }
+    }
+
+    /// The last millisecond in which it is there; `None` = for ever.
+    #[must_use]
+    pub fn expires_ms(&self) -> Option<i64> {
+        self.expires
+    }
+
+    fn is_past(&self, now_us: u64) -> bool {
+        self.expires.is_some_and(|last| millis(now_us) > last)
+    }
+}
+
+impl Hash {
+    fn find(&self, field: &[u8]) -> Result<usize, usize> {
+        self.0.binary_search_by(|(other, _)| (**other).cmp(field))
+    }
+
+    fn get(&self, field: &[u8]) -> Option<Bytes> {
+        self.find(field).ok().map(|place| self.0[place].1.clone())
+    }
+
+    /// Says whether the field is new.
+    fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
+        match self.find(field) {
+            Ok(place) => {
+                self.0[place].1 = value.into();
+                false
+            }
+            Err(place) => {
+                self.0.insert(place, (field.into(), value.into()));
+                true
+            }
+        }
+    }
+
+    fn delete(&mut self, field: &[u8]) -> bool {
+        self.find(field).map(|place| self.0.remove(place)).is_ok()
+    }
+}
+
+fn millis(us: u64) -> i64 {
+    (us / 1_000) as i64 // below 2^54
+}
+
+/// As strict as Redis: no sign before a positive number, no zeros before others.
+fn integer(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
+}
+
+fn error(text: &str) -> Reply {
+    Reply::Error(text.into())
+}
 
 impl Keyspace {
-    /// No keys.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    /// Begins a script, or a command outside of one: all that follows happens at this time of the
+    /// server's clock, and its writes are one entry of the journal.
+    pub fn begin(&mut self, now_us: u64) {
+        self.now = now_us;
+        self.run += 1;
     }
 
-    /// Whether there is such a key at `now`.
-    #[must_use]
-    pub fn exists(&self, key: &str, now: u64) -> bool {
-        self.live(key, now).is_some()
-    }
-
-    /// All keys, also those past their time, in order.
-    #[must_use]
-    pub fn keys(&self) -> Vec<String> {
-        self.keys.keys().cloned().collect()
-    }
-
-    fn live(&self, key: &str, now: u64) -> Option<&Entry> {
-        self.keys.get(key).filter(|entry| entry.expires.is_none_or(|at| now / 1_000 < at))
-    }
-
-    /// The key as a writer finds it: noted in the journal, dropped if it is past its time.
-    fn touch(&mut self, key: &str, now: u64) -> &mut BTreeMap<String, Entry> {
-        let noted = self.journal.back().is_some_and(|before| before.at == now && before.key == key);
-        if !noted {
-            let entry = self.keys.get(key).cloned();
-            self.journal.push_back(Before { at: now, key: key.to_owned(), entry });
-        }
-        if self.live(key, now).is_none() {
-            self.keys.remove(key);
-        }
-        &mut self.keys
-    }
-
-    fn hash(&self, key: &str, now: u64) -> Result<Option<&BTreeMap<Vec<u8>, Vec<u8>>>, &'static str> {
-        match self.live(key, now).map(|entry| &entry.value) {
-            None => Ok(None),
-            Some(Value::Hash(hash)) => Ok(Some(hash)),
-            Some(Value::Text(_)) => Err(WRONGTYPE),
-        }
-    }
-
-    /// `HGET`.
-    ///
-    /// # Errors
-    /// A key that is no hash.
-    pub fn get(&self, key: &str, field: &[u8], now: u64) -> Result<Option<&[u8]>, &'static str> {
-        Ok(self.hash(key, now)?.and_then(|hash| hash.get(field)).map(Vec::as_slice))
-    }
-
-    /// `HSET` of one field; how many were new.
-    ///
-    /// # Errors
-    /// A key that is no hash.
-    pub fn set(&mut self, key: &str, field: &[u8], value: &[u8], now: u64) -> Result<u64, &'static str> {
-        self.hash(key, now)?;
-        let fresh = || Entry { value: Value::Hash(BTreeMap::new()), expires: None };
-        let keys = self.touch(key, now);
-        if !keys.contains_key(key) {
-            keys.insert(key.to_owned(), fresh());
-        }
-        let Some(Entry { value: Value::Hash(hash), .. }) = keys.get_mut(key) else { return Err(WRONGTYPE) };
-        match hash.get_mut(field) {
-            Some(old) => {
-                old.clear();
-                old.extend_from_slice(value);
-                Ok(0)
+    /// Executes a command on a key at the time of the last [`Self::begin`].
+    pub fn execute<A: AsRef<[u8]>>(&mut self, command: &[u8], key: &str, arguments: &[A]) -> Reply {
+        self.forget_if_past(key);
+        match (command, arguments) {
+            (b"HMGET", [_, ..]) => self.hmget(key, arguments),
+            (b"HSET", [_, _, ..]) if arguments.len().is_multiple_of(2) => self.hset(key, arguments),
+            (b"HDEL", [_, ..]) => self.hdel(key, arguments),
+            (b"HKEYS", []) => {
+                self.read(key, |hash| Reply::Strings(hash.0.iter().map(|(field, _)| Some(field.clone())).collect()))
             }
-            None => {
-                hash.insert(field.to_owned(), value.to_owned());
-                Ok(1)
+            (b"HLEN", []) => self.read(key, |hash| Reply::Integer(hash.0.len() as i64)),
+            (b"DEL", []) => self.del(key),
+            (b"PEXPIRE", [span]) => self.pexpire(key, span.as_ref()),
+            (b"HMGET" | b"HSET" | b"HDEL" | b"HKEYS" | b"HLEN" | b"DEL" | b"PEXPIRE", _) => {
+                error("ERR wrong number of arguments for a command, or more than simulations know")
             }
+            _ => Reply::Error(format!("ERR simulations know no command {}", String::from_utf8_lossy(command))),
         }
     }
 
-    /// `HDEL` of one field; how many went.
-    ///
-    /// # Errors
-    /// A key that is no hash.
-    pub fn unset(&mut self, key: &str, field: &[u8], now: u64) -> Result<u64, &'static str> {
-        if self.get(key, field, now)?.is_none() {
-            return Ok(0);
+    fn forget_if_past(&mut self, key: &str) {
+        if self.entries.get(key).is_some_and(|entry| entry.is_past(self.now)) {
+            self.note(key);
+            self.entries.remove(key);
         }
-        let keys = self.touch(key, now);
-        let Some(Entry { value: Value::Hash(hash), .. }) = keys.get_mut(key) else { return Err(WRONGTYPE) };
-        hash.remove(field);
-        if hash.is_empty() {
-            keys.remove(key);
-        }
-        Ok(1)
     }
 
-    /// The fields of a hash, in order.
-    ///
-    /// # Errors
-    /// A key that is no hash.
-    pub fn fields(&self, key: &str, now: u64) -> Result<Vec<Vec<u8>>, &'static str> {
-        Ok(self.hash(key, now)?.map(|hash| hash.keys().cloned().collect()).unwrap_or_default())
+    fn read(&self, key: &str, answer: impl FnOnce(&Hash) -> Reply) -> Reply {
+        match self.entries.get(key).map(|entry| &entry.value) {
+            Some(Value::Hash(hash)) => answer(hash),
+            Some(Value::Text(_)) => error(WRONG_TYPE),
+            None => answer(&Hash::default()),
+        }
     }
 
-    /// `DEL`; how many went.
-    pub fn delete(&mut self, key: &str, now: u64) -> u64 {
-        if !self.exists(key, now) {
-            return 0;
-        }
-        u64::from(self.touch(key, now).remove(key).is_some())
+    fn hmget<A: AsRef<[u8]>>(&self, key: &str, fields: &[A]) -> Reply {
+        self.read(key, |hash| Reply::Strings(fields.iter().map(|field| hash.get(field.as_ref())).collect()))
     }
 
-    /// `PEXPIRE`, in milliseconds from `now`; how many keys it was set for.
-    pub fn expire(&mut self, key: &str, millis: i64, now: u64) -> u64 {
-        if !self.exists(key, now) {
-            return 0;
-        }
-        let at = (now / 1_000).saturating_add_signed(millis);
-        let keys = self.touch(key, now);
-        if millis <= 0 {
-            keys.remove(key);
-        } else if let Some(entry) = keys.get_mut(key) {
-            entry.expires = Some(at);
-        }
-        1
-    }
-
-    /// Everything a key holds at `now`, and the milliseconds it has left: for comparisons.
-    #[must_use]
-    pub fn dump(&self, key: &str, now: u64) -> Option<(Vec<(Vec<u8>, Vec<u8>)>, Option<u64>)> {
-        let entry = self.live(key, now)?;
-        let fields = match &entry.value {
-            Value::Hash(hash) => hash.iter().map(|(field, value)| (field.clone(), value.clone())).collect(),
-            Value::Text(text) => vec![(Vec::new(), text.clone())],
+    fn hset<A: AsRef<[u8]>>(&mut self, key: &str, pairs: &[A]) -> Reply {
+        self.note(key);
+        let Some(entry) = self.entries.get_mut(key) else {
+            let mut hash = Hash(Vec::with_capacity(pairs.len() / 2));
+            let added = Self::set_all(&mut hash, pairs);
+            self.entries.insert(key.into(), Entry { value: Value::Hash(hash), expires: None });
+            return added;
         };
-        Some((fields, entry.expires.map(|at| at - now / 1_000)))
+        match &mut entry.value {
+            Value::Hash(hash) => Self::set_all(hash, pairs),
+            Value::Text(_) => error(WRONG_TYPE),
+        }
     }
 
-    /// Damage: a key becomes a string.
-    pub fn set_text(&mut self, key: &str, text: &[u8], now: u64) {
-        let entry = Entry { value: Value::Text(text.to_owned()), expires: None };
-        self.touch(key, now).insert(key.to_owned(), entry);
+    fn set_all<A: AsRef<[u8]>>(hash: &mut Hash, pairs: &[A]) -> Reply {
+        let pairs = pairs.chunks_exact(2);
+        Reply::Integer(pairs.map(|pair| i64::from(hash.set(pair[0].as_ref(), pair[1].as_ref()))).sum())
     }
 
-    /// A key leaves for another server.
-    pub fn take(&mut self, key: &str, now: u64) -> Option<Entry> {
-        self.live(key, now)?;
-        self.touch(key, now).remove(key)
+    /// A hash without fields is no key.
+    fn hdel<A: AsRef<[u8]>>(&mut self, key: &str, fields: &[A]) -> Reply {
+        self.note(key);
+        let Some(entry) = self.entries.get_mut(key) else { return Reply::Integer(0) };
+        let Value::Hash(hash) = &mut entry.value else { return error(WRONG_TYPE) };
+        let deleted = fields.iter().map(|field| i64::from(hash.delete(field.as_ref()))).sum();
+        if hash.0.is_empty() {
+            self.entries.remove(key);
+        }
+        Reply::Integer(deleted)
     }
 
-    /// A key comes from another server.
-    pub fn put(&mut self, key: &str, entry: Entry, now: u64) {
-        self.touch(key, now).insert(key.to_owned(), entry);
+    fn del(&mut self, key: &str) -> Reply {
+        self.note(key);
+        Reply::Integer(self.entries.remove(key).is_some().into())
     }
 
-    /// A key is evicted. As nobody asked for it, no failover brings it back.
-    pub fn evict(&mut self, key: &str) {
-        self.keys.remove(key);
-        self.journal.retain(|before| before.key != key);
+    /// A time that is not ahead deletes the key at once, as in Redis.
+    fn pexpire(&mut self, key: &str, span: &[u8]) -> Reply {
+        let Some(span) = integer(span) else { return error("ERR value is not an integer or out of range") };
+        let Some(last) = millis(self.now).checked_add(span) else {
+            return error("ERR invalid expire time in 'pexpire' command");
+        };
+        if span <= 0 {
+            return self.del(key);
+        }
+        self.note(key);
+        let Some(entry) = self.entries.get_mut(key) else { return Reply::Integer(0) };
+        entry.expires = Some(last);
+        Reply::Integer(1)
     }
 
-    /// All keys are lost; which there were.
-    pub fn flush(&mut self) -> Vec<String> {
-        self.journal.clear();
-        std::mem::take(&mut self.keys).into_keys().collect()
+    /// Keeps what the key holds, before the first write of this run.
+    fn note(&mut self, key: &str) {
+        if self.journal.back().is_some_and(|last| last.run == self.run && *last.key == *key) {
+            return;
+        }
+        let (key, before) = match self.entries.get_key_value(key) {
+            Some((key, entry)) => (key.clone(), Some(entry.clone())),
+            None => (key.into(), None),
+        };
+        self.journal.push_back(Change { at: self.now, run: self.run, key, before });
     }
 
-    /// Puts every key back to what it was at `at`; which ones were changed after it.
-    pub fn undo_after(&mut self, at: u64) -> Vec<String> {
-        let mut undone = Vec::new();
-        while self.journal.back().is_some_and(|before| before.at > at) {
-            let Some(before) = self.journal.pop_back() else { break };
-            match before.entry {
-                Some(entry) => self.keys.insert(before.key.clone(), entry),
-                None => self.keys.remove(&before.key),
+    /// Undoes what scripts wrote after this time of the server's clock: what a failover does to a
+    /// replica that lags. Says which keys had been written since, in order. Relies on the times of
+    /// [`Self::begin`] not running backwards.
+    pub fn undo_after(&mut self, at: u64) -> Vec<Key> {
+        let mut keys = BTreeSet::new();
+        while self.journal.back().is_some_and(|change| change.at > at) {
+            let Some(change) = self.journal.pop_back() else { break };
+            match change.before {
+                Some(entry) => self.entries.insert(change.key.clone(), entry),
+                None => self.entries.remove(&change.key),
             };
-            undone.push(before.key);
+            keys.insert(change.key);
         }
-        undone.sort();
-        undone.dedup();
-        undone
+        keys.into_iter().collect()
     }
 
-    /// Nobody will ask for what was before `at`.
+    /// Makes what was written up to this time of the server's clock final.
     pub fn settle_before(&mut self, at: u64) {
-        while self.journal.front().is_some_and(|before| before.at < at) {
-            self.journal.pop_front();
-        }
+        let settled = self.journal.partition_point(|change| change.at <= at);
+        self.journal.drain(..settled);
+    }
+
+    /// Loses everything for good, and says which keys that were, in order.
+    pub fn flush(&mut self) -> Vec<Key> {
+        self.journal.clear();
+        std::mem::take(&mut self.entries).into_keys().collect()
+    }
+
+    /// Loses one key for good; says whether it was there.
+    pub fn evict(&mut self, key: &str) -> bool {
+        self.take(key).is_some()
+    }
+
+    /// Hands over what a key holds, for good: to be put into another server.
+    pub fn take(&mut self, key: &str) -> Option<Entry> {
+        self.journal.retain(|change| *change.key != *key);
+        self.entries.remove(key)
+    }
+
+    /// Holds this for the key from now on, for good.
+    pub fn put(&mut self, key: Key, entry: Entry) {
+        self.take(&key);
+        self.entries.insert(key, entry);
+    }
+
+    /// What a foreign program's SET does, for good.
+    pub fn set_string(&mut self, key: &str, text: &[u8]) {
+        self.put(key.into(), Entry { value: Value::Text(text.into()), expires: None });
+    }
+
+    /// Forgets the keys that expired before this time, as Redis does in the background.
+    pub fn expire(&mut self, now_us: u64) {
+        self.entries.retain(|_, entry| !entry.is_past(now_us));
+    }
+
+    /// What a key holds, expired or not.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// All keys in order, also those that have expired and were not asked for since.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.entries.keys()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOW: u64 = 5_000_000;
-
-    #[test]
-    fn a_hash_without_fields_is_no_key() {
-        let mut keyspace = Keyspace::new();
-        assert_eq!(keyspace.set("k", b"f", b"1", NOW), Ok(1));
-        assert_eq!(keyspace.set("k", b"f", b"2", NOW), Ok(0));
-        assert_eq!(keyspace.get("k", b"f", NOW), Ok(Some(&b"2"[..])));
-        assert_eq!(keyspace.unset("k", b"f", NOW), Ok(1));
-        assert!(!keyspace.exists("k", NOW));
-    }
-
-    #[test]
-    fn a_key_past_its_time_is_absent_and_starts_anew() {
-        let mut keyspace = Keyspace::new();
-        keyspace.set("k", b"f", b"1", NOW).unwrap();
-        assert_eq!(keyspace.expire("k", 10, NOW), 1);
-        assert!(keyspace.exists("k", NOW + 9_999));
-        assert!(!keyspace.exists("k", NOW + 10_000));
-        keyspace.set("k", b"g", b"1", NOW + 10_000).unwrap();
-        assert_eq!(keyspace.dump("k", NOW + 10_000), Some((vec![(b"g".to_vec(), b"1".to_vec())], None)));
-    }
-
-    #[test]
-    fn a_string_is_no_hash() {
-        let mut keyspace = Keyspace::new();
-        keyspace.set_text("k", b"x", NOW);
-        assert_eq!(keyspace.get("k", b"f", NOW), Err(WRONGTYPE));
-        assert_eq!(keyspace.set("k", b"f", b"1", NOW), Err(WRONGTYPE));
-    }
-
-    #[test]
-    fn undoes_what_came_after() {
-        let mut keyspace = Keyspace::new();
-        keyspace.set("a", b"f", b"1", NOW).unwrap();
-        keyspace.set("a", b"f", b"2", NOW + 5).unwrap();
-        keyspace.set("b", b"f", b"1", NOW + 6).unwrap();
-        keyspace.delete("a", NOW + 7);
-        let mut kept = keyspace.clone();
-        assert_eq!(keyspace.undo_after(NOW + 4), ["a", "b"]);
-        assert_eq!(keyspace.get("a", b"f", NOW), Ok(Some(&b"1"[..])));
-        assert!(!keyspace.exists("b", NOW));
-        kept.settle_before(NOW + 7);
-        assert_eq!(kept.undo_after(0), ["a"]);
-        assert_eq!(kept.get("a", b"f", NOW), Ok(Some(&b"2"[..])));
-    }
-}
+mod tests;

@@ -1,30 +1,33 @@
-//! The shipped scripts in a Lua 5.1 interpreter, as Redis runs them.
+//! The shipped scripts, run by Lua 5.1 as Redis runs them, on a [`Keyspace`] and a clock that is
+//! passed in.
 //!
-//! Each text is compiled once. `redis.call` reaches a [`Keyspace`] and nothing else; a command that
-//! no script used before is an error, and so is a global that a script sets. Time is the server's
-//! clock and comes in. `tests/differential.rs` compares all of it with a real server.
+//! Decides nothing itself: what a script may name is in `lua/environment.rs`, what its commands do
+//! in `keyspace.rs`, and `tests/differential` holds all three to a real server. Called by the
+//! world for each call that reaches a server. Mutants of the scripts are made here too.
+
+mod environment;
 
 use std::cell::RefCell;
+use std::mem;
 use std::rc::Rc;
 
-use mlua::{Function, Lua, MultiValue, Table, Value};
-use rationd::core::call::Call;
-use rationd::store::script::{self, Caller, Script};
+use mlua::{Error, Function, Lua, LuaOptions, StdLib, Table, Value};
+use rationd::store::script::{self, Script};
 
+use self::environment::Server;
 use crate::keyspace::Keyspace;
 
-/// What `redis.call` works on while a script runs.
-#[derive(Default)]
-struct Server {
-    keyspace: Keyspace,
-    now: u64,
-}
-
-/// The interpreter with all scripts.
+/// An interpreter with every script compiled.
+#[derive(Debug)]
 pub struct Scripts {
-    lua: Lua,
-    functions: Vec<(&'static str, Function)>,
+    compiled: Vec<(&'static str, Function)>,
     server: Rc<RefCell<Server>>,
+    keys: Table,
+    argv: Table,
+    /// Places of `argv` that the last run filled.
+    filled: usize,
+    /// Functions and tables do not keep their interpreter.
+    _lua: Lua,
 }
 
 impl Default for Scripts {
@@ -35,252 +38,202 @@ impl Default for Scripts {
 
 impl Scripts {
     /// The scripts as they are shipped.
-    ///
-    /// # Panics
-    /// When a script does not compile.
     #[must_use]
     pub fn new() -> Self {
         Self::edited(&[])
     }
 
-    /// The scripts with some texts replaced, in whichever of them they stand: deliberate bugs.
+    /// Mutants: the scripts with each text replaced wherever it stands, one edit after the other.
     ///
     /// # Panics
-    /// When a text stands in none of them, or what comes out does not compile.
+    /// If a text is found in none of the scripts, or what comes out is no Lua.
     #[must_use]
     pub fn edited(edits: &[(&str, &str)]) -> Self {
-        let lua = Lua::new();
-        let server = Rc::new(RefCell::new(Server::default()));
-        install(&lua, &server).expect("an interpreter takes functions");
-        for (text, _) in edits {
-            assert!(script::all().iter().any(|script| script.text.contains(text)), "no script contains: {text}");
+        let mut texts = script::all().map(|script| (script.name, script.text.to_owned()));
+        for (from, to) in edits {
+            assert!(texts.iter().any(|(_, text)| text.contains(from)), "no script says `{from}`");
+            texts = texts.map(|(name, text)| (name, text.replace(from, to)));
         }
-        let compile = |script: &Script| {
-            let text = edits.iter().fold(script.text.to_owned(), |text, (from, to)| text.replace(from, to));
-            lua.load(text).set_name(script.name).into_function().expect("a script that compiles")
-        };
-        let functions = script::all().iter().map(|script| (script.name, compile(script))).collect();
-        Self { lua, functions, server }
+        Self::compile(&texts).unwrap_or_else(|error| panic!("a script that does not compile: {error}"))
     }
 
-    /// Runs the script of a call on the hash called `key`, by the server's clock `now`
-    /// (microseconds) unless the caller gives one.
+    fn compile(texts: &[(&'static str, String)]) -> mlua::Result<Self> {
+        let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
+        let (keys, argv) = (lua.create_table()?, lua.create_table()?);
+        let server = Rc::new(RefCell::new(Server::default()));
+        let names = environment::guarded(&lua, &server, [("KEYS", &keys), ("ARGV", &argv)])?;
+        let mut compiled = Vec::new();
+        for (name, text) in texts {
+            let function = lua.load(text).set_name("@user_script").into_function()?;
+            function.set_environment(names.clone())?;
+            compiled.push((*name, function));
+        }
+        Ok(Self { compiled, server, keys, argv, filled: 0, _lua: lua })
+    }
+
+    /// Runs a script on a key at a time of the server's clock. `arguments` gets the function that
+    /// takes ARGV, one after the other, which is what [`script::arguments`] wants.
     ///
     /// # Errors
-    /// The line of the error with which the script answers.
+    /// Redis' error line, such as `ERR rationd: ...`. Also for an answer that is no array of
+    /// integers, which none of the shipped scripts gives.
     pub fn run(
         &mut self,
         keyspace: &mut Keyspace,
-        caller: &Caller<'_>,
-        call: &Call,
+        script: &Script,
         key: &str,
-        now: u64,
+        now_us: u64,
+        arguments: impl FnOnce(&mut dyn FnMut(&[u8])),
     ) -> Result<Vec<i64>, String> {
-        let mut argv = Vec::with_capacity(24);
-        script::arguments(caller, call, &mut |argument| argv.push(argument.to_owned()));
-        self.eval(keyspace, Script::of(&call.op).name, key, now, &argv)
+        self.fill(key, arguments).map_err(|error| error_line(&error))?;
+        let compiled = self.compiled.iter().find(|(name, _)| *name == script.name);
+        let (_, function) = compiled.ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
+        // The callbacks of the interpreter own the server, so the keyspace visits it.
+        self.server.borrow_mut().enter(mem::take(keyspace), key, now_us);
+        let reply = function.call::<Value>(());
+        *keyspace = self.server.borrow_mut().leave();
+        integers(&reply.map_err(|error| error_line(&error))?)
     }
 
-    /// Runs a script with these arguments.
-    ///
-    /// # Errors
-    /// The line of the error with which the script answers.
-    ///
-    /// # Panics
-    /// When there is no such script.
-    pub fn eval(
-        &mut self,
-        keyspace: &mut Keyspace,
-        script: &str,
-        key: &str,
-        now: u64,
-        argv: &[Vec<u8>],
-    ) -> Result<Vec<i64>, String> {
-        let found = self.functions.iter().find(|(name, _)| *name == script);
-        let function = &found.expect("a script of the list").1;
-        {
-            let mut server = self.server.borrow_mut();
-            std::mem::swap(&mut server.keyspace, keyspace);
-            server.now = now;
+    /// Sets KEYS and ARGV in the tables of the last run.
+    fn fill(&mut self, key: &str, arguments: impl FnOnce(&mut dyn FnMut(&[u8]))) -> mlua::Result<()> {
+        self.keys.raw_seti(1, key)?;
+        let (mut place, mut outcome) = (0, Ok(()));
+        arguments(&mut |argument| {
+            place += 1;
+            if outcome.is_ok() {
+                outcome = environment::set(&self.argv, place, argument);
+            }
+        });
+        for rest in (place + 1..=self.filled).rev() {
+            self.argv.raw_seti(rest, Value::Nil)?;
         }
-        let reply = self.prepare(key, argv).and_then(|()| function.call::<Value>(()));
-        std::mem::swap(&mut self.server.borrow_mut().keyspace, keyspace);
-        match reply {
-            Ok(Value::Table(table)) => integers(&table),
-            Ok(other) => Err(format!("a script answered {other:?}, and no array")),
-            Err(error) => Err(format!("ERR {error}")),
-        }
-    }
-
-    fn prepare(&self, key: &str, argv: &[Vec<u8>]) -> mlua::Result<()> {
-        let globals = self.lua.globals();
-        globals.raw_set("KEYS", self.lua.create_sequence_from([key])?)?;
-        let strings = argv.iter().map(|argument| self.lua.create_string(argument));
-        let strings = strings.collect::<mlua::Result<Vec<_>>>()?;
-        globals.raw_set("ARGV", self.lua.create_sequence_from(strings)?)
+        self.filled = place;
+        outcome
     }
 }
 
-/// A reply as Redis reads it: up to the first nil, numbers cut to integers.
-fn integers(table: &Table) -> Result<Vec<i64>, String> {
-    if let Ok(Some(error)) = table.raw_get::<Option<String>>("err") {
+/// A script's answer as Redis sends it: numbers cut to integers, an array up to its first nil.
+fn integers(reply: &Value) -> Result<Vec<i64>, String> {
+    let Value::Table(table) = reply else { return Err(format!("ERR a script answered {reply:?}")) };
+    if let Ok(error) = table.raw_get::<String>("err") {
         return Err(error);
     }
-    let mut list = Vec::with_capacity(16);
-    for place in 1.. {
-        match table.raw_get(place) {
-            Ok(Value::Integer(value)) => list.push(value),
-            Ok(Value::Number(value)) => list.push(value as i64), // as Redis does
-            Ok(Value::Nil) => break,
-            other => return Err(format!("a script answered {other:?} at place {place}")),
-        }
-    }
-    Ok(list)
-}
-
-fn install(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<()> {
-    let redis = lua.create_table()?;
-    let at = server.clone();
-    let call = lua.create_function(move |lua, arguments: MultiValue| match command(lua, &at, &arguments)? {
-        Ok(value) => Ok(value),
-        Err(line) => Err(mlua::Error::RuntimeError(line)),
-    })?;
-    let at = server.clone();
-    let pcall = lua.create_function(move |lua, arguments: MultiValue| match command(lua, &at, &arguments)? {
-        Ok(value) => Ok(value),
-        Err(line) => error_reply(lua, &line),
-    })?;
-    redis.set("call", call)?;
-    redis.set("pcall", pcall)?;
-    redis.set("error_reply", lua.create_function(|lua, line: String| error_reply(lua, &line))?)?;
-    let globals = lua.globals();
-    globals.set("redis", redis)?;
-    let guard = lua.create_table()?;
-    let refuse = |_: &Lua, (_, name): (Value, String)| -> mlua::Result<()> {
-        Err(mlua::Error::RuntimeError(format!("Script attempted to access nonexistent global variable '{name}'")))
-    };
-    guard.set("__newindex", lua.create_function(refuse)?)?;
-    guard.set("__index", lua.create_function(refuse)?)?;
-    globals.set_metatable(Some(guard))
-}
-
-fn error_reply(lua: &Lua, line: &str) -> mlua::Result<Value> {
-    let table = lua.create_table()?;
-    table.set("err", line)?;
-    Ok(Value::Table(table))
-}
-
-/// What a command answers: a value, or the line of an error.
-type Answer = Result<Value, String>;
-
-/// Carries out one command of a script.
-fn command(lua: &Lua, server: &RefCell<Server>, arguments: &MultiValue) -> mlua::Result<Answer> {
-    let mut words = Vec::with_capacity(arguments.len());
-    for argument in arguments {
-        words.push(match argument {
-            Value::String(text) => text.as_bytes().to_vec(),
-            Value::Integer(value) => value.to_string().into_bytes(),
-            other => return Ok(Err(format!("ERR a script gave {other:?} to a command"))),
+    let mut numbers = Vec::with_capacity(10); // those of one limit
+    let all = table.for_each_value(|value| {
+        numbers.push(match value {
+            Value::Integer(number) => number,
+            Value::Number(number) => number as i64, // towards zero, as in Redis
+            other => return Err(Error::RuntimeError(format!("ERR a script answered an array with {other:?}"))),
         });
-    }
-    let server = &mut *server.borrow_mut();
-    let (keyspace, now) = (&mut server.keyspace, server.now);
-    let key = words.get(1).map(|key| String::from_utf8_lossy(key).into_owned()).unwrap_or_default();
-    let rest = words.get(2..).unwrap_or_default();
-    let number = |value: Result<u64, &'static str>| value.map(|value| Value::Integer(value as i64));
-    let answer = match words.first().map(Vec::as_slice) {
-        Some(b"TIME") => return Ok(Ok(time(lua, now)?)),
-        Some(b"HMGET") => return many(lua, keyspace, &key, rest, now),
-        Some(b"HKEYS") => match keyspace.fields(&key, now) {
-            Ok(fields) => return strings(lua, &fields).map(Ok),
-            Err(line) => Err(line),
-        },
-        Some(b"HLEN") => number(keyspace.fields(&key, now).map(|fields| fields.len() as u64)),
-        Some(b"HSET") => {
-            let pairs = rest.chunks_exact(2).map(|pair| keyspace.set(&key, &pair[0], &pair[1], now));
-            number(pairs.sum())
-        }
-        Some(b"HDEL") => number(rest.iter().map(|field| keyspace.unset(&key, field, now)).sum()),
-        Some(b"DEL") => number(Ok(keyspace.delete(&key, now))),
-        Some(b"PEXPIRE") => {
-            let millis =
-                rest.first().and_then(|text| std::str::from_utf8(text).ok()).and_then(|text| text.parse().ok());
-            let Some(millis) = millis else { return Ok(Err("ERR value is not an integer or out of range".into())) };
-            number(Ok(keyspace.expire(&key, millis, now)))
-        }
-        other => return Ok(Err(format!("ERR the model has no command {other:?}"))),
+        Ok(())
+    });
+    all.map(|()| numbers).map_err(|error| error_line(&error))
+}
+
+/// Redis' error line for a script that failed: one line, and `ERR` where the text has no code.
+fn error_line(error: &Error) -> String {
+    let text = match error {
+        Error::CallbackError { cause, .. } => return error_line(cause),
+        Error::RuntimeError(text) => text.clone(),
+        other => other.to_string(),
     };
-    Ok(answer.map_err(str::to_owned))
-}
-
-fn time(lua: &Lua, now: u64) -> mlua::Result<Value> {
-    let parts = [(now / 1_000_000).to_string(), (now % 1_000_000).to_string()];
-    Ok(Value::Table(lua.create_sequence_from(parts)?))
-}
-
-fn strings(lua: &Lua, list: &[Vec<u8>]) -> mlua::Result<Value> {
-    let strings = list.iter().map(|text| lua.create_string(text)).collect::<mlua::Result<Vec<_>>>()?;
-    Ok(Value::Table(lua.create_sequence_from(strings)?))
-}
-
-/// `HMGET`: what is missing is false.
-fn many(lua: &Lua, keyspace: &Keyspace, key: &str, fields: &[Vec<u8>], now: u64) -> mlua::Result<Answer> {
-    let mut values = Vec::with_capacity(fields.len());
-    for field in fields {
-        values.push(match keyspace.get(key, field, now) {
-            Ok(Some(value)) => Value::String(lua.create_string(value)?),
-            Ok(None) => Value::Boolean(false),
-            Err(line) => return Ok(Err(line.to_owned())),
-        });
-    }
-    Ok(Ok(Value::Table(lua.create_sequence_from(values)?)))
+    let line = text.lines().next().unwrap_or_default();
+    let code = line.split(' ').next().unwrap_or_default();
+    let coded = code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    if coded { line.to_owned() } else { format!("ERR {line}") }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use rationd::core::call::{Acquire, Op};
-    use rationd::core::key::Digest;
-    use rationd::core::limit::Limit;
-    use rationd::core::policy::Rule;
-    use rationd::core::time::{Instant, Timestamp};
-
     use super::*;
 
-    const NOW: u64 = 1_800_000_000_250_000;
+    /// The server's clock: half a millisecond after a whole second.
+    const NOW: u64 = 1_800_000_000_000_500;
+    const PEEK: [&str; 8] = ["0", "n", "0", "f", "10", "1000000", "10", "0"];
 
-    fn acquire(want: u32) -> Call {
-        let ask = Acquire { need: want, want, least: 1, ahead_of: Timestamp(0), epoch: 0, known: Default::default() };
-        let rule = Arc::new(Rule::of("p", &[Limit::parse("10/1s fixed").unwrap()]));
-        Call { id: u64::from(want), digest: Digest(1), rule, op: Op::Acquire(ask), sent_at: Instant(0) }
+    fn script(name: &str) -> &'static Script {
+        script::all().into_iter().find(|script| script.name == name).expect("a script")
     }
 
-    fn run(scripts: &mut Scripts, keyspace: &mut Keyspace, want: u32) -> Result<Vec<i64>, String> {
-        let caller = Caller { prefix: "s", node: "n", now: None };
-        scripts.run(keyspace, &caller, &acquire(want), "s:{1}", NOW)
+    fn run(scripts: &mut Scripts, keyspace: &mut Keyspace, name: &str, argv: &[&str]) -> Result<Vec<i64>, String> {
+        scripts.run(keyspace, script(name), "k", NOW, |push| argv.iter().for_each(|text| push(text.as_bytes())))
     }
 
-    #[test]
-    fn lends_what_is_left() {
-        let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::new());
-        let first = run(&mut scripts, &mut keyspace, 7).expect("a grant");
-        assert_eq!((first[0], first[6], first[7]), (7, NOW as i64, 7));
-        let second = run(&mut scripts, &mut keyspace, 8).expect("a grant");
-        assert_eq!(second[0], 3);
+    fn acquire(scripts: &mut Scripts, keyspace: &mut Keyspace) -> Vec<i64> {
+        let argv = ["0", "n", "7", "2", "4", "0", "0", "0", "f", "10", "1000000", "10", "0", "0", "0"];
+        run(scripts, keyspace, "acquire", &argv).unwrap()
     }
 
-    #[test]
-    fn edits_change_what_it_does() {
-        let mut scripts = Scripts::edited(&[("limit.count - spent", "limit.count + 1 - spent")]);
-        let reply = run(&mut scripts, &mut Keyspace::new(), 100).expect("a grant");
-        assert_eq!(reply[0], 11);
+    /// Peek, doing this instead.
+    fn peek(body: &str) -> Result<Vec<i64>, String> {
+        let first = "local limits = read_arguments(4, 0)";
+        let mut scripts = Scripts::edited(&[(first, &format!("do {body} end {first}"))]);
+        run(&mut scripts, &mut Keyspace::default(), "peek", &PEEK)
     }
 
     #[test]
-    fn a_wrong_argument_is_the_scripts_own_error() {
-        let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::new());
-        let error = scripts.eval(&mut keyspace, "peek", "k", NOW, &[b"x".to_vec()]).unwrap_err();
-        assert!(error.starts_with("ERR rationd: wrong arguments"), "{error}");
+    fn acquire_lends_and_writes() {
+        let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
+        let now = NOW as i64;
+        let end = (now / 1_000_000 + 1) * 1_000_000;
+        assert_eq!(acquire(&mut scripts, &mut keyspace), [4, 0, 0, 7, 0, 1, now, 4, 0, end]);
+        assert_eq!(acquire(&mut scripts, &mut keyspace), [4, 1, 0, 7, 0, 1, now, 4, 0, end]);
+        let entry = keyspace.get("k").unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let fields: Vec<_> = entry.fields().map(|(field, value)| (text(field), text(value))).collect();
+        assert_eq!(fields.iter().map(|(field, _)| field.as_str()).collect::<Vec<_>>(), ["c", "e", "f1", "n:n"]);
+        assert_eq!(fields[2].1, format!("4 0 {end}"));
+        assert_eq!(entry.expires_ms(), Some(now / 1_000 + 2_001));
+    }
+
+    #[test]
+    fn shorter_argv_leaves_nothing_of_a_longer_one() {
+        let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
+        acquire(&mut scripts, &mut keyspace);
+        assert_eq!(run(&mut scripts, &mut keyspace, "peek", &PEEK).unwrap()[7], 4);
+        let wrong = run(&mut scripts, &mut keyspace, "peek", &PEEK[..7]);
+        assert!(wrong.unwrap_err().starts_with("ERR rationd: wrong arguments"));
+    }
+
+    #[test]
+    fn replies_are_converted_as_in_redis() {
+        assert_eq!(peek("return {1, 2.9, -2.9, nil, 5}"), Ok(vec![1, 2, -2]));
+        assert_eq!(peek("return {redis.call('HMGET', hash, 'a')[1] == false and 1 or 0}"), Ok(vec![1]));
+        assert_eq!(
+            peek("local t = redis.call('TIME') return {#t, t[1] + 0, t[2] + 0}"),
+            Ok(vec![2, 1_800_000_000, 500])
+        );
+        assert_eq!(peek("return redis.error_reply('BUSY now')"), Err("BUSY now".into()));
+        assert_eq!(peek("return redis.error_reply('-oops')"), Err("ERR oops".into()));
+        assert!(peek("return redis.status_reply('OK')").unwrap().is_empty());
+    }
+
+    #[test]
+    fn script_that_leaves_its_world_is_an_error() {
+        let own = "redis.call('HINCRBY', hash, 'a', '1')";
+        for body in
+            [own, "x = 1", "return x", "pairs({})", "math.random()", "redis.call('DEL', 'other')", "redis.sha1hex('')"]
+        {
+            let error = peek(body).unwrap_err();
+            assert!(error.starts_with("ERR ") && !error.contains('\n'), "{body}: {error}");
+        }
+        assert!(peek("return redis.pcall('HINCRBY', hash, 'a', '1')").unwrap_err().contains("HINCRBY"));
+    }
+
+    #[test]
+    fn wrong_type_is_told_to_pcall_and_fails_call() {
+        let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
+        keyspace.set_string("k", b"x");
+        let reply = run(&mut scripts, &mut keyspace, "peek", &PEEK).unwrap();
+        assert_eq!(reply[2], 1, "told as damaged");
+        let mut call = Scripts::edited(&[("redis.pcall", "redis.call")]);
+        assert!(run(&mut call, &mut keyspace, "peek", &PEEK).unwrap_err().starts_with("WRONGTYPE "));
+    }
+
+    #[test]
+    #[should_panic(expected = "no script says `granted = 8`")]
+    fn edit_that_finds_nothing_panics() {
+        let _ = Scripts::edited(&[("granted = 8", "")]);
     }
 }

@@ -12,7 +12,7 @@ use rationd::core::policy::Rule;
 use rationd::core::shard::{Effect, Outcome, Request, Settings};
 use rationd::core::time::{Instant, Micros, Timestamp};
 use rationd::store::memory::MemoryStore;
-use simulations::limiter::{Limiter, Start, horizon, limiter};
+use simulations::limiter::{Limiter, Start, limiter};
 use simulations::observe::Balance;
 use simulations::plan::Brain;
 
@@ -92,7 +92,7 @@ impl Tally {
 /// Each of four nodes asks once a millisecond for two seconds: four times the limit.
 fn run(brain: Brain, limit: &str, is_away: bool) -> Tally {
     let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).expect("a limit")]));
-    let mut store = MemoryStore::new(100, 7, horizon(brain));
+    let mut store = MemoryStore::new(100, 7);
     let mut nodes = NODES.map(|name| Node::new(brain, name));
     let mut tally = Tally::default();
     for step in 0..2_100 {

@@ -110,7 +110,7 @@ impl Limit {
         let interval = (period.0 / divisor, count / divisor);
         let depth = (u128::from(burst) * u128::from(interval.0)).div_ceil(u128::from(interval.1));
         // Single costs round up; a full bucket takes all of its burst one by one all the same.
-        let slack = if interval.0 % interval.1 == 0 { 0 } else { burst.min(interval.0 / interval.1) };
+        let slack = if interval.0.is_multiple_of(interval.1) { 0 } else { burst.min(interval.0 / interval.1) };
         let depth = Micros(u64::try_from(depth + u128::from(slack)).unwrap_or(u64::MAX));
         let limit = Self { count, period, burst, algorithm, interval, depth };
         if algorithm == Algorithm::Gcra && !limit.is_exact() {

@@ -87,7 +87,8 @@ impl Leasing {
 
     fn call(&mut self, now: Instant, id: u64, digest: Digest, need: u32, least: u32) {
         let known = [Known::default(); MAX_LIMITS];
-        let order = Acquire { need, want: need, least, ahead_of: Timestamp(0), epoch: 0, held: 0, age: Micros::ZERO, known };
+        let order =
+            Acquire { need, want: need, least, ahead_of: Timestamp(0), epoch: 0, held: 0, age: Micros::ZERO, known };
         let rule = self.books[&digest].rule.clone();
         self.effects.push_back(Effect::Call(Call { id, digest, rule, op: Op::Acquire(order), sent_at: now }));
     }

@@ -13,7 +13,7 @@ use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 use rationd::core::shard::{Effect, Outcome, Request};
-use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::core::time::{Instant, Timestamp};
 
 use crate::limiter::Limiter;
 use crate::observe::Balance;

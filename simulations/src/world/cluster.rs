@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use rationd::core::key::Digest;
 use rationd::core::time::Timestamp;
 
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Entry, Key, Keyspace};
 use crate::plan::Redis as RedisPlan;
 use crate::random::Random;
 
@@ -53,7 +53,7 @@ pub(super) struct Server {
     /// Nodes on its island.
     pub(super) island: Vec<u32>,
     /// What its replica has, once they are parted.
-    successor: Option<(Keyspace, Vec<String>)>,
+    successor: Option<(Keyspace, Vec<Key>)>,
     /// Ahead of true time, in microseconds.
     skew: i64,
 }
@@ -156,9 +156,7 @@ impl Cluster {
                 _ => Course::Moved(self.primaries[slot.owner as usize]),
             },
             Standing::Primary => match slot.moving {
-                Some(to) if !place.keyspace.exists(key, self.time(server, now)) => {
-                    Course::Ask(self.primaries[to as usize])
-                }
+                Some(to) if !place.has(key, self.time(server, now)) => Course::Ask(self.primaries[to as usize]),
                 _ => Course::Here,
             },
         }
@@ -194,7 +192,7 @@ impl Cluster {
 
     /// The replica of a server that has been away takes over: the new server, and the keys whose
     /// last writes it lacks. `None` when there is no replica.
-    pub(super) fn promote(&mut self, server: u32) -> Option<(u32, Vec<String>)> {
+    pub(super) fn promote(&mut self, server: u32) -> Option<(u32, Vec<Key>)> {
         let old = &mut self.servers[server as usize];
         let (keyspace, undone) = old.successor.take()?;
         let (master, skew, scripts) = (old.master, old.skew, old.scripts.clone());
@@ -208,9 +206,11 @@ impl Cluster {
     /// Moves a key that is on its way to another master.
     pub(super) fn carry(&mut self, key: &str, from: u32, to: u32, now: u64) {
         let (from, to) = (self.primaries[from as usize], self.primaries[to as usize]);
-        let (leaves, arrives) = (self.time(from, now), self.time(to, now));
-        if let Some(entry) = self.server(from).keyspace.take(key, leaves) {
-            self.server(to).keyspace.put(key, entry, arrives);
+        let leaves = self.time(from, now);
+        if self.servers[from as usize].has(key, leaves)
+            && let Some(entry) = self.server(from).keyspace.take(key)
+        {
+            self.server(to).keyspace.put(key.into(), entry);
         }
     }
 
@@ -219,18 +219,27 @@ impl Cluster {
         for server in 0..self.servers.len() as u32 {
             let before = self.time(server, now).saturating_sub(self.plan.lag.0 + 1);
             if self.servers[server as usize].standing == Standing::Primary {
-                self.server(server).keyspace.settle_before(before);
+                let time = self.time(server, now);
+                let keyspace = &mut self.server(server).keyspace;
+                keyspace.settle_before(before);
+                keyspace.expire(time);
             }
         }
     }
 }
 
 impl Server {
+    /// Whether a key is there at the server's time `now`.
+    fn has(&self, key: &str, now: u64) -> bool {
+        let there = |entry: &Entry| entry.expires_ms().is_none_or(|last| now / 1_000 <= last.unsigned_abs());
+        self.keyspace.get(key).is_some_and(there)
+    }
+
     fn new(master: u32, skew: i64, has_replica: bool) -> Self {
         Self {
             master,
             standing: Standing::Primary,
-            keyspace: Keyspace::new(),
+            keyspace: Keyspace::default(),
             scripts: BTreeSet::new(),
             paused_until: 0,
             refuses: false,

@@ -6,6 +6,7 @@ use rationd::core::key::Digest;
 use super::World;
 use super::cluster::{Standing, slot_of};
 use super::event::{Event, Step};
+use crate::keyspace::Key;
 use crate::observe::Seen;
 use crate::random::Random;
 
@@ -164,7 +165,8 @@ impl World<'_> {
     pub(super) fn evict(&mut self, master: u32, part: u32) {
         let server = self.cluster.primary(master);
         let mut random = Random::stream(self.plan.seed ^ self.now, "evict");
-        for hash in self.cluster.server(server).keyspace.keys() {
+        let hashes: Vec<_> = self.cluster.server(server).keyspace.keys().cloned().collect();
+        for hash in hashes {
             if random.chance(u64::from(part)) {
                 self.cluster.server(server).keyspace.evict(&hash);
                 self.tell_of_key(&hash, |key| Seen::Lost { key });
@@ -185,9 +187,9 @@ impl World<'_> {
             return;
         }
         let server = self.cluster.primaries[from as usize];
-        let hashes = self.cluster.server(server).keyspace.keys();
-        let inside = |hash: &String| self.key_of(hash).is_some_and(|key| slot_of(self.keys.get(key).digest) == slot);
-        let mut moving: Vec<String> = hashes.into_iter().filter(inside).collect();
+        let hashes = self.cluster.servers[server as usize].keyspace.keys().cloned();
+        let inside = |hash: &Key| self.key_of(hash).is_some_and(|key| slot_of(self.keys.get(key).digest) == slot);
+        let mut moving: Vec<Key> = hashes.filter(inside).collect();
         if stage == 1 {
             moving.truncate(moving.len().div_ceil(2));
         }

@@ -69,7 +69,9 @@ impl World<'_> {
         place.busy_until = done;
         let node = &self.nodes[letter.node as usize];
         let caller = Caller { prefix: PREFIX, node: &node.name, now: None };
-        let ran = self.scripts.run(&mut place.keyspace, &caller, &letter.call, key, time);
+        let call = &letter.call;
+        let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, call, push);
+        let ran = self.scripts.run(&mut place.keyspace, Script::of(&call.op), key, time, arguments);
         let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
         let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");
         let stale = place.standing != Standing::Primary;

@@ -1,0 +1,112 @@
+//! What each command does, what time does, and what a failover undoes.
+
+use super::*;
+
+/// The server's clock: a whole second.
+const NOW: u64 = 1_800_000_000_000_000;
+
+fn run(keyspace: &mut Keyspace, now: u64, line: &str) -> Reply {
+    let words: Vec<&str> = line.split(' ').collect();
+    keyspace.begin(now);
+    keyspace.execute(words[0].as_bytes(), words[1], &words[2..])
+}
+
+fn strings(list: &[Option<&str>]) -> Reply {
+    Reply::Strings(list.iter().map(|text| text.map(|text| text.as_bytes().into())).collect())
+}
+
+#[test]
+fn hash_lives_as_long_as_it_has_fields() {
+    let mut keyspace = Keyspace::default();
+    assert_eq!(run(&mut keyspace, NOW, "HSET k b 1 a 2 b 3"), Reply::Integer(2));
+    assert_eq!(run(&mut keyspace, NOW, "HMGET k a b c"), strings(&[Some("2"), Some("3"), None]));
+    assert_eq!(run(&mut keyspace, NOW, "HKEYS k"), strings(&[Some("a"), Some("b")]));
+    assert_eq!(run(&mut keyspace, NOW, "HLEN k"), Reply::Integer(2));
+    assert_eq!(run(&mut keyspace, NOW, "HDEL k a b c"), Reply::Integer(2));
+    assert_eq!(keyspace.keys().count(), 0);
+    assert_eq!(run(&mut keyspace, NOW, "PEXPIRE k 5"), Reply::Integer(0));
+}
+
+#[test]
+fn key_is_there_up_to_its_last_millisecond() {
+    let mut keyspace = Keyspace::default();
+    run(&mut keyspace, NOW, "HSET k a 1");
+    assert_eq!(run(&mut keyspace, NOW + 999, "PEXPIRE k 2"), Reply::Integer(1));
+    assert_eq!(run(&mut keyspace, NOW + 2_999, "HLEN k"), Reply::Integer(1));
+    assert_eq!(run(&mut keyspace, NOW + 3_000, "HLEN k"), Reply::Integer(0));
+    assert_eq!(keyspace.keys().count(), 0);
+}
+
+#[test]
+fn expiry_that_is_not_ahead_deletes() {
+    for span in ["0", "-1", "-9223372036854775808"] {
+        let mut keyspace = Keyspace::default();
+        run(&mut keyspace, NOW, "HSET k a 1");
+        assert_eq!(run(&mut keyspace, NOW, &format!("PEXPIRE k {span}")), Reply::Integer(1));
+        assert!(keyspace.get("k").is_none());
+    }
+    for span in ["+1", "01", "1.0", "x", "9223372036854775807"] {
+        let reply = run(&mut Keyspace::default(), NOW, &format!("PEXPIRE k {span}"));
+        assert!(matches!(reply, Reply::Error(_)), "{span}");
+    }
+}
+
+#[test]
+fn string_is_the_wrong_type_and_can_be_deleted() {
+    let mut keyspace = Keyspace::default();
+    keyspace.set_string("k", b"x");
+    for line in ["HMGET k a", "HSET k a 1", "HDEL k a", "HKEYS k", "HLEN k"] {
+        assert_eq!(run(&mut keyspace, NOW, line), error(WRONG_TYPE), "{line}");
+    }
+    assert_eq!(run(&mut keyspace, NOW, "DEL k"), Reply::Integer(1));
+    assert_eq!(run(&mut keyspace, NOW, "HSET k a 1"), Reply::Integer(1));
+}
+
+#[test]
+fn unknown_command_is_an_error() {
+    for line in ["HINCRBY k a 1", "HMGET k", "HSET k a", "PEXPIRE k 1 NX", "DEL k l"] {
+        assert!(matches!(run(&mut Keyspace::default(), NOW, line), Reply::Error(_)), "{line}");
+    }
+}
+
+#[test]
+fn failover_puts_back_what_was() {
+    let mut keyspace = Keyspace::default();
+    run(&mut keyspace, NOW, "HSET old a 1");
+    run(&mut keyspace, NOW, "PEXPIRE old 5");
+    let before = keyspace.clone();
+    run(&mut keyspace, NOW + 1, "HSET old a 2 b 2");
+    run(&mut keyspace, NOW + 2, "HSET new a 1");
+    run(&mut keyspace, NOW + 9_000, "HSET old c 3"); // the old one had expired
+    assert_eq!(keyspace.undo_after(NOW), ["new".into(), "old".into()]);
+    assert_eq!(keyspace.entries, before.entries);
+    assert_eq!(keyspace.undo_after(NOW), []);
+}
+
+#[test]
+fn journal_has_one_entry_per_run_and_key() {
+    let mut keyspace = Keyspace::default();
+    keyspace.begin(NOW);
+    keyspace.execute(b"HSET", "k", &["a", "1"]);
+    keyspace.execute(b"HSET", "k", &["a", "2"]);
+    keyspace.execute(b"PEXPIRE", "k", &["9"]);
+    assert_eq!(keyspace.journal.len(), 1);
+    keyspace.settle_before(NOW);
+    assert!(keyspace.journal.is_empty() && keyspace.undo_after(0).is_empty());
+}
+
+#[test]
+fn what_the_world_did_is_not_undone() {
+    let mut keyspace = Keyspace::default();
+    for key in ["moved", "evicted"] {
+        run(&mut keyspace, NOW, &format!("HSET {key} a 1"));
+    }
+    let mut other = Keyspace::default();
+    let entry = keyspace.take("moved").unwrap();
+    assert_eq!(entry.fields().collect::<Vec<_>>(), [(&b"a"[..], &b"1"[..])]);
+    other.put("moved".into(), entry);
+    assert!(keyspace.evict("evicted"));
+    assert!(keyspace.undo_after(0).is_empty() && keyspace.keys().count() == 0);
+    assert!(other.undo_after(0).is_empty() && other.keys().count() == 1);
+    assert_eq!(other.flush(), ["moved".into()]);
+}
