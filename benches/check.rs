@@ -87,7 +87,7 @@ fn leased(name: &str, limit: &str, keys: u64) {
     let settings =
         Settings { max_keys: 2 * keys.max(512) as usize, timeout: Micros::from_millis(50), lease_ahead: true };
     let mut shard = Shard::new(settings, 7, 1, 1, (start, wall));
-    let mut store = MemoryStore::new(settings.max_keys, 7, Micros::from_secs(3_600));
+    let mut store = MemoryStore::new(settings.max_keys, 7);
     let (mut now, mut left, mut calls, mut denied, mut checks) = (start, 0, 0_u64, 0_u64, 0_u64);
     time(&format!("leased: {name}"), if keys == 1 { 2_000 } else { 3_000 }, |number| {
         if left == 0 {

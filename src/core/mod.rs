@@ -3,6 +3,8 @@
 //! `now` is the first argument of everything that depends on time; randomness comes as a seed.
 //! The daemon and the simulator are two drivers of this same code.
 
+mod account;
+mod alone;
 pub mod answer;
 pub mod batch;
 pub mod call;

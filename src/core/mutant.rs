@@ -2,7 +2,7 @@
 //! would notice.
 //!
 //! One is on at most, per thread, and only in a build with the feature `mutants`; in all others
-//! [`on`] is the constant `false`, and nothing of this is compiled in. The rule that a mutant breaks
+//! `on` is the constant `false`, and nothing of this is compiled in. The rule that a mutant breaks
 //! asks for it where the rule stands. Bugs of the scripts are edits of their texts:
 //! `simulations/src/mutants.rs`.
 

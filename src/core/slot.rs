@@ -12,16 +12,13 @@ use super::batch::Tuner;
 use super::call::{Call, Counter, Grant, Known, Op};
 use super::decision::{Decision, Reason, Source};
 use super::lease::{Lease, StoreClock};
-use super::limit::{Algorithm, Limit, MAX_LIMITS};
+use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
-use super::policy::{OnStoreLoss, Rule};
+use super::policy::Rule;
 use super::shard::Ticket;
-use super::share::{ShareBook, share_ppm};
+use super::share::ShareBook;
 use super::table::Keyed;
 use super::time::{Instant, Micros, Timestamp};
-
-/// How long after a failure a key whose part of the store is away asks again.
-const ASK_AGAIN: Micros = Micros(250_000);
 
 /// A parked check.
 #[derive(Clone, Copy, Debug)]
@@ -243,64 +240,6 @@ impl Slot {
         self.answer(now, cost, Ending::deny(Reason::Rate, source).after(wait))
     }
 
-    /// Takes note of what a client was told.
-    pub(super) fn promise(&mut self, now: Instant, cost: u64, decision: &Decision) {
-        let Some(wait) = decision.retry_after else { return };
-        let standing = self.promise.filter(|(at, _)| *at > now);
-        self.promise = Some(match standing {
-            Some((at, most)) => (at.min(now + wait), most.max(cost)),
-            None => (now + wait, cost),
-        });
-    }
-
-    /// Decides while the key's part of the store is away (semantics, §5).
-    pub(super) fn decide_alone(&mut self, now: Instant, cost: u64) -> Decision {
-        match self.rule.on_store_loss {
-            OnStoreLoss::Allow => self.answer(now, cost, Ending::allow(Source::Policy)),
-            OnStoreLoss::Deny => {
-                self.answer(now, cost, Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
-            }
-            OnStoreLoss::Share => {
-                let (clock, rule) = (self.clock.latest(now), self.rule.clone());
-                if let Some(wait) = self.between_windows(now, clock) {
-                    return self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait));
-                }
-                let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open(&rule, clock)));
-                let ending = match book.spend(&rule, share_ppm(self.nodes), clock, cost, &self.net) {
-                    Ok(()) => Ending::allow(Source::Share),
-                    Err(wait) => Ending::deny(Reason::Share, Source::Share).after(wait),
-                };
-                let left = book.left(&rule, clock, &self.net);
-                Decision { remaining: left, ..self.answer(now, cost, ending) }
-            }
-        }
-    }
-
-    /// The store's clock is known to so much only; where that leaves two windows, neither's share is
-    /// spent. At most 2 ms of each window, whatever the drift.
-    fn between_windows(&self, now: Instant, latest: Timestamp) -> Option<Micros> {
-        let drift = self.answered.map_or(Micros::ZERO, |at| Micros(now.since(at).0 / 5_000));
-        let doubt = Micros((latest.since(self.clock.earliest(now)) + drift).0.min(1_000));
-        self.rule.limits.iter().find_map(|limit| {
-            let window = |at: Timestamp| at.0 / limit.period.0;
-            let doubtful = limit.algorithm != Algorithm::Gcra && window(latest - doubt) != window(latest + doubt);
-            doubtful.then_some(doubt + doubt)
-        })
-    }
-
-    /// The store gave no answer: from `since` on this key is on its own.
-    pub(super) fn lose_store(&mut self, now: Instant, since: Instant) {
-        // Whatever the store says of since when: an answer came later.
-        let since = self.clock.latest(self.answered.map_or(since, |at| at.max(since)));
-        if self.away.is_none() && self.rule.on_store_loss == OnStoreLoss::Share {
-            match &mut self.share {
-                Some(book) => book.reopen(&self.rule, since),
-                None => self.share = Some(Box::new(ShareBook::open(&self.rule, since))),
-            }
-        }
-        self.away = Some(Away { ask_again: now + ASK_AGAIN, charged: false });
-    }
-
     /// Fills in the numbers of a decision.
     pub(super) fn answer(&self, now: Instant, cost: u64, ending: Ending) -> Decision {
         let mut counters = self.charged();
@@ -367,64 +306,6 @@ impl Slot {
         self.line.is_empty() && self.flight.is_none() && self.errands.is_empty()
     }
 
-    /// The counters as the store will have them when it is told what was spent of buckets.
-    fn charged(&self) -> [Counter; MAX_LIMITS] {
-        let mut counters = [Counter::default(); MAX_LIMITS];
-        counters[..self.counters.len()].copy_from_slice(&self.counters);
-        let held = self.lease.held();
-        for (index, limit) in
-            self.rule.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm == Algorithm::Gcra)
-        {
-            let spent = self.net[index].saturating_sub(held);
-            counters[index].used = counters[index].used.saturating_sub(spent);
-            counters[index].debit(limit, self.clock.latest(self.last_spend), spent);
-        }
-        counters
-    }
-
-    /// How long ago the last token was spent.
-    pub(super) fn age(&self, now: Instant) -> Micros {
-        now.since(self.last_spend).rounded_early()
-    }
-
-    /// Tokens of a bucket were spent that the store has not been told of.
-    pub(super) fn has_untold(&self) -> bool {
-        let held = self.lease.held();
-        let untold = |(limit, net): (&Limit, &u64)| limit.algorithm == Algorithm::Gcra && *net > held;
-        self.rule.limits.iter().zip(&self.net).any(untold)
-    }
-
-    /// How much later than it was the store will take the last spending to have been, when it is told
-    /// after `wait`.
-    fn doubt(&self, now: Instant, wait: Micros) -> Micros {
-        let span = now.since(self.last_spend) + wait;
-        if self.has_untold() { Micros(span.0 - span.rounded_early().0 + 1) } else { Micros::ZERO }
-    }
-
-    /// How long to leave a limit whose tokens trickle in alone: until this node's part is a few. A
-    /// bucket loses nothing meanwhile as long as it is not full, a sliding window what nobody takes.
-    pub(super) fn pause_of(&self, limit: &Limit) -> Micros {
-        const LOT: u64 = 12;
-        let lot = super::gcra::cost(limit, LOT * u64::from(self.nodes)).0;
-        Micros(match limit.algorithm {
-            Algorithm::Gcra => lot.clamp(350_000, 2_000_000).min(limit.depth().0 / 2),
-            _ => lot.clamp(limit.period.0 / 16, limit.period.0 / 4),
-        })
-    }
-
-    /// A limit is a bucket: what is lent of it has to be accounted for.
-    pub(super) fn has_account(&self) -> bool {
-        self.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra)
-    }
-
-    /// Tokens held, as the store is told.
-    pub(super) fn held(&self) -> u32 {
-        if on(Mutant::SpendingNotTold) {
-            return u32::try_from(self.net[0]).unwrap_or(u32::MAX);
-        }
-        u32::try_from(self.lease.held()).unwrap_or(u32::MAX)
-    }
-
     /// What the store may have been charged beyond what is held here: more is no cost to take back.
     pub(super) fn refundable(&self, now: Instant) -> u64 {
         if self.answered.is_none() {
@@ -436,22 +317,5 @@ impl Slot {
                 limit.capacity().saturating_sub(counter.left(limit, latest)).saturating_sub(held)
             });
         charged.max().unwrap_or(0)
-    }
-
-    /// A share was spent in a window that is still open: forgotten, it would be spent again.
-    pub(super) fn owes(&self, now: Instant) -> bool {
-        self.share.as_ref().is_some_and(|book| book.is_open(&self.rule, self.clock.latest(now)))
-    }
-
-    /// Nothing was charged to this window's share before the check just decided. True once a window.
-    pub(super) fn begins_share(&mut self, now: Instant) -> bool {
-        let clock = self.clock.latest(now);
-        let rule = &self.rule;
-        self.share.as_mut().is_some_and(|book| book.begins(rule, clock))
-    }
-
-    /// What the share admitted and the store has not been charged for.
-    pub(super) fn debt(&self, now: Instant) -> u64 {
-        self.share.as_ref().map_or(0, |book| book.debt(&self.rule, self.clock.latest(now)))
     }
 }

@@ -11,7 +11,7 @@ use crate::core::time::{Instant, Micros};
 /// Unanswered calls in a row that open the breaker.
 pub const SILENCES: u32 = 3;
 
-/// Wait between probes; doubled after [`PATIENCE`] of them failed.
+/// Wait between probes; doubled after `PATIENCE` of them failed.
 pub const PAUSE: Micros = Micros::from_millis(250);
 
 /// Probes at the quick pace.

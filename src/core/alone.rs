@@ -1,0 +1,82 @@
+//! How a key is decided while its part of the store is away (semantics, §5).
+//!
+//! What is held is spent first; then the policy says: all, none, or this node's share. Part of
+//! `slot.rs`; the arithmetic of shares is in `share.rs`.
+
+use super::answer::Ending;
+use super::decision::{Decision, Reason, Source};
+use super::limit::Algorithm;
+use super::policy::OnStoreLoss;
+use super::share::{ShareBook, share_ppm};
+use super::slot::{Away, Slot};
+use super::time::{Instant, Micros, Timestamp};
+
+/// How long after a failure a key whose part of the store is away asks again.
+const ASK_AGAIN: Micros = Micros(250_000);
+
+impl Slot {
+    /// Decides while the key's part of the store is away (semantics, §5).
+    pub(super) fn decide_alone(&mut self, now: Instant, cost: u64) -> Decision {
+        match self.rule.on_store_loss {
+            OnStoreLoss::Allow => self.answer(now, cost, Ending::allow(Source::Policy)),
+            OnStoreLoss::Deny => {
+                self.answer(now, cost, Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
+            }
+            OnStoreLoss::Share => {
+                let (clock, rule) = (self.clock.latest(now), self.rule.clone());
+                if let Some(wait) = self.between_windows(now, clock) {
+                    return self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait));
+                }
+                let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open(&rule, clock)));
+                let ending = match book.spend(&rule, share_ppm(self.nodes), clock, cost, &self.net) {
+                    Ok(()) => Ending::allow(Source::Share),
+                    Err(wait) => Ending::deny(Reason::Share, Source::Share).after(wait),
+                };
+                let left = book.left(&rule, clock, &self.net);
+                Decision { remaining: left, ..self.answer(now, cost, ending) }
+            }
+        }
+    }
+
+    /// The store's clock is known to so much only; where that leaves two windows, neither's share is
+    /// spent. At most 2 ms of each window, whatever the drift.
+    fn between_windows(&self, now: Instant, latest: Timestamp) -> Option<Micros> {
+        let drift = self.answered.map_or(Micros::ZERO, |at| Micros(now.since(at).0 / 5_000));
+        let doubt = Micros((latest.since(self.clock.earliest(now)) + drift).0.min(1_000));
+        self.rule.limits.iter().find_map(|limit| {
+            let window = |at: Timestamp| at.0 / limit.period.0;
+            let doubtful = limit.algorithm != Algorithm::Gcra && window(latest - doubt) != window(latest + doubt);
+            doubtful.then_some(doubt + doubt)
+        })
+    }
+
+    /// The store gave no answer: from `since` on this key is on its own.
+    pub(super) fn lose_store(&mut self, now: Instant, since: Instant) {
+        // Whatever the store says of since when: an answer came later.
+        let since = self.clock.latest(self.answered.map_or(since, |at| at.max(since)));
+        if self.away.is_none() && self.rule.on_store_loss == OnStoreLoss::Share {
+            match &mut self.share {
+                Some(book) => book.reopen(&self.rule, since),
+                None => self.share = Some(Box::new(ShareBook::open(&self.rule, since))),
+            }
+        }
+        self.away = Some(Away { ask_again: now + ASK_AGAIN, charged: false });
+    }
+
+    /// A share was spent in a window that is still open: forgotten, it would be spent again.
+    pub(super) fn owes(&self, now: Instant) -> bool {
+        self.share.as_ref().is_some_and(|book| book.is_open(&self.rule, self.clock.latest(now)))
+    }
+
+    /// Nothing was charged to this window's share before the check just decided. True once a window.
+    pub(super) fn begins_share(&mut self, now: Instant) -> bool {
+        let clock = self.clock.latest(now);
+        let rule = &self.rule;
+        self.share.as_mut().is_some_and(|book| book.begins(rule, clock))
+    }
+
+    /// What the share admitted and the store has not been charged for.
+    pub(super) fn debt(&self, now: Instant) -> u64 {
+        self.share.as_ref().map_or(0, |book| book.debt(&self.rule, self.clock.latest(now)))
+    }
+}
