@@ -14,6 +14,7 @@
 //! | [`lua`], [`keyspace`] | the shipped scripts, and the part of Redis that they touch |
 //! | [`limiter`], [`baseline`] | what decides in a node: the shipped core, or something to compare it with |
 //! | [`observe`] | what can be seen of a run |
+//! | [`checkers`] | what must hold in every run |
 //! | [`ledger`], [`series`] | figures of a run, whole and over time |
 //! | [`trace`] | a hash of everything that happened |
 //! | [`mutants`] | deliberate bugs of the core and of the scripts |
@@ -21,6 +22,7 @@
 //! | [`cli`] | the command line |
 
 pub mod baseline;
+pub mod checkers;
 pub mod cli;
 pub mod keyspace;
 pub mod ledger;

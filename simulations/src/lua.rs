@@ -150,7 +150,7 @@ mod tests {
 
     /// The server's clock: half a millisecond after a whole second.
     const NOW: u64 = 1_800_000_000_000_500;
-    const PEEK: [&str; 8] = ["0", "n", "0", "f", "10", "1000000", "10", "0"];
+    const PEEK: [&str; 7] = ["0", "n", "0", "f", "10", "1000000", "10"];
 
     fn script(name: &str) -> &'static Script {
         script::all().into_iter().find(|script| script.name == name).expect("a script")
@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn acquire(scripts: &mut Scripts, keyspace: &mut Keyspace) -> Vec<i64> {
-        let argv = ["0", "n", "7", "2", "4", "0", "0", "0", "f", "10", "1000000", "10", "0", "0", "0"];
+        let argv = ["0", "n", "7", "2", "4", "0", "0", "0", "0", "0", "f", "10", "1000000", "10", "0", "0"];
         run(scripts, keyspace, "acquire", &argv).unwrap()
     }
 
@@ -192,7 +192,7 @@ mod tests {
         let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
         acquire(&mut scripts, &mut keyspace);
         assert_eq!(run(&mut scripts, &mut keyspace, "peek", &PEEK).unwrap()[7], 4);
-        let wrong = run(&mut scripts, &mut keyspace, "peek", &PEEK[..7]);
+        let wrong = run(&mut scripts, &mut keyspace, "peek", &PEEK[..6]);
         assert!(wrong.unwrap_err().starts_with("ERR rationd: wrong arguments"));
     }
 

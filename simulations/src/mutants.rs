@@ -94,7 +94,7 @@ static SCRIPTS: [ScriptBug; 24] = [
     ScriptBug {
         name: "replay-crosses-window",
         about: "A repeated acquire hands the tokens of a closed window to the open one: bound.",
-        edits: &[("elseif limits[i].kind == 'g' or at ~= counters[i].at then", "elseif limits[i].kind == 'g' then")],
+        edits: &[("open = (record[6 + i] or 0) == counters[i].at", "open = true")],
     },
     ScriptBug {
         name: "records-shared",
@@ -126,12 +126,19 @@ static SCRIPTS: [ScriptBug; 24] = [
         )],
     },
     ScriptBug {
-        name: "return-of-older-slots",
-        about: "gcra slots are credited though others took later ones, which are lent twice: at most once, bound.",
-        edits: &[(
-            "if window_at ~= 0 and window_at == counter.at then",
-            "if window_at ~= 0 and (limit.kind == 'g' or window_at == counter.at) then",
-        )],
+        name: "return-hides-spending",
+        about: "A give-back closes the account of a bucket and charges nothing for what was spent: bound.",
+        edits: &[("spend(state.counters, limits, max(account - held - amount, 0), max(now - age, 0))", "")],
+    },
+    ScriptBug {
+        name: "set-aside-lent-again",
+        about: "What a bucket has lent and nobody has accounted for is lent again: bound.",
+        edits: &[("left_gcra(counter, limit) - lent[1] - lent[2]", "left_gcra(counter, limit)")],
+    },
+    ScriptBug {
+        name: "old-accounts-forgotten",
+        about: "What nobody accounted for in two periods is not counted as spent: bound after crashes.",
+        edits: &[("spend(state.counters, limits, lent[2], (lent[3] + 1) * PERIOD)", "")],
     },
     ScriptBug {
         name: "return-of-older-epoch",
@@ -189,9 +196,9 @@ static SCRIPTS: [ScriptBug; 24] = [
         edits: &[("counter.prev = counter.prev + tokens", "counter.prev = counter.prev")],
     },
     ScriptBug {
-        name: "slots-from-now",
-        about: "gcra slots begin now and not after those that were lent before: bound.",
-        edits: &[("counter.at = max(counter.at, now) + cost(limit, tokens)", "counter.at = now + cost(limit, tokens)")],
+        name: "charged-from-now",
+        about: "What is spent of a bucket is charged from now on, and not after what was spent before: bound.",
+        edits: &[("clamp_tat(max(counter.at, at) + cost(", "clamp_tat(at + cost(")],
     },
     ScriptBug {
         name: "rest-to-one",

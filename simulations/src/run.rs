@@ -1,5 +1,6 @@
 //! One run: a plan in, an outcome out. Wires the world to those who look at it.
 
+use crate::checkers;
 use crate::ledger::Ledger;
 use crate::lua::Scripts;
 use crate::observe::Observer;
@@ -24,7 +25,7 @@ pub enum Detail {
 /// A limit that cannot be read, or a demand for a policy that is not there.
 pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome, String> {
     let setting = world::setting(plan)?;
-    let mut checkers = Vec::<Box<dyn crate::observe::Checker>>::new();
+    let mut checkers = checkers::all(&setting);
     let mut ledger = Ledger::new(&setting);
     let mut series = Series::new(&setting);
     let mut observers: Vec<&mut dyn Observer> = vec![&mut ledger];

@@ -70,6 +70,9 @@ pub(super) fn handle_errand(
 pub(super) fn fail_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, errand: &Flight) {
     let Some(ticket) = errand.ticket else { return };
     let ending = match (errand.call.op, slot.rule.on_store_loss) {
+        (Op::Peek, _) if slot.rule.limits.iter().any(|limit| errand.cost > limit.capacity()) => {
+            Ending::deny(Reason::Cost, Source::Policy)
+        }
         (Op::Peek, OnStoreLoss::Allow) => Ending::allow(Source::Policy),
         (Op::Peek, OnStoreLoss::Share) => Ending::allow(Source::Share),
         _ => Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)),

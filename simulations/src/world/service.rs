@@ -81,11 +81,12 @@ impl World<'_> {
         if !wait {
             return Some((done, Reply::Grant { numbers, replicated: None }));
         }
-        if self.cluster.confirms(server) {
+        let patience = self.plan.daemon.timeout.0 / PATIENCE;
+        if self.cluster.confirms(server) && self.cluster.plan.lag.0 <= patience {
             self.queue.push(done + self.cluster.plan.lag.0, Event::Replicated { letter: id, server, numbers });
             return None;
         }
-        Some((done + self.plan.daemon.timeout.0 / PATIENCE, Reply::Grant { numbers, replicated: Some(false) }))
+        Some((done + patience, Reply::Grant { numbers, replicated: Some(false) }))
     }
 
     /// The replica has had its time to follow.

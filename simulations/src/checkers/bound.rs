@@ -1,0 +1,190 @@
+//! **bound**: in no window, over no interval and by no estimate is more admitted than the limit.
+//!
+//! Allowed beyond it, for the key and the windows at hand only: what a server lends that is not the
+//! owner any more; unconfirmed grants that a failover undid; one more limit when the store lost the
+//! key or somebody reset it; refunds. Admissions on shares are `shares.rs`'s.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rationd::core::call::Op;
+use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::limit::Algorithm;
+use rationd::core::policy::Rule;
+
+use super::Found;
+use super::window::Count;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+
+/// One key.
+#[derive(Debug, Default)]
+struct Key {
+    rule: Option<Arc<Rule>>,
+    counts: Vec<Count>,
+    /// Granted lately and not confirmed; a failover has undone some of it.
+    unconfirmed: u64,
+    undone: bool,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Bound {
+    keys: BTreeMap<u32, Key>,
+    /// Grants are confirmed before they are spent.
+    confirm: bool,
+    trip: u64,
+    found: Found,
+}
+
+impl Bound {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let confirm = plan.daemon.confirm && plan.redis.replica;
+        // What somebody waits for is spent when the store grants it, a trip before it is seen.
+        let trip = plan.daemon.timeout.0 * 2 + plan.daemon.timeout.0 / 1_000;
+        Self { keys: BTreeMap::new(), confirm, trip, found: Found::default() }
+    }
+
+    fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
+        let key = self.keys.entry(request.key).or_default();
+        key.adopt(rule);
+        for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
+            count.roll(limit, now);
+            let before = count.excess(limit, now, self.trip);
+            count.admit(limit, request.cost);
+            let excess = count.excess(limit, now, self.trip);
+            if excess > before {
+                let used = count.used;
+                self.found.add("bound", moment, || {
+                    format!(
+                        "{excess} over {limit:?} with {used} admitted: key {}, node {}, {:?} by {:?}",
+                        request.key, request.node, decision.reason, decision.source
+                    )
+                });
+            }
+        }
+    }
+
+    fn forgive(&mut self, key: u32, now: u64, tokens: impl Fn(&Rule) -> u64) {
+        let key = self.keys.entry(key).or_default();
+        let Some(rule) = key.rule.clone() else { return };
+        for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
+            count.roll(limit, now);
+            count.forgive(limit, tokens(&rule));
+        }
+    }
+}
+
+impl Key {
+    /// A key under other limits starts anew, with what was admitted if they are of the same windows.
+    fn adopt(&mut self, rule: &Arc<Rule>) {
+        let same = |old: &Rule| {
+            old.limits.len() == rule.limits.len()
+                && old.limits.iter().zip(&rule.limits).all(|(a, b)| a.algorithm == b.algorithm && a.period == b.period)
+        };
+        match &self.rule {
+            Some(old) if old == rule => return,
+            Some(old) if same(old) => {
+                // Nodes learn a change one after another: the larger of both counts meanwhile.
+                for ((old, new), count) in old.limits.iter().zip(&rule.limits).zip(&mut self.counts) {
+                    count.forgive(new, old.capacity().saturating_sub(new.capacity()));
+                }
+            }
+            _ => self.counts = vec![Count::default(); rule.limits.len()],
+        }
+        self.rule = Some(rule.clone());
+    }
+}
+
+/// Most of what one limit ever admits at once.
+fn whole(rule: &Rule) -> u64 {
+    rule.limits.iter().map(|limit| limit.capacity()).max().unwrap_or(0)
+}
+
+impl Observer for Bound {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let now = moment.store.0;
+        match seen {
+            Seen::Answered { request, rule, decision, store, .. } => match request.kind {
+                Kind::Check if decision.verdict == Verdict::Allow => {
+                    if matches!(decision.source, Source::Lease | Source::Store) {
+                        self.admitted(moment, request, rule, decision, store.0);
+                    }
+                }
+                Kind::Reset => self.forgive(request.key, store.0, whole),
+                _ => {}
+            },
+            Seen::Asked(request) if request.kind == Kind::Refund => self.forgive(request.key, now, |_| request.cost),
+            Seen::Executed { key, call, grant, stale, .. } => {
+                if let Op::Acquire(_) = call.op {
+                    let state = self.keys.entry(*key).or_default();
+                    state.adopt(&call.rule);
+                    for (index, limit) in call.rule.limits.iter().enumerate() {
+                        if limit.algorithm == Algorithm::FixedFromFirst && !stale {
+                            state.counts[index].open(grant.counters[index].at.0);
+                        }
+                    }
+                    if *stale {
+                        let granted = u64::from(grant.granted);
+                        self.forgive(*key, grant.now.0, |_| granted);
+                    }
+                }
+            }
+            Seen::Settled { key, call, grant: Some(grant), .. } => {
+                let unsure = !self.confirm || !grant.confirmed;
+                if unsure && matches!(call.op, Op::Acquire(_)) {
+                    let granted = u64::from(grant.granted);
+                    let state = self.keys.entry(*key).or_default();
+                    state.unconfirmed += granted;
+                    if state.undone {
+                        self.forgive(*key, grant.now.0, |_| granted);
+                    }
+                }
+            }
+            Seen::Undone { key } => {
+                let state = self.keys.entry(*key).or_default();
+                state.undone = true;
+                let unconfirmed = state.unconfirmed;
+                self.forgive(*key, now, |rule| unconfirmed.min(whole(rule)));
+            }
+            Seen::Lost { key } => self.forgive(*key, now, whole),
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Bound {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    #[test]
+    fn a_window_over_its_limit_is_seen_and_one_at_it_is_not() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Bound::new(&history.setting());
+        history.check(&mut checker, 0, 10, Source::Lease, true);
+        history.check(&mut checker, SECOND, 10, Source::Lease, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, SECOND + 5, 1, Source::Lease, true);
+        assert_eq!(checker.violations()[0].invariant, "bound");
+    }
+
+    #[test]
+    fn a_share_and_a_lost_key_are_excepted() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Bound::new(&history.setting());
+        history.check(&mut checker, 0, 10, Source::Lease, true);
+        history.check(&mut checker, 1, 9, Source::Share, true);
+        history.see(&mut checker, 2, &Seen::Lost { key: 0 });
+        history.check(&mut checker, 3, 10, Source::Lease, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 4, 1, Source::Lease, true);
+        assert_eq!(checker.violations().len(), 1);
+    }
+}

@@ -1,0 +1,97 @@
+//! **honest**: who is denied, waits as long as it was told and asks the same node again is admitted,
+//! if nobody else has asked for the key meanwhile and nothing went wrong.
+//!
+//! Judged when demand is over and one client at a time asks: before, others always spend.
+
+use std::collections::BTreeMap;
+
+use rationd::core::decision::{Reason, Verdict};
+
+use super::Found;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+
+/// What the last client of a key was told.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    node: u32,
+    cost: u64,
+    wait: u64,
+    at: u64,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Honest {
+    from: u64,
+    told: BTreeMap<u32, Told>,
+    /// Requests that keep to what was told, and the wait.
+    patient: BTreeMap<u64, Told>,
+    found: Found,
+}
+
+impl Honest {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let from = setting.plan.span.0 + setting.plan.calm.0;
+        Self { from, told: BTreeMap::new(), patient: BTreeMap::new(), found: Found::default() }
+    }
+
+    fn asked(&mut self, moment: Moment, request: &Request) {
+        let Some(told) = self.told.remove(&request.key) else { return };
+        // Clocks drift: the node's own wait is what counts, and it may be over a little early here.
+        let waited = moment.at - told.at + told.wait / 4_000 + 1 >= told.wait;
+        if told.node == request.node && told.cost == request.cost && waited {
+            self.patient.insert(request.id, told);
+        }
+    }
+}
+
+impl Observer for Honest {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if moment.at < self.from {
+            return;
+        }
+        match seen {
+            Seen::Asked(request) if request.kind == Kind::Check => self.asked(moment, request),
+            Seen::Answered { request, decision, .. } if request.kind == Kind::Check => {
+                let told = self.patient.remove(&request.id);
+                if let Some(told) = told.filter(|_| decision.verdict == Verdict::Deny) {
+                    self.found.add("honest", moment, || {
+                        format!("{request:?} waited the {} us it was told, and was told {decision:?}", told.wait)
+                    });
+                }
+                let wait = decision.retry_after.filter(|_| decision.reason == Reason::Rate);
+                if let Some(wait) = wait {
+                    let told = Told { node: request.node, cost: request.cost, wait: wait.0, at: moment.at };
+                    self.told.insert(request.key, told);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Honest {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rationd::core::decision::Source;
+
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    #[test]
+    fn a_promise_that_is_broken_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Honest::new(&history.setting());
+        let late = 10 * SECOND;
+        history.check(&mut checker, late, 1, Source::Lease, false);
+        history.check(&mut checker, late + 10, 1, Source::Lease, false);
+        assert!(checker.violations().is_empty(), "it did not wait: {:?}", checker.violations());
+        history.check(&mut checker, late + 2 * SECOND, 1, Source::Lease, false);
+        assert_eq!(checker.violations()[0].invariant, "honest");
+    }
+}

@@ -1,0 +1,123 @@
+//! **liveness**: two seconds after everything has healed no answer comes from a share or for want of
+//! the store, and from the next whole window on the limit is used, if it is asked for.
+
+use std::collections::BTreeMap;
+
+use rationd::core::decision::{Reason, Source, Verdict};
+use rationd::core::limit::Algorithm;
+
+use super::Found;
+use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+
+/// After the last fault has healed.
+const SETTLED: u64 = 2_000_000;
+
+/// One window of one key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    number: u64,
+    asked: u64,
+    admitted: u64,
+    most: u64,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Liveness {
+    /// When leases must flow, when demand ends; nothing in between when there is no calm.
+    from: u64,
+    until: u64,
+    windows: BTreeMap<u32, Window>,
+    nodes: u64,
+    found: Found,
+}
+
+impl Liveness {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        // A replica that is missing, or a failover under way, ends a while after the faults.
+        let from = plan.span.0 + plan.redis.failover.0 + plan.redis.alone.0 + SETTLED;
+        Self { from, until: plan.span.0 + plan.calm.0, windows: BTreeMap::new(), nodes: 1, found: Found::default() }
+    }
+
+    fn judge(&mut self, moment: Moment, key: u32, window: Window, count: u64) {
+        // In small limits each node may hold a token when the window ends.
+        let wanted = (count * 99 / 100).saturating_sub(window.most * 2 + self.nodes);
+        if window.asked >= count + count / 5 && window.admitted < wanted {
+            self.found
+                .add("liveness", moment, || format!("key {key}: {window:?} of {count}: wanted {wanted} at least"));
+        }
+    }
+}
+
+impl Observer for Liveness {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if let Seen::Joined { node, .. } = seen {
+            self.nodes = self.nodes.max(u64::from(*node) + 1);
+        }
+        let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
+        if moment.at < self.from || moment.at >= self.until || request.kind != Kind::Check {
+            return;
+        }
+        if decision.source == Source::Share || matches!(decision.reason, Reason::Share | Reason::Store) {
+            self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
+        }
+        let [limit] = &rule.limits[..] else { return };
+        let whole = self.from + limit.period.0;
+        if limit.algorithm != Algorithm::Fixed || moment.at < whole {
+            return;
+        }
+        let number = store.0 / limit.period.0;
+        let window = self.windows.entry(request.key).or_insert(Window { number, ..Window::default() });
+        let over = (window.number != number).then_some(*window);
+        if over.is_some() {
+            *window = Window { number, ..Window::default() };
+        }
+        window.asked += request.cost;
+        window.most = window.most.max(request.cost);
+        window.admitted += if decision.verdict == Verdict::Allow { request.cost } else { 0 };
+        if let Some(over) = over.filter(|over| over.number + 1 == number) {
+            self.judge(moment, request.key, over, limit.count);
+        }
+    }
+}
+
+impl Checker for Liveness {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    fn checker(history: &History) -> Liveness {
+        let mut setting = history.setting();
+        setting.plan.calm = crate::span::Span::secs(20);
+        Liveness::new(&setting)
+    }
+
+    #[test]
+    fn an_answer_on_a_share_long_after_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = checker(&history);
+        history.check(&mut checker, 5 * SECOND, 1, Source::Share, true);
+        assert!(checker.violations().is_empty());
+        history.check(&mut checker, 9 * SECOND, 1, Source::Share, true);
+        assert_eq!(checker.violations()[0].invariant, "liveness");
+    }
+
+    #[test]
+    fn a_limit_that_is_not_used_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = checker(&history);
+        for second in 10..15 {
+            for check in 0..20 {
+                history.check(&mut checker, second * SECOND + check, 1, Source::Lease, check < 5);
+            }
+        }
+        assert_eq!(checker.violations()[0].invariant, "liveness");
+    }
+}

@@ -1,0 +1,59 @@
+//! What must hold in every run, whatever goes wrong: one checker an invariant, apart from the
+//! workloads, and each able to fail (its tests feed it a history that does).
+//!
+//! | checker | invariant |
+//! |---|---|
+//! | `bound.rs` | **bound**, per algorithm, with what the README excepts and no more |
+//! | `shares.rs` | **static-shares**: while the store is away all nodes together stay below 95 % |
+//! | `books.rs` | **conservation**, **bounded** |
+//! | `replies.rs` | **answered**, **line** |
+//! | `ids.rs` | **at-most-once** |
+//! | `truth.rs` | **truth**: numbers, reset_at, evidence of a denial |
+//! | `honest.rs` | **honest**: who waits as told is admitted |
+//! | `liveness.rs` | **liveness**: after everything healed leases flow and the limit is used |
+
+mod books;
+mod bound;
+mod honest;
+mod ids;
+mod liveness;
+mod replies;
+mod shares;
+#[cfg(test)]
+mod tests;
+mod truth;
+mod window;
+
+use crate::observe::{Checker, Moment, Setting, Violation};
+
+/// How many violations one checker keeps.
+const KEPT: usize = 8;
+
+/// All of them.
+#[must_use]
+pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
+    vec![
+        Box::new(bound::Bound::new(setting)),
+        Box::new(shares::Shares::default()),
+        Box::new(books::Books::new(setting)),
+        Box::new(replies::Replies::new(setting)),
+        Box::new(ids::Ids::default()),
+        Box::new(truth::Truth::new(setting)),
+        Box::new(honest::Honest::new(setting)),
+        Box::new(liveness::Liveness::new(setting)),
+    ]
+}
+
+/// What a checker found.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    list: Vec<Violation>,
+}
+
+impl Found {
+    fn add(&mut self, invariant: &'static str, moment: Moment, what: impl FnOnce() -> String) {
+        if self.list.len() < KEPT {
+            self.list.push(Violation { invariant, at: moment.at, what: what() });
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! **answered**: every request gets one answer, within the store's timeout and a little. **line**:
+//! nobody who came later is admitted before those who wait for the same key at the same node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rationd::core::decision::{Source, Verdict};
+
+use super::Found;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::What;
+
+/// Beyond the timeout: timers are set in whole microseconds of clocks that drift.
+const GRACE: u64 = 10_000;
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Replies {
+    timeout: u64,
+    /// A frozen node answers late.
+    freezes: bool,
+    /// Who waits for an answer, and the place in the order of asking.
+    open: BTreeMap<u64, (Request, u64)>,
+    asked: u64,
+    /// Checks that wait, by node and key, in the order of asking.
+    lines: BTreeMap<(u32, u32), BTreeSet<u64>>,
+    found: Found,
+}
+
+impl Replies {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let freezes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Freeze { .. }));
+        let timeout = setting.plan.daemon.timeout.0 + GRACE;
+        Self { timeout, freezes, open: BTreeMap::new(), asked: 0, lines: BTreeMap::new(), found: Found::default() }
+    }
+
+    /// The request waits no more; its place in the order of asking, if it did.
+    fn close(&mut self, request: &Request) -> Option<u64> {
+        let (_, place) = self.open.remove(&request.id)?;
+        if let Some(line) = self.lines.get_mut(&(request.node, request.key)) {
+            line.remove(&place);
+        }
+        Some(place)
+    }
+}
+
+impl Observer for Replies {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        match seen {
+            Seen::Asked(request) => {
+                self.asked += 1;
+                self.open.insert(request.id, (**request, self.asked));
+                if request.kind == Kind::Check {
+                    self.lines.entry((request.node, request.key)).or_default().insert(self.asked);
+                }
+            }
+            Seen::Answered { request, decision, .. } => {
+                let place = self.close(request);
+                if place.is_none() {
+                    self.found.add("answered", moment, || format!("{request:?} was not waiting for an answer"));
+                }
+                let waited = moment.at - request.asked;
+                if waited > self.timeout && !self.freezes {
+                    self.found.add("answered", moment, || format!("{request:?} waited {waited} us"));
+                }
+                let held = matches!(decision.source, Source::Lease | Source::Store);
+                let first = self.lines.get(&(request.node, request.key)).and_then(BTreeSet::first);
+                let passed = first.filter(|first| place.is_some_and(|place| **first < place));
+                if let (Kind::Check, Verdict::Allow, true, Some(first)) = (request.kind, decision.verdict, held, passed)
+                {
+                    self.found.add("line", moment, || {
+                        format!("{request:?} was admitted before one that waited: the {first}th")
+                    });
+                }
+            }
+            Seen::Orphaned(request) => {
+                self.close(request);
+            }
+            Seen::Over if !self.freezes => {
+                let late = self
+                    .open
+                    .values()
+                    .map(|(request, _)| request)
+                    .find(|request| moment.at - request.asked > self.timeout);
+                if let Some(request) = late {
+                    self.found.add("answered", moment, || format!("{request:?} was never answered"));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Replies {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::History;
+
+    #[test]
+    fn late_missing_and_double_answers_are_seen() {
+        for (answers, seen) in [(&[50_000][..], 0), (&[70_000], 1), (&[], 1), (&[10, 20], 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Replies::new(&history.setting());
+            let request = history.ask(&mut checker, 0);
+            for at in answers {
+                history.answer(&mut checker, *at, &request, Source::Store, true);
+            }
+            history.see(&mut checker, 90_000, &Seen::Over);
+            assert_eq!(checker.violations().len(), seen, "{answers:?}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn barging_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Replies::new(&history.setting());
+        let first = history.ask(&mut checker, 0);
+        let second = history.ask(&mut checker, 1);
+        history.answer(&mut checker, 2, &second, Source::Lease, true);
+        history.answer(&mut checker, 3, &first, Source::Store, true);
+        assert_eq!(checker.violations()[0].invariant, "line");
+    }
+}

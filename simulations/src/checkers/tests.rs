@@ -1,0 +1,109 @@
+//! Hand-made histories for the checkers' tests: one key, one node, one limit.
+
+use std::sync::Arc;
+
+use rationd::core::call::{Acquire, Call, Counter, Grant, Op};
+use rationd::core::decision::{Decision, Reason, Source, Verdict};
+use rationd::core::key::Digest;
+use rationd::core::limit::Limit;
+use rationd::core::policy::Rule;
+use rationd::core::time::{Instant, Micros, Timestamp};
+
+use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
+use crate::plan::{Plan, Policy};
+use crate::span::Span;
+
+pub(super) const SECOND: u64 = 1_000_000;
+
+/// A whole second of the store's clock.
+const START: u64 = 1_800_000_000_000_000;
+
+/// Makes events, one after another.
+pub(super) struct History {
+    rule: Arc<Rule>,
+    limit: String,
+    id: u64,
+    used: u64,
+}
+
+impl History {
+    pub(super) fn new(limit: &str) -> Self {
+        let rule = Arc::new(Rule::of("p0", &[Limit::parse(limit).expect(limit)]));
+        Self { rule, limit: limit.into(), id: 0, used: 0 }
+    }
+
+    pub(super) fn setting(&self) -> Setting {
+        let policies = vec![Policy { limits: vec![self.limit.clone()], ..Policy::default() }];
+        let mut plan = Plan { policies, span: Span::secs(2), ..Plan::default() };
+        (plan.redis.failover, plan.redis.alone) = (Span::secs(1), Span::secs(1));
+        Setting { plan, rules: vec![self.rule.clone()] }
+    }
+
+    pub(super) fn see(&mut self, observer: &mut dyn Observer, at: u64, seen: &Seen<'_>) {
+        observer.see(Moment { at, store: Timestamp(START + at) }, seen);
+    }
+
+    pub(super) fn ask(&mut self, observer: &mut dyn Observer, at: u64) -> Request {
+        self.id += 1;
+        let request = Request { id: self.id, node: 0, key: 0, policy: 0, cost: 1, kind: Kind::Check, asked: at };
+        self.see(observer, at, &Seen::Asked(&request));
+        request
+    }
+
+    pub(super) fn answer(&mut self, observer: &mut dyn Observer, at: u64, request: &Request, source: Source, ok: bool) {
+        let end = (START + at) / SECOND * SECOND + SECOND;
+        let decision = Decision {
+            verdict: if ok { Verdict::Allow } else { Verdict::Deny },
+            limit: 10,
+            remaining: 0,
+            retry_after: (!ok).then_some(Micros(SECOND)),
+            reset_after: Micros(end - START - at),
+            reset_at: Timestamp(end),
+            reason: if ok { Reason::Ok } else { Reason::Rate },
+            source,
+            limit_index: 0,
+        };
+        let (rule, store) = (self.rule.clone(), Timestamp(START + at));
+        let parked = source == Source::Store;
+        self.see(observer, at, &Seen::Answered { request, rule: &rule, decision: &decision, parked, store });
+    }
+
+    /// A check of that cost, answered at once.
+    pub(super) fn check(&mut self, observer: &mut dyn Observer, at: u64, cost: u64, source: Source, ok: bool) {
+        let request = Request { cost, ..self.ask(observer, at) };
+        self.answer(observer, at, &request, source, ok);
+    }
+
+    /// The store lends a token under that id.
+    pub(super) fn executed(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        self.used += 1;
+        let order = Acquire {
+            need: 1,
+            want: 1,
+            least: 1,
+            ahead_of: Timestamp(0),
+            epoch: 1,
+            held: 0,
+            age: Micros::ZERO,
+            known: Default::default(),
+        };
+        let op = Op::Acquire(order);
+        let call = Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) };
+        let mut counters = [Counter::default(); 8];
+        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(START + SECOND) };
+        let grant = Grant {
+            granted: 1,
+            replayed: false,
+            confirmed: true,
+            damaged: false,
+            epoch: 1,
+            reset: false,
+            nodes: 1,
+            now: Timestamp(START + at),
+            counters,
+        };
+        let (call, grant) = (&call, &grant);
+        let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false };
+        self.see(observer, at, &seen);
+    }
+}

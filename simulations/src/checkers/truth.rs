@@ -1,0 +1,137 @@
+//! **truth**: what a decision says is so. Its numbers fit together; a window's end is the same for
+//! everybody; and a denial has evidence: the store had shown too little left in that window.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rationd::core::decision::{Decision, Reason, Source, Verdict};
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
+
+use super::Found;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+
+/// What the store has shown of a key's window.
+#[derive(Debug, Default)]
+struct Shown {
+    window: u64,
+    /// Most that was used at any time in it.
+    most: u64,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Truth {
+    keys: BTreeMap<u32, Shown>,
+    /// How long after a boundary a node may not know of it.
+    doubt: u64,
+    found: Found,
+}
+
+impl Truth {
+    pub(super) fn new(setting: &Setting) -> Self {
+        Self { keys: BTreeMap::new(), doubt: 2 * setting.plan.daemon.timeout.0, found: Found::default() }
+    }
+
+    fn numbers(&mut self, moment: Moment, request: &Request, decision: &Decision) {
+        let denied = decision.verdict == Verdict::Deny;
+        let waits = decision.retry_after.is_some_and(|wait| wait.0 > 0);
+        let fits = if denied { waits || decision.reason == Reason::Cost } else { decision.retry_after.is_none() };
+        if decision.remaining > decision.limit || !fits {
+            self.found.add("truth", moment, || format!("{request:?}: numbers that do not fit: {decision:?}"));
+        }
+        if denied && decision.reason == Reason::Rate && decision.remaining >= request.cost.max(1) {
+            // The tightest limit fills the numbers, and it has to be the one that denied.
+            let wait = decision.retry_after.map_or(0, |wait| wait.0);
+            if wait == 0 {
+                self.found.add("truth", moment, || format!("{request:?}: denied with enough left: {decision:?}"));
+            }
+        }
+    }
+
+    /// For one aligned window.
+    fn window(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision, now: u64) {
+        let end = (now / limit.period.0 + 1) * limit.period.0;
+        let passed = limit.period.0 - (end - now);
+        let sure = passed > self.doubt && end - now > self.doubt;
+        let told = decision.reset_at.0;
+        if decision.verdict == Verdict::Allow && told != end {
+            self.found.add("truth", moment, || {
+                format!("{request:?}: admitted of the window that ends at {told}, and {end} is the end")
+            });
+        } else if decision.verdict == Verdict::Deny && sure && told != end {
+            self.found.add("truth", moment, || format!("{request:?}: reset_at {told}, and {end} is the end"));
+        }
+        let shown = self.keys.entry(request.key).or_default();
+        let known = if shown.window == end { shown.most } else { 0 };
+        if decision.verdict == Verdict::Deny && sure && known + request.cost <= limit.count {
+            self.found.add("evidence", moment, || {
+                format!("{request:?}: denied, and the store had shown {known} of {} at most", limit.count)
+            });
+        }
+    }
+}
+
+/// The one limit of a rule, if it is an aligned window.
+fn aligned(rule: &Arc<Rule>) -> Option<&Limit> {
+    let [limit] = &rule.limits[..] else { return None };
+    (limit.algorithm == Algorithm::Fixed).then_some(limit)
+}
+
+impl Observer for Truth {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        match seen {
+            Seen::Executed { key, call, grant, .. } => {
+                let Some(limit) = aligned(&call.rule) else { return };
+                let counter = &grant.counters[0];
+                let shown = self.keys.entry(*key).or_default();
+                if counter.at.0 > shown.window {
+                    *shown = Shown { window: counter.at.0, most: 0 };
+                }
+                // A return shows less than there was; `granted` was taken back.
+                let was = counter.used + u64::from(grant.granted);
+                shown.most = shown.most.max(was.min(limit.count));
+            }
+            Seen::Answered { request, rule, decision, store, .. } if request.kind == Kind::Check => {
+                self.numbers(moment, request, decision);
+                let counted = matches!(decision.reason, Reason::Ok | Reason::Rate)
+                    && matches!(decision.source, Source::Lease | Source::Store);
+                if let (true, Some(limit)) = (counted, aligned(rule)) {
+                    self.window(moment, request, limit, decision, store.0);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Truth {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    #[test]
+    fn a_denial_without_evidence_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Truth::new(&history.setting());
+        history.check(&mut checker, SECOND / 2, 1, Source::Lease, false);
+        assert_eq!(checker.violations()[0].invariant, "evidence");
+    }
+
+    #[test]
+    fn a_denial_is_believed_when_the_store_had_too_little() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Truth::new(&history.setting());
+        for id in 1..=10 {
+            history.executed(&mut checker, id, id);
+        }
+        history.check(&mut checker, SECOND / 2, 1, Source::Lease, false);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+    }
+}
