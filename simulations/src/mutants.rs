@@ -80,7 +80,7 @@ impl Bug {
     }
 }
 
-static SCRIPTS: [ScriptBug; 24] = [
+static SCRIPTS: [ScriptBug; 26] = [
     ScriptBug {
         name: "acquire-executed-again",
         about: "The id of a node's last acquire is not remembered, and a repeat is lent again: at most once.",

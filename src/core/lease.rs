@@ -210,6 +210,16 @@ impl Lease {
         usable
     }
 
+    /// Tokens that may be spent at `now` or a little later, by `soon`.
+    #[must_use]
+    pub fn usable_by(&self, now: Instant, soon: Instant) -> u64 {
+        let begun = |segment: &&Segment| segment.starts <= soon && now < segment.ends;
+        if now >= self.until {
+            return 0;
+        }
+        self.segments.iter().filter(begun).map(|segment| u64::from(segment.left)).sum()
+    }
+
     /// Spends `cost`, oldest tokens first, if that much is usable; otherwise nothing.
     #[must_use]
     pub fn spend(&mut self, now: Instant, cost: u64) -> bool {

@@ -19,6 +19,10 @@ use super::shard::Ticket;
 use super::share::ShareBook;
 use super::table::Keyed;
 use super::time::{Instant, Micros, Timestamp};
+use super::upkeep::PATIENCE;
+
+/// A loss of the store that was noticed so long before the next question was due counts no more.
+const STALE: Micros = Micros(1_000_000);
 
 /// A parked check.
 #[derive(Clone, Copy, Debug)]
@@ -195,7 +199,8 @@ impl Slot {
         if self.away.is_some_and(|away| away.charged) && !self.owes(now) {
             self.away = None;
         }
-        self.away.is_some().then(|| self.decide_alone(now, cost))
+        // What was learned of it long ago is no reason to do without it.
+        self.away.is_some_and(|away| now < away.ask_again + STALE).then(|| self.decide_alone(now, cost))
     }
 
     /// The store is known to have less than what is missing, for now.
@@ -203,7 +208,8 @@ impl Slot {
         if self.answered.is_none() {
             return false;
         }
-        let usable = self.lease.usable(now);
+        // What was lent ahead of this window may be about to start.
+        let usable = self.lease.usable_by(now, now + PATIENCE);
         let cost = if on(Mutant::DeniesTheLastToken) { cost + 1 } else { cost };
         if now < self.paced_until {
             return usable < cost;

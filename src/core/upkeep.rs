@@ -167,6 +167,9 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     let held = slot.lease.current(now);
     let idle = slot.tuner.used_in(pause) > 8 || pause > interval;
     let spare = if idle { held } else { held.saturating_sub(slot.tuner.used_in(interval + interval)) };
+    // Whoever was told to come back finds what there is.
+    let promised = slot.promise.filter(|(at, _)| *at + interval > now).map_or(0, |(_, cost)| cost);
+    let spare = spare.saturating_sub(promised);
     let smallest = slot.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
     if spare >= (smallest / 100).max(2) { spare } else { 0 }
 }

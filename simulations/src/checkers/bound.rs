@@ -24,6 +24,8 @@ struct Key {
     /// Granted lately and not confirmed; a failover has undone some of it.
     unconfirmed: u64,
     undone: bool,
+    /// The owner's clock when it was last seen.
+    now: u64,
 }
 
 /// The checker.
@@ -48,6 +50,7 @@ impl Bound {
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
         let key = self.keys.entry(request.key).or_default();
         key.adopt(rule);
+        key.now = key.now.max(now);
         for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
             count.roll(limit, now);
             let before = count.excess(limit, now, self.trip);
@@ -67,7 +70,9 @@ impl Bound {
 
     fn forgive(&mut self, key: u32, now: u64, tokens: impl Fn(&Rule) -> u64) {
         let key = self.keys.entry(key).or_default();
+        key.now = key.now.max(now);
         let Some(rule) = key.rule.clone() else { return };
+        let now = key.now;
         for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
             count.roll(limit, now);
             count.forgive(limit, tokens(&rule));
@@ -103,7 +108,6 @@ fn whole(rule: &Rule) -> u64 {
 
 impl Observer for Bound {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        let now = moment.store.0;
         match seen {
             Seen::Answered { request, rule, decision, store, .. } => match request.kind {
                 Kind::Check if decision.verdict == Verdict::Allow => {
@@ -112,10 +116,15 @@ impl Observer for Bound {
                     }
                 }
                 Kind::Reset => self.forgive(request.key, store.0, whole),
+                Kind::Refund => self.forgive(request.key, store.0, |_| request.cost),
                 _ => {}
             },
-            Seen::Asked(request) if request.kind == Kind::Refund => self.forgive(request.key, now, |_| request.cost),
             Seen::Executed { key, call, grant, stale, .. } => {
+                if let Op::Refund { .. } = call.op {
+                    // Its answer is a trip away, and others may spend it before.
+                    let granted = u64::from(grant.granted);
+                    self.forgive(*key, grant.now.0, |_| granted);
+                }
                 if let Op::Acquire(_) = call.op {
                     let state = self.keys.entry(*key).or_default();
                     state.adopt(&call.rule);
@@ -145,9 +154,9 @@ impl Observer for Bound {
                 let state = self.keys.entry(*key).or_default();
                 state.undone = true;
                 let unconfirmed = state.unconfirmed;
-                self.forgive(*key, now, |rule| unconfirmed.min(whole(rule)));
+                self.forgive(*key, 0, |rule| unconfirmed.min(whole(rule)));
             }
-            Seen::Lost { key } => self.forgive(*key, now, whole),
+            Seen::Lost { key } => self.forgive(*key, 0, whole),
             _ => {}
         }
     }

@@ -52,8 +52,11 @@ impl Observer for Honest {
         }
         match seen {
             Seen::Asked(request) if request.kind == Kind::Check => self.asked(moment, request),
-            Seen::Answered { request, decision, .. } if request.kind == Kind::Check => {
-                let told = self.patient.remove(&request.id);
+            Seen::Answered { request, rule, decision, store, .. } if request.kind == Kind::Check => {
+                // What was lent in a window that ended before it arrived is lost.
+                let waited = moment.at - request.asked;
+                let crossed = rule.limits.iter().any(|limit| store.0 % limit.period.0 < waited);
+                let told = self.patient.remove(&request.id).filter(|_| !crossed);
                 if let Some(told) = told.filter(|_| decision.verdict == Verdict::Deny) {
                     self.found.add("honest", moment, || {
                         format!("{request:?} waited the {} us it was told, and was told {decision:?}", told.wait)

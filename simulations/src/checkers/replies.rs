@@ -16,6 +16,8 @@ const GRACE: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct Replies {
     timeout: u64,
+    /// Most that one check may ask for under each policy: more never joins a line.
+    most: Vec<u64>,
     /// A frozen node answers late.
     freezes: bool,
     /// Who waits for an answer, and the place in the order of asking.
@@ -30,7 +32,20 @@ impl Replies {
     pub(super) fn new(setting: &Setting) -> Self {
         let freezes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Freeze { .. }));
         let timeout = setting.plan.daemon.timeout.0 + GRACE;
-        Self { timeout, freezes, open: BTreeMap::new(), asked: 0, lines: BTreeMap::new(), found: Found::default() }
+        let capacity = |rule: &std::sync::Arc<rationd::core::policy::Rule>| {
+            rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(0)
+        };
+        let pushed = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        let most = setting.rules.iter().map(|rule| if pushed { 0 } else { capacity(rule) }).collect();
+        Self {
+            timeout,
+            most,
+            freezes,
+            open: BTreeMap::new(),
+            asked: 0,
+            lines: BTreeMap::new(),
+            found: Found::default(),
+        }
     }
 
     /// The request waits no more; its place in the order of asking, if it did.
@@ -49,7 +64,7 @@ impl Observer for Replies {
             Seen::Asked(request) => {
                 self.asked += 1;
                 self.open.insert(request.id, (**request, self.asked));
-                if request.kind == Kind::Check {
+                if request.kind == Kind::Check && request.cost <= self.most[request.policy as usize] {
                     self.lines.entry((request.node, request.key)).or_default().insert(self.asked);
                 }
             }

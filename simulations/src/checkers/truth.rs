@@ -17,6 +17,8 @@ struct Shown {
     window: u64,
     /// Most that was used at any time in it.
     most: u64,
+    /// Most that was lent ahead of the next.
+    ahead: u64,
 }
 
 /// The checker.
@@ -63,7 +65,11 @@ impl Truth {
             self.found.add("truth", moment, || format!("{request:?}: reset_at {told}, and {end} is the end"));
         }
         let shown = self.keys.entry(request.key).or_default();
-        let known = if shown.window == end { shown.most } else { 0 };
+        let known = match shown.window {
+            window if window == end => shown.most,
+            window if window + limit.period.0 == end => shown.ahead,
+            _ => 0,
+        };
         if decision.verdict == Verdict::Deny && sure && known + request.cost <= limit.count {
             self.found.add("evidence", moment, || {
                 format!("{request:?}: denied, and the store had shown {known} of {} at most", limit.count)
@@ -86,8 +92,10 @@ impl Observer for Truth {
                 let counter = &grant.counters[0];
                 let shown = self.keys.entry(*key).or_default();
                 if counter.at.0 > shown.window {
-                    *shown = Shown { window: counter.at.0, most: 0 };
+                    let next = shown.window + limit.period.0 == counter.at.0;
+                    *shown = Shown { window: counter.at.0, most: if next { shown.ahead } else { 0 }, ahead: 0 };
                 }
+                shown.ahead = shown.ahead.max(counter.prev);
                 // A return shows less than there was; `granted` was taken back.
                 let was = counter.used + u64::from(grant.granted);
                 shown.most = shown.most.max(was.min(limit.count));

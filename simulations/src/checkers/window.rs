@@ -25,7 +25,8 @@ impl Count {
         match limit.algorithm {
             Algorithm::Gcra => {
                 let leaked = i128::from(now.saturating_sub(self.at)) * i128::from(limit.count);
-                self.level = (self.level - leaked).max(0);
+                // What was forgiven is below zero, and is forgotten as a bucket fills.
+                self.level = if self.level > 0 { (self.level - leaked).max(0) } else { (self.level + leaked).min(0) };
                 self.at = self.at.max(now);
             }
             Algorithm::Fixed | Algorithm::Sliding => {
@@ -57,7 +58,7 @@ impl Count {
     /// So many more may be admitted.
     pub(super) fn forgive(&mut self, limit: &Limit, tokens: u64) {
         self.slack += tokens;
-        self.level = (self.level - i128::from(tokens) * i128::from(limit.period.0)).max(0);
+        self.level -= i128::from(tokens) * i128::from(limit.period.0);
     }
 
     /// By how much it is over the limit; for gcra `trip` is how much earlier than it was seen
