@@ -127,8 +127,8 @@ const ALL: [Brain; 7] = [
 fn nobody_admits_more_than_the_limit() {
     for brain in ALL {
         let tally = run(brain, "1000/1s fixed", false);
-        // Who still waits at the end is answered in the third window.
-        assert!((1_900..=2_000 + 2 * NODES.len() as u64).contains(&tally.admitted), "{brain:?}: {tally:?}");
+        // Who asked in the last ten milliseconds may be answered in the third window.
+        assert!((1_900..=2_000 + 10 * NODES.len() as u64).contains(&tally.admitted), "{brain:?}: {tally:?}");
         let tally = run(brain, "1000/1s burst 100", false);
         assert!(tally.admitted <= 2_150, "{brain:?}: {tally:?}");
     }

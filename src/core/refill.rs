@@ -279,15 +279,20 @@ pub(super) fn serve_line(index: u32, slot: &mut Slot, desk: &mut Desk, now: Inst
             None if waiter.answers >= ANSWERS => slot.answer(now, waiter.cost, turned_away(&slot.rule)),
             None => break,
         };
-        slot.line.pop_front();
-        desk.stats.waiting -= 1;
-        desk.count(slot, waiter.cost, &decision);
-        slot.promise(now, waiter.cost, &decision);
-        desk.effects.push_back(Effect::Reply { ticket: waiter.ticket, decision });
+        settle_first(slot, desk, now, decision);
     }
     if !slot.line.is_empty() {
         ask_for_line(index, slot, desk, now);
     }
+}
+
+/// Answers the first in line.
+pub(super) fn settle_first(slot: &mut Slot, desk: &mut Desk, now: Instant, decision: Decision) {
+    let Some(waiter) = slot.line.pop_front() else { return };
+    desk.stats.waiting -= 1;
+    desk.count(slot, waiter.cost, &decision);
+    slot.promise(now, waiter.cost, &decision);
+    desk.effects.push_back(Effect::Reply { ticket: waiter.ticket, decision });
 }
 
 /// One sending of the acquire failed.

@@ -8,7 +8,7 @@ use super::desk::Desk;
 use super::errand::{fail_errand, give_back, report};
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
-use super::refill::{acquire, give_up, serve_line, take_off};
+use super::refill::{acquire, give_up, serve_line, settle_first, take_off};
 use super::shard::{Effect, Ticket};
 use super::slot::{Flight, Slot};
 use super::time::{Instant, Micros};
@@ -18,6 +18,9 @@ pub(super) const PATIENCE: Micros = Micros(10_000);
 
 /// Sendings of one call.
 pub(super) const ATTEMPTS: u8 = 3;
+
+/// Answers after which what a waiter wants has been in an order: one may have been under way before.
+const ASKED_FOR: u8 = 2;
 
 /// So long before an account closes it is renewed.
 const CLOSING: Micros = Micros(300_000);
@@ -52,8 +55,7 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         lease_next_window(index, slot, desk, now);
     }
     if slot.line.front().is_some_and(|waiter| waiter.deadline <= now) && slot.away.is_none() {
-        let since = slot.flight.as_ref().map_or(now, |flight| flight.sent);
-        slot.lose_store(now, since);
+        run_out(slot, desk, now);
     }
     if !slot.line.is_empty() {
         serve_line(index, slot, desk, now, Source::Store);
@@ -75,6 +77,19 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
     }
     set_timer(index, slot, desk, now);
     !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !slot.owes(now))
+}
+
+/// The first in line has waited as long as it may.
+fn run_out(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    while let Some(waiter) = slot.line.front().filter(|waiter| waiter.deadline <= now && waiter.answers >= ASKED_FOR) {
+        // The store was asked for it, and had less: that is no silence.
+        let decision = slot.deny(now, waiter.cost, Source::Store);
+        settle_first(slot, desk, now, decision);
+    }
+    if slot.line.front().is_some_and(|waiter| waiter.deadline <= now) {
+        let since = slot.flight.as_ref().map_or(now, |flight| flight.sent);
+        slot.lose_store(now, since);
+    }
 }
 
 fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {

@@ -1,5 +1,6 @@
 //! **liveness**: two seconds after everything has healed no answer comes from a share or for want of
-//! the store, and from the next whole window on the limit is used, if it is asked for.
+//! the store, and from the next whole window on the limit is used, if it is asked for. A store that
+//! needs more than a quarter of the timeout for an answer when all is well is not judged.
 
 use std::collections::BTreeMap;
 
@@ -27,6 +28,8 @@ pub(super) struct Liveness {
     /// When leases must flow, when demand ends; nothing in between when there is no calm.
     from: u64,
     until: u64,
+    /// The store takes so long, all being well, that leaving it aside is right.
+    slow: bool,
     windows: BTreeMap<u32, Window>,
     nodes: u64,
     found: Found,
@@ -37,7 +40,17 @@ impl Liveness {
         let plan = &setting.plan;
         // A replica that is missing, or a failover under way, ends a while after the faults.
         let from = plan.span.0 + plan.redis.failover.0 + plan.redis.alone.0 + SETTLED;
-        Self { from, until: plan.span.0 + plan.calm.0, windows: BTreeMap::new(), nodes: 1, found: Found::default() }
+        let trip = 2 * (plan.network.latency.0 + plan.network.jitter.0) + plan.redis.script_cost.0;
+        let confirms = plan.daemon.confirm && plan.redis.replica;
+        let slow = trip + if confirms { plan.redis.lag.0 } else { 0 } > plan.daemon.timeout.0 / 4;
+        Self {
+            from,
+            until: plan.span.0 + plan.calm.0,
+            slow,
+            windows: BTreeMap::new(),
+            nodes: 1,
+            found: Found::default(),
+        }
     }
 
     fn judge(&mut self, moment: Moment, key: u32, window: Window, count: u64) {
@@ -56,7 +69,7 @@ impl Observer for Liveness {
             self.nodes = self.nodes.max(u64::from(*node) + 1);
         }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
-        if moment.at < self.from || moment.at >= self.until || request.kind != Kind::Check {
+        if moment.at < self.from || moment.at >= self.until || self.slow || request.kind != Kind::Check {
             return;
         }
         if decision.source == Source::Share || matches!(decision.reason, Reason::Share | Reason::Store) {

@@ -68,6 +68,7 @@ impl World<'_> {
                 self.nodes[index as usize].client.probed(now, server, true, 0);
             } else {
                 self.queue.push(self.now, Event::Probe { node: index, incarnation, server });
+                self.alarm(index);
             }
         }
         self.count_up();

@@ -258,7 +258,7 @@ impl World<'_> {
     }
 
     /// The slot map of a node may be old.
-    fn alarm(&mut self, node: u32) {
+    pub(super) fn alarm(&mut self, node: u32) {
         let place = &mut self.nodes[node as usize];
         if !place.client.reading {
             place.client.reading = true;
