@@ -135,9 +135,8 @@ local function prune()
   if #stale > 0 then redis.call('HDEL', hash, unpack(stale)) end
 end
 
-if id ~= 0 and state.record and id <= state.record[2] then
-  return answer(state, id == state.record[2] and granted_before() or 0, true)
-end
+local seen = standing(state.record and state.record[2])
+if seen ~= 0 then return answer(state, seen == 1 and granted_before() or 0, seen) end
 
 -- Once per node: its first acquire under an epoch that it does not know, unless a reset began it.
 local lost = epoch ~= 0 and epoch ~= state.epoch and not state.reset
@@ -168,4 +167,4 @@ end
 save(state, fields)
 expire_after(lifetime())
 if id ~= 0 and state.census_rolled then prune() end
-return answer(state, granted, false)
+return answer(state, granted)

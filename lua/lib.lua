@@ -13,7 +13,8 @@
 -- ARGV     now (us; 0 = the clock of Redis), node, id (0 = remember nothing), then what the script
 --          says, then for each limit: kind letter, count, period, burst (gcra with
 --          count and period in lowest terms), and what the script says.
--- Reply    granted, replayed, damaged, epoch, reset, nodes, now, then used, prev, at of each limit.
+-- Reply    granted, replayed (1 = executed before, 2 = the node's last id was higher: nothing was
+--          done), damaged, epoch, reset, nodes, now, then used, prev, at of each limit.
 -- Units    tokens and microseconds. All numbers are integers below 2^53, exact in doubles.
 
 local hash = KEYS[1]
@@ -337,9 +338,15 @@ local function expire_after(span)
   redis.call('PEXPIRE', hash, string.format('%.0f', up(span, 1000) + 1))
 end
 
--- Whether this node's return, refund or reset was executed before.
-local function is_repeated(state)
-  return id ~= 0 and state.record ~= nil and state.record[4] >= id
+-- How this id stands to the last one of its kind: 0 new, 1 the same, 2 older.
+local function standing(last)
+  if id == 0 or not last or id > last then return 0 end
+  return id == last and 1 or 2
+end
+
+-- The same for a return, refund or reset.
+local function seen_before(state)
+  return standing(state.record and state.record[4])
 end
 
 -- This node's record after such a call.
@@ -351,7 +358,7 @@ end
 
 local function answer(state, granted, replayed)
   local reply = {
-    granted, replayed and 1 or 0, state.damaged and 1 or 0,
+    granted, replayed or 0, state.damaged and 1 or 0,
     state.epoch or 0, state.reset and 1 or 0, nodes(state), now,
   }
   for i = 1, #state.counters do

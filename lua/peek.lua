@@ -9,4 +9,4 @@ if not limits then return redis.error_reply(WRONG) end
 local state, failure = load(limits)
 if not state then return failure end
 roll_census(state, limits)
-return answer(state, 0, false)
+return answer(state, 0)

@@ -10,15 +10,16 @@ if not limits or not amount then return redis.error_reply(WRONG) end
 local state, failure = load(limits)
 if not state then return failure end
 roll_census(state, limits)
-if is_repeated(state) then return answer(state, 0, true) end
-if not state.epoch then return answer(state, 0, false) end
+local seen = seen_before(state)
+if seen ~= 0 then return answer(state, 0, seen) end
+if not state.epoch then return answer(state, 0) end
 
 for i = 1, #limits do credit(state.counters[i], limits[i], amount) end
 local fields = {}
-add_counters(fields, state, limits, false)
+add_counters(fields, state, limits)
 if id ~= 0 then
   add_record(fields, remembered(state))
   if has_gcra then add_lent(fields) end
 end
 save(state, fields)
-return answer(state, amount, false)
+return answer(state, amount)

@@ -9,8 +9,9 @@ if not limits then return redis.error_reply(WRONG) end
 local state, failure = load(limits)
 if not state then return failure end
 roll_census(state, limits)
-if is_repeated(state) then return answer(state, 0, true) end
-if not state.exists and not state.wrong_type then return answer(state, 0, false) end
+local seen = seen_before(state)
+if seen ~= 0 then return answer(state, 0, seen) end
+if not state.exists and not state.wrong_type then return answer(state, 0) end
 
 local old = state.epoch or 0
 if id ~= 0 and id ~= old then
@@ -35,4 +36,4 @@ lent = { 0, 0, lent[3] }
 redis.call('HSET', hash, unpack(fields))
 expire_after(span)
 state.reset, state.census = true, { -1, 0, 0, 0 }
-return answer(state, 0, false)
+return answer(state, 0)

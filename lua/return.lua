@@ -13,8 +13,9 @@ if not limits or not amount or not epoch or not held or not age then return redi
 local state, failure = load(limits)
 if not state then return failure end
 roll_census(state, limits)
-if is_repeated(state) then return answer(state, 0, true) end
-if not state.epoch or epoch ~= state.epoch then return answer(state, 0, false) end
+local seen = seen_before(state)
+if seen ~= 0 then return answer(state, 0, seen) end
+if not state.epoch or epoch ~= state.epoch then return answer(state, 0) end
 
 -- What was lent ahead goes back to the window after this one; a sliding window that is over still
 -- weighs, and takes them back.
@@ -42,11 +43,11 @@ if has_gcra and id > record[2] then
   taken = taken or account > 0
   open_account(record, min(held, account))
 end
-if not taken then return answer(state, 0, false) end
-add_counters(fields, state, limits, false)
+if not taken then return answer(state, 0) end
+add_counters(fields, state, limits)
 if id ~= 0 then
   add_record(fields, record)
   if has_gcra then add_lent(fields) end
 end
 save(state, fields)
-return answer(state, amount, false)
+return answer(state, amount)

@@ -5,10 +5,16 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use rationd::core::call::{Op, StoreError};
 use rationd::core::decision::{Reason, Source, Verdict};
-use rationd::core::policy::OnStoreLoss;
-use rationd::core::time::Micros;
+use rationd::core::key::Digest;
+use rationd::core::limit::Limit;
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
+use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::store::memory::MemoryStore;
 
 use support::bench::{Bench, SECOND};
 
@@ -221,6 +227,57 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
     assert_eq!(bench.last.unwrap().source, Source::Share, "others have yet to pay theirs");
     bench.advance(SECOND);
     assert_eq!(bench.check(1), None, "back to leases");
+}
+
+#[test]
+fn a_clock_that_was_set_back_before_a_restart_locks_nobody_out() {
+    let rule = Arc::new(Rule::of("test", &[Limit::parse("10/1s fixed").unwrap()]));
+    let mut store = MemoryStore::new(10, 1);
+    let noon = Timestamp(1_800_000_000_000_000);
+    for (start, round) in [(noon, 0), (noon - Micros(3_600 * SECOND.0), 1)] {
+        let settings = Settings { max_keys: 10, timeout: Micros(50_000), lease_ahead: true };
+        let mut shard = Shard::new(settings, 1, start.0, 1, (Instant(0), start));
+        let request = Request { rule: &rule, digest: Digest::of("test", b"k"), key: b"k", cost: 1, peek: false };
+        assert!(matches!(shard.check(Instant(0), request), Outcome::Parked(_)));
+        let mut reply = None;
+        while let Some(effect) = shard.poll_effect() {
+            match effect {
+                Effect::Call(call) => {
+                    let outcome = store.call(noon, "node", &call);
+                    shard.handle_outcome(Instant(0), &call, outcome);
+                }
+                Effect::Reply { decision, .. } => reply = Some(decision.verdict),
+            }
+        }
+        assert_eq!(reply, Some(Verdict::Allow), "round {round}");
+    }
+}
+
+#[test]
+fn an_old_loss_of_the_store_is_forgotten_and_a_new_one_noticed_in_time() {
+    let mut bench = Bench::new("1000/10s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(Micros(3 * SECOND.0));
+    assert_eq!(bench.check(1), None, "the store is asked");
+    bench.advance(Micros(50_000));
+    let last = bench.last.unwrap();
+    assert_eq!(last.source, Source::Share, "it did not answer");
+}
+
+#[test]
+fn a_line_that_the_store_serves_slowly_is_not_left_alone() {
+    let mut bench = Bench::new("1000/1s fixed");
+    assert_eq!(bench.check(1), None);
+    for _ in 0..2 {
+        bench.advance(Micros(5_000));
+        let call = bench.acquire();
+        bench.grant(&call, 0);
+    }
+    bench.advance(Micros(40_000));
+    let last = bench.last.unwrap();
+    assert_eq!((last.verdict, last.reason, last.source), (Verdict::Deny, Reason::Rate, Source::Store));
 }
 
 #[test]

@@ -84,12 +84,18 @@ static SCRIPTS: [ScriptBug; 26] = [
     ScriptBug {
         name: "acquire-executed-again",
         about: "The id of a node's last acquire is not remembered, and a repeat is lent again: at most once.",
-        edits: &[("state.record and id <= state.record[2] then", "state.record and id < state.record[2] then")],
+        edits: &[(
+            "if seen ~= 0 then return answer(state, seen == 1",
+            "if seen == 2 then return answer(state, seen == 1",
+        )],
     },
     ScriptBug {
         name: "older-acquire-executed",
         about: "An acquire that arrives after a later one of its node is lent for nobody: at most once, utilisation.",
-        edits: &[("state.record and id <= state.record[2] then", "state.record and id == state.record[2] then")],
+        edits: &[(
+            "if seen ~= 0 then return answer(state, seen == 1",
+            "if seen == 1 then return answer(state, seen == 1",
+        )],
     },
     ScriptBug {
         name: "replay-crosses-window",
@@ -105,7 +111,7 @@ static SCRIPTS: [ScriptBug; 26] = [
         name: "return-executed-again",
         about: "A repeated give-back is credited again: at most once, bound.",
         edits: &[(
-            "if is_repeated(state) then return answer(state, 0, true) end\nif not state.epoch or",
+            "if seen ~= 0 then return answer(state, 0, seen) end\nif not state.epoch or",
             "if not state.epoch or",
         )],
     },
@@ -113,7 +119,7 @@ static SCRIPTS: [ScriptBug; 26] = [
         name: "refund-executed-again",
         about: "A repeated refund is credited again: at most once, bound.",
         edits: &[(
-            "if is_repeated(state) then return answer(state, 0, true) end\nif not state.epoch then",
+            "if seen ~= 0 then return answer(state, 0, seen) end\nif not state.epoch then",
             "if not state.epoch then",
         )],
     },

@@ -107,11 +107,15 @@ pub enum Seen<'a> {
     Undone {
         /// The key.
         key: u32,
+        /// The time on the clock of the master that owns the key.
+        store: Timestamp,
     },
     /// The store lost a key: flushed or evicted.
     Lost {
         /// The key.
         key: u32,
+        /// The time on the clock of the master that owns the key.
+        store: Timestamp,
     },
     /// A node sent a call (each sending counts), or did not, because a breaker was open.
     Called {

@@ -81,8 +81,8 @@ impl Observer for Trace {
                 self.call(5, *node, call);
                 self.grant(grant);
             }
-            Seen::Undone { key } => self.add_all(&[6, (*key).into()]),
-            Seen::Lost { key } => self.add_all(&[7, (*key).into()]),
+            Seen::Undone { key, .. } => self.add_all(&[6, (*key).into()]),
+            Seen::Lost { key, .. } => self.add_all(&[7, (*key).into()]),
             Seen::Called { node, call, sent } => self.call(8 + u64::from(*sent), *node, call),
             Seen::Settled { node, call, grant, .. } => {
                 self.call(10, *node, call);
@@ -118,8 +118,8 @@ mod tests {
         let at = |at| Moment { at, store: Timestamp(0) };
         let hash = |moments: [u64; 2]| {
             let mut trace = Trace::default();
-            trace.see(at(moments[0]), &Seen::Lost { key: 1 });
-            trace.see(at(moments[1]), &Seen::Undone { key: 1 });
+            trace.see(at(moments[0]), &Seen::Lost { key: 1, store: Timestamp(0) });
+            trace.see(at(moments[1]), &Seen::Undone { key: 1, store: Timestamp(0) });
             trace.hash()
         };
         assert_eq!(hash([1, 2]), hash([1, 2]));

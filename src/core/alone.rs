@@ -14,7 +14,16 @@ use super::time::{Instant, Micros, Timestamp};
 /// How long after a failure a key whose part of the store is away asks again.
 const ASK_AGAIN: Micros = Micros(250_000);
 
+/// A loss of the store that was noticed so long before the next question was due counts no more.
+const STALE: Micros = Micros(1_000_000);
+
 impl Slot {
+    /// The key's part of the store is away, as far as is known: what was learned of it long ago is
+    /// no reason to do without it.
+    pub(super) fn is_away(&self, now: Instant) -> bool {
+        self.away.is_some_and(|away| now < away.ask_again + STALE)
+    }
+
     /// Decides while the key's part of the store is away (semantics, §5).
     pub(super) fn decide_alone(&mut self, now: Instant, cost: u64) -> Decision {
         match self.rule.on_store_loss {
@@ -54,7 +63,7 @@ impl Slot {
     pub(super) fn lose_store(&mut self, now: Instant, since: Instant) {
         // Whatever the store says of since when: an answer came later.
         let since = self.clock.latest(self.answered.map_or(since, |at| at.max(since)));
-        if self.away.is_none() && self.rule.on_store_loss == OnStoreLoss::Share {
+        if !self.is_away(now) && self.rule.on_store_loss == OnStoreLoss::Share {
             match &mut self.share {
                 Some(book) => book.reopen(&self.rule, since),
                 None => self.share = Some(Box::new(ShareBook::open(&self.rule, since))),

@@ -111,6 +111,9 @@ pub struct Grant {
     pub granted: u32,
     /// This answer had been given before.
     pub replayed: bool,
+    /// This node has used a higher id for the key: its clock was ahead when it started before.
+    /// Nothing was done.
+    pub outdated: bool,
     /// The store holds it on a majority (always true where `store.confirm` is off).
     pub confirmed: bool,
     /// A stored value made no sense and was taken as missing.

@@ -13,6 +13,15 @@ use super::slot::Slot;
 use super::stats::{PolicyStats, ShardStats};
 use super::time::{Instant, Micros, Timestamp};
 
+/// Ids are microseconds since 1970 at the start: a minute.
+const FIRST_SKIP: u64 = 60_000_000;
+
+/// A day.
+const MOST_SKIP: u64 = 86_400_000_000;
+
+/// No id is moved from beyond this; the store takes them up to 2^53.
+const LAST_SKIP: u64 = 8_000_000_000_000_000;
+
 /// What the slots of a shard share.
 #[derive(Debug)]
 pub(super) struct Desk {
@@ -27,6 +36,8 @@ pub(super) struct Desk {
     random: u64,
     next_id: u64,
     id_step: u64,
+    /// How far to go ahead the next time that the store knows a higher one.
+    skip: u64,
     next_ticket: u64,
     clock: (Instant, Timestamp),
 }
@@ -44,6 +55,7 @@ impl Desk {
             random: seed,
             next_id: if on(Mutant::IdsStartAnew) { 1 } else { first_id },
             id_step,
+            skip: FIRST_SKIP,
             next_ticket: 0,
             clock,
         }
@@ -59,6 +71,17 @@ impl Desk {
         let id = self.next_id;
         self.next_id += self.id_step;
         id
+    }
+
+    /// The store has seen a higher id: the clock that the first one came from was ahead then. Twice as
+    /// far each time, up to a day, as it does not say how far. False when ids would end.
+    pub(super) fn skip_ids(&mut self) -> bool {
+        let more = self.next_id < LAST_SKIP;
+        if more {
+            self.next_id += self.skip / self.id_step * self.id_step;
+            self.skip = (self.skip * 2).min(MOST_SKIP);
+        }
+        more
     }
 
     pub(super) fn ticket(&mut self) -> Ticket {

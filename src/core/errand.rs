@@ -45,6 +45,9 @@ pub(super) fn handle_errand(
     match outcome {
         Ok(grant) => {
             let errand = slot.errands.swap_remove(position);
+            if grant.outdated {
+                desk.skip_ids();
+            }
             learn(slot, desk, now, call.sent_at, &grant);
             if errand.call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
                 let voided = slot.lease.void();
@@ -86,7 +89,7 @@ pub(super) fn fail_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, errand
 pub(super) fn dispose(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
     let limits = &slot.rule.limits;
     let matters = limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding;
-    if matters && slot.away.is_none() {
+    if matters && !slot.is_away(now) {
         return hand_over(index, slot, desk, now, leftover);
     }
     desk.policy_stats(slot).expired += u64::from(leftover.tokens);

@@ -1,6 +1,6 @@
 //! The tokens that a node holds for one key, and when each may be spent.
 //!
-//! A lease is a short line of segments, one per window, oldest first. A segment's tokens are bound to
+//! A lease is a short line of segments, one per window, the first to end first. A segment's tokens are bound to
 //! the windows that lent them. Tokens of a gcra limit are bound to an account instead: the node has
 //! to tell the store in time what it spent of them, or they count as spent and must not be.
 //! What must end early is counted from the sending of the call, what must begin late from the
@@ -143,16 +143,16 @@ impl Lease {
         if segment.left == 0 {
             return None;
         }
-        if let Some(last) = self.segments.back_mut()
-            && last.windows == segment.windows
-        {
-            last.left = last.left.saturating_add(segment.left);
-            last.ends = last.ends.min(segment.ends);
-            last.starts = last.starts.max(segment.starts);
+        if let Some(same) = self.segments.iter_mut().find(|held| held.windows == segment.windows) {
+            same.left = same.left.saturating_add(segment.left);
+            same.ends = same.ends.min(segment.ends);
+            same.starts = same.starts.max(segment.starts);
             return None;
         }
-        self.segments.push_back(segment);
         self.segments.retain(|segment| segment.left > 0);
+        // Tokens lent ahead may be there already: they must not bar those of this window.
+        let place = self.segments.partition_point(|held| held.ends <= segment.ends);
+        self.segments.insert(place, segment);
         let full = self.segments.len() > MAX_SEGMENTS;
         full.then(|| self.segments.pop_front()).flatten().map(Leftover::from)
     }
@@ -338,4 +338,28 @@ fn early(at: Instant, sent: Instant) -> Instant {
 /// `at`, and the drift that this clock may have had since `sent`.
 fn late(at: Instant, sent: Instant) -> Instant {
     if on(Mutant::DriftMarginMissing) { at } else { sent + at.since(sent).rounded_late() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::limit::Limit;
+
+    const NOW: Instant = Instant(10_900_000);
+
+    fn segment(tokens: u32, end: u64, ahead: bool) -> Segment {
+        let rule = Rule::of("p", &[Limit::parse("10/1s fixed").expect("a limit")]);
+        let clock = StoreClock::new(NOW, NOW, Timestamp(NOW.0));
+        Segment::new(&rule, tokens, NOW, clock, &[Timestamp(end)], ahead)
+    }
+
+    #[test]
+    fn tokens_lent_ahead_do_not_bar_those_of_this_window() {
+        let mut lease = Lease::default();
+        assert_eq!(lease.add(segment(3, 12_000_000, true)), None);
+        assert_eq!(lease.add(segment(2, 11_000_000, false)), None);
+        assert_eq!((lease.usable(NOW), lease.held()), (2, 5));
+        assert!(lease.spend(NOW, 2));
+        assert_eq!((lease.usable(NOW), lease.held()), (0, 3));
+    }
 }

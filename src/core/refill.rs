@@ -13,7 +13,7 @@ use super::errand::{dispose, give_back};
 use super::lease::Segment;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
-use super::shard::{Effect, turned_away};
+use super::shard::Effect;
 use super::slot::{Away, Slot};
 use super::time::{Instant, Micros, Timestamp};
 use super::upkeep::{ATTEMPTS, PATIENCE, flight, plan_ahead, probe_pause, send_again, set_timer};
@@ -24,7 +24,7 @@ const GRACE: Micros = Micros(1_000_000);
 /// Checks within a pause that make a key worth pacing.
 const HOT: u64 = 8;
 
-/// Answers that may leave a waiter unsettled before it is turned away.
+/// Answers that may leave a waiter unsettled before it is denied.
 const ANSWERS: u8 = 4;
 
 /// After a check has been decided from memory: refill at the low-water mark, ask again in the
@@ -165,6 +165,12 @@ pub(super) fn handle_acquire(
         return;
     }
     match outcome {
+        Ok(grant) if grant.outdated && desk.skip_ids() => {
+            slot.flight = None;
+            if let Op::Acquire(order) = call.op {
+                take_off(index, slot, desk, now, order);
+            }
+        }
         Ok(grant) => {
             let sent = slot.flight.take().map_or(now, |flight| flight.sent);
             land(index, slot, desk, now, sent, call, &grant);
@@ -276,7 +282,7 @@ pub(super) fn serve_line(index: u32, slot: &mut Slot, desk: &mut Desk, now: Inst
     while let Some(waiter) = slot.line.front().copied() {
         let decision = match slot.decide(now, waiter.cost, source) {
             Some(decision) => decision,
-            None if waiter.answers >= ANSWERS => slot.answer(now, waiter.cost, turned_away(&slot.rule)),
+            None if waiter.answers >= ANSWERS => slot.deny_in_line(now, waiter.cost),
             None => break,
         };
         settle_first(slot, desk, now, decision);

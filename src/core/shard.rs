@@ -323,7 +323,7 @@ fn settle(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
 
 fn peek(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, cost: u64) -> Outcome {
     let fresh = slot.answered.is_some_and(|at| now.since(at) < super::batch::refill_interval(&slot.rule));
-    if fresh || slot.away.is_some() {
+    if fresh || slot.is_away(now) {
         return Outcome::Decided(peeked(slot, now, cost, Source::Lease));
     }
     Outcome::Parked(errand::errand(index, slot, desk, now, Op::Peek, cost))

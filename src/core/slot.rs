@@ -21,9 +21,6 @@ use super::table::Keyed;
 use super::time::{Instant, Micros, Timestamp};
 use super::upkeep::PATIENCE;
 
-/// A loss of the store that was noticed so long before the next question was due counts no more.
-const STALE: Micros = Micros(1_000_000);
-
 /// A parked check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
@@ -199,8 +196,7 @@ impl Slot {
         if self.away.is_some_and(|away| away.charged) && !self.owes(now) {
             self.away = None;
         }
-        // What was learned of it long ago is no reason to do without it.
-        self.away.is_some_and(|away| now < away.ask_again + STALE).then(|| self.decide_alone(now, cost))
+        self.is_away(now).then(|| self.decide_alone(now, cost))
     }
 
     /// The store is known to have less than what is missing, for now.
@@ -244,6 +240,15 @@ impl Slot {
         let wait = wait.max(self.paced_until.since(now));
         let wait = if on(Mutant::WaitHalved) { Micros(wait.0 / 2) } else { wait };
         self.answer(now, cost, Ending::deny(Reason::Rate, source).after(wait))
+    }
+
+    /// Denies a waiter: whenever the store was asked for it, it had less, and what came back meanwhile
+    /// went to others.
+    pub(super) fn deny_in_line(&self, now: Instant, cost: u64) -> Decision {
+        let decision = self.deny(now, cost, Source::Store);
+        let remaining = decision.remaining.min(cost.saturating_sub(1));
+        let retry_after = decision.retry_after.map(|wait| wait.max(self.clock.trip()));
+        Decision { remaining, retry_after, ..decision }
     }
 
     /// Fills in the numbers of a decision.

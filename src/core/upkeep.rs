@@ -54,7 +54,7 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
     if slot.ahead_at <= now {
         lease_next_window(index, slot, desk, now);
     }
-    if slot.line.front().is_some_and(|waiter| waiter.deadline <= now) && slot.away.is_none() {
+    if slot.line.front().is_some_and(|waiter| waiter.deadline <= now) && !slot.is_away(now) {
         run_out(slot, desk, now);
     }
     if !slot.line.is_empty() {
@@ -68,7 +68,7 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         report(index, slot, desk, now);
     } else if slot.lease.held() > 0 && desk.settings.lease_ahead {
         let active = now.since(slot.last_check) < refill_interval(&slot.rule);
-        if closes(slot) <= now && active && slot.flight.is_none() && slot.away.is_none() {
+        if closes(slot) <= now && active && slot.flight.is_none() && !slot.is_away(now) {
             acquire(index, slot, desk, now);
         } else {
             let amount = surplus(slot, now);
@@ -83,7 +83,7 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
 fn run_out(slot: &mut Slot, desk: &mut Desk, now: Instant) {
     while let Some(waiter) = slot.line.front().filter(|waiter| waiter.deadline <= now && waiter.answers >= ASKED_FOR) {
         // The store was asked for it, and had less: that is no silence.
-        let decision = slot.deny(now, waiter.cost, Source::Store);
+        let decision = slot.deny_in_line(now, waiter.cost);
         settle_first(slot, desk, now, decision);
     }
     if slot.line.front().is_some_and(|waiter| waiter.deadline <= now) {
@@ -95,7 +95,7 @@ fn run_out(slot: &mut Slot, desk: &mut Desk, now: Instant) {
 fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     slot.ahead_at = Instant(u64::MAX);
     let recent = now.since(slot.last_check) < refill_interval(&slot.rule);
-    if slot.flight.is_some() || slot.away.is_some() || desk.draining || !recent || !slot.confirmed {
+    if slot.flight.is_some() || slot.is_away(now) || desk.draining || !recent || !slot.confirmed {
         return;
     }
     let want = (slot.tuner.batch() / 4).clamp(1, slot.ceiling());

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use super::cells::{Cells, Head};
 use super::census::{self, Census, Nodes, Record};
-use super::view::{View, lifetime};
+use super::view::{Standing, View, lifetime};
 use crate::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
@@ -70,7 +70,7 @@ impl MemoryStore {
             Op::Return { amount, epoch, held, age, windows } => {
                 Ok(self.take_back(view, (amount, held, age), epoch, &windows))
             }
-            Op::Peek => Ok(view.grant(0, false)),
+            Op::Peek => Ok(view.grant(0, Standing::New)),
             Op::Refund { amount } => Ok(self.refund(view, amount)),
             Op::Reset => self.reset(view).map_err(|Full| StoreError::Full),
         }
@@ -124,9 +124,12 @@ impl MemoryStore {
     }
 
     fn acquire(&mut self, mut view: View<'_>, ask: &Acquire) -> Result<Grant, Full> {
-        if let Some(record) = view.record.filter(|record| view.id != 0 && view.id <= record.id) {
-            let granted = if view.id == record.id { view.granted_before(&record, ask) } else { 0 };
-            return Ok(view.grant(granted, true));
+        match (view.standing(view.record.map(|record| record.id)), view.record) {
+            (Standing::Same, Some(record)) => {
+                return Ok(view.grant(view.granted_before(&record, ask), Standing::Same));
+            }
+            (Standing::Older, _) => return Ok(view.grant(0, Standing::Older)),
+            _ => {}
         }
         view.restore(ask);
         view.count_node();
@@ -145,7 +148,7 @@ impl MemoryStore {
         if view.id != 0 {
             self.nodes.entry(view.digest).or_default().asked(view.node, view.census, view.lent, said);
         }
-        Ok(view.grant(granted, false))
+        Ok(view.grant(granted, Standing::New))
     }
 
     fn save(&mut self, view: &View<'_>, head: Head, limits: &[Limit]) -> Result<(), Full> {
@@ -162,11 +165,12 @@ impl MemoryStore {
         epoch: u64,
         windows: &[Timestamp; MAX_LIMITS],
     ) -> Grant {
-        if view.is_repeated() {
-            return view.grant(0, true);
+        let seen = view.seen_before();
+        if seen != Standing::New {
+            return view.grant(0, seen);
         }
         if view.head.is_none_or(|head| head.epoch != epoch) {
-            return view.grant(0, false);
+            return view.grant(0, Standing::New);
         }
         let mut taken = false;
         for (index, limit) in view.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm != Algorithm::Gcra) {
@@ -184,22 +188,23 @@ impl MemoryStore {
         if taken {
             self.save_credit(&view, account);
         }
-        view.grant(if taken { amount } else { 0 }, false)
+        view.grant(if taken { amount } else { 0 }, Standing::New)
     }
 
     fn refund(&mut self, mut view: View<'_>, amount: u64) -> Grant {
-        if view.is_repeated() {
-            return view.grant(0, true);
+        let seen = view.seen_before();
+        if seen != Standing::New {
+            return view.grant(0, seen);
         }
         if view.head.is_none() {
-            return view.grant(0, false);
+            return view.grant(0, Standing::New);
         }
         let amount = u32::try_from(amount.min(MAX_COUNT)).expect("MAX_COUNT is a u32");
         for (index, limit) in view.limits.iter().enumerate() {
             view.counters[index].credit(limit, amount.into());
         }
         self.save_credit(&view, None);
-        view.grant(amount, false)
+        view.grant(amount, Standing::New)
     }
 
     fn save_credit(&mut self, view: &View<'_>, account: Option<Record>) {
@@ -210,10 +215,11 @@ impl MemoryStore {
     }
 
     fn reset(&mut self, mut view: View<'_>) -> Result<Grant, Full> {
-        if view.is_repeated() {
-            return Ok(view.grant(0, true));
+        let seen = view.seen_before();
+        if seen != Standing::New {
+            return Ok(view.grant(0, seen));
         }
-        let Some(old) = view.head else { return Ok(view.grant(0, false)) };
+        let Some(old) = view.head else { return Ok(view.grant(0, Standing::New)) };
         let following = if old.epoch < MAX_ID { old.epoch + 1 } else { 1 };
         let epoch = if view.id != 0 && view.id != old.epoch { view.id } else { following };
         let longest = view.limits.iter().map(census::span).max().unwrap_or_default();
@@ -232,7 +238,7 @@ impl MemoryStore {
             view.counters[index].roll(limit, view.now);
         }
         (view.head, view.census, view.lent) = (Some(head), Census::default(), Default::default());
-        Ok(view.grant(0, false))
+        Ok(view.grant(0, Standing::New))
     }
 }
 

@@ -115,7 +115,7 @@ impl RedisStore {
     pub async fn call(&self, call: &Call) -> Result<Grant, StoreError> {
         let result = self.follow(call).await;
         let outcome = match &result {
-            Ok(grant) if grant.replayed => CallOutcome::Replayed,
+            Ok(grant) if grant.replayed || grant.outdated => CallOutcome::Replayed,
             Ok(_) => CallOutcome::Ok,
             Err(StoreError::Unknown) => CallOutcome::Unknown,
             Err(StoreError::Away { .. } | StoreError::Full) => CallOutcome::Away,

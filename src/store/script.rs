@@ -192,7 +192,7 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
     let (Ok(granted), Ok(nodes)) = (u32::try_from(granted), u32::try_from(nodes)) else {
         return Err(BadReply::new(&reply));
     };
-    if granted > most(&call.op) || nodes == 0 || [replayed, damaged, reset].iter().any(|flag| *flag > 1) {
+    if granted > most(&call.op) || nodes == 0 || replayed > 2 || [damaged, reset].iter().any(|flag| *flag > 1) {
         return Err(BadReply::new(&reply));
     }
     let mut counters = [Counter::default(); MAX_LIMITS];
@@ -202,6 +202,7 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
     Ok(Grant {
         granted,
         replayed: replayed == 1,
+        outdated: replayed == 2,
         confirmed: true,
         damaged: damaged == 1,
         epoch,
@@ -290,7 +291,7 @@ mod tests {
         );
         let good = [5, 0, 0, 7, 0, 1, 1_000, 4, 5, 6];
         assert!(grant(&call, &good).is_ok());
-        for (place, value) in [(0, 6), (0, -1), (1, 2), (2, 2), (3, 1 << 53), (4, 3), (5, 0), (5, 1 << 32), (9, -1)] {
+        for (place, value) in [(0, 6), (0, -1), (1, 3), (2, 2), (3, 1 << 53), (4, 3), (5, 0), (5, 1 << 32), (9, -1)] {
             let mut reply = good;
             reply[place] = value;
             assert!(grant(&call, &reply).is_err(), "{value} at {place} was taken");

@@ -10,6 +10,14 @@ use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
+/// How an id stands to the last one that the node used for the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    New,
+    Same,
+    Older,
+}
+
 /// A key during a call.
 pub(super) struct View<'a> {
     pub(super) now: Timestamp,
@@ -30,10 +38,11 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// The answer to the call.
-    pub(super) fn grant(&self, granted: u32, replayed: bool) -> Grant {
+    pub(super) fn grant(&self, granted: u32, standing: Standing) -> Grant {
         Grant {
             granted,
-            replayed,
+            replayed: standing == Standing::Same,
+            outdated: standing == Standing::Older,
             confirmed: true,
             damaged: false,
             epoch: self.head.map_or(0, |head| head.epoch),
@@ -79,9 +88,18 @@ impl View<'_> {
         account
     }
 
-    /// Whether this node's return, refund or reset was executed before.
-    pub(super) fn is_repeated(&self) -> bool {
-        self.id != 0 && self.record.is_some_and(|record| record.other >= self.id)
+    /// How the call's id stands to the last one of its kind.
+    pub(super) fn standing(&self, last: Option<u64>) -> Standing {
+        match last {
+            Some(last) if self.id != 0 && self.id == last => Standing::Same,
+            Some(last) if self.id != 0 && self.id < last => Standing::Older,
+            _ => Standing::New,
+        }
+    }
+
+    /// The same for a return, refund or reset.
+    pub(super) fn seen_before(&self) -> Standing {
+        self.standing(self.record.map(|record| record.other))
     }
 
     /// What was granted under this id, as far as it can still be spent: a window that is over took

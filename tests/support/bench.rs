@@ -157,6 +157,7 @@ impl Bench {
         let grant = Grant {
             granted: tokens,
             replayed: false,
+            outdated: false,
             confirmed: true,
             damaged: false,
             epoch: self.epoch,

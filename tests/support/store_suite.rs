@@ -149,7 +149,7 @@ fn lends_nothing_to_an_older_duplicate(key: &mut Key<'_>) {
     key.call(0, older, Op::Acquire(ask(2)));
     key.lend(3);
     let late = key.call(0, older, Op::Acquire(ask(2)));
-    assert_eq!((late.granted, late.replayed), (0, true));
+    assert_eq!((late.granted, late.replayed, late.outdated), (0, false, true));
     assert_eq!(key.used(), 5);
 }
 
@@ -203,7 +203,7 @@ fn forgets_on_reset(key: &mut Key<'_>) {
     assert_ne!(grant.epoch, before.epoch);
     assert!(key.call(0, reset, Op::Reset).replayed);
     let late = key.call(0, late, Op::Acquire(ask(1)));
-    assert_eq!((late.granted, late.replayed), (0, true), "asked before the reset");
+    assert_eq!((late.granted, late.replayed, late.outdated), (0, false, true), "asked before the reset");
     let mut knowing = ask(1);
     knowing.epoch = before.epoch;
     knowing.known[0] = Known { used: 9, at: before.counters[0].at };

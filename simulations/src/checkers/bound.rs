@@ -2,7 +2,8 @@
 //!
 //! Allowed beyond it, for the key and the windows at hand only: what a server lends that is not the
 //! owner any more; unconfirmed grants that a failover undid; one more limit when the store lost the
-//! key or somebody reset it; refunds. Admissions on shares are `shares.rs`'s.
+//! key, somebody reset it, or its slot moved to a master with another clock; refunds. Admissions on
+//! shares are `shares.rs`'s.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +25,9 @@ struct Key {
     /// Granted lately and not confirmed; a failover has undone some of it.
     unconfirmed: u64,
     undone: bool,
-    /// The owner's clock when it was last seen.
+    /// The owner's clock when it was last seen, and how far it was from true time.
     now: u64,
+    skew: Option<u64>,
 }
 
 /// The checker.
@@ -65,6 +67,15 @@ impl Bound {
                     )
                 });
             }
+        }
+    }
+
+    /// A slot that moves to a master with another clock is in another window at once.
+    fn follow(&mut self, key: u32, moment: Moment, now: u64) {
+        let skew = now.wrapping_sub(moment.store.0);
+        let known = self.keys.entry(key).or_default().skew.replace(skew);
+        if known.is_some_and(|known| known != skew) {
+            self.forgive(key, now, whole);
         }
     }
 
@@ -108,6 +119,9 @@ fn whole(rule: &Rule) -> u64 {
 
 impl Observer for Bound {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if let Seen::Answered { request, store, .. } = seen {
+            self.follow(request.key, moment, store.0);
+        }
         match seen {
             Seen::Answered { request, rule, decision, store, .. } => match request.kind {
                 Kind::Check if decision.verdict == Verdict::Allow => {
@@ -120,17 +134,23 @@ impl Observer for Bound {
                 _ => {}
             },
             Seen::Executed { key, call, grant, stale, .. } => {
+                if !stale {
+                    self.follow(*key, moment, grant.now.0);
+                }
                 if let Op::Refund { .. } = call.op {
                     // Its answer is a trip away, and others may spend it before.
                     let granted = u64::from(grant.granted);
                     self.forgive(*key, grant.now.0, |_| granted);
+                }
+                if call.op == Op::Reset {
+                    self.forgive(*key, grant.now.0, whole);
                 }
                 if let Op::Acquire(_) = call.op {
                     let state = self.keys.entry(*key).or_default();
                     state.adopt(&call.rule);
                     for (index, limit) in call.rule.limits.iter().enumerate() {
                         if limit.algorithm == Algorithm::FixedFromFirst && !stale {
-                            state.counts[index].open(grant.counters[index].at.0);
+                            state.counts[index].open(grant.counters[index].at.0, grant.now.0);
                         }
                     }
                     if *stale {
@@ -150,13 +170,13 @@ impl Observer for Bound {
                     }
                 }
             }
-            Seen::Undone { key } => {
+            Seen::Undone { key, store } => {
                 let state = self.keys.entry(*key).or_default();
                 state.undone = true;
                 let unconfirmed = state.unconfirmed;
-                self.forgive(*key, 0, |rule| unconfirmed.min(whole(rule)));
+                self.forgive(*key, store.0, |rule| unconfirmed.min(whole(rule)));
             }
-            Seen::Lost { key } => self.forgive(*key, 0, whole),
+            Seen::Lost { key, store } => self.forgive(*key, store.0, whole),
             _ => {}
         }
     }
@@ -170,6 +190,8 @@ impl Checker for Bound {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::time::Timestamp;
+
     use super::*;
     use crate::checkers::tests::{History, SECOND};
 
@@ -190,7 +212,7 @@ mod tests {
         let mut checker = Bound::new(&history.setting());
         history.check(&mut checker, 0, 10, Source::Lease, true);
         history.check(&mut checker, 1, 9, Source::Share, true);
-        history.see(&mut checker, 2, &Seen::Lost { key: 0 });
+        history.see(&mut checker, 2, &Seen::Lost { key: 0, store: Timestamp(1_800_000_000_000_002) });
         history.check(&mut checker, 3, 10, Source::Lease, true);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 4, 1, Source::Lease, true);

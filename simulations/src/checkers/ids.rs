@@ -57,7 +57,7 @@ impl Observer for Ids {
                 }
             }
             // A store that lost its state has lost its memory of ids.
-            Seen::Undone { key } | Seen::Lost { key } | Seen::Executed { key, stale: true, .. } => {
+            Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Executed { key, stale: true, .. } => {
                 self.keys.insert(*key, Key { blurred: true, ..Key::default() });
             }
             _ => {}

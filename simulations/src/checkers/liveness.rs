@@ -20,6 +20,8 @@ struct Window {
     asked: u64,
     admitted: u64,
     most: u64,
+    /// It has been watched from its beginning.
+    whole: bool,
 }
 
 /// The checker.
@@ -40,7 +42,7 @@ impl Liveness {
         let plan = &setting.plan;
         // A replica that is missing, or a failover under way, ends a while after the faults.
         let from = plan.span.0 + plan.redis.failover.0 + plan.redis.alone.0 + SETTLED;
-        let trip = 2 * (plan.network.latency.0 + plan.network.jitter.0) + plan.redis.script_cost.0;
+        let trip = 2 * (plan.network.latency.0 + 3 * plan.network.jitter.0) + plan.redis.script_cost.0;
         let confirms = plan.daemon.confirm && plan.redis.replica;
         let slow = trip + if confirms { plan.redis.lag.0 } else { 0 } > plan.daemon.timeout.0 / 4;
         Self {
@@ -54,9 +56,10 @@ impl Liveness {
     }
 
     fn judge(&mut self, moment: Moment, key: u32, window: Window, count: u64) {
-        // In small limits each node may hold a token when the window ends.
-        let wanted = (count * 99 / 100).saturating_sub(window.most * 2 + self.nodes);
-        if window.asked >= count + count / 5 && window.admitted < wanted {
+        // Each node may hold some tokens when the window ends, and not know yet that others want them:
+        // bursts of one node alone cost that much. What demand that is steady costs, scenarios show.
+        let wanted = (count * 3 / 4).saturating_sub(window.most * 2 + self.nodes);
+        if window.whole && window.asked >= count + count / 5 && window.admitted < wanted {
             self.found
                 .add("liveness", moment, || format!("key {key}: {window:?} of {count}: wanted {wanted} at least"));
         }
@@ -76,15 +79,14 @@ impl Observer for Liveness {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
         }
         let [limit] = &rule.limits[..] else { return };
-        let whole = self.from + limit.period.0;
-        if limit.algorithm != Algorithm::Fixed || moment.at < whole {
+        if limit.algorithm != Algorithm::Fixed {
             return;
         }
         let number = store.0 / limit.period.0;
         let window = self.windows.entry(request.key).or_insert(Window { number, ..Window::default() });
         let over = (window.number != number).then_some(*window);
         if over.is_some() {
-            *window = Window { number, ..Window::default() };
+            *window = Window { number, whole: true, ..Window::default() };
         }
         window.asked += request.cost;
         window.most = window.most.max(request.cost);
@@ -128,7 +130,7 @@ mod tests {
         let mut checker = checker(&history);
         for second in 10..15 {
             for check in 0..20 {
-                history.check(&mut checker, second * SECOND + check, 1, Source::Lease, check < 5);
+                history.check(&mut checker, second * SECOND + check, 1, Source::Lease, check < 3);
             }
         }
         assert_eq!(checker.violations()[0].invariant, "liveness");

@@ -34,7 +34,7 @@ const KEPT: usize = 8;
 pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
     vec![
         Box::new(bound::Bound::new(setting)),
-        Box::new(shares::Shares::default()),
+        Box::new(shares::Shares::new(setting)),
         Box::new(books::Books::new(setting)),
         Box::new(replies::Replies::new(setting)),
         Box::new(ids::Ids::default()),

@@ -4,14 +4,14 @@
 //! What all nodes together admit depends on how many each of them believes that there are: in this
 //! version what the store last counted for the key, which may be less than who ask when it is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::Algorithm;
 
 use super::Found;
 use super::window::Count;
-use crate::observe::{Checker, Kind, Moment, Observer, Seen, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 
 /// Shares in parts of a million: 95 %.
 const MOST_PPM: u64 = 950_000;
@@ -22,7 +22,17 @@ pub(super) struct Shares {
     /// By key, node and the node's incarnation.
     keys: BTreeMap<(u32, u32, u64), Vec<Count>>,
     incarnations: BTreeMap<u32, u64>,
+    /// Who has had an answer of the store about the key, and so knows the windows of its clock.
+    informed: BTreeSet<(u32, u32, u64)>,
+    /// The clocks of masters agree.
+    agree: bool,
     found: Found,
+}
+
+impl Shares {
+    pub(super) fn new(setting: &Setting) -> Self {
+        Self { agree: setting.plan.redis.skew.0 <= 1_000, ..Self::default() }
+    }
 }
 
 impl Observer for Shares {
@@ -30,12 +40,16 @@ impl Observer for Shares {
         if let Seen::Joined { node, incarnation } = seen {
             self.incarnations.insert(*node, *incarnation);
         }
+        if let Seen::Settled { node, incarnation, key, grant: Some(_), .. } = seen {
+            self.informed.insert((*key, *node, *incarnation));
+        }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
         let on_share = decision.source == Source::Share && decision.verdict == Verdict::Allow;
         if request.kind != Kind::Check || !on_share {
             return;
         }
         let incarnation = self.incarnations.get(&request.node).copied().unwrap_or(0);
+        let informed = self.agree && self.informed.contains(&(request.key, request.node, incarnation));
         let counts = self.keys.entry((request.key, request.node, incarnation)).or_default();
         counts.resize(rule.limits.len(), Count::default());
         for (limit, count) in rule.limits.iter().zip(counts) {
@@ -48,7 +62,9 @@ impl Observer for Shares {
             let over = match limit.algorithm {
                 Algorithm::Gcra => count.excess(limit, store.0, 0) > 0,
                 // A node knows a boundary to a trip or so: what it spends there may be of the next window.
-                _ => count.used > most + most / 20 + 2,
+                _ if informed => count.used > most + most / 20 + 2,
+                // Its windows lie across those of the store.
+                _ => count.used > 2 * most,
             };
             if over {
                 let used = count.used;
@@ -74,7 +90,8 @@ mod tests {
     #[test]
     fn a_share_of_more_is_seen() {
         let mut history = History::new("100/1s fixed");
-        let mut checker = Shares::default();
+        let mut checker = Shares::new(&history.setting());
+        checker.informed.insert((0, 0, 0));
         history.check(&mut checker, 1, 95, Source::Share, true);
         history.check(&mut checker, SECOND, 95, Source::Share, true);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());

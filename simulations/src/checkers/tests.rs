@@ -94,6 +94,7 @@ impl History {
         let grant = Grant {
             granted: 1,
             replayed: false,
+            outdated: false,
             confirmed: true,
             damaged: false,
             epoch: 1,

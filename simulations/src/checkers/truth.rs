@@ -19,6 +19,19 @@ struct Shown {
     most: u64,
     /// Most that was lent ahead of the next.
     ahead: u64,
+    /// How far the owner's clock is from true time, and since when if it ever was another.
+    skew: Option<u64>,
+    moved: u64,
+}
+
+impl Shown {
+    /// A slot that moves to a master with another clock is in another window at once.
+    fn follow(&mut self, moment: Moment, now: u64, limit: &Limit) {
+        let skew = now.wrapping_sub(moment.store.0);
+        if self.skew.replace(skew).is_some_and(|known| known != skew) {
+            self.moved = moment.at + 2 * limit.period.0;
+        }
+    }
 }
 
 /// The checker.
@@ -56,6 +69,11 @@ impl Truth {
         let end = (now / limit.period.0 + 1) * limit.period.0;
         let passed = limit.period.0 - (end - now);
         let sure = passed > self.doubt && end - now > self.doubt;
+        let shown = self.keys.entry(request.key).or_default();
+        shown.follow(moment, now, limit);
+        if moment.at < shown.moved {
+            return;
+        }
         let told = decision.reset_at.0;
         if decision.verdict == Verdict::Allow && told != end {
             self.found.add("truth", moment, || {
@@ -64,7 +82,6 @@ impl Truth {
         } else if decision.verdict == Verdict::Deny && sure && told != end {
             self.found.add("truth", moment, || format!("{request:?}: reset_at {told}, and {end} is the end"));
         }
-        let shown = self.keys.entry(request.key).or_default();
         let known = match shown.window {
             window if window == end => shown.most,
             window if window + limit.period.0 == end => shown.ahead,
@@ -91,9 +108,11 @@ impl Observer for Truth {
                 let Some(limit) = aligned(&call.rule) else { return };
                 let counter = &grant.counters[0];
                 let shown = self.keys.entry(*key).or_default();
+                shown.follow(moment, grant.now.0, limit);
                 if counter.at.0 > shown.window {
                     let next = shown.window + limit.period.0 == counter.at.0;
-                    *shown = Shown { window: counter.at.0, most: if next { shown.ahead } else { 0 }, ahead: 0 };
+                    let most = if next { shown.ahead } else { 0 };
+                    (shown.window, shown.most, shown.ahead) = (counter.at.0, most, 0);
                 }
                 shown.ahead = shown.ahead.max(counter.prev);
                 // A return shows less than there was; `granted` was taken back.

@@ -43,10 +43,12 @@ impl Count {
         }
     }
 
-    /// The store opened a window `from-first` that ends then.
-    pub(super) fn open(&mut self, end: u64) {
+    /// The store opened a window `from-first` that ends then. One that was still open has been reset
+    /// or lost: what was forgiven for that may be admitted now.
+    pub(super) fn open(&mut self, end: u64, now: u64) {
         if end > self.window {
-            (self.window, self.used, self.slack) = (end, 0, 0);
+            let slack = if now < self.window { self.slack } else { 0 };
+            (self.window, self.used, self.slack) = (end, 0, slack);
         }
     }
 

@@ -52,8 +52,8 @@ pub(super) struct Server {
     pub(super) busy_until: u64,
     /// Nodes on its island.
     pub(super) island: Vec<u32>,
-    /// What its replica has, once they are parted.
-    successor: Option<(Keyspace, Vec<Key>)>,
+    /// What its replica has, once they are parted, and up to when on the server's clock.
+    successor: Option<(Keyspace, u64)>,
     /// Ahead of true time, in microseconds.
     skew: i64,
 }
@@ -180,8 +180,8 @@ impl Cluster {
         let place = &mut self.servers[server as usize];
         if place.has_replica && place.successor.is_none() {
             let mut copy = place.keyspace.clone();
-            let undone = copy.undo_after(seen);
-            place.successor = Some((copy, undone));
+            copy.undo_after(seen);
+            place.successor = Some((copy, seen));
         }
     }
 
@@ -194,7 +194,8 @@ impl Cluster {
     /// last writes it lacks. `None` when there is no replica.
     pub(super) fn promote(&mut self, server: u32) -> Option<(u32, Vec<Key>)> {
         let old = &mut self.servers[server as usize];
-        let (keyspace, undone) = old.successor.take()?;
+        let (keyspace, seen) = old.successor.take()?;
+        let undone = old.keyspace.clone().undo_after(seen);
         let (master, skew, scripts) = (old.master, old.skew, old.scripts.clone());
         old.has_replica = false;
         let new = self.servers.len() as u32; // a handful
@@ -218,7 +219,8 @@ impl Cluster {
     pub(super) fn settle(&mut self, now: u64) {
         for server in 0..self.servers.len() as u32 {
             let before = self.time(server, now).saturating_sub(self.plan.lag.0 + 1);
-            if self.servers[server as usize].standing == Standing::Primary {
+            let place = &self.servers[server as usize];
+            if place.standing == Standing::Primary && place.successor.is_none() {
                 let time = self.time(server, now);
                 let keyspace = &mut self.server(server).keyspace;
                 keyspace.settle_before(before);

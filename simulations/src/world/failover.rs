@@ -2,6 +2,7 @@
 //! move. A replica that takes over lacks what its master wrote last.
 
 use rationd::core::key::Digest;
+use rationd::core::time::Timestamp;
 
 use super::World;
 use super::cluster::{Standing, slot_of};
@@ -104,7 +105,7 @@ impl World<'_> {
             return;
         };
         for hash in undone {
-            self.tell_of_key(&hash, |key| Seen::Undone { key });
+            self.tell_of_key(&hash, |key, store| Seen::Undone { key, store });
         }
         let old = self.cluster.server(server);
         match was {
@@ -120,9 +121,10 @@ impl World<'_> {
         self.queue.push(self.now + self.cluster.plan.alone.0, Event::Step(Step::Replicate { server: new }));
     }
 
-    fn tell_of_key(&mut self, hash: &str, seen: impl Fn(u32) -> Seen<'static>) {
+    fn tell_of_key(&mut self, hash: &str, seen: impl Fn(u32, Timestamp) -> Seen<'static>) {
         if let Some(key) = self.key_of(hash) {
-            self.see(&seen(key));
+            let store = self.cluster.owner_time(self.keys.get(key).digest, self.now);
+            self.see(&seen(key, store));
         }
     }
 
@@ -157,7 +159,7 @@ impl World<'_> {
     pub(super) fn flush(&mut self, master: u32) {
         let server = self.cluster.primary(master);
         for hash in self.cluster.server(server).keyspace.flush() {
-            self.tell_of_key(&hash, |key| Seen::Lost { key });
+            self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
         }
     }
 
@@ -169,7 +171,7 @@ impl World<'_> {
         for hash in hashes {
             if random.chance(u64::from(part)) {
                 self.cluster.server(server).keyspace.evict(&hash);
-                self.tell_of_key(&hash, |key| Seen::Lost { key });
+                self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
             }
         }
     }

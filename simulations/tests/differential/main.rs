@@ -111,7 +111,7 @@ fn one_call(
     let reply = reply.ok().filter(|_| !spoiled)?;
     let grant = script::grant(call, &reply).unwrap_or_else(|error| panic!("{call:?}: {error}"));
     seen.granted += u64::from(grant.granted > 0);
-    seen.replayed += u64::from(grant.replayed);
+    seen.replayed += u64::from(grant.replayed || grant.outdated);
     seen.damaged += u64::from(grant.damaged);
     Some(grant)
 }
