@@ -46,13 +46,20 @@ enum Value {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Hash(Vec<(Bytes, Bytes)>);
 
-/// What a key held before the first write of a script.
+/// What a command wrote.
 #[derive(Clone, Debug)]
 struct Change {
     at: u64,
-    run: u64,
     key: Key,
-    before: Option<Entry>,
+    before: Before,
+}
+
+/// What was there before: no more of it than was written, as keys have a field for each node.
+#[derive(Clone, Debug)]
+enum Before {
+    Entry(Option<Entry>),
+    Fields(Vec<(Bytes, Option<Bytes>)>),
+    Expires(Option<i64>),
 }
 
 /// One server's keys.
@@ -61,7 +68,6 @@ pub struct Keyspace {
     entries: BTreeMap<Key, Entry>,
     journal: VecDeque<Change>,
     now: u64,
-    run: u64,
 }
 
 impl Entry {
@@ -97,22 +103,24 @@ impl Hash {
         self.find(field).ok().map(|place| self.0[place].1.clone())
     }
 
-    /// Says whether the field is new.
-    fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
-        match self.find(field) {
-            Ok(place) => {
-                self.0[place].1 = value.into();
-                false
+    /// Gives what the field was before.
+    fn set(&mut self, field: &[u8], value: Option<&[u8]>) -> (Bytes, Option<Bytes>) {
+        match (self.find(field), value) {
+            (Ok(place), Some(value)) => {
+                let pair = &mut self.0[place];
+                (pair.0.clone(), Some(std::mem::replace(&mut pair.1, value.into())))
             }
-            Err(place) => {
-                self.0.insert(place, (field.into(), value.into()));
-                true
+            (Ok(place), None) => {
+                let (field, value) = self.0.remove(place);
+                (field, Some(value))
             }
+            (Err(place), Some(value)) => {
+                let field = Bytes::from(field);
+                self.0.insert(place, (field.clone(), value.into()));
+                (field, None)
+            }
+            (Err(_), None) => (field.into(), None),
         }
-    }
-
-    fn delete(&mut self, field: &[u8]) -> bool {
-        self.find(field).map(|place| self.0.remove(place)).is_ok()
     }
 }
 
@@ -132,10 +140,9 @@ fn error(text: &str) -> Reply {
 
 impl Keyspace {
     /// Begins a script, or a command outside of one: all that follows happens at this time of the
-    /// server's clock, and its writes are one entry of the journal.
+    /// server's clock.
     pub fn begin(&mut self, now_us: u64) {
         self.now = now_us;
-        self.run += 1;
     }
 
     /// Executes a command on a key at the time of the last [`Self::begin`].
@@ -160,9 +167,15 @@ impl Keyspace {
 
     fn forget_if_past(&mut self, key: &str) {
         if self.entries.get(key).is_some_and(|entry| entry.is_past(self.now)) {
-            self.note(key);
-            self.entries.remove(key);
+            self.remove(key);
         }
+    }
+
+    /// Says whether it was there.
+    fn remove(&mut self, key: &str) -> bool {
+        let Some((key, entry)) = self.entries.remove_entry(key) else { return false };
+        self.note(key, Before::Entry(Some(entry)));
+        true
     }
 
     fn read(&self, key: &str, answer: impl FnOnce(&Hash) -> Reply) -> Reply {
@@ -178,39 +191,45 @@ impl Keyspace {
     }
 
     fn hset<A: AsRef<[u8]>>(&mut self, key: &str, pairs: &[A]) -> Reply {
-        self.note(key);
-        let Some(entry) = self.entries.get_mut(key) else {
-            let mut hash = Hash(Vec::with_capacity(pairs.len() / 2));
-            let added = Self::set_all(&mut hash, pairs);
-            self.entries.insert(key.into(), Entry { value: Value::Hash(hash), expires: None });
-            return added;
-        };
-        match &mut entry.value {
-            Value::Hash(hash) => Self::set_all(hash, pairs),
-            Value::Text(_) => error(WRONG_TYPE),
+        if !self.entries.contains_key(key) {
+            let key = Key::from(key);
+            let value = Value::Hash(Hash(Vec::with_capacity(pairs.len() / 2)));
+            self.entries.insert(key.clone(), Entry { value, expires: None });
+            self.note(key, Before::Entry(None));
         }
+        let pairs = pairs.chunks_exact(2).map(|pair| (pair[0].as_ref(), Some(pair[1].as_ref())));
+        self.write(key, pairs, |before| before.is_none())
     }
 
-    fn set_all<A: AsRef<[u8]>>(hash: &mut Hash, pairs: &[A]) -> Reply {
-        let pairs = pairs.chunks_exact(2);
-        Reply::Integer(pairs.map(|pair| i64::from(hash.set(pair[0].as_ref(), pair[1].as_ref()))).sum())
-    }
-
-    /// A hash without fields is no key.
     fn hdel<A: AsRef<[u8]>>(&mut self, key: &str, fields: &[A]) -> Reply {
-        self.note(key);
+        if !self.entries.contains_key(key) {
+            return Reply::Integer(0);
+        }
+        let deleted = self.write(key, fields.iter().map(|field| (field.as_ref(), None)), Option::is_some);
+        // A hash without fields is no key.
+        if self.read(key, |hash| Reply::Integer(hash.0.len() as i64)) == Reply::Integer(0) {
+            self.remove(key);
+        }
+        deleted
+    }
+
+    /// Sets fields of a key that is there, and counts those that were so before.
+    fn write<'a>(
+        &mut self,
+        key: &str,
+        fields: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+        counts: impl Fn(&Option<Bytes>) -> bool,
+    ) -> Reply {
         let Some(entry) = self.entries.get_mut(key) else { return Reply::Integer(0) };
         let Value::Hash(hash) = &mut entry.value else { return error(WRONG_TYPE) };
-        let deleted = fields.iter().map(|field| i64::from(hash.delete(field.as_ref()))).sum();
-        if hash.0.is_empty() {
-            self.entries.remove(key);
-        }
-        Reply::Integer(deleted)
+        let before: Vec<_> = fields.map(|(field, value)| hash.set(field, value)).collect();
+        let counted = before.iter().filter(|(_, before)| counts(before)).count();
+        self.note(key.into(), Before::Fields(before));
+        Reply::Integer(counted as i64)
     }
 
     fn del(&mut self, key: &str) -> Reply {
-        self.note(key);
-        Reply::Integer(self.entries.remove(key).is_some().into())
+        Reply::Integer(self.remove(key).into())
     }
 
     /// A time that is not ahead deletes the key at once, as in Redis.
@@ -222,22 +241,14 @@ impl Keyspace {
         if span <= 0 {
             return self.del(key);
         }
-        self.note(key);
         let Some(entry) = self.entries.get_mut(key) else { return Reply::Integer(0) };
-        entry.expires = Some(last);
+        let before = entry.expires.replace(last);
+        self.note(key.into(), Before::Expires(before));
         Reply::Integer(1)
     }
 
-    /// Keeps what the key holds, before the first write of this run.
-    fn note(&mut self, key: &str) {
-        if self.journal.back().is_some_and(|last| last.run == self.run && *last.key == *key) {
-            return;
-        }
-        let (key, before) = match self.entries.get_key_value(key) {
-            Some((key, entry)) => (key.clone(), Some(entry.clone())),
-            None => (key.into(), None),
-        };
-        self.journal.push_back(Change { at: self.now, run: self.run, key, before });
+    fn note(&mut self, key: Key, before: Before) {
+        self.journal.push_back(Change { at: self.now, key, before });
     }
 
     /// Undoes what scripts wrote after this time of the server's clock: what a failover does to a
@@ -247,13 +258,24 @@ impl Keyspace {
         let mut keys = BTreeSet::new();
         while self.journal.back().is_some_and(|change| change.at > at) {
             let Some(change) = self.journal.pop_back() else { break };
-            match change.before {
-                Some(entry) => self.entries.insert(change.key.clone(), entry),
-                None => self.entries.remove(&change.key),
-            };
+            self.undo(&change.key, change.before);
             keys.insert(change.key);
         }
         keys.into_iter().collect()
+    }
+
+    fn undo(&mut self, key: &Key, before: Before) {
+        match (before, self.entries.get_mut(key)) {
+            (Before::Entry(Some(entry)), _) => drop(self.entries.insert(key.clone(), entry)),
+            (Before::Entry(None), _) => drop(self.entries.remove(key)),
+            (Before::Expires(before), Some(entry)) => entry.expires = before,
+            (Before::Fields(before), Some(Entry { value: Value::Hash(hash), .. })) => {
+                for (field, value) in before.iter().rev() {
+                    hash.set(field, value.as_deref());
+                }
+            }
+            (Before::Expires(_) | Before::Fields(_), _) => {} // it has expired since
+        }
     }
 
     /// Makes what was written up to this time of the server's clock final.

@@ -84,13 +84,31 @@ fn failover_puts_back_what_was() {
 }
 
 #[test]
-fn journal_has_one_entry_per_run_and_key() {
+fn every_write_is_undone_one_after_the_other() {
+    let (mut keyspace, mut before, mut random) = (Keyspace::default(), vec![BTreeMap::new()], 1_u64);
+    for at in 1..=400 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (key, field, other) = (random >> 33 & 1, random >> 40 & 7, random >> 50 & 7);
+        let line = match random >> 60 {
+            0 => format!("DEL {key}"),
+            1..=3 => format!("HDEL {key} {field} {other}"),
+            4 => format!("PEXPIRE {key} {field}"),
+            _ => format!("HSET {key} {field} {at} {other} {at} {field} x"),
+        };
+        run(&mut keyspace, NOW + at * 500, &line);
+        before.push(keyspace.entries.clone());
+    }
+    for at in (0..400).rev() {
+        keyspace.undo_after(NOW + at * 500);
+        assert_eq!(keyspace.entries, before[at as usize], "after write {at}");
+    }
+}
+
+#[test]
+fn what_is_settled_is_not_undone() {
     let mut keyspace = Keyspace::default();
-    keyspace.begin(NOW);
-    keyspace.execute(b"HSET", "k", &["a", "1"]);
-    keyspace.execute(b"HSET", "k", &["a", "2"]);
-    keyspace.execute(b"PEXPIRE", "k", &["9"]);
-    assert_eq!(keyspace.journal.len(), 1);
+    run(&mut keyspace, NOW, "HSET k a 1");
+    run(&mut keyspace, NOW, "PEXPIRE k 9");
     keyspace.settle_before(NOW);
     assert!(keyspace.journal.is_empty() && keyspace.undo_after(0).is_empty());
 }
