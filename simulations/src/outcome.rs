@@ -21,6 +21,8 @@ pub struct Outcome {
     pub violations: Vec<Violation>,
     /// Expectations of the plan that did not hold, as sentences.
     pub failed: Vec<String>,
+    /// Goals beyond them that were not reached.
+    pub missed: Vec<String>,
     /// Of everything that was seen, in order.
     pub hash: u64,
     /// The same on the way: where two runs begin to differ.

@@ -44,6 +44,26 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// What must hold beside the invariants.
     pub expect: Expect,
+    /// What is wanted beyond that and is not reached: told, and no failure.
+    pub goal: Expect,
+}
+
+impl Plan {
+    /// What it should come to: its goals, and for the rest what must hold.
+    #[must_use]
+    pub fn wanted(&self) -> Expect {
+        let (goal, expect) = (self.goal, self.expect);
+        Expect {
+            used: goal.used.or(expect.used),
+            calls: goal.calls.or(expect.calls),
+            calls_per_window: goal.calls_per_window.or(expect.calls_per_window),
+            waits: goal.waits.or(expect.waits),
+            over: goal.over.or(expect.over),
+            herd: goal.herd.or(expect.herd),
+            fairness: goal.fairness.or(expect.fairness),
+            answer: goal.answer.or(expect.answer),
+        }
+    }
 }
 
 /// What decides in a daemon: the shipped core, or a baseline to compare it with.
@@ -397,7 +417,7 @@ pub enum Way {
     FromRedis,
 }
 
-/// What must hold beside the invariants. What is absent is not looked at.
+/// What a run should come to, beside the invariants. What is absent is not looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expect {
@@ -438,6 +458,7 @@ impl Default for Plan {
             demand: vec![Demand::default()],
             faults: Vec::new(),
             expect: Expect::default(),
+            goal: Expect::default(),
         }
     }
 }

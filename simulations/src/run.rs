@@ -39,6 +39,7 @@ pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome
     let figures = ledger.figures();
     Ok(Outcome {
         failed: plan.expect.judge(&figures),
+        missed: plan.goal.judge(&figures),
         command: command(plan),
         plan: plan.clone(),
         figures,

@@ -47,6 +47,7 @@ impl Run {
         Many { plan: &plan, jobs: self.common.jobs, detail, twice: false }.run(&mut |outcome| {
             progress.print(&outcome);
             outcome.failed.iter().for_each(|failed| progress.print(format_args!("     {failed}")));
+            outcome.missed.iter().for_each(|missed| progress.print(format_args!("     short of its goal: {missed}")));
             bad += u64::from(!outcome.is_good());
             if self.common.report.is_some() {
                 kept.push(outcome);

@@ -69,6 +69,7 @@ fn broken(plan: &Plan, text: String) -> Outcome {
         series: Series::default(),
         violations: vec![Violation { invariant: "no panic", at: 0, what: text }],
         failed: Vec::new(),
+        missed: Vec::new(),
         hash: 0,
         checkpoints: Vec::new(),
         command: run::command(plan),

@@ -64,6 +64,10 @@ impl Table {
             own.iter().filter_map(|outcome| compared(outcome, &others)).for_each(|row| println!("{row}"));
         }
         println!();
+        for outcome in &own {
+            let name = &outcome.plan.name;
+            outcome.missed.iter().for_each(|missed| println!("{name} is short of its goal: {missed}"));
+        }
         own.iter().filter(|outcome| !outcome.is_good()).for_each(|outcome| println!("{outcome}"));
         if let Some(directory) = &self.common.report {
             report::write(directory, &own)?;
@@ -86,7 +90,10 @@ impl Table {
     /// A scenario, and the same for each baseline, of which nothing is expected.
     fn brains(&self, plan: &Plan) -> Vec<Plan> {
         let others =
-            BASELINES.iter().map(|(_, brain)| Plan { brain: *brain, expect: Expect::default(), ..plan.clone() });
+            BASELINES.iter().map(|(_, brain)| {
+                let nothing = Expect::default();
+                Plan { brain: *brain, expect: nothing, goal: nothing, ..plan.clone() }
+            });
         let is_compared = !self.no_baselines && plan.brain == Brain::Rationd && checks(plan) <= MOST;
         std::iter::once(plan.clone()).chain(others.filter(|_| is_compared)).collect()
     }
@@ -100,7 +107,7 @@ fn checks(plan: &Plan) -> u64 {
 
 /// A row of the first table.
 fn row(outcome: &Outcome) -> String {
-    let (figures, expect) = (&outcome.figures, &outcome.plan.expect);
+    let (figures, expect) = (&outcome.figures, outcome.plan.wanted());
     let goal = |goal: Option<u32>| goal.map(u64::from);
     let cells = [
         figures.used.map_or_else(|| "–".into(), |used| least(used, goal(expect.used), thousandths)),

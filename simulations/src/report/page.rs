@@ -73,6 +73,7 @@ fn run(outcome: &Outcome) -> String {
     );
     html += &list("bad", &outcome.violations.iter().map(sentence).collect::<Vec<_>>());
     html += &list("bad", &outcome.failed);
+    html += &list("soft", &outcome.missed);
     html + &tiles(outcome)
 }
 

@@ -29,6 +29,7 @@ fn run(outcome: &Outcome) -> Value {
         "figures": outcome.figures,
         "violations": violations.collect::<Vec<_>>(),
         "failed": outcome.failed,
+        "missed": outcome.missed,
         "plan": outcome.plan,
     })
 }
