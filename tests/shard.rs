@@ -220,13 +220,28 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
     bench.advance(Micros(250_000));
     let call = bench.acquire();
     let order = bench.order(&call);
-    assert_eq!((order.need, order.want), (100, 100), "what is owed, and no lease beside it");
-    bench.grant(&call, 100);
-    assert_eq!(bench.held(), 0, "it paid what was owed");
-    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!((order.need, order.want), (100, 950), "what is owed and what the share has left");
+    bench.grant(&call, 950);
+    assert_eq!(bench.held(), 850, "it paid what was owed");
+    let allowed = (0..900).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(allowed, 850, "all that is left of the share is leased");
     assert_eq!(bench.last.unwrap().source, Source::Share, "others have yet to pay theirs");
     bench.advance(SECOND);
     assert_eq!(bench.check(1), None, "back to leases");
+}
+
+#[test]
+fn a_share_ends_where_a_store_that_is_back_has_no_more_to_lend() {
+    let mut bench = Bench::new("1000/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    let call = bench.acquire();
+    bench.grant(&call, 10);
+    let allowed = (0..900).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(allowed, 9, "what the store lent beside the one that was owed");
 }
 
 #[test]

@@ -84,6 +84,15 @@ impl Slot {
         self.share.as_mut().is_some_and(|book| book.begins(rule, clock))
     }
 
+    /// What is left of the share where leases count against it, too.
+    pub(super) fn share_left(&self, now: Instant) -> u64 {
+        if self.has_account() {
+            return 0;
+        }
+        let clock = self.clock.latest(now);
+        self.share.as_ref().map_or(0, |book| book.left(&self.rule, clock, &self.net))
+    }
+
     /// What the share admitted and the store has not been charged for.
     pub(super) fn debt(&self, now: Instant) -> u64 {
         self.share.as_ref().map_or(0, |book| book.debt(&self.rule, self.clock.latest(now)))

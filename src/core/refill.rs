@@ -102,13 +102,14 @@ fn clamp(tokens: u64) -> u32 {
     u32::try_from(tokens).unwrap_or(u32::MAX)
 }
 
-/// The store may be back: asks for what the share admitted, and for nothing more.
+/// The store may be back: asks for what the share admitted and for what it has left, so that others
+/// are lent neither, and for nothing more.
 fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     let debt = clamp(slot.debt(now));
     let (epoch, known) = (slot.epoch, slot.known());
     let order = Acquire {
         need: debt,
-        want: debt,
+        want: debt.saturating_add(clamp(slot.share_left(now))),
         least: 1,
         ahead_of: Timestamp(0),
         epoch,
@@ -182,11 +183,14 @@ pub(super) fn handle_acquire(
 
 fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
     learn(slot, desk, now, call.sent_at, grant);
+    let Op::Acquire(order) = call.op else { return };
     slot.away = match slot.away {
-        Some(away) if !away.charged && slot.owes(now) => Some(Away { ask_again: now + GRACE, charged: true }),
+        // A store that has no more to lend leaves nothing to a share.
+        Some(away) if !away.charged && slot.owes(now) && grant.granted >= order.want => {
+            Some(Away { ask_again: now + GRACE, charged: true })
+        }
         _ => None,
     };
-    let Op::Acquire(order) = call.op else { return };
     let ahead = order.ahead_of.0 != 0;
     let as_whole = on(Mutant::PartialAsWhole) && grant.granted > 0;
     let granted = if as_whole { order.want } else { grant.granted };
