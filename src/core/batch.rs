@@ -17,9 +17,12 @@ pub struct Tuner {
     since: Instant,
     /// Tokens spent since, and one for each check denied since.
     demand: u64,
-    /// Tokens a second, measured at the latest refill.
+    /// Thousandths of a token a second, measured at the latest refill.
     rate: u64,
 }
+
+/// So few tokens that they are leased for a whole window where there is plenty.
+pub(super) const SMALL: u32 = 8;
 
 /// How the tuner is bounded in one refill.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +35,10 @@ pub struct Bounds {
     pub interval: Micros,
     /// How long the tokens can be spent: what is left of the window.
     pub remaining: Micros,
+    /// The shortest window.
+    pub window: Micros,
+    /// Most of the limit is left.
+    pub plenty: bool,
 }
 
 impl Tuner {
@@ -49,16 +56,24 @@ impl Tuner {
     pub fn refill(&mut self, now: Instant, bounds: Bounds) -> u32 {
         // A shorter time than this says nothing of a rate.
         let elapsed = now.since(self.since).0.max(1_000);
-        let demand = u128::from(self.demand);
-        self.rate = clamp(demand * 1_000_000 / u128::from(elapsed));
-        let target = clamp(demand * u128::from(bounds.interval.0) / u128::from(elapsed));
+        // A few say little: the first of them may as well be chance.
+        let demand = u128::from(if self.demand < SMALL.into() { self.demand.saturating_sub(1) } else { self.demand });
+        self.rate = clamp(demand * 1_000_000_000 / u128::from(elapsed));
+        let rest = self.used_in(bounds.remaining.min(bounds.window)).saturating_add(bounds.need.into());
+        let small = if bounds.plenty { rest.min(SMALL.into()) } else { 0 };
+        let target = self.used_in(bounds.interval).max(small);
         let (low, high) = (u64::from(self.batch / 2), u64::from(self.batch).max(1) * 4);
         // Seen about once per interval: ask for what waits, hold nothing.
         let tuned = if target <= 1 { 1 } else { target.clamp(low.min(high), high) };
         let batch = tuned.min(u64::from(bounds.ceiling)).max(u64::from(bounds.need)).max(1);
         self.batch = u32::try_from(batch).unwrap_or(u32::MAX);
-        self.since = now;
-        self.demand = 0;
+        // They are measured for longer than from one refill to the next.
+        let longest = bounds.window.0.saturating_mul(4);
+        if self.demand >= u64::from(2 * SMALL) || self.demand == 0 {
+            (self.since, self.demand) = (now, 0);
+        } else if self.demand >= SMALL.into() || elapsed >= longest {
+            (self.since, self.demand) = (now - Micros(elapsed.min(longest) / 2), self.demand / 2);
+        }
         // Near a window's end, what would be left over is not asked for; the tuned batch stays.
         let useful = self.used_in(bounds.remaining).saturating_add(1).max(u64::from(bounds.need));
         self.batch.min(u32::try_from(useful).unwrap_or(u32::MAX))
@@ -73,7 +88,19 @@ impl Tuner {
     /// Tokens that are used in `span` at the measured rate, rounded up.
     #[must_use]
     pub fn used_in(&self, span: Micros) -> u64 {
-        clamp((u128::from(self.rate) * u128::from(span.0)).div_ceil(1_000_000))
+        clamp((u128::from(self.rate) * u128::from(span.0)).div_ceil(1_000_000_000))
+    }
+
+    /// The same, rounded down.
+    #[must_use]
+    pub fn surely_used_in(&self, span: Micros) -> u64 {
+        clamp(u128::from(self.rate) * u128::from(span.0) / 1_000_000_000)
+    }
+
+    /// Surely less than one token is used in `span`.
+    #[must_use]
+    pub fn is_slow(&self, span: Micros) -> bool {
+        self.rate > 0 && self.surely_used_in(span) == 0
     }
 
     /// Is it worth holding tokens for this key?
@@ -87,7 +114,7 @@ fn clamp(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// The refill interval T_r of a rule: a quarter of its shortest window within [0.5 s (or half the
+/// The refill interval T_r of a rule: an eighth of its shortest window within [0.5 s (or half the
 /// window), 30 s]; for gcra what a lease lives.
 #[must_use]
 pub fn refill_interval(rule: &Rule) -> Micros {
@@ -99,7 +126,7 @@ fn limit_interval(limit: &Limit) -> Micros {
         Algorithm::Gcra => Micros(500_000),
         _ => {
             let floor = 500_000.min(limit.period.0 / 2);
-            Micros((limit.period.0 / 4).clamp(floor, 30_000_000.max(floor)))
+            Micros((limit.period.0 / 8).clamp(floor, 30_000_000.max(floor)))
         }
     }
 }
@@ -111,7 +138,8 @@ mod tests {
     const HALF: Micros = Micros(500_000);
 
     fn bounds(need: u32, ceiling: u32) -> Bounds {
-        Bounds { need, ceiling, interval: HALF, remaining: Micros::from_secs(60) }
+        let minute = Micros::from_secs(60);
+        Bounds { need, ceiling, interval: HALF, remaining: minute, window: minute, plenty: false }
     }
 
     #[test]
@@ -121,6 +149,33 @@ mod tests {
         tuner.spent(1);
         assert_eq!(tuner.refill(Instant(25_000_000), bounds(1, 100)), 1);
         assert!(!tuner.is_warm());
+    }
+
+    /// Asks for one token every 20 s; what the fourth refill comes to.
+    fn seldom(bounds: Bounds) -> u32 {
+        let mut tuner = Tuner::default();
+        let batches = (1..=4).map(|round| {
+            tuner.spent(u64::from(round > 1));
+            tuner.refill(Instant(round * 20_000_000), bounds)
+        });
+        batches.last().unwrap()
+    }
+
+    #[test]
+    fn a_key_seen_seldom_leases_for_the_window_where_there_is_plenty() {
+        let plenty = Bounds { plenty: true, ..bounds(1, 100) };
+        assert_eq!(seldom(plenty), 3, "one waits, and two or so will");
+        assert_eq!(seldom(Bounds { remaining: Micros::from_secs(5), ..plenty }), 2, "one may come");
+        assert_eq!(seldom(bounds(1, 100)), 1);
+        assert_eq!(seldom(Bounds { window: Micros::from_secs(1), ..plenty }), 1, "no other in a second");
+    }
+
+    #[test]
+    fn two_checks_at_once_make_no_warm_key() {
+        let mut tuner = Tuner::default();
+        tuner.refill(Instant(5_000_000), bounds(1, 100));
+        tuner.spent(1);
+        assert_eq!(tuner.refill(Instant(5_100_000), bounds(1, 100)), 1);
     }
 
     #[test]
@@ -163,11 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn refill_interval_is_a_quarter_window_within_bounds() {
+    fn refill_interval_is_an_eighth_of_a_window_within_bounds() {
         let interval = |text| limit_interval(&Limit::parse(text).unwrap()).0;
         assert_eq!(interval("1/1s fixed"), 500_000);
         assert_eq!(interval("1/100ms fixed"), 50_000);
-        assert_eq!(interval("1/1m fixed"), 15_000_000);
+        assert_eq!(interval("1/1m fixed"), 7_500_000);
         assert_eq!(interval("1/1h fixed"), 30_000_000);
     }
 }

@@ -49,8 +49,9 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
 /// quarters of the lot).
 fn is_low(slot: &Slot, now: Instant) -> bool {
     let (trip, lot) = (slot.clock.trip(), slot.lot);
-    let mark = slot.tuner.used_in(Micros(3_000) + trip + trip).clamp(lot / 4, lot - lot / 4);
-    slot.tuner.is_warm() && slot.lease.current(now) <= mark
+    let mark = slot.tuner.surely_used_in(Micros(3_000) + trip + trip).clamp(lot / 4, lot - lot / 4);
+    let more = !slot.tuner.is_slow(remaining(slot, now));
+    slot.tuner.is_warm() && slot.lease.current(now) <= mark && more
 }
 
 /// Somebody has joined the line: ask the store, unless an acquire is under way or tokens lent ahead
@@ -78,7 +79,14 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let least = if debt > 0 { 1 } else { clamp(smallest.unwrap_or(1)).max(1) };
     // While Redis has no replica to hold what it lends, leases are small: so much can be lost.
     let part = if slot.confirmed { slot.ceiling() } else { slot.ceiling().div_ceil(32) };
-    let bounds = Bounds { need, ceiling: part, interval: refill_interval(&slot.rule), remaining: remaining(slot, now) };
+    let bounds = Bounds {
+        need,
+        ceiling: part,
+        interval: refill_interval(&slot.rule),
+        remaining: remaining(slot, now),
+        window: slot.rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default(),
+        plenty: !slot.is_pressed(now),
+    };
     let tuned = slot.tuner.refill(now, bounds);
     let ahead = desk.settings.lease_ahead && !desk.draining;
     let want = if ahead { tuned } else { need };
@@ -133,7 +141,7 @@ pub(super) fn take_off(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instan
 }
 
 /// What is left of the first window to end.
-fn remaining(slot: &Slot, now: Instant) -> Micros {
+pub(super) fn remaining(slot: &Slot, now: Instant) -> Micros {
     let latest = slot.clock.latest(now);
     let windows = slot.rule.limits.iter().zip(&slot.counters).filter_map(|(limit, counter)| match limit.algorithm {
         Algorithm::Gcra => None,

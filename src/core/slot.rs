@@ -204,8 +204,9 @@ impl Slot {
         if self.answered.is_none() {
             return false;
         }
-        // What was lent ahead of this window may be about to start.
-        let usable = self.lease.usable_by(now, now + PATIENCE);
+        // What was lent ahead of this window is about to start.
+        let begun = self.counters.first().is_some_and(|counter| counter.at == self.lent_ahead.0);
+        let usable = self.lease.usable_by(now, if begun { now + PATIENCE } else { now });
         let cost = if on(Mutant::DeniesTheLastToken) { cost + 1 } else { cost };
         if now < self.paced_until {
             return usable < cost;
@@ -224,6 +225,16 @@ impl Slot {
         let counters = self.charged();
         self.answered.is_none()
             || self.rule.limits.iter().zip(&counters).all(|(limit, counter)| counter.left(limit, latest) > 0)
+    }
+
+    /// Less than three tenths of a limit are left, as far as is known.
+    pub(super) fn is_pressed(&self, now: Instant) -> bool {
+        let latest = self.clock.latest(now);
+        self.rule
+            .limits
+            .iter()
+            .zip(&self.counters)
+            .any(|(limit, counter)| counter.left(limit, latest).saturating_mul(10) < limit.capacity().saturating_mul(3))
     }
 
     pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {

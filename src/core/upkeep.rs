@@ -1,14 +1,14 @@
 //! What time does to a key: calls sent again, waiters past their deadline, leases of the next window,
 //! surplus given back, and when the shard's timer must look at it again.
 
-use super::batch::refill_interval;
+use super::batch::{SMALL, refill_interval};
 use super::call::{Acquire, Call, Op, StoreError};
 use super::decision::Source;
 use super::desk::Desk;
 use super::errand::{fail_errand, give_back, report};
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
-use super::refill::{acquire, give_up, serve_line, settle_first, take_off};
+use super::refill::{acquire, give_up, remaining, serve_line, settle_first, take_off};
 use super::shard::{Effect, Ticket};
 use super::slot::{Flight, Slot};
 use super::time::{Instant, Micros};
@@ -36,7 +36,7 @@ pub(super) fn probe_pause(slot: &Slot) -> Micros {
 }
 
 /// An active key leases a part of the next window shortly before it starts: 20 ms and up to a
-/// twentieth of the window, at random, so that a fleet does not ask at one instant.
+/// quarter of the window, at random, so that a fleet does not ask at one instant.
 pub(super) fn plan_ahead(slot: &mut Slot, desk: &mut Desk, now: Instant) {
     let [limit] = &slot.rule.limits[..] else { return };
     let at = slot.counters[0].at;
@@ -44,7 +44,7 @@ pub(super) fn plan_ahead(slot: &mut Slot, desk: &mut Desk, now: Instant) {
     if !fits || !desk.settings.lease_ahead || slot.ahead_of == at || !slot.tuner.is_warm() {
         return;
     }
-    let early = Micros(20_000) + desk.jitter(Micros(limit.period.0 / 20));
+    let early = Micros(20_000) + desk.jitter(Micros(limit.period.0 / 4));
     slot.ahead_of = at;
     slot.ahead_at = (slot.clock.before(at) - early).max(now);
 }
@@ -100,7 +100,9 @@ fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant)
     if slot.flight.is_some() || slot.is_away(now) || desk.draining || !recent || !slot.confirmed {
         return;
     }
-    let want = (slot.tuner.batch() / 4).clamp(1, slot.ceiling());
+    let window = slot.rule.limits[0].period;
+    let few = slot.tuner.used_in(window).min(SMALL.into());
+    let want = (slot.tuner.batch() / 4).max(few as u32).clamp(1, slot.ceiling());
     let (epoch, known) = (slot.epoch, slot.known());
     let order = Acquire {
         need: 0,
@@ -171,19 +173,16 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     if closes(slot) <= now {
         return slot.lease.held();
     }
-    let latest = slot.clock.latest(now);
-    let pressed =
-        slot.rule.limits.iter().zip(&slot.counters).any(|(limit, counter)| {
-            counter.left(limit, latest).saturating_mul(10) < limit.capacity().saturating_mul(3)
-        });
-    if !pressed {
+    if !slot.is_pressed(now) {
         return 0;
     }
     let pause = now.since(slot.last_check);
     let interval = refill_interval(&slot.rule);
     let held = slot.lease.current(now);
     let idle = slot.tuner.used_in(pause) > 8 || pause > interval;
-    let spare = if idle { held } else { held.saturating_sub(slot.tuner.used_in(interval + interval)) };
+    let few = slot.tuner.used_in(remaining(slot, now)).min(SMALL.into());
+    let kept = slot.tuner.used_in(interval + interval).max(few);
+    let spare = if idle { held } else { held.saturating_sub(kept) };
     // Whoever was told to come back finds what there is.
     let promised = slot.promise.filter(|(at, _)| *at + interval > now).map_or(0, |(_, cost)| cost);
     let spare = spare.saturating_sub(promised);

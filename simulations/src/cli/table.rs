@@ -89,11 +89,10 @@ impl Table {
 
     /// A scenario, and the same for each baseline, of which nothing is expected.
     fn brains(&self, plan: &Plan) -> Vec<Plan> {
-        let others =
-            BASELINES.iter().map(|(_, brain)| {
-                let nothing = Expect::default();
-                Plan { brain: *brain, expect: nothing, goal: nothing, ..plan.clone() }
-            });
+        let others = BASELINES.iter().map(|(_, brain)| {
+            let nothing = Expect::default();
+            Plan { brain: *brain, expect: nothing, goal: nothing, ..plan.clone() }
+        });
         let is_compared = !self.no_baselines && plan.brain == Brain::Rationd && checks(plan) <= MOST;
         std::iter::once(plan.clone()).chain(others.filter(|_| is_compared)).collect()
     }

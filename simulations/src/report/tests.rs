@@ -42,7 +42,17 @@ fn autoscale(seed: u64) -> Outcome {
         ..Figures::default()
     };
     let command = format!("cargo run --release -p simulations -- run scenarios/autoscale.toml --seed {seed}");
-    Outcome { plan, figures, series, violations: vec![], failed: vec![], missed: vec![], hash: 7, checkpoints: vec![1], command }
+    Outcome {
+        plan,
+        figures,
+        series,
+        violations: vec![],
+        failed: vec![],
+        missed: vec![],
+        hash: 7,
+        checkpoints: vec![1],
+        command,
+    }
 }
 
 fn series(plan: &Plan) -> Series {
