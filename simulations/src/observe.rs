@@ -170,6 +170,8 @@ pub enum Seen<'a> {
     },
     /// Everything has healed: the liveness phase begins.
     Calm,
+    /// Time stands still, as there is always something else to do first: the run is cut short.
+    Stuck,
     /// The run is over.
     Over,
 }

@@ -99,6 +99,7 @@ impl Observer for Trace {
             }
             Seen::Calm => self.add(16),
             Seen::Over => self.add(17),
+            Seen::Stuck => self.add(18),
         }
         self.seen += 1;
         if self.seen.is_multiple_of(STRIDE) {

@@ -10,7 +10,7 @@
 //! | `ids.rs` | **at-most-once** |
 //! | `truth.rs` | **truth**: numbers, reset_at, evidence of a denial |
 //! | `honest.rs` | **honest**: who waits as told is admitted |
-//! | `liveness.rs` | **liveness**: after everything healed leases flow and the limit is used |
+//! | `liveness.rs` | **liveness**: after everything healed leases flow and the limit is used; **livelock** |
 
 mod books;
 mod bound;
