@@ -121,6 +121,8 @@ pub enum Seen<'a> {
     Called {
         /// The node.
         node: u32,
+        /// The key.
+        key: u32,
         /// What was asked.
         call: &'a Call,
         /// It left.

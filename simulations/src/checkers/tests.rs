@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Counter, Grant, Op};
+use rationd::core::call::{Acquire, Call, Counter, Grant, Known, Op};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
-use rationd::core::limit::Limit;
+use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 use rationd::core::time::{Instant, Micros, Timestamp};
 
@@ -23,13 +23,17 @@ pub(super) struct History {
     rule: Arc<Rule>,
     limit: String,
     id: u64,
-    used: u64,
+    pub(super) used: u64,
+    /// What a node says that it knows of the window.
+    pub(super) known: u64,
+    /// What the store counts.
+    pub(super) nodes: u32,
 }
 
 impl History {
     pub(super) fn new(limit: &str) -> Self {
         let rule = Arc::new(Rule::of("p0", &[Limit::parse(limit).expect(limit)]));
-        Self { rule, limit: limit.into(), id: 0, used: 0 }
+        Self { rule, limit: limit.into(), id: 0, used: 0, known: 0, nodes: 1 }
     }
 
     pub(super) fn setting(&self) -> Setting {
@@ -74,36 +78,50 @@ impl History {
         self.answer(observer, at, &request, source, ok);
     }
 
-    /// The store lends a token under that id.
-    pub(super) fn executed(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
-        self.used += 1;
-        let order = Acquire {
-            need: 1,
-            want: 1,
-            least: 1,
-            ahead_of: Timestamp(0),
-            epoch: 1,
-            held: 0,
-            age: Micros::ZERO,
-            known: Default::default(),
-        };
+    /// A node asks for tokens under that id.
+    pub(super) fn called(&mut self, observer: &mut dyn Observer, at: u64, id: u64, want: u32) {
+        let call = self.acquire(id, want);
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+    }
+
+    /// A node learns that it was lent so many.
+    pub(super) fn settled(&mut self, observer: &mut dyn Observer, at: u64, id: u64, tokens: u32) {
+        let (call, grant) = (&self.acquire(id, tokens), Some(&self.grant(at, tokens)));
+        self.see(observer, at, &Seen::Settled { node: 0, incarnation: 0, key: 0, call, grant });
+    }
+
+    fn acquire(&self, id: u64, want: u32) -> Call {
+        let mut known: [Known; MAX_LIMITS] = Default::default();
+        if self.known > 0 {
+            known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
+        }
+        let order =
+            Acquire { need: 1, want, least: 1, ahead_of: Timestamp(0), epoch: 1, held: 0, age: Micros::ZERO, known };
         let op = Op::Acquire(order);
-        let call = Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) };
-        let mut counters = [Counter::default(); 8];
+        Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) }
+    }
+
+    fn grant(&self, at: u64, granted: u32) -> Grant {
+        let mut counters = [Counter::default(); MAX_LIMITS];
         counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(START + SECOND) };
-        let grant = Grant {
-            granted: 1,
+        Grant {
+            granted,
             replayed: false,
             outdated: false,
             confirmed: true,
             damaged: false,
             epoch: 1,
             reset: false,
-            nodes: 1,
+            nodes: self.nodes,
             now: Timestamp(START + at),
             counters,
-        };
-        let (call, grant) = (&call, &grant);
+        }
+    }
+
+    /// The store lends a token under that id.
+    pub(super) fn executed(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        self.used += 1;
+        let (call, grant) = (&self.acquire(id, 1), &self.grant(at, 1));
         let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false };
         self.see(observer, at, &seen);
     }
