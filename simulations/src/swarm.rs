@@ -39,8 +39,8 @@ pub fn plan(seed: u64) -> Plan {
         about: format!("What the swarm makes of seed {seed}."),
         seed,
         span,
-        // Two seconds until leases flow again, and a whole window to be judged by.
-        calm: calm.max(Span(2_500_000 + longest)),
+        // Until replicas are back, two seconds until leases flow again, and whole windows to be judged by.
+        calm: calm.max(Span(2_500_000 + 2 * longest)),
         nodes,
         daemon: daemon(&mut stream("swarm-daemon")),
         clocks: clocks(&mut stream("swarm-clocks")),

@@ -28,6 +28,20 @@ impl Slot {
         counters
     }
 
+    /// Takes it that the store has been told what was spent of buckets. So many tokens, which are held
+    /// no more, go back with that.
+    pub(super) fn charge(&mut self, returned: u64) {
+        let held = self.lease.held();
+        let (limits, last) = (&self.rule.limits, self.clock.latest(self.last_spend));
+        let buckets = limits.iter().zip(&mut self.counters).zip(&mut self.net);
+        for ((limit, counter), net) in buckets.filter(|((limit, _), _)| limit.algorithm == Algorithm::Gcra) {
+            let spent = net.saturating_sub(held + returned);
+            counter.used = counter.used.saturating_sub(spent);
+            counter.debit(limit, last, spent);
+            *net = held;
+        }
+    }
+
     /// How long ago the last token was spent.
     pub(super) fn age(&self, now: Instant) -> Micros {
         now.since(self.last_spend).rounded_early()

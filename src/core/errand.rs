@@ -109,7 +109,6 @@ pub(super) fn give_back(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
 pub(super) fn report(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     let nothing = Leftover { tokens: 0, windows: vec![Timestamp(0); slot.rule.limits.len()].into() };
     hand_over(index, slot, desk, now, nothing);
-    slot.net.fill(0);
 }
 
 fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
@@ -118,10 +117,12 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
     if on(Mutant::ReturnToCurrentWindow) {
         windows.iter_mut().zip(&slot.counters).for_each(|(window, counter)| *window = counter.at);
     }
+    // The store is told what was spent of buckets: it is charged there, and no more here.
+    slot.charge(leftover.tokens.into());
     // What is known of the store counts them as back already: nobody is denied for want of them.
     let known = slot.rule.limits.iter().zip(&mut slot.counters).zip(&mut slot.net).zip(windows);
     for (((limit, counter), net), window) in known {
-        if counter.at == window || limit.algorithm == Algorithm::Gcra {
+        if counter.at == window {
             *net = net.saturating_sub(u64::from(leftover.tokens));
         }
         counter.credit_lent(limit, u64::from(leftover.tokens), window);

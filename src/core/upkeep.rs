@@ -57,7 +57,9 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
     if slot.line.front().is_some_and(|waiter| waiter.deadline <= now) && !slot.is_away(now) {
         run_out(slot, desk, now);
     }
-    if !slot.line.is_empty() {
+    // Nobody is denied while an answer is under way that may be for them.
+    let due = slot.flight.is_none() || slot.is_away(now);
+    if slot.line.front().is_some_and(|waiter| due || slot.lease.usable(now) >= waiter.cost) {
         serve_line(index, slot, desk, now, Source::Store);
     }
     resend(index, slot, desk, now);

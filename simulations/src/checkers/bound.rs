@@ -73,8 +73,11 @@ impl Bound {
     /// A slot that moves to a master with another clock is in another window at once.
     fn follow(&mut self, key: u32, moment: Moment, now: u64) {
         let skew = now.wrapping_sub(moment.store.0);
-        let known = self.keys.entry(key).or_default().skew.replace(skew);
-        if known.is_some_and(|known| known != skew) {
+        let state = self.keys.entry(key).or_default();
+        if state.skew.replace(skew).is_some_and(|known| known != skew) {
+            // Back in time, perhaps: it is counted anew.
+            state.now = now;
+            state.counts.fill(Count::default());
             self.forgive(key, now, whole);
         }
     }
@@ -106,7 +109,15 @@ impl Key {
                     count.forgive(new, old.capacity().saturating_sub(new.capacity()));
                 }
             }
-            _ => self.counts = vec![Count::default(); rule.limits.len()],
+            old => {
+                // What was lent under the old one to somebody who waits is spent under the new one.
+                let changed = old.is_some();
+                self.counts = vec![Count::default(); rule.limits.len()];
+                for (limit, count) in rule.limits.iter().zip(&mut self.counts).filter(|_| changed) {
+                    count.roll(limit, self.now);
+                    count.forgive(limit, whole(rule));
+                }
+            }
         }
         self.rule = Some(rule.clone());
     }

@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use rationd::core::call::{Call, Op};
 use rationd::core::decision::{Reason, Verdict};
+use rationd::core::limit::MAX_LIMITS;
 
 use super::Found;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
@@ -26,13 +28,15 @@ pub(super) struct Honest {
     told: BTreeMap<u32, Told>,
     /// Requests that keep to what was told, and the wait.
     patient: BTreeMap<u64, Told>,
+    /// When the last two windows of a key's limits ended or will.
+    ends: BTreeMap<u32, [[u64; 2]; MAX_LIMITS]>,
     found: Found,
 }
 
 impl Honest {
     pub(super) fn new(setting: &Setting) -> Self {
         let from = setting.plan.span.0 + setting.plan.calm.0;
-        Self { from, told: BTreeMap::new(), patient: BTreeMap::new(), found: Found::default() }
+        Self { from, told: BTreeMap::new(), patient: BTreeMap::new(), ends: BTreeMap::new(), found: Found::default() }
     }
 
     fn asked(&mut self, moment: Moment, request: &Request) {
@@ -51,11 +55,23 @@ impl Observer for Honest {
             return;
         }
         match seen {
+            Seen::Executed { key, call: Call { op: Op::Acquire(_), .. }, grant, .. } => {
+                let ends = self.ends.entry(*key).or_default();
+                for (end, counter) in ends.iter_mut().zip(&grant.counters).filter(|(end, at)| end[0] != at.at.0) {
+                    *end = [counter.at.0, end[0]];
+                }
+            }
             Seen::Asked(request) if request.kind == Kind::Check => self.asked(moment, request),
             Seen::Answered { request, rule, decision, store, .. } if request.kind == Kind::Check => {
-                // What was lent in a window that ended before it arrived is lost.
-                let waited = moment.at - request.asked;
-                let crossed = rule.limits.iter().any(|limit| store.0 % limit.period.0 < waited);
+                // What was lent in a window that ended before it arrived, for all that the node knows,
+                // is lost.
+                let near = moment.at - request.asked + 1_000;
+                let ends = self.ends.get(&request.key).copied().unwrap_or_default();
+                let crossed = rule.limits.iter().zip(ends).any(|(limit, end)| {
+                    let passed = store.0 % limit.period.0;
+                    let by_then = |end: &u64| store.0.abs_diff(*end) < near;
+                    passed < near || limit.period.0 - passed < near || end.iter().any(by_then)
+                });
                 let told = self.patient.remove(&request.id).filter(|_| !crossed);
                 if let Some(told) = told.filter(|_| decision.verdict == Verdict::Deny) {
                     self.found.add("honest", moment, || {

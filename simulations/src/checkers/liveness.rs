@@ -79,7 +79,11 @@ impl Observer for Liveness {
         if moment.at < self.from || moment.at >= self.until || self.slow || request.kind != Kind::Check {
             return;
         }
-        if decision.source == Source::Share || matches!(decision.reason, Reason::Share | Reason::Store) {
+        // A share goes on until the window is over in which it was used.
+        let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
+        let back = moment.at >= self.from + 2 * longest;
+        let alone = decision.source == Source::Share || matches!(decision.reason, Reason::Share | Reason::Store);
+        if back && alone {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
         }
         let [limit] = &rule.limits[..] else { return };
