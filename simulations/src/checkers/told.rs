@@ -89,6 +89,10 @@ impl Told {
         let (now, forgets, doubt) = (self.now(moment, key), self.forgets, self.doubt);
         let account = self.account(life, key);
         account.latest = call.id;
+        if order.epoch == 0 {
+            // The key had been forgotten: a slot lives only while it is of use.
+            account.lent.values_mut().for_each(|lent| lent.sure = 0);
+        }
         let mut wrong = None;
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let known = order.known[index];
@@ -125,6 +129,9 @@ impl Told {
         }
         let (ahead, granted) = (order.ahead_of.0 != 0, u64::from(grant.granted));
         for (index, limit) in call.rule.limits.iter().enumerate() {
+            if limit.algorithm == Algorithm::Gcra {
+                continue;
+            }
             let at = grant.counters[index].at.0 + if ahead { limit.period.0 } else { 0 };
             let lent = account.lent.entry((at, index)).or_default();
             lent.most += granted;
@@ -135,6 +142,17 @@ impl Told {
             account.lent.pop_first();
         }
         account.owes.1 = account.owes.1.saturating_sub(granted);
+    }
+
+    /// A node that is shown another window forgets what it was lent of the one it knew: with one from
+    /// the first request, any answer that is late or finds none open shows another.
+    fn shown(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+        let account = self.account(life, key);
+        for ((at, index), lent) in &mut account.lent {
+            if call.rule.limits.get(*index).is_some() && grant.counters[*index].at.0 != *at {
+                lent.sure = 0;
+            }
+        }
     }
 
     fn returned(&mut self, life: Life, key: u32, call: &Call, amount: u64) {
@@ -201,6 +219,7 @@ impl Observer for Told {
                 if grant.reset || call.op == Op::Reset {
                     self.forget(life, *key);
                 }
+                self.shown(life, *key, call, grant);
                 if let Op::Acquire(order) = &call.op {
                     self.lent(life, *key, call, order, grant);
                 }
