@@ -73,9 +73,15 @@ impl Observer for Purse {
             },
             Seen::Called { node, key, call, .. } => {
                 let life = self.lives.of(*node);
-                if let (Op::Return { amount, .. }, true) = (&call.op, self.returned.is_first(life, call.id)) {
+                // Of a refund, too: what the store takes back is not in the lease.
+                let leaves = match call.op {
+                    Op::Return { amount, .. } => amount.into(),
+                    Op::Refund { amount } => amount,
+                    _ => return,
+                };
+                if self.returned.is_first(life, call.id) {
                     let held = self.held.entry((life, *key)).or_default();
-                    *held = held.saturating_sub((*amount).into());
+                    *held = held.saturating_sub(leaves);
                 }
             }
             Seen::Asked(request) if request.kind == Kind::Refund => *self.of(request) += request.cost,

@@ -4,7 +4,7 @@
 //!
 //! Buckets are not judged here: what they lend is counted where it is admitted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::limit::{Algorithm, Limit};
@@ -27,16 +27,29 @@ pub(super) struct Store {
     leaps: bool,
     /// By key, place and algorithm; `None` where part of it was undone.
     shown: BTreeMap<(u32, usize, u8), Option<Shown>>,
+    /// Nodes that have called since the store lost a key.
+    since: BTreeMap<u32, BTreeSet<u32>>,
+    epochs: BTreeMap<u32, u64>,
     found: Found,
 }
 
 impl Store {
     pub(super) fn new(setting: &Setting) -> Self {
         let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
-        Self { leaps: moves && setting.plan.redis.skew.0 > 0, shown: BTreeMap::new(), found: Found::default() }
+        Self { leaps: moves && setting.plan.redis.skew.0 > 0, shown: BTreeMap::new(), since: BTreeMap::new(), epochs: BTreeMap::new(), found: Found::default() }
     }
 
-    fn executed(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
+    fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
+        // A dead master lost it: its replica has it still.
+        let is_back = self.epochs.insert(key, grant.epoch) == Some(grant.epoch);
+        if is_back && self.since.get(&key).is_some_and(BTreeSet::is_empty) {
+            self.forget(key, false);
+        }
+        let adds = match self.since.get_mut(&key) {
+            _ if call.op == Op::Peek || grant.outdated => false,
+            Some(nodes) => nodes.insert(node),
+            None => false,
+        };
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let (counter, period) = (grant.counters[index], limit.period.0);
             if limit.algorithm == Algorithm::Gcra {
@@ -57,7 +70,7 @@ impl Store {
                 Some(Some(shown)) if shown.period == period => rolled(shown.counter, limit, counter.at.0),
                 _ => continue,
             };
-            if !follows(call, index, grant, before, counter) {
+            if !follows(call, index, grant, before, counter, adds) {
                 self.found.add("conservation", moment, || {
                     format!("key {key}: {before:?} became {counter:?} by {} of {:?}", grant.granted, call.op)
                 });
@@ -67,6 +80,11 @@ impl Store {
 
     /// All that was shown of a key is void: it is gone, or not known.
     fn forget(&mut self, key: u32, gone: bool) {
+        if gone {
+            self.since.insert(key, BTreeSet::new());
+        } else {
+            self.since.remove(&key);
+        }
         for (_, shown) in self.shown.range_mut((key, 0, 0)..(key + 1, 0, 0)) {
             *shown = shown.filter(|_| gone).map(|shown| Shown { counter: Counter::default(), ..shown });
         }
@@ -85,8 +103,8 @@ fn rolled(counter: Counter, limit: &Limit, at: u64) -> Counter {
     Counter { used, prev, ..counter }
 }
 
-/// Whether `after` is what a call makes of `before`.
-fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Counter) -> bool {
+/// Whether `after` is what a call makes of `before`; if the node `adds` what it knows, with that.
+fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Counter, adds: bool) -> bool {
     let granted = u64::from(grant.granted);
     let limit = &call.rule.limits[index];
     let (used, prev) = (before.used, before.prev);
@@ -105,7 +123,7 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
             let knows = known.at == after.at && order.epoch != 0 && order.epoch != grant.epoch;
             let restored = if knows { (used + known.used).min(limit.count) } else { used };
             let (lent, ahead) = if order.ahead_of.0 == 0 { (granted, 0) } else { (0, granted) };
-            after.prev == prev + ahead && (after.used == used + lent || after.used == restored + lent)
+            after.prev == prev + ahead && (after.used == restored + lent || after.used == used + lent && !(adds && !grant.reset))
         }
     }
 }
@@ -114,7 +132,9 @@ impl Observer for Store {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             Seen::Executed { key, stale: true, .. } | Seen::Undone { key, .. } => self.forget(*key, false),
-            Seen::Executed { key, call, grant, .. } if !self.leaps => self.executed(moment, *key, call, grant),
+            Seen::Executed { node, key, call, grant, .. } if !self.leaps => {
+                self.executed(moment, *node, *key, call, grant);
+            }
             Seen::Lost { key, .. } => self.forget(*key, true),
             _ => {}
         }
@@ -155,6 +175,19 @@ mod tests {
         history.used = 0;
         history.executed(&mut checker, 3, 2);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+    }
+
+    #[test]
+    fn what_a_node_knows_is_added_to_a_store_that_lost_it() {
+        for (used, seen) in [(4, 0), (0, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Store::new(&history.setting());
+            history.executed(&mut checker, 1, 1);
+            history.see(&mut checker, 2, &Seen::Lost { key: 0, store: Timestamp(0) });
+            (history.used, history.known, history.epoch) = (used, 4, 2);
+            history.executed(&mut checker, 3, 2);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -28,12 +28,17 @@ pub(super) struct History {
     pub(super) known: u64,
     /// What the store counts.
     pub(super) nodes: u32,
+    /// What a decision says.
+    pub(super) remaining: u64,
+    /// The key's epoch, and by how much later its window ends.
+    pub(super) epoch: u64,
+    pub(super) opened: u64,
 }
 
 impl History {
     pub(super) fn new(limit: &str) -> Self {
         let rule = Arc::new(Rule::of("p0", &[Limit::parse(limit).expect(limit)]));
-        Self { rule, limit: limit.into(), id: 0, used: 0, known: 0, nodes: 1 }
+        Self { rule, limit: limit.into(), id: 0, used: 0, known: 0, nodes: 1, remaining: 0, epoch: 1, opened: 0 }
     }
 
     pub(super) fn setting(&self) -> Setting {
@@ -59,7 +64,7 @@ impl History {
         let decision = Decision {
             verdict: if ok { Verdict::Allow } else { Verdict::Deny },
             limit: 10,
-            remaining: 0,
+            remaining: self.remaining,
             retry_after: (!ok).then_some(Micros(SECOND)),
             reset_after: Micros(end - START - at),
             reset_at: Timestamp(end),
@@ -103,14 +108,14 @@ impl History {
 
     fn grant(&self, at: u64, granted: u32) -> Grant {
         let mut counters = [Counter::default(); MAX_LIMITS];
-        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(START + SECOND) };
+        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(START + SECOND + self.opened) };
         Grant {
             granted,
             replayed: false,
             outdated: false,
             confirmed: true,
             damaged: false,
-            epoch: 1,
+            epoch: self.epoch,
             reset: false,
             nodes: self.nodes,
             now: Timestamp(START + at),
@@ -121,7 +126,33 @@ impl History {
     /// The store lends a token under that id.
     pub(super) fn executed(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
         self.used += 1;
-        let (call, grant) = (&self.acquire(id, 1), &self.grant(at, 1));
+        let (call, grant) = (self.acquire(id, 1), self.grant(at, 1));
+        self.ran(observer, at, &call, &grant);
+    }
+
+    /// The store answers once more what it answered before.
+    pub(super) fn repeated(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        let (call, grant) = (self.acquire(id, 1), Grant { replayed: true, ..self.grant(at, 1) });
+        self.ran(observer, at, &call, &grant);
+    }
+
+    /// A cost is taken back by the store.
+    pub(super) fn refund(&mut self, observer: &mut dyn Observer, at: u64, cost: u32) {
+        let request = Request { kind: Kind::Refund, cost: cost.into(), ..self.ask(observer, at) };
+        self.see(observer, at, &Seen::Asked(&request));
+        let call = Call { op: Op::Refund { amount: cost.into() }, ..self.acquire(9, 1) };
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+        let grant = self.grant(at, cost);
+        self.ran(observer, at, &call, &grant);
+    }
+
+    /// The store forgets the key.
+    pub(super) fn reset(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        let (call, grant) = (Call { op: Op::Reset, ..self.acquire(id, 1) }, self.grant(at, 0));
+        self.ran(observer, at, &call, &grant);
+    }
+
+    fn ran(&mut self, observer: &mut dyn Observer, at: u64, call: &Call, grant: &Grant) {
         let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false };
         self.see(observer, at, &seen);
     }

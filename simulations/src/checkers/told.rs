@@ -91,7 +91,7 @@ impl Told {
         account.latest = call.id;
         if order.epoch == 0 {
             // The key had been forgotten: a slot lives only while it is of use.
-            account.lent.values_mut().for_each(|lent| lent.sure = 0);
+            account.lent.clear();
         }
         let mut wrong = None;
         for (index, limit) in call.rule.limits.iter().enumerate() {
@@ -111,7 +111,7 @@ impl Told {
                 wrong = Some(format!("key {key}: {life:?} says {known:?} and has {lent:?} {unsaid:?}"));
             }
         }
-        let open = aligned(&call.rule).and_then(|period| window(now, doubt, period));
+        let open = windowed(&call.rule).and_then(|period| window(now, doubt, period));
         let (owed_in, owed) = account.owes;
         if order.ahead_of.0 == 0 && open == Some(owed_in) && u64::from(order.need) < owed {
             wrong = Some(format!("key {key}: {life:?} owes {owed} of {owed_in}: {order:?}"));
@@ -168,7 +168,7 @@ impl Told {
     /// A check was admitted on the share.
     fn alone(&mut self, moment: Moment, request: &Request, rule: &Rule) {
         let (life, now, doubt) = (self.lives.of(request.node), self.now(moment, request.key), self.doubt);
-        let Some(end) = aligned(rule).and_then(|period| window(now, doubt, period)) else { return };
+        let Some(end) = windowed(rule).and_then(|period| window(now, doubt, period)) else { return };
         let account = self.account(life, request.key);
         // Without any answer a node goes by its own clock.
         if account.lent.is_empty() {
@@ -191,6 +191,13 @@ impl Told {
 fn aligned(rule: &Rule) -> Option<u64> {
     let [limit] = &rule.limits[..] else { return None };
     (limit.algorithm == Algorithm::Fixed).then_some(limit.period.0)
+}
+
+/// The longest period of those limits of a rule that are windows: shares go by them, however the store
+/// counts.
+fn windowed(rule: &Rule) -> Option<u64> {
+    let windows = rule.limits.iter().filter(|limit| limit.algorithm != Algorithm::Gcra);
+    windows.map(|limit| limit.period.0).max()
 }
 
 /// The end of the window that is open by any clock.
