@@ -16,7 +16,7 @@ use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Vi
 use crate::plan::{Brain, What};
 
 /// Answers that are remembered of a window.
-const ANSWERS: usize = 3;
+const ANSWERS: usize = 2;
 
 /// What a node was shown and lent of a key.
 #[derive(Debug, Default)]
@@ -36,6 +36,7 @@ pub(super) struct Remaining {
     is_on: bool,
     lives: Lives,
     settled: Ids,
+    returned: Ids,
     known: BTreeMap<u32, BTreeMap<Life, Known>>,
     found: Found,
 }
@@ -48,6 +49,12 @@ impl Known {
             let (used, held) = if follows { (self.next, self.ahead) } else { (0, 0) };
             *self = Self { window, used: [used].into(), held, next: 0, ahead: 0 };
         }
+    }
+
+    /// What a node hands back counts as back already.
+    fn give_back(&mut self, tokens: u64) {
+        self.held = self.held.saturating_sub(tokens);
+        self.used.iter_mut().for_each(|used| *used = used.saturating_sub(tokens));
     }
 
     /// An answer: of a few of them the node takes note of one at least.
@@ -67,6 +74,7 @@ impl Remaining {
             is_on: setting.plan.brain == Brain::Rationd && !pushes,
             lives: Lives::default(),
             settled: Ids::default(),
+            returned: Ids::default(),
             known: BTreeMap::new(),
             found: Found::default(),
         }
@@ -120,6 +128,14 @@ impl Observer for Remaining {
         match seen {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 self.settled((*node, *incarnation), *key, call, grant);
+            }
+            Seen::Called { node, key, call, .. } => {
+                let Op::Return { amount, windows, .. } = &call.op else { return };
+                let life = self.lives.of(*node);
+                let Some(known) = self.known.get_mut(key).and_then(|lives| lives.get_mut(&life)) else { return };
+                if known.window == windows[0].0 && self.returned.is_first(life, call.id) {
+                    known.give_back((*amount).into());
+                }
             }
             Seen::Asked(request) if request.kind == Kind::Refund => {
                 let life = self.lives.of(request.node);

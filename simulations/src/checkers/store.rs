@@ -29,22 +29,21 @@ pub(super) struct Store {
     shown: BTreeMap<(u32, usize, u8), Option<Shown>>,
     /// Nodes that have called since the store lost a key.
     since: BTreeMap<u32, BTreeSet<u32>>,
-    epochs: BTreeMap<u32, u64>,
     found: Found,
 }
 
 impl Store {
     pub(super) fn new(setting: &Setting) -> Self {
         let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
-        Self { leaps: moves && setting.plan.redis.skew.0 > 0, shown: BTreeMap::new(), since: BTreeMap::new(), epochs: BTreeMap::new(), found: Found::default() }
+        Self {
+            leaps: moves && setting.plan.redis.skew.0 > 0,
+            shown: BTreeMap::new(),
+            since: BTreeMap::new(),
+            found: Found::default(),
+        }
     }
 
     fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
-        // A dead master lost it: its replica has it still.
-        let is_back = self.epochs.insert(key, grant.epoch) == Some(grant.epoch);
-        if is_back && self.since.get(&key).is_some_and(BTreeSet::is_empty) {
-            self.forget(key, false);
-        }
         let adds = match self.since.get_mut(&key) {
             _ if call.op == Op::Peek || grant.outdated => false,
             Some(nodes) => nodes.insert(node),
@@ -123,7 +122,8 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
             let knows = known.at == after.at && order.epoch != 0 && order.epoch != grant.epoch;
             let restored = if knows { (used + known.used).min(limit.count) } else { used };
             let (lent, ahead) = if order.ahead_of.0 == 0 { (granted, 0) } else { (0, granted) };
-            after.prev == prev + ahead && (after.used == restored + lent || after.used == used + lent && !(adds && !grant.reset))
+            after.prev == prev + ahead
+                && (after.used == restored + lent || after.used == used + lent && !(adds && !grant.reset))
         }
     }
 }
