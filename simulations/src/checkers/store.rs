@@ -46,7 +46,7 @@ impl Store {
     fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
         let adds = match self.since.get_mut(&key) {
             _ if call.op == Op::Peek || grant.outdated => false,
-            Some(nodes) => nodes.insert(node),
+            Some(nodes) => nodes.insert(node) && !grant.reset,
             None => false,
         };
         for (index, limit) in call.rule.limits.iter().enumerate() {
@@ -122,8 +122,7 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
             let knows = known.at == after.at && order.epoch != 0 && order.epoch != grant.epoch;
             let restored = if knows { (used + known.used).min(limit.count) } else { used };
             let (lent, ahead) = if order.ahead_of.0 == 0 { (granted, 0) } else { (0, granted) };
-            after.prev == prev + ahead
-                && (after.used == restored + lent || after.used == used + lent && !(adds && !grant.reset))
+            after.prev == prev + ahead && (after.used == restored + lent || after.used == used + lent && !adds)
         }
     }
 }

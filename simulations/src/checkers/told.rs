@@ -158,8 +158,8 @@ impl Told {
     fn returned(&mut self, life: Life, key: u32, call: &Call, amount: u64) {
         let Op::Return { windows, .. } = &call.op else { return };
         let account = self.account(life, key);
-        for index in 0..call.rule.limits.len() {
-            if let Some(lent) = account.lent.get_mut(&(windows[index].0, index)) {
+        for (index, window) in windows.iter().enumerate().take(call.rule.limits.len()) {
+            if let Some(lent) = account.lent.get_mut(&(window.0, index)) {
                 lent.sure = lent.sure.saturating_sub(amount);
             }
         }

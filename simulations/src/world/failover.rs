@@ -173,7 +173,9 @@ impl World<'_> {
         let hashes: Vec<_> = self.cluster.server(server).keyspace.keys().cloned().collect();
         for hash in hashes {
             if random.chance(u64::from(part)) {
-                self.cluster.server(server).keyspaces().for_each(|keyspace| drop(keyspace.evict(&hash)));
+                for keyspace in self.cluster.server(server).keyspaces() {
+                    keyspace.evict(&hash);
+                }
                 self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
             }
         }
