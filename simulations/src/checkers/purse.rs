@@ -111,10 +111,11 @@ impl Purse {
     fn spend(&mut self, moment: Moment, request: &Request, now: u64) {
         let lots = self.of(request);
         lots.retain(|lot| lot.ends > now);
-        let before = lots.clone();
-        if take(lots.iter_mut().filter(|lot| lot.starts <= now), request.cost) > 0 {
+        let missing = take(lots.iter_mut().filter(|lot| lot.starts <= now), request.cost);
+        if missing > 0 {
+            let left = lots.clone();
             self.found.add("conservation", moment, || {
-                format!("{request:?} was admitted at {now} of {before:?} that were lent")
+                format!("{request:?} was admitted at {now}, and {missing} had not been lent; left are {left:?}")
             });
         }
     }
