@@ -143,7 +143,8 @@ local lost = epoch ~= 0 and epoch ~= state.epoch and not state.reset
 if lost and id ~= 0 and not state.record then
   for i = 1, #limits do restore(counters[i], limits[i], limits[i][1], limits[i][2]) end
 end
-if not state.epoch then state.epoch = max(id, 1) end
+-- Ids of different nodes may meet: never the epoch that was lost.
+if not state.epoch then state.epoch = max(id == epoch and id - 1 or id, 1) end
 if id ~= 0 then count_node() else state.census = { -1, 0, 0, 0 } end
 -- What this node was lent and holds no more it has spent.
 spend(counters, limits, max(close_account(state) - held, 0), max(now - age, 0))

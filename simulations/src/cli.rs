@@ -4,6 +4,7 @@
 //! goes to stderr. Exit codes: 0 all is well, 1 something did not hold, 2 wrong usage.
 
 mod many;
+mod mutants;
 mod progress;
 mod run;
 mod runner;
@@ -37,6 +38,8 @@ enum Command {
     Swarm(swarm::Swarm),
     /// Run seed after seed for a time.
     Soak(swarm::Soak),
+    /// Show that the checkers notice every bug on purpose.
+    Mutants(mutants::Mutants),
     /// Make a plan that fails smaller, and keep it.
     Shrink(shrink::Shrink),
     /// Print what was measured beside what is wanted, for all scenarios.
@@ -71,6 +74,7 @@ pub fn main() -> ExitCode {
         Command::Replay(replay) => replay.main(),
         Command::Swarm(swarm) => swarm.main(),
         Command::Soak(soak) => soak.main(),
+        Command::Mutants(mutants) => mutants.main(),
         Command::Shrink(shrink) => shrink.main(),
         Command::Table(table) => table.main(),
         Command::Schema => {
@@ -113,7 +117,7 @@ mod tests {
 
     #[test]
     fn wrong_usage_is_an_error() {
-        for line in ["", "run", "swarm --jobs 0", "soak", "soak --for 8", "shrink", "fly"] {
+        for line in ["", "run", "swarm --jobs 0", "soak", "soak --for 8", "mutants --seeds 0", "shrink", "fly"] {
             assert!(Cli::try_parse_from(format!("simulations {line}").split_whitespace()).is_err(), "{line}");
         }
     }

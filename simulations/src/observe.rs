@@ -121,6 +121,8 @@ pub enum Seen<'a> {
     Called {
         /// The node.
         node: u32,
+        /// The key.
+        key: u32,
         /// What was asked.
         call: &'a Call,
         /// It left.
@@ -170,6 +172,8 @@ pub enum Seen<'a> {
     },
     /// Everything has healed: the liveness phase begins.
     Calm,
+    /// Time stands still, as there is always something else to do first: the run is cut short.
+    Stuck,
     /// The run is over.
     Over,
 }

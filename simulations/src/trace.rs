@@ -83,7 +83,7 @@ impl Observer for Trace {
             }
             Seen::Undone { key, .. } => self.add_all(&[6, (*key).into()]),
             Seen::Lost { key, .. } => self.add_all(&[7, (*key).into()]),
-            Seen::Called { node, call, sent } => self.call(8 + u64::from(*sent), *node, call),
+            Seen::Called { node, call, sent, .. } => self.call(8 + u64::from(*sent), *node, call),
             Seen::Settled { node, call, grant, .. } => {
                 self.call(10, *node, call);
                 if let Some(grant) = grant {
@@ -99,6 +99,7 @@ impl Observer for Trace {
             }
             Seen::Calm => self.add(16),
             Seen::Over => self.add(17),
+            Seen::Stuck => self.add(18),
         }
         self.seen += 1;
         if self.seen.is_multiple_of(STRIDE) {

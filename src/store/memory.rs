@@ -140,7 +140,9 @@ impl MemoryStore {
             let aside = u64::from(granted) - view.at_once(ask, granted);
             view.lent.open(&mut said, u64::from(ask.held) + aside);
         }
-        let epoch = view.head.map_or(view.id.max(1), |head| head.epoch);
+        // Ids of different nodes may meet: never the epoch that was lost.
+        let fresh = if view.id == ask.epoch { view.id.saturating_sub(1) } else { view.id };
+        let epoch = view.head.map_or(fresh.max(1), |head| head.epoch);
         let reset = view.head.is_some_and(|head| head.reset);
         let head = Head { epoch, reset, expires: expiry(view.now, view.lifetime()) };
         self.save(&view, head, view.limits)?;

@@ -52,6 +52,7 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("forgets on reset, and hears nothing of before", forgets_on_reset),
     ("creates nothing but by an acquire", creates_nothing_but_by_an_acquire),
     ("is lifted to what a node knows", is_lifted_to_what_a_node_knows),
+    ("begins another epoch than the one that was lost", begins_another_epoch),
     ("counts nodes and shares what is left", shares_what_is_left),
     ("lends of several limits all or nothing", lends_of_several_limits),
     ("lends ahead from the next window", lends_ahead),
@@ -221,6 +222,13 @@ fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
         assert_eq!((grant.granted, grant.replayed, grant.epoch, grant.nodes), (0, false, 0, 1), "{op:?}");
         assert!(grant.counters[0].at > grant.now, "a fresh window is shown");
     }
+}
+
+/// The one that was lost may have begun with a call of another node under this very id.
+fn begins_another_epoch(key: &mut Key<'_>) {
+    let id = key.id();
+    let grant = key.call(0, id, Op::Acquire(Acquire { epoch: id, ..ask(1) }));
+    assert!(grant.epoch != id && grant.epoch != 0, "{}", grant.epoch);
 }
 
 fn is_lifted_to_what_a_node_knows(key: &mut Key<'_>) {

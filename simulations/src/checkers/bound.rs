@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rationd::core::call::Op;
+use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
@@ -28,6 +28,8 @@ struct Key {
     /// The owner's clock when it was last seen, and how far it was from true time.
     now: u64,
     skew: Option<u64>,
+    /// Refunds on their way to the store, by node and id, and the windows that they were asked in.
+    refunds: BTreeMap<(u32, u64), Vec<u64>>,
 }
 
 /// The checker.
@@ -79,6 +81,25 @@ impl Bound {
             state.now = now;
             state.counts.fill(Count::default());
             self.forgive(key, now, whole);
+        }
+    }
+
+    /// A refund was asked for: it goes back to the lease or to the store.
+    fn refunded(&mut self, moment: Moment, request: &Request) {
+        let skew = self.keys.get(&request.key).and_then(|key| key.skew).unwrap_or(0);
+        self.forgive(request.key, moment.store.0.wrapping_add(skew), |_| request.cost);
+    }
+
+    /// It was credited to the store's windows of now, which may be others than those it was asked in.
+    fn credited(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
+        let key = self.keys.entry(key).or_default();
+        key.now = key.now.max(grant.now.0);
+        let (Some(rule), asked) = (&key.rule, key.refunds.remove(&(node, call.id))) else { return };
+        for (index, (limit, count)) in rule.limits.iter().zip(&mut key.counts).enumerate() {
+            count.roll(limit, key.now);
+            if asked.as_ref().is_none_or(|windows| windows.get(index) != Some(&count.window)) {
+                count.forgive(limit, grant.granted.into());
+            }
         }
     }
 
@@ -134,6 +155,12 @@ impl Observer for Bound {
             self.follow(request.key, moment, store.0);
         }
         match seen {
+            Seen::Asked(request) if request.kind == Kind::Refund => self.refunded(moment, request),
+            Seen::Called { node, key, call, .. } if matches!(call.op, Op::Refund { .. }) => {
+                let key = self.keys.entry(*key).or_default();
+                let windows = key.counts.iter().map(|count| count.window).collect();
+                key.refunds.entry((*node, call.id)).or_insert(windows);
+            }
             Seen::Answered { request, rule, decision, store, .. } => match request.kind {
                 Kind::Check if decision.verdict == Verdict::Allow => {
                     if matches!(decision.source, Source::Lease | Source::Store) {
@@ -141,24 +168,25 @@ impl Observer for Bound {
                     }
                 }
                 Kind::Reset => self.forgive(request.key, store.0, whole),
-                Kind::Refund => self.forgive(request.key, store.0, |_| request.cost),
                 _ => {}
             },
-            Seen::Executed { key, call, grant, stale, .. } => {
+            Seen::Executed { node, key, call, grant, stale, .. } => {
                 if !stale {
                     self.follow(*key, moment, grant.now.0);
                 }
                 if let Op::Refund { .. } = call.op {
-                    // Its answer is a trip away, and others may spend it before.
-                    let granted = u64::from(grant.granted);
-                    self.forgive(*key, grant.now.0, |_| granted);
+                    self.credited(*node, *key, call, grant);
                 }
                 if call.op == Op::Reset {
                     self.forgive(*key, grant.now.0, whole);
                 }
-                if let Op::Acquire(_) = call.op {
+                if let Op::Acquire(order) = call.op {
                     let state = self.keys.entry(*key).or_default();
                     state.adopt(&call.rule);
+                    if order.ahead_of.0 != 0 && !grant.replayed {
+                        state.counts[0].roll(&call.rule.limits[0], grant.now.0);
+                        state.counts[0].lend_ahead(grant.granted.into());
+                    }
                     for (index, limit) in call.rule.limits.iter().enumerate() {
                         if limit.algorithm == Algorithm::FixedFromFirst && !stale {
                             state.counts[index].open(grant.counters[index].at.0, grant.now.0);
@@ -187,7 +215,10 @@ impl Observer for Bound {
                 let unconfirmed = state.unconfirmed;
                 self.forgive(*key, store.0, |rule| unconfirmed.min(whole(rule)));
             }
-            Seen::Lost { key, store } => self.forgive(*key, store.0, whole),
+            Seen::Lost { key, store } => {
+                self.forgive(*key, store.0, whole);
+                self.keys.entry(*key).or_default().counts.iter_mut().for_each(Count::lose_ahead);
+            }
             _ => {}
         }
     }
@@ -215,6 +246,31 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, SECOND + 5, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "bound");
+    }
+
+    #[test]
+    fn a_refund_is_forgiven_once() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Bound::new(&history.setting());
+        history.check(&mut checker, 0, 10, Source::Lease, true);
+        history.refund(&mut checker, 1, 4);
+        history.check(&mut checker, 3, 4, Source::Lease, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 4, 1, Source::Lease, true);
+        assert_eq!(checker.violations()[0].invariant, "bound");
+    }
+
+    #[test]
+    fn what_was_lent_ahead_and_lost_is_excepted_in_the_next_window() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Bound::new(&history.setting());
+        let half = crate::checkers::tests::SECOND / 2;
+        history.lent_ahead(&mut checker, half, 3);
+        history.see(&mut checker, half, &Seen::Lost { key: 0, store: Timestamp(1_800_000_000_500_000) });
+        history.check(&mut checker, 3 * half, 13, Source::Lease, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 3 * half, 1, Source::Lease, true);
+        assert_eq!(checker.violations().len(), 1);
     }
 
     #[test]

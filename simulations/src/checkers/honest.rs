@@ -110,7 +110,7 @@ mod tests {
         history.check(&mut checker, late, 1, Source::Lease, false);
         history.check(&mut checker, late + 10, 1, Source::Lease, false);
         assert!(checker.violations().is_empty(), "it did not wait: {:?}", checker.violations());
-        history.check(&mut checker, late + 2 * SECOND, 1, Source::Lease, false);
+        history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Lease, false);
         assert_eq!(checker.violations()[0].invariant, "honest");
     }
 }

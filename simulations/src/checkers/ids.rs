@@ -1,11 +1,15 @@
 //! **at-most-once**: a call's id lends once, credits once and refunds once, however often the call
-//! arrives, as long as the store keeps its state; and a node hands back no more than it was lent.
+//! arrives, as long as the store keeps its state; and a node hands back no more than it was lent. What
+//! is repeated belongs to the windows in which it was lent. No node uses an id again in another life.
+//! **no-free-budget**: nothing of an older epoch is credited, and a reset begins one.
 
 use std::collections::BTreeMap;
 
-use rationd::core::call::Op;
+use rationd::core::call::{Call, Counter, Grant, Op};
+use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 
 use super::Found;
+use super::notes::Lives;
 use crate::observe::{Checker, Moment, Observer, Seen, Violation};
 
 /// Ids that are remembered of each key.
@@ -14,30 +18,91 @@ const REMEMBERED: usize = 10_000;
 /// One key: what was executed under which id, and tokens by node.
 #[derive(Debug, Default)]
 struct Key {
-    done: BTreeMap<(u32, u64, u64), u32>,
+    done: BTreeMap<(u32, u64, u64), Done>,
     lent: BTreeMap<(u32, u64), (u64, u64)>,
     /// The store lost some of its state: what was lent before is not known here any more.
     blurred: bool,
+    epoch: u64,
+}
+
+/// How often something was executed, and in which windows.
+#[derive(Debug, Default)]
+struct Done {
+    times: u32,
+    windows: [u64; MAX_LIMITS],
 }
 
 /// The checker.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
     keys: BTreeMap<u32, Key>,
+    lives: Lives,
+    /// The life in which a node used an id.
+    used: BTreeMap<(u32, u64), u64>,
     found: Found,
+}
+
+impl Ids {
+    /// What was granted before is of the windows that it was lent in.
+    fn repeated(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
+        let Some(done) = self.keys.get(&key).and_then(|state| state.done.get(&(node, call.id, grant.epoch))) else {
+            return;
+        };
+        let limits = call.rule.limits.iter().zip(&grant.counters).zip(&done.windows);
+        let is_another = |((limit, counter), at): ((&Limit, &Counter), &u64)| {
+            limit.algorithm != Algorithm::Gcra && counter.at.0 != *at
+        };
+        if grant.granted > 0 && limits.into_iter().any(is_another) {
+            let windows = done.windows;
+            self.found.add("at-most-once", moment, || {
+                format!("key {key}, node {node}: {call:?} was lent of {windows:?}, and again as {grant:?}")
+            });
+        }
+    }
+
+    fn epoch(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
+        let state = self.keys.entry(key).or_default();
+        let before = std::mem::replace(&mut state.epoch, grant.epoch);
+        if grant.replayed || grant.outdated {
+            return;
+        }
+        let wrong = match call.op {
+            Op::Return { epoch, .. } => grant.granted > 0 && epoch != grant.epoch,
+            Op::Reset => grant.epoch != 0 && grant.epoch == before,
+            _ => false,
+        };
+        if wrong {
+            self.found.add("no-free-budget", moment, || format!("key {key}: {:?} under {}", call.op, grant.epoch));
+        }
+    }
 }
 
 impl Observer for Ids {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
         match seen {
+            Seen::Called { node, call, .. } if call.id != 0 => {
+                let (_, life) = self.lives.of(*node);
+                let used = *self.used.entry((*node, call.id)).or_insert(life);
+                if used != life {
+                    self.found.add("at-most-once", moment, || {
+                        format!("node {node} used the id {} in its life {used} and in {life}", call.id)
+                    });
+                }
+            }
             Seen::Executed { node, incarnation, key, call, grant, stale: false, .. } => {
+                self.epoch(moment, *key, call, grant);
+                if grant.replayed {
+                    self.repeated(moment, *node, *key, call, grant);
+                }
                 if grant.granted == 0 || grant.replayed || call.id == 0 {
                     return;
                 }
                 let state = self.keys.entry(*key).or_default();
-                let times = state.done.entry((*node, call.id, grant.epoch)).or_default();
-                *times += 1;
-                if *times > 1 {
+                let done = state.done.entry((*node, call.id, grant.epoch)).or_default();
+                done.times += 1;
+                done.windows = std::array::from_fn(|index| grant.counters[index].at.0);
+                if done.times > 1 {
                     self.found.add("at-most-once", moment, || format!("key {key}, node {node}: {call:?} ran again"));
                 }
                 if state.done.len() > REMEMBERED {
@@ -75,6 +140,43 @@ impl Checker for Ids {
 mod tests {
     use super::*;
     use crate::checkers::tests::History;
+
+    #[test]
+    fn an_id_of_another_life_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Ids::default();
+        history.called(&mut checker, 0, 1, 1);
+        history.called(&mut checker, 1, 1, 1);
+        history.see(&mut checker, 2, &Seen::Joined { node: 0, incarnation: 7 });
+        history.called(&mut checker, 3, 2, 1);
+        assert!(checker.violations().is_empty());
+        history.called(&mut checker, 4, 1, 1);
+        assert_eq!(checker.violations()[0].invariant, "at-most-once");
+    }
+
+    #[test]
+    fn a_repeat_in_another_window_is_seen() {
+        let mut history = History::new("10/1s fixed from-first");
+        let mut checker = Ids::default();
+        history.executed(&mut checker, 0, 1);
+        history.repeated(&mut checker, 1, 1);
+        assert!(checker.violations().is_empty());
+        history.opened = 1;
+        history.repeated(&mut checker, 2, 1);
+        assert_eq!(checker.violations()[0].invariant, "at-most-once");
+    }
+
+    #[test]
+    fn a_reset_without_a_new_epoch_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Ids::default();
+        history.executed(&mut checker, 0, 1);
+        history.epoch = 2;
+        history.reset(&mut checker, 1, 2);
+        assert!(checker.violations().is_empty());
+        history.reset(&mut checker, 2, 3);
+        assert_eq!(checker.violations()[0].invariant, "no-free-budget");
+    }
 
     #[test]
     fn a_call_that_lends_twice_is_seen() {

@@ -1,6 +1,7 @@
 //! **liveness**: two seconds after everything has healed no answer comes from a share or for want of
 //! the store, and from the next whole window on the limit is used, if it is asked for. A store that
 //! needs more than a quarter of the timeout for an answer when all is well is not judged.
+//! **livelock**: time goes on, whatever the nodes do.
 
 use std::collections::BTreeMap;
 
@@ -70,6 +71,9 @@ impl Observer for Liveness {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Joined { node, .. } = seen {
             self.nodes = self.nodes.max(u64::from(*node) + 1);
+        }
+        if matches!(seen, Seen::Stuck) {
+            self.found.add("livelock", moment, || "a million events within a millisecond".into());
         }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
         if moment.at < self.from || moment.at >= self.until || self.slow || request.kind != Kind::Check {

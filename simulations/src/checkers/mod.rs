@@ -5,22 +5,33 @@
 //! |---|---|
 //! | `bound.rs` | **bound**, per algorithm, with what the README excepts and no more |
 //! | `shares.rs` | **static-shares**: while the store is away all nodes together stay below 95 % |
-//! | `books.rs` | **conservation**, **bounded** |
+//! | `books.rs`, `purse.rs`, `store.rs`, `bucket.rs` | **conservation**: of a node, of a key, of the store; **bounded** |
+//! | `told.rs` | **no-free-budget**: what nodes tell the store of themselves is so |
+//! | `fairness.rs` | **fairness**: nobody takes more than its part; **confirmed** |
+//! | `thrift.rs` | **thrift**: a denial costs no call |
 //! | `replies.rs` | **answered**, **line** |
 //! | `ids.rs` | **at-most-once** |
-//! | `truth.rs` | **truth**: numbers, reset_at, evidence of a denial |
+//! | `truth.rs`, `remaining.rs` | **truth**: numbers, reset_at, evidence of a denial |
 //! | `honest.rs` | **honest**: who waits as told is admitted |
-//! | `liveness.rs` | **liveness**: after everything healed leases flow and the limit is used |
+//! | `liveness.rs` | **liveness**: after everything healed leases flow and the limit is used; **livelock** |
 
 mod books;
 mod bound;
+mod bucket;
+mod fairness;
 mod honest;
 mod ids;
 mod liveness;
+mod notes;
+mod purse;
+mod remaining;
 mod replies;
 mod shares;
+mod store;
 #[cfg(test)]
 mod tests;
+mod thrift;
+mod told;
 mod truth;
 mod window;
 
@@ -36,9 +47,16 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(bound::Bound::new(setting)),
         Box::new(shares::Shares::new(setting)),
         Box::new(books::Books::new(setting)),
+        Box::new(purse::Purse::new(setting)),
+        Box::new(store::Store::new(setting)),
+        Box::new(bucket::Bucket::new(setting)),
+        Box::new(told::Told::new(setting)),
+        Box::new(fairness::Fairness::new(setting)),
+        Box::new(thrift::Thrift::new(setting)),
         Box::new(replies::Replies::new(setting)),
         Box::new(ids::Ids::default()),
         Box::new(truth::Truth::new(setting)),
+        Box::new(remaining::Remaining::new(setting)),
         Box::new(honest::Honest::new(setting)),
         Box::new(liveness::Liveness::new(setting)),
     ]

@@ -1,70 +1,135 @@
-//! **static-shares**: what one node admits on its share stays below 95 % of each limit, in every
-//! window and over every interval.
+//! **static-shares**: what one node admits on its share stays below 95 % of each limit, in every window
+//! and over every interval; of a window no more than that divided by the nodes that it was last told
+//! of, and nothing in the window in which it lost the store.
 //!
 //! What all nodes together admit depends on how many each of them believes that there are: in this
 //! version what the store last counted for the key, which may be less than who ask when it is gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::limit::Algorithm;
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
 
 use super::Found;
+use super::notes::{Life, Lives};
 use super::window::Count;
-use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 /// Shares in parts of a million: 95 %.
 const MOST_PPM: u64 = 950_000;
 
+/// A loss of the store goes on when it comes back for no longer than this, or a period.
+const SAME_LOSS: u64 = 1_000_000;
+
+/// What may pass until a node notices.
+const NOTICE: u64 = 1_500_000;
+
+/// A node knows a boundary of the store's clock to a trip and so much.
+const DOUBT: u64 = 10_000;
+
+/// A key, a node and its incarnation.
+type Place = (u32, u32, u64);
+
+/// What a node knows of a key.
+#[derive(Debug, Default)]
+struct Informed {
+    /// The store's clock in the latest answer, and when that came.
+    now: u64,
+    at: u64,
+    /// When there was none last before that, and since.
+    missed_before: Option<u64>,
+    missed: Option<u64>,
+    /// Nodes that share the key, as last told; the fewest so far of this window and of the one before.
+    nodes: u64,
+    fewest: Vec<Fewest>,
+}
+
+/// The fewest nodes that one was told of in a limit's window, and in the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fewest {
+    window: u64,
+    nodes: u64,
+    before: u64,
+}
+
+impl Fewest {
+    fn note(&mut self, window: u64, nodes: u64) {
+        if window > self.window {
+            *self = Self { window, nodes, before: self.nodes.min(nodes) };
+        }
+        self.nodes = self.nodes.min(nodes);
+    }
+}
+
 /// The checker.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    /// By key, node and the node's incarnation.
-    keys: BTreeMap<(u32, u32, u64), Vec<Count>>,
-    incarnations: BTreeMap<u32, u64>,
+    keys: BTreeMap<Place, Vec<Count>>,
+    lives: Lives,
     /// Who has had an answer of the store about the key, and so knows the windows of its clock.
-    informed: BTreeSet<(u32, u32, u64)>,
+    informed: BTreeMap<Place, Informed>,
     /// The clocks of masters agree.
     agree: bool,
+    doubt: u64,
     found: Found,
 }
 
 impl Shares {
     pub(super) fn new(setting: &Setting) -> Self {
-        Self { agree: setting.plan.redis.skew.0 <= 1_000, ..Self::default() }
+        let plan = &setting.plan;
+        Self { agree: plan.redis.skew.0 <= 1_000, doubt: plan.daemon.timeout.0 + DOUBT, ..Self::default() }
     }
-}
 
-impl Observer for Shares {
-    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        if let Seen::Joined { node, incarnation } = seen {
-            self.incarnations.insert(*node, *incarnation);
+    fn settled(&mut self, moment: Moment, place: Place, call: &Call, grant: Option<&Grant>) {
+        let Some(grant) = grant else { return self.missed(moment, place) };
+        let informed = self.informed.entry(place).or_default();
+        informed.missed_before = informed.missed.take().or(informed.missed_before);
+        (informed.now, informed.at) = (grant.now.0, moment.at);
+        informed.nodes = grant.nodes.max(1).into();
+        informed.fewest.resize(call.rule.limits.len(), Fewest::default());
+        for (limit, fewest) in call.rule.limits.iter().zip(&mut informed.fewest) {
+            fewest.note(grant.now.0 / limit.period.0, informed.nodes);
         }
-        if let Seen::Settled { node, incarnation, key, grant: Some(_), .. } = seen {
-            self.informed.insert((*key, *node, *incarnation));
+    }
+
+    /// The store gives no answer.
+    fn missed(&mut self, moment: Moment, place: Place) {
+        self.informed.entry(place).or_default().missed = Some(moment.at);
+    }
+
+    /// The key was forgotten, and with it how many share it and when its windows end.
+    fn forgotten(&mut self, place: Place) {
+        if let Some(informed) = self.informed.get_mut(&place) {
+            informed.now = 0;
+            informed.nodes = 1;
+            informed.fewest.iter_mut().for_each(|fewest| (fewest.nodes, fewest.before) = (1, 1));
         }
-        let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
-        let on_share = decision.source == Source::Share && decision.verdict == Verdict::Allow;
-        if request.kind != Kind::Check || !on_share {
-            return;
-        }
-        let incarnation = self.incarnations.get(&request.node).copied().unwrap_or(0);
-        let informed = self.agree && self.informed.contains(&(request.key, request.node, incarnation));
-        let counts = self.keys.entry((request.key, request.node, incarnation)).or_default();
+    }
+
+    fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, store: u64) {
+        let (agree, doubt) = (self.agree, self.doubt);
+        let mut informed = self.informed.get_mut(&place).filter(|informed| agree && informed.now > 0);
+        let counts = self.keys.entry(place).or_default();
         counts.resize(rule.limits.len(), Count::default());
-        for (limit, count) in rule.limits.iter().zip(counts) {
+        for (index, (limit, count)) in rule.limits.iter().zip(counts).enumerate() {
+            let is_bucket = limit.algorithm == Algorithm::Gcra;
             if limit.algorithm == Algorithm::FixedFromFirst {
-                continue;
+                // Whatever opens a window in the store, those of a share are aligned.
+                count.open((store / limit.period.0 + 1) * limit.period.0, store);
             }
-            count.roll(limit, store.0);
+            count.roll(limit, store);
             count.admit(limit, request.cost);
-            let most = limit.capacity() * MOST_PPM / 1_000_000;
-            let over = match limit.algorithm {
-                Algorithm::Gcra => count.excess(limit, store.0, 0) > 0,
+            let (whole, window) = (limit.capacity() * MOST_PPM / 1_000_000, store / limit.period.0);
+            let fewest = informed.as_mut().and_then(|informed| informed.fewest(index, window));
+            let most = whole / fewest.unwrap_or(1);
+            let over = match &informed {
+                _ if is_bucket => count.excess(limit, store, 0) > 0,
                 // A node knows a boundary to a trip or so: what it spends there may be of the next window.
-                _ if informed => count.used > most + most / 20 + 2,
+                Some(_) => count.used > most + most / 20 + 2,
                 // Its windows lie across those of the store.
-                _ => count.used > 2 * most,
+                None => count.used > 2 * most,
             };
             if over {
                 let used = count.used;
@@ -72,6 +137,62 @@ impl Observer for Shares {
                     format!("{request:?}: {used} on the share of {limit:?}, wanted {most} at most")
                 });
             }
+            let at_once = informed.as_ref().filter(|informed| informed.lost_in(limit, store, doubt));
+            if let Some(informed) = at_once {
+                self.found.add("static-shares", moment, || {
+                    format!("{request:?}: on the share of {limit:?} in the window of the loss: {informed:?}")
+                });
+            }
+        }
+    }
+}
+
+impl Informed {
+    fn fewest(&mut self, index: usize, window: u64) -> Option<u64> {
+        let fewest = self.fewest.get_mut(index)?;
+        fewest.note(window, self.nodes);
+        Some(fewest.nodes.min(fewest.before).max(1))
+    }
+
+    /// The store was lost in the window that is open: it had answered in it, and not failed for a while
+    /// before.
+    fn lost_in(&self, limit: &Limit, now: u64, doubt: u64) -> bool {
+        // Sliding windows release it quarter by quarter.
+        if matches!(limit.algorithm, Algorithm::Gcra | Algorithm::Sliding) {
+            return false;
+        }
+        let window = |at: u64| at / limit.period.0;
+        let sure = window(now - doubt) == window(now + doubt) && window(self.now - doubt) == window(now);
+        let lasting = limit.period.0.max(SAME_LOSS) + NOTICE;
+        sure && self.missed_before.is_none_or(|missed| missed + lasting < self.at)
+    }
+}
+
+impl Observer for Shares {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        let place = |(node, incarnation): Life, key: u32| (key, node, incarnation);
+        match seen {
+            Seen::Settled { node, incarnation, key, call, grant } => {
+                self.settled(moment, (*key, *node, *incarnation), call, *grant);
+            }
+            Seen::Called { node, key, call, sent } => {
+                let place = place(self.lives.of(*node), *key);
+                if !sent {
+                    self.missed(moment, place);
+                }
+                if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) {
+                    self.forgotten(place);
+                }
+            }
+            Seen::Answered { request, rule, decision, store, .. } if decision.source == Source::Share => {
+                let place = place(self.lives.of(request.node), request.key);
+                if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
+                    self.admitted(moment, place, request, rule, store.0);
+                }
+                self.missed(moment, place);
+            }
+            _ => {}
         }
     }
 }
@@ -89,13 +210,29 @@ mod tests {
 
     #[test]
     fn a_share_of_more_is_seen() {
+        for (nodes, share) in [(1, 95), (5, 19)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = Shares::new(&history.setting());
+            history.nodes = nodes;
+            history.settled(&mut checker, SECOND / 2, 1, 1);
+            for at in [5, 6] {
+                history.check(&mut checker, at * SECOND, share, Source::Share, true);
+            }
+            assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+            history.check(&mut checker, 6 * SECOND + 1, 7, Source::Share, true);
+            assert_eq!(checker.violations()[0].invariant, "static-shares");
+        }
+    }
+
+    #[test]
+    fn a_share_in_the_window_of_the_loss_is_seen() {
         let mut history = History::new("100/1s fixed");
         let mut checker = Shares::new(&history.setting());
-        checker.informed.insert((0, 0, 0));
-        history.check(&mut checker, 1, 95, Source::Share, true);
-        history.check(&mut checker, SECOND, 95, Source::Share, true);
+        history.settled(&mut checker, SECOND / 4, 1, 1);
+        history.check(&mut checker, 3 * SECOND / 2, 1, Source::Share, true);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
-        history.check(&mut checker, SECOND + 1, 7, Source::Share, true);
+        history.settled(&mut checker, 25 * SECOND / 4, 2, 1);
+        history.check(&mut checker, 13 * SECOND / 2, 1, Source::Share, true);
         assert_eq!(checker.violations()[0].invariant, "static-shares");
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Counter, Grant, Op};
+use rationd::core::call::{Acquire, Call, Counter, Grant, Known, Op};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
-use rationd::core::limit::Limit;
+use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 use rationd::core::time::{Instant, Micros, Timestamp};
 
@@ -23,13 +23,22 @@ pub(super) struct History {
     rule: Arc<Rule>,
     limit: String,
     id: u64,
-    used: u64,
+    pub(super) used: u64,
+    /// What a node says that it knows of the window.
+    pub(super) known: u64,
+    /// What the store counts.
+    pub(super) nodes: u32,
+    /// What a decision says.
+    pub(super) remaining: u64,
+    /// The key's epoch, and by how much later its window ends.
+    pub(super) epoch: u64,
+    pub(super) opened: u64,
 }
 
 impl History {
     pub(super) fn new(limit: &str) -> Self {
         let rule = Arc::new(Rule::of("p0", &[Limit::parse(limit).expect(limit)]));
-        Self { rule, limit: limit.into(), id: 0, used: 0 }
+        Self { rule, limit: limit.into(), id: 0, used: 0, known: 0, nodes: 1, remaining: 0, epoch: 1, opened: 0 }
     }
 
     pub(super) fn setting(&self) -> Setting {
@@ -55,7 +64,7 @@ impl History {
         let decision = Decision {
             verdict: if ok { Verdict::Allow } else { Verdict::Deny },
             limit: 10,
-            remaining: 0,
+            remaining: self.remaining,
             retry_after: (!ok).then_some(Micros(SECOND)),
             reset_after: Micros(end - START - at),
             reset_at: Timestamp(end),
@@ -74,36 +83,85 @@ impl History {
         self.answer(observer, at, &request, source, ok);
     }
 
-    /// The store lends a token under that id.
-    pub(super) fn executed(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
-        self.used += 1;
-        let order = Acquire {
-            need: 1,
-            want: 1,
-            least: 1,
-            ahead_of: Timestamp(0),
-            epoch: 1,
-            held: 0,
-            age: Micros::ZERO,
-            known: Default::default(),
-        };
+    /// A node asks for tokens under that id.
+    pub(super) fn called(&mut self, observer: &mut dyn Observer, at: u64, id: u64, want: u32) {
+        let call = self.acquire(id, want);
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+    }
+
+    /// A node learns that it was lent so many.
+    pub(super) fn settled(&mut self, observer: &mut dyn Observer, at: u64, id: u64, tokens: u32) {
+        let (call, grant) = (&self.acquire(id, tokens), Some(&self.grant(at, tokens)));
+        self.see(observer, at, &Seen::Settled { node: 0, incarnation: 0, key: 0, call, grant });
+    }
+
+    fn acquire(&self, id: u64, want: u32) -> Call {
+        let mut known: [Known; MAX_LIMITS] = Default::default();
+        if self.known > 0 {
+            known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
+        }
+        let order =
+            Acquire { need: 1, want, least: 1, ahead_of: Timestamp(0), epoch: 1, held: 0, age: Micros::ZERO, known };
         let op = Op::Acquire(order);
-        let call = Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) };
-        let mut counters = [Counter::default(); 8];
-        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(START + SECOND) };
-        let grant = Grant {
-            granted: 1,
+        Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) }
+    }
+
+    fn grant(&self, at: u64, granted: u32) -> Grant {
+        let mut counters = [Counter::default(); MAX_LIMITS];
+        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(START + SECOND + self.opened) };
+        Grant {
+            granted,
             replayed: false,
             outdated: false,
             confirmed: true,
             damaged: false,
-            epoch: 1,
+            epoch: self.epoch,
             reset: false,
-            nodes: 1,
+            nodes: self.nodes,
             now: Timestamp(START + at),
             counters,
-        };
-        let (call, grant) = (&call, &grant);
+        }
+    }
+
+    /// The store lends a token under that id.
+    pub(super) fn executed(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        self.used += 1;
+        let (call, grant) = (self.acquire(id, 1), self.grant(at, 1));
+        self.ran(observer, at, &call, &grant);
+    }
+
+    /// The store lends so many tokens of the next window.
+    pub(super) fn lent_ahead(&mut self, observer: &mut dyn Observer, at: u64, tokens: u32) {
+        let (mut call, grant) = (self.acquire(1, tokens), self.grant(at, tokens));
+        if let Op::Acquire(order) = &mut call.op {
+            order.ahead_of = Timestamp(START + SECOND);
+        }
+        self.ran(observer, at, &call, &grant);
+    }
+
+    /// The store answers once more what it answered before.
+    pub(super) fn repeated(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        let (call, grant) = (self.acquire(id, 1), Grant { replayed: true, ..self.grant(at, 1) });
+        self.ran(observer, at, &call, &grant);
+    }
+
+    /// A cost is taken back by the store.
+    pub(super) fn refund(&mut self, observer: &mut dyn Observer, at: u64, cost: u32) {
+        let request = Request { kind: Kind::Refund, cost: cost.into(), ..self.ask(observer, at) };
+        self.see(observer, at, &Seen::Asked(&request));
+        let call = Call { op: Op::Refund { amount: cost.into() }, ..self.acquire(9, 1) };
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+        let grant = self.grant(at, cost);
+        self.ran(observer, at, &call, &grant);
+    }
+
+    /// The store forgets the key.
+    pub(super) fn reset(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        let (call, grant) = (Call { op: Op::Reset, ..self.acquire(id, 1) }, self.grant(at, 0));
+        self.ran(observer, at, &call, &grant);
+    }
+
+    fn ran(&mut self, observer: &mut dyn Observer, at: u64, call: &Call, grant: &Grant) {
         let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false };
         self.see(observer, at, &seen);
     }

@@ -10,6 +10,7 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::What;
 
 /// What the store has shown of a key's window.
 #[derive(Debug, Default)]
@@ -40,12 +41,15 @@ pub(super) struct Truth {
     keys: BTreeMap<u32, Shown>,
     /// How long after a boundary a node may not know of it.
     doubt: u64,
+    /// Limits change: whoever waits meanwhile may be answered under the old ones.
+    pushes: bool,
     found: Found,
 }
 
 impl Truth {
     pub(super) fn new(setting: &Setting) -> Self {
-        Self { keys: BTreeMap::new(), doubt: 2 * setting.plan.daemon.timeout.0, found: Found::default() }
+        let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        Self { keys: BTreeMap::new(), doubt: 2 * setting.plan.daemon.timeout.0, pushes, found: Found::default() }
     }
 
     fn numbers(&mut self, moment: Moment, request: &Request, decision: &Decision) {
@@ -119,11 +123,12 @@ impl Observer for Truth {
                 let was = counter.used + u64::from(grant.granted);
                 shown.most = shown.most.max(was.min(limit.count));
             }
-            Seen::Answered { request, rule, decision, store, .. } if request.kind == Kind::Check => {
+            Seen::Answered { request, rule, decision, store, parked } if request.kind == Kind::Check => {
                 self.numbers(moment, request, decision);
                 let counted = matches!(decision.reason, Reason::Ok | Reason::Rate)
                     && matches!(decision.source, Source::Lease | Source::Store);
-                if let (true, Some(limit)) = (counted, aligned(rule)) {
+                let sure = !(self.pushes && *parked);
+                if let (true, Some(limit)) = (counted && sure, aligned(rule)) {
                     self.window(moment, request, limit, decision, store.0);
                 }
             }

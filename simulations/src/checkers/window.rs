@@ -14,6 +14,9 @@ pub(super) struct Count {
     /// What may be admitted beyond the limit in it, and in the one before.
     pub(super) slack: u64,
     slack_before: u64,
+    /// Lent of the next window, and how much of that the store has lost since.
+    ahead: u64,
+    lost: u64,
     /// gcra: tokens times the period that have not leaked yet, and when that was.
     level: i128,
     at: u64,
@@ -35,7 +38,8 @@ impl Count {
                     let next = window == self.window + 1;
                     self.before = if next { self.used } else { 0 };
                     self.slack_before = if next { self.slack } else { 0 };
-                    (self.window, self.used, self.slack) = (window, 0, 0);
+                    (self.window, self.used, self.slack) = (window, 0, if next { self.lost } else { 0 });
+                    (self.ahead, self.lost) = (0, 0);
                 }
             }
             // The store says when one opens.
@@ -55,6 +59,16 @@ impl Count {
     pub(super) fn admit(&mut self, limit: &Limit, tokens: u64) {
         self.used += tokens;
         self.level += i128::from(tokens) * i128::from(limit.period.0);
+    }
+
+    /// So many were lent of the next window.
+    pub(super) fn lend_ahead(&mut self, tokens: u64) {
+        self.ahead += tokens;
+    }
+
+    /// The store has lost what it lent of the next window: nobody restores that.
+    pub(super) fn lose_ahead(&mut self) {
+        self.lost += std::mem::take(&mut self.ahead);
     }
 
     /// So many more may be admitted.

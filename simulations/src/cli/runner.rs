@@ -1,14 +1,17 @@
 //! The one place where the command line runs a plan.
 //!
 //! A panic of the core or of the world is a violation like any other, so that a seed that panics is
-//! counted, printed with its command and shrunk, and the seeds after it still run.
+//! counted, printed with its command and shrunk, and the seeds after it still run. A bug on purpose is
+//! on for as long as a run lasts, and in its thread only.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::anyhow;
+use rationd::core::mutant;
 
 use crate::ledger::Figures;
 use crate::lua::Scripts;
+use crate::mutants::Bug;
 use crate::observe::Violation;
 use crate::outcome::Outcome;
 use crate::plan::Plan;
@@ -19,20 +22,28 @@ use crate::series::Series;
 pub(super) struct Runner {
     scripts: Scripts,
     detail: Detail,
+    bug: Option<Bug>,
 }
 
 impl Runner {
     pub(super) fn new(detail: Detail) -> Self {
-        Self { scripts: Scripts::new(), detail }
+        Self { scripts: Scripts::new(), detail, bug: None }
+    }
+
+    /// With a bug on purpose.
+    pub(super) fn with(bug: Bug) -> Self {
+        Self { scripts: Scripts::edited(bug.edits()), detail: Detail::Figures, bug: Some(bug) }
     }
 
     /// Runs a plan. Fails when it makes no sense.
     pub(super) fn run(&mut self, plan: &Plan) -> anyhow::Result<Outcome> {
+        mutant::set(self.bug.and_then(|bug| bug.mutant()));
         let ran = catch_unwind(AssertUnwindSafe(|| run::run(plan, &mut self.scripts, self.detail)));
+        mutant::set(None);
         match ran {
             Ok(outcome) => outcome.map_err(|problem| anyhow!(problem)),
             Err(panic) => {
-                self.scripts = Scripts::new();
+                self.scripts = Scripts::edited(self.bug.map_or(&[], |bug| bug.edits()));
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
                 Ok(broken(plan, text.unwrap_or_default()))

@@ -66,7 +66,7 @@ impl Told {
     fn call(&mut self, at: u64, node: u32) {
         let (rule, op) = (self.rule.clone(), Op::Peek);
         let call = Call { id: 1, digest: Digest::of("api", b"key"), rule, op, sent_at: Instant(at) };
-        self.see(at, &Seen::Called { node, call: &call, sent: true });
+        self.see(at, &Seen::Called { node, key: 0, call: &call, sent: true });
     }
 
     fn over(mut self, at: u64) -> Figures {

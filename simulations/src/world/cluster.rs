@@ -208,10 +208,12 @@ impl Cluster {
     pub(super) fn carry(&mut self, key: &str, from: u32, to: u32, now: u64) {
         let (from, to) = (self.primaries[from as usize], self.primaries[to as usize]);
         let leaves = self.time(from, now);
-        if self.servers[from as usize].has(key, leaves)
-            && let Some(entry) = self.server(from).keyspace.take(key)
-        {
-            self.server(to).keyspace.put(key.into(), entry);
+        if !self.servers[from as usize].has(key, leaves) {
+            return;
+        }
+        let entries: Vec<_> = self.server(from).keyspaces().filter_map(|keyspace| keyspace.take(key)).collect();
+        if let Some(entry) = entries.first() {
+            self.server(to).keyspaces().for_each(|keyspace| keyspace.put(key.into(), entry.clone()));
         }
     }
 
@@ -231,6 +233,12 @@ impl Cluster {
 }
 
 impl Server {
+    /// Its own keys, and those of the replica that is about to take over: what the world does is done
+    /// to both.
+    pub(super) fn keyspaces(&mut self) -> impl Iterator<Item = &mut Keyspace> {
+        [&mut self.keyspace].into_iter().chain(self.successor.as_mut().map(|(keyspace, _)| keyspace))
+    }
+
     /// Whether a key is there at the server's time `now`.
     fn has(&self, key: &str, now: u64) -> bool {
         let there = |entry: &Entry| entry.expires_ms().is_none_or(|last| now / 1_000 <= last.unsigned_abs());

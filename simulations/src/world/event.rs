@@ -101,11 +101,17 @@ impl Ord for Entry {
     }
 }
 
+/// Events within one millisecond that no fleet needs: something makes events and waits for nothing.
+const MOST: u32 = 1_000_000;
+
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     heap: BinaryHeap<Entry>,
     order: u64,
+    /// The last event's millisecond, and how many there were in it.
+    milli: u64,
+    events: u32,
 }
 
 impl Queue {
@@ -115,7 +121,16 @@ impl Queue {
     }
 
     pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
-        self.heap.pop().map(|entry| (entry.at, entry.event))
+        let entry = self.heap.pop()?;
+        let milli = entry.at / 1_000;
+        self.events = if milli == self.milli { self.events + 1 } else { 0 };
+        self.milli = milli;
+        Some((entry.at, entry.event))
+    }
+
+    /// Time has all but stopped: there is always something else to do first.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.events > MOST
     }
 }
 
@@ -136,5 +151,18 @@ mod tests {
             })
             .collect();
         assert_eq!(order, [(3, 1), (3, 3), (5, 0), (5, 2)]);
+    }
+
+    #[test]
+    fn time_that_stands_still_is_noticed() {
+        let mut queue = Queue::default();
+        let mut pass = |at| {
+            queue.push(at, Event::Audit);
+            queue.pop();
+            queue.is_stuck()
+        };
+        assert!((0..4 * u64::from(MOST)).all(|at| !pass(at)));
+        assert_eq!((0..=MOST).filter(|_| pass(5_000_000_000)).count(), 0);
+        assert!(pass(5_000_000_999));
     }
 }

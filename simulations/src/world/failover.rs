@@ -1,13 +1,15 @@
 //! What goes wrong with servers: death, pause, isolation and what follows, lost data, slots on the
 //! move. A replica that takes over lacks what its master wrote last.
 
+use std::collections::BTreeSet;
+
 use rationd::core::key::Digest;
 use rationd::core::time::Timestamp;
 
 use super::World;
 use super::cluster::{Standing, slot_of};
 use super::event::{Event, Step};
-use crate::keyspace::Key;
+use crate::keyspace::{Key, Keyspace};
 use crate::observe::Seen;
 use crate::random::Random;
 
@@ -158,7 +160,8 @@ impl World<'_> {
     /// A master loses all keys.
     pub(super) fn flush(&mut self, master: u32) {
         let server = self.cluster.primary(master);
-        for hash in self.cluster.server(server).keyspace.flush() {
+        let lost: BTreeSet<_> = self.cluster.server(server).keyspaces().flat_map(Keyspace::flush).collect();
+        for hash in lost {
             self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
         }
     }
@@ -170,7 +173,9 @@ impl World<'_> {
         let hashes: Vec<_> = self.cluster.server(server).keyspace.keys().cloned().collect();
         for hash in hashes {
             if random.chance(u64::from(part)) {
-                self.cluster.server(server).keyspace.evict(&hash);
+                for keyspace in self.cluster.server(server).keyspaces() {
+                    keyspace.evict(&hash);
+                }
                 self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
             }
         }

@@ -54,6 +54,9 @@ use crate::trace::Trace;
 /// Between two looks at the nodes' books.
 const AUDIT: u64 = 100_000;
 
+/// The prober has its answers long before.
+const LONGEST_PROBE: u64 = 600_000_000;
+
 /// Who looks at the run.
 pub struct Watch<'a> {
     /// Checkers, ledger and series.
@@ -161,7 +164,11 @@ impl<'a> World<'a> {
     pub fn run(mut self) -> Trace {
         while let Some((at, event)) = self.queue.pop() {
             self.now = at;
-            if self.prober.as_ref().is_some_and(Prober::is_done) || (self.is_over() && self.plan.calm.0 == 0) {
+            if self.is_done() {
+                break;
+            }
+            if self.queue.is_stuck() {
+                self.see(&Seen::Stuck);
                 break;
             }
             self.happen(event);
@@ -184,6 +191,12 @@ impl<'a> World<'a> {
         self.queue.push(AUDIT, Event::Audit);
         self.queue.push(self.plan.span.0, Event::Calm);
         self.queue.push(self.plan.span.0 + self.plan.calm.0, Event::Quiet);
+    }
+
+    /// Nothing is left to be seen: all questions are answered, or one of them never will be.
+    fn is_done(&self) -> bool {
+        let in_vain = self.now > self.plan.span.0 + self.plan.calm.0 + LONGEST_PROBE;
+        self.prober.as_ref().map_or(self.is_over() && self.plan.calm.0 == 0, |prober| prober.is_done() || in_vain)
     }
 
     /// Demand has ended.

@@ -35,7 +35,7 @@ impl World<'_> {
         let expects = self.plan.daemon.confirm && self.plan.redis.replica && matches!(call.op, Op::Acquire(_));
         let wait = expects && place.client.can_confirm(server, started);
         let limit = place.clock.when(started + self.plan.daemon.timeout.micros());
-        self.see(&Seen::Called { node, call: &call, sent: barred.is_none() });
+        self.see(&Seen::Called { node, key, call: &call, sent: barred.is_none() });
         let letter = Letter {
             node,
             incarnation,

@@ -1,8 +1,10 @@
 //! The last questions of a run: when nobody else asks any more, one client at a time spends a key
 //! until it is denied, waits exactly as long as it was told, and asks again. Whether it was then
-//! admitted is for the checkers to judge.
+//! admitted is for the checkers to judge. Before that, once each window, clients come just after its end,
+//! when what a node holds of it must not be spent any more, however slow its clock is.
 
 use rationd::core::decision::{Decision, Reason, Verdict};
+use rationd::core::limit::Algorithm;
 
 use super::World;
 use super::event::Event;
@@ -19,6 +21,9 @@ const PATIENCE: u64 = 5_000_000;
 
 /// Between the end of demand and the first question, and between two keys.
 const PAUSE: u64 = 3_000_000;
+
+/// How long after the end of a window the first client comes, and by how much later the last.
+const LATE: (u64, u64) = (20, 500);
 
 /// One client that asks about one key after another.
 #[derive(Debug)]
@@ -46,8 +51,23 @@ impl World<'_> {
     pub(super) fn quiet(&mut self) {
         if self.plan.calm.0 > 0 {
             let keys = self.keys.first(KEYS);
+            keys.iter().for_each(|(policy, key)| self.come_late(*policy, *key));
             self.prober = Some(Prober { keys, asked: 0, waited: false, request: 0 });
             self.queue.push(self.now + PAUSE, Event::Probation);
+        }
+    }
+
+    /// At each node somebody asks just after the windows of a key have ended.
+    fn come_late(&mut self, policy: u32, key: u32) {
+        let store = self.cluster.owner_time(self.keys.get(key).digest, self.now).0;
+        for node in self.up.clone() {
+            let rule = self.nodes[node as usize].rules[policy as usize].clone();
+            for limit in rule.limits.iter().filter(|limit| limit.algorithm != Algorithm::Gcra) {
+                let period = limit.period.0;
+                let late = LATE.0 + u64::from(node * 7 + key) * 131 % LATE.1;
+                let request = self.request(node, key, policy, 1, Kind::Check);
+                self.queue.push(self.now + period - store % period + late, Event::Come(Box::new(request)));
+            }
         }
     }
 

@@ -1,0 +1,212 @@
+//! **conservation** and **bound** of buckets, as the store keeps them: what was lent is either set
+//! aside or charged, and falls by what a call took back and by nothing else; what is lent fits into
+//! the bucket; and no node spends of an account that the store has closed.
+//!
+//! One sum says it: the theoretical arrival time, and the time that the tokens set aside will cost.
+
+use std::collections::BTreeMap;
+
+use rationd::core::call::{Call, Grant, Op};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::gcra::PERIOD;
+use rationd::core::limit::{Algorithm, Limit};
+
+use super::Found;
+use super::notes::{Life, Lives};
+use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+use crate::plan::{Brain, What};
+
+/// Costs are rounded up to whole microseconds.
+const ROUNDED: i128 = 2;
+
+/// One limit as the store last showed it.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    limit: Limit,
+    /// Theoretical arrival time, and tokens set aside, as of that time of the store's clock.
+    tat: u64,
+    aside: u64,
+    now: u64,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    /// Under other limits, accounts may not be told of.
+    is_on: bool,
+    /// Baselines keep no accounts; clocks that differ close them at other times.
+    accounts: bool,
+    lives: Lives,
+    /// By key and place.
+    shown: BTreeMap<(u32, usize), Shown>,
+    /// When the store closes what it last opened, on its clock.
+    open: BTreeMap<(Life, u32), u64>,
+    found: Found,
+}
+
+impl Shown {
+    /// Both in one number: microseconds times the count of the limit.
+    fn sum(&self) -> i128 {
+        let (count, period) = (i128::from(self.limit.count), i128::from(self.limit.period.0));
+        i128::from(self.tat) * count + i128::from(self.aside) * period
+    }
+
+    /// By then all of it has leaked, whenever it is charged.
+    fn is_over(&self, now: u64) -> bool {
+        let last = if self.aside > 0 { closes(self.now).max(self.tat) } else { self.tat };
+        let more = i128::from(last - self.tat) * i128::from(self.limit.count);
+        self.sum() + more <= i128::from(now) * i128::from(self.limit.count)
+    }
+}
+
+/// When an account of then is closed.
+fn closes(now: u64) -> u64 {
+    (now / PERIOD.0 + 2) * PERIOD.0
+}
+
+impl Bucket {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let has = |what: fn(&What) -> bool| setting.plan.faults.iter().any(|fault| what(&fault.what));
+        let leaps = has(|what| matches!(what, What::Reshard { .. })) && setting.plan.redis.skew.0 > 0;
+        Self {
+            is_on: !has(|what| matches!(what, What::Push { .. })),
+            accounts: setting.plan.brain == Brain::Rationd && !leaps,
+            lives: Lives::default(),
+            shown: BTreeMap::new(),
+            open: BTreeMap::new(),
+            found: Found::default(),
+        }
+    }
+
+    fn executed(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
+        for (index, limit) in call.rule.limits.iter().enumerate() {
+            if limit.algorithm != Algorithm::Gcra {
+                continue;
+            }
+            let (counter, now) = (grant.counters[index], grant.now.0);
+            let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now };
+            let before = self.shown.insert((key, index), after).filter(|before| before.limit == *limit);
+            let acts = !grant.replayed && !grant.outdated;
+            let lends = acts && matches!(call.op, Op::Acquire(_)) && grant.granted > 0;
+            if lends && level(&after) > i128::from(limit.depth().0) + ROUNDED {
+                self.found.add("bound", moment, || format!("key {key}: lent {} into {after:?}", grant.granted));
+            }
+            let Some(before) = before.filter(|before| call.op != Op::Reset && !before.is_over(now)) else { continue };
+            let least = before.sum() + change(call, grant, acts) * i128::from(limit.period.0);
+            // A full bucket holds no more, and loses what is put on top.
+            let taken = if acts && matches!(call.op, Op::Refund { .. }) { u64::from(grant.granted) } else { 0 };
+            let worth = u128::from(taken) * u128::from(limit.period.0) / u128::from(limit.count) + 1;
+            let is_full = u128::from(after.tat) + worth >= u128::from(now + limit.depth().0);
+            if after.sum() < least && !is_full {
+                self.found.add("conservation", moment, || {
+                    format!("key {key}: {before:?} became {after:?} by {} of {:?}", grant.granted, call.op)
+                });
+            }
+        }
+    }
+
+    /// What is open of a node's account from here on.
+    fn account(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+        if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) {
+            let open = self.open.entry((life, key)).or_default();
+            *open = (*open).max(closes(grant.now.0));
+        }
+    }
+}
+
+/// Microseconds that are charged or set aside.
+fn level(shown: &Shown) -> i128 {
+    let aside = i128::from(shown.aside) * i128::from(shown.limit.period.0) / i128::from(shown.limit.count);
+    i128::from(shown.tat.saturating_sub(shown.now)) + aside
+}
+
+/// By how many tokens the sum rises at least.
+fn change(call: &Call, grant: &Grant, acts: bool) -> i128 {
+    match call.op {
+        Op::Acquire(_) if acts => grant.granted.into(),
+        Op::Return { .. } | Op::Refund { .. } if acts => -i128::from(grant.granted),
+        _ => 0,
+    }
+}
+
+impl Observer for Bucket {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        if !self.is_on {
+            return;
+        }
+        match seen {
+            Seen::Executed { node, incarnation, key, call, grant, stale, .. } => {
+                self.account((*node, *incarnation), *key, call, grant);
+                if *stale {
+                    self.shown.retain(|(other, _), _| other != key);
+                } else {
+                    self.executed(moment, *key, call, grant);
+                }
+            }
+            Seen::Undone { key, .. } | Seen::Lost { key, .. } => self.shown.retain(|(other, _), _| other != key),
+            Seen::Answered { request, rule, decision, store, .. } if self.accounts => {
+                let from_lease = decision.verdict == Verdict::Allow && decision.source == Source::Lease;
+                if request.kind != Kind::Check || !from_lease || request.cost == 0 {
+                    return;
+                }
+                let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
+                let open = self.open.get(&(self.lives.of(request.node), request.key));
+                if let Some(open) = open.filter(|open| is_bucket && store.0 > **open) {
+                    self.found.add("conservation", moment, || {
+                        format!("{request:?} was admitted of an account that was closed at {open}")
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Bucket {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    #[test]
+    fn tokens_that_are_neither_set_aside_nor_charged_are_seen() {
+        let mut history = History::new("10/1s burst 30");
+        let mut checker = Bucket::new(&history.setting());
+        history.executed(&mut checker, 1, 1);
+        history.executed(&mut checker, 2, 2);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.used -= 2;
+        history.executed(&mut checker, 3, 3);
+        assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    #[test]
+    fn more_than_the_bucket_holds_is_seen() {
+        let mut history = History::new("10/1s");
+        let mut checker = Bucket::new(&history.setting());
+        // The bucket is charged for a second already.
+        history.executed(&mut checker, SECOND, 1);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.used = 10;
+        history.executed(&mut checker, SECOND, 2);
+        assert_eq!(checker.violations()[0].invariant, "bound");
+    }
+
+    #[test]
+    fn spending_of_a_closed_account_is_seen() {
+        let mut history = History::new("10/1s burst 30");
+        let mut checker = Bucket::new(&history.setting());
+        history.executed(&mut checker, 1, 1);
+        checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+        history.check(&mut checker, 4 * SECOND, 1, Source::Lease, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 4 * SECOND + 1, 1, Source::Lease, true);
+        assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+}

@@ -1,0 +1,181 @@
+//! **fairness**: nobody takes more than its part beyond what waits: neither does a node ask for more
+//! than the limit divided by those who ask, nor does the store lend more than what is left divided by
+//! them; and the store counts those who asked in this census period or the last, and nobody else.
+//! While no replica holds what is lent, leases are small (**confirmed**).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rationd::core::call::{Acquire, Call, Grant, Op};
+use rationd::core::decision::Source;
+use rationd::core::limit::{Algorithm, Limit};
+
+use super::Found;
+use super::notes::{Answers, Ids, Life, Lives};
+use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+use crate::plan::{Brain, What};
+
+/// A lease is so much smaller while no replica holds it; a window's tail is no smaller than that.
+const SMALL: u64 = 32;
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Fairness {
+    is_on: bool,
+    lives: Lives,
+    sent: Ids,
+    answers: BTreeMap<(Life, u32), Answers>,
+    /// Who admits on its share: it leases what is left of that, whatever its part is now.
+    shares: BTreeSet<(Life, u32)>,
+    /// By key: when each node last asked, on the owner's clock.
+    asked: BTreeMap<u32, BTreeMap<u32, u64>>,
+    /// Clocks of masters differ, and slots move from one to another.
+    leaps: bool,
+    found: Found,
+}
+
+impl Fairness {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
+        Self {
+            // Under other limits census periods are others, too.
+            is_on: setting.plan.brain == Brain::Rationd && !pushes,
+            lives: Lives::default(),
+            sent: Ids::default(),
+            answers: BTreeMap::new(),
+            shares: BTreeSet::new(),
+            asked: BTreeMap::new(),
+            leaps: moves && setting.plan.redis.skew.0 > 0,
+            found: Found::default(),
+        }
+    }
+
+    /// A node asks for tokens.
+    fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
+        let Some(answers) = self.answers.get(&(life, key)).filter(|_| !self.shares.contains(&(life, key))) else {
+            return;
+        };
+        let smallest = call.rule.limits.iter().map(Limit::capacity).min().unwrap_or(0);
+        let part = smallest.div_ceil(answers.nodes());
+        let waits = u64::from(order.need.max(order.least));
+        let (name, most) = match answers.is_unconfirmed() {
+            true => ("confirmed", part.div_ceil(SMALL)),
+            false => ("fairness", part),
+        };
+        if u64::from(order.want) > most.max(waits) {
+            self.found.add(name, moment, || format!("key {key}: {life:?} wants more than {most}: {order:?}"));
+        }
+    }
+
+    /// The store lent some.
+    fn lent(&mut self, moment: Moment, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
+        let [limit] = &call.rule.limits[..] else { return };
+        if !matches!(limit.algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst) || grant.replayed {
+            return;
+        }
+        let (counter, nodes) = (&grant.counters[0], u64::from(grant.nodes.max(1)));
+        let used = if order.ahead_of.0 == 0 { counter.used } else { counter.prev };
+        let left = (limit.count + u64::from(grant.granted)).saturating_sub(used);
+        let part = left.div_ceil(nodes).max(limit.capacity().div_ceil(SMALL * nodes)).max(order.need.into());
+        if u64::from(grant.granted) > part {
+            self.found.add("fairness", moment, || {
+                format!("key {key}: {} of {left} for one of {nodes} nodes, {part} at most: {order:?}", grant.granted)
+            });
+        }
+    }
+
+    /// What an island counted stays, if nobody took over meanwhile.
+    fn count(&mut self, key: u32, node: u32, call: &Call, grant: &Grant) {
+        if matches!(call.op, Op::Acquire(_)) && !grant.replayed {
+            self.asked.entry(key).or_default().insert(node, grant.now.0);
+        }
+    }
+
+    fn census(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
+        let asked = self.asked.entry(key).or_default();
+        let period = call.rule.limits.iter().map(span).min().unwrap_or(0).clamp(1_000_000, 60_000_000);
+        let now = grant.now.0 / period;
+        let most = asked.values().filter(|at| **at / period + 1 >= now).count().max(1);
+        if grant.nodes as usize > most {
+            self.found.add("fairness", moment, || {
+                format!("key {key}: {} nodes counted, and {most} asked: {:?}", grant.nodes, call.op)
+            });
+        }
+    }
+}
+
+/// How long a limit remembers.
+fn span(limit: &Limit) -> u64 {
+    if limit.algorithm == Algorithm::Gcra { limit.depth().0 } else { limit.period.0 }
+}
+
+impl Observer for Fairness {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        if !self.is_on {
+            return;
+        }
+        match seen {
+            Seen::Called { node, key, call, .. } => {
+                let life = self.lives.of(*node);
+                if let (Op::Acquire(order), true) = (&call.op, self.sent.is_first(life, call.id)) {
+                    self.order(moment, life, *key, call, order);
+                }
+            }
+            Seen::Executed { node, key, call, grant, stale: true, .. } => self.count(*key, *node, call, grant),
+            Seen::Executed { node, key, call, grant, .. } => {
+                if let Op::Acquire(order) = &call.op {
+                    self.lent(moment, *key, call, order, grant);
+                }
+                self.count(*key, *node, call, grant);
+                if !self.leaps {
+                    self.census(moment, *key, call, grant);
+                }
+            }
+            Seen::Answered { request, decision, .. } if decision.source == Source::Share => {
+                self.shares.insert((self.lives.of(request.node), request.key));
+            }
+            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
+                if matches!(call.op, Op::Acquire(_)) {
+                    self.shares.remove(&((*node, *incarnation), *key));
+                }
+                self.answers.entry(((*node, *incarnation), *key)).or_default().note(call.id, grant);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Fairness {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::History;
+
+    #[test]
+    fn a_lease_of_more_than_its_part_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Fairness::new(&history.setting());
+        history.settled(&mut checker, 0, 1, 4);
+        history.called(&mut checker, 1, 2, 10);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.called(&mut checker, 2, 3, 11);
+        assert_eq!(checker.violations()[0].invariant, "fairness");
+    }
+
+    #[test]
+    fn nodes_that_nobody_saw_are_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Fairness::new(&history.setting());
+        history.executed(&mut checker, 0, 1);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.nodes = 2;
+        history.executed(&mut checker, 1, 2);
+        assert_eq!(checker.violations()[0].invariant, "fairness");
+    }
+}

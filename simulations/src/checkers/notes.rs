@@ -1,0 +1,74 @@
+//! What several checkers note of nodes: the life that each is in, calls that are seen for the first
+//! time, and the last answers about a key. Judges nothing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rationd::core::call::Grant;
+
+use crate::observe::Seen;
+
+/// Ids that are remembered of a node.
+const REMEMBERED: usize = 2_048;
+
+/// Answers that are remembered: of one of them at least a node takes note.
+const ANSWERS: usize = 4;
+
+/// A node in one of its lives.
+pub(super) type Life = (u32, u64);
+
+/// Which life each node is in.
+#[derive(Debug, Default)]
+pub(super) struct Lives(BTreeMap<u32, u64>);
+
+impl Lives {
+    pub(super) fn see(&mut self, seen: &Seen<'_>) {
+        if let Seen::Joined { node, incarnation } = seen {
+            self.0.insert(*node, *incarnation);
+        }
+    }
+
+    pub(super) fn of(&self, node: u32) -> Life {
+        (node, self.0.get(&node).copied().unwrap_or(0))
+    }
+}
+
+/// Which ids have been seen: nodes count upwards, so the lowest is the oldest.
+#[derive(Debug, Default)]
+pub(super) struct Ids(BTreeMap<Life, BTreeSet<u64>>);
+
+impl Ids {
+    /// Whether it has not been seen before.
+    pub(super) fn is_first(&mut self, life: Life, id: u64) -> bool {
+        let ids = self.0.entry(life).or_default();
+        let first = ids.insert(id);
+        if ids.len() > REMEMBERED {
+            ids.pop_first();
+        }
+        first
+    }
+}
+
+/// What the store last answered a node about a key.
+#[derive(Debug, Default)]
+pub(super) struct Answers(VecDeque<(u64, u32, bool)>);
+
+impl Answers {
+    pub(super) fn note(&mut self, id: u64, grant: &Grant) {
+        if self.0.iter().all(|(known, _, _)| *known != id) {
+            self.0.push_back((id, grant.nodes, grant.confirmed));
+            if self.0.len() > ANSWERS {
+                self.0.pop_front();
+            }
+        }
+    }
+
+    /// The fewest nodes that it was told of.
+    pub(super) fn nodes(&self) -> u64 {
+        self.0.iter().map(|(_, nodes, _)| u64::from(*nodes)).min().unwrap_or(1).max(1)
+    }
+
+    /// There were some, and none was confirmed.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        self.0.len() == ANSWERS && self.0.iter().all(|(_, _, confirmed)| !confirmed)
+    }
+}

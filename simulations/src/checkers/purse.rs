@@ -1,0 +1,190 @@
+//! **conservation**, key by key: a node admits no more of a key than it was lent and has not handed
+//! back; of windows only what was lent of those that are open, by the clock of the store; and after a
+//! reset no more than it was lent since.
+//!
+//! Of buckets, what lapses is not taken off; `bucket.rs` knows when that is.
+
+use std::collections::BTreeMap;
+
+use rationd::core::call::{Call, Grant, Op};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::limit::Algorithm;
+use rationd::core::policy::Rule;
+
+use super::Found;
+use super::notes::{Ids, Life, Lives};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::{Brain, What};
+
+/// Tokens that may be spent at a time of the store's clock.
+#[derive(Clone, Copy, Debug)]
+struct Lot {
+    starts: u64,
+    ends: u64,
+    tokens: u64,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Purse {
+    /// Baselines keep no leases, or none that are called so.
+    leases: bool,
+    /// Clocks of masters differ, and slots move from one to another.
+    leaps: bool,
+    lives: Lives,
+    lent: Ids,
+    returned: Ids,
+    held: BTreeMap<(Life, u32), Vec<Lot>>,
+    found: Found,
+}
+
+/// Takes tokens from the lots, the first first, and returns how many were missing.
+fn take<'a>(lots: impl Iterator<Item = &'a mut Lot>, tokens: u64) -> u64 {
+    lots.fold(tokens, |due, lot| {
+        let part = due.min(lot.tokens);
+        lot.tokens -= part;
+        due - part
+    })
+}
+
+impl Purse {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
+        Self {
+            leases: setting.plan.brain == Brain::Rationd,
+            leaps: moves && setting.plan.redis.skew.0 > 0,
+            lives: Lives::default(),
+            lent: Ids::default(),
+            returned: Ids::default(),
+            held: BTreeMap::new(),
+            found: Found::default(),
+        }
+    }
+
+    fn of(&mut self, request: &Request) -> &mut Vec<Lot> {
+        self.held.entry((self.lives.of(request.node), request.key)).or_default()
+    }
+
+    fn grant(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+        let Op::Acquire(order) = call.op else { return };
+        if grant.granted == 0 || !self.lent.is_first(life, call.id) {
+            return;
+        }
+        // Only one aligned window is ever lent of ahead.
+        let (ahead, period) = (order.ahead_of.0 != 0, call.rule.limits[0].period.0);
+        let at = grant.counters.map(|counter| counter.at.0 + if ahead { period } else { 0 });
+        let ends = self.ends(&call.rule, &at);
+        let starts = if ahead && !self.leaps { ends - period } else { 0 };
+        let (tokens, lots) = (grant.granted.into(), self.held.entry((life, key)).or_default());
+        match lots.iter_mut().find(|lot| lot.ends == ends) {
+            Some(lot) => (lot.tokens, lot.starts) = (lot.tokens + tokens, lot.starts.min(starts)),
+            None => lots.push(Lot { starts, ends, tokens }),
+        }
+    }
+
+    /// When the first window of a rule ends.
+    fn ends(&self, rule: &Rule, at: &[u64]) -> u64 {
+        let windows = rule.limits.iter().zip(at).filter(|(limit, _)| limit.algorithm != Algorithm::Gcra && !self.leaps);
+        let ends = windows.map(|(limit, at)| {
+            let starts = limit.algorithm == Algorithm::Sliding;
+            at + if starts { limit.period.0 } else { 0 }
+        });
+        ends.min().unwrap_or(u64::MAX)
+    }
+
+    /// What a node hands back of such windows, and what it asks the store to refund.
+    fn leave(&mut self, life: Life, key: u32, call: &Call) {
+        // What the store takes back of a refund is not in the lease.
+        let (tokens, ends) = match &call.op {
+            Op::Return { amount, windows, .. } => {
+                (u64::from(*amount), Some(self.ends(&call.rule, &windows.map(|window| window.0))))
+            }
+            Op::Refund { amount } => (*amount, None),
+            _ => return,
+        };
+        if self.returned.is_first(life, call.id) {
+            let lots = self.held.entry((life, key)).or_default().iter_mut();
+            take(lots.rev().filter(|lot| ends.is_none_or(|ends| ends == lot.ends)), tokens);
+        }
+    }
+
+    fn spend(&mut self, moment: Moment, request: &Request, now: u64) {
+        let lots = self.of(request);
+        lots.retain(|lot| lot.ends > now);
+        let missing = take(lots.iter_mut().filter(|lot| lot.starts <= now), request.cost);
+        if missing > 0 {
+            let left = lots.clone();
+            self.found.add("conservation", moment, || {
+                format!("{request:?} was admitted at {now}, and {missing} had not been lent; left are {left:?}")
+            });
+        }
+    }
+
+    /// The node may have them back, of whatever window it has spent of.
+    fn refund(&mut self, request: &Request) {
+        let lots = self.of(request);
+        let ends = lots.iter().map(|lot| lot.ends).max().unwrap_or(u64::MAX);
+        lots.push(Lot { starts: 0, ends, tokens: request.cost });
+    }
+}
+
+impl Observer for Purse {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        match seen {
+            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
+                self.grant((*node, *incarnation), *key, call, grant);
+            }
+            Seen::Answered { request, decision, store, .. } if self.leases => match request.kind {
+                Kind::Check if decision.verdict == Verdict::Allow => {
+                    if matches!(decision.source, Source::Lease | Source::Store) {
+                        self.spend(moment, request, store.0);
+                    }
+                }
+                Kind::Reset if decision.source == Source::Store => self.of(request).clear(),
+                _ => {}
+            },
+            Seen::Called { node, key, call, .. } => {
+                let life = self.lives.of(*node);
+                self.leave(life, *key, call);
+            }
+            Seen::Asked(request) if request.kind == Kind::Refund => self.refund(request),
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Purse {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    #[test]
+    fn more_than_was_lent_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Purse::new(&history.setting());
+        history.settled(&mut checker, 0, 1, 4);
+        history.settled(&mut checker, 1, 1, 4);
+        history.check(&mut checker, 2, 4, Source::Lease, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 3, 1, Source::Lease, true);
+        assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    #[test]
+    fn what_was_lent_of_another_window_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Purse::new(&history.setting());
+        history.settled(&mut checker, 0, 1, 4);
+        history.check(&mut checker, SECOND - 1, 1, Source::Lease, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, SECOND, 1, Source::Lease, true);
+        assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+}

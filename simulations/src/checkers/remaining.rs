@@ -1,0 +1,182 @@
+//! **truth** of what remains: no more than the store had left when it last answered, and what the node
+//! was lent of that window and has not spent.
+//!
+//! For one aligned window, and by what the node was shown: others may have taken it since.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rationd::core::call::{Call, Counter, Grant, Op};
+use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
+
+use super::Found;
+use super::notes::{Ids, Life, Lives};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::{Brain, What};
+
+/// Answers that are remembered of a window.
+const ANSWERS: usize = 2;
+
+/// What a node was shown and lent of a key.
+#[derive(Debug, Default)]
+struct Known {
+    /// The end of the window, what was used of it in the latest answers, and the node's own tokens.
+    window: u64,
+    used: VecDeque<u64>,
+    held: u64,
+    /// The same of the next one, of which tokens are lent ahead.
+    next: u64,
+    ahead: u64,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Remaining {
+    is_on: bool,
+    lives: Lives,
+    settled: Ids,
+    returned: Ids,
+    known: BTreeMap<u32, BTreeMap<Life, Known>>,
+    found: Found,
+}
+
+impl Known {
+    /// Goes on to a later window.
+    fn enter(&mut self, window: u64, period: u64) {
+        if window > self.window {
+            let follows = self.window + period == window;
+            let (used, held) = if follows { (self.next, self.ahead) } else { (0, 0) };
+            *self = Self { window, used: [used].into(), held, next: 0, ahead: 0 };
+        }
+    }
+
+    /// What a node hands back counts as back already.
+    fn give_back(&mut self, tokens: u64) {
+        self.held = self.held.saturating_sub(tokens);
+        self.used.iter_mut().for_each(|used| *used = used.saturating_sub(tokens));
+    }
+
+    /// An answer: of a few of them the node takes note of one at least.
+    fn show(&mut self, counter: &Counter) {
+        self.used.push_back(counter.used);
+        if self.used.len() > ANSWERS {
+            self.used.pop_front();
+        }
+        self.next = counter.prev;
+    }
+}
+
+impl Remaining {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        Self {
+            is_on: setting.plan.brain == Brain::Rationd && !pushes,
+            lives: Lives::default(),
+            settled: Ids::default(),
+            returned: Ids::default(),
+            known: BTreeMap::new(),
+            found: Found::default(),
+        }
+    }
+
+    fn settled(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+        let Some(limit) = aligned(&call.rule) else { return };
+        let counter = &grant.counters[0];
+        let known = self.known.entry(key).or_default().entry(life).or_default();
+        known.enter(counter.at.0, limit.period.0);
+        if known.window != counter.at.0 {
+            return;
+        }
+        if !self.settled.is_first(life, call.id) {
+            return;
+        }
+        known.show(counter);
+        if let Op::Acquire(order) = &call.op {
+            *(if order.ahead_of.0 == 0 { &mut known.held } else { &mut known.ahead }) += u64::from(grant.granted);
+        }
+    }
+
+    fn admitted(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision) {
+        let life = self.lives.of(request.node);
+        let Some(known) = self.known.get_mut(&request.key).and_then(|lives| lives.get_mut(&life)) else { return };
+        known.enter(decision.reset_at.0, limit.period.0);
+        if known.window != decision.reset_at.0 {
+            return;
+        }
+        known.held = known.held.saturating_sub(request.cost);
+        let used = known.used.iter().copied().min().unwrap_or(0);
+        let most = limit.count.saturating_sub(used) + known.held;
+        if decision.remaining > most {
+            self.found.add("truth", moment, || format!("{request:?}: {decision:?}, and {known:?} leaves {most}"));
+        }
+    }
+}
+
+/// The one limit of a rule, if it is an aligned window.
+fn aligned(rule: &Rule) -> Option<&Limit> {
+    let [limit] = &rule.limits[..] else { return None };
+    (limit.algorithm == Algorithm::Fixed).then_some(limit)
+}
+
+impl Observer for Remaining {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        if !self.is_on {
+            return;
+        }
+        match seen {
+            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
+                self.settled((*node, *incarnation), *key, call, grant);
+            }
+            Seen::Called { node, key, call, .. } => {
+                let Op::Return { amount, windows, .. } = &call.op else { return };
+                let life = self.lives.of(*node);
+                let Some(known) = self.known.get_mut(key).and_then(|lives| lives.get_mut(&life)) else { return };
+                if known.window == windows[0].0 && self.returned.is_first(life, call.id) {
+                    known.give_back((*amount).into());
+                }
+            }
+            Seen::Asked(request) if request.kind == Kind::Refund => {
+                let life = self.lives.of(request.node);
+                if let Some(known) = self.known.get_mut(&request.key).and_then(|lives| lives.get_mut(&life)) {
+                    known.held += request.cost;
+                }
+            }
+            Seen::Answered { request, rule, decision, .. } if request.kind == Kind::Check => {
+                let counts = matches!(decision.source, Source::Lease | Source::Store);
+                if let (true, Verdict::Allow, Some(limit)) = (counts, decision.verdict, aligned(rule)) {
+                    self.admitted(moment, request, limit, decision);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Remaining {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::History;
+
+    #[test]
+    fn more_than_is_left_and_held_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Remaining::new(&history.setting());
+        history.used = 6;
+        for (id, tokens) in [(1, 3), (2, 0), (3, 0)] {
+            history.settled(&mut checker, 1, id, tokens);
+        }
+        history.remaining = 6;
+        history.check(&mut checker, 2, 1, Source::Lease, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 3, 1, Source::Lease, true);
+        assert_eq!(checker.violations()[0].invariant, "truth");
+    }
+}

@@ -1,0 +1,199 @@
+//! **conservation** in the store: a window's count rises by what a call lent, and falls by what one
+//! took back, and by nothing else; a node that finds the store without its data adds what it knows,
+//! once. And an aligned window is the one that the clock says (**truth**).
+//!
+//! Buckets are not judged here: what they lend is counted where it is admitted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rationd::core::call::{Call, Counter, Grant, Op};
+use rationd::core::limit::{Algorithm, Limit};
+
+use super::Found;
+use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+use crate::plan::What;
+
+/// What the store last showed of one limit.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    period: u64,
+    counter: Counter,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Store {
+    /// Clocks of masters differ, and slots move from one to another.
+    leaps: bool,
+    /// By key, place and algorithm; `None` where part of it was undone.
+    shown: BTreeMap<(u32, usize, u8), Option<Shown>>,
+    /// Nodes that have called since the store lost a key.
+    since: BTreeMap<u32, BTreeSet<u32>>,
+    found: Found,
+}
+
+impl Store {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
+        Self {
+            leaps: moves && setting.plan.redis.skew.0 > 0,
+            shown: BTreeMap::new(),
+            since: BTreeMap::new(),
+            found: Found::default(),
+        }
+    }
+
+    fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
+        let adds = match self.since.get_mut(&key) {
+            _ if call.op == Op::Peek || grant.outdated => false,
+            Some(nodes) => nodes.insert(node) && !grant.reset,
+            None => false,
+        };
+        for (index, limit) in call.rule.limits.iter().enumerate() {
+            let (counter, period) = (grant.counters[index], limit.period.0);
+            if limit.algorithm == Algorithm::Gcra {
+                continue;
+            }
+            let start = grant.now.0 / period * period;
+            let at = match limit.algorithm {
+                Algorithm::Fixed => start + period,
+                Algorithm::Sliding => start,
+                _ => counter.at.0,
+            };
+            if counter.at.0 != at {
+                self.found.add("truth", moment, || format!("key {key}: {counter:?} of {limit:?} at {:?}", grant.now));
+            }
+            let place = (key, index, limit.algorithm as u8);
+            let shown = self.shown.insert(place, Some(Shown { period, counter }));
+            let before = match shown {
+                Some(Some(shown)) if shown.period == period => rolled(shown.counter, limit, counter.at.0),
+                _ => continue,
+            };
+            if !follows(call, index, grant, before, counter, adds) {
+                self.found.add("conservation", moment, || {
+                    format!("key {key}: {before:?} became {counter:?} by {} of {:?}", grant.granted, call.op)
+                });
+            }
+        }
+    }
+
+    /// All that was shown of a key is void: it is gone, or not known.
+    fn forget(&mut self, key: u32, gone: bool) {
+        if gone {
+            self.since.insert(key, BTreeSet::new());
+        } else {
+            self.since.remove(&key);
+        }
+        for (_, shown) in self.shown.range_mut((key, 0, 0)..(key + 1, 0, 0)) {
+            *shown = shown.filter(|_| gone).map(|shown| Shown { counter: Counter::default(), ..shown });
+        }
+    }
+}
+
+/// The counter as it is in the window of `at`.
+fn rolled(counter: Counter, limit: &Limit, at: u64) -> Counter {
+    let next = counter.at.0 + limit.period.0 == at;
+    let (used, prev) = match limit.algorithm {
+        _ if counter.at.0 == at => (counter.used, counter.prev),
+        Algorithm::Fixed if next => (counter.prev, 0),
+        Algorithm::Sliding if next => (0, counter.used),
+        _ => (0, 0),
+    };
+    Counter { used, prev, ..counter }
+}
+
+/// Whether `after` is what a call makes of `before`; if the node `adds` what it knows, with that.
+fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Counter, adds: bool) -> bool {
+    let granted = u64::from(grant.granted);
+    let limit = &call.rule.limits[index];
+    let (used, prev) = (before.used, before.prev);
+    let same = (after.used, after.prev) == (used, prev);
+    match &call.op {
+        _ if grant.replayed || grant.outdated => same,
+        Op::Peek => same,
+        Op::Reset => true,
+        Op::Refund { .. } => (after.used, after.prev) == (used.saturating_sub(granted), prev),
+        Op::Return { .. } => {
+            let back = |from: u64, to: u64| to == from || to == from.saturating_sub(granted);
+            back(used, after.used) && back(prev, after.prev)
+        }
+        Op::Acquire(order) => {
+            let known = order.known[index];
+            let knows = known.at == after.at && order.epoch != 0 && order.epoch != grant.epoch;
+            let restored = if knows { (used + known.used).min(limit.count) } else { used };
+            let (lent, ahead) = if order.ahead_of.0 == 0 { (granted, 0) } else { (0, granted) };
+            after.prev == prev + ahead && (after.used == restored + lent || after.used == used + lent && !adds)
+        }
+    }
+}
+
+impl Observer for Store {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        match seen {
+            Seen::Executed { key, stale: true, .. } | Seen::Undone { key, .. } => self.forget(*key, false),
+            Seen::Executed { node, key, call, grant, .. } if !self.leaps => {
+                self.executed(moment, *node, *key, call, grant);
+            }
+            Seen::Lost { key, .. } => self.forget(*key, true),
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Store {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rationd::core::time::Timestamp;
+
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    #[test]
+    fn a_token_that_is_lent_and_not_counted_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Store::new(&history.setting());
+        history.executed(&mut checker, 1, 1);
+        history.executed(&mut checker, 2, 2);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.used -= 1;
+        history.executed(&mut checker, 3, 3);
+        assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    #[test]
+    fn a_key_that_was_lost_begins_at_nothing() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Store::new(&history.setting());
+        history.executed(&mut checker, 1, 1);
+        history.see(&mut checker, 2, &Seen::Lost { key: 0, store: Timestamp(0) });
+        history.used = 0;
+        history.executed(&mut checker, 3, 2);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+    }
+
+    #[test]
+    fn what_a_node_knows_is_added_to_a_store_that_lost_it() {
+        for (used, seen) in [(4, 0), (0, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Store::new(&history.setting());
+            history.executed(&mut checker, 1, 1);
+            history.see(&mut checker, 2, &Seen::Lost { key: 0, store: Timestamp(0) });
+            (history.used, history.known, history.epoch) = (used, 4, 2);
+            history.executed(&mut checker, 3, 2);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_window_that_is_over_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Store::new(&history.setting());
+        history.executed(&mut checker, SECOND, 1);
+        assert_eq!(checker.violations()[0].invariant, "truth");
+    }
+}

@@ -1,0 +1,133 @@
+//! **thrift**: a check that is denied from memory costs no call. When all is well, a node asks the
+//! store about a key as often as it admits a check of it or lets one wait, and a few times a second
+//! to learn whether a denial is still due. Where tokens trickle in, the core goes by a pace of its own,
+//! which is not judged here.
+
+use std::collections::BTreeMap;
+
+use rationd::core::call::Op;
+use rationd::core::decision::Verdict;
+use rationd::core::limit::Limit;
+
+use super::Found;
+use super::notes::{Ids, Life, Lives};
+use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+use crate::plan::Brain;
+
+/// After the last fault has healed.
+const SETTLED: u64 = 2_000_000;
+
+/// Calls are counted over so long.
+const SPAN: u64 = 1_000_000;
+
+/// Calls in it that need no check: a remembered denial is looked at again each 50 ms at most.
+const FREE: u64 = 30;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    since: u64,
+    calls: u64,
+    /// Checks admitted, or that had to wait.
+    due: u64,
+    denied: u64,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Thrift {
+    from: u64,
+    until: u64,
+    lives: Lives,
+    sent: Ids,
+    counts: BTreeMap<(Life, u32), Count>,
+    found: Found,
+}
+
+impl Thrift {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let is_on = plan.brain == Brain::Rationd;
+        Self {
+            from: plan.span.0 + plan.redis.failover.0 + plan.redis.alone.0 + SETTLED,
+            until: if is_on { plan.span.0 + plan.calm.0 } else { 0 },
+            lives: Lives::default(),
+            sent: Ids::default(),
+            counts: BTreeMap::new(),
+            found: Found::default(),
+        }
+    }
+
+    fn count(&mut self, moment: Moment, life: Life, key: u32) -> &mut Count {
+        let count = self.counts.entry((life, key)).or_default();
+        if moment.at >= count.since + SPAN {
+            *count = Count { since: moment.at, ..Count::default() };
+        }
+        count
+    }
+}
+
+impl Observer for Thrift {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        if moment.at < self.from || moment.at >= self.until {
+            return;
+        }
+        match seen {
+            Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(_)) => {
+                if call.rule.limits.iter().any(Limit::trickles) {
+                    return;
+                }
+                let life = self.lives.of(*node);
+                if self.sent.is_first(life, call.id) {
+                    let count = self.count(moment, life, *key);
+                    count.calls += 1;
+                    let count = *count;
+                    if count.calls > count.due + count.due / 4 + FREE {
+                        self.found.add("thrift", moment, || format!("key {key}, node {node}: {count:?}"));
+                    }
+                }
+            }
+            Seen::Answered { request, decision, parked, .. } if request.kind == Kind::Check => {
+                let life = self.lives.of(request.node);
+                let count = self.count(moment, life, request.key);
+                let is_due = *parked || decision.verdict == Verdict::Allow;
+                *(if is_due { &mut count.due } else { &mut count.denied }) += 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Thrift {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rationd::core::decision::Source;
+
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+    use crate::span::Span;
+
+    #[test]
+    fn a_call_for_each_denial_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut setting = history.setting();
+        setting.plan.calm = Span::secs(20);
+        let mut checker = Thrift::new(&setting);
+        for id in 1..=60 {
+            let at = 10 * SECOND + id * 10;
+            history.check(&mut checker, at, 1, Source::Lease, id <= 30);
+            history.called(&mut checker, at + 1, id, 1);
+        }
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        for id in 61..100 {
+            history.check(&mut checker, 10 * SECOND + id * 10, 1, Source::Lease, false);
+            history.called(&mut checker, 10 * SECOND + id * 10 + 1, id, 1);
+        }
+        assert_eq!(checker.violations()[0].invariant, "thrift");
+    }
+}

@@ -1,0 +1,280 @@
+//! **no-free-budget**: what a node tells the store of itself is so. What it says that it was lent of a
+//! window, which a store that lost its data counts again, is no more and no less than the store has
+//! lent it; and what it admitted on its share it asks for, before anything else, when the store is
+//! back.
+
+use std::collections::BTreeMap;
+
+use rationd::core::call::{Acquire, Call, Grant, Op};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::limit::Algorithm;
+use rationd::core::policy::Rule;
+
+use super::Found;
+use super::notes::{Ids, Life, Lives};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::{Brain, What};
+
+/// A node knows a boundary of the store's clock to the longest trip and so much.
+const DOUBT: u64 = 10_000;
+
+/// Windows that are remembered of a key.
+const WINDOWS: usize = 8;
+
+/// Fewer keys than this may have to make room, and are forgotten.
+const ROOM: u32 = 100;
+
+/// What the store lent a node of one window: at most, and surely.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lent {
+    most: u64,
+    sure: u64,
+}
+
+/// A key in one life of a node.
+#[derive(Debug, Default)]
+struct Account {
+    /// By limit, and `Counter::at` of the window.
+    lent: BTreeMap<(u64, usize), Lent>,
+    /// The latest acquire.
+    latest: u64,
+    /// The window in which the share was last spent, and how much of it is not paid.
+    owes: (u64, u64),
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Told {
+    is_on: bool,
+    /// A key may have to make room for another, or an answer takes for ever.
+    forgets: bool,
+    doubt: u64,
+    lives: Lives,
+    sent: Ids,
+    settled: Ids,
+    accounts: BTreeMap<(Life, u32), Account>,
+    /// How far the clock of a key's owner is ahead of true time.
+    skews: BTreeMap<u32, u64>,
+    found: Found,
+}
+
+impl Told {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        let freezes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Freeze { .. }));
+        Self {
+            // Who learns of other limits begins anew.
+            is_on: setting.plan.brain == Brain::Rationd && !pushes,
+            forgets: setting.plan.daemon.max_keys < ROOM || freezes,
+            doubt: setting.plan.daemon.timeout.0 + DOUBT,
+            lives: Lives::default(),
+            sent: Ids::default(),
+            settled: Ids::default(),
+            accounts: BTreeMap::new(),
+            skews: BTreeMap::new(),
+            found: Found::default(),
+        }
+    }
+
+    fn account(&mut self, life: Life, key: u32) -> &mut Account {
+        self.accounts.entry((life, key)).or_default()
+    }
+
+    /// The clock of a key's owner.
+    fn now(&self, moment: Moment, key: u32) -> u64 {
+        moment.store.0.wrapping_add(self.skews.get(&key).copied().unwrap_or(0))
+    }
+
+    fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
+        let (now, forgets, doubt) = (self.now(moment, key), self.forgets, self.doubt);
+        let account = self.account(life, key);
+        account.latest = call.id;
+        if order.epoch == 0 {
+            // The key had been forgotten: a slot lives only while it is of use.
+            account.lent.clear();
+        }
+        let mut wrong = None;
+        for (index, limit) in call.rule.limits.iter().enumerate() {
+            let known = order.known[index];
+            if limit.algorithm == Algorithm::Gcra {
+                continue;
+            }
+            let lent = account.lent.get(&(known.at.0, index)).copied().unwrap_or_default();
+            let too_much = known.used > lent.most;
+            let end = if limit.algorithm == Algorithm::Sliding { known.at + limit.period } else { known.at };
+            let too_little = known.used < lent.sure && !forgets && now + doubt < end.0;
+            // Where nothing is said at all, the window that is surely open is looked up.
+            let open = aligned(&call.rule).and_then(|period| window(now, doubt, period));
+            let unsaid = open.and_then(|end| account.lent.get(&(end, index)));
+            let silent = known.at.0 == 0 && !forgets && unsaid.is_some_and(|lent| lent.sure > 0);
+            if too_much || too_little || silent {
+                wrong = Some(format!("key {key}: {life:?} says {known:?} and has {lent:?} {unsaid:?}"));
+            }
+        }
+        let open = windowed(&call.rule).and_then(|period| window(now, doubt, period));
+        let (owed_in, owed) = account.owes;
+        if order.ahead_of.0 == 0 && open == Some(owed_in) && u64::from(order.need) < owed {
+            wrong = Some(format!("key {key}: {life:?} owes {owed} of {owed_in}: {order:?}"));
+        }
+        if let Some(wrong) = wrong {
+            self.found.add("no-free-budget", moment, || wrong);
+        }
+    }
+
+    fn lent(&mut self, life: Life, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
+        let first = self.settled.is_first(life, call.id);
+        let account = self.account(life, key);
+        if !first || grant.granted == 0 {
+            return;
+        }
+        let (ahead, granted) = (order.ahead_of.0 != 0, u64::from(grant.granted));
+        for (index, limit) in call.rule.limits.iter().enumerate() {
+            if limit.algorithm == Algorithm::Gcra {
+                continue;
+            }
+            let at = grant.counters[index].at.0 + if ahead { limit.period.0 } else { 0 };
+            let lent = account.lent.entry((at, index)).or_default();
+            lent.most += granted;
+            // Another one has left since: it may have been given up.
+            lent.sure += if ahead || account.latest != call.id { 0 } else { granted };
+        }
+        while account.lent.len() > WINDOWS * call.rule.limits.len() {
+            account.lent.pop_first();
+        }
+        account.owes.1 = account.owes.1.saturating_sub(granted);
+    }
+
+    /// A node that is shown another window forgets what it was lent of the one it knew: with one from
+    /// the first request, any answer that is late or finds none open shows another.
+    fn shown(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+        let account = self.account(life, key);
+        for ((at, index), lent) in &mut account.lent {
+            if call.rule.limits.get(*index).is_some() && grant.counters[*index].at.0 != *at {
+                lent.sure = 0;
+            }
+        }
+    }
+
+    fn returned(&mut self, life: Life, key: u32, call: &Call, amount: u64) {
+        let Op::Return { windows, .. } = &call.op else { return };
+        let account = self.account(life, key);
+        for (index, window) in windows.iter().enumerate().take(call.rule.limits.len()) {
+            if let Some(lent) = account.lent.get_mut(&(window.0, index)) {
+                lent.sure = lent.sure.saturating_sub(amount);
+            }
+        }
+    }
+
+    /// A check was admitted on the share.
+    fn alone(&mut self, moment: Moment, request: &Request, rule: &Rule) {
+        let (life, now, doubt) = (self.lives.of(request.node), self.now(moment, request.key), self.doubt);
+        let Some(end) = windowed(rule).and_then(|period| window(now, doubt, period)) else { return };
+        let account = self.account(life, request.key);
+        // Without any answer a node goes by its own clock.
+        if account.lent.is_empty() {
+            return;
+        }
+        if account.owes.0 != end {
+            account.owes = (end, 0);
+        }
+        account.owes.1 += request.cost;
+    }
+
+    fn forget(&mut self, life: Life, key: u32) {
+        let account = self.account(life, key);
+        account.lent.values_mut().for_each(|lent| lent.sure = 0);
+        account.owes = (0, 0);
+    }
+}
+
+/// The period of the one limit of a rule, if that is an aligned window.
+fn aligned(rule: &Rule) -> Option<u64> {
+    let [limit] = &rule.limits[..] else { return None };
+    (limit.algorithm == Algorithm::Fixed).then_some(limit.period.0)
+}
+
+/// The longest period of those limits of a rule that are windows: shares go by them, however the store
+/// counts.
+fn windowed(rule: &Rule) -> Option<u64> {
+    let windows = rule.limits.iter().filter(|limit| limit.algorithm != Algorithm::Gcra);
+    windows.map(|limit| limit.period.0).max()
+}
+
+/// The end of the window that is open by any clock.
+fn window(now: u64, doubt: u64, period: u64) -> Option<u64> {
+    let end = |now: u64| (now / period + 1) * period;
+    (end(now - doubt) == end(now + doubt)).then(|| end(now))
+}
+
+impl Observer for Told {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        if !self.is_on {
+            return;
+        }
+        match seen {
+            Seen::Called { node, key, call, .. } => {
+                let life = self.lives.of(*node);
+                match (&call.op, self.sent.is_first(life, call.id)) {
+                    (Op::Acquire(order), true) => self.order(moment, life, *key, call, order),
+                    (Op::Return { amount, .. }, true) => self.returned(life, *key, call, u64::from(*amount)),
+                    _ => {}
+                }
+            }
+            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
+                let life = (*node, *incarnation);
+                if grant.reset || call.op == Op::Reset {
+                    self.forget(life, *key);
+                }
+                self.shown(life, *key, call, grant);
+                if let Op::Acquire(order) = &call.op {
+                    self.lent(life, *key, call, order, grant);
+                }
+            }
+            Seen::Answered { request, rule, decision, store, .. } => {
+                self.skews.insert(request.key, store.0.wrapping_sub(moment.store.0));
+                let on_share = decision.source == Source::Share && decision.verdict == Verdict::Allow;
+                if request.kind == Kind::Check && on_share {
+                    self.alone(moment, request, rule);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Told {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    #[test]
+    fn saying_nothing_and_saying_too_much_are_seen() {
+        for (known, seen) in [(4, 0), (3, 1), (5, 1), (0, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Told::new(&history.setting());
+            history.called(&mut checker, SECOND / 3, 1, 4);
+            history.settled(&mut checker, SECOND / 3, 1, 4);
+            history.known = known;
+            history.called(&mut checker, SECOND / 2, 2, 1);
+            assert_eq!(checker.violations().len(), seen, "{known}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_debt_that_is_not_asked_for_is_seen() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Told::new(&history.setting());
+        history.called(&mut checker, 1, 1, 4);
+        history.settled(&mut checker, 2, 1, 4);
+        history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
+        history.called(&mut checker, 3 * SECOND / 2, 2, 2);
+        assert_eq!(checker.violations()[0].invariant, "no-free-budget");
+    }
+}

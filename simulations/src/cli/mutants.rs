@@ -1,0 +1,171 @@
+//! `mutants`: who tests the checkers? Bugs on purpose do: each has to be noticed by some checker.
+//!
+//! A bug runs through the seeds of the swarm until a checker reports what it does not report of the
+//! same seed without the bug, so that a seed that is bad anyway counts for nothing. One line a bug,
+//! in their order; what was not noticed is a gap in the swarm or in the checkers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::Verdict;
+use super::progress::Progress;
+use super::runner::Runner;
+use crate::mutants::{self, Bug};
+use crate::observe::Violation;
+use crate::outcome::sentence;
+use crate::run::Detail;
+use crate::swarm;
+
+/// Seeds within which most bugs are to be noticed, and how many of a hundred are most.
+const EARLY: (u64, usize) = (20, 80);
+
+/// Arguments of `mutants`.
+#[derive(Debug, Args)]
+pub(super) struct Mutants {
+    /// Most seeds for each.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// Bugs at a time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    jobs: u16,
+    /// Only these.
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    only: Vec<String>,
+    /// Also print what was noticed.
+    #[arg(long)]
+    explain: bool,
+}
+
+impl Mutants {
+    pub(super) fn main(self) -> anyhow::Result<Verdict> {
+        let bugs = self.bugs()?;
+        let (mut progress, mut found, mut early) = (Progress::new(), 0, 0);
+        let hunt = Hunt { bugs: &bugs, seeds: self.seeds, ..Hunt::default() };
+        progress.print(format_args!("{:28} {:>13}  {:16} {:>9}", "bug", "noticed", "by", "after"));
+        hunt.run(self.jobs, &mut |row| {
+            progress.print(&row);
+            if let Some((seed, violation)) = &row.noticed {
+                found += 1;
+                early += usize::from(*seed <= EARLY.0);
+                if self.explain {
+                    progress.print(format_args!("    {}\n    {}", row.bug.about(), sentence(violation)));
+                }
+            }
+        })?;
+        let of = bugs.len();
+        progress.print(format_args!("{found} of {of} caught, {early} within {} seeds", EARLY.0));
+        let is_good = found == of && early * 100 >= of * EARLY.1;
+        Ok(Verdict::of(u64::from(!is_good)))
+    }
+
+    fn bugs(&self) -> anyhow::Result<Vec<Bug>> {
+        if self.only.is_empty() {
+            return Ok(mutants::all());
+        }
+        let named = |name: &String| mutants::named(name).with_context(|| format!("there is no bug `{name}`"));
+        self.only.iter().map(named).collect()
+    }
+}
+
+/// What came of one bug.
+struct Row {
+    bug: Bug,
+    /// The seed, and what a checker said.
+    noticed: Option<(u64, Violation)>,
+    seeds: u64,
+    millis: u64,
+}
+
+impl fmt::Display for Row {
+    /// `one-token-more   at seed 1  bound   0.1 s`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (when, by) = match &self.noticed {
+            Some((seed, violation)) => (format!("at seed {seed}"), violation.invariant),
+            None => (format!("not in {}", self.seeds), "-"),
+        };
+        let (seconds, tenths) = (self.millis / 1_000, self.millis / 100 % 10); // rounded down
+        write!(f, "{:28} {when:>13}  {by:16} {seconds:>5}.{tenths} s", self.bug.name())
+    }
+}
+
+/// The bugs that are run, and what is known of the seeds without them.
+#[derive(Default)]
+struct Hunt<'a> {
+    bugs: &'a [Bug],
+    seeds: u64,
+    /// Invariants that do not hold without any bug, by seed.
+    known: Mutex<BTreeMap<u64, BTreeSet<&'static str>>>,
+    next: AtomicUsize,
+}
+
+impl Hunt<'_> {
+    /// Runs all, and gives `take` what came of each in their order.
+    fn run(&self, jobs: u16, take: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
+        thread::scope(|scope| {
+            let (send, receive) = mpsc::channel();
+            for _ in 0..jobs {
+                let send = send.clone();
+                scope.spawn(move || self.work(&send));
+            }
+            drop(send);
+            let (mut due, mut early) = (0, BTreeMap::new());
+            for row in receive {
+                let (place, row) = row?;
+                early.insert(place, row);
+                while let Some(row) = early.remove(&due) {
+                    take(row);
+                    due += 1;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn work(&self, send: &mpsc::Sender<anyhow::Result<(usize, Row)>>) {
+        let mut healthy = Runner::new(Detail::Figures);
+        loop {
+            let place = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(bug) = self.bugs.get(place) else { return };
+            let row = self.hunt(*bug, &mut healthy).map(|row| (place, row));
+            if send.send(row).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn hunt(&self, bug: Bug, healthy: &mut Runner) -> anyhow::Result<Row> {
+        let (mut runner, progress) = (Runner::with(bug), Progress::new());
+        let mut noticed = None;
+        for seed in 1..=self.seeds {
+            let violations = runner.run(&swarm::plan(seed))?.violations;
+            // Only now: most seeds are good, with most bugs too.
+            if !violations.is_empty() {
+                let known = self.known(seed, healthy)?;
+                let fresh = violations.into_iter().find(|violation| !known.contains(violation.invariant));
+                noticed = fresh.map(|violation| (seed, violation));
+            }
+            if noticed.is_some() {
+                break;
+            }
+        }
+        Ok(Row { bug, noticed, seeds: self.seeds, millis: progress.millis() })
+    }
+
+    /// What does not hold of a seed without any bug.
+    fn known(&self, seed: u64, healthy: &mut Runner) -> anyhow::Result<BTreeSet<&'static str>> {
+        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(&seed) {
+            return Ok(known.clone());
+        }
+        let violations = healthy.run(&swarm::plan(seed))?.violations;
+        let known: BTreeSet<_> = violations.iter().map(|violation| violation.invariant).collect();
+        lock().insert(seed, known.clone());
+        Ok(known)
+    }
+}
