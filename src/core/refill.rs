@@ -49,9 +49,11 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
 /// quarters of the lot).
 fn is_low(slot: &Slot, now: Instant) -> bool {
     let (trip, lot) = (slot.clock.trip(), slot.lot);
-    let mark = slot.tuner.surely_used_in(Micros(3_000) + trip + trip).clamp(lot / 4, lot - lot / 4);
-    let more = !slot.tuner.is_slow(remaining(slot, now));
-    slot.tuner.is_warm() && slot.lease.current(now) <= mark && more
+    let (tuner, soon) = (&slot.tuner, Micros(3_000) + trip + trip);
+    // The last token of a key that is seldom asked for lasts a while.
+    let soon = if tuner.is_slow(refill_interval(&slot.rule)) { 0 } else { tuner.used_in(soon) };
+    let mark = soon.clamp(lot / 4, lot - lot / 4);
+    tuner.is_warm() && slot.lease.current(now) <= mark && !tuner.is_slow(remaining(slot, now))
 }
 
 /// Somebody has joined the line: ask the store, unless an acquire is under way or tokens lent ahead

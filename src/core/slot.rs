@@ -20,6 +20,7 @@ use super::share::ShareBook;
 use super::table::Keyed;
 use super::time::{Instant, Micros, Timestamp};
 use super::upkeep::PATIENCE;
+use super::window;
 
 /// A parked check.
 #[derive(Clone, Copy, Debug)]
@@ -207,6 +208,8 @@ impl Slot {
         // What was lent ahead of this window is about to start.
         let begun = self.counters.first().is_some_and(|counter| counter.at == self.lent_ahead.0);
         let usable = self.lease.usable_by(now, if begun { now + PATIENCE } else { now });
+        // What goes back to the store will be there in a moment.
+        let usable = usable.saturating_add(self.returning());
         let cost = if on(Mutant::DeniesTheLastToken) { cost + 1 } else { cost };
         if now < self.paced_until {
             return usable < cost;
@@ -219,12 +222,31 @@ impl Slot {
             .any(|(limit, counter)| counter.left(limit, latest).saturating_add(usable) < cost)
     }
 
+    /// Tokens on their way back to the store.
+    fn returning(&self) -> u64 {
+        let amount = |errand: &Flight| if let Op::Return { amount, .. } = errand.call.op { amount.into() } else { 0 };
+        self.errands.iter().map(amount).sum()
+    }
+
     /// Whether the store is known to have tokens left to lend.
     pub(super) fn has_left(&self, now: Instant) -> bool {
         let latest = self.clock.latest(now);
         let counters = self.charged();
         self.answered.is_none()
             || self.rule.limits.iter().zip(&counters).all(|(limit, counter)| counter.left(limit, latest) > 0)
+    }
+
+    /// Less than three tenths of a window's limit will be left when it ends, if it goes on as it did
+    /// until the store's last answer.
+    pub(super) fn is_pressed_by(&self, now: Instant) -> bool {
+        let Some(answered) = self.answered.map(|at| self.clock.latest(at)) else { return false };
+        let latest = self.clock.latest(now);
+        self.rule.limits.iter().zip(&self.counters).any(|(limit, counter)| {
+            let (start, capacity) = (window::aligned_start(limit, latest), u128::from(limit.capacity()));
+            let passed = u128::from(answered.since(start).0);
+            let used = capacity.saturating_sub(counter.left(limit, latest).into());
+            limit.algorithm == Algorithm::Fixed && used * u128::from(limit.period.0) * 10 > capacity * passed * 7
+        })
     }
 
     /// Less than three tenths of a limit are left, as far as is known.

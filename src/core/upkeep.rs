@@ -173,13 +173,14 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     if closes(slot) <= now {
         return slot.lease.held();
     }
-    if !slot.is_pressed(now) {
-        return 0;
-    }
     let pause = now.since(slot.last_check);
     let interval = refill_interval(&slot.rule);
     let held = slot.lease.current(now);
-    let idle = slot.tuner.used_in(pause) > 8 || pause > interval;
+    let idle = slot.tuner.used_in(pause) > 8 || pause > interval && !slot.tuner.is_slow(interval);
+    // Who asks for nothing hears nothing of how much is left.
+    if !slot.is_pressed(now) && !(idle && slot.is_pressed_by(now)) {
+        return 0;
+    }
     let few = slot.tuner.used_in(remaining(slot, now)).min(SMALL.into());
     let kept = slot.tuner.used_in(interval + interval).max(few);
     let spare = if idle { held } else { held.saturating_sub(kept) };
@@ -187,7 +188,8 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     let promised = slot.promise.filter(|(at, _)| *at + interval > now).map_or(0, |(_, cost)| cost);
     let spare = spare.saturating_sub(promised);
     let smallest = slot.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
-    if spare >= (smallest / 100).max(2) { spare } else { 0 }
+    let trifle = if idle { smallest / 100 / u64::from(slot.nodes.max(1)) } else { smallest / 100 };
+    if spare >= trifle.max(2) { spare } else { 0 }
 }
 
 pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {

@@ -29,6 +29,9 @@ const NOTICE: u64 = 1_500_000;
 /// A node knows a boundary of the store's clock to a trip and so much.
 const DOUBT: u64 = 10_000;
 
+/// What is spent so near to a boundary may be of either window.
+const EDGE: u64 = 5_000;
+
 /// A key, a node and its incarnation.
 type Place = (u32, u32, u64);
 
@@ -120,13 +123,17 @@ impl Shares {
                 count.open((store / limit.period.0 + 1) * limit.period.0, store);
             }
             count.roll(limit, store);
+            let passed = store % limit.period.0;
+            if !is_bucket && passed.min(limit.period.0 - passed) < EDGE {
+                continue;
+            }
             count.admit(limit, request.cost);
             let (whole, window) = (limit.capacity() * MOST_PPM / 1_000_000, store / limit.period.0);
             let fewest = informed.as_mut().and_then(|informed| informed.fewest(index, window));
             let most = whole / fewest.unwrap_or(1);
             let over = match &informed {
                 _ if is_bucket => count.excess(limit, store, 0) > 0,
-                // A node knows a boundary to a trip or so: what it spends there may be of the next window.
+                // Near an end it may be a window before or after.
                 Some(_) => count.used > most + most / 20 + 2,
                 // Its windows lie across those of the store.
                 None => count.used > 2 * most,
