@@ -7,7 +7,7 @@ mod support;
 
 use std::sync::Arc;
 
-use rationd::core::call::{Op, StoreError};
+use rationd::core::call::{Call, Op, StoreError};
 use rationd::core::decision::{Reason, Source, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
@@ -392,4 +392,25 @@ fn a_refund_above_what_was_spent_does_not_credit_twice() {
     assert!(bench.refund(50), "the four that were spent here; the store was charged for no others");
     assert_eq!(bench.held(), 14);
     assert!(bench.calls().iter().all(|call| !matches!(call.op, Op::Refund { .. })));
+}
+
+/// What comes of 40 tokens held by a node that is idle from a tenth of the window on, where so much
+/// had been used by then.
+fn given_back_when_idle(used: u64) -> u32 {
+    let mut bench = Bench::new("1000/10s fixed");
+    bench.advance(SECOND);
+    bench.used = used;
+    bench.hold(40);
+    bench.calls();
+    for _ in 0..8 {
+        bench.advance(Micros(500_000));
+    }
+    let amount = |call: Call| if let Op::Return { amount, .. } = call.op { amount } else { 0 };
+    bench.calls().into_iter().map(amount).max().unwrap_or(0)
+}
+
+#[test]
+fn the_idle_give_back_what_others_will_want_before_the_window_ends() {
+    assert_eq!(given_back_when_idle(200), 40, "ten times that would be twice the limit");
+    assert_eq!(given_back_when_idle(10), 0, "most of the limit will be left");
 }
