@@ -48,7 +48,7 @@ pub(super) fn handle_errand(
             if grant.outdated {
                 desk.skip_ids();
             }
-            learn(slot, desk, now, call.sent_at, &grant);
+            learn(slot, desk, now, call, &grant);
             if errand.call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
                 let voided = slot.lease.void();
                 desk.policy_stats(slot).expired += voided;

@@ -192,7 +192,7 @@ pub(super) fn handle_acquire(
 }
 
 fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
-    learn(slot, desk, now, call.sent_at, grant);
+    learn(slot, desk, now, call, grant);
     let Op::Acquire(order) = call.op else { return };
     slot.away = match slot.away {
         // A store that has no more to lend leaves nothing to a share.
@@ -264,7 +264,7 @@ fn pace(slot: &mut Slot, desk: &mut Desk, now: Instant, order: &Acquire, granted
 }
 
 /// Takes note of any answer, and of what it says about what the store lost.
-pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, grant: &Grant) {
+pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, grant: &Grant) {
     desk.stats.damaged += u64::from(grant.damaged);
     if slot.epoch != 0 && grant.epoch != 0 && grant.epoch != slot.epoch {
         if grant.reset && !on(Mutant::ResetKeepsLeases) {
@@ -278,7 +278,7 @@ pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
             slot.net.fill(0);
         }
     }
-    slot.learn(now, sent, grant);
+    slot.learn(now, call, grant);
 }
 
 /// What was admitted on the share is charged first.

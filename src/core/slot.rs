@@ -76,6 +76,8 @@ pub(super) struct Slot {
     pub(super) clock: StoreClock,
     /// When the store last answered.
     pub(super) answered: Option<Instant>,
+    /// The latest call whose answer counts: when it left, its id, and the store's time.
+    pub(super) heard: (Instant, u64, Timestamp),
     pub(super) epoch: u64,
     pub(super) nodes: u32,
     pub(super) confirmed: bool,
@@ -126,6 +128,7 @@ impl Slot {
             lent_ahead: (Timestamp(0), 0),
             clock,
             answered: None,
+            heard: (Instant(0), 0, Timestamp(0)),
             epoch: 0,
             nodes,
             confirmed: true,
@@ -300,12 +303,20 @@ impl Slot {
         answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
     }
 
-    /// Takes note of an answer: counters, epoch, clock.
-    pub(super) fn learn(&mut self, now: Instant, sent: Instant, grant: &Grant) {
-        self.clock = StoreClock::new(sent, now, grant.now);
+    /// Takes note of an answer: counters, epoch, clock. What a store says that has lost what this
+    /// node spent counts when an acquire has restored that, and what was overtaken counts no more.
+    pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
+        let lost = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
+        self.clock = StoreClock::new(call.sent_at, now, grant.now);
         self.answered = Some(now);
         self.nodes = grant.nodes.max(1);
         self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
+        let (sent, id, said) = self.heard;
+        let overtaken = (call.sent_at, call.id) < (sent, id) && grant.now < said;
+        if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
+            return self.roll(now);
+        }
+        self.heard = (call.sent_at, call.id, grant.now);
         for (index, limit) in self.rule.limits.iter().enumerate() {
             let fresh = grant.counters[index];
             if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {

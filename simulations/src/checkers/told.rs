@@ -144,9 +144,11 @@ impl Told {
         account.owes.1 = account.owes.1.saturating_sub(granted);
     }
 
-    /// A node that is shown another window forgets what it was lent of the one it knew: with one from
-    /// the first request, any answer that is late or finds none open shows another.
+    /// A node that is lent tokens of another window forgets what it was lent of the one it knew.
     fn shown(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+        if !matches!(call.op, Op::Acquire(_)) {
+            return;
+        }
         let account = self.account(life, key);
         for ((at, index), lent) in &mut account.lent {
             if call.rule.limits.get(*index).is_some() && grant.counters[*index].at.0 != *at {
