@@ -178,7 +178,8 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     let held = slot.lease.current(now);
     let idle = slot.tuner.used_in(pause) > 8 || pause > interval && !slot.tuner.is_slow(interval);
     // Who asks for nothing hears nothing of how much is left.
-    if !slot.is_pressed(now) && !(idle && slot.is_pressed_by(now)) {
+    let pressed = slot.is_pressed(now) || idle && slot.is_pressed_by(now);
+    if !pressed {
         return 0;
     }
     let few = slot.tuner.used_in(remaining(slot, now)).min(SMALL.into());

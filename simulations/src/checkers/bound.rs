@@ -103,6 +103,12 @@ impl Bound {
         }
     }
 
+    /// The store has forgotten the key, and what it had lent of the next window.
+    fn forgotten(&mut self, key: u32, now: u64) {
+        self.forgive(key, now, whole);
+        self.keys.entry(key).or_default().counts.iter_mut().for_each(Count::lose_ahead);
+    }
+
     fn forgive(&mut self, key: u32, now: u64, tokens: impl Fn(&Rule) -> u64) {
         let key = self.keys.entry(key).or_default();
         key.now = key.now.max(now);
@@ -178,7 +184,7 @@ impl Observer for Bound {
                     self.credited(*node, *key, call, grant);
                 }
                 if call.op == Op::Reset {
-                    self.forgive(*key, grant.now.0, whole);
+                    self.forgotten(*key, grant.now.0);
                 }
                 if let Op::Acquire(order) = call.op {
                     let state = self.keys.entry(*key).or_default();
@@ -215,10 +221,7 @@ impl Observer for Bound {
                 let unconfirmed = state.unconfirmed;
                 self.forgive(*key, store.0, |rule| unconfirmed.min(whole(rule)));
             }
-            Seen::Lost { key, store } => {
-                self.forgive(*key, store.0, whole);
-                self.keys.entry(*key).or_default().counts.iter_mut().for_each(Count::lose_ahead);
-            }
+            Seen::Lost { key, store } => self.forgotten(*key, store.0),
             _ => {}
         }
     }

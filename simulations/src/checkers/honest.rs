@@ -1,5 +1,6 @@
 //! **honest**: who is denied, waits as long as it was told and asks the same node again is admitted,
-//! if nobody else has asked for the key meanwhile and nothing went wrong.
+//! if nobody else has asked for the key meanwhile, or since the node last heard of it, and nothing
+//! went wrong.
 //!
 //! Judged when demand is over and one client at a time asks: before, others always spend.
 
@@ -28,6 +29,10 @@ pub(super) struct Honest {
     told: BTreeMap<u32, Told>,
     /// Requests that keep to what was told, and the wait.
     patient: BTreeMap<u64, Told>,
+    /// Who was lent tokens of a key last, and when by the store's clock; when each node's latest
+    /// answer was given.
+    lent: BTreeMap<u32, (u32, u64)>,
+    heard: BTreeMap<(u32, u32), u64>,
     /// When the last two windows of a key's limits ended or will.
     ends: BTreeMap<u32, [[u64; 2]; MAX_LIMITS]>,
     found: Found,
@@ -36,7 +41,36 @@ pub(super) struct Honest {
 impl Honest {
     pub(super) fn new(setting: &Setting) -> Self {
         let from = setting.plan.span.0 + setting.plan.calm.0;
-        Self { from, told: BTreeMap::new(), patient: BTreeMap::new(), ends: BTreeMap::new(), found: Found::default() }
+        Self {
+            from,
+            told: BTreeMap::new(),
+            patient: BTreeMap::new(),
+            lent: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            found: Found::default(),
+        }
+    }
+
+    /// What a node cannot know.
+    fn note(&mut self, seen: &Seen<'_>) {
+        match seen {
+            Seen::Executed { node, key, call: Call { op: Op::Acquire(_), .. }, grant, .. } if grant.granted > 0 => {
+                self.lent.insert(*key, (*node, grant.now.0));
+            }
+            Seen::Settled { node, key, grant: Some(grant), .. } => {
+                self.heard.insert((*key, *node), grant.now.0);
+            }
+            _ => {}
+        }
+    }
+
+    /// Others were lent tokens after this node last heard of the key.
+    fn is_behind(&self, request: &Request) -> bool {
+        let heard = self.heard.get(&(request.key, request.node));
+        self.lent
+            .get(&request.key)
+            .is_some_and(|(node, at)| *node != request.node && heard.is_none_or(|heard| heard < at))
     }
 
     fn asked(&mut self, moment: Moment, request: &Request) {
@@ -51,6 +85,7 @@ impl Honest {
 
 impl Observer for Honest {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.note(seen);
         if moment.at < self.from {
             return;
         }
@@ -78,7 +113,8 @@ impl Observer for Honest {
                         format!("{request:?} waited the {} us it was told, and was told {decision:?}", told.wait)
                     });
                 }
-                let wait = decision.retry_after.filter(|_| decision.reason == Reason::Rate);
+                let sure = decision.reason == Reason::Rate && !self.is_behind(request);
+                let wait = decision.retry_after.filter(|_| sure);
                 if let Some(wait) = wait {
                     let told = Told { node: request.node, cost: request.cost, wait: wait.0, at: moment.at };
                     self.told.insert(request.key, told);

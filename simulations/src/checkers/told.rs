@@ -48,6 +48,8 @@ pub(super) struct Told {
     is_on: bool,
     /// A key may have to make room for another, or an answer takes for ever.
     forgets: bool,
+    /// Clocks of masters differ, and slots move from one to another.
+    leaps: bool,
     doubt: u64,
     lives: Lives,
     sent: Ids,
@@ -61,11 +63,13 @@ pub(super) struct Told {
 impl Told {
     pub(super) fn new(setting: &Setting) -> Self {
         let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
         let freezes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Freeze { .. }));
         Self {
             // Who learns of other limits begins anew.
             is_on: setting.plan.brain == Brain::Rationd && !pushes,
             forgets: setting.plan.daemon.max_keys < ROOM || freezes,
+            leaps: moves && setting.plan.redis.skew.0 > 0,
             doubt: setting.plan.daemon.timeout.0 + DOUBT,
             lives: Lives::default(),
             sent: Ids::default(),
@@ -144,9 +148,10 @@ impl Told {
         account.owes.1 = account.owes.1.saturating_sub(granted);
     }
 
-    /// A node that is lent tokens of another window forgets what it was lent of the one it knew.
+    /// A node that is lent tokens of another window forgets what it was lent of the one it knew; where
+    /// slots move between clocks any answer may show another.
     fn shown(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
-        if !matches!(call.op, Op::Acquire(_)) {
+        if !matches!(call.op, Op::Acquire(_)) && !self.leaps {
             return;
         }
         let account = self.account(life, key);

@@ -46,7 +46,9 @@ impl World<'_> {
         self.cluster.server(server).paused_until = 0;
         if self.cluster.server(server).standing == Standing::Primary {
             self.cluster.reunite(server);
-        } else if self.cluster.server(server).island.is_empty() {
+        } else if self.cluster.server(server).standing == Standing::Island
+            && self.cluster.server(server).island.is_empty()
+        {
             self.demote(server);
         }
     }

@@ -287,7 +287,9 @@ impl World<'_> {
             return;
         }
         place.client.reading = false;
-        let knows = server != u32::MAX && self.cluster.server(server).standing == Standing::Primary;
+        // A replica knows, too; a master that is cut off does not.
+        let knows = |standing| matches!(standing, Standing::Primary | Standing::Replica);
+        let knows = server != u32::MAX && knows(self.cluster.server(server).standing);
         if knows {
             let now = place.clock.local(self.now);
             for fresh in place.client.adopt(now, &self.cluster) {
