@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`plan`], [`span`] | a run, written out whole |
 //! | [`scenario`], [`swarm`], [`shrink`] | plans: from files, from a seed, from one that fails |
-//! | [`random`] | streams of randomness from a seed |
+//! | [`random`], [`maps`] | streams of randomness from a seed; maps that repeat themselves |
 //! | [`world`] | everything that is not the product, and the loop that makes things happen |
 //! | [`lua`], [`keyspace`] | the shipped scripts, and the part of Redis that they touch |
 //! | [`limiter`], [`baseline`] | what decides in a node: the shipped core, or something to compare it with |
@@ -28,6 +28,7 @@ pub mod keyspace;
 pub mod ledger;
 pub mod limiter;
 pub mod lua;
+pub mod maps;
 pub mod mutants;
 pub mod observe;
 pub mod outcome;

@@ -24,7 +24,8 @@ pub struct Scripts {
     server: Rc<RefCell<Server>>,
     keys: Table,
     argv: Table,
-    /// Places of `argv` that the last run filled.
+    /// What is in `argv`, and how much of that the last run filled.
+    arguments: Vec<Vec<u8>>,
     filled: usize,
     /// Functions and tables do not keep their interpreter.
     _lua: Lua,
@@ -68,7 +69,7 @@ impl Scripts {
             function.set_environment(names.clone())?;
             compiled.push((*name, function));
         }
-        Ok(Self { compiled, server, keys, argv, filled: 0, _lua: lua })
+        Ok(Self { compiled, server, keys, argv, arguments: Vec::new(), filled: 0, _lua: lua })
     }
 
     /// Runs a script on a key at a time of the server's clock. `arguments` gets the function that
@@ -100,9 +101,16 @@ impl Scripts {
         self.keys.raw_seti(1, key)?;
         let (mut place, mut outcome) = (0, Ok(()));
         arguments(&mut |argument| {
+            if place == self.arguments.len() {
+                self.arguments.push(Vec::new());
+            }
+            // Limits and flags are the same in most calls. No script writes to ARGV.
+            let known = &mut self.arguments[place];
             place += 1;
-            if outcome.is_ok() {
+            if outcome.is_ok() && (place > self.filled || known != argument) {
                 outcome = environment::set(&self.argv, place, argument);
+                known.clear();
+                known.extend_from_slice(argument);
             }
         });
         for rest in (place + 1..=self.filled).rev() {
@@ -116,7 +124,7 @@ impl Scripts {
 /// A script's answer as Redis sends it: numbers cut to integers, an array up to its first nil.
 fn integers(reply: &Value) -> Result<Vec<i64>, String> {
     let Value::Table(table) = reply else { return Err(format!("ERR a script answered {reply:?}")) };
-    if let Ok(error) = table.raw_get::<String>("err") {
+    if let Ok(Some(error)) = table.raw_get::<Option<String>>("err") {
         return Err(error);
     }
     let mut numbers = Vec::with_capacity(10); // those of one limit

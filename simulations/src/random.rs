@@ -54,7 +54,7 @@ impl Random {
         // -ln(u) = ln2 * (1 + leading zeros - log2 of the mantissa in [1, 2)), in 32.32 fixed point.
         let bits = self.bits() | 1;
         let zeros = u64::from(bits.leading_zeros());
-        let mut mantissa = u128::from(bits << zeros) >> 32; // [1, 2) as 1.31
+        let mut mantissa = (bits << zeros) >> 32; // [1, 2) as 1.31: its square fits
         let mut log = 0_u64;
         for place in 1..=16 {
             mantissa = (mantissa * mantissa) >> 31;

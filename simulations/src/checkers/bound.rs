@@ -15,6 +15,7 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use super::window::Count;
+use crate::maps::Numbered;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 /// One key.
@@ -35,7 +36,7 @@ struct Key {
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Bound {
-    keys: BTreeMap<u32, Key>,
+    keys: Numbered<Key>,
     /// Grants are confirmed before they are spent.
     confirm: bool,
     trip: u64,
@@ -48,11 +49,11 @@ impl Bound {
         let confirm = plan.daemon.confirm && plan.redis.replica;
         // What somebody waits for is spent when the store grants it, a trip before it is seen.
         let trip = plan.daemon.timeout.0 * 2 + plan.daemon.timeout.0 / 1_000;
-        Self { keys: BTreeMap::new(), confirm, trip, found: Found::default() }
+        Self { keys: Numbered::default(), confirm, trip, found: Found::default() }
     }
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
-        let key = self.keys.entry(request.key).or_default();
+        let key = self.keys.of(request.key);
         key.adopt(rule);
         key.now = key.now.max(now);
         for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
@@ -75,7 +76,7 @@ impl Bound {
     /// A slot that moves to a master with another clock is in another window at once.
     fn follow(&mut self, key: u32, moment: Moment, now: u64) {
         let skew = now.wrapping_sub(moment.store.0);
-        let state = self.keys.entry(key).or_default();
+        let state = self.keys.of(key);
         if state.skew.replace(skew).is_some_and(|known| known != skew) {
             // Back in time, perhaps: it is counted anew.
             state.now = now;
@@ -86,13 +87,13 @@ impl Bound {
 
     /// A refund was asked for: it goes back to the lease or to the store.
     fn refunded(&mut self, moment: Moment, request: &Request) {
-        let skew = self.keys.get(&request.key).and_then(|key| key.skew).unwrap_or(0);
+        let skew = self.keys.get(request.key).and_then(|key| key.skew).unwrap_or(0);
         self.forgive(request.key, moment.store.0.wrapping_add(skew), |_| request.cost);
     }
 
     /// It was credited to the store's windows of now, which may be others than those it was asked in.
     fn credited(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
-        let key = self.keys.entry(key).or_default();
+        let key = self.keys.of(key);
         key.now = key.now.max(grant.now.0);
         let (Some(rule), asked) = (&key.rule, key.refunds.remove(&(node, call.id))) else { return };
         for (index, (limit, count)) in rule.limits.iter().zip(&mut key.counts).enumerate() {
@@ -106,11 +107,11 @@ impl Bound {
     /// The store has forgotten the key, and what it had lent of the next window.
     fn forgotten(&mut self, key: u32, now: u64) {
         self.forgive(key, now, whole);
-        self.keys.entry(key).or_default().counts.iter_mut().for_each(Count::lose_ahead);
+        self.keys.of(key).counts.iter_mut().for_each(Count::lose_ahead);
     }
 
     fn forgive(&mut self, key: u32, now: u64, tokens: impl Fn(&Rule) -> u64) {
-        let key = self.keys.entry(key).or_default();
+        let key = self.keys.of(key);
         key.now = key.now.max(now);
         let Some(rule) = key.rule.clone() else { return };
         let now = key.now;
@@ -129,7 +130,7 @@ impl Key {
                 && old.limits.iter().zip(&rule.limits).all(|(a, b)| a.algorithm == b.algorithm && a.period == b.period)
         };
         match &self.rule {
-            Some(old) if old == rule => return,
+            Some(old) if Arc::ptr_eq(old, rule) || old == rule => return,
             Some(old) if same(old) => {
                 // Nodes learn a change one after another: the larger of both counts meanwhile.
                 for ((old, new), count) in old.limits.iter().zip(&rule.limits).zip(&mut self.counts) {
@@ -163,7 +164,7 @@ impl Observer for Bound {
         match seen {
             Seen::Asked(request) if request.kind == Kind::Refund => self.refunded(moment, request),
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Refund { .. }) => {
-                let key = self.keys.entry(*key).or_default();
+                let key = self.keys.of(*key);
                 let windows = key.counts.iter().map(|count| count.window).collect();
                 key.refunds.entry((*node, call.id)).or_insert(windows);
             }
@@ -187,7 +188,7 @@ impl Observer for Bound {
                     self.forgotten(*key, grant.now.0);
                 }
                 if let Op::Acquire(order) = call.op {
-                    let state = self.keys.entry(*key).or_default();
+                    let state = self.keys.of(*key);
                     state.adopt(&call.rule);
                     if order.ahead_of.0 != 0 && !grant.replayed {
                         state.counts[0].roll(&call.rule.limits[0], grant.now.0);
@@ -208,7 +209,7 @@ impl Observer for Bound {
                 let unsure = !self.confirm || !grant.confirmed;
                 if unsure && matches!(call.op, Op::Acquire(_)) {
                     let granted = u64::from(grant.granted);
-                    let state = self.keys.entry(*key).or_default();
+                    let state = self.keys.of(*key);
                     state.unconfirmed += granted;
                     if state.undone {
                         self.forgive(*key, grant.now.0, |_| granted);
@@ -216,7 +217,7 @@ impl Observer for Bound {
                 }
             }
             Seen::Undone { key, store } => {
-                let state = self.keys.entry(*key).or_default();
+                let state = self.keys.of(*key);
                 state.undone = true;
                 let unconfirmed = state.unconfirmed;
                 self.forgive(*key, store.0, |rule| unconfirmed.min(whole(rule)));

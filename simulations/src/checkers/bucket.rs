@@ -10,9 +10,11 @@ use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::gcra::PERIOD;
 use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Life, Lives};
+use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
@@ -40,7 +42,7 @@ pub(super) struct Bucket {
     /// By key and place.
     shown: BTreeMap<(u32, usize), Shown>,
     /// When the store closes what it last opened, on its clock.
-    open: BTreeMap<(Life, u32), u64>,
+    open: Map<(Life, u32), u64>,
     found: Found,
 }
 
@@ -73,7 +75,7 @@ impl Bucket {
             accounts: setting.plan.brain == Brain::Rationd && !leaps,
             lives: Lives::default(),
             shown: BTreeMap::new(),
-            open: BTreeMap::new(),
+            open: Map::default(),
             found: Found::default(),
         }
     }
@@ -107,7 +109,7 @@ impl Bucket {
 
     /// What is open of a node's account from here on.
     fn account(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
-        if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) {
+        if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) && has_bucket(&call.rule) {
             let open = self.open.entry((life, key)).or_default();
             *open = (*open).max(closes(grant.now.0));
         }
@@ -118,6 +120,11 @@ impl Bucket {
 fn level(shown: &Shown) -> i128 {
     let aside = i128::from(shown.aside) * i128::from(shown.limit.period.0) / i128::from(shown.limit.count);
     i128::from(shown.tat.saturating_sub(shown.now)) + aside
+}
+
+/// Only buckets have accounts.
+fn has_bucket(rule: &Rule) -> bool {
+    rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra)
 }
 
 /// By how many tokens the sum rises at least.
@@ -147,12 +154,11 @@ impl Observer for Bucket {
             Seen::Undone { key, .. } | Seen::Lost { key, .. } => self.shown.retain(|(other, _), _| other != key),
             Seen::Answered { request, rule, decision, store, .. } if self.accounts => {
                 let from_lease = decision.verdict == Verdict::Allow && decision.source == Source::Lease;
-                if request.kind != Kind::Check || !from_lease || request.cost == 0 {
+                if request.kind != Kind::Check || !from_lease || request.cost == 0 || !has_bucket(rule) {
                     return;
                 }
-                let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
                 let open = self.open.get(&(self.lives.of(request.node), request.key));
-                if let Some(open) = open.filter(|open| is_bucket && store.0 > **open) {
+                if let Some(open) = open.filter(|open| store.0 > **open) {
                     self.found.add("conservation", moment, || {
                         format!("{request:?} was admitted of an account that was closed at {open}")
                     });

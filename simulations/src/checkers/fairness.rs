@@ -3,7 +3,7 @@
 //! them; and the store counts those who asked in this census period or the last, and nobody else.
 //! While no replica holds what is lent, leases are small (**confirmed**).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::Source;
@@ -11,6 +11,7 @@ use rationd::core::limit::{Algorithm, Limit};
 
 use super::Found;
 use super::notes::{Answers, Ids, Life, Lives};
+use crate::maps::{Map, Numbered, Set};
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
@@ -23,14 +24,44 @@ pub(super) struct Fairness {
     is_on: bool,
     lives: Lives,
     sent: Ids,
-    answers: BTreeMap<(Life, u32), Answers>,
+    answers: Map<(Life, u32), Answers>,
     /// Who admits on its share: it leases what is left of that, whatever its part is now.
-    shares: BTreeSet<(Life, u32)>,
-    /// By key: when each node last asked, on the owner's clock.
-    asked: BTreeMap<u32, BTreeMap<u32, u64>>,
+    shares: Set<(Life, u32)>,
+    /// By key.
+    asked: Numbered<Asked>,
     /// Clocks of masters differ, and slots move from one to another.
     leaps: bool,
     found: Found,
+}
+
+/// In which census period, by the owner's clock, each node last asked for a key.
+#[derive(Debug, Default)]
+struct Asked {
+    last: Numbered<Option<u64>>,
+    /// How many nodes asked last in each period.
+    nodes: BTreeMap<u64, usize>,
+}
+
+impl Asked {
+    fn note(&mut self, node: u32, period: u64) {
+        let before = self.last.of(node).replace(period);
+        if before == Some(period) {
+            return;
+        }
+        *self.nodes.entry(period).or_default() += 1;
+        if let Some(before) = before {
+            let left = self.nodes.entry(before).or_default();
+            *left -= 1;
+            if *left == 0 {
+                self.nodes.remove(&before);
+            }
+        }
+    }
+
+    /// Nodes that asked last in this period or later.
+    fn since(&self, period: u64) -> usize {
+        self.nodes.range(period..).map(|(_, nodes)| nodes).sum()
+    }
 }
 
 impl Fairness {
@@ -42,9 +73,9 @@ impl Fairness {
             is_on: setting.plan.brain == Brain::Rationd && !pushes,
             lives: Lives::default(),
             sent: Ids::default(),
-            answers: BTreeMap::new(),
-            shares: BTreeSet::new(),
-            asked: BTreeMap::new(),
+            answers: Map::default(),
+            shares: Set::default(),
+            asked: Numbered::default(),
             leaps: moves && setting.plan.redis.skew.0 > 0,
             found: Found::default(),
         }
@@ -87,21 +118,24 @@ impl Fairness {
     /// What an island counted stays, if nobody took over meanwhile.
     fn count(&mut self, key: u32, node: u32, call: &Call, grant: &Grant) {
         if matches!(call.op, Op::Acquire(_)) && !grant.replayed {
-            self.asked.entry(key).or_default().insert(node, grant.now.0);
+            self.asked.of(key).note(node, grant.now.0 / census_period(call));
         }
     }
 
     fn census(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
-        let asked = self.asked.entry(key).or_default();
-        let period = call.rule.limits.iter().map(span).min().unwrap_or(0).clamp(1_000_000, 60_000_000);
-        let now = grant.now.0 / period;
-        let most = asked.values().filter(|at| **at / period + 1 >= now).count().max(1);
+        let now = grant.now.0 / census_period(call);
+        let most = self.asked.of(key).since(now.saturating_sub(1)).max(1);
         if grant.nodes as usize > most {
             self.found.add("fairness", moment, || {
                 format!("key {key}: {} nodes counted, and {most} asked: {:?}", grant.nodes, call.op)
             });
         }
     }
+}
+
+/// The census period of a key, which stays the same as long as its limits do.
+fn census_period(call: &Call) -> u64 {
+    call.rule.limits.iter().map(span).min().unwrap_or(0).clamp(1_000_000, 60_000_000)
 }
 
 /// How long a limit remembers.

@@ -11,6 +11,7 @@ use rationd::core::decision::{Reason, Verdict};
 use rationd::core::limit::MAX_LIMITS;
 
 use super::Found;
+use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 /// What the last client of a key was told.
@@ -31,8 +32,8 @@ pub(super) struct Honest {
     patient: BTreeMap<u64, Told>,
     /// Who was lent tokens of a key last, and when by the store's clock; when each node's latest
     /// answer was given.
-    lent: BTreeMap<u32, (u32, u64)>,
-    heard: BTreeMap<(u32, u32), u64>,
+    lent: Map<u32, (u32, u64)>,
+    heard: Map<(u32, u32), u64>,
     /// When the last two windows of a key's limits ended or will.
     ends: BTreeMap<u32, [[u64; 2]; MAX_LIMITS]>,
     found: Found,
@@ -45,8 +46,8 @@ impl Honest {
             from,
             told: BTreeMap::new(),
             patient: BTreeMap::new(),
-            lent: BTreeMap::new(),
-            heard: BTreeMap::new(),
+            lent: Map::default(),
+            heard: Map::default(),
             ends: BTreeMap::new(),
             found: Found::default(),
         }

@@ -10,6 +10,7 @@ use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 
 use super::Found;
 use super::notes::Lives;
+use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Moment, Observer, Seen, Violation};
 
 /// Ids that are remembered of each key.
@@ -19,7 +20,7 @@ const REMEMBERED: usize = 10_000;
 #[derive(Debug, Default)]
 struct Key {
     done: BTreeMap<(u32, u64, u64), Done>,
-    lent: BTreeMap<(u32, u64), (u64, u64)>,
+    lent: Map<(u32, u64), (u64, u64)>,
     /// The store lost some of its state: what was lent before is not known here any more.
     blurred: bool,
     epoch: u64,
@@ -35,17 +36,17 @@ struct Done {
 /// The checker.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
-    keys: BTreeMap<u32, Key>,
+    keys: Numbered<Key>,
     lives: Lives,
     /// The life in which a node used an id.
-    used: BTreeMap<(u32, u64), u64>,
+    used: Map<(u32, u64), u64>,
     found: Found,
 }
 
 impl Ids {
     /// What was granted before is of the windows that it was lent in.
     fn repeated(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
-        let Some(done) = self.keys.get(&key).and_then(|state| state.done.get(&(node, call.id, grant.epoch))) else {
+        let Some(done) = self.keys.get(key).and_then(|state| state.done.get(&(node, call.id, grant.epoch))) else {
             return;
         };
         let limits = call.rule.limits.iter().zip(&grant.counters).zip(&done.windows);
@@ -61,7 +62,7 @@ impl Ids {
     }
 
     fn epoch(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
-        let state = self.keys.entry(key).or_default();
+        let state = self.keys.of(key);
         let before = std::mem::replace(&mut state.epoch, grant.epoch);
         if grant.replayed || grant.outdated {
             return;
@@ -98,7 +99,7 @@ impl Observer for Ids {
                 if grant.granted == 0 || grant.replayed || call.id == 0 {
                     return;
                 }
-                let state = self.keys.entry(*key).or_default();
+                let state = self.keys.of(*key);
                 let done = state.done.entry((*node, call.id, grant.epoch)).or_default();
                 done.times += 1;
                 done.windows = std::array::from_fn(|index| grant.counters[index].at.0);
@@ -123,7 +124,7 @@ impl Observer for Ids {
             }
             // A store that lost its state has lost its memory of ids.
             Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Executed { key, stale: true, .. } => {
-                self.keys.insert(*key, Key { blurred: true, ..Key::default() });
+                *self.keys.of(*key) = Key { blurred: true, ..Key::default() };
             }
             _ => {}
         }

@@ -1,10 +1,11 @@
 //! What several checkers note of nodes: the life that each is in, calls that are seen for the first
 //! time, and the last answers about a key. Judges nothing.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use rationd::core::call::Grant;
 
+use crate::maps::{Map, Numbered};
 use crate::observe::Seen;
 
 /// Ids that are remembered of a node.
@@ -18,33 +19,35 @@ pub(super) type Life = (u32, u64);
 
 /// Which life each node is in.
 #[derive(Debug, Default)]
-pub(super) struct Lives(BTreeMap<u32, u64>);
+pub(super) struct Lives(Numbered<u64>);
 
 impl Lives {
     pub(super) fn see(&mut self, seen: &Seen<'_>) {
         if let Seen::Joined { node, incarnation } = seen {
-            self.0.insert(*node, *incarnation);
+            *self.0.of(*node) = *incarnation;
         }
     }
 
     pub(super) fn of(&self, node: u32) -> Life {
-        (node, self.0.get(&node).copied().unwrap_or(0))
+        (node, self.0.get(node).copied().unwrap_or(0))
     }
 }
 
-/// Which ids have been seen: nodes count upwards, so the lowest is the oldest.
+/// Which ids have been seen, in order: nodes count upwards, so the lowest is the oldest.
 #[derive(Debug, Default)]
-pub(super) struct Ids(BTreeMap<Life, BTreeSet<u64>>);
+pub(super) struct Ids(Map<Life, VecDeque<u64>>);
 
 impl Ids {
     /// Whether it has not been seen before.
     pub(super) fn is_first(&mut self, life: Life, id: u64) -> bool {
         let ids = self.0.entry(life).or_default();
-        let first = ids.insert(id);
+        let is_latest = ids.back().is_none_or(|last| *last < id);
+        let Err(place) = (if is_latest { Err(ids.len()) } else { ids.binary_search(&id) }) else { return false };
+        ids.insert(place, id);
         if ids.len() > REMEMBERED {
-            ids.pop_first();
+            ids.pop_front();
         }
-        first
+        true
     }
 }
 

@@ -4,8 +4,6 @@
 //!
 //! Of buckets, what lapses is not taken off; `bucket.rs` knows when that is.
 
-use std::collections::BTreeMap;
-
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::Algorithm;
@@ -13,6 +11,7 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Ids, Life, Lives};
+use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
@@ -34,7 +33,7 @@ pub(super) struct Purse {
     lives: Lives,
     lent: Ids,
     returned: Ids,
-    held: BTreeMap<(Life, u32), Vec<Lot>>,
+    held: Map<(Life, u32), Vec<Lot>>,
     found: Found,
 }
 
@@ -56,7 +55,7 @@ impl Purse {
             lives: Lives::default(),
             lent: Ids::default(),
             returned: Ids::default(),
-            held: BTreeMap::new(),
+            held: Map::default(),
             found: Found::default(),
         }
     }

@@ -3,8 +3,6 @@
 //!
 //! For one aligned window, and by what the node was shown: others may have taken it since.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
@@ -12,6 +10,7 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Ids, Life, Lives};
+use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
@@ -23,7 +22,7 @@ const ANSWERS: usize = 2;
 struct Known {
     /// The end of the window, what was used of it in the latest answers, and the node's own tokens.
     window: u64,
-    used: VecDeque<u64>,
+    used: [Option<u64>; ANSWERS],
     held: u64,
     /// The same of the next one, of which tokens are lent ahead.
     next: u64,
@@ -37,7 +36,7 @@ pub(super) struct Remaining {
     lives: Lives,
     settled: Ids,
     returned: Ids,
-    known: BTreeMap<u32, BTreeMap<Life, Known>>,
+    known: Map<(Life, u32), Known>,
     found: Found,
 }
 
@@ -47,22 +46,20 @@ impl Known {
         if window > self.window {
             let follows = self.window + period == window;
             let (used, held) = if follows { (self.next, self.ahead) } else { (0, 0) };
-            *self = Self { window, used: [used].into(), held, next: 0, ahead: 0 };
+            *self = Self { window, used: [None, Some(used)], held, next: 0, ahead: 0 };
         }
     }
 
     /// What a node hands back counts as back already.
     fn give_back(&mut self, tokens: u64) {
         self.held = self.held.saturating_sub(tokens);
-        self.used.iter_mut().for_each(|used| *used = used.saturating_sub(tokens));
+        self.used.iter_mut().flatten().for_each(|used| *used = used.saturating_sub(tokens));
     }
 
     /// An answer: of a few of them the node takes note of one at least.
     fn show(&mut self, counter: &Counter) {
-        self.used.push_back(counter.used);
-        if self.used.len() > ANSWERS {
-            self.used.pop_front();
-        }
+        self.used.rotate_left(1);
+        self.used[ANSWERS - 1] = Some(counter.used);
         self.next = counter.prev;
     }
 }
@@ -75,7 +72,7 @@ impl Remaining {
             lives: Lives::default(),
             settled: Ids::default(),
             returned: Ids::default(),
-            known: BTreeMap::new(),
+            known: Map::default(),
             found: Found::default(),
         }
     }
@@ -83,7 +80,7 @@ impl Remaining {
     fn settled(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
         let Some(limit) = aligned(&call.rule) else { return };
         let counter = &grant.counters[0];
-        let known = self.known.entry(key).or_default().entry(life).or_default();
+        let known = self.known.entry((life, key)).or_default();
         known.enter(counter.at.0, limit.period.0);
         if known.window != counter.at.0 {
             return;
@@ -99,13 +96,13 @@ impl Remaining {
 
     fn admitted(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision) {
         let life = self.lives.of(request.node);
-        let Some(known) = self.known.get_mut(&request.key).and_then(|lives| lives.get_mut(&life)) else { return };
+        let Some(known) = self.known.get_mut(&(life, request.key)) else { return };
         known.enter(decision.reset_at.0, limit.period.0);
         if known.window != decision.reset_at.0 {
             return;
         }
         known.held = known.held.saturating_sub(request.cost);
-        let used = known.used.iter().copied().min().unwrap_or(0);
+        let used = known.used.iter().flatten().copied().min().unwrap_or(0);
         let most = limit.count.saturating_sub(used) + known.held;
         if decision.remaining > most {
             self.found.add("truth", moment, || format!("{request:?}: {decision:?}, and {known:?} leaves {most}"));
@@ -132,14 +129,14 @@ impl Observer for Remaining {
             Seen::Called { node, key, call, .. } => {
                 let Op::Return { amount, windows, .. } = &call.op else { return };
                 let life = self.lives.of(*node);
-                let Some(known) = self.known.get_mut(key).and_then(|lives| lives.get_mut(&life)) else { return };
+                let Some(known) = self.known.get_mut(&(life, *key)) else { return };
                 if known.window == windows[0].0 && self.returned.is_first(life, call.id) {
                     known.give_back((*amount).into());
                 }
             }
             Seen::Asked(request) if request.kind == Kind::Refund => {
                 let life = self.lives.of(request.node);
-                if let Some(known) = self.known.get_mut(&request.key).and_then(|lives| lives.get_mut(&life)) {
+                if let Some(known) = self.known.get_mut(&(life, request.key)) {
                     known.held += request.cost;
                 }
             }

@@ -1,11 +1,12 @@
 //! **answered**: every request gets one answer, within the store's timeout and a little. **line**:
 //! nobody who came later is admitted before those who wait for the same key at the same node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
 use rationd::core::decision::{Source, Verdict};
 
 use super::Found;
+use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
 
@@ -20,11 +21,13 @@ pub(super) struct Replies {
     most: Vec<u64>,
     /// A frozen node answers late.
     freezes: bool,
-    /// Who waits for an answer, and the place in the order of asking.
-    open: BTreeMap<u64, (Request, u64)>,
+    /// The latest request, and its place in the order of asking: most are answered before the next.
+    latest: Option<(Request, u64)>,
     asked: u64,
-    /// Checks that wait, by node and key, in the order of asking.
-    lines: BTreeMap<(u32, u32), BTreeSet<u64>>,
+    /// The same of earlier ones that wait for an answer.
+    open: BTreeMap<u64, (Request, u64)>,
+    /// The checks of those by node and key, in the order of asking.
+    lines: Map<(u32, u32), VecDeque<u64>>,
     found: Found,
 }
 
@@ -41,18 +44,37 @@ impl Replies {
             timeout,
             most,
             freezes,
-            open: BTreeMap::new(),
+            latest: None,
             asked: 0,
-            lines: BTreeMap::new(),
+            open: BTreeMap::new(),
+            lines: Map::default(),
             found: Found::default(),
+        }
+    }
+
+    /// The latest request was not answered before the next.
+    fn park(&mut self) {
+        let Some((request, place)) = self.latest.take() else { return };
+        self.open.insert(request.id, (request, place));
+        if request.kind == Kind::Check && request.cost <= self.most[request.policy as usize] {
+            self.lines.entry((request.node, request.key)).or_default().push_back(place);
         }
     }
 
     /// The request waits no more; its place in the order of asking, if it did.
     fn close(&mut self, request: &Request) -> Option<u64> {
+        if let Some((_, place)) = self.latest.take_if(|(latest, _)| latest.id == request.id) {
+            return Some(place);
+        }
         let (_, place) = self.open.remove(&request.id)?;
-        if let Some(line) = self.lines.get_mut(&(request.node, request.key)) {
-            line.remove(&place);
+        let at = (request.node, request.key);
+        if let Some(line) = self.lines.get_mut(&at) {
+            if let Ok(index) = line.binary_search(&place) {
+                line.remove(index);
+            }
+            if line.is_empty() {
+                self.lines.remove(&at);
+            }
         }
         Some(place)
     }
@@ -62,11 +84,9 @@ impl Observer for Replies {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             Seen::Asked(request) => {
+                self.park();
                 self.asked += 1;
-                self.open.insert(request.id, (**request, self.asked));
-                if request.kind == Kind::Check && request.cost <= self.most[request.policy as usize] {
-                    self.lines.entry((request.node, request.key)).or_default().insert(self.asked);
-                }
+                self.latest = Some((**request, self.asked));
             }
             Seen::Answered { request, decision, .. } => {
                 let place = self.close(request);
@@ -78,7 +98,7 @@ impl Observer for Replies {
                     self.found.add("answered", moment, || format!("{request:?} waited {waited} us"));
                 }
                 let held = matches!(decision.source, Source::Lease | Source::Store);
-                let first = self.lines.get(&(request.node, request.key)).and_then(BTreeSet::first);
+                let first = self.lines.get(&(request.node, request.key)).and_then(VecDeque::front);
                 let passed = first.filter(|first| place.is_some_and(|place| **first < place));
                 if let (Kind::Check, Verdict::Allow, true, Some(first)) = (request.kind, decision.verdict, held, passed)
                 {
@@ -91,6 +111,7 @@ impl Observer for Replies {
                 self.close(request);
             }
             Seen::Over if !self.freezes => {
+                self.park();
                 let late = self
                     .open
                     .values()

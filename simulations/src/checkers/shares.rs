@@ -5,8 +5,6 @@
 //! What all nodes together admit depends on how many each of them believes that there are: in this
 //! version what the store last counted for the key, which may be less than who ask when it is gone.
 
-use std::collections::BTreeMap;
-
 use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
@@ -15,6 +13,7 @@ use rationd::core::policy::Rule;
 use super::Found;
 use super::notes::{Life, Lives};
 use super::window::Count;
+use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 /// Shares in parts of a million: 95 %.
@@ -69,10 +68,10 @@ impl Fewest {
 /// The checker.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    keys: BTreeMap<Place, Vec<Count>>,
+    keys: Map<Place, Vec<Count>>,
     lives: Lives,
     /// Who has had an answer of the store about the key, and so knows the windows of its clock.
-    informed: BTreeMap<Place, Informed>,
+    informed: Map<Place, Informed>,
     /// The clocks of masters agree.
     agree: bool,
     doubt: u64,
@@ -223,10 +222,10 @@ mod tests {
             history.nodes = nodes;
             history.settled(&mut checker, SECOND / 2, 1, 1);
             for at in [5, 6] {
-                history.check(&mut checker, at * SECOND, share, Source::Share, true);
+                history.check(&mut checker, at * SECOND + SECOND / 10, share, Source::Share, true);
             }
             assert!(checker.violations().is_empty(), "{:?}", checker.violations());
-            history.check(&mut checker, 6 * SECOND + 1, 7, Source::Share, true);
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 7, Source::Share, true);
             assert_eq!(checker.violations()[0].invariant, "static-shares");
         }
     }

@@ -3,14 +3,13 @@
 //! to learn whether a denial is still due. Where tokens trickle in, the core goes by a pace of its own,
 //! which is not judged here.
 
-use std::collections::BTreeMap;
-
 use rationd::core::call::Op;
 use rationd::core::decision::Verdict;
 use rationd::core::limit::Limit;
 
 use super::Found;
 use super::notes::{Ids, Life, Lives};
+use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::Brain;
 
@@ -39,7 +38,7 @@ pub(super) struct Thrift {
     until: u64,
     lives: Lives,
     sent: Ids,
-    counts: BTreeMap<(Life, u32), Count>,
+    counts: Map<(Life, u32), Count>,
     found: Found,
 }
 
@@ -52,7 +51,7 @@ impl Thrift {
             until: if is_on { plan.span.0 + plan.calm.0 } else { 0 },
             lives: Lives::default(),
             sent: Ids::default(),
-            counts: BTreeMap::new(),
+            counts: Map::default(),
             found: Found::default(),
         }
     }

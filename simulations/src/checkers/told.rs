@@ -12,6 +12,7 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Ids, Life, Lives};
+use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
@@ -54,9 +55,9 @@ pub(super) struct Told {
     lives: Lives,
     sent: Ids,
     settled: Ids,
-    accounts: BTreeMap<(Life, u32), Account>,
+    accounts: Map<(Life, u32), Account>,
     /// How far the clock of a key's owner is ahead of true time.
-    skews: BTreeMap<u32, u64>,
+    skews: Numbered<u64>,
     found: Found,
 }
 
@@ -74,8 +75,8 @@ impl Told {
             lives: Lives::default(),
             sent: Ids::default(),
             settled: Ids::default(),
-            accounts: BTreeMap::new(),
-            skews: BTreeMap::new(),
+            accounts: Map::default(),
+            skews: Numbered::default(),
             found: Found::default(),
         }
     }
@@ -86,7 +87,7 @@ impl Told {
 
     /// The clock of a key's owner.
     fn now(&self, moment: Moment, key: u32) -> u64 {
-        moment.store.0.wrapping_add(self.skews.get(&key).copied().unwrap_or(0))
+        moment.store.0.wrapping_add(self.skews.get(key).copied().unwrap_or(0))
     }
 
     fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
@@ -239,7 +240,7 @@ impl Observer for Told {
                 }
             }
             Seen::Answered { request, rule, decision, store, .. } => {
-                self.skews.insert(request.key, store.0.wrapping_sub(moment.store.0));
+                *self.skews.of(request.key) = store.0.wrapping_sub(moment.store.0);
                 let on_share = decision.source == Source::Share && decision.verdict == Verdict::Allow;
                 if request.kind == Kind::Check && on_share {
                     self.alone(moment, request, rule);

@@ -1,7 +1,6 @@
 //! **truth**: what a decision says is so. Its numbers fit together; a window's end is the same for
 //! everybody; and a denial has evidence: the store had shown too little left in that window.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
@@ -9,6 +8,7 @@ use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
 use super::Found;
+use crate::maps::Numbered;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
 
@@ -38,7 +38,7 @@ impl Shown {
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Truth {
-    keys: BTreeMap<u32, Shown>,
+    keys: Numbered<Shown>,
     /// How long after a boundary a node may not know of it.
     doubt: u64,
     /// Limits change: whoever waits meanwhile may be answered under the old ones.
@@ -49,7 +49,7 @@ pub(super) struct Truth {
 impl Truth {
     pub(super) fn new(setting: &Setting) -> Self {
         let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
-        Self { keys: BTreeMap::new(), doubt: 2 * setting.plan.daemon.timeout.0, pushes, found: Found::default() }
+        Self { keys: Numbered::default(), doubt: 2 * setting.plan.daemon.timeout.0, pushes, found: Found::default() }
     }
 
     fn numbers(&mut self, moment: Moment, request: &Request, decision: &Decision) {
@@ -73,7 +73,7 @@ impl Truth {
         let end = (now / limit.period.0 + 1) * limit.period.0;
         let passed = limit.period.0 - (end - now);
         let sure = passed > self.doubt && end - now > self.doubt;
-        let shown = self.keys.entry(request.key).or_default();
+        let shown = self.keys.of(request.key);
         shown.follow(moment, now, limit);
         if moment.at < shown.moved {
             return;
@@ -111,7 +111,7 @@ impl Observer for Truth {
             Seen::Executed { key, call, grant, .. } => {
                 let Some(limit) = aligned(&call.rule) else { return };
                 let counter = &grant.counters[0];
-                let shown = self.keys.entry(*key).or_default();
+                let shown = self.keys.of(*key);
                 shown.follow(moment, grant.now.0, limit);
                 if counter.at.0 > shown.window {
                     let next = shown.window + limit.period.0 == counter.at.0;

@@ -80,6 +80,13 @@ struct Entry {
     event: Event,
 }
 
+#[derive(Debug)]
+struct Arrival {
+    at: u64,
+    order: u64,
+    demand: u32,
+}
+
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.order) == (other.at, other.order)
@@ -108,6 +115,8 @@ const MOST: u32 = 1_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     heap: BinaryHeap<Entry>,
+    /// Each demand's next check, apart from the others: there are few, and they are most of what happens.
+    arrivals: Vec<Arrival>,
     order: u64,
     /// The last event's millisecond, and how many there were in it.
     milli: u64,
@@ -117,15 +126,29 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn push(&mut self, at: u64, event: Event) {
         self.order += 1;
-        self.heap.push(Entry { at, order: self.order, event });
+        match event {
+            Event::Arrive { demand } => self.arrivals.push(Arrival { at, order: self.order, demand }),
+            event => self.heap.push(Entry { at, order: self.order, event }),
+        }
+    }
+
+    /// The earliest of all, and when.
+    fn earliest(&mut self) -> Option<(u64, Event)> {
+        let other = self.heap.peek().map_or((u64::MAX, u64::MAX), |entry| (entry.at, entry.order));
+        let arrivals = self.arrivals.iter().enumerate().map(|(index, next)| ((next.at, next.order), index));
+        if let Some((_, index)) = arrivals.min().filter(|(next, _)| *next < other) {
+            let Arrival { at, demand, .. } = self.arrivals.swap_remove(index);
+            return Some((at, Event::Arrive { demand }));
+        }
+        self.heap.pop().map(|entry| (entry.at, entry.event))
     }
 
     pub(super) fn pop(&mut self) -> Option<(u64, Event)> {
-        let entry = self.heap.pop()?;
-        let milli = entry.at / 1_000;
+        let (at, event) = self.earliest()?;
+        let milli = at / 1_000;
         self.events = if milli == self.milli { self.events + 1 } else { 0 };
         self.milli = milli;
-        Some((entry.at, entry.event))
+        Some((at, event))
     }
 
     /// Time has all but stopped: there is always something else to do first.

@@ -1,45 +1,50 @@
 //! The keys of a run, numbered in the order in which they are first asked about.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use rationd::core::key::Digest;
 use rationd::core::policy::Rule;
+
+use crate::maps::Map;
 
 /// One key.
 #[derive(Debug)]
 pub(super) struct Key {
     pub(super) bytes: Box<[u8]>,
     pub(super) digest: Digest,
+    rank: Rank,
 }
+
+/// A policy, a generation and a rank in it.
+type Rank = (u32, u64, u32);
 
 /// All keys so far.
 #[derive(Debug)]
 pub(super) struct Keys {
     policies: Vec<Arc<str>>,
     list: Vec<Key>,
-    by_rank: BTreeMap<(u32, u64, u32), u32>,
-    /// Looked up, never walked through.
-    by_digest: HashMap<u128, u32>,
+    by_rank: Map<Rank, u32>,
+    by_digest: Map<u128, u32>,
 }
 
 impl Keys {
     pub(super) fn new(rules: &[Arc<Rule>]) -> Self {
         let policies = rules.iter().map(|rule| rule.policy.clone()).collect();
-        Self { policies, list: Vec::new(), by_rank: BTreeMap::new(), by_digest: HashMap::new() }
+        Self { policies, list: Vec::new(), by_rank: Map::default(), by_digest: Map::default() }
     }
 
     /// The number of a policy's key.
     pub(super) fn id(&mut self, policy: u32, rank: u32, generation: u64) -> u32 {
-        if let Some(id) = self.by_rank.get(&(policy, generation, rank)) {
+        let place = (policy, generation, rank);
+        if let Some(id) = self.by_rank.get(&place) {
             return *id;
         }
         let id = self.list.len() as u32; // far fewer than that
         let bytes = format!("k{rank}.{generation}").into_bytes().into_boxed_slice();
         let digest = Digest::of(&self.policies[policy as usize], &bytes);
-        self.by_rank.insert((policy, generation, rank), id);
+        self.by_rank.insert(place, id);
         self.by_digest.insert(digest.0, id);
-        self.list.push(Key { bytes, digest });
+        self.list.push(Key { bytes, digest, rank: place });
         id
     }
 
@@ -52,8 +57,10 @@ impl Keys {
         self.by_digest[&digest.0]
     }
 
-    /// The policy and number of the first keys.
+    /// The policy and number of the first keys by their rank.
     pub(super) fn first(&self, most: usize) -> Vec<(u32, u32)> {
-        self.by_rank.iter().map(|((policy, _, _), id)| (*policy, *id)).take(most).collect()
+        let mut ranks: Vec<_> = self.list.iter().map(|key| key.rank).zip(0..).collect();
+        ranks.sort_unstable();
+        ranks.into_iter().map(|((policy, _, _), id)| (policy, id)).take(most).collect()
     }
 }

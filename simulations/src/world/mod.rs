@@ -29,7 +29,6 @@ mod post;
 mod prober;
 mod service;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rationd::core::decision::{Decision, Verdict};
@@ -46,6 +45,7 @@ use self::network::Network;
 use self::node::{Node, Phase};
 use self::prober::Prober;
 use crate::lua::Scripts;
+use crate::maps::Map;
 use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
 use crate::plan::{self, Plan};
 use crate::random::Random;
@@ -85,7 +85,7 @@ pub struct World<'a> {
     cluster: Cluster,
     network: Network,
     scripts: &'a mut Scripts,
-    letters: BTreeMap<u64, Letter>,
+    letters: Map<u64, Letter>,
     demands: Vec<Demand>,
     keys: Keys,
     first_rules: Vec<Arc<Rule>>,
@@ -141,7 +141,7 @@ impl<'a> World<'a> {
             cluster: Cluster::new(&plan.redis, plan.seed),
             network: Network::new(&plan.network, plan.seed),
             scripts,
-            letters: BTreeMap::new(),
+            letters: Map::default(),
             demands: demands.collect(),
             keys: Keys::new(&setting.rules),
             first_rules: setting.rules.clone(),
@@ -296,10 +296,10 @@ impl<'a> World<'a> {
         }
         self.see(&Seen::Asked(&request));
         let node = &mut self.nodes[request.node as usize];
-        let rule = node.rules[request.policy as usize].clone();
+        let rule = &node.rules[request.policy as usize];
         let key = self.keys.get(request.key);
         let peek = request.kind == Kind::Peek;
-        let question = shard::Request { rule: &rule, digest: key.digest, key: &key.bytes, cost: request.cost, peek };
+        let question = shard::Request { rule, digest: key.digest, key: &key.bytes, cost: request.cost, peek };
         let now = node.clock.local(self.now);
         let outcome = match request.kind {
             Kind::Check | Kind::Peek => node.limiter.check(now, question),
@@ -321,9 +321,9 @@ impl<'a> World<'a> {
     }
 
     fn answered(&mut self, request: &Request, decision: &Decision, parked: bool) {
-        let rule = self.nodes[request.node as usize].rules[request.policy as usize].clone();
+        let rule = &self.nodes[request.node as usize].rules[request.policy as usize];
         let store = self.cluster.owner_time(self.keys.get(request.key).digest, self.now);
-        self.see(&Seen::Answered { request, rule: &rule, decision, parked, store });
+        self.watch.see(self.moment(), &Seen::Answered { request, rule, decision, parked, store });
         if self.prober.is_some() {
             self.told(request, decision);
         }
