@@ -58,6 +58,9 @@ pub(super) struct Away {
     pub(super) charged: bool,
 }
 
+/// An answer is overtaken by no more than this.
+const OVERTAKEN: Micros = Micros(100_000);
+
 /// One key.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -76,8 +79,8 @@ pub(super) struct Slot {
     pub(super) clock: StoreClock,
     /// When the store last answered.
     pub(super) answered: Option<Instant>,
-    /// The latest call whose answer counts: when it left, its id, and the store's time.
-    pub(super) heard: (Instant, u64, Timestamp),
+    /// The store's time in the latest answer that counts.
+    pub(super) heard: Timestamp,
     pub(super) epoch: u64,
     pub(super) nodes: u32,
     pub(super) confirmed: bool,
@@ -128,7 +131,7 @@ impl Slot {
             lent_ahead: (Timestamp(0), 0),
             clock,
             answered: None,
-            heard: (Instant(0), 0, Timestamp(0)),
+            heard: Timestamp(0),
             epoch: 0,
             nodes,
             confirmed: true,
@@ -311,12 +314,14 @@ impl Slot {
         self.answered = Some(now);
         self.nodes = grant.nodes.max(1);
         self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
-        let (sent, id, said) = self.heard;
-        let overtaken = (call.sent_at, call.id) < (sent, id) && grant.now < said;
+        let mut windows = self.counters.iter().zip(&grant.counters);
+        let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at);
+        // A clock that is further back is another master's.
+        let overtaken = older && self.heard.since(grant.now) < OVERTAKEN;
         if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
             return self.roll(now);
         }
-        self.heard = (call.sent_at, call.id, grant.now);
+        self.heard = grant.now;
         for (index, limit) in self.rule.limits.iter().enumerate() {
             let fresh = grant.counters[index];
             if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {

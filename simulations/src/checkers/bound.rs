@@ -13,8 +13,8 @@ use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
-use super::Found;
 use super::window::Count;
+use super::{Found, SAME};
 use crate::maps::Numbered;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
@@ -77,7 +77,7 @@ impl Bound {
     fn follow(&mut self, key: u32, moment: Moment, now: u64) {
         let skew = now.wrapping_sub(moment.store.0);
         let state = self.keys.of(key);
-        if state.skew.replace(skew).is_some_and(|known| known != skew) {
+        if state.skew.replace(skew).is_some_and(|known| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME) {
             // Back in time, perhaps: it is counted anew.
             state.now = now;
             state.counts.fill(Count::default());

@@ -37,6 +37,9 @@ mod window;
 
 use crate::observe::{Checker, Moment, Setting, Violation};
 
+/// Clocks that differ by no more than a script takes are the same.
+const SAME: u64 = 1_000;
+
 /// How many violations one checker keeps.
 const KEPT: usize = 8;
 

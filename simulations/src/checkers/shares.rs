@@ -121,6 +121,10 @@ impl Shares {
                 // Whatever opens a window in the store, those of a share are aligned.
                 count.open((store / limit.period.0 + 1) * limit.period.0, store);
             }
+            if count.window > store / limit.period.0 && limit.algorithm != Algorithm::FixedFromFirst {
+                // Windows were counted in another way under the limits before.
+                *count = Count::default();
+            }
             count.roll(limit, store);
             let passed = store % limit.period.0;
             if !is_bucket && passed.min(limit.period.0 - passed) < EDGE {

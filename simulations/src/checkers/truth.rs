@@ -7,7 +7,7 @@ use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
-use super::Found;
+use super::{Found, SAME};
 use crate::maps::Numbered;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
@@ -29,7 +29,7 @@ impl Shown {
     /// A slot that moves to a master with another clock is in another window at once.
     fn follow(&mut self, moment: Moment, now: u64, limit: &Limit) {
         let skew = now.wrapping_sub(moment.store.0);
-        if self.skew.replace(skew).is_some_and(|known| known != skew) {
+        if self.skew.replace(skew).is_some_and(|known| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME) {
             self.moved = moment.at + 2 * limit.period.0;
         }
     }

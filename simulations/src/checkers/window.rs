@@ -51,7 +51,7 @@ impl Count {
     /// or lost: what was forgiven for that may be admitted now.
     pub(super) fn open(&mut self, end: u64, now: u64) {
         if end > self.window {
-            let slack = if now < self.window { self.slack } else { 0 };
+            let slack = if now < self.window || self.window == 0 { self.slack } else { 0 };
             (self.window, self.used, self.slack) = (end, 0, slack);
         }
     }
