@@ -204,8 +204,8 @@ fn waits_no_longer_than_the_timeout_and_then_lives_on_its_share() {
     assert_eq!((last.reason, last.source), (Reason::Share, Source::Share));
 }
 
-#[test]
-fn what_the_share_admitted_is_charged_when_the_store_is_back() {
+/// The store is away, one check was admitted on the share, and the store is asked whether it is back.
+fn on_its_share() -> (Bench, Call) {
     let mut bench = Bench::new("1000/1s fixed");
     bench.check(1);
     let call = bench.acquire();
@@ -213,6 +213,12 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
     bench.advance(SECOND);
     assert_eq!(bench.check(1), Some(Verdict::Allow));
     let call = bench.acquire();
+    (bench, call)
+}
+
+#[test]
+fn what_the_share_admitted_is_charged_when_the_store_is_back() {
+    let (mut bench, call) = on_its_share();
     bench.fail(&call, StoreError::Away { since: bench.now });
     for _ in 0..99 {
         assert_eq!(bench.check(1), Some(Verdict::Allow));
@@ -232,13 +238,7 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
 
 #[test]
 fn a_share_ends_where_a_store_that_is_back_has_no_more_to_lend() {
-    let mut bench = Bench::new("1000/1s fixed");
-    bench.check(1);
-    let call = bench.acquire();
-    bench.fail(&call, StoreError::Away { since: bench.now });
-    bench.advance(SECOND);
-    assert_eq!(bench.check(1), Some(Verdict::Allow));
-    let call = bench.acquire();
+    let (mut bench, call) = on_its_share();
     bench.grant(&call, 10);
     let allowed = (0..900).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
     assert_eq!(allowed, 9, "what the store lent beside the one that was owed");

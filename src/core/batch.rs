@@ -57,7 +57,7 @@ impl Tuner {
         // A shorter time than this says nothing of a rate.
         let elapsed = now.since(self.since).0.max(1_000);
         // A few say little: one of them may as well be chance.
-        let halves = u128::from(2 * self.demand - u64::from(self.demand > 0 && self.demand < SMALL.into()));
+        let halves = 2 * u128::from(self.demand) - u128::from(self.demand > 0 && self.demand < SMALL.into());
         self.rate = clamp(halves * 500_000_000 / u128::from(elapsed));
         let slow = self.is_slow(bounds.window + bounds.window);
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
@@ -92,16 +92,10 @@ impl Tuner {
         clamp((u128::from(self.rate) * u128::from(span.0)).div_ceil(1_000_000_000))
     }
 
-    /// The same, rounded down.
-    #[must_use]
-    pub fn surely_used_in(&self, span: Micros) -> u64 {
-        clamp(u128::from(self.rate) * u128::from(span.0) / 1_000_000_000)
-    }
-
     /// Surely less than one token is used in `span`.
     #[must_use]
     pub fn is_slow(&self, span: Micros) -> bool {
-        self.rate > 0 && self.surely_used_in(span) == 0
+        self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < 1_000_000_000
     }
 
     /// Is it worth holding tokens for this key?
