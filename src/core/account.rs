@@ -4,7 +4,7 @@
 //! spent. Until then the node counts as the store will. Where tokens come back one by one and many
 //! ask, the store is asked at a pace, and clients are told so. Part of `slot.rs`.
 
-use super::call::Counter;
+use super::call::{Counter, Op};
 use super::decision::Decision;
 use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
@@ -58,6 +58,12 @@ impl Slot {
     /// A limit is a bucket: what is lent of it has to be accounted for.
     pub(super) fn has_account(&self) -> bool {
         self.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra)
+    }
+
+    /// Tokens of a bucket are on their way back: an order that overtook them would say of them that
+    /// they were spent.
+    pub(super) fn has_account_under_way(&self) -> bool {
+        self.has_account() && self.errands.iter().any(|errand| matches!(errand.call.op, Op::Return { .. }))
     }
 
     /// Tokens of a bucket were spent that the store has not been told of.

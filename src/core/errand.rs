@@ -10,7 +10,7 @@ use super::lease::Leftover;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::policy::OnStoreLoss;
-use super::refill::learn;
+use super::refill::{learn, serve_line};
 use super::shard::{Effect, Ticket, peeked};
 use super::slot::{Flight, Slot};
 use super::time::{Instant, Micros, Timestamp};
@@ -66,6 +66,9 @@ pub(super) fn handle_errand(
             let errand = slot.errands.swap_remove(position);
             fail_errand(slot, desk, now, &errand);
         }
+    }
+    if !slot.line.is_empty() && slot.flight.is_none() && !slot.has_account_under_way() {
+        serve_line(index, slot, desk, now, Source::Store);
     }
     set_timer(index, slot, desk, now);
 }

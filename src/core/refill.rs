@@ -67,7 +67,7 @@ pub(super) fn ask_for_line(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
 }
 
 pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    if on(Mutant::StaysAway) && slot.away.is_some() {
+    if on(Mutant::StaysAway) && slot.away.is_some() || slot.has_account_under_way() {
         return;
     }
     if slot.away.is_some_and(|away| !away.charged) && slot.owes(now) {
