@@ -5,8 +5,10 @@
 //! that takes `&mut self`, drain `poll_effect`.
 
 use rationd::core::call::{Call, Grant, StoreError};
+use rationd::core::fleet::FleetView;
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Timestamp};
+use rationd::core::usage::{Origin, Usage};
 
 use crate::baseline::{Leasing, Split};
 use crate::observe::Balance;
@@ -50,6 +52,15 @@ pub trait Limiter {
 
     /// Checks that wait.
     fn waiting(&self) -> u64;
+
+    /// The fleet as it is seen from now on.
+    fn handle_fleet(&mut self, _view: FleetView) {}
+
+    /// Takes in what a peer tells.
+    fn handle_usage(&mut self, _now: Instant, _origin: Origin, _usage: &Usage) {}
+
+    /// Appends what peers should hear now.
+    fn drain_usage(&mut self, _now: Instant, _into: &mut Vec<Usage>) {}
 
     /// So many daemons live. Only those care that have no store to count them.
     fn set_nodes(&mut self, _nodes: u32) {}
@@ -129,5 +140,17 @@ impl Limiter for Shard {
 
     fn waiting(&self) -> u64 {
         self.stats().waiting
+    }
+
+    fn handle_fleet(&mut self, view: FleetView) {
+        Self::handle_fleet(self, view);
+    }
+
+    fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
+        Self::handle_usage(self, now, origin, usage);
+    }
+
+    fn drain_usage(&mut self, now: Instant, into: &mut Vec<Usage>) {
+        Self::drain_usage(self, now, into);
     }
 }

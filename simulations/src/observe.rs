@@ -141,6 +141,15 @@ pub enum Seen<'a> {
         /// What came of it; `None` when nobody knows.
         grant: Option<&'a Grant>,
     },
+    /// A node heard what another one told.
+    Told {
+        /// Who told.
+        from: u32,
+        /// Who heard.
+        to: u32,
+        /// What, as it travelled.
+        frames: &'a [Vec<u8>],
+    },
     /// A fault begins.
     Begins(&'a Fault),
     /// A fault that lasts ends.

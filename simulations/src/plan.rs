@@ -36,6 +36,9 @@ pub struct Plan {
     pub network: Network,
     /// The Redis Cluster.
     pub redis: Redis,
+    /// How daemons hear of each other; absent: each is alone with the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gossip: Option<Gossip>,
     /// Limits, by their place in this list.
     pub policies: Vec<Policy>,
     /// Who asks.
@@ -142,6 +145,18 @@ pub struct Redis {
     pub skew: Span,
     /// What one script costs a server.
     pub script_cost: Span,
+}
+
+/// How daemons hear of each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Gossip {
+    /// `fleet.tick`: between two rounds of a node.
+    pub tick: Span,
+    /// How long it takes until a node that can be heard counts as alive.
+    pub join: Span,
+    /// How long it takes until a node that is heard no more counts as gone.
+    pub dead: Span,
 }
 
 /// A policy.
@@ -397,11 +412,41 @@ pub enum What {
         /// Ahead.
         by: Span,
     },
+    /// Nodes do not hear of these nodes any more, nor these of them: membership and digests are cut,
+    /// the store is not.
+    Part {
+        /// The nodes on the one side.
+        nodes: Vec<u32>,
+        /// These nodes still hear of the others.
+        #[serde(default)]
+        one_way: bool,
+    },
+    /// A node tells its peers what is not so.
+    Liar {
+        /// The node.
+        node: u32,
+        /// What it tells of all keys.
+        lie: Lie,
+    },
     /// The demand is so many times as high, in thousandths.
     Surge {
         /// How high.
         factor: u32,
     },
+}
+
+/// What a node tells that is not so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lie {
+    /// It admitted all there is and more, in the window at hand.
+    Huge,
+    /// It took back more than anybody admitted.
+    Negative,
+    /// The same as huge, in windows long past.
+    Stale,
+    /// The same as huge, in windows far ahead.
+    Early,
 }
 
 /// Which messages a cut takes.
@@ -454,6 +499,7 @@ impl Default for Plan {
             clocks: Clocks::default(),
             network: Network::default(),
             redis: Redis::default(),
+            gossip: None,
             policies: vec![Policy::default()],
             demand: vec![Demand::default()],
             faults: Vec::new(),
@@ -492,6 +538,12 @@ impl Default for Redis {
             skew: Span(0),
             script_cost: Span(15),
         }
+    }
+}
+
+impl Default for Gossip {
+    fn default() -> Self {
+        Self { tick: Span::millis(200), join: Span::millis(600), dead: Span::secs(6) }
     }
 }
 

@@ -9,7 +9,7 @@ mod faults;
 mod traffic;
 
 use self::faults::Scene;
-use crate::plan::{Clocks, Daemon, Network, Plan, Redis};
+use crate::plan::{Clocks, Daemon, Gossip, Network, Plan, Redis};
 use crate::random::Random;
 use crate::span::Span;
 
@@ -29,7 +29,8 @@ pub fn plan(seed: u64) -> Plan {
     let longest = policies.iter().map(traffic::longest_period).max().unwrap_or(0);
     let is_quiet = stream("swarm-quiet").chance(QUIET);
     let mut network = network(&mut stream("swarm-network"));
-    let scene = Scene { seed, span, nodes, redis: &redis, policies: &policies };
+    let gossip = gossip(&mut stream("swarm-gossip"));
+    let scene = Scene { seed, span, nodes, redis: &redis, gossips: gossip.is_some(), policies: &policies };
     let faults = if is_quiet { Vec::new() } else { faults::draw(&scene) };
     if is_quiet {
         (network.loss, network.repeats) = (0, 0);
@@ -46,6 +47,7 @@ pub fn plan(seed: u64) -> Plan {
         clocks: clocks(&mut stream("swarm-clocks")),
         network,
         redis,
+        gossip,
         policies,
         demand,
         faults,
@@ -74,6 +76,13 @@ fn network(random: &mut Random) -> Network {
         (true, false) => Network { latency, jitter, loss, repeats },
         (true, true) => Network { latency, jitter, loss: loss * 15, repeats: repeats * 10 },
     }
+}
+
+/// Most fleets gossip.
+fn gossip(random: &mut Random) -> Option<Gossip> {
+    let tick = Span::millis(*random.pick(&[50, 200, 200, 500]));
+    let (join, dead) = (Span::millis(random.between(200, 1_500)), Span::millis(random.between(1_000, 6_000)));
+    random.chance(750).then_some(Gossip { tick, join, dead })
 }
 
 fn redis(random: &mut Random) -> Redis {

@@ -100,6 +100,15 @@ impl Observer for Trace {
             Seen::Calm => self.add(16),
             Seen::Over => self.add(17),
             Seen::Stuck => self.add(18),
+            Seen::Told { from, to, frames } => {
+                self.add_all(&[19, (*from).into(), (*to).into()]);
+                for frame in frames.iter() {
+                    self.add_all(&[
+                        frame.len() as u64,
+                        frame.iter().fold(7, |sum, byte| sum * 31 + u64::from(*byte) & 0xffff_ffff),
+                    ]);
+                }
+            }
         }
         self.seen += 1;
         if self.seen.is_multiple_of(STRIDE) {

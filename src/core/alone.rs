@@ -5,7 +5,8 @@
 
 use super::answer::Ending;
 use super::decision::{Decision, Reason, Source};
-use super::limit::Algorithm;
+use super::fleet::FleetView;
+use super::limit::{Algorithm, MAX_LIMITS};
 use super::policy::OnStoreLoss;
 use super::share::{ShareBook, share_ppm};
 use super::slot::{Away, Slot};
@@ -25,7 +26,7 @@ impl Slot {
     }
 
     /// Decides while the key's part of the store is away (semantics, §5).
-    pub(super) fn decide_alone(&mut self, now: Instant, cost: u64) -> Decision {
+    pub(super) fn decide_alone(&mut self, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
         match self.rule.on_store_loss {
             OnStoreLoss::Allow => self.answer(now, cost, Ending::allow(Source::Policy)),
             OnStoreLoss::Deny => {
@@ -36,8 +37,9 @@ impl Slot {
                 if let Some(wait) = self.between_windows(now, clock) {
                     return self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait));
                 }
+                let parts = self.parts(fleet, clock);
                 let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open(&rule, clock)));
-                let ending = match book.spend(&rule, share_ppm(self.nodes), clock, cost, &self.net) {
+                let ending = match book.spend(&rule, &parts, clock, cost, &self.net) {
                     Ok(()) => Ending::allow(Source::Share),
                     Err(wait) => Ending::deny(Reason::Share, Source::Share).after(wait),
                 };
@@ -45,6 +47,23 @@ impl Slot {
                 Decision { remaining: left, ..self.answer(now, cost, ending) }
             }
         }
+    }
+
+    /// This node's part of each limit, in millionths. A fleet's is fixed when the loss of the store is
+    /// first felt; without one it is the even part of those that the store last counted.
+    fn parts(&mut self, fleet: Option<FleetView>, clock: Timestamp) -> [u64; MAX_LIMITS] {
+        let Some(fleet) = fleet else { return [share_ppm(self.nodes); MAX_LIMITS] };
+        let mut book = self.share.take().unwrap_or_else(|| Box::new(ShareBook::open(&self.rule, clock)));
+        let lost = book.since();
+        let parts = book.parts(|| {
+            let mut parts = [0; MAX_LIMITS];
+            for (index, part) in parts.iter_mut().enumerate().take(self.rule.limits.len()) {
+                *part = self.part_ppm(index, fleet, lost);
+            }
+            parts
+        });
+        self.share = Some(book);
+        parts
     }
 
     /// The store's clock is known to so much only; where that leaves two windows, neither's share is

@@ -1,10 +1,11 @@
 //! What the slots of a shard share: effects to be drained, timers, ids, jitter and counts.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use super::decision::{Decision, Verdict};
+use super::fleet::FleetView;
 use super::lease::StoreClock;
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
@@ -32,6 +33,10 @@ pub(super) struct Desk {
     pub(super) policies: Vec<(Arc<str>, PolicyStats)>,
     /// Most nodes that any key's store has counted lately: what a new key is taken to be shared by.
     pub(super) nodes: u32,
+    /// What is known of the fleet; `None`: this node is alone.
+    pub(super) fleet: Option<FleetView>,
+    /// Slots that have something to tell their peers.
+    pub(super) talkers: BTreeSet<u32>,
     timers: BinaryHeap<Reverse<(Instant, u32)>>,
     random: u64,
     next_id: u64,
@@ -51,6 +56,8 @@ impl Desk {
             stats: ShardStats::default(),
             policies: Vec::new(),
             nodes: 1,
+            fleet: None,
+            talkers: BTreeSet::new(),
             timers: BinaryHeap::new(),
             random: seed,
             next_id: if on(Mutant::IdsStartAnew) { 1 } else { first_id },

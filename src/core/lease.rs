@@ -263,6 +263,12 @@ impl Lease {
         self.segments.iter().map(|segment| u64::from(segment.left)).sum()
     }
 
+    /// Tokens held of a limit's window, by its `Counter::at`.
+    #[must_use]
+    pub fn held_of(&self, index: usize, at: Timestamp) -> u64 {
+        self.segments.iter().filter(|segment| segment.windows[index] == at).map(|segment| u64::from(segment.left)).sum()
+    }
+
     /// Tokens held that belong to the current windows: all but those lent ahead.
     #[must_use]
     pub fn current(&self, now: Instant) -> u64 {

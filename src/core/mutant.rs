@@ -101,6 +101,18 @@ mutants! {
         "A share is spent on top of the leases of the window in which the store was lost: bound while away.";
     ShareOfOne, "share-of-one":
         "Every node takes the share of a fleet of one: static shares, bound while away.";
+    MergeAdds, "merge-adds":
+        "What a peer tells again is added to what it told before: no denial by gossip below the limit.";
+    AnyWindowHeard, "any-window-heard":
+        "What a peer tells of windows long past or far ahead is kept: bounded.";
+    GossipHasTheLastWord, "gossip-has-the-last-word":
+        "Peers are believed that all is spent when the store has just lent: no denial by gossip below the limit.";
+    GrantedAsAdmitted, "granted-as-admitted":
+        "What a node was lent counts as admitted by it: no denial by gossip below the limit.";
+    LostAreForgotten, "lost-are-forgotten":
+        "A node that is cut off counts as gone at once, and its share is handed to the others: static shares.";
+    SmallFleetAssumed, "small-fleet-assumed":
+        "The part of a share that is for all alike is that of a fleet of one: static shares.";
     DebtNotCharged, "debt-not-charged":
         "What was admitted on the share is not charged to the store that is back: no free budget, bound.";
     IdsStartAnew, "ids-start-anew":

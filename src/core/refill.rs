@@ -10,6 +10,7 @@ use super::call::{Acquire, Call, Grant, Op, StoreError};
 use super::decision::{Decision, Source, Verdict};
 use super::desk::Desk;
 use super::errand::{dispose, give_back};
+use super::gossip::DOUBTED;
 use super::lease::Segment;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
@@ -37,12 +38,26 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
     let due = match slot.away {
         // In each window the share begins with a question: the store may be back.
         Some(away) => (decision.source == Source::Share && slot.begins_share(now)) || now >= away.ask_again,
-        None if decision.verdict == Verdict::Deny => (now >= slot.probe_at || on(Mutant::DenialNotRemembered)) && ahead,
+        None if decision.source == Source::Prefilter => slot.doubts_fleet() || now >= slot.probe_at,
+        None if decision.verdict == Verdict::Deny => {
+            (now >= slot.probe_at && !is_put_off(slot) || on(Mutant::DenialNotRemembered)) && ahead
+        }
         None => ahead && is_low(slot, now) && now >= slot.probe_at.min(slot.paced_until) && slot.has_left(now),
     };
     if due {
         acquire(index, slot, desk, now);
     }
+}
+
+/// Peers confirm that all is spent, so that nothing will come back: the store is asked a second after
+/// its last answer.
+fn is_put_off(slot: &mut Slot) -> bool {
+    let later = slot.answered.map_or(Instant(0), |at| at + DOUBTED);
+    let put_off = slot.probe_at < later && slot.is_spent_by_fleet();
+    if put_off {
+        slot.probe_at = later;
+    }
+    put_off
 }
 
 /// A quarter of the lot is left, or what is used in two trips to the store and 3 ms (at most three
@@ -194,6 +209,15 @@ pub(super) fn handle_acquire(
 fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
     learn(slot, desk, now, call, grant);
     let Op::Acquire(order) = call.op else { return };
+    if desk.fleet.is_some() {
+        slot.join_fleet();
+        if slot.is_worth_telling() {
+            desk.talkers.insert(index);
+        }
+        if grant.granted > 0 && order.ahead_of.0 == 0 {
+            slot.refute_fleet();
+        }
+    }
     slot.away = match slot.away {
         // A store that has no more to lend leaves nothing to a share.
         Some(away) if !away.charged && slot.owes(now) && grant.granted >= order.want => {
@@ -273,9 +297,11 @@ pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call,
             slot.share = None;
         } else {
             desk.stats.lost_epochs += 1;
+            slot.believe_fleet();
         }
         if grant.reset {
             slot.net.fill(0);
+            slot.usage = None;
         }
     }
     slot.learn(now, call, grant);
@@ -294,7 +320,7 @@ fn pay_debt(slot: &mut Slot, desk: &mut Desk, now: Instant, granted: u32) -> u32
 /// Serves the line from its head as far as the answer goes, and asks again for the rest.
 pub(super) fn serve_line(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, source: Source) {
     while let Some(waiter) = slot.line.front().copied() {
-        let decision = match slot.decide(now, waiter.cost, source) {
+        let decision = match slot.decide(now, waiter.cost, source, desk.fleet) {
             Some(decision) => decision,
             None if waiter.answers >= ANSWERS => slot.deny_in_line(now, waiter.cost),
             None => break,

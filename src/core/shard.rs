@@ -10,6 +10,7 @@ use super::answer::{self, Ending};
 use super::call::{Call, Counter, Grant, Op, StoreError};
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::desk::Desk;
+use super::fleet::FleetView;
 use super::key::Digest;
 use super::limit::MAX_LIMITS;
 use super::mutant::{Mutant, on};
@@ -18,6 +19,7 @@ use super::slot::{Slot, Waiter};
 use super::stats::{PolicyStats, ShardStats};
 use super::table::Table;
 use super::time::{Instant, Micros, Timestamp};
+use super::usage::{Origin, Usage};
 use super::{errand, refill, upkeep};
 
 /// Checks that may wait for one key; more are turned away as overload.
@@ -120,7 +122,7 @@ impl Shard {
         slot.last_check = now;
         let cost = request.cost;
         let decided = if slot.line.is_empty() || on(Mutant::BargesPastTheLine) {
-            slot.decide(now, cost, Source::Lease)
+            slot.decide(now, cost, Source::Lease, desk.fleet)
         } else if slot.is_exhausted(now, cost) {
             slot.tuner.denied();
             Some(slot.deny(now, cost, Source::Lease))
@@ -153,6 +155,7 @@ impl Shard {
             return Outcome::Decided(overload(&request, now));
         };
         let back = slot.lease.refund(now, request.cost);
+        slot.note_refund(back);
         let stats = desk.policy_stats(slot);
         stats.spent = stats.spent.saturating_sub(back);
         let back = if on(Mutant::RefundTwice) { 0 } else { back };
@@ -160,6 +163,7 @@ impl Shard {
         if amount == 0 {
             return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
         }
+        slot.note_refund(amount);
         Outcome::Parked(errand::errand(index, slot, desk, now, Op::Refund { amount }, 0))
     }
 
@@ -181,7 +185,9 @@ impl Shard {
             Op::Acquire(_) => refill::handle_acquire(index, slot, desk, now, call, outcome),
             _ => errand::handle_errand(index, slot, desk, now, call, outcome),
         }
-        desk.nodes = desk.nodes.max(slot.nodes);
+        if desk.fleet.is_none() {
+            desk.nodes = desk.nodes.max(slot.nodes);
+        }
         let is_away = slot.away.is_some();
         desk.stats.degraded += u64::from(is_away);
         desk.stats.degraded -= u64::from(was_away).min(desk.stats.degraded);
@@ -204,6 +210,27 @@ impl Shard {
                 self.forget(index);
             }
         }
+    }
+
+    /// The fleet as it is seen from now on.
+    pub fn handle_fleet(&mut self, view: FleetView) {
+        self.desk.fleet = Some(view);
+        self.desk.nodes = view.live;
+    }
+
+    /// Takes in what a peer tells of the keys of this shard; of those that it does not know, nothing.
+    pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
+        if let Some(index) = self.table.find(usage.digest.0) {
+            self.table[index].hear(now, origin, usage);
+        }
+    }
+
+    /// Appends what peers should hear now: what has moved by a step since it was told last, and what
+    /// windows came to that are over; everything that moved when the node is leaving.
+    pub fn drain_usage(&mut self, now: Instant, into: &mut Vec<Usage>) {
+        let (Some(fleet), leaving) = (self.desk.fleet, self.desk.draining) else { return };
+        let table = &mut self.table;
+        self.desk.talkers.retain(|index| table[*index].tell(now, fleet, leaving, into));
     }
 
     /// Leaving: hands everything back, lends nothing more. Checks are still answered.
@@ -304,6 +331,7 @@ impl Shard {
 
     fn forget(&mut self, index: u32) {
         let slot = self.table.remove(index);
+        self.desk.talkers.remove(&index);
         self.desk.policy_stats(&slot).expired += slot.lease.held();
         self.desk.stats.evicted += 1;
         self.desk.stats.degraded -= u64::from(slot.away.is_some()).min(self.desk.stats.degraded);

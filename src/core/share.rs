@@ -6,13 +6,13 @@
 //! as soon as the store is back.
 
 use super::gcra;
-use super::limit::{Algorithm, Limit};
+use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::time::{Micros, Timestamp};
 
 /// One millionth parts of a limit that all nodes together admit while the store is away.
-const SAFE_PPM: u64 = 950_000;
+pub(super) const SAFE_PPM: u64 = 950_000;
 
 /// Longest slice of a window's share.
 const SLICE: u64 = 60_000_000;
@@ -25,6 +25,8 @@ pub struct ShareBook {
     lost: Timestamp,
     /// The window of the latest question whether the store is back.
     asked: u64,
+    /// This node's part of each limit, in millionths, fixed for as long as the loss lasts.
+    parts: Option<[u64; MAX_LIMITS]>,
     limits: Box<[Budget]>,
 }
 
@@ -50,19 +52,30 @@ impl ShareBook {
     /// A book for a key whose part of the store has been away since `since`.
     #[must_use]
     pub fn open(rule: &Rule, since: Timestamp) -> Self {
-        Self { since, lost: since, asked: 0, limits: vec![Budget::default(); rule.limits.len()].into() }
+        Self { since, lost: since, asked: 0, parts: None, limits: vec![Budget::default(); rule.limits.len()].into() }
+    }
+
+    /// When this loss of the store began.
+    #[must_use]
+    pub fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// This node's part of each limit, in millionths: what `drawn` says when it is first needed.
+    pub fn parts(&mut self, drawn: impl FnOnce() -> [u64; MAX_LIMITS]) -> [u64; MAX_LIMITS] {
+        *self.parts.get_or_insert_with(drawn)
     }
 
     /// Spends `cost` of every limit's share, or none and returns the wait after which it may fit.
-    /// `lent` is what the store lent this node in each limit's current window: leases and share
+    /// `ppm` is this node's part of each, in millionths; `lent` is what the store lent this node in each limit's current window: leases and share
     /// together stay within the share.
     ///
     /// # Errors
     /// The wait.
-    pub fn spend(&mut self, rule: &Rule, ppm: u64, now: Timestamp, cost: u64, lent: &[u64]) -> Result<(), Micros> {
+    pub fn spend(&mut self, rule: &Rule, ppm: &[u64], now: Timestamp, cost: u64, lent: &[u64]) -> Result<(), Micros> {
         let mut wait = Micros::ZERO;
-        for ((limit, budget), lent) in rule.limits.iter().zip(&mut self.limits).zip(lent) {
-            budget.enter(limit, ppm, now);
+        for (((limit, budget), ppm), lent) in rule.limits.iter().zip(&mut self.limits).zip(ppm).zip(lent) {
+            budget.enter(limit, *ppm, now);
             wait = wait.max(budget.wait(limit, self.since, now, cost, *lent));
         }
         if wait > Micros::ZERO {
@@ -86,6 +99,13 @@ impl ShareBook {
     pub fn left(&self, rule: &Rule, now: Timestamp, lent: &[u64]) -> u64 {
         let budgets = rule.limits.iter().zip(&self.limits).zip(lent);
         budgets.map(|((limit, budget), lent)| budget.left(limit, self.since, now, *lent)).min().unwrap_or(0)
+    }
+
+    /// What was admitted here of a limit's aligned window of that number, and is not paid.
+    #[must_use]
+    pub fn unpaid(&self, index: usize, window: u64) -> u64 {
+        let budget = &self.limits[index];
+        if budget.window == window { budget.spent.saturating_sub(budget.paid) } else { 0 }
     }
 
     /// True once in each of the rule's windows: when this is first asked in it.
@@ -116,7 +136,7 @@ impl ShareBook {
     pub fn reopen(&mut self, rule: &Rule, since: Timestamp) {
         let period = rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
         if since.since(self.lost) > period.max(Micros::from_secs(1)) {
-            self.since = since;
+            (self.since, self.parts) = (since, None);
         }
         self.lost = since;
     }
@@ -219,7 +239,7 @@ mod tests {
     }
 
     fn admitted(book: &mut ShareBook, rule: &Rule, ppm: u64, now: u64) -> u64 {
-        (0..1_000_000).take_while(|_| book.spend(rule, ppm, Timestamp(now), 1, &[0]).is_ok()).count() as u64
+        (0..1_000_000).take_while(|_| book.spend(rule, &[ppm], Timestamp(now), 1, &[0]).is_ok()).count() as u64
     }
 
     #[test]
@@ -274,7 +294,7 @@ mod tests {
         let rule = rule("1000/1s fixed");
         let mut book = ShareBook::open(&rule, Timestamp(0));
         let mut admitted = 0;
-        while book.spend(&rule, share_ppm(1), Timestamp(3_000_000), 1, &[250]).is_ok() {
+        while book.spend(&rule, &[share_ppm(1)], Timestamp(3_000_000), 1, &[250]).is_ok() {
             admitted += 1;
         }
         assert_eq!(admitted, 700);
@@ -284,7 +304,7 @@ mod tests {
     fn debt_is_what_open_windows_admitted() {
         let rule = rule("1000/1s fixed");
         let mut book = ShareBook::open(&rule, Timestamp(0));
-        book.spend(&rule, share_ppm(1), Timestamp(2_000_000), 7, &[0]).unwrap();
+        book.spend(&rule, &[share_ppm(1)], Timestamp(2_000_000), 7, &[0]).unwrap();
         assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 7);
         book.pay(5);
         assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 2);

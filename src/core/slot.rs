@@ -11,6 +11,7 @@ use super::answer::{self, Ending};
 use super::batch::Tuner;
 use super::call::{Call, Counter, Grant, Known, Op};
 use super::decision::{Decision, Reason, Source};
+use super::fleet::FleetView;
 use super::lease::{Lease, StoreClock};
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
@@ -20,6 +21,7 @@ use super::share::ShareBook;
 use super::table::Keyed;
 use super::time::{Instant, Micros, Timestamp};
 use super::upkeep::PATIENCE;
+use super::usage::History;
 use super::window;
 
 /// A parked check.
@@ -97,6 +99,8 @@ pub(super) struct Slot {
     pub(super) errands: Vec<Flight>,
     pub(super) away: Option<Away>,
     pub(super) share: Option<Box<ShareBook>>,
+    /// Per limit, what this node and its peers did in the latest windows; only in a fleet.
+    pub(super) usage: Option<Box<[History]>>,
     /// A denied check after this asks the store again in the background.
     pub(super) probe_at: Instant,
     /// Tokens trickle in, and the store had few: it is not asked before, so that there are some.
@@ -144,6 +148,7 @@ impl Slot {
             errands: Vec::new(),
             away: None,
             share: None,
+            usage: None,
             probe_at: Instant(0),
             paced_until: Instant(0),
             promise: None,
@@ -166,6 +171,7 @@ impl Slot {
             self.net = vec![0; rule.limits.len()].into();
             self.answered = None;
             self.share = None;
+            self.usage = None;
         }
         self.rule = rule.clone();
         voided
@@ -174,6 +180,9 @@ impl Slot {
     /// Rolls what is known to `now`.
     pub(super) fn roll(&mut self, now: Instant) {
         let latest = self.clock.latest(now);
+        if self.usage.is_some() {
+            self.note_windows_that_turn(latest);
+        }
         for ((limit, counter), net) in self.rule.limits.iter().zip(&mut self.counters).zip(&mut self.net) {
             if on(Mutant::DenialOutlivesWindow) && counter.left(limit, latest) == 0 {
                 continue;
@@ -189,7 +198,13 @@ impl Slot {
     }
 
     /// Decides from what is held and known; `None` when the store must be asked.
-    pub(super) fn decide(&mut self, now: Instant, cost: u64, source: Source) -> Option<Decision> {
+    pub(super) fn decide(
+        &mut self,
+        now: Instant,
+        cost: u64,
+        source: Source,
+        fleet: Option<FleetView>,
+    ) -> Option<Decision> {
         if self.lease.spend(now, cost) {
             self.tuner.spent(cost);
             self.last_spend = now;
@@ -203,7 +218,12 @@ impl Slot {
         if self.away.is_some_and(|away| away.charged) && !self.owes(now) {
             self.away = None;
         }
-        self.is_away(now).then(|| self.decide_alone(now, cost))
+        if self.is_away(now) {
+            return Some(self.decide_alone(now, cost, fleet));
+        }
+        let denied = self.deny_by_fleet(now, cost)?;
+        self.tuner.denied();
+        Some(denied)
     }
 
     /// The store is known to have less than what is missing, for now.
@@ -322,8 +342,11 @@ impl Slot {
             return self.roll(now);
         }
         self.heard = grant.now;
-        for (index, limit) in self.rule.limits.iter().enumerate() {
+        for (index, limit) in self.rule.clone().limits.iter().enumerate() {
             let fresh = grant.counters[index];
+            if self.usage.is_some() && self.counters[index].at != fresh.at {
+                self.note_window(index);
+            }
             if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {
                 self.net[index] = 0;
             }

@@ -4,6 +4,8 @@
 //! on it alone. Called by `serve` for requests and by `client` for replies.
 
 pub mod command;
+#[cfg(feature = "gossip")]
+pub mod digest;
 mod refusal;
 pub mod reply;
 pub mod resp;

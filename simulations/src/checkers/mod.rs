@@ -31,6 +31,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod thrift;
+mod together;
 mod told;
 mod truth;
 mod window;
@@ -49,6 +50,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
     vec![
         Box::new(bound::Bound::new(setting)),
         Box::new(shares::Shares::new(setting)),
+        Box::new(together::Together::new(setting)),
         Box::new(books::Books::new(setting)),
         Box::new(purse::Purse::new(setting)),
         Box::new(store::Store::new(setting)),

@@ -74,6 +74,8 @@ pub(super) struct Shares {
     informed: Map<Place, Informed>,
     /// The clocks of masters agree.
     agree: bool,
+    /// Nodes hear of each other: of windows each takes what it used, and `together.rs` adds that up.
+    gossips: bool,
     doubt: u64,
     found: Found,
 }
@@ -81,7 +83,12 @@ pub(super) struct Shares {
 impl Shares {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        Self { agree: plan.redis.skew.0 <= 1_000, doubt: plan.daemon.timeout.0 + DOUBT, ..Self::default() }
+        Self {
+            agree: plan.redis.skew.0 <= 1_000,
+            gossips: plan.gossip.is_some(),
+            doubt: plan.daemon.timeout.0 + DOUBT,
+            ..Self::default()
+        }
     }
 
     fn settled(&mut self, moment: Moment, place: Place, call: &Call, grant: Option<&Grant>) {
@@ -111,7 +118,7 @@ impl Shares {
     }
 
     fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, store: u64) {
-        let (agree, doubt) = (self.agree, self.doubt);
+        let (agree, gossips, doubt) = (self.agree, self.gossips, self.doubt);
         let mut informed = self.informed.get_mut(&place).filter(|informed| agree && informed.now > 0);
         let counts = self.keys.entry(place).or_default();
         counts.resize(rule.limits.len(), Count::default());
@@ -133,7 +140,8 @@ impl Shares {
             count.admit(limit, request.cost);
             let (whole, window) = (limit.capacity() * MOST_PPM / 1_000_000, store / limit.period.0);
             let fewest = informed.as_mut().and_then(|informed| informed.fewest(index, window));
-            let most = whole / fewest.unwrap_or(1);
+            let alone = !gossips || matches!(limit.algorithm, Algorithm::Gcra | Algorithm::FixedFromFirst);
+            let most = whole / fewest.filter(|_| alone).unwrap_or(1);
             let over = match &informed {
                 _ if is_bucket => count.excess(limit, store, 0) > 0,
                 // Near an end it may be a window before or after.

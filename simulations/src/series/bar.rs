@@ -54,6 +54,10 @@ pub fn label(what: &What) -> String {
         What::Scale { nodes } => format!("scale to {nodes} nodes"),
         What::Push { policy, limits } => format!("push policy {policy}: {}", limits.join(", ")),
         What::Jump { node, by } => format!("clock of node {node} jumps {by}"),
+        What::Part { nodes, one_way } => {
+            format!("{} {}", some("node", nodes), if *one_way { "not heard" } else { "apart" })
+        }
+        What::Liar { node, lie } => format!("node {node} lies ({lie:?})"),
         What::Surge { factor } => format!("demand × {}", crate::ledger::thousandths(u64::from(*factor))),
     }
 }

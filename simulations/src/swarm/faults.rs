@@ -6,7 +6,7 @@
 
 use rationd::core::limit::{Algorithm, Limit};
 
-use crate::plan::{Fault, Policy, Redis, Way, What};
+use crate::plan::{Fault, Lie, Policy, Redis, Way, What};
 use crate::random::Random;
 use crate::span::Span;
 
@@ -16,6 +16,7 @@ pub(super) struct Scene<'a> {
     pub(super) span: Span,
     pub(super) nodes: u32,
     pub(super) redis: &'a Redis,
+    pub(super) gossips: bool,
     pub(super) policies: &'a [Policy],
 }
 
@@ -27,7 +28,7 @@ type Draw = fn(&mut Random, &Scene<'_>) -> Option<What>;
 type Class = (&'static str, u64, u64, Draw);
 
 /// All classes.
-pub(super) const CLASSES: [Class; 22] = [
+pub(super) const CLASSES: [Class; 24] = [
     ("cut", 3_000, 2, cut),
     ("swizzle", 4_000, 1, |_, _| Some(What::Swizzle)),
     ("clog", 800, 2, |random, scene| Some(What::Clog { master: scene.master(random) })),
@@ -49,6 +50,8 @@ pub(super) const CLASSES: [Class; 22] = [
     ("scale", 3_000, 2, |random, _| Some(What::Scale { nodes: random.between(1, 16) as u32 })), // at most 16
     ("push", 1_000, 2, push),
     ("jump", 0, 2, jump),
+    ("part", 4_000, 2, part),
+    ("liar", 3_000, 1, liar),
     ("surge", 1_500, 2, |random, _| Some(What::Surge { factor: random.between(0, 3_000) as u32 })), // at most 3000
 ];
 
@@ -107,6 +110,17 @@ fn slow(random: &mut Random, scene: &Scene<'_>) -> Option<What> {
 fn noise(random: &mut Random, _: &Scene<'_>) -> Option<What> {
     let (loss, repeats) = (random.between(0, 300), random.between(0, 500));
     Some(What::Noise { loss: loss as u32, repeats: repeats as u32 }) // both below 1000
+}
+
+fn part(random: &mut Random, scene: &Scene<'_>) -> Option<What> {
+    let (nodes, one_way) = (scene.some_nodes(random), random.chance(300));
+    scene.gossips.then_some(What::Part { nodes, one_way })
+}
+
+fn liar(random: &mut Random, scene: &Scene<'_>) -> Option<What> {
+    let (node, lie) =
+        (scene.node(random), *random.pick(&[Lie::Huge, Lie::Huge, Lie::Negative, Lie::Stale, Lie::Early]));
+    scene.gossips.then_some(What::Liar { node, lie })
 }
 
 /// Without a replica nobody would take over.

@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use super::gossip::Told;
 use super::message::Reply;
 use crate::observe::Request;
 
@@ -38,6 +39,10 @@ pub(super) enum Event {
     End { fault: u32 },
     /// A later part of a fault.
     Step(Step),
+    /// A node's next round of gossip.
+    Round { node: u32, incarnation: u64 },
+    /// A node hears what another one told.
+    Told(Box<Told>),
     /// The books of all nodes are looked at.
     Audit,
     /// The liveness phase begins.

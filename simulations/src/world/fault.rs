@@ -52,6 +52,8 @@ impl World<'_> {
                 let node = self.place(*node) as usize;
                 self.nodes[node].wall += by.0 as i64; // hours at most
             }
+            What::Part { nodes, one_way } => self.grapevine.part(index, self.places(nodes), *one_way),
+            What::Liar { node, lie } => self.grapevine.lie(index, self.place(*node), *lie),
             What::Surge { factor } => self.surge(u64::from(*factor)),
         }
     }
@@ -73,6 +75,7 @@ impl World<'_> {
             What::Refuse { master, .. } => self.refuse(*master, false),
             What::NoReplica { master } => self.regain_replica(*master),
             What::Surge { .. } => self.surge(1_000),
+            What::Part { .. } | What::Liar { .. } => self.grapevine.mend(index),
             // These end by steps of their own.
             What::Clog { .. }
             | What::Kill { .. }
@@ -113,6 +116,7 @@ impl World<'_> {
             return;
         }
         self.network.calm();
+        self.grapevine.calm();
         for master in 0..self.cluster.primaries.len() as u32 {
             self.rejoin(master);
             self.refuse(master, false);

@@ -72,6 +72,7 @@ impl World<'_> {
             }
         }
         self.count_up();
+        self.begin_rounds(index);
         self.see(&Seen::Joined { node: index, incarnation });
     }
 
@@ -108,6 +109,7 @@ impl World<'_> {
         place.phase = Phase::Leaving;
         let now = place.clock.local(self.now);
         place.limiter.drain(now);
+        self.talk(index);
         self.count_up();
         self.drain(index);
         self.queue.push(self.now + DRAIN, Event::Step(Step::Gone { node: index, incarnation, back }));

@@ -12,6 +12,7 @@ use crate::maps::Map;
 pub(super) struct Key {
     pub(super) bytes: Box<[u8]>,
     pub(super) digest: Digest,
+    pub(super) policy: u32,
     rank: Rank,
 }
 
@@ -44,8 +45,13 @@ impl Keys {
         let digest = Digest::of(&self.policies[policy as usize], &bytes);
         self.by_rank.insert(place, id);
         self.by_digest.insert(digest.0, id);
-        self.list.push(Key { bytes, digest, rank: place });
+        self.list.push(Key { bytes, digest, policy, rank: place });
         id
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
     }
 
     pub(super) fn get(&self, id: u32) -> &Key {

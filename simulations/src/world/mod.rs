@@ -10,6 +10,7 @@
 //! | `node.rs`, `clock.rs`, `client.rs` | a daemon, its clock, its way to the store |
 //! | `message.rs`, `post.rs`, `network.rs` | letters, and what becomes of them |
 //! | `cluster.rs`, `service.rs` | servers, and what they answer |
+//! | `gossip.rs` | what nodes hear of each other |
 //! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
 //! | `prober.rs` | the last questions, one client at a time |
 
@@ -21,6 +22,7 @@ mod event;
 mod failover;
 mod fault;
 mod fleet;
+mod gossip;
 mod keys;
 mod message;
 mod network;
@@ -39,6 +41,7 @@ use rationd::core::shard::{self, Effect};
 use self::cluster::Cluster;
 use self::demand::Demand;
 use self::event::{Event, Queue};
+use self::gossip::Grapevine;
 use self::keys::Keys;
 use self::message::Letter;
 use self::network::Network;
@@ -84,6 +87,7 @@ pub struct World<'a> {
     up: Vec<u32>,
     cluster: Cluster,
     network: Network,
+    grapevine: Grapevine,
     scripts: &'a mut Scripts,
     letters: Map<u64, Letter>,
     demands: Vec<Demand>,
@@ -140,6 +144,7 @@ impl<'a> World<'a> {
             up: Vec::new(),
             cluster: Cluster::new(&plan.redis, plan.seed),
             network: Network::new(&plan.network, plan.seed),
+            grapevine: Grapevine::new(plan.gossip, plan.seed),
             scripts,
             letters: Map::default(),
             demands: demands.collect(),
@@ -222,6 +227,8 @@ impl<'a> World<'a> {
             Event::Begin { fault } => self.begin(fault),
             Event::End { fault } => self.end(fault),
             Event::Step(step) => self.step(step),
+            Event::Round { node, incarnation } => self.round(node, incarnation),
+            Event::Told(told) => self.told_of(&told),
             Event::Audit => {
                 self.audit();
                 self.queue.push(self.now + AUDIT.max(1_000 * self.nodes.len() as u64), Event::Audit);

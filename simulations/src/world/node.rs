@@ -9,6 +9,7 @@ use rationd::core::time::{Instant, Timestamp};
 
 use super::client::Client;
 use super::clock::NodeClock;
+use super::gossip::Circle;
 use crate::limiter::{Limiter, Start, limiter};
 use crate::observe::Request;
 use crate::plan::Plan;
@@ -41,6 +42,7 @@ pub(super) struct Node {
     /// True time of the timer that is set.
     pub(super) timer: u64,
     pub(super) client: Client,
+    pub(super) circle: Circle,
     /// It does nothing before then.
     pub(super) frozen_until: u64,
 }
@@ -65,6 +67,7 @@ impl Node {
             parked: BTreeMap::new(),
             timer: u64::MAX,
             client: Client::new(),
+            circle: Circle::default(),
             frozen_until: 0,
         }
     }

@@ -1,0 +1,138 @@
+//! What nodes that hear of each other may do together.
+//!
+//! **static-shares**: what all of them admit on their shares in one window stays below the limit, in
+//! whatever way the fleet is torn. **prefilter**: nobody is denied by what peers told of a window while
+//! the fleet had admitted less than the limit in it.
+
+use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
+
+use super::{Found, SAME};
+use crate::maps::Map;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::What;
+
+/// What is spent so near to a boundary may be of either window.
+const EDGE: u64 = 5_000;
+
+/// A key, a limit's place, and a window's number.
+type Place = (u32, usize, u64);
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Together {
+    /// Nodes hear of each other, masters' clocks agree and limits stay as they are.
+    is_on: bool,
+    lies: bool,
+    shared: Map<Place, u64>,
+    /// By the end of an aligned window, as decisions told it.
+    admitted: Map<(u32, u64), u64>,
+    found: Found,
+}
+
+impl Together {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let has = |wanted: fn(&What) -> bool| plan.faults.iter().any(|fault| wanted(&fault.what));
+        let is_on =
+            plan.gossip.is_some() && plan.redis.skew.0 <= SAME && !has(|what| matches!(what, What::Push { .. }));
+        let lies = has(|what| matches!(what, What::Liar { .. }));
+        Self { is_on, lies, shared: Map::default(), admitted: Map::default(), found: Found::default() }
+    }
+
+    fn share(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
+        for (index, limit) in rule.limits.iter().enumerate() {
+            let passed = store % limit.period.0;
+            let plain = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+            if !plain || passed.min(limit.period.0 - passed) < EDGE {
+                continue;
+            }
+            let shared = self.shared.entry((request.key, index, store / limit.period.0)).or_default();
+            *shared += request.cost;
+            let shared = *shared;
+            if shared > limit.count {
+                self.found.add("static-shares", moment, || {
+                    format!("{request:?}: {shared} on the shares of all nodes of {limit:?}")
+                });
+            }
+        }
+    }
+
+    fn denied(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision) {
+        let admitted = self.admitted.get(&(request.key, decision.reset_at.0)).copied().unwrap_or(0);
+        if admitted < limit.count {
+            self.found.add("prefilter", moment, || {
+                format!("{request:?}: denied by what peers told, and {admitted} of {} had been admitted", limit.count)
+            });
+        }
+    }
+}
+
+/// The one limit of a rule, if it is an aligned window.
+fn aligned(rule: &Rule) -> Option<&Limit> {
+    let [limit] = &rule.limits[..] else { return None };
+    (limit.algorithm == Algorithm::Fixed).then_some(limit)
+}
+
+impl Observer for Together {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
+        if !self.is_on || request.kind != Kind::Check {
+            return;
+        }
+        if decision.verdict == Verdict::Allow {
+            if decision.source == Source::Share {
+                self.share(moment, request, rule, store.0);
+            }
+            if aligned(rule).is_some() {
+                *self.admitted.entry((request.key, decision.reset_at.0)).or_default() += request.cost;
+            }
+        } else if decision.source == Source::Prefilter
+            && !self.lies
+            && let Some(limit) = aligned(rule)
+        {
+            self.denied(moment, request, limit, decision);
+        }
+    }
+}
+
+impl Checker for Together {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+    use crate::plan::Gossip;
+
+    fn checker(history: &History) -> Together {
+        let mut setting = history.setting();
+        setting.plan.gossip = Some(Gossip::default());
+        Together::new(&setting)
+    }
+
+    #[test]
+    fn shares_that_sum_to_more_than_the_limit_are_seen() {
+        let mut history = History::new("100/1s fixed");
+        let mut checker = checker(&history);
+        history.check(&mut checker, 6 * SECOND + SECOND / 10, 100, Source::Share, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 6 * SECOND + SECOND / 5, 1, Source::Share, true);
+        assert_eq!(checker.violations()[0].invariant, "static-shares");
+    }
+
+    #[test]
+    fn a_denial_by_peers_below_the_limit_is_seen() {
+        let mut history = History::new("100/1s fixed");
+        let mut checker = checker(&history);
+        history.check(&mut checker, 6 * SECOND + SECOND / 10, 100, Source::Lease, true);
+        history.check(&mut checker, 6 * SECOND + SECOND / 5, 1, Source::Prefilter, false);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 7 * SECOND + SECOND / 5, 1, Source::Prefilter, false);
+        assert_eq!(checker.violations()[0].invariant, "prefilter");
+    }
+}

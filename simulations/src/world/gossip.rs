@@ -1,0 +1,238 @@
+//! How nodes hear of each other: who lives, as late and as wrong as a membership protocol tells it,
+//! and the shipped digests, as shipped frames, on a network of their own that may be torn.
+//!
+//! Only the protocol of who lives is a model: the roster, the view, the merge and the codec are the
+//! product's.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rationd::core::fleet::Roster;
+use rationd::core::key::Digest;
+use rationd::core::usage::{Count, Usage};
+use rationd::wire::digest;
+
+use super::World;
+use super::event::Event;
+use super::node::Phase;
+use crate::observe::Seen;
+use crate::plan::{Gossip, Lie};
+use crate::random::Random;
+
+/// How often a node is heard that has nothing to tell.
+const HEARTBEAT: u64 = 1_000_000;
+
+/// Who hears whom, and who lies.
+#[derive(Debug)]
+pub(super) struct Grapevine {
+    pub(super) plan: Option<Gossip>,
+    random: Random,
+    /// By fault: these nodes are not heard by the others, and if so, do not hear them.
+    parts: Vec<(u32, Vec<u32>, bool)>,
+    liars: Vec<(u32, u32, Lie)>,
+    /// Bytes that went out, for the figures.
+    pub(super) bytes: u64,
+}
+
+/// What a node knows of the others.
+#[derive(Debug, Default)]
+pub(super) struct Circle {
+    roster: Roster,
+    others: BTreeMap<(u32, u64), Other>,
+    told: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Other {
+    first: u64,
+    last: u64,
+    joined: bool,
+    leaving: bool,
+}
+
+impl Grapevine {
+    pub(super) fn new(plan: Option<Gossip>, seed: u64) -> Self {
+        Self { plan, random: Random::stream(seed, "gossip"), parts: Vec::new(), liars: Vec::new(), bytes: 0 }
+    }
+
+    pub(super) fn part(&mut self, fault: u32, nodes: Vec<u32>, one_way: bool) {
+        self.parts.push((fault, nodes, one_way));
+    }
+
+    pub(super) fn lie(&mut self, fault: u32, node: u32, lie: Lie) {
+        self.liars.push((fault, node, lie));
+    }
+
+    pub(super) fn mend(&mut self, fault: u32) {
+        self.parts.retain(|(index, ..)| *index != fault);
+        self.liars.retain(|(index, ..)| *index != fault);
+    }
+
+    pub(super) fn calm(&mut self) {
+        self.parts.clear();
+        self.liars.clear();
+    }
+
+    fn reaches(&self, from: u32, to: u32) -> bool {
+        self.parts.iter().all(|(_, nodes, one_way)| {
+            let (cut_from, cut_to) = (nodes.contains(&from), nodes.contains(&to));
+            cut_from == cut_to || *one_way && cut_to
+        })
+    }
+
+    fn lie_of(&self, node: u32) -> Option<Lie> {
+        self.liars.iter().find(|(_, liar, _)| *liar == node).map(|(_, _, lie)| *lie)
+    }
+}
+
+impl World<'_> {
+    /// A node's first round comes at some time within a tick.
+    pub(super) fn begin_rounds(&mut self, node: u32) {
+        let Some(plan) = self.grapevine.plan else { return };
+        let incarnation = self.nodes[node as usize].incarnation;
+        let at = self.now + self.grapevine.random.below(plan.tick.0.max(1));
+        self.queue.push(at, Event::Round { node, incarnation });
+    }
+
+    /// A node looks who is there and tells what has moved.
+    pub(super) fn round(&mut self, node: u32, incarnation: u64) {
+        let Some(plan) = self.grapevine.plan else { return };
+        let place = &self.nodes[node as usize];
+        if place.incarnation != incarnation || !place.is_there() {
+            return;
+        }
+        let next = self.now.max(self.thaws_at(node)) + plan.tick.0.max(1);
+        self.queue.push(next, Event::Round { node, incarnation });
+        if self.thaws_at(node) > self.now {
+            return;
+        }
+        self.look_around(node, plan);
+        self.talk(node);
+    }
+
+    /// The protocol of who lives, as a model: a node is known some time after it can be heard, and
+    /// given up some time after it was heard last; who leaves in order says so.
+    fn look_around(&mut self, node: u32, plan: Gossip) {
+        let mut circle = std::mem::take(&mut self.nodes[node as usize].circle);
+        let now = self.nodes[node as usize].clock.local(self.now);
+        for (index, other) in self.nodes.iter().enumerate() {
+            let index = index as u32;
+            let heard = index != node && other.is_there() && other.frozen_until <= self.now;
+            if heard && self.grapevine.reaches(index, node) {
+                let fresh = Other { first: self.now, last: self.now, joined: false, leaving: false };
+                let known = circle.others.entry((index, other.incarnation)).or_insert(fresh);
+                known.last = self.now;
+                known.leaving = other.phase == Phase::Leaving;
+                let name: Arc<str> = other.name.as_str().into();
+                if known.joined {
+                    circle.roster.heard(now, &name, other.incarnation);
+                } else if known.first + plan.join.0 <= self.now && !known.leaving {
+                    known.joined = true;
+                    circle.roster.joined(now, &name, other.incarnation);
+                }
+            }
+        }
+        let (at, nodes) = (self.now, &self.nodes);
+        let roster = &mut circle.roster;
+        circle.others.retain(|(index, incarnation), other| {
+            let gone = other.leaving && at >= other.last + plan.tick.0 || at >= other.last + plan.dead.0;
+            if gone && other.joined {
+                let name: Arc<str> = nodes[*index as usize].name.as_str().into();
+                roster.left(now, &name, *incarnation, other.leaving);
+            }
+            !gone
+        });
+        let view = circle.roster.view(now);
+        let place = &mut self.nodes[node as usize];
+        place.circle = circle;
+        place.limiter.handle_fleet(view);
+    }
+
+    /// Sends what has moved to all that are known to live.
+    pub(super) fn talk(&mut self, node: u32) {
+        if self.grapevine.plan.is_none() {
+            return;
+        }
+        let place = &mut self.nodes[node as usize];
+        let now = place.clock.local(self.now);
+        let mut usage = Vec::new();
+        place.limiter.drain_usage(now, &mut usage);
+        if let Some(lie) = self.grapevine.lie_of(node) {
+            usage = self.lies(lie);
+        }
+        let place = &mut self.nodes[node as usize];
+        if usage.is_empty() && self.now < place.circle.told + HEARTBEAT {
+            return;
+        }
+        place.circle.told = self.now;
+        let (incarnation, frames) = (place.incarnation, Rc::new(digest::encode(&usage)));
+        let joined: Vec<_> = place.circle.others.iter().filter(|(_, other)| other.joined).map(|(to, _)| *to).collect();
+        for (to, life) in joined {
+            self.grapevine.bytes += frames.iter().map(Vec::len).sum::<usize>() as u64;
+            let (latency, jitter) = (self.plan.network.latency.0, self.plan.network.jitter.0);
+            let at = self.now + latency + self.grapevine.random.exponential(jitter);
+            if self.grapevine.reaches(node, to) {
+                let told = Told { from: node, life: incarnation, to, incarnation: life, frames: frames.clone() };
+                self.queue.push(at, Event::Told(Box::new(told)));
+            }
+        }
+    }
+
+    /// A node hears what another one told.
+    pub(super) fn told_of(&mut self, told: &Told) {
+        let thaws = self.thaws_at(told.to);
+        if thaws > self.now {
+            self.queue.push(thaws, Event::Told(Box::new(told.clone())));
+            return;
+        }
+        let name: Arc<str> = self.nodes[told.from as usize].name.as_str().into();
+        let place = &mut self.nodes[told.to as usize];
+        if place.incarnation != told.incarnation || !place.is_there() {
+            return;
+        }
+        let now = place.clock.local(self.now);
+        let Some(origin) = place.circle.roster.heard(now, &name, told.life) else { return };
+        for usage in told.frames.iter().flat_map(|frame| digest::decode(frame).unwrap_or_default()) {
+            place.limiter.handle_usage(now, origin, &usage);
+        }
+        let (from, to, frames) = (told.from, told.to, &told.frames);
+        let moment = self.moment();
+        self.watch.see(moment, &Seen::Told { from, to, frames });
+    }
+
+    /// What a liar says of every key that there is.
+    fn lies(&mut self, lie: Lie) -> Vec<Usage> {
+        let store = self.cluster.exact(self.now);
+        let mut usage = Vec::new();
+        for key in 0..self.keys.len().min(64) as u32 {
+            let known = self.keys.get(key);
+            let (digest, rule): (Digest, _) = (known.digest, &self.first_rules[known.policy as usize]);
+            for (index, limit) in rule.limits.iter().enumerate() {
+                let start = store.0 / limit.period.0 * limit.period.0;
+                let window = match lie {
+                    Lie::Huge | Lie::Negative => start + limit.period.0,
+                    Lie::Stale => start.saturating_sub(100 * limit.period.0),
+                    Lie::Early => start + 1_000_000 * limit.period.0,
+                };
+                let count = match lie {
+                    Lie::Negative => Count { admitted: 0, refunded: u64::MAX },
+                    _ => Count { admitted: u64::MAX, refunded: 0 },
+                };
+                let window = rationd::core::time::Timestamp(window);
+                usage.push(Usage { digest, limit: index as u8, window, count });
+            }
+        }
+        usage
+    }
+}
+
+/// Frames on their way from one node in one of its lives to another.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) from: u32,
+    pub(super) life: u64,
+    pub(super) to: u32,
+    pub(super) incarnation: u64,
+    pub(super) frames: Rc<Vec<Vec<u8>>>,
+}

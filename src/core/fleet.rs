@@ -1,0 +1,207 @@
+//! What a node knows of its fleet, and its part of a limit while the store is away (semantics, §4).
+//!
+//! Pure arithmetic. All nodes together never get more than 95 % of a limit, in whatever way the fleet
+//! is torn apart: what each admitted is divided by the limit itself, and what nobody used is shared out
+//! only by those who have heard of everybody. Called by `gossip.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::mutant::{Mutant, on};
+use super::share::SAFE_PPM;
+use super::time::{Instant, Micros};
+use super::usage::Origin;
+
+/// Of what all may admit, so much follows what each admitted; the rest is for all alike, in millionths.
+const FOLLOWING: u64 = 950_000;
+
+/// One million parts.
+const WHOLE: u64 = 1_000_000;
+
+/// The fleet as one node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FleetView {
+    /// Nodes that live, this one among them; at least 1.
+    pub live: u32,
+    /// Most that lived at once in the last ten minutes; those that left in order do not count.
+    pub largest: u32,
+    /// Everything that any of them told before this has been heard.
+    pub heard: Instant,
+}
+
+/// What is known of a limit's last settled windows. Tokens, of all windows the least favourable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// What this node admitted in each of them.
+    pub own: u64,
+    /// What all together admitted, and how many share the key; `None`: not everybody has been heard.
+    pub fleet: Option<(u64, u32)>,
+}
+
+impl FleetView {
+    /// A node alone.
+    pub const ALONE: Self = Self { live: 1, largest: 1, heard: Instant(0) };
+
+    /// Nobody is missing.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.live >= self.largest
+    }
+
+    /// This node's part of a limit of `count` tokens, in millionths.
+    #[must_use]
+    pub fn part_ppm(&self, count: u64, settled: Settled) -> u64 {
+        let ppm = |tokens: u64| (u128::from(tokens) * u128::from(WHOLE) / u128::from(count.max(1))) as u64;
+        let own = ppm(settled.own.min(count));
+        let unused = settled.fleet.map_or(0, |(all, nodes)| (WHOLE - ppm(all.min(count))) / u64::from(nodes.max(1)));
+        let nodes = if on(Mutant::SmallFleetAssumed) { 1 } else { self.largest.max(self.live).max(1) };
+        let followed = FOLLOWING * (own + unused) / WHOLE;
+        SAFE_PPM * (followed + (WHOLE - FOLLOWING) / u64::from(nodes)) / WHOLE
+    }
+}
+
+/// So long a node that is gone without having left counts as one that may still admit.
+const MISSED_FOR: Micros = Micros(600_000_000);
+
+/// Who is in the fleet, and when each was heard last: makes [`FleetView`]s. Knows no transport.
+#[derive(Debug, Default)]
+pub struct Roster {
+    next: u32,
+    peers: BTreeMap<(Arc<str>, u64), Peer>,
+    /// When those were lost that did not leave in order, by name.
+    missed: BTreeMap<Arc<str>, Instant>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    origin: Origin,
+    heard: Instant,
+}
+
+impl Roster {
+    /// A peer in one of its lives is alive; its number. Names are unique: it takes the place of whoever
+    /// was missed under its name.
+    pub fn joined(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Origin {
+        self.missed.remove(name);
+        let next = &mut self.next;
+        let peer = self.peers.entry((name.clone(), incarnation)).or_insert_with(|| {
+            *next += 1;
+            Peer { origin: Origin(*next), heard: now }
+        });
+        peer.origin
+    }
+
+    /// A peer is alive no more. One that said so before has told everything and admits nothing.
+    pub fn left(&mut self, now: Instant, name: &Arc<str>, incarnation: u64, in_order: bool) {
+        let was_there = self.peers.remove(&(name.clone(), incarnation)).is_some();
+        if was_there && !in_order && !on(Mutant::LostAreForgotten) && !self.has(name) {
+            self.missed.insert(name.clone(), now);
+        }
+    }
+
+    /// Something came from a peer: its number, if it is known to be alive.
+    pub fn heard(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Option<Origin> {
+        let peer = self.peers.get_mut(&(name.clone(), incarnation))?;
+        peer.heard = now;
+        Some(peer.origin)
+    }
+
+    /// The fleet at `now`.
+    pub fn view(&mut self, now: Instant) -> FleetView {
+        self.missed.retain(|_, since| now.since(*since) < MISSED_FOR);
+        let live = self.peers.len() as u32 + 1;
+        let heard = self.peers.values().map(|peer| peer.heard).min().unwrap_or(now);
+        FleetView { live, largest: live + self.missed.len() as u32, heard }
+    }
+
+    /// All peers that live.
+    pub fn peers(&self) -> impl Iterator<Item = (&Arc<str>, u64, Instant)> {
+        self.peers.iter().map(|((name, incarnation), peer)| (name, *incarnation, peer.heard))
+    }
+
+    fn has(&self, name: &Arc<str>) -> bool {
+        self.peers.range((name.clone(), 0)..=(name.clone(), u64::MAX)).next().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Arc<str> {
+        text.into()
+    }
+
+    #[test]
+    fn who_dies_is_missed_for_ten_minutes_and_who_leaves_is_not() {
+        let mut roster = Roster::default();
+        let start = Instant(1_000_000);
+        roster.joined(start, &name("a"), 1);
+        roster.joined(start, &name("b"), 1);
+        assert_eq!((roster.view(start).live, roster.view(start).largest), (3, 3));
+        roster.left(start, &name("a"), 1, false);
+        roster.left(start, &name("b"), 1, true);
+        assert_eq!((roster.view(start).live, roster.view(start).largest), (1, 2));
+        let later = start + MISSED_FOR;
+        assert_eq!((roster.view(later).live, roster.view(later).largest), (1, 1));
+    }
+
+    #[test]
+    fn who_comes_back_under_its_name_is_missed_no_more() {
+        let mut roster = Roster::default();
+        let old = roster.joined(Instant(1), &name("a"), 1);
+        let new = roster.joined(Instant(2), &name("a"), 2);
+        assert_ne!(old, new);
+        roster.left(Instant(3), &name("a"), 1, false);
+        assert_eq!((roster.view(Instant(3)).live, roster.view(Instant(3)).largest), (2, 2));
+    }
+
+    #[test]
+    fn a_fleet_is_heard_when_its_quietest_member_is() {
+        let mut roster = Roster::default();
+        roster.joined(Instant(1), &name("a"), 1);
+        roster.joined(Instant(1), &name("b"), 1);
+        roster.heard(Instant(9), &name("a"), 1);
+        assert_eq!(roster.view(Instant(10)).heard, Instant(1));
+        roster.heard(Instant(8), &name("b"), 1);
+        assert_eq!(roster.view(Instant(10)).heard, Instant(8));
+        assert_eq!(roster.heard(Instant(9), &name("c"), 1), None);
+    }
+
+    fn view(live: u32, largest: u32) -> FleetView {
+        FleetView { live, largest, ..FleetView::ALONE }
+    }
+
+    #[test]
+    fn a_lone_node_gets_all_but_the_margin() {
+        assert_eq!(view(1, 1).part_ppm(1_000, Settled { own: 0, fleet: Some((0, 1)) }), 950_000);
+    }
+
+    #[test]
+    fn parts_follow_what_was_used_and_share_out_the_rest() {
+        let part = |own| view(4, 4).part_ppm(1_000, Settled { own, fleet: Some((600, 4)) });
+        assert_eq!([part(500), part(100), part(0)], [553_375, 192_375, 102_125]);
+        assert_eq!(part(500) + part(100) + 2 * part(0), 950_000);
+    }
+
+    #[test]
+    fn who_has_not_heard_everybody_gets_what_it_used() {
+        let part = view(3, 4).part_ppm(1_000, Settled { own: 400, fleet: None });
+        assert_eq!(part, 950_000 * (380_000 + 12_500) / 1_000_000);
+    }
+
+    /// However the fleet is torn: each node divides by the limit, or knows what all used.
+    #[test]
+    fn parts_of_all_nodes_never_exceed_the_margin() {
+        let used = [0, 1, 17, 250, 300, 432];
+        let all: u64 = used.iter().sum();
+        for torn in 0..1_u32 << used.len() {
+            let parts = used.iter().enumerate().map(|(node, own)| {
+                let heard = torn & (1 << node) != 0;
+                let fleet = heard.then_some((all, used.len() as u32));
+                view(if heard { 6 } else { 2 }, 6).part_ppm(1_000, Settled { own: *own, fleet })
+            });
+            assert!(parts.sum::<u64>() <= SAFE_PPM);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What a key tells its peers, and what it makes of what they tell (semantics, §4). Part of `slot.rs`.
+//!
+//! What a node admitted of a window is what it was lent of it, less what it holds: spending a token
+//! notes nothing. Buckets have no windows, and are not told of. What peers tell never has the last
+//! word: it may put a question to the store off by a second, and a store that lends in spite of it
+//! refutes it for that window.
+
+use super::answer::{self, Ending};
+use super::decision::{Decision, Reason, Source};
+use super::fleet::{FleetView, Settled};
+use super::key::Digest;
+use super::limit::{Algorithm, Limit};
+use super::mutant::{Mutant, on};
+use super::slot::Slot;
+use super::time::{Instant, Micros, Timestamp};
+use super::usage::{Count, History, Occasion, Origin, Usage, Window};
+
+/// While gossip says that all is spent, the store is asked at least so often.
+pub(super) const DOUBTED: Micros = Micros(1_000_000);
+
+/// So long after a window all have told what it came to.
+const SETTLING: Micros = Micros(300_000);
+
+impl Slot {
+    /// From here on windows are remembered.
+    pub(super) fn join_fleet(&mut self) {
+        if self.usage.is_none() {
+            self.usage = Some(vec![History::default(); self.rule.limits.len()].into());
+        }
+    }
+
+    /// What this node has admitted of a limit's window at hand.
+    fn admitted(&self, index: usize) -> Count {
+        let (limit, at) = (&self.rule.limits[index], self.counters[index].at);
+        let refunded = self.window(index, at).map_or(0, |window| window.own.refunded);
+        let lent = self.net[index].saturating_sub(self.lease.held_of(index, at));
+        let alone = self.share.as_ref().map_or(0, |book| book.unpaid(index, number(limit, at)));
+        Count { admitted: lent.saturating_add(alone).saturating_add(refunded), refunded }
+    }
+
+    /// Notes what the window at hand has come to; called before another one begins, too.
+    pub(super) fn note_window(&mut self, index: usize) {
+        let at = self.counters[index].at;
+        if self.usage.is_none() || at.0 == 0 || !has_windows(&self.rule.limits[index]) {
+            return;
+        }
+        let count = self.admitted(index);
+        if let Some(window) = self.usage.as_mut().and_then(|usage| usage[index].enter(at)) {
+            window.own = window.own.max_of(count);
+        }
+    }
+
+    /// Notes what windows have come to that are over at this time of the store's clock.
+    pub(super) fn note_windows_that_turn(&mut self, clock: Timestamp) {
+        for index in 0..self.rule.limits.len() {
+            let (limit, at) = (&self.rule.limits[index], self.counters[index].at);
+            let end = if limit.algorithm == Algorithm::Sliding { at + limit.period } else { at };
+            if clock >= end {
+                self.note_window(index);
+            }
+        }
+    }
+
+    /// Takes note of tokens that were taken back.
+    pub(super) fn note_refund(&mut self, tokens: u64) {
+        let counters = &self.counters;
+        for (history, counter) in self.usage.iter_mut().flatten().zip(counters) {
+            if let Some(window) = history.enter(counter.at) {
+                window.own.refunded = window.own.refunded.saturating_add(tokens);
+            }
+        }
+    }
+
+    /// So much of a limit is used that others should know.
+    pub(super) fn is_worth_telling(&self) -> bool {
+        let windows = self.rule.limits.iter().zip(&self.counters).filter(|(limit, _)| has_windows(limit));
+        self.usage.is_some() && windows.into_iter().any(|(limit, counter)| counter.used * 10 >= limit.count)
+    }
+
+    /// Appends what has moved since it was told last; all of it when the node leaves. False when
+    /// nothing is left to tell.
+    pub(super) fn tell(&mut self, now: Instant, fleet: FleetView, leaving: bool, into: &mut Vec<Usage>) -> bool {
+        self.roll(now);
+        let (digest, rule, latest) = (Digest(self.digest), self.rule.clone(), self.clock.latest(now));
+        let mut more = false;
+        for (index, limit) in rule.limits.iter().enumerate().filter(|(_, limit)| has_windows(limit)) {
+            self.note_window(index);
+            let counter = self.counters[index];
+            let pressing = leaving || counter.left(limit, latest) == 0;
+            let occasion = Occasion { now, limit, nodes: fleet.live, pressing };
+            for window in self.usage.iter_mut().flat_map(|usage| usage[index].iter_mut()) {
+                let open = window.at == counter.at;
+                if window.is_due(&occasion, open) {
+                    window.was_told(now, open);
+                    into.push(Usage { digest, limit: index as u8, window: window.at, count: window.own });
+                }
+                more |= window.will_be_due(&occasion, open);
+            }
+        }
+        more
+    }
+
+    /// Takes in what a peer tells.
+    pub(super) fn hear(&mut self, now: Instant, origin: Origin, usage: &Usage) {
+        let index = usize::from(usage.limit);
+        let Some(limit) = self.rule.limits.get(index).copied().filter(has_windows) else { return };
+        // Of windows long past and of those to come nothing is taken.
+        let clock = self.clock.latest(now);
+        let near = clock.since(usage.window).max(usage.window.since(clock)) <= limit.period + limit.period;
+        if !near && !on(Mutant::AnyWindowHeard) {
+            return;
+        }
+        self.join_fleet();
+        if let Some(history) = self.usage.as_mut().map(|usage| &mut usage[index]) {
+            history.merge(origin, usage.window, usage.count, limit.count);
+        }
+    }
+
+    /// Peers and this node together are known to have spent a limit's window.
+    pub(super) fn is_spent_by_fleet(&self) -> bool {
+        self.usage.is_some()
+            && (0..self.rule.limits.len()).any(|index| {
+                let limit = &self.rule.limits[index];
+                let at = self.counters[index].at;
+                let heard = self.window(index, at).filter(|window| !window.refuted || on(Mutant::GossipHasTheLastWord));
+                has_windows(limit)
+                    && heard.is_some_and(|window| {
+                        let own =
+                            if on(Mutant::GrantedAsAdmitted) { self.net[index] } else { self.admitted(index).net() };
+                        window.peers() > 0 && window.peers().saturating_add(own) >= limit.count
+                    })
+            })
+    }
+
+    /// Denies because of what peers told, as long as the store is asked in between.
+    pub(super) fn deny_by_fleet(&self, now: Instant, cost: u64) -> Option<Decision> {
+        let asked = self.answered.is_some_and(|at| now.since(at) < DOUBTED) || self.flight.is_some();
+        if !asked || !self.is_spent_by_fleet() {
+            return None;
+        }
+        let mut counters = self.charged();
+        for (index, limit) in self.rule.limits.iter().enumerate() {
+            let spent =
+                self.window(index, counters[index].at).map_or(0, |window| window.peers() + self.admitted(index).net());
+            if has_windows(limit) {
+                counters[index].used = counters[index].used.max(spent.min(limit.count));
+            }
+        }
+        let ending = Ending::deny(Reason::Rate, Source::Prefilter);
+        Some(answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending))
+    }
+
+    /// The store has lent: whoever told that all was spent was wrong.
+    pub(super) fn refute_fleet(&mut self) {
+        if self.is_spent_by_fleet() {
+            for (history, counter) in self.usage.iter_mut().flatten().zip(&self.counters) {
+                if let Some(window) = history.enter(counter.at) {
+                    window.refuted = !window.lost;
+                }
+            }
+        }
+    }
+
+    /// The store has lost what it knew of this window: peers know better.
+    pub(super) fn believe_fleet(&mut self) {
+        for (history, counter) in self.usage.iter_mut().flatten().zip(&self.counters) {
+            if let Some(window) = history.enter(counter.at) {
+                (window.lost, window.refuted) = (true, false);
+            }
+        }
+    }
+
+    /// Peers tell that all is spent, and the store has not been asked about it: true once a window.
+    pub(super) fn doubts_fleet(&mut self) -> bool {
+        let mut doubts = false;
+        for (history, counter) in self.usage.iter_mut().flatten().zip(&self.counters) {
+            if let Some(window) = history.enter(counter.at) {
+                doubts |= !std::mem::replace(&mut window.asked, true);
+            }
+        }
+        doubts
+    }
+
+    /// This node's part of a limit while the store is away since `lost`, in millionths.
+    pub(super) fn part_ppm(&self, index: usize, fleet: FleetView, lost: Timestamp) -> u64 {
+        let limit = &self.rule.limits[index];
+        if matches!(limit.algorithm, Algorithm::Gcra | Algorithm::FixedFromFirst) {
+            return super::share::share_ppm(self.nodes);
+        }
+        let ended = Timestamp(lost.0 / limit.period.0 * limit.period.0);
+        let everybody = fleet.is_whole() && self.clock.earliest(fleet.heard) >= ended + SETTLING;
+        let windows = [1, 2].map(|back| {
+            let at = window_at(limit, (ended.0 / limit.period.0).saturating_sub(back));
+            self.window(index, at)
+        });
+        let own = windows.iter().map(|window| window.map_or(0, |window| window.own.net())).min().unwrap_or(0);
+        let all = windows.iter().map(|window| {
+            let (peers, told) = window.map_or((0, 0), |window| (window.peers(), window.origins()));
+            let own = window.map_or(0, |window| window.own.net());
+            let heard = told + usize::from(own > 0) >= self.nodes as usize;
+            heard.then_some(peers.saturating_add(own))
+        });
+        let all = all.reduce(|one, other| Some(one?.max(other?))).flatten();
+        fleet.part_ppm(limit.count, Settled { own, fleet: all.filter(|_| everybody).map(|all| (all, self.nodes)) })
+    }
+
+    fn window(&self, index: usize, at: Timestamp) -> Option<&Window> {
+        self.usage.as_ref()?[index].get(at)
+    }
+}
+
+fn has_windows(limit: &Limit) -> bool {
+    limit.algorithm != Algorithm::Gcra
+}
+
+/// The number of an aligned window, from its `Counter::at`.
+fn number(limit: &Limit, at: Timestamp) -> u64 {
+    let start = if limit.algorithm == Algorithm::Sliding { at } else { at - limit.period };
+    start.0 / limit.period.0
+}
+
+/// `Counter::at` of an aligned window, from its number.
+fn window_at(limit: &Limit, number: u64) -> Timestamp {
+    let start = Timestamp(number * limit.period.0);
+    if limit.algorithm == Algorithm::Sliding { start } else { start + limit.period }
+}

@@ -1,0 +1,205 @@
+//! Usage digests as bytes: what a node tells its peers in one round.
+//!
+//! A frame is a version byte, which stands outside of the codec so that the codec can be replaced,
+//! and a [`Digest`] in bincode. Frames come from peers: their size is checked before anything is
+//! decoded, entries are bounded, and what a frame says is a claim that the core weighs. The only file
+//! that names bincode.
+
+use std::fmt;
+
+use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
+use bincode::{Decode, Encode};
+
+use crate::core::key;
+use crate::core::time::Timestamp;
+use crate::core::usage::{Count, Usage};
+
+/// The version that this build writes, and the only one so far.
+pub const VERSION: u8 = 1;
+
+/// Longest frame, in bytes.
+pub const LONGEST: usize = 64 << 10;
+
+/// Most entries of a frame.
+pub const MOST: usize = 1_024;
+
+/// What a decoded frame may take in memory: [`MOST`] entries and a little.
+const MEMORY: usize = 128 << 10;
+
+const CODEC: Configuration<LittleEndian, Varint, Limit<MEMORY>> = standard().with_limit::<MEMORY>();
+
+/// A frame that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadDigest {
+    /// It is empty.
+    Empty,
+    /// It is longer than [`LONGEST`].
+    TooLong {
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// A version that this build does not read.
+    Version {
+        /// Its number.
+        seen: u8,
+    },
+    /// It has more than [`MOST`] entries.
+    TooMany {
+        /// How many.
+        entries: usize,
+    },
+    /// It says something else than a digest.
+    Malformed,
+}
+
+impl fmt::Display for BadDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => write!(f, "an empty digest"),
+            Self::TooLong { bytes } => write!(f, "a digest of {bytes} bytes: {LONGEST} are the most"),
+            Self::Version { seen } => write!(f, "a digest of version {seen}: this build reads {VERSION}"),
+            Self::TooMany { entries } => write!(f, "a digest of {entries} entries: {MOST} are the most"),
+            Self::Malformed => write!(f, "bytes that are no digest"),
+        }
+    }
+}
+
+impl std::error::Error for BadDigest {}
+
+#[derive(Encode, Decode)]
+struct Frame {
+    /// The latest of all windows (us); entries count back from it.
+    latest: u64,
+    entries: Vec<Entry>,
+}
+
+#[derive(Encode, Decode)]
+struct Entry {
+    key: [u8; 16],
+    limit: u8,
+    /// Microseconds before the latest window.
+    before: u64,
+    admitted: u64,
+    refunded: u64,
+}
+
+/// The frames that tell of `usage`: one at least, so that a peer that has nothing to tell is heard.
+#[must_use]
+pub fn encode(usage: &[Usage]) -> Vec<Vec<u8>> {
+    if usage.is_empty() {
+        return vec![frame(usage)];
+    }
+    usage.chunks(MOST).map(frame).collect()
+}
+
+fn frame(usage: &[Usage]) -> Vec<u8> {
+    let latest = usage.iter().map(|one| one.window.0).max().unwrap_or(0);
+    let entries = usage.iter().map(|one| Entry {
+        key: one.digest.0.to_be_bytes(),
+        limit: one.limit,
+        before: latest - one.window.0,
+        admitted: one.count.admitted,
+        refunded: one.count.refunded,
+    });
+    let mut bytes = vec![VERSION];
+    let frame = Frame { latest, entries: entries.collect() };
+    bincode::encode_into_std_write(&frame, &mut bytes, CODEC).expect("a vector takes all that is written");
+    bytes
+}
+
+/// What a frame says, or what is wrong with it.
+///
+/// # Errors
+/// Anything but a whole frame of a version that this build reads.
+pub fn decode(bytes: &[u8]) -> Result<Vec<Usage>, BadDigest> {
+    let (version, body) = bytes.split_first().ok_or(BadDigest::Empty)?;
+    if bytes.len() > LONGEST {
+        return Err(BadDigest::TooLong { bytes: bytes.len() });
+    }
+    if *version != VERSION {
+        return Err(BadDigest::Version { seen: *version });
+    }
+    let (frame, used): (Frame, usize) = bincode::decode_from_slice(body, CODEC).map_err(|_| BadDigest::Malformed)?;
+    if used != body.len() {
+        return Err(BadDigest::Malformed);
+    }
+    if frame.entries.len() > MOST {
+        return Err(BadDigest::TooMany { entries: frame.entries.len() });
+    }
+    let usage = frame.entries.into_iter().map(|entry| Usage {
+        digest: key::Digest(u128::from_be_bytes(entry.key)),
+        limit: entry.limit,
+        window: Timestamp(frame.latest.saturating_sub(entry.before)),
+        count: Count { admitted: entry.admitted, refunded: entry.refunded },
+    });
+    Ok(usage.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(number: u64) -> Usage {
+        Usage {
+            digest: key::Digest::of("api", &number.to_be_bytes()),
+            limit: (number % 3) as u8,
+            window: Timestamp(1_800_000_000_000_000 + number % 5 * 1_000_000),
+            count: Count { admitted: number * 7, refunded: number % 2 },
+        }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// What version 1 wrote when it was made. A build that writes or reads it otherwise talks to no
+    /// older one.
+    #[test]
+    fn golden_frame_of_version_1() {
+        let frames = encode(&[usage(1), usage(300)]);
+        assert_eq!(frames.iter().map(|frame| hex(frame)).collect::<Vec<_>>(), [GOLDEN]);
+        assert_eq!(decode(&frames[0]), Ok(vec![usage(1), usage(300)]));
+        assert_eq!(hex(&encode(&[])[0]), "010000");
+    }
+    const GOLDEN: &str = "01fd40c2a72817650600028c83b926d24b90aefb57506a77351ff301000701ffe17ee11fd2af678233ed591922775c00fc40420f00fb340800";
+
+    #[test]
+    fn what_is_told_is_what_is_heard_in_frames_within_bounds() {
+        let all: Vec<_> = (0..3_000).map(usage).collect();
+        let frames = encode(&all);
+        assert_eq!(frames.len(), 3);
+        assert!(frames.iter().all(|frame| frame.len() <= LONGEST));
+        let heard: Vec<_> = frames.iter().flat_map(|frame| decode(frame).unwrap()).collect();
+        assert_eq!(heard, all);
+        let largest =
+            Usage { window: Timestamp(u64::MAX), count: Count { admitted: u64::MAX, refunded: u64::MAX }, ..usage(1) };
+        assert!(encode(&[largest; MOST])[0].len() <= LONGEST);
+    }
+
+    #[test]
+    fn an_entry_takes_22_bytes() {
+        let told: Vec<_> = (0..1_000).map(|number| Usage { window: Timestamp(60_000_000), ..usage(number) }).collect();
+        let bytes: usize = encode(&told).iter().map(Vec::len).sum();
+        assert!((20_000..=22_500).contains(&bytes), "{bytes}");
+    }
+
+    #[test]
+    fn claims_of_length_are_refused_before_anything_is_allocated() {
+        for claim in [&[0xfc, 0xff, 0xff, 0xff, 0xff][..], &[0xfd, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]] {
+            let frame = [&[VERSION, 0], claim].concat();
+            assert_eq!(decode(&frame), Err(BadDigest::Malformed));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused_and_said() {
+        let good = encode(&[usage(1)]).remove(0);
+        assert_eq!(decode(&[]), Err(BadDigest::Empty));
+        assert_eq!(decode(&[2, 0, 0]), Err(BadDigest::Version { seen: 2 }));
+        assert_eq!(decode(&[&good[..], &[0]].concat()), Err(BadDigest::Malformed));
+        for end in 1..good.len() {
+            assert!(decode(&good[..end]).is_err(), "cut at {end}");
+        }
+        assert_eq!(decode(&vec![VERSION; LONGEST + 1]), Err(BadDigest::TooLong { bytes: LONGEST + 1 }));
+    }
+}
