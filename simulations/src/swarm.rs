@@ -30,7 +30,7 @@ pub fn plan(seed: u64) -> Plan {
     let is_quiet = stream("swarm-quiet").chance(QUIET);
     let mut network = network(&mut stream("swarm-network"));
     let gossip = gossip(&mut stream("swarm-gossip"));
-    let scene = Scene { seed, span, nodes, redis: &redis, gossips: gossip.is_some(), policies: &policies };
+    let scene = Scene { seed, span, nodes, redis: &redis, gossip, policies: &policies };
     let faults = if is_quiet { Vec::new() } else { faults::draw(&scene) };
     if is_quiet {
         (network.loss, network.repeats) = (0, 0);

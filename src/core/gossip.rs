@@ -33,7 +33,8 @@ impl Slot {
     fn admitted(&self, index: usize) -> Count {
         let (limit, at) = (&self.rule.limits[index], self.counters[index].at);
         let refunded = self.window(index, at).map_or(0, |window| window.own.refunded);
-        let lent = self.net[index].saturating_sub(self.lease.held_of(index, at));
+        let held = if on(Mutant::GrantedAsAdmitted) { 0 } else { self.lease.held_of(index, at) };
+        let lent = self.net[index].saturating_sub(held);
         let alone = self.share.as_ref().map_or(0, |book| book.unpaid(index, number(limit, at)));
         Count { admitted: lent.saturating_add(alone).saturating_add(refunded), refunded }
     }
@@ -107,7 +108,7 @@ impl Slot {
         // Of windows long past and of those to come nothing is taken.
         let clock = self.clock.latest(now);
         let near = clock.since(usage.window).max(usage.window.since(clock)) <= limit.period + limit.period;
-        if !near && !on(Mutant::AnyWindowHeard) {
+        if !near {
             return;
         }
         self.join_fleet();
@@ -125,8 +126,7 @@ impl Slot {
                 let heard = self.window(index, at).filter(|window| !window.refuted || on(Mutant::GossipHasTheLastWord));
                 has_windows(limit)
                     && heard.is_some_and(|window| {
-                        let own =
-                            if on(Mutant::GrantedAsAdmitted) { self.net[index] } else { self.admitted(index).net() };
+                        let own = self.admitted(index).net();
                         window.peers() > 0 && window.peers().saturating_add(own) >= limit.count
                     })
             })

@@ -103,8 +103,6 @@ mutants! {
         "Every node takes the share of a fleet of one: static shares, bound while away.";
     MergeAdds, "merge-adds":
         "What a peer tells again is added to what it told before: no denial by gossip below the limit.";
-    AnyWindowHeard, "any-window-heard":
-        "What a peer tells of windows long past or far ahead is kept: bounded.";
     GossipHasTheLastWord, "gossip-has-the-last-word":
         "Peers are believed that all is spent when the store has just lent: no denial by gossip below the limit.";
     GrantedAsAdmitted, "granted-as-admitted":

@@ -2,8 +2,10 @@
 //!
 //! **static-shares**: what all of them admit on their shares in one window stays below the limit, in
 //! whatever way the fleet is torn. **prefilter**: nobody is denied by what peers told of a window while
-//! the fleet had admitted less than the limit in it.
+//! the fleet had admitted less than the limit in it, and not again in a window in which the store has
+//! lent in spite of it.
 
+use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
@@ -28,6 +30,10 @@ pub(super) struct Together {
     shared: Map<Place, u64>,
     /// By the end of an aligned window, as decisions told it.
     admitted: Map<(u32, u64), u64>,
+    /// By key, node and end of the window: the store lent after peers had told that all was spent.
+    refuted: Map<(u32, u32, u64), bool>,
+    /// The store forgets nothing.
+    remembers: bool,
     found: Found,
 }
 
@@ -38,7 +44,25 @@ impl Together {
         let is_on =
             plan.gossip.is_some() && plan.redis.skew.0 <= SAME && !has(|what| matches!(what, What::Push { .. }));
         let lies = has(|what| matches!(what, What::Liar { .. }));
-        Self { is_on, lies, shared: Map::default(), admitted: Map::default(), found: Found::default() }
+        let remembers = !has(|what| {
+            matches!(
+                what,
+                What::FlushAll { .. }
+                    | What::Evict { .. }
+                    | What::Kill { .. }
+                    | What::Pause { .. }
+                    | What::Isolate { .. }
+            )
+        });
+        Self {
+            is_on,
+            lies,
+            shared: Map::default(),
+            admitted: Map::default(),
+            refuted: Map::default(),
+            remembers,
+            found: Found::default(),
+        }
     }
 
     fn share(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
@@ -59,7 +83,23 @@ impl Together {
         }
     }
 
+    /// Of a window whose checks were denied by what peers told, the store has lent.
+    fn lent(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
+        let Op::Acquire(order) = call.op else { return };
+        let refutes = grant.granted > 0 && !grant.replayed && order.ahead_of.0 == 0;
+        if let Some(refuted) = self.refuted.get_mut(&(key, node, grant.counters[0].at.0)).filter(|_| refutes) {
+            *refuted = true;
+        }
+    }
+
     fn denied(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision) {
+        let place = (request.key, request.node, decision.reset_at.0);
+        if *self.refuted.entry(place).or_default() && self.remembers {
+            self.found.add("prefilter", moment, || format!("{request:?}: denied by what the store has refuted"));
+        }
+        if self.lies {
+            return;
+        }
         let admitted = self.admitted.get(&(request.key, decision.reset_at.0)).copied().unwrap_or(0);
         if admitted < limit.count {
             self.found.add("prefilter", moment, || {
@@ -77,6 +117,9 @@ fn aligned(rule: &Rule) -> Option<&Limit> {
 
 impl Observer for Together {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if let Seen::Settled { node, key, call, grant: Some(grant), .. } = seen {
+            self.lent(*node, *key, call, grant);
+        }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
         if !self.is_on || request.kind != Kind::Check {
             return;
@@ -89,7 +132,6 @@ impl Observer for Together {
                 *self.admitted.entry((request.key, decision.reset_at.0)).or_default() += request.cost;
             }
         } else if decision.source == Source::Prefilter
-            && !self.lies
             && let Some(limit) = aligned(rule)
         {
             self.denied(moment, request, limit, decision);

@@ -6,7 +6,7 @@
 
 use rationd::core::limit::{Algorithm, Limit};
 
-use crate::plan::{Fault, Lie, Policy, Redis, Way, What};
+use crate::plan::{Fault, Gossip, Lie, Policy, Redis, Way, What};
 use crate::random::Random;
 use crate::span::Span;
 
@@ -16,7 +16,7 @@ pub(super) struct Scene<'a> {
     pub(super) span: Span,
     pub(super) nodes: u32,
     pub(super) redis: &'a Redis,
-    pub(super) gossips: bool,
+    pub(super) gossip: Option<Gossip>,
     pub(super) policies: &'a [Policy],
 }
 
@@ -28,7 +28,7 @@ type Draw = fn(&mut Random, &Scene<'_>) -> Option<What>;
 type Class = (&'static str, u64, u64, Draw);
 
 /// All classes.
-pub(super) const CLASSES: [Class; 24] = [
+pub(super) const CLASSES: [Class; 25] = [
     ("cut", 3_000, 2, cut),
     ("swizzle", 4_000, 1, |_, _| Some(What::Swizzle)),
     ("clog", 800, 2, |random, scene| Some(What::Clog { master: scene.master(random) })),
@@ -50,6 +50,7 @@ pub(super) const CLASSES: [Class; 24] = [
     ("scale", 3_000, 2, |random, _| Some(What::Scale { nodes: random.between(1, 16) as u32 })), // at most 16
     ("push", 1_000, 2, push),
     ("jump", 0, 2, jump),
+    ("blackout", 5_000, 1, |_, _| Some(What::Cut { nodes: Vec::new(), masters: Vec::new(), way: Way::Both })),
     ("part", 4_000, 2, part),
     ("liar", 3_000, 1, liar),
     ("surge", 1_500, 2, |random, _| Some(What::Surge { factor: random.between(0, 3_000) as u32 })), // at most 3000
@@ -69,8 +70,28 @@ pub(super) fn draw(scene: &Scene<'_>) -> Vec<Fault> {
             faults.extend(draw(&mut random, scene).map(|what| Fault { at, lasts, what }));
         }
     }
+    faults.extend(drill(scene));
     faults.sort_by_key(|fault| fault.at);
     faults
+}
+
+/// What comes together too seldom by chance: a fleet that is torn for so long that its parts have given
+/// each other up when the store goes away, and a liar who is there all the time.
+fn drill(scene: &Scene<'_>) -> Vec<Fault> {
+    let mut random = Random::stream(scene.seed, "swarm-drill");
+    let Some(dead) = scene.gossip.map(|gossip| gossip.dead) else { return Vec::new() };
+    let (torn, lied) = (random.chance(120), random.chance(60));
+    let nodes: Vec<u32> = (0..scene.nodes / 2).collect();
+    let from = |at: u64, what| Fault { at: Span(at), lasts: Span(scene.span.0 - at), what };
+    let away = dead.0 + 500_000;
+    match (torn && away + 500_000 < scene.span.0, lied) {
+        (true, _) => vec![
+            from(100_000, What::Part { nodes, one_way: false }),
+            from(away, What::Cut { nodes: Vec::new(), masters: Vec::new(), way: Way::Both }),
+        ],
+        (false, true) => vec![from(100_000, What::Liar { node: scene.node(&mut random), lie: Lie::Huge })],
+        (false, false) => Vec::new(),
+    }
 }
 
 impl Scene<'_> {
@@ -114,13 +135,13 @@ fn noise(random: &mut Random, _: &Scene<'_>) -> Option<What> {
 
 fn part(random: &mut Random, scene: &Scene<'_>) -> Option<What> {
     let (nodes, one_way) = (scene.some_nodes(random), random.chance(300));
-    scene.gossips.then_some(What::Part { nodes, one_way })
+    scene.gossip.is_some().then_some(What::Part { nodes, one_way })
 }
 
 fn liar(random: &mut Random, scene: &Scene<'_>) -> Option<What> {
     let (node, lie) =
         (scene.node(random), *random.pick(&[Lie::Huge, Lie::Huge, Lie::Negative, Lie::Stale, Lie::Early]));
-    scene.gossips.then_some(What::Liar { node, lie })
+    scene.gossip.is_some().then_some(What::Liar { node, lie })
 }
 
 /// Without a replica nobody would take over.
