@@ -24,7 +24,7 @@
 //!
 //! ## The rooms
 //!
-//! Direction of imports: `core` ← `wire` ← `store`, `client` ← `serve` ← `cli` ← `main`. `core`
+//! Direction of imports: `core` ← `wire` ← `store`, `fleet`, `client` ← `serve` ← `cli` ← `main`. `core`
 //! imports `std` alone. `tests/tidy.rs` holds the house to it.
 //!
 //! | room | what it decides or does |
@@ -43,6 +43,7 @@
     feature = "daemon",
     doc = "| [`config`] | the config tree, its layers, and errors that point at the line |"
 )]
+#![cfg_attr(feature = "daemon", doc = "| [`fleet`] | peers: mutual TLS over QUIC, membership, frames between nodes |")]
 #![cfg_attr(
     feature = "daemon",
     doc = "| [`serve`] | the running daemon: sockets, shards behind locks, refills, reload, metrics |"
@@ -61,8 +62,7 @@
 //!
 //! ## What is deliberately absent
 //!
-//! Gossip and the fleet's view (the room `fleet`), HTTP and Envoy doors, and concurrency limits are
-//! not here yet. There is no second implementation of a decision anywhere: simulations run this
+//! Usage digests between nodes, HTTP and Envoy doors, and concurrency limits are not here yet. There is no second implementation of a decision anywhere: simulations run this
 //! core and the shipped scripts.
 
 #![forbid(unsafe_code)]
@@ -74,6 +74,8 @@ pub mod clock;
 #[cfg(feature = "daemon")]
 pub mod config;
 pub mod core;
+#[cfg(feature = "daemon")]
+pub mod fleet;
 #[cfg(feature = "daemon")]
 pub mod serve;
 pub mod store;

@@ -137,7 +137,7 @@ fn errors_in_variables_and_flags_name_them() {
             ("RATIOND_STROE__URL", "memory:"),
             ("RATIOND_STORE__TIMEOTU", "1s"),
             ("RATIOND_LISTEN__THREADS", "many"),
-            ("RATIOND_FLEET__NAME", "prod"),
+            ("RATIOND_DESCRIPTORS__X", "prod"),
             ("RATIOND_A__B__C__D", "1"),
         ]),
         flags: vec![Override { origin: "--admin".into(), key: "listen.admin", text: "nine".into() }],
@@ -149,7 +149,7 @@ fn errors_in_variables_and_flags_name_them() {
         "RATIOND_STROE__URL: unknown section `stroe` (did you mean `store`?)\n\
          RATIOND_STORE__TIMEOTU: unknown key `timeotu` in [store] (did you mean `timeout`?)\n\
          RATIOND_LISTEN__THREADS: listen.threads is \"many\": a whole number from 0 to 1024 was wanted\n\
-         RATIOND_FLEET__NAME: fleet.name is not available in this version\n\
+         RATIOND_DESCRIPTORS__X: descriptors.x is not available in this version\n\
          RATIOND_A__B__C__D: names no key: RATIOND_SECTION__KEY was wanted\n\
          --admin: listen.admin is \"nine\": an IP address with a port, like \"127.0.0.1:9464\", or \"off\" was wanted"
     );
@@ -223,14 +223,96 @@ fn wrong_values_say_what_was_seen_and_what_was_wanted() {
 #[test]
 fn keys_of_later_versions_are_refused_honestly() {
     assert_eq!(
-        error_of("[listen]\nenvoy = \"/x\"\n[fleet]\nname = \"prod\"\n"),
+        error_of("[listen]\nenvoy = \"/x\"\n[descriptors]\nname = \"prod\"\n"),
         "rationd.toml:2:1: `envoy` is not available in this version\n  \
            2 | envoy = \"/x\"\n    \
              | ^^^^^ this version has no Envoy door; remove it\n\
-         rationd.toml:3:2: `fleet` is not available in this version\n  \
-           3 | [fleet]\n    \
-             |  ^^^^^ this version's nodes share limits through the store alone; remove [fleet]"
+         rationd.toml:3:2: `descriptors` is not available in this version\n  \
+           3 | [descriptors]\n    \
+             |  ^^^^^^^^^^^ this version has no Envoy door; remove [descriptors]"
     );
+}
+
+const FLEET: &str =
+    "[fleet]\nname = \"prod\"\nlisten = \"0.0.0.0:7946\"\nca = \"ca.pem\"\ncert = \"node.pem\"\nkey = \"node.key\"\n";
+
+#[test]
+fn without_a_fleet_section_a_node_is_alone() {
+    let loaded = Files::new("").load();
+    assert_eq!(loaded.config.fleet, None);
+    let tick = loaded.entries.iter().find(|entry| entry.key == "fleet.tick").expect("it is shown");
+    assert_eq!((tick.value.as_deref(), tick.origin.as_str()), (None, "default"));
+}
+
+#[test]
+fn a_fleet_gets_its_defaults_when_it_is_set() {
+    let files = Files::new(FLEET);
+    let loaded = files.load();
+    let fleet = loaded.config.fleet.as_ref().expect("it is set");
+    assert_eq!((fleet.name.as_str(), fleet.listen.to_string().as_str()), ("prod", "0.0.0.0:7946"));
+    assert_eq!((fleet.advertise, fleet.seeds.len(), fleet.tick.0), (None, 0, 200_000));
+    assert_eq!(fleet.key, files.0.path().join("node.key"));
+    let tick = loaded.entries.iter().find(|entry| entry.key == "fleet.tick").expect("it is shown");
+    assert_eq!((tick.value.as_deref(), tick.origin.as_str()), (Some("\"200ms\""), "default"));
+}
+
+#[test]
+fn a_fleet_can_be_set_by_variables() {
+    let files = Files::new(FLEET);
+    let environment = variables(&[
+        ("RATIOND_FLEET__SEEDS", "[10.0.0.1:7946, rationd.internal:7946, [::1]:7946]"),
+        ("RATIOND_FLEET__ADVERTISE", "10.0.0.17:7946"),
+        ("RATIOND_FLEET__TICK", "1s"),
+    ]);
+    let loaded = load(&Sources { environment, ..files.sources() }).expect("nothing is wrong");
+    let fleet = loaded.config.fleet.as_ref().expect("it is set");
+    assert_eq!(fleet.seeds, ["10.0.0.1:7946", "rationd.internal:7946", "[::1]:7946"]);
+    assert_eq!((fleet.advertise.map(|address| address.port()), fleet.tick.0), (Some(7946), 1_000_000));
+    assert_eq!(origin_of(&loaded, "fleet.seeds"), "RATIOND_FLEET__SEEDS");
+    let seeds = loaded.entries.iter().find(|entry| entry.key == "fleet.seeds").and_then(|entry| entry.value.clone());
+    assert_eq!(seeds.as_deref(), Some("[\"10.0.0.1:7946\", \"rationd.internal:7946\", \"[::1]:7946\"]"));
+}
+
+#[test]
+fn a_fleet_says_what_it_needs_and_how_to_get_it() {
+    assert_eq!(
+        error_of("[fleet]\nlisten = \"here\"\nca = \"ca.pem\"\n[policy.a]\nlimits = [\"0/1s\"]\n"),
+        "rationd.toml:1:2: fleet.name is not set: a fleet cannot be joined without it\n  \
+           1 | [fleet]\n    \
+             |  ^^^^^ name the fleet, like name = \"prod\"\n\
+         rationd.toml:1:2: fleet.cert is not set: a fleet cannot be joined without it\n  \
+           1 | [fleet]\n    \
+             |  ^^^^^ `rationd cert node` makes it\n\
+         rationd.toml:1:2: fleet.key is not set: a fleet cannot be joined without it\n  \
+           1 | [fleet]\n    \
+             |  ^^^^^ `rationd cert node` makes it\n\
+         rationd.toml:2:10: fleet.listen is \"here\": an IP address with a port, like \"0.0.0.0:7946\", was wanted\n  \
+           2 | listen = \"here\"\n    \
+             |          ^^^^^^\n\
+         rationd.toml:5:11: policy \"a\", limit 1: count is 0: it must be 1 to 4294967295\n  \
+           5 | limits = [\"0/1s\"]\n    \
+             |           ^^^^^^"
+    );
+}
+
+#[test]
+fn wrong_values_of_a_fleet_are_pointed_at() {
+    for (line, wanted) in [
+        ("name = \"Prod\"", "fleet.name is \"Prod\": 1 to 63 lower-case letters, digits and inner hyphens"),
+        (
+            "advertise = \"0.0.0.0:1\"",
+            "fleet.advertise is \"0.0.0.0:1\": an IP address with a port that peers can reach",
+        ),
+        ("seeds = [\"10.0.0.1\"]", "fleet.seeds holds \"10.0.0.1\": a host and a port in quotes"),
+        ("seeds = \"10.0.0.1:1\"", "fleet.seeds is \"10.0.0.1:1\": a list of hosts and ports"),
+        ("tick = \"10ms\"", "fleet.tick is \"10ms\": a period from 50ms to 5s"),
+    ] {
+        let key = line.split(' ').next().expect("a key");
+        let others: Vec<_> = FLEET.lines().filter(|other| !other.starts_with(&format!("{key} "))).collect();
+        let seen = error_of(&format!("{}\n{line}\n", others.join("\n")));
+        assert!(seen.contains(wanted), "{seen}");
+        assert_eq!(seen.matches("rationd.toml:").count(), 1, "{seen}");
+    }
 }
 
 #[test]

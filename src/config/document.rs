@@ -113,6 +113,7 @@ impl Walk<'_> {
                     Some(format!("files in policies.d hold [policy.NAME] only; move [{section}] to the main file"));
                 self.problem(name.span(), format!("`{section}` has no place in this file"), hint);
             } else {
+                self.remember(&[section], name.span());
                 let keys = self.table(&[section], value, |walk, entry| walk.section_key(section, entry));
                 self.document.dict.insert(section.to_owned(), Value::from(keys));
             }

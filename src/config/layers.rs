@@ -11,7 +11,7 @@ use super::document::{Document, Role};
 use super::origin::{default_node_name, default_socket};
 use super::outside::{environment, insert, outside};
 use super::problem::{ConfigErrors, Place, Problem};
-use super::schema::{KEYS, SAMPLE_POLICY};
+use super::schema::{FLEET, FLEET_NEEDS, KEYS, SAMPLE_POLICY, keys_of};
 use super::show::{self, Entry};
 use super::tree::Config;
 use super::value::Seen;
@@ -103,6 +103,8 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         layers.insert(1, sample_policy());
     }
 
+    settle_fleet(&mut layers, &mut problems);
+
     let figment = layers.iter().fold(Figment::new(), |figment, layer| figment.merge(layer));
     let config: Config = match figment.extract() {
         Ok(config) => config,
@@ -174,7 +176,7 @@ fn find_duplicates(documents: &[Document], problems: &mut Vec<Problem>) {
 
 fn defaults(sources: &Sources) -> Layer {
     let mut dict = Dict::new();
-    for key in KEYS {
+    for key in KEYS.iter().filter(|key| key.section != FLEET) {
         let text = match (key.section, key.name) {
             ("listen", "socket") => Some(default_socket().to_string_lossy().into_owned()),
             ("node", "name") => Some(default_node_name(sources.suffix)),
@@ -185,6 +187,39 @@ fn defaults(sources: &Sources) -> Layer {
         }
     }
     Layer { name: "default".into(), dict, document: None }
+}
+
+/// A fleet that is set at all gets its defaults; one that lacks what it needs is reported and left out, so
+/// that the rest can still be checked.
+fn settle_fleet(layers: &mut [Layer], problems: &mut Vec<Problem>) {
+    if !layers.iter().any(|layer| layer.dict.contains_key(FLEET)) {
+        return;
+    }
+    let place = place_of(&[FLEET.to_owned()], layers);
+    let mut complete = true;
+    for (name, hint) in FLEET_NEEDS {
+        let path = [FLEET.to_owned(), (*name).to_owned()];
+        if layers.iter().any(|layer| contains(&layer.dict, &path)) {
+            continue;
+        }
+        complete = false;
+        // A value that is set and wrong has been reported.
+        let key = path.join(".");
+        if !problems.iter().any(|problem| problem.message.starts_with(&format!("{key} "))) {
+            let message = format!("{key} is not set: a fleet cannot be joined without it");
+            problems.push(Problem { place: place.clone(), message, hint: Some((*hint).to_owned()) });
+        }
+    }
+    if !complete {
+        layers.iter_mut().for_each(|layer| drop(layer.dict.remove(FLEET)));
+        return;
+    }
+    for key in keys_of(FLEET) {
+        let value = key.default.and_then(|text| key.kind.accept(&Seen::from_text(key.kind, text)).ok());
+        if let (Some(value), Some(defaults)) = (value, layers.first_mut()) {
+            insert(&mut defaults.dict, &[FLEET.to_owned(), key.name.to_owned()], value);
+        }
+    }
 }
 
 fn sample_policy() -> Layer {

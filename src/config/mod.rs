@@ -20,4 +20,4 @@ pub use origin::default_socket;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use schema::SAMPLE;
 pub use show::Entry;
-pub use tree::{Config, Confirm, Listen, Log, LogFormat, Node, Store};
+pub use tree::{Config, Confirm, Fleet, Listen, Log, LogFormat, Node, Store};

@@ -43,8 +43,29 @@ pub(crate) const KEYS: &[Key] = &[
     key("store", "key", Kind::Path, None),
     key("node", "name", Kind::Name, None),
     key("node", "max_keys", Kind::Count(16, 100_000_000), Some("1000000")),
+    key("fleet", "name", Kind::Label, None),
+    key("fleet", "listen", Kind::Listen, None),
+    key("fleet", "advertise", Kind::Reach, None),
+    key("fleet", "seeds", Kind::Seeds, None),
+    key("fleet", "tick", Kind::Period(50_000, 5_000_000), Some("200ms")),
+    key("fleet", "ca", Kind::Path, None),
+    key("fleet", "cert", Kind::Path, None),
+    key("fleet", "key", Kind::Path, None),
     key("log", "format", choice(&["auto", "text", "json"]), Some("auto")),
     key("log", "level", Kind::Text, Some("info")),
+];
+
+/// The section whose absence means something: without it a node is alone. Its defaults count when anything
+/// of it is set.
+pub(crate) const FLEET: &str = "fleet";
+
+/// Keys without which a fleet cannot be joined, and what to do about each.
+pub(crate) const FLEET_NEEDS: &[(&str, &str)] = &[
+    ("name", "name the fleet, like name = \"prod\""),
+    ("listen", "like listen = \"0.0.0.0:7946\""),
+    ("ca", "`rationd cert ca` makes it"),
+    ("cert", "`rationd cert node` makes it"),
+    ("key", "`rationd cert node` makes it"),
 ];
 
 /// Keys of `[policy.NAME]`.
@@ -65,7 +86,7 @@ pub(crate) const SAMPLE_POLICY: (&str, &str) = ("api", "100/1s burst 200");
 
 /// The sections, each once, in order.
 pub(crate) fn sections() -> impl Iterator<Item = &'static str> {
-    ["listen", "store", "node", "log"].into_iter()
+    ["listen", "store", "node", FLEET, "log"].into_iter()
 }
 
 /// The keys of a section.
@@ -76,7 +97,6 @@ pub(crate) fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> + use
 /// What a later version will know, and what to do until then.
 pub(crate) fn not_yet(section: &str, key: Option<&str>) -> Option<&'static str> {
     match (section, key) {
-        ("fleet", None) => Some("this version's nodes share limits through the store alone; remove [fleet]"),
         ("descriptors", None) => Some("this version has no Envoy door; remove [descriptors]"),
         ("listen", Some("envoy")) => Some("this version has no Envoy door; remove it"),
         _ => None,

@@ -19,6 +19,9 @@ pub struct Config {
     pub store: Store,
     /// This daemon.
     pub node: Node,
+    /// Its peers; `None`: it is alone.
+    #[serde(default)]
+    pub fleet: Option<Fleet>,
     /// Its log.
     pub log: Log,
     /// Policies by name, not yet compiled.
@@ -90,6 +93,31 @@ pub struct Node {
     pub name: String,
     /// Most keys held.
     pub max_keys: usize,
+}
+
+/// `[fleet]`: the nodes that share what they know.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fleet {
+    /// Its name, a DNS label: fleets with different names never mix.
+    pub name: String,
+    /// Where this node listens for peers (UDP).
+    pub listen: SocketAddr,
+    /// Where peers reach it; `None`: where it listens.
+    #[serde(default)]
+    pub advertise: Option<SocketAddr>,
+    /// Where other nodes may be found: `host:port`.
+    #[serde(default)]
+    pub seeds: Vec<String>,
+    /// Between two rounds of gossip.
+    #[serde(deserialize_with = "micros")]
+    pub tick: Micros,
+    /// Certificates (PEM) that vouch for peers.
+    pub ca: PathBuf,
+    /// This node's certificate (PEM).
+    pub cert: PathBuf,
+    /// Its private key (PEM).
+    pub key: PathBuf,
 }
 
 /// `[log]`: its log.

@@ -28,12 +28,21 @@ pub(crate) enum Kind {
     Uids,
     /// An IP address with a port, or `off`.
     Address,
+    /// An IP address with a port, to listen on.
+    Listen,
+    /// An IP address with a port, at which others reach this node.
+    Reach,
     Url,
     Prefix,
     Name,
+    /// A name that can stand in a DNS name.
+    Label,
     Texts,
     /// One of a list of limits; its grammar is the policy compiler's business.
     Limit,
+    Seeds,
+    /// One of a list of seeds: a host or an IP address, with a port.
+    Seed,
 }
 
 /// A value as a file, a variable or a flag holds it.
@@ -77,7 +86,9 @@ impl Seen {
             Kind::Uids => {
                 Self::List(split_list(text).map(|part| (0..0, Self::from_text(Kind::Count(0, 0), part))).collect())
             }
-            Kind::Texts => Self::List(split_list(text).map(|part| (0..0, Self::Text(part.to_owned()))).collect()),
+            Kind::Texts | Kind::Seeds => {
+                Self::List(split_list(text).map(|part| (0..0, Self::Text(part.to_owned()))).collect())
+            }
             _ => whole(),
         }
     }
@@ -110,7 +121,7 @@ impl Kind {
         match (self, seen) {
             // An empty list of users could mean nobody or everybody: it is not taken.
             (Self::Uids, Seen::List(parts)) if parts.is_empty() => {}
-            (Self::Uids | Self::Texts, Seen::List(parts)) => return self.accept_list(parts),
+            (Self::Uids | Self::Texts | Self::Seeds, Seen::List(parts)) => return self.accept_list(parts),
             _ => {}
         }
         self.accept_one(seen)
@@ -118,7 +129,11 @@ impl Kind {
     }
 
     fn accept_list(self, parts: &[(Range<usize>, Seen)]) -> Result<Value, Vec<Fault>> {
-        let element = if matches!(self, Self::Uids) { Self::Count(0, i64::from(u32::MAX)) } else { Self::Limit };
+        let element = match self {
+            Self::Uids => Self::Count(0, i64::from(u32::MAX)),
+            Self::Seeds => Self::Seed,
+            _ => Self::Limit,
+        };
         let (mut values, mut faults) = (Vec::new(), Vec::new());
         for (index, (_, part)) in parts.iter().enumerate() {
             match element.accept_one(part) {
@@ -146,7 +161,7 @@ impl Kind {
             }
             (Self::Period(..), Seen::Integer(number)) => Err(Some(format!("did you mean \"{number}ms\"?"))),
             (Self::Mode, Seen::Integer(_)) => Err(Some("write it in quotes".into())),
-            (Self::Texts, Seen::Text(_)) => Err(Some("write it in brackets".into())),
+            (Self::Texts | Self::Seeds, Seen::Text(_)) => Err(Some("write it in brackets".into())),
             (Self::Uids, Seen::Integer(_)) => Err(Some("write it in brackets".into())),
             (_, Seen::Text(text)) => self.accept_text(text),
             _ => Err(None),
@@ -170,6 +185,10 @@ impl Kind {
                 _ => Err(None),
             },
             Self::Address if text == "off" || text.parse::<SocketAddr>().is_ok() => plain(),
+            Self::Listen if text.parse::<SocketAddr>().is_ok() => plain(),
+            Self::Reach if text.parse::<SocketAddr>().is_ok_and(|address| !address.ip().is_unspecified()) => plain(),
+            Self::Seed if is_host_and_port(text) => plain(),
+            Self::Label if is_label(text) => plain(),
             Self::Name if (1..=128).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic()) => plain(),
             Self::Prefix if is_prefix(text) => plain(),
             Self::Url if text == "memory:" || has_scheme(text) => plain(),
@@ -196,9 +215,14 @@ impl Kind {
             Self::Mode => "permissions in octal, like \"0660\",".into(),
             Self::Uids => "a list of user ids, like [0, 1000],".into(),
             Self::Address => "an IP address with a port, like \"127.0.0.1:9464\", or \"off\"".into(),
+            Self::Listen => "an IP address with a port, like \"0.0.0.0:7946\",".into(),
+            Self::Reach => "an IP address with a port that peers can reach, like \"10.0.0.17:7946\",".into(),
             Self::Url => "memory: or one of redis:// rediss:// redis+unix:// redis-cluster:// rediss-cluster://".into(),
             Self::Prefix => "1 to 64 printable ASCII characters without spaces and {}*?[]\\".into(),
             Self::Name => "1 to 128 printable ASCII characters without spaces".into(),
+            Self::Label => "1 to 63 lower-case letters, digits and inner hyphens, like \"prod\",".into(),
+            Self::Seed => "a host and a port in quotes, like \"rationd.internal:7946\",".into(),
+            Self::Seeds => "a list of hosts and ports, like [\"10.0.0.1:7946\"],".into(),
             Self::Limit => "a limit in quotes, like \"100/1s\",".into(),
             Self::Texts => "a list of limits, like [\"100/1s burst 200\"],".into(),
         }
@@ -213,7 +237,7 @@ impl Kind {
             (Self::Mode, _) => format!("\"{:04o}\"", value.to_u128().unwrap_or(0)),
             (_, Value::String(_, text)) => format!("{:?}", mask_password(text)),
             (_, Value::Bool(_, flag)) => flag.to_string(),
-            (Self::Texts, Value::Array(_, parts)) => list(parts, |part| Self::Text.show(part)),
+            (Self::Texts | Self::Seeds, Value::Array(_, parts)) => list(parts, |part| Self::Text.show(part)),
             (_, Value::Array(_, parts)) => list(parts, |part| Self::Count(0, 0).show(part)),
             _ => value.to_i128().map_or_else(|| "?".to_owned(), |number| number.to_string()),
         }
@@ -228,6 +252,21 @@ fn list(parts: &[Value], show: impl Fn(&Value) -> String) -> String {
 fn is_prefix(text: &str) -> bool {
     let allowed = |c: u8| c.is_ascii_graphic() && !b"{}*?[]\\".contains(&c);
     (1..=64).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+fn is_label(text: &str) -> bool {
+    let plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn is_host_and_port(text: &str) -> bool {
+    let host_and_port = || {
+        let (host, port) = text.rsplit_once(':')?;
+        let plain = |c: u8| c.is_ascii_alphanumeric() || b"-._".contains(&c);
+        let named = (1..=253).contains(&host.len()) && host.bytes().all(plain);
+        (named && port.parse::<u16>().is_ok_and(|port| port != 0)).then_some(())
+    };
+    text.parse::<SocketAddr>().is_ok_and(|address| address.port() != 0) || host_and_port().is_some()
 }
 
 fn has_scheme(text: &str) -> bool {

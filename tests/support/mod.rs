@@ -1,6 +1,6 @@
 //! What the tests share: a bench and worlds for the core alone; a daemon in this process; for real
 //! processes a clock and bounded waits, daemons and stores that die with their test, a RESP client,
-//! demand, and the ledger of what clients saw.
+//! demand, and the ledger of what clients saw; for fleets a CA, nodes, and one suite over every carrier.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
 
@@ -11,7 +11,9 @@ pub mod cluster;
 pub mod daemon;
 pub mod demand;
 pub mod ledger;
+pub mod membership_suite;
 pub mod metrics;
+pub mod peers;
 pub mod poll;
 pub mod process;
 pub mod proxy;

@@ -1,0 +1,145 @@
+//! What peers say on a stream: one frame, whose first byte is its channel.
+//!
+//! ```text
+//! stream = channel (1 byte) payload (to the end of the stream, at most 65,535 bytes)
+//! hello  = 1 (format) incarnation (8, little-endian) name-length (1) name address-length (1) address [more]
+//! ```
+//!
+//! A hello opens a connection in each direction. What a later version adds stands at its end and is skipped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::peer::PeerId;
+
+/// Largest payload of a frame, in bytes.
+pub const MAX_FRAME: usize = (64 << 10) - 1;
+
+/// Largest hello, in bytes.
+pub(crate) const MAX_HELLO: usize = 512;
+
+/// Longest name of a node, in bytes.
+const MAX_NAME: usize = 128;
+
+const FORMAT: u8 = 1;
+
+/// What a frame is about: its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Channel {
+    /// Who speaks.
+    Hello = 0,
+    /// Membership.
+    Gossip = 1,
+    /// Usage of keys.
+    Usage = 2,
+}
+
+impl Channel {
+    /// The channel of a frame and its payload; `None`: empty, or a channel of a later version.
+    pub(crate) fn split(frame: &Bytes) -> Option<(Self, Bytes)> {
+        let channel = match frame.first()? {
+            0 => Self::Hello,
+            1 => Self::Gossip,
+            2 => Self::Usage,
+            _ => return None,
+        };
+        Some((channel, frame.slice(1..)))
+    }
+
+    /// A frame of this channel; `None`: the payload is too large.
+    pub(crate) fn frame(self, payload: &[u8]) -> Option<Bytes> {
+        if payload.len() > MAX_FRAME {
+            return None;
+        }
+        let mut frame = BytesMut::with_capacity(1 + payload.len());
+        frame.put_u8(self as u8);
+        frame.put_slice(payload);
+        Some(frame.freeze())
+    }
+}
+
+/// The first frame of a connection: who speaks, and where it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) id: PeerId,
+    pub(crate) address: SocketAddr,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![Channel::Hello as u8, FORMAT];
+        bytes.extend(self.id.incarnation.to_le_bytes());
+        for text in [&*self.id.name, &self.address.to_string()] {
+            let text = &text.as_bytes()[..text.len().min(MAX_NAME)];
+            bytes.push(text.len() as u8);
+            bytes.extend(text);
+        }
+        bytes
+    }
+
+    /// Reads a hello; `None`: it is none, or it holds what no node is called.
+    pub(crate) fn decode(frame: &[u8]) -> Option<Self> {
+        let rest = frame.strip_prefix(&[Channel::Hello as u8, FORMAT])?;
+        let (incarnation, rest) = rest.split_first_chunk()?;
+        let (name, rest) = text(rest)?;
+        let (address, _) = text(rest)?;
+        let named = (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
+        let id = PeerId { name: Arc::from(name), incarnation: u64::from_le_bytes(*incarnation) };
+        let address: SocketAddr = address.parse().ok()?;
+        let reachable = address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast();
+        (named && reachable).then_some(Self { id, address })
+    }
+}
+
+fn text(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (len, rest) = bytes.split_first()?;
+    let (text, rest) = rest.split_at_checked(usize::from(*len))?;
+    Some((std::str::from_utf8(text).ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        let id = PeerId { name: "app-17".into(), incarnation: 0x0102_0304 };
+        Hello { id, address: "10.0.0.1:7946".parse().expect("an address") }
+    }
+
+    /// Kept for ever: older and newer nodes read these bytes.
+    const GOLDEN: &[u8] = b"\x00\x01\x04\x03\x02\x01\0\0\0\0\x06app-17\x0d10.0.0.1:7946";
+
+    #[test]
+    fn a_hello_has_these_bytes() {
+        assert_eq!(hello().encode(), GOLDEN);
+        assert_eq!(Hello::decode(GOLDEN), Some(hello()));
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_skipped() {
+        assert_eq!(Hello::decode(&[GOLDEN, b"more"].concat()), Some(hello()));
+    }
+
+    #[test]
+    fn a_damaged_hello_is_none() {
+        for len in 0..GOLDEN.len() {
+            assert_eq!(Hello::decode(&GOLDEN[..len]), None, "{len} bytes");
+        }
+        let nowhere = Hello { address: "0.0.0.0:1".parse().expect("an address"), ..hello() };
+        assert_eq!(Hello::decode(&nowhere.encode()), None);
+        let unnamed = Hello { id: PeerId { name: "a b".into(), incarnation: 1 }, ..hello() };
+        assert_eq!(Hello::decode(&unnamed.encode()), None);
+    }
+
+    #[test]
+    fn a_frame_is_its_channel_and_its_payload() {
+        let frame = Channel::Usage.frame(b"abc").expect("it is small");
+        assert_eq!(Channel::split(&frame), Some((Channel::Usage, Bytes::from_static(b"abc"))));
+        assert_eq!(Channel::split(&Bytes::new()), None);
+        assert_eq!(Channel::split(&Bytes::from_static(&[9, 1])), None);
+        assert_eq!(Channel::Usage.frame(&vec![0; MAX_FRAME + 1]), None);
+    }
+}

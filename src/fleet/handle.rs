@@ -1,0 +1,282 @@
+//! A running fleet, as the daemon holds it: its members, frames to them and from them, its counts.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{interval, timeout};
+
+use super::error::FleetError;
+use super::frame::{Channel, Hello};
+use super::identity::{Contents, Identity, IdentityFiles};
+use super::links::{Inboxes, Incoming, Links};
+use super::members::Members;
+use super::membership::{Membership, MembershipOptions};
+use super::names::is_label;
+use super::peer::PeerId;
+use super::quic::{client_config, endpoint, reachable, server_config};
+use super::stats::{Counters, FleetStats};
+use super::tls::Credentials;
+use crate::clock;
+
+/// Between two looks at the certificate files.
+const LOOK: Duration = Duration::from_secs(5);
+/// Frames that wait to be taken: gossip, and usage.
+const WAITING: (usize, usize) = (256, 1_024);
+/// Longest wait for peers to hear that this node has closed.
+const CLOSING: Duration = Duration::from_millis(300);
+
+/// What a fleet is joined with.
+#[derive(Clone, Debug)]
+pub struct FleetOptions {
+    /// Its name, a DNS label: fleets with different names never mix.
+    pub fleet: String,
+    /// This node's name, which its certificate must carry.
+    pub node: Arc<str>,
+    /// When this node was started: Unix milliseconds.
+    pub incarnation: u64,
+    /// Where to listen (UDP); port 0: any.
+    pub listen: SocketAddr,
+    /// Where peers reach this node; `None`: where it listens, or the address of the interface that leads to
+    /// its seeds. Port 0: the one that was bound.
+    pub advertise: Option<SocketAddr>,
+    /// Where other nodes may be found: `host:port`, resolved again and again.
+    pub seeds: Vec<String>,
+    /// Between two rounds of gossip.
+    pub tick: Duration,
+    /// This node's certificates.
+    pub identity: IdentityFiles,
+}
+
+/// This node's place in a fleet. Cheap to clone; it is given up when the last clone is dropped.
+#[derive(Clone)]
+pub struct Fleet(Arc<Joined>);
+
+struct Joined {
+    options: FleetOptions,
+    own: PeerId,
+    /// Where peers reach it.
+    advertised: SocketAddr,
+    /// Where it listens.
+    address: SocketAddr,
+    endpoint: quinn::Endpoint,
+    links: Arc<Links>,
+    membership: Membership,
+    members: watch::Receiver<Arc<Members>>,
+    certificates: Certificates,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+/// The certificates in use.
+struct Certificates {
+    contents: Mutex<Contents>,
+    not_after: AtomicI64,
+}
+
+impl fmt::Debug for Fleet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fleet").field("own", &self.0.own).field("address", &self.0.advertised).finish_non_exhaustive()
+    }
+}
+
+impl Fleet {
+    /// Binds the port, and begins to look for the others. Returns at once, alone; whoever is there comes
+    /// into [`Self::members`]. Frames of peers come out of the receiver, in no order.
+    ///
+    /// # Errors
+    /// The certificates are not this node's or do not fit each other, the port cannot be bound, or it is not
+    /// clear where peers reach this node.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn start(options: FleetOptions) -> Result<(Self, mpsc::Receiver<Incoming>), FleetError> {
+        if !is_label(&options.fleet) {
+            return Err(FleetError::Name { fleet: options.fleet });
+        }
+        let contents = Contents::read(&options.identity)?;
+        let (identity, credentials) = load(&options, &contents)?;
+        let listen = |source| FleetError::Listen { address: options.listen, source };
+        let socket = std::net::UdpSocket::bind(options.listen).map_err(listen)?;
+        let bound = socket.local_addr().map_err(listen)?;
+        let towards: Vec<_> = options.seeds.iter().filter_map(|seed| seed.parse().ok()).collect();
+        let address = reachable(bound, options.advertise, &towards).ok_or(FleetError::NoAddress { listen: bound })?;
+        let endpoint = endpoint(socket, identity.endpoint_keys(&address.to_string())).map_err(listen)?;
+        endpoint.set_server_config(Some(server_config(&credentials)));
+
+        let own = PeerId { name: options.node.clone(), incarnation: options.incarnation };
+        let (gossip, gossip_inbox) = mpsc::channel(WAITING.0);
+        let (usage, incoming) = mpsc::channel(WAITING.1);
+        let counters = Arc::new(Counters::default());
+        let links = Links::new(
+            endpoint.clone(),
+            &options.fleet,
+            Hello { id: own.clone(), address },
+            client_config(&credentials),
+            Inboxes { gossip, usage },
+            counters.clone(),
+        );
+        let accepting = tokio::spawn(links.clone().accept()).abort_handle();
+        let membership = MembershipOptions {
+            fleet: options.fleet.clone(),
+            own: own.clone(),
+            address,
+            seeds: options.seeds.clone(),
+            tick: options.tick,
+        };
+        let membership = Membership::counting(membership, Arc::new(links.clone()), gossip_inbox, counters);
+        let members = membership.members();
+        let certificates =
+            Certificates { contents: Mutex::new(contents), not_after: AtomicI64::new(credentials.not_after) };
+        let fleet = Self(Arc::new(Joined {
+            options,
+            own,
+            advertised: address,
+            address: bound,
+            endpoint,
+            links,
+            membership,
+            members,
+            certificates,
+            tasks: Mutex::new(vec![accepting]),
+        }));
+        fleet.look_after_certificates();
+        tracing::info!(node = %fleet.0.own, %address, %bound, fleet = fleet.0.options.fleet, "listening for peers");
+        Ok((fleet, incoming))
+    }
+
+    /// Where it listens: the bound address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
+    }
+
+    /// Where its peers reach it.
+    #[must_use]
+    pub fn advertised(&self) -> SocketAddr {
+        self.0.advertised
+    }
+
+    /// Who this node is among its peers.
+    #[must_use]
+    pub fn own(&self) -> &PeerId {
+        &self.0.own
+    }
+
+    /// The live set, this node among it, now and whenever it changes.
+    #[must_use]
+    pub fn members(&self) -> watch::Receiver<Arc<Members>> {
+        self.0.members.clone()
+    }
+
+    /// Queues a frame of up to [`super::MAX_FRAME`] bytes for a member. Never waits; `false`: it was dropped,
+    /// because `to` is no member, its queue is full, or the frame is too large. What was queued may be lost
+    /// with its connection.
+    pub fn send(&self, to: &PeerId, frame: Bytes) -> bool {
+        let address = self.0.members.borrow().get(to).map(|member| member.address);
+        match (address, self.frame(&frame)) {
+            (Some(address), Some(frame)) if *to != self.0.own => self.0.links.queue(address, frame),
+            _ => false,
+        }
+    }
+
+    /// Queues a frame for every other member, and returns for how many.
+    pub fn broadcast(&self, frame: Bytes) -> usize {
+        let Some(frame) = self.frame(&frame) else { return 0 };
+        let members = self.0.members.borrow().clone();
+        let others = members.iter().filter(|member| member.id != self.0.own);
+        others.filter(|member| self.0.links.queue(member.address, frame.clone())).count()
+    }
+
+    fn frame(&self, payload: &[u8]) -> Option<Bytes> {
+        let frame = Channel::Usage.frame(payload);
+        self.0.links.counters.oversized.add(usize::from(frame.is_none()));
+        frame
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn stats(&self) -> FleetStats {
+        let now = i64::try_from(clock::wall().0 / 1_000_000).unwrap_or(i64::MAX);
+        let left = self.0.certificates.not_after.load(Ordering::Relaxed).saturating_sub(now);
+        FleetStats {
+            connections: self.0.links.count() as u64,
+            certificate_days_left: left.div_euclid(24 * 60 * 60),
+            ..self.0.links.counters.snapshot()
+        }
+    }
+
+    /// Reads the certificate files again; `true`: they have changed and are used for new connections from
+    /// now on. The fleet does so by itself every five seconds.
+    ///
+    /// # Errors
+    /// They have changed and are not right: the old ones stay in use.
+    pub fn reload_identity(&self) -> Result<bool, FleetError> {
+        self.0.reload()
+    }
+
+    /// Tells the fleet that this node goes, gives it two ticks to hear so and to take what was sent before,
+    /// and closes. Frames sent after this are dropped.
+    pub async fn leave(&self) {
+        self.0.membership.leave().await;
+        self.0.links.close();
+        let _ = timeout(CLOSING, self.0.endpoint.wait_idle()).await;
+    }
+
+    fn look_after_certificates(&self) {
+        let joined = Arc::downgrade(&self.0);
+        let looking = tokio::spawn(async move {
+            let mut looks = interval(LOOK);
+            loop {
+                looks.tick().await;
+                let Some(joined) = joined.upgrade() else { return };
+                match joined.reload() {
+                    Ok(true) => tracing::info!("new certificates are in use"),
+                    Ok(false) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "the certificates have changed and are not right: the old ones stay")
+                    }
+                }
+            }
+        });
+        self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(looking.abort_handle());
+    }
+}
+
+impl Joined {
+    fn reload(&self) -> Result<bool, FleetError> {
+        let contents = Contents::read(&self.options.identity)?;
+        let mut known = self.certificates.contents.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known == contents {
+            return Ok(false);
+        }
+        let (_, credentials) = load(&self.options, &contents)?;
+        self.endpoint.set_server_config(Some(server_config(&credentials)));
+        self.links.dial_with(client_config(&credentials));
+        self.certificates.not_after.store(credentials.not_after, Ordering::Relaxed);
+        *known = contents;
+        Ok(true)
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        for task in self.tasks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            task.abort();
+        }
+        self.links.close();
+    }
+}
+
+fn load(options: &FleetOptions, contents: &Contents) -> Result<(Identity, Credentials), FleetError> {
+    let identity = Identity::parse(&options.identity, contents, &options.fleet, &options.node)?;
+    let credentials = Credentials::new(&identity, &options.fleet).map_err(|error| {
+        let problem = format!("it does not go with {}: {error}", options.identity.cert.display());
+        FleetError::Identity { path: options.identity.key.clone(), problem }
+    })?;
+    Ok((identity, credentials))
+}

@@ -1,0 +1,163 @@
+//! A node's identity: the fleet's CA, its own certificate and its private key, read from three files.
+//!
+//! Decides whether the files fit each other, the fleet and the node, before anybody is dialled. Does not
+//! decide about expiry: a node whose certificate has lapsed goes on alone, and says so.
+
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
+
+use ring::{hkdf, hmac};
+use rustls::RootCertStore;
+use rustls::client::verify_server_name;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::ParsedCertificate;
+
+use super::error::FleetError;
+use super::names::{fleet_name, node_name};
+
+/// Largest file that is read.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Where a node's identity is kept; all PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentityFiles {
+    /// The certificates that vouch for peers.
+    pub ca: PathBuf,
+    /// This node's certificate, and the chain to the CA if there is one.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+}
+
+/// What the files hold, unread: two of these are equal when nothing has changed on disk.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Contents {
+    ca: Vec<u8>,
+    cert: Vec<u8>,
+    key: Vec<u8>,
+}
+
+/// An identity that fits its fleet and its node.
+pub(crate) struct Identity {
+    pub(crate) roots: RootCertStore,
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: PrivateKeyDer<'static>,
+    /// When the certificate lapses: Unix seconds.
+    pub(crate) not_after: i64,
+}
+
+/// What an endpoint's identifiers are made from, so that they are the same after a restart.
+pub(crate) struct EndpointKeys {
+    /// Makes the tokens of stateless resets.
+    pub(crate) reset: hmac::Key,
+    /// Marks connection ids as this endpoint's.
+    pub(crate) connection_ids: u64,
+}
+
+impl fmt::Debug for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Contents").finish_non_exhaustive()
+    }
+}
+
+impl Contents {
+    /// Reads the three files.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub(crate) fn read(files: &IdentityFiles) -> Result<Self, FleetError> {
+        Ok(Self { ca: read(&files.ca)?, cert: read(&files.cert)?, key: read(&files.key)? })
+    }
+}
+
+impl Identity {
+    /// Makes sense of the files for the node called `node` in `fleet`.
+    ///
+    /// # Errors
+    /// A file does not hold what it should, or the certificate is another fleet's or another node's.
+    pub(crate) fn parse(
+        files: &IdentityFiles,
+        contents: &Contents,
+        fleet: &str,
+        node: &str,
+    ) -> Result<Self, FleetError> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&files.ca, &contents.ca)? {
+            roots.add(certificate).map_err(|error| wrong(&files.ca, format!("no CA certificate: {error}")))?;
+        }
+        let chain = certificates(&files.cert, &contents.cert)?;
+        let own = &chain[0];
+        for name in [fleet_name(fleet), node_name(fleet, node)] {
+            if !holds_name(own, &name) {
+                let problem = format!(
+                    "the certificate does not name {name}: make one with \
+                     `rationd cert node --fleet {fleet} --name {node}`"
+                );
+                return Err(wrong(&files.cert, problem));
+            }
+        }
+        let not_after = expiry(own).ok_or_else(|| wrong(&files.cert, "not an X.509 certificate".into()))?;
+        let key = PrivateKeyDer::from_pem_slice(&contents.key)
+            .map_err(|error| wrong(&files.key, format!("no private key in PEM: {error}")))?;
+        Ok(Self { roots, chain, key, not_after })
+    }
+
+    /// The keys of an endpoint that peers know as `address`.
+    ///
+    /// They follow from the private key, so that the next incarnation at this address can tell peers that
+    /// the connections of the last one are gone. The address is mixed in, because nodes that share an image
+    /// share its key, and none must be able to end another's connections (RFC 9000, 21.11).
+    pub(crate) fn endpoint_keys(&self, address: &str) -> EndpointKeys {
+        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"rationd fleet endpoint");
+        let secret = salt.extract(self.key.secret_der());
+        let reset_info = [b"stateless reset".as_slice(), address.as_bytes()];
+        let reset = secret.expand(&reset_info, hmac::HMAC_SHA256).expect("an HMAC key is a short output");
+        let id_info = [b"connection ids".as_slice(), address.as_bytes()];
+        let mut connection_ids = [0; 8];
+        let filled = secret.expand(&id_info, Eight).and_then(|output| output.fill(&mut connection_ids));
+        filled.expect("eight bytes are a short output");
+        EndpointKeys { reset: hmac::Key::from(reset), connection_ids: u64::from_le_bytes(connection_ids) }
+    }
+}
+
+struct Eight;
+
+impl hkdf::KeyType for Eight {
+    fn len(&self) -> usize {
+        8
+    }
+}
+
+/// Whether a certificate is valid under `name`, by wildcard or in full.
+pub(crate) fn holds_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    let Ok(name) = ServerName::try_from(name) else { return false };
+    ParsedCertificate::try_from(certificate).is_ok_and(|parsed| verify_server_name(&parsed, &name).is_ok())
+}
+
+fn expiry(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(parsed.validity().not_after.timestamp())
+}
+
+/// The certificates of a file, at least one.
+fn certificates(path: &Path, contents: &[u8]) -> Result<Vec<CertificateDer<'static>>, FleetError> {
+    let list: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(contents).collect();
+    match list {
+        Ok(list) if !list.is_empty() => Ok(list),
+        Ok(_) => Err(wrong(path, "no certificate in PEM: make one with `rationd cert`".into())),
+        Err(error) => Err(wrong(path, format!("no certificate in PEM: {error}"))),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, FleetError> {
+    let cannot = |error: io::Error| wrong(path, format!("cannot be read: {error}; `rationd cert` makes these files"));
+    if fs::metadata(path).map_err(cannot)?.len() > MAX_FILE {
+        return Err(wrong(path, format!("larger than {} KiB: a PEM file was wanted", MAX_FILE >> 10)));
+    }
+    fs::read(path).map_err(cannot)
+}
+
+fn wrong(path: &Path, problem: String) -> FleetError {
+    FleetError::Identity { path: path.to_owned(), problem }
+}

@@ -1,0 +1,84 @@
+//! The queue of frames to one address: who sends never waits, and one slow peer holds up nobody else.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::link::Link;
+use super::links::Links;
+use crate::clock;
+
+/// A queue that was not used for this long ends.
+const IDLE: Duration = Duration::from_secs(60);
+/// Longest wait before a peer is dialled again.
+const MAX_WAIT_MS: u64 = 2_000;
+/// Wait after the first failure, at most.
+const MIN_WAIT_MS: u64 = 100;
+
+/// Sends what is queued for `to`, dialling when there is no connection, until the queue is idle or closed.
+pub(crate) async fn run(links: Arc<Links>, to: SocketAddr, mut queue: mpsc::Receiver<Bytes>) {
+    let mut wait = MIN_WAIT_MS;
+    loop {
+        let frame = match timeout(IDLE, queue.recv()).await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return,
+            Err(_) if links.table().retire(to, &queue) => return,
+            Err(_) => continue,
+        };
+        match reach(&links, to).await {
+            Some(link) => {
+                wait = MIN_WAIT_MS;
+                send(&links, &link, &frame).await;
+            }
+            None => {
+                links.counters.dropped_out.add(1);
+                pause(&links, to, &mut queue, wait).await;
+                wait = (wait * 2).min(MAX_WAIT_MS);
+            }
+        }
+    }
+}
+
+/// The connection to `to`: the one there is, the one that is dialled, or the one that the peer dials meanwhile.
+async fn reach(links: &Arc<Links>, to: SocketAddr) -> Option<Arc<Link>> {
+    if let Some(link) = links.best(to) {
+        return Some(link);
+    }
+    // A task of its own: if both dial at once, neither may give up its dial because of the other's.
+    let mut dial = tokio::spawn(links.clone().dial(to));
+    tokio::select! {
+        link = links.connected(to) => Some(link),
+        _ = &mut dial => links.best(to),
+    }
+}
+
+async fn send(links: &Links, link: &Link, frame: &Bytes) {
+    match link.send(frame).await {
+        Ok(()) => {
+            links.counters.frames_out.add(1);
+            links.counters.bytes_out.add(frame.len());
+        }
+        Err(why) => {
+            links.counters.dropped_out.add(1);
+            tracing::debug!(peer = %link.peer, why, "a frame was not sent");
+        }
+    }
+}
+
+/// Waits before the next dial, unless the peer connects by itself. What was queued meanwhile is stale and
+/// dropped: gossip and usage are said again at the next tick.
+async fn pause(links: &Links, to: SocketAddr, queue: &mut mpsc::Receiver<Bytes>, wait: u64) {
+    let jittered = Duration::from_millis(wait / 2 + clock::random() % (wait / 2 + 1));
+    tokio::select! {
+        _ = links.connected(to) => {}
+        () = sleep(jittered) => {
+            while queue.try_recv().is_ok() {
+                links.counters.dropped_out.add(1);
+            }
+        }
+    }
+}

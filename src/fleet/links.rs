@@ -1,0 +1,288 @@
+//! All connections of a node: dialled when there is something to send, accepted, watched, closed.
+//!
+//! Nobody who sends ever waits: frames go into a queue per address, and what does not fit is dropped. What
+//! comes is handed on by channel, and dropped and counted when it is not taken in time.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, Incoming as Arriving};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::frame::{Channel, Hello};
+use super::lane;
+use super::link::{Closing, Link};
+use super::names::fleet_name;
+use super::peer::{Carrier, Gossip, PeerId};
+use super::stats::Counters;
+use super::table::Table;
+
+/// Longest time that a handshake may take: an unreachable peer gives no sign of it.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+/// Frames that wait for one peer.
+const DEPTH: usize = 16;
+/// Handshakes that this node takes part in at once, of those that others began.
+const HANDSHAKES: usize = 64;
+/// How long a connection that lost stays open for what is on its way.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A frame of the usage channel, as it came from a peer.
+#[derive(Clone, Debug)]
+pub struct Incoming {
+    /// Who sent it: the name is the certificate's.
+    pub from: PeerId,
+    /// What it holds.
+    pub frame: Bytes,
+}
+
+/// Where frames go that come.
+#[derive(Debug)]
+pub(crate) struct Inboxes {
+    pub(crate) gossip: mpsc::Sender<Gossip>,
+    pub(crate) usage: mpsc::Sender<Incoming>,
+}
+
+/// The connections of one node.
+#[derive(Debug)]
+pub(crate) struct Links {
+    endpoint: Endpoint,
+    fleet: String,
+    us: Hello,
+    dialling: Mutex<ClientConfig>,
+    table: Mutex<Table>,
+    changed: watch::Sender<u64>,
+    inboxes: Inboxes,
+    pub(crate) counters: Arc<Counters>,
+    runtime: Handle,
+}
+
+impl Links {
+    /// Connections over `endpoint`, which must be able to accept. Call [`Self::accept`] to do so.
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        fleet: &str,
+        us: Hello,
+        dialling: ClientConfig,
+        inboxes: Inboxes,
+        counters: Arc<Counters>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            endpoint,
+            fleet: fleet.to_owned(),
+            us,
+            dialling: Mutex::new(dialling),
+            table: Mutex::default(),
+            changed: watch::channel(0).0,
+            inboxes,
+            counters,
+            runtime: Handle::current(),
+        })
+    }
+
+    /// Takes connections until the endpoint is closed.
+    pub(crate) async fn accept(self: Arc<Self>) {
+        let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+        while let Some(arriving) = self.endpoint.accept().await {
+            // Who cannot receive at the address that it sends from costs nothing more than this answer.
+            if !arriving.remote_address_validated() && arriving.may_retry() {
+                let _ = arriving.retry();
+                continue;
+            }
+            let Ok(permit) = handshakes.clone().try_acquire_owned() else {
+                self.counters.refused.add(1);
+                arriving.refuse();
+                continue;
+            };
+            let links = self.clone();
+            self.runtime.spawn(async move {
+                links.welcome(arriving).await;
+                drop(permit);
+            });
+        }
+    }
+
+    async fn welcome(self: &Arc<Self>, arriving: Arriving) {
+        let remote = arriving.remote_address();
+        let greeted = match shake(arriving.accept()).await {
+            Ok(connection) => self.greet(connection, None).await,
+            Err(why) => Err(why),
+        };
+        if let Err(why) = greeted {
+            self.counters.refused.add(1);
+            tracing::warn!(%remote, why, "a connection from another node was refused");
+        }
+    }
+
+    /// Dials `to`; `false`: it led nowhere.
+    pub(crate) async fn dial(self: Arc<Self>, to: SocketAddr) -> bool {
+        self.counters.dials.add(1);
+        let config = self.dialling.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let greeted = match self.endpoint.connect_with(config, to, &fleet_name(&self.fleet)) {
+            Ok(connecting) => match shake(Ok(connecting)).await {
+                Ok(connection) => self.greet(connection, Some(to)).await,
+                Err(why) => Err(why),
+            },
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(why) = &greeted {
+            self.counters.dial_failures.add(1);
+            tracing::debug!(%to, why, "a peer could not be reached");
+        }
+        greeted.is_ok()
+    }
+
+    async fn greet(self: &Arc<Self>, connection: Connection, dialled: Option<SocketAddr>) -> Result<(), String> {
+        let link = match Link::greet(connection, dialled, &self.fleet, &self.us).await {
+            Ok(link) => Arc::new(link),
+            Err(error) => return Err(error.to_string()),
+        };
+        if link.peer == self.us.id {
+            if let Some(own) = dialled {
+                self.table().is_self(own);
+            }
+            link.connection.close(Closing::Itself.code(), b"this is the same node");
+            return Ok(());
+        }
+        if !self.table().add(link.clone()) {
+            link.connection.close(Closing::Crowded.code(), b"too many connections");
+            return Err("there are too many connections".into());
+        }
+        self.changed.send_modify(|version| *version += 1);
+        tracing::debug!(peer = %link.peer, address = %link.address, dialled = dialled.is_some(), "connected");
+        for loser in self.table().losers(&self.us.id, &link) {
+            self.runtime.spawn(async move {
+                sleep(FAREWELL).await;
+                loser.connection.close(Closing::Duplicate.code(), b"there is another connection");
+            });
+        }
+        self.runtime.spawn(self.clone().serve(link));
+        Ok(())
+    }
+
+    async fn serve(self: Arc<Self>, link: Arc<Link>) {
+        let links = self.clone();
+        let from = link.clone();
+        let why = link.receive(&self.counters, move |frame| links.hand_on(&from, &frame)).await;
+        tracing::debug!(peer = %link.peer, %why, "disconnected");
+        {
+            let mut table = self.table();
+            table.remove(&link);
+            if matches!(&why, ConnectionError::ApplicationClosed(close) if close.error_code == Closing::Left.code()) {
+                table.has_said_goodbye(link.peer.clone());
+            }
+        }
+        self.changed.send_modify(|version| *version += 1);
+    }
+
+    fn hand_on(&self, from: &Link, frame: &Bytes) {
+        let taken = match Channel::split(frame) {
+            Some((Channel::Gossip, frame)) => {
+                let gossip = Gossip { from: from.peer.clone(), reply_to: from.address, frame };
+                self.inboxes.gossip.try_send(gossip).is_ok()
+            }
+            Some((Channel::Usage, frame)) => {
+                self.inboxes.usage.try_send(Incoming { from: from.peer.clone(), frame }).is_ok()
+            }
+            // A later version may say more than this one understands.
+            Some((Channel::Hello, _)) | None => {
+                self.counters.malformed.add(1);
+                true
+            }
+        };
+        self.counters.dropped_in.add(usize::from(!taken));
+    }
+
+    /// Queues a whole frame for the node at `to`; `false`: it was dropped.
+    pub(crate) fn queue(self: &Arc<Self>, to: SocketAddr, frame: Bytes) -> bool {
+        let mut table = self.table();
+        let queued = match table.lane(to, DEPTH) {
+            None => false,
+            Some((lane, fresh)) => {
+                let queued = lane.try_send(frame);
+                if let Some(queue) = fresh {
+                    self.runtime.spawn(lane::run(self.clone(), to, queue));
+                }
+                !matches!(queued, Err(TrySendError::Full(_) | TrySendError::Closed(_)))
+            }
+        };
+        self.counters.dropped_out.add(usize::from(!queued));
+        queued
+    }
+
+    /// The connection to use for the node at `to`, if there is one.
+    pub(crate) fn best(&self, to: SocketAddr) -> Option<Arc<Link>> {
+        self.table().best(&self.us.id, to)
+    }
+
+    /// Waits until there is a connection to `to`.
+    pub(crate) async fn connected(&self, to: SocketAddr) -> Arc<Link> {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(link) = self.best(to) {
+                return link;
+            }
+            if changed.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Connections, now.
+    pub(crate) fn count(&self) -> usize {
+        self.table().len()
+    }
+
+    /// Dials with other credentials from now on. What is connected stays.
+    pub(crate) fn dial_with(&self, config: ClientConfig) {
+        *self.dialling.lock().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// Says goodbye to all peers and takes no more.
+    pub(crate) fn close(&self) {
+        self.table().close();
+        self.endpoint.close(Closing::Left.code(), b"leaving");
+    }
+
+    /// What is held under this lock is never left half-changed.
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A handshake, in time.
+async fn shake(connecting: Result<quinn::Connecting, ConnectionError>) -> Result<Connection, String> {
+    let connecting = connecting.map_err(|error| error.to_string())?;
+    match timeout(HANDSHAKE, connecting).await {
+        Ok(connected) => connected.map_err(|error| error.to_string()),
+        Err(_) => Err("the handshake took too long".into()),
+    }
+}
+
+impl Carrier for Arc<Links> {
+    fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
+        match Channel::Gossip.frame(&frame) {
+            Some(frame) => self.queue(to, frame),
+            None => {
+                self.counters.oversized.add(1);
+                false
+            }
+        }
+    }
+
+    fn is_connected(&self, peer: &PeerId) -> bool {
+        self.table().is_connected(peer)
+    }
+
+    fn has_left(&self, peer: &PeerId) -> bool {
+        self.table().has_left(peer)
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+}

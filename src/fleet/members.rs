@@ -1,0 +1,105 @@
+//! Who is in the fleet: the one list that shares, digests and `rationd peers` are made from.
+
+use std::net::SocketAddr;
+
+use super::peer::PeerId;
+
+/// Whether a member stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MemberState {
+    /// It serves.
+    Up,
+    /// It has said that it is about to go.
+    Leaving,
+}
+
+impl MemberState {
+    /// Its word in gossip.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Leaving => "leaving",
+        }
+    }
+}
+
+/// A live node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Who it is.
+    pub id: PeerId,
+    /// Where its peers reach it.
+    pub address: SocketAddr,
+    /// Whether it stays.
+    pub state: MemberState,
+    /// The version of rationd that it runs; empty until it has said so.
+    pub version: String,
+}
+
+/// The live nodes, this one among them, each name once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    list: Vec<Member>,
+}
+
+impl Members {
+    /// Of each name the latest life, in the order of names; `own` always stands in it as given.
+    pub(crate) fn new(own: Member, others: impl IntoIterator<Item = Member>) -> Self {
+        let mut list: Vec<_> = others.into_iter().filter(|other| other.id.name != own.id.name).collect();
+        list.push(own);
+        list.sort_by(|a, b| a.id.cmp(&b.id));
+        list.reverse();
+        list.dedup_by(|earlier, later| earlier.id.name == later.id.name);
+        list.reverse();
+        Self { list }
+    }
+
+    /// All of them, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.list.iter()
+    }
+
+    /// How many there are; at least 1, as this node is one of them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether there are none: only before a fleet is started.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// The member that is `id`.
+    #[must_use]
+    pub fn get(&self, id: &PeerId) -> Option<&Member> {
+        self.list.binary_search_by(|member| member.id.cmp(id)).ok().map(|index| &self.list[index])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str, incarnation: u64) -> Member {
+        let id = PeerId { name: name.into(), incarnation };
+        let address = "127.0.0.1:1".parse().expect("an address");
+        Member { id, address, state: MemberState::Up, version: String::new() }
+    }
+
+    #[test]
+    fn of_each_name_the_latest_life_stands_in_the_list() {
+        let members = Members::new(member("b", 1), [member("c", 3), member("a", 1), member("c", 4), member("c", 2)]);
+        let seen: Vec<_> = members.iter().map(|member| member.id.to_string()).collect();
+        assert_eq!(seen, ["a@1", "b@1", "c@4"]);
+        assert!(members.get(&member("c", 4).id).is_some() && members.get(&member("c", 3).id).is_none());
+    }
+
+    #[test]
+    fn this_node_stands_in_it_whoever_else_has_its_name() {
+        let members = Members::new(member("a", 1), [member("a", 2)]);
+        assert_eq!(members.iter().map(|member| member.id.incarnation).collect::<Vec<_>>(), [1]);
+    }
+}

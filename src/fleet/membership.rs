@@ -1,0 +1,274 @@
+//! Membership: who is in the fleet, as the nodes tell each other by gossip (chitchat).
+//!
+//! Decides how fast a silent node is given up and what members say about themselves. Does not know what
+//! carries the gossip: QUIC in a daemon, memory in a test.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chitchat::{
+    ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, Heartbeat, NodeState, spawn_chitchat,
+};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use super::members::{Member, MemberState, Members};
+use super::peer::{Carrier, Gossip, PeerId};
+use super::seeds;
+use super::stats::Counters;
+use super::transport::GossipTransport;
+
+/// How long a dead node is remembered: gossip about it must not bring it back.
+const REMEMBERED: Duration = Duration::from_secs(8 * 60);
+/// Silence, at the slowest pace of gossip, after which a node is given up.
+const GIVEN_UP_MS: u128 = 8_000;
+/// Before the gossip is started again.
+const RESTART: Duration = Duration::from_millis(100);
+/// Most members: more make gossip messages larger than a frame.
+const MAX_MEMBERS: usize = 1_000;
+/// Most peers that are told at once that this node leaves.
+const FAREWELLS: usize = 64;
+
+/// What a membership is started with.
+#[derive(Clone, Debug)]
+pub struct MembershipOptions {
+    /// The fleet's name: nodes of other fleets are not listened to.
+    pub fleet: String,
+    /// This node.
+    pub own: PeerId,
+    /// Where peers reach it.
+    pub address: SocketAddr,
+    /// Where others may be: `host:port`.
+    pub seeds: Vec<String>,
+    /// Between two rounds of gossip.
+    pub tick: Duration,
+}
+
+/// A running membership; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Membership {
+    members: watch::Receiver<Arc<Members>>,
+    leaving: Arc<Notify>,
+    tick: Duration,
+    counters: Arc<Counters>,
+    tasks: [AbortHandle; 2],
+}
+
+impl Membership {
+    /// Starts to gossip over `carrier`, hearing what comes into `inbox`.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn start(options: MembershipOptions, carrier: Arc<dyn Carrier>, inbox: mpsc::Receiver<Gossip>) -> Self {
+        Self::counting(options, carrier, inbox, Arc::default())
+    }
+
+    pub(crate) fn counting(
+        options: MembershipOptions,
+        carrier: Arc<dyn Carrier>,
+        inbox: mpsc::Receiver<Gossip>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let alone = Arc::new(Members::new(member(&options, MemberState::Up), []));
+        let (publish, members) = watch::channel(alone);
+        let (found, seeds) = mpsc::channel(1);
+        let seeking = seeds::run(options.seeds.clone(), options.address, members.clone(), found);
+        let (tick, leaving) = (options.tick, Arc::new(Notify::new()));
+        let transport = GossipTransport::new(carrier.clone(), inbox, counters.clone());
+        let gossiping = Gossiping {
+            options,
+            carrier,
+            transport,
+            publish,
+            seeds,
+            leaving: leaving.clone(),
+            state: MemberState::Up,
+            heartbeat: None,
+            counters: counters.clone(),
+        };
+        let tasks = [tokio::spawn(seeking).abort_handle(), tokio::spawn(gossiping.run()).abort_handle()];
+        Self { members, leaving, tick, counters, tasks }
+    }
+
+    /// The live set, now and whenever it changes.
+    #[must_use]
+    pub fn members(&self) -> watch::Receiver<Arc<Members>> {
+        self.members.clone()
+    }
+
+    /// Gossip messages that made no sense.
+    #[must_use]
+    pub fn malformed(&self) -> u64 {
+        self.counters.snapshot().malformed
+    }
+
+    /// Tells the fleet that this node is about to go, and gives it two rounds to hear so.
+    pub async fn leave(&self) {
+        self.leaving.notify_one();
+        sleep(self.tick * 2).await;
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+struct Gossiping {
+    options: MembershipOptions,
+    carrier: Arc<dyn Carrier>,
+    transport: GossipTransport,
+    publish: watch::Sender<Arc<Members>>,
+    seeds: mpsc::Receiver<SocketAddr>,
+    leaving: Arc<Notify>,
+    state: MemberState,
+    /// The last one of a gossip that has ended: peers take none that is lower.
+    heartbeat: Option<Heartbeat>,
+    counters: Arc<Counters>,
+}
+
+impl Gossiping {
+    async fn run(mut self) {
+        loop {
+            match spawn_chitchat(config(&self.options), self.facts(), &self.transport).await {
+                Ok(handle) => {
+                    let handle = Ending(handle);
+                    self.resume(&handle.0).await;
+                    self.follow(&handle.0).await;
+                    let last = handle.0.with_chitchat(|chitchat| chitchat.self_node_state().heartbeat()).await;
+                    self.heartbeat = Some(last);
+                }
+                Err(error) => tracing::error!(%error, "gossip cannot be started; it is tried again"),
+            }
+            self.counters.gossip_restarts.add(1);
+            sleep(RESTART).await;
+        }
+    }
+
+    /// What this node says about itself.
+    fn facts(&self) -> Vec<(String, String)> {
+        let facts = [
+            ("state", self.state.as_str().to_owned()),
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("address", self.options.address.to_string()),
+        ];
+        facts.map(|(key, value)| (key.to_owned(), value)).into()
+    }
+
+    async fn resume(&self, handle: &ChitchatHandle) {
+        let Some(last) = self.heartbeat else { return };
+        handle.with_chitchat(|chitchat| chitchat.self_node_state().try_set_heartbeat(last)).await;
+    }
+
+    /// Publishes what the gossip says until it ends, which it never should.
+    async fn follow(&mut self, handle: &ChitchatHandle) {
+        let mut live = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
+        let mut connected = self.carrier.changes();
+        let mut ended = std::pin::pin!(handle.termination_watcher());
+        loop {
+            self.publish(live.borrow_and_update().iter());
+            tokio::select! {
+                changed = live.changed() => if changed.is_err() { return },
+                Ok(()) = connected.changed() => {}
+                Some(address) = self.seeds.recv() => {
+                    let _ = handle.gossip(address);
+                }
+                () = self.leaving.notified() => self.say_goodbye(handle).await,
+                why = &mut ended => {
+                    tracing::error!(?why, "gossip has ended; it is started again");
+                    return;
+                }
+            }
+        }
+    }
+
+    async fn say_goodbye(&mut self, handle: &ChitchatHandle) {
+        self.state = MemberState::Leaving;
+        let word = self.state.as_str();
+        handle.with_chitchat(|chitchat| chitchat.self_node_state().set("state", word)).await;
+        let members = self.publish.borrow().clone();
+        for member in members.iter().filter(|member| member.id != self.options.own).take(FAREWELLS) {
+            let _ = handle.gossip(member.address);
+        }
+    }
+
+    fn publish<'a>(&self, live: impl Iterator<Item = (&'a ChitchatId, &'a NodeState)>) {
+        let others = live.take(MAX_MEMBERS).map(|(id, state)| told(id, state));
+        let others = others.filter(|member| {
+            let gone = member.state == MemberState::Leaving && !self.carrier.is_connected(&member.id);
+            !gone && !self.carrier.has_left(&member.id)
+        });
+        let members = Members::new(member(&self.options, self.state), others);
+        self.publish.send_if_modified(|known| {
+            let modified = **known != members;
+            if modified {
+                *known = Arc::new(members);
+            }
+            modified
+        });
+    }
+}
+
+/// Ends the gossip when it is no longer followed.
+struct Ending(ChitchatHandle);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn member(options: &MembershipOptions, state: MemberState) -> Member {
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    Member { id: options.own.clone(), address: options.address, state, version }
+}
+
+/// What a node says about itself.
+fn told(id: &ChitchatId, said: &NodeState) -> Member {
+    let leaving = said.get("state") == Some(MemberState::Leaving.as_str());
+    Member {
+        id: PeerId { name: id.node_id.clone(), incarnation: id.generation_id },
+        address: id.gossip_advertise_addr,
+        state: if leaving { MemberState::Leaving } else { MemberState::Up },
+        version: said.get("version").unwrap_or_default().chars().take(64).collect(),
+    }
+}
+
+fn config(options: &MembershipOptions) -> ChitchatConfig {
+    ChitchatConfig {
+        chitchat_id: ChitchatId::new(options.own.name.clone(), options.own.incarnation, options.address),
+        cluster_id: options.fleet.clone(),
+        gossip_interval: options.tick,
+        listen_addr: options.address,
+        // Names are resolved in `seeds.rs`: here a slow one would hold up the start.
+        seed_nodes: options.seeds.iter().filter(|seed| seed.parse::<SocketAddr>().is_ok()).cloned().collect(),
+        failure_detector_config: failure_detector(options.tick),
+        marked_for_deletion_grace_period: REMEMBERED,
+        catchup_callback: None,
+        extra_liveness_predicate: None,
+    }
+}
+
+/// A node is given up when its silence is so many times as long as its usual one.
+///
+/// Its usual silence is a tick at most, as each round carries a heartbeat, and a half or less between a few
+/// nodes, as answers carry one too. At a tick of 200 ms the factor is 40: 8 s at most, 4 s in a small fleet.
+/// Less would take a busy machine's pause for a death. Faster ticks keep those times; slower ones cannot.
+fn failure_detector(tick: Duration) -> FailureDetectorConfig {
+    let factor = (GIVEN_UP_MS / tick.as_millis().max(1)).clamp(8, 160);
+    FailureDetectorConfig {
+        phi_threshold: factor as f64,
+        sampling_window_size: 100,
+        // A longer silence was a pause, and says nothing about the usual ones.
+        max_interval: tick * 10,
+        // Five imagined silences of this length are counted in from the start.
+        initial_interval: tick,
+        dead_node_grace_period: REMEMBERED,
+    }
+}

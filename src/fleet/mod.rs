@@ -1,0 +1,43 @@
+//! The fleet: one QUIC endpoint with mutual TLS, who is in the fleet, and frames between its nodes.
+//!
+//! Decides who may speak (certificates of the fleet's CA, one name each), who is alive (gossip), and that
+//! nobody who sends ever waits. Does not know what frames of usage mean, nor what the daemon does with the
+//! live set: `serve` wires both. Everything that comes from a peer is bounded before it is read.
+//!
+//! ```text
+//! Fleet ── Membership ── chitchat ── transport ── inspect
+//!   │                                    │
+//!   └───────────── Links ── lane ────────┘   one queue per address, one stream per frame
+//!                    │
+//!                  Link ── quinn             hello, then frames
+//! ```
+
+mod error;
+mod frame;
+mod handle;
+mod identity;
+mod inspect;
+mod lane;
+mod link;
+mod links;
+mod members;
+mod membership;
+mod names;
+mod peer;
+mod quic;
+mod seeds;
+mod stats;
+mod table;
+mod tls;
+mod transport;
+
+pub use error::FleetError;
+pub use frame::MAX_FRAME;
+pub use handle::{Fleet, FleetOptions};
+pub use identity::IdentityFiles;
+pub use links::Incoming;
+pub use members::{Member, MemberState, Members};
+pub use membership::{Membership, MembershipOptions};
+pub use names::{any_node_name, fleet_name, is_label, node_name};
+pub use peer::{Carrier, Gossip, PeerId};
+pub use stats::FleetStats;

@@ -1,0 +1,120 @@
+//! The QUIC endpoint: one UDP port for dialling and accepting, and the bounds of every connection.
+//!
+//! One port for both, so that a reply to an address reaches the node that has asked from it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{ClientConfig, Endpoint, EndpointConfig, IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
+
+use super::identity::EndpointKeys;
+use super::tls::Credentials;
+
+/// Streams that a peer may have open at once: frames on the way.
+const STREAMS: u32 = 16;
+/// Bytes of one stream that may be on the way: a whole frame and some room.
+const STREAM_WINDOW: u32 = 128 << 10;
+/// Bytes of one connection that may be on the way.
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// A connection that was silent this long is gone.
+const IDLE_MS: u32 = 10_000;
+/// Silence after which a peer is asked for a sign of life.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// Handshakes that may wait for this node.
+const HANDSHAKES_WAITING: usize = 256;
+/// Bytes that may be buffered for one handshake that waits, and for all of them.
+const WAITING_BYTES: (u64, u64) = (16 << 10, 1 << 20);
+
+/// An endpoint on a bound socket.
+///
+/// # Errors
+/// The socket cannot be used without blocking.
+pub(crate) fn endpoint(socket: UdpSocket, keys: EndpointKeys) -> io::Result<Endpoint> {
+    let mut config = EndpointConfig::new(Arc::new(keys.reset));
+    // The reset key alone changes nothing: a restarted node must also know its old connection ids as its own.
+    let ids = keys.connection_ids;
+    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
+}
+
+/// How connections are accepted with these credentials.
+pub(crate) fn server_config(credentials: &Credentials) -> ServerConfig {
+    let mut config = ServerConfig::with_crypto(credentials.server.clone());
+    config.transport_config(transport()).migration(false);
+    config.max_incoming(HANDSHAKES_WAITING);
+    config.incoming_buffer_size(WAITING_BYTES.0).incoming_buffer_size_total(WAITING_BYTES.1);
+    config
+}
+
+/// How peers are dialled with these credentials.
+pub(crate) fn client_config(credentials: &Credentials) -> ClientConfig {
+    let mut config = ClientConfig::new(credentials.client.clone());
+    config.transport_config(transport());
+    config
+}
+
+fn transport() -> Arc<TransportConfig> {
+    let mut config = TransportConfig::default();
+    config
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_uni_streams(VarInt::from_u32(STREAMS))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(CONNECTION_WINDOW))
+        .send_window(u64::from(CONNECTION_WINDOW))
+        .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_MS))))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .datagram_receive_buffer_size(None);
+    Arc::new(config)
+}
+
+/// Where peers reach a node that is bound to `bound`: what it was told to say, else where it listens, else
+/// the address of the interface that leads to `towards`. A port of 0 is the bound one.
+pub(crate) fn reachable(
+    bound: SocketAddr,
+    advertise: Option<SocketAddr>,
+    towards: &[SocketAddr],
+) -> Option<SocketAddr> {
+    let told = advertise.unwrap_or(bound);
+    let port = if told.port() == 0 { bound.port() } else { told.port() };
+    if !told.ip().is_unspecified() {
+        return Some(SocketAddr::new(told.ip(), port));
+    }
+    // Documentation addresses: the routing table is asked, nothing is sent.
+    let anywhere: [SocketAddr; 2] =
+        [(Ipv4Addr::new(192, 0, 2, 1), 9).into(), (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9).into()];
+    towards.iter().chain(&anywhere).find_map(|to| source_towards(*to)).map(|ip| SocketAddr::new(ip, port))
+}
+
+/// The address that packets to `to` would leave from.
+fn source_towards(to: SocketAddr) -> Option<IpAddr> {
+    let any: SocketAddr =
+        if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(to).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn a_node_is_reached_where_it_says_with_the_port_it_bound() {
+        let bound = address("0.0.0.0:7946");
+        assert_eq!(reachable(bound, Some(address("10.0.0.17:0")), &[]), Some(address("10.0.0.17:7946")));
+        assert_eq!(reachable(address("127.0.0.1:5"), None, &[]), Some(address("127.0.0.1:5")));
+    }
+
+    #[test]
+    fn a_node_that_listens_everywhere_asks_the_routing_table() {
+        let towards = [address("127.0.0.1:7946")];
+        assert_eq!(reachable(address("0.0.0.0:7946"), None, &towards), Some(address("127.0.0.1:7946")));
+    }
+}

@@ -1,0 +1,72 @@
+//! Where other nodes may be found: seeds, resolved again and again.
+//!
+//! A name that cannot be resolved now may be later, and an address that nobody listens at may be a node's
+//! later: nothing here fails. While the node is alone it looks every few seconds, else once a minute, which
+//! joins again what a partition has parted.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::lookup_host;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::members::Members;
+
+/// Longest wait for one name.
+const LOOKUP: Duration = Duration::from_secs(2);
+/// Between two tries of all addresses, while alone.
+const TRY: Duration = Duration::from_secs(1);
+/// Tries for each look at the names, while alone.
+const TRIES: usize = 5;
+/// Between two looks at the names, when not alone.
+const SETTLED: Duration = Duration::from_secs(60);
+/// Addresses tried at a time: a name may stand for a thousand.
+const AT_A_TIME: usize = 8;
+
+/// Tells `found` which addresses to gossip with, until nobody listens.
+pub(crate) async fn run(
+    seeds: Vec<String>,
+    own: SocketAddr,
+    mut members: watch::Receiver<Arc<Members>>,
+    found: mpsc::Sender<SocketAddr>,
+) {
+    let mut known: Vec<(usize, SocketAddr)> = Vec::new();
+    let mut next = 0;
+    while !seeds.is_empty() {
+        for (index, seed) in seeds.iter().enumerate() {
+            resolve(seed, index, &mut known).await;
+        }
+        known.retain(|(_, address)| *address != own);
+        for _ in 0..TRIES {
+            for offset in 0..known.len().min(AT_A_TIME) {
+                let (_, address) = known[(next + offset) % known.len()];
+                if found.send(address).await.is_err() {
+                    return;
+                }
+            }
+            next = next.wrapping_add(AT_A_TIME);
+            sleep(TRY).await;
+            if members.borrow().len() > 1 {
+                break;
+            }
+        }
+        tokio::select! {
+            () = sleep(SETTLED) => {}
+            changed = members.wait_for(|members| members.len() <= 1) => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Replaces what is known of `seed`; if it cannot be resolved, what was known stays.
+async fn resolve(seed: &str, index: usize, known: &mut Vec<(usize, SocketAddr)>) {
+    match timeout(LOOKUP, lookup_host(seed)).await {
+        Ok(Ok(addresses)) => {
+            known.retain(|(of, _)| *of != index);
+            known.extend(addresses.map(|address| (index, address)));
+        }
+        Ok(Err(error)) => tracing::warn!(seed, %error, "a seed cannot be resolved; it is tried again"),
+        Err(_) => tracing::warn!(seed, "a seed is not resolved in time; it is tried again"),
+    }
+}

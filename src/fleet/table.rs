@@ -1,0 +1,156 @@
+//! The connections of a node, by where their peers are reached, and which of several is used.
+//!
+//! Usually there is one connection per pair. Two nodes that dial each other at the same moment have two for
+//! a second: the one that the lower name dialled wins, on both sides alike. Knows no IO.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::link::Link;
+use super::peer::PeerId;
+
+/// Most connections at once, and most queues.
+const MAX_LINKS: usize = 4_096;
+/// Most connections of peers with one name: two that crossed, and as many of the life before.
+const MAX_OF_ONE_NAME: usize = 4;
+/// Goodbyes that are remembered.
+const MAX_LEFT: usize = 4_096;
+/// Addresses of this node that are remembered.
+const MAX_SELVES: usize = 64;
+
+/// Connections, queues, and what was learned from connections that are gone.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    /// In the order of their coming.
+    links: HashMap<SocketAddr, Vec<Arc<Link>>>,
+    /// Addresses that were dialled, and what the peer there says its address is.
+    aliases: HashMap<SocketAddr, SocketAddr>,
+    lanes: HashMap<SocketAddr, mpsc::Sender<Bytes>>,
+    left: VecDeque<PeerId>,
+    selves: BTreeSet<SocketAddr>,
+    closed: bool,
+}
+
+impl Table {
+    /// Takes a connection in; `false`: there are too many.
+    pub(crate) fn add(&mut self, link: Arc<Link>) -> bool {
+        let of_name = self.all().filter(|known| known.peer.name == link.peer.name).count();
+        if self.closed || self.len() >= MAX_LINKS || of_name >= MAX_OF_ONE_NAME {
+            return false;
+        }
+        if let Some(dialled) = link.dialled.filter(|dialled| *dialled != link.address) {
+            self.aliases.insert(dialled, link.address);
+        }
+        self.links.entry(link.address).or_default().push(link);
+        true
+    }
+
+    /// Forgets a connection that has ended.
+    pub(crate) fn remove(&mut self, link: &Arc<Link>) {
+        if let Some(links) = self.links.get_mut(&link.address) {
+            links.retain(|known| !Arc::ptr_eq(known, link));
+            if links.is_empty() {
+                self.links.remove(&link.address);
+                self.aliases.retain(|_, address| *address != link.address);
+            }
+        }
+    }
+
+    /// The connection to use for the node at `to`.
+    ///
+    /// A peer that is certainly there goes before one that only says so, and its latest life before earlier ones.
+    pub(crate) fn best(&self, us: &PeerId, to: SocketAddr) -> Option<Arc<Link>> {
+        let links = self.links.get(self.aliases.get(&to).unwrap_or(&to))?;
+        let there = links.iter().max_by_key(|link| (link.is_proven(), link.peer.incarnation))?;
+        let same = links.iter().filter(|link| link.peer == there.peer);
+        same.max_by_key(|link| wins(us, link)).cloned()
+    }
+
+    /// Connections that this node has dialled and that lost against `link`'s peer's best one.
+    pub(crate) fn losers(&self, us: &PeerId, link: &Link) -> Vec<Arc<Link>> {
+        let same: Vec<_> =
+            self.links.get(&link.address).into_iter().flatten().filter(|other| other.peer == link.peer).collect();
+        let Some(winner) = same.iter().max_by_key(|link| wins(us, link)) else { return Vec::new() };
+        same.iter()
+            .filter(|other| other.dialled.is_some() && !Arc::ptr_eq(other, winner))
+            .map(|loser| (*loser).clone())
+            .collect()
+    }
+
+    pub(crate) fn is_connected(&self, peer: &PeerId) -> bool {
+        self.all().any(|link| link.peer == *peer)
+    }
+
+    /// Connections, now.
+    pub(crate) fn len(&self) -> usize {
+        self.links.values().map(Vec::len).sum()
+    }
+
+    /// The queue to `to`, or a fresh one with the end that must be served; `None`: there can be none.
+    pub(crate) fn lane(
+        &mut self,
+        to: SocketAddr,
+        depth: usize,
+    ) -> Option<(&mpsc::Sender<Bytes>, Option<mpsc::Receiver<Bytes>>)> {
+        if self.closed || self.selves.contains(&to) {
+            return None;
+        }
+        let fresh = if self.lanes.contains_key(&to) {
+            None
+        } else if self.lanes.len() < MAX_LINKS {
+            let (sender, receiver) = mpsc::channel(depth);
+            self.lanes.insert(to, sender);
+            Some(receiver)
+        } else {
+            return None;
+        };
+        self.lanes.get(&to).map(|lane| (lane, fresh))
+    }
+
+    /// Ends the queue to `to`, unless something was put into it meanwhile.
+    pub(crate) fn retire(&mut self, to: SocketAddr, queue: &mpsc::Receiver<Bytes>) -> bool {
+        let idle = queue.is_empty();
+        if idle {
+            self.lanes.remove(&to);
+        }
+        idle
+    }
+
+    /// Remembers that `address` is this node's own: it is not dialled again.
+    pub(crate) fn is_self(&mut self, address: SocketAddr) {
+        if self.selves.len() < MAX_SELVES {
+            self.selves.insert(address);
+        }
+    }
+
+    /// Remembers a goodbye.
+    pub(crate) fn has_said_goodbye(&mut self, peer: PeerId) {
+        if self.left.len() == MAX_LEFT {
+            self.left.pop_front();
+        }
+        self.left.push_back(peer);
+    }
+
+    pub(crate) fn has_left(&self, peer: &PeerId) -> bool {
+        self.left.contains(peer)
+    }
+
+    /// Ends all queues, and takes nothing in any more.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        self.lanes.clear();
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
+        self.links.values().flatten()
+    }
+}
+
+/// Whether the side with the lower name has dialled: both sides come to the same answer.
+fn wins(us: &PeerId, link: &Link) -> bool {
+    link.dialled.is_some() == (*us < link.peer)
+}

@@ -1,0 +1,70 @@
+//! What a node proves to its peers and demands of them: TLS 1.3, certificates on both sides, one fleet.
+//!
+//! The protocol that both sides must name (ALPN) is `rationd/1/<fleet>`, so peers of another fleet or of an
+//! incompatible version part before they exchange a byte. Sessions are never resumed: a resumed one would
+//! carry a certificate that was judged under yesterday's CA.
+
+use std::sync::Arc;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use rustls::client::Resumption;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::TLS13;
+
+use super::identity::Identity;
+
+/// Version of what peers say to each other; a change here parts old nodes from new ones.
+const PROTOCOL: &str = "rationd/1";
+
+/// TLS of both roles, made from one identity.
+pub(crate) struct Credentials {
+    pub(crate) server: Arc<QuicServerConfig>,
+    pub(crate) client: Arc<QuicClientConfig>,
+    /// When the certificate lapses: Unix seconds.
+    pub(crate) not_after: i64,
+}
+
+impl Credentials {
+    /// Credentials for `fleet`.
+    ///
+    /// # Errors
+    /// What is wrong with the identity, for people: most often a key that is not the certificate's.
+    pub(crate) fn new(identity: &Identity, fleet: &str) -> Result<Self, String> {
+        let alpn = vec![format!("{PROTOCOL}/{fleet}").into_bytes()];
+        let server = server(identity, alpn.clone()).map_err(|error| error.to_string())?;
+        let client = client(identity, alpn).map_err(|error| error.to_string())?;
+        let server = QuicServerConfig::try_from(server).map_err(|error| error.to_string())?;
+        let client = QuicClientConfig::try_from(client).map_err(|error| error.to_string())?;
+        Ok(Self { server: Arc::new(server), client: Arc::new(client), not_after: identity.not_after })
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn server(identity: &Identity, alpn: Vec<Vec<u8>>) -> Result<rustls::ServerConfig, rustls::Error> {
+    let roots = Arc::new(identity.roots.clone());
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+        .build()
+        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(identity.chain.clone(), identity.key.clone_key())?;
+    config.alpn_protocols = alpn;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+fn client(identity: &Identity, alpn: Vec<Vec<u8>>) -> Result<rustls::ClientConfig, rustls::Error> {
+    let mut config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .with_root_certificates(identity.roots.clone())
+        .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?;
+    config.alpn_protocols = alpn;
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}

@@ -1,0 +1,371 @@
+//! A fleet over real QUIC connections: who is let in, who is heard, and that nobody can hurt the others.
+//! The suite of `support/membership_suite.rs` runs over memory and over QUIC.
+
+mod support;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rationd::fleet::{
+    Carrier, FleetOptions, FleetStats, Gossip, IdentityFiles, MAX_FRAME, Members, Membership, MembershipOptions, PeerId,
+};
+use support::clock::Watch;
+use support::membership_suite::{self, Node, Start, World, sees};
+use support::peers::{Authority, FLEET, Peer, Stranger, runtime};
+use support::poll::wait_until;
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+
+const ALPN: &str = "rationd/1/test";
+
+// The suite, twice.
+
+/// Nodes over QUIC on loopback.
+struct Quic(Authority);
+
+impl World for Quic {
+    fn start(&self, start: Start<'_>) -> Box<dyn Node> {
+        Box::new(self.0.start(start))
+    }
+
+    fn gossip(&self, to: &dyn Node, messages: &[Bytes]) {
+        let files = self.0.node("mallory");
+        to.runtime().block_on(async {
+            let mallory = Stranger::connect(&files, ALPN, to.address()).await.expect("it has a certificate");
+            mallory.hello("mallory").await;
+            for message in messages {
+                mallory.send(&[&[1], message]).await;
+            }
+        });
+    }
+}
+
+/// Nodes that reach each other through a table.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<HashMap<SocketAddr, Entry>>>);
+
+struct Entry {
+    own: PeerId,
+    inbox: mpsc::Sender<Gossip>,
+    changed: watch::Sender<u64>,
+}
+
+struct Wire {
+    memory: Memory,
+    own: PeerId,
+    address: SocketAddr,
+    changed: watch::Sender<u64>,
+}
+
+struct InMemory {
+    wire: Memory,
+    inbox: mpsc::Sender<Gossip>,
+    own: PeerId,
+    address: SocketAddr,
+    membership: Membership,
+    runtime: Option<Runtime>,
+}
+
+impl Memory {
+    fn table(&self) -> std::sync::MutexGuard<'_, HashMap<SocketAddr, Entry>> {
+        self.0.lock().expect("no test has panicked")
+    }
+}
+
+impl Carrier for Wire {
+    fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
+        let gossip = Gossip { from: self.own.clone(), reply_to: self.address, frame };
+        self.memory.table().get(&to).is_some_and(|entry| entry.inbox.try_send(gossip).is_ok())
+    }
+
+    fn is_connected(&self, peer: &PeerId) -> bool {
+        self.memory.table().values().any(|entry| entry.own == *peer)
+    }
+
+    fn has_left(&self, _: &PeerId) -> bool {
+        false
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+}
+
+impl World for Memory {
+    fn start(&self, start: Start<'_>) -> Box<dyn Node> {
+        static PORT: AtomicU16 = AtomicU16::new(1);
+        let fresh = || ([127, 0, 0, 1], PORT.fetch_add(1, Ordering::Relaxed)).into();
+        let address = start.at.unwrap_or_else(fresh);
+        let own = PeerId { name: start.name.into(), incarnation: start.incarnation };
+        let (inbox, messages) = mpsc::channel(256);
+        let changed = watch::channel(0).0;
+        let entry = Entry { own: own.clone(), inbox: inbox.clone(), changed: changed.clone() };
+        self.table().insert(address, entry);
+        let carrier = Arc::new(Wire { memory: self.clone(), own: own.clone(), address, changed });
+        let options = MembershipOptions {
+            fleet: FLEET.into(),
+            own: own.clone(),
+            address,
+            seeds: start.seeds.iter().map(SocketAddr::to_string).collect(),
+            tick: Duration::from_millis(200),
+        };
+        let runtime = runtime();
+        let membership = {
+            let _inside = runtime.enter();
+            Membership::start(options, carrier, messages)
+        };
+        Box::new(InMemory { wire: self.clone(), inbox, own, address, membership, runtime: Some(runtime) })
+    }
+
+    fn gossip(&self, to: &dyn Node, messages: &[Bytes]) {
+        let from = PeerId { name: "mallory".into(), incarnation: 1 };
+        let inbox = self.table()[&to.address()].inbox.clone();
+        for frame in messages {
+            let gossip = Gossip { from: from.clone(), reply_to: ([127, 0, 0, 1], 9).into(), frame: frame.clone() };
+            inbox.blocking_send(gossip).expect("the node runs");
+        }
+    }
+}
+
+impl InMemory {
+    fn stop(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        runtime.shutdown_timeout(Duration::from_secs(5));
+        let mut table = self.wire.table();
+        if table.get(&self.address).is_some_and(|entry| entry.inbox.same_channel(&self.inbox)) {
+            table.remove(&self.address);
+        }
+    }
+}
+
+impl Node for InMemory {
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it runs")
+    }
+
+    fn own(&self) -> PeerId {
+        self.own.clone()
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn members(&self) -> watch::Receiver<Arc<Members>> {
+        self.membership.members()
+    }
+
+    fn malformed(&self) -> u64 {
+        self.membership.malformed()
+    }
+
+    fn leave(&self) {
+        self.runtime().block_on(self.membership.leave());
+        let mut table = self.wire.table();
+        table.remove(&self.address);
+        table.values().for_each(|entry| entry.changed.send_modify(|version| *version += 1));
+    }
+
+    fn kill(mut self: Box<Self>) {
+        self.stop();
+    }
+}
+
+impl Drop for InMemory {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[test]
+fn membership_behaves_in_memory() {
+    membership_suite::run(&Memory::default());
+}
+
+#[test]
+fn membership_behaves_over_quic() {
+    membership_suite::run(&Quic(Authority::new(FLEET)));
+}
+
+// Who is let in.
+
+/// Waits until `stats` of a node satisfy the test.
+fn counts(node: &Peer, what: &str, holds: impl Fn(FleetStats) -> bool) {
+    wait_until(what, 20, || holds(node.fleet.stats()));
+}
+
+#[test]
+fn a_node_without_the_fleets_ca_changes_nothing_and_is_counted() {
+    let (fleet, foreign) = (Authority::new(FLEET), Authority::new(FLEET));
+    let a = fleet.start(Start::new("a", &[]));
+    let b = fleet.start(Start::new("b", &[a.address()]));
+    let stranger = foreign.start(Start::new("c", &[a.address()]));
+    sees(&a, "a b");
+    counts(&a, "the stranger is counted", |stats| stats.refused >= 2);
+    counts(&stranger, "the stranger has failed", |stats| stats.dial_failures >= 2);
+    for (node, names) in [(&a, "a b"), (&b, "a b"), (&stranger, "c")] {
+        sees(node, names);
+    }
+    assert_eq!(a.fleet.stats().connections, 1);
+}
+
+/// Its own CA is right, but it trusts another's certificate: the dialler's connect succeeds first.
+#[test]
+fn a_certificate_of_another_ca_is_refused_though_the_dial_succeeds() {
+    let (fleet, foreign) = (Authority::new(FLEET), Authority::new(FLEET));
+    let a = fleet.start(Start::new("a", &[]));
+    let files = IdentityFiles { ca: fleet.ca(), ..foreign.node("c") };
+    let options = FleetOptions { identity: files, ..fleet.options(Start::new("c", &[a.address()])) };
+    let stranger = Peer::start(options);
+    counts(&a, "the stranger is counted", |stats| stats.refused >= 1);
+    counts(&stranger, "the stranger has failed", |stats| stats.dial_failures >= 1);
+    assert_eq!((a.fleet.stats().connections, stranger.fleet.stats().connections), (0, 0));
+}
+
+#[test]
+fn another_fleets_name_is_refused() {
+    let fleet = Authority::new(FLEET);
+    let a = fleet.start(Start::new("a", &[]));
+    let files = fleet.node("c");
+    let refused = a.runtime().block_on(Stranger::connect(&files, "rationd/1/other", a.address()));
+    assert!(refused.is_err(), "it was let in");
+    counts(&a, "it is counted", |stats| stats.refused >= 1);
+    let let_in = a.runtime().block_on(Stranger::connect(&files, ALPN, a.address()));
+    assert!(let_in.is_ok(), "the name was not the reason");
+}
+
+#[test]
+fn a_name_that_is_not_in_the_certificate_is_refused() {
+    let fleet = Authority::new(FLEET);
+    let a = fleet.start(Start::new("a", &[]));
+    let files = fleet.node("c");
+    a.runtime().block_on(async {
+        let liar = Stranger::connect(&files, ALPN, a.address()).await.expect("its certificate is right");
+        liar.hello("b").await;
+        let why = liar.connection.closed().await;
+        assert!(matches!(why, quinn::ConnectionError::ApplicationClosed(_)), "{why}");
+    });
+    counts(&a, "it is counted", |stats| stats.refused == 1);
+    assert_eq!(a.fleet.stats().connections, 0);
+}
+
+#[test]
+fn a_certificate_for_any_node_serves_under_every_name() {
+    let fleet = Authority::new(FLEET);
+    let a = fleet.start(Start::new("a", &[]));
+    let seeds = [a.address()];
+    let named = |name| FleetOptions { identity: fleet.any_node(), ..fleet.options(Start::new(name, &seeds)) };
+    let (b, c) = (Peer::start(named("Host_7.example")), Peer::start(named("c")));
+    for node in [&a, &b, &c] {
+        sees(node, "Host_7.example a c");
+    }
+}
+
+#[test]
+fn a_node_whose_own_certificate_names_another_does_not_start() {
+    let fleet = Authority::new(FLEET);
+    let options = FleetOptions { identity: fleet.node("b"), ..fleet.options(Start::new("a", &[])) };
+    let error = Peer::try_start(options).err().expect("it is another's").to_string();
+    assert!(error.ends_with("make one with `rationd cert node --fleet test --name a`"), "{error}");
+}
+
+#[test]
+fn changed_certificates_serve_new_connections_and_keep_the_old_ones() {
+    let (old, new) = (Authority::new(FLEET), Authority::new(FLEET));
+    let a = old.start(Start::new("a", &[]));
+    let b = old.start(Start::new("b", &[a.address()]));
+    sees(&a, "a b");
+    let files = old.options(Start::new("a", &[])).identity;
+    assert!(a.fleet.reload_identity().expect("they are right"), "made anew");
+    assert!(!a.fleet.reload_identity().expect("they are right"), "nothing has changed since");
+
+    std::fs::write(&files.key, "garbage").expect("a file");
+    let error = a.fleet.reload_identity().expect_err("it is no key").to_string();
+    assert!(error.contains("no private key in PEM"), "{error}");
+
+    let theirs = new.node("a");
+    for (from, to) in [(theirs.ca, &files.ca), (theirs.cert, &files.cert), (theirs.key, &files.key)] {
+        std::fs::copy(from, to).expect("a copy");
+    }
+    assert!(a.fleet.reload_identity().expect("they are right"));
+    let c = new.start(Start::new("c", &[a.address()]));
+    sees(&c, "a b c");
+    sees(&b, "a b c");
+    assert!(c.fleet.stats().certificate_days_left > 0);
+}
+
+// Frames.
+
+#[test]
+fn a_frame_reaches_a_member_under_its_senders_name() {
+    let fleet = Authority::new(FLEET);
+    let mut a = fleet.start(Start::new("a", &[]));
+    let mut b = fleet.start(Start::new("b", &[a.address()]));
+    sees(&a, "a b");
+    sees(&b, "a b");
+    assert!(b.fleet.send(a.fleet.own(), Bytes::from(vec![7; MAX_FRAME])));
+    let seen = a.receive();
+    assert_eq!((&seen.from, seen.frame.len()), (b.fleet.own(), MAX_FRAME));
+    assert_eq!(a.fleet.broadcast(Bytes::from_static(b"to all")), 1);
+    assert_eq!(b.receive().frame, "to all");
+}
+
+#[test]
+fn what_cannot_be_sent_is_dropped_at_once() {
+    let fleet = Authority::new(FLEET);
+    let a = fleet.start(Start::new("a", &[]));
+    let nobody = PeerId { name: "nobody".into(), incarnation: 1 };
+    assert!(!a.fleet.send(&nobody, Bytes::from_static(b"x")));
+    assert!(!a.fleet.send(a.fleet.own(), Bytes::from_static(b"x")));
+    assert_eq!(a.fleet.broadcast(Bytes::from(vec![0; MAX_FRAME + 1])), 0);
+    assert_eq!(a.fleet.stats().oversized, 1);
+}
+
+#[test]
+fn a_frame_that_is_too_large_is_refused_and_its_peer_stays() {
+    let fleet = Authority::new(FLEET);
+    let mut a = fleet.start(Start::new("a", &[]));
+    let files = fleet.node("c");
+    let to = a.address();
+    let (runtime, stranger) = (runtime(), Stranger::connect(&files, ALPN, to));
+    let stranger = runtime.block_on(stranger).expect("it has a certificate");
+    let huge = vec![0; 64 << 20];
+    runtime.block_on(async {
+        stranger.hello("c").await;
+        for channel in [1, 2, 9] {
+            stranger.send(&[&[channel], &huge]).await;
+        }
+    });
+    counts(&a, "each is counted", |stats| stats.oversized == 3);
+    assert_eq!(a.fleet.stats().bytes_in, 0, "nothing of them was taken");
+    let moved = stranger.connection.stats().udp_tx.bytes;
+    assert!(moved < 4 << 20, "{moved} bytes went out of 192 MiB: the windows did not hold them back");
+    runtime.block_on(stranger.send(&[&[2], b"still here"]));
+    assert_eq!(a.receive().frame, "still here");
+    assert_eq!(a.fleet.stats().connections, 1);
+}
+
+#[test]
+fn a_peer_that_takes_nothing_delays_nobody_else() {
+    let fleet = Authority::new(FLEET);
+    let a = fleet.start(Start::new("a", &[]));
+    let mut b = fleet.start(Start::new("b", &[a.address()]));
+    let mut c = fleet.start(Start::new("c", &[a.address()]));
+    for node in [&a, &b, &c] {
+        sees(node, "a b c");
+    }
+    // It ends without a word, so that its peers still believe that it is there.
+    let deaf = c.fleet.own().clone();
+    c.stop();
+    let frame = Bytes::from(vec![0; 8 << 10]);
+    wait_until("its queue is full", 8, || !a.fleet.send(&deaf, frame.clone()));
+    assert!(a.fleet.send(b.fleet.own(), Bytes::from_static(b"prompt")));
+    let watch = Watch::start();
+    assert_eq!(b.receive().frame, "prompt");
+    assert!(watch.elapsed() < Duration::from_secs(1), "it took {:?}", watch.elapsed());
+    assert!(a.fleet.stats().dropped_out > 0);
+}

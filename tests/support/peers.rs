@@ -1,0 +1,219 @@
+//! Nodes of a fleet in this process, each with a runtime of its own that can be killed; the certificates
+//! they prove themselves with; and a peer that says whatever a test wants.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::QuicClientConfig;
+use rationd::fleet::{
+    Fleet, FleetError, FleetOptions, IdentityFiles, Incoming, Members, PeerId, any_node_name, fleet_name, node_name,
+};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{mpsc, watch};
+
+use super::membership_suite::{Node, Start};
+
+/// The fleet of most tests.
+pub const FLEET: &str = "test";
+
+/// A fleet's CA, which makes certificates into a directory that goes with it.
+pub struct Authority {
+    fleet: String,
+    directory: TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub fn new(fleet: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "a fleet's CA of rationd's tests");
+        let pem = params.self_signed(&key).expect("a CA").pem();
+        std::fs::write(directory.path().join("ca.pem"), pem).expect("a file");
+        Self { fleet: fleet.to_owned(), directory, issuer: Issuer::new(params, key) }
+    }
+
+    /// Files of the node called `name`, made or made anew.
+    pub fn node(&self, name: &str) -> IdentityFiles {
+        self.certify(name, node_name(&self.fleet, name))
+    }
+
+    /// Files that any node of the fleet may use.
+    pub fn any_node(&self) -> IdentityFiles {
+        self.certify("any", any_node_name(&self.fleet))
+    }
+
+    fn certify(&self, file: &str, name: String) -> IdentityFiles {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(vec![fleet_name(&self.fleet), name]).expect("parameters");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let path = |end: &str| self.directory.path().join(format!("{file}.{end}"));
+        std::fs::write(path("pem"), certificate.pem()).expect("a file");
+        std::fs::write(path("key"), key.serialize_pem()).expect("a file");
+        IdentityFiles { ca: self.ca(), cert: path("pem"), key: path("key") }
+    }
+
+    pub fn ca(&self) -> PathBuf {
+        self.directory.path().join("ca.pem")
+    }
+
+    /// What a node of this fleet is started with.
+    pub fn options(&self, start: Start<'_>) -> FleetOptions {
+        FleetOptions {
+            fleet: self.fleet.clone(),
+            node: start.name.into(),
+            incarnation: start.incarnation,
+            listen: start.at.unwrap_or_else(anywhere),
+            advertise: None,
+            seeds: start.seeds.iter().map(SocketAddr::to_string).collect(),
+            tick: Duration::from_millis(200),
+            identity: self.node(start.name),
+        }
+    }
+
+    pub fn start(&self, start: Start<'_>) -> Peer {
+        Peer::start(self.options(start))
+    }
+}
+
+pub fn anywhere() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+/// A runtime that can be killed.
+pub fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
+}
+
+/// A node over QUIC.
+pub struct Peer {
+    pub fleet: Fleet,
+    pub incoming: mpsc::Receiver<Incoming>,
+    runtime: Option<Runtime>,
+}
+
+impl Peer {
+    pub fn start(options: FleetOptions) -> Self {
+        Self::try_start(options).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn try_start(options: FleetOptions) -> Result<Self, FleetError> {
+        let runtime = runtime();
+        let (fleet, incoming) = runtime.block_on(Fleet::start(options))?;
+        Ok(Self { fleet, incoming, runtime: Some(runtime) })
+    }
+
+    /// The next frame of the usage channel.
+    pub fn receive(&mut self) -> Incoming {
+        let runtime = self.runtime.as_ref().expect("it runs");
+        let next = async { tokio::time::timeout(Duration::from_secs(20), self.incoming.recv()).await };
+        runtime.block_on(next).expect("a frame in time").expect("the node runs")
+    }
+
+    /// Runs its tasks no more: nothing is said to anybody, and the port is free again.
+    pub fn stop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
+    }
+}
+
+impl Node for Peer {
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it runs")
+    }
+
+    fn own(&self) -> PeerId {
+        self.fleet.own().clone()
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.fleet.address()
+    }
+
+    fn members(&self) -> watch::Receiver<Arc<Members>> {
+        self.fleet.members()
+    }
+
+    fn malformed(&self) -> u64 {
+        self.fleet.stats().malformed
+    }
+
+    fn leave(&self) {
+        self.runtime().block_on(self.fleet.leave());
+    }
+
+    fn kill(mut self: Box<Self>) {
+        self.stop();
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A peer with certificates and no manners: it says what it is told to.
+pub struct Stranger {
+    pub connection: quinn::Connection,
+    _endpoint: quinn::Endpoint,
+}
+
+impl Stranger {
+    /// Connects with these certificates, naming this protocol.
+    pub async fn connect(files: &IdentityFiles, alpn: &str, to: SocketAddr) -> Result<Self, quinn::ConnectionError> {
+        let mut endpoint = quinn::Endpoint::client(anywhere()).expect("a port");
+        endpoint.set_default_client_config(client(files, alpn));
+        let connection = endpoint.connect(to, &fleet_name(FLEET)).expect("a dial").await?;
+        Ok(Self { connection, _endpoint: endpoint })
+    }
+
+    /// Says who it is, as `src/fleet/frame.rs` lays it down.
+    pub async fn hello(&self, name: &str) {
+        let mut hello = vec![0, 1];
+        hello.extend(1_u64.to_le_bytes());
+        for text in [name, "127.0.0.1:9"] {
+            hello.push(text.len() as u8);
+            hello.extend(text.as_bytes());
+        }
+        self.send(&[&hello]).await;
+    }
+
+    /// One stream with these parts in it. That the other side does not want it is no failure.
+    pub async fn send(&self, parts: &[&[u8]]) {
+        let Ok(mut stream) = self.connection.open_uni().await else { return };
+        for part in parts {
+            if stream.write_all(part).await.is_err() {
+                return;
+            }
+        }
+        let _ = stream.finish();
+        let _ = stream.stopped().await;
+    }
+}
+
+fn client(files: &IdentityFiles, alpn: &str) -> quinn::ClientConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&files.ca).expect("a CA")).expect("a CA");
+    let chain = vec![CertificateDer::from_pem_file(&files.cert).expect("a certificate")];
+    let key = PrivateKeyDer::from_pem_file(&files.key).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("a version")
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .expect("a certificate");
+    tls.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).expect("a configuration")))
+}
