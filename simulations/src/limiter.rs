@@ -151,6 +151,6 @@ impl Limiter for Shard {
     }
 
     fn drain_usage(&mut self, now: Instant, into: &mut Vec<Usage>) {
-        Self::drain_usage(self, now, into);
+        Self::drain_usage(self, now, usize::MAX, into);
     }
 }

@@ -80,6 +80,8 @@ pub(crate) enum Command {
     Policies,
     /// List keys that the daemon knows
     Keys(KeysArgs),
+    /// List the nodes of the daemon's fleet
+    Peers,
 }
 
 /// Flags of `serve`: they win over files and environment.

@@ -12,6 +12,7 @@ mod exit;
 mod keys;
 mod log;
 mod output;
+mod peers;
 mod policies;
 mod reload;
 mod run;

@@ -8,7 +8,7 @@ use clap::Parser;
 use super::args::{Cli, Command, Globals, Output, ServeArgs};
 use super::exit::{Code, Stop};
 use super::output::Paint;
-use super::{bench, check, config, keys, policies, reload, serve};
+use super::{bench, check, config, keys, peers, policies, reload, serve};
 use crate::clock;
 use crate::config::{Override, Sources, default_socket, load};
 
@@ -32,6 +32,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(command) => config::run(&command, globals, &sources(None)),
         Command::Check(args) => check::run(&args, globals, &socket(globals)),
         Command::Reload => reload::run(globals, &socket(globals)),
+        Command::Peers => peers::run(globals, &socket(globals)),
         Command::Policies => policies::run(globals, &socket(globals)),
         Command::Keys(args) => keys::run(&args, globals, &socket(globals)),
         Command::Bench(args) => bench::run(&args, globals, &socket(globals)),

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
 
 use super::args::Globals;
 use super::exit::{Code, Stop};
 use super::log;
 use super::settle::{Settled, settle};
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::config::{self, Config, Loaded, Sources};
 use crate::core::shard::Settings;
+use crate::fleet::{Fleet, FleetError, FleetOptions, IdentityFiles, Incoming};
 use crate::serve::admin::{Admin, Tell};
 use crate::serve::metrics::Scrape;
 use crate::serve::reload::Reloader;
@@ -54,7 +56,11 @@ async fn serve(
         }
     };
     let admin = bind_admin(&config, admin_is_default).await?;
-    let daemon = start(&config, &settled, shared.clone(), &reloader)?;
+    let fleet = join(&config).await?;
+    let mut daemon = start(&config, &settled, shared.clone(), &reloader)?;
+    if let (Some((fleet, incoming)), Some(options)) = (fleet, &config.fleet) {
+        daemon.join(fleet, incoming, Duration::from_micros(options.tick.0));
+    }
     let told = Arc::new(Told {
         hub: daemon.hub().clone(),
         shared,
@@ -105,6 +111,29 @@ fn start(
         reload: Some(Arc::new(move || again.reload())),
     };
     Daemon::start(options).map_err(|error| Stop::new(Code::System, error).into())
+}
+
+/// Binds the fleet's port and looks for peers; nobody need be there.
+async fn join(config: &Config) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<Incoming>)>> {
+    let Some(fleet) = &config.fleet else { return Ok(None) };
+    if config.store.url == "memory:" {
+        tracing::warn!("[fleet] without a shared store: every node counts for itself; set store.url");
+    }
+    let options = FleetOptions {
+        fleet: fleet.name.clone(),
+        node: config.node.name.as_str().into(),
+        incarnation: clock::wall().0 / 1_000,
+        listen: fleet.listen,
+        advertise: fleet.advertise,
+        seeds: fleet.seeds.clone(),
+        tick: Duration::from_micros(fleet.tick.0),
+        identity: IdentityFiles { ca: fleet.ca.clone(), cert: fleet.cert.clone(), key: fleet.key.clone() },
+    };
+    let joined = Fleet::start(options).await;
+    joined.map(Some).map_err(|error| {
+        let code = if matches!(error, FleetError::Listen { .. }) { Code::System } else { Code::BadConfig };
+        Stop::new(code, error).into()
+    })
 }
 
 /// A default address that is taken is no reason not to serve; one that was asked for is.
@@ -191,9 +220,12 @@ struct Told {
 impl Tell for Told {
     fn metrics(&self) -> String {
         let store = self.shared.as_ref().map(|store| store.snapshot());
+        let (circle, local_limits) = (self.hub.circle(), self.hub.local_limits());
         let scrape = Scrape {
             stats: &self.hub.stats(),
             store: store.as_ref(),
+            fleet: circle.as_ref(),
+            local_limits: &local_limits,
             reload_successful: self.reloader.was_successful(),
             generation: self.reloader.generation(),
             version: env!("CARGO_PKG_VERSION"),

@@ -37,6 +37,8 @@ pub(super) struct Desk {
     pub(super) fleet: Option<FleetView>,
     /// Slots that have something to tell their peers.
     pub(super) talkers: BTreeSet<u32>,
+    /// The last of them that was asked.
+    pub(super) talked: u32,
     timers: BinaryHeap<Reverse<(Instant, u32)>>,
     random: u64,
     next_id: u64,
@@ -58,6 +60,7 @@ impl Desk {
             nodes: 1,
             fleet: None,
             talkers: BTreeSet::new(),
+            talked: 0,
             timers: BinaryHeap::new(),
             random: seed,
             next_id: if on(Mutant::IdsStartAnew) { 1 } else { first_id },

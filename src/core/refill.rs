@@ -95,7 +95,8 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let smallest = slot.line.iter().map(|waiter| waiter.cost.saturating_sub(held)).min();
     let least = if debt > 0 { 1 } else { clamp(smallest.unwrap_or(1)).max(1) };
     // While Redis has no replica to hold what it lends, leases are small: so much can be lost.
-    let part = if slot.confirmed { slot.ceiling() } else { slot.ceiling().div_ceil(32) };
+    let ceiling = slot.ceiling(desk.fleet);
+    let part = if slot.confirmed { ceiling } else { ceiling.div_ceil(32) };
     let bounds = Bounds {
         need,
         ceiling: part,

@@ -227,10 +227,21 @@ impl Shard {
 
     /// Appends what peers should hear now: what has moved by a step since it was told last, and what
     /// windows came to that are over; everything that moved when the node is leaving.
-    pub fn drain_usage(&mut self, now: Instant, into: &mut Vec<Usage>) {
+    /// `most` entries are enough for now: the rest waits.
+    pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         let (Some(fleet), leaving) = (self.desk.fleet, self.desk.draining) else { return };
-        let table = &mut self.table;
-        self.desk.talkers.retain(|index| table[*index].tell(now, fleet, leaving, into));
+        let Desk { talkers, talked, .. } = &mut self.desk;
+        // Those after the last one that was asked come first.
+        let turn: Vec<u32> = talkers.range(*talked + 1..).chain(talkers.range(..=*talked)).copied().collect();
+        for index in turn {
+            if into.len() >= most {
+                break;
+            }
+            *talked = index;
+            if !self.table[index].tell(now, fleet, leaving, into) {
+                talkers.remove(&index);
+            }
+        }
     }
 
     /// Leaving: hands everything back, lends nothing more. Checks are still answered.

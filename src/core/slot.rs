@@ -373,10 +373,12 @@ impl Slot {
         known
     }
 
-    /// Most tokens worth asking for: this node's part of the smallest limit.
-    pub(super) fn ceiling(&self) -> u32 {
+    /// Most tokens worth asking for: this node's part of the smallest limit. The store remembers nodes
+    /// for a while that are gone; the fleet knows.
+    pub(super) fn ceiling(&self, fleet: Option<FleetView>) -> u32 {
         let smallest = self.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
-        u32::try_from(smallest.div_ceil(u64::from(self.nodes.max(1)))).unwrap_or(u32::MAX)
+        let nodes = self.nodes.min(fleet.map_or(u32::MAX, |fleet| fleet.live)).max(1);
+        u32::try_from(smallest.div_ceil(nodes.into())).unwrap_or(u32::MAX)
     }
 
     /// The call for `op`, to be sent at `now`.

@@ -102,7 +102,7 @@ fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant)
     }
     let window = slot.rule.limits[0].period;
     let few = slot.tuner.used_in(window).min(SMALL.into());
-    let want = (slot.tuner.batch() / 4).max(few as u32).clamp(1, slot.ceiling());
+    let want = (slot.tuner.batch() / 4).max(few as u32).clamp(1, slot.ceiling(desk.fleet));
     let (epoch, known) = (slot.epoch, slot.known());
     let order = Acquire {
         need: 0,

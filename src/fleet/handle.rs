@@ -18,7 +18,7 @@ use super::links::{Inboxes, Incoming, Links};
 use super::members::Members;
 use super::membership::{Membership, MembershipOptions};
 use super::names::is_label;
-use super::peer::PeerId;
+use super::peer::{Carrier, PeerId};
 use super::quic::{client_config, endpoint, reachable, server_config};
 use super::stats::{Counters, FleetStats};
 use super::tls::Credentials;
@@ -196,6 +196,12 @@ impl Fleet {
         let frame = Channel::Usage.frame(payload);
         self.0.links.counters.oversized.add(usize::from(frame.is_none()));
         frame
+    }
+
+    /// Whether a node that lives no more said so before it went.
+    #[must_use]
+    pub fn has_left(&self, peer: &PeerId) -> bool {
+        self.0.links.has_left(peer)
     }
 
     /// What was counted.

@@ -4,7 +4,7 @@
 //! order that loses nothing. Does not know configuration files, signals or HTTP: its callers do.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::alarm;
+use super::gossip::Gossip;
 use super::hub::{Doors, Hub, Limits, Reload, Stats};
 use super::node::{Node, Outgoing};
 use super::refill::{self, AnyStore};
@@ -20,6 +21,7 @@ use super::socket::{Socket, SocketError};
 use super::worker::Worker;
 use crate::core::policy::PolicySet;
 use crate::core::shard::{KeyInfo, Settings};
+use crate::fleet::{Fleet, Incoming};
 
 /// How long returns may take after the last connection has ended.
 const RETURNING: Duration = Duration::from_secs(2);
@@ -113,6 +115,7 @@ impl Daemon {
             policies: options.policies,
             doors: Doors::new(options.limits),
             workers,
+            gossip: OnceLock::new(),
             control,
             reload: options.reload,
             desk: tokio::sync::Mutex::new(()),
@@ -133,6 +136,15 @@ impl Daemon {
                 tracing::error!(%error, "a data thread could not be set up");
             }
         })
+    }
+
+    /// Takes part in a fleet's gossip from now on, with a round each `tick`. Once only: a second fleet is
+    /// left alone.
+    pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration) {
+        let gossip = Arc::new(Gossip::new(fleet, tick));
+        if self.hub.gossip.set(gossip.clone()).is_ok() {
+            self.tasks.push(self.hub.control.spawn(gossip.run(self.hub.node.clone(), incoming)));
+        }
     }
 
     /// Where it listens.
@@ -195,6 +207,10 @@ impl Daemon {
             }
         };
         let _ = tokio::time::timeout(RETURNING, settled).await;
+        if let Some(gossip) = hub.gossip.get() {
+            gossip.tell_all(node);
+            gossip.leave().await;
+        }
         for task in tasks {
             task.abort();
         }

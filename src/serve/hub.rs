@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 
+use super::gossip::{Circle, Gossip};
 use super::listing;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::Node;
@@ -49,6 +50,8 @@ pub struct Hub {
     pub started: Instant,
     /// The data threads.
     pub(super) workers: Vec<Arc<Worker>>,
+    /// The fleet, once it is joined.
+    pub(super) gossip: OnceLock<Arc<Gossip>>,
     pub(super) control: tokio::runtime::Handle,
     pub(super) reload: Option<Reload>,
     /// One question of the command line at a time.
@@ -88,6 +91,10 @@ impl Hub {
             },
             Admin::Keys { most } => Ok(listing::keys(&self.keys(most.min(100_000)))),
             Admin::Policies => Ok(listing::policies(&self.policies.load())),
+            Admin::Peers => match self.circle() {
+                Some(circle) => Ok(listing::peers(&circle)),
+                None => Err("this node is alone: its configuration has no [fleet]".into()),
+            },
             Admin::Stats => Ok(listing::stats(&self.stats())),
         }
     }
@@ -100,6 +107,26 @@ impl Hub {
             Plan::Limited(rule) => Some(rule.clone()),
             _ => None,
         })
+    }
+
+    /// The fleet as this node sees it; `None`: it is in none.
+    #[must_use]
+    pub fn circle(&self) -> Option<Circle> {
+        self.gossip.get().map(|gossip| gossip.circle(self.node.clock.now()))
+    }
+
+    /// What this node leases of each policy's tightest limit at most, if all of the fleet use the key: its
+    /// even part.
+    #[must_use]
+    pub fn local_limits(&self) -> Vec<(Arc<str>, u64)> {
+        let nodes = self.circle().map_or(1, |circle| u64::from(circle.view.live)).max(1);
+        let policies = self.policies.load();
+        let limits = policies.iter().filter_map(|policy| {
+            let Plan::Limited(rule) = &policy.plan else { return None };
+            let smallest = rule.limits.iter().map(|limit| limit.capacity()).min()?;
+            Some((policy.name.clone(), smallest.div_ceil(nodes)))
+        });
+        limits.collect()
     }
 
     /// Everything that is counted.

@@ -2,9 +2,11 @@
 
 use serde_json::{Map, Value, json};
 
+use super::gossip::Circle;
 use super::hub::Stats;
 use crate::core::policy::{OnStoreLoss, Plan, PolicySet};
 use crate::core::shard::KeyInfo;
+use crate::core::time::Micros;
 
 /// `RATION.KEYS`: an array of objects. A key that is not UTF-8 is shown with `\x` escapes.
 #[must_use]
@@ -71,6 +73,37 @@ fn plan(plan: &Plan) -> Map<String, Value> {
         Plan::Blocked => drop(object.insert("blocked".into(), json!(true))),
     }
     object
+}
+
+/// `RATION.PEERS`: one object.
+#[must_use]
+pub fn peers(circle: &Circle) -> String {
+    let list: Vec<Value> = circle
+        .members
+        .iter()
+        .map(|(member, heard)| {
+            json!({
+                "name": &*member.id.name,
+                "incarnation": member.id.incarnation,
+                "address": member.address.to_string(),
+                "state": member.state.as_str(),
+                "version": member.version,
+                "self": member.id == circle.own,
+                "heard_ms_ago": heard.map(Micros::as_millis_ceil),
+            })
+        })
+        .collect();
+    json!({
+        "peers": list,
+        "live": circle.view.live,
+        "largest": circle.view.largest,
+        "staleness_ms": circle.staleness.as_millis_ceil(),
+        "connections": circle.stats.connections,
+        "bytes_in": circle.stats.bytes_in,
+        "bytes_out": circle.stats.bytes_out,
+        "certificate_days_left": circle.stats.certificate_days_left,
+    })
+    .to_string()
 }
 
 /// `RATION.STATS`: one object.

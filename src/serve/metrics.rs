@@ -2,7 +2,10 @@
 //!
 //! No label ever holds a key: labels are policies, words of fixed lists, and addresses of store servers.
 
+use std::sync::Arc;
+
 use super::exposition::{Exposition, Type};
+use super::gossip::Circle;
 use super::hub::Stats;
 use crate::store::redis::{BreakerState, LATENCY_BOUNDS, Snapshot};
 
@@ -13,6 +16,10 @@ pub struct Scrape<'a> {
     pub stats: &'a Stats,
     /// Counts of the shared store, if there is one.
     pub store: Option<&'a Snapshot>,
+    /// The fleet, if this node is in one.
+    pub fleet: Option<&'a Circle>,
+    /// Per policy, what this node leases at most at once.
+    pub local_limits: &'a [(Arc<str>, u64)],
     /// Whether the last reload was taken.
     pub reload_successful: bool,
     /// Configurations taken since the start, the first included.
@@ -35,6 +42,9 @@ impl Scrape<'_> {
         if let Some(store) = self.store {
             store_calls(&mut out, store);
             store_servers(&mut out, store);
+        }
+        if let Some(fleet) = self.fleet {
+            gossip(&mut out, fleet);
         }
         self.daemon(&mut out);
         out.finish()
@@ -79,6 +89,11 @@ impl Scrape<'_> {
         for (policy, stats) in &self.stats.policies {
             out.sample(name, &[("policy", policy)], stats.batch);
         }
+        let name = "rationd_prefilter_limit_tokens";
+        out.family(name, Type::Gauge, "What this node leases at most at once of a limit that all nodes use.");
+        for (policy, tokens) in self.local_limits {
+            out.sample(name, &[("policy", policy)], tokens);
+        }
         let waiters = self.stats.shards.waiting;
         out.single("rationd_lease_waiters", Type::Gauge, "Checks that wait for the store now.", waiters);
     }
@@ -120,6 +135,39 @@ impl Scrape<'_> {
         out.family("rationd_build_info", Type::Gauge, "Always 1.");
         out.sample("rationd_build_info", &[("version", self.version)], 1);
     }
+}
+
+fn gossip(out: &mut Exposition, fleet: &Circle) {
+    let name = "rationd_fleet_nodes";
+    out.family(name, Type::Gauge, "Nodes of the fleet; missed ones are gone without having left.");
+    for (state, count) in fleet.nodes() {
+        out.sample(name, &[("state", state)], count);
+    }
+    let stats = &fleet.stats;
+    let name = "rationd_gossip_bytes_total";
+    out.family(name, Type::Counter, "Bytes of frames from and to peers.");
+    out.sample(name, &[("direction", "in")], stats.bytes_in);
+    out.sample(name, &[("direction", "out")], stats.bytes_out);
+    let name = "rationd_gossip_frames_total";
+    out.family(name, Type::Counter, "Frames from and to peers.");
+    out.sample(name, &[("direction", "in")], stats.frames_in);
+    out.sample(name, &[("direction", "out")], stats.frames_out);
+    let name = "rationd_gossip_bad_frames_total";
+    out.family(name, Type::Counter, "Frames from peers that were not taken, by what was wrong.");
+    for (why, count) in [("oversized", stats.oversized), ("malformed", stats.malformed + fleet.bad)] {
+        out.sample(name, &[("why", why)], count);
+    }
+    let name = "rationd_gossip_frames_dropped_total";
+    out.family(name, Type::Counter, "Frames that a full queue or a lost peer took.");
+    out.sample(name, &[("direction", "in")], stats.dropped_in);
+    out.sample(name, &[("direction", "out")], stats.dropped_out);
+    let help = "Seconds since the quietest peer was heard.";
+    out.single("rationd_gossip_staleness_seconds", Type::Gauge, help, fleet.staleness.0 as f64 / 1e6);
+    out.single("rationd_peer_connections", Type::Gauge, "Connections to peers.", stats.connections);
+    let help = "Connections of peers that were refused: a certificate, a fleet or a name that is not ours.";
+    out.single("rationd_peers_refused_total", Type::Counter, help, stats.refused);
+    let help = "Days until this node's certificate expires.";
+    out.single("rationd_certificate_days_left", Type::Gauge, help, stats.certificate_days_left);
 }
 
 fn store_calls(out: &mut Exposition, store: &Snapshot) {

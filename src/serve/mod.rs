@@ -9,6 +9,7 @@ pub mod alarm;
 pub mod connection;
 pub mod daemon;
 pub mod exposition;
+pub mod gossip;
 pub mod greeting;
 pub mod hub;
 pub mod listing;

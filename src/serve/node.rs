@@ -17,11 +17,13 @@ use super::mailbox::{Answer, Mailbox, Waiter};
 use crate::clock::{self, Clock};
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::decision::Decision;
+use crate::core::fleet::FleetView;
 use crate::core::key::Digest;
 use crate::core::policy::Rule;
 use crate::core::shard::{Effect, KeyInfo, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::stats::{PolicyStats, ShardStats};
 use crate::core::time::{Instant, Micros, Timestamp};
+use crate::core::usage::{Origin, Usage};
 use crate::store::embedded::Embedded;
 
 /// Shards of a node. Two threads meet at one lock in one of so many checks.
@@ -57,6 +59,8 @@ pub struct Node {
     calls: Option<UnboundedSender<Call>>,
     /// Calls that left and whose outcome has not come back.
     in_flight: AtomicUsize,
+    /// Rounds of gossip so far.
+    round: AtomicUsize,
     /// When the alarm is set to ring.
     pub(super) alarm: AtomicU64,
     /// Rung when a deadline before `alarm` appears.
@@ -114,6 +118,7 @@ impl Node {
             offset: AtomicU64::new(wall.0.wrapping_sub(now.0)),
             calls,
             in_flight: AtomicUsize::new(0),
+            round: AtomicUsize::new(0),
             alarm: AtomicU64::new(u64::MAX),
             bell: Notify::new(),
         }
@@ -176,6 +181,36 @@ impl Node {
             {
                 leasing.shard.handle_timeout(now);
                 self.drain_effects(cell, leasing, out);
+            }
+        }
+    }
+
+    /// The fleet as it is seen from now on.
+    pub fn handle_fleet(&self, view: FleetView) {
+        self.each_shard(|shard| shard.handle_fleet(view));
+    }
+
+    /// Takes in what a peer tells.
+    pub fn handle_usage(&self, now: Instant, origin: Origin, usage: &Usage) {
+        if let Engine::Leasing(leasing) = &mut *self.cell(usage.digest).lock() {
+            leasing.shard.handle_usage(now, origin, usage);
+        }
+    }
+
+    /// Appends up to about `most` things that peers should hear now; each time another shard comes first.
+    pub fn drain_usage(&self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+        let first = self.round.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        for index in 0..SHARDS {
+            if let Engine::Leasing(leasing) = &mut *self.cells[(first + index) % SHARDS].lock() {
+                leasing.shard.drain_usage(now, most, into);
+            }
+        }
+    }
+
+    fn each_shard(&self, mut act: impl FnMut(&mut Shard)) {
+        for cell in &self.cells {
+            if let Engine::Leasing(leasing) = &mut *cell.lock() {
+                act(&mut leasing.shard);
             }
         }
     }

@@ -98,6 +98,8 @@ pub enum Admin {
     },
     /// `RATION.POLICIES`.
     Policies,
+    /// `RATION.PEERS`.
+    Peers,
     /// `RATION.STATS`.
     Stats,
 }
@@ -226,7 +228,8 @@ fn ration<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
         };
         return Ok(Command::Admin(Admin::Keys { most: usize::try_from(most).unwrap_or(usize::MAX) }));
     }
-    let admin = [("RELOAD", Admin::Reload), ("POLICIES", Admin::Policies), ("STATS", Admin::Stats)];
+    let admin =
+        [("RELOAD", Admin::Reload), ("POLICIES", Admin::Policies), ("PEERS", Admin::Peers), ("STATS", Admin::Stats)];
     let Some((_, admin)) = admin.into_iter().find(|(wanted, _)| is(wanted)) else {
         return Err(CommandError::Unknown(args));
     };

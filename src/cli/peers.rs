@@ -1,0 +1,29 @@
+//! `rationd peers`: the fleet as the daemon sees it.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::args::{Globals, Output};
+use super::ask::ask_json;
+use super::exit::Code;
+use super::output;
+
+pub(crate) fn run(globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {
+    let answer = ask_json(socket, &[b"RATION.PEERS"])?;
+    if globals.output == Output::Json {
+        output::data(&answer.to_string())?;
+        return Ok(Code::Ok.into());
+    }
+    let mut rows = vec![["NODE", "STATE", "ADDRESS", "VERSION", "HEARD"].map(str::to_owned).to_vec()];
+    for peer in answer["peers"].as_array().into_iter().flatten() {
+        let text = |key: &str| peer[key].as_str().unwrap_or("-").to_owned();
+        let heard = match (peer["self"].as_bool(), peer["heard_ms_ago"].as_u64()) {
+            (Some(true), _) => "this node".to_owned(),
+            (_, Some(millis)) => format!("{millis} ms ago"),
+            _ => "not yet".to_owned(),
+        };
+        rows.push(vec![text("name"), text("state"), text("address"), text("version"), heard]);
+    }
+    output::data(&output::table(&rows))?;
+    Ok(Code::Ok.into())
+}
