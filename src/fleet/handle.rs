@@ -219,8 +219,8 @@ impl Fleet {
         self.0.reload()
     }
 
-    /// Tells the fleet that this node goes, gives it two ticks to hear so and to take what was sent before,
-    /// and closes. Frames sent after this are dropped.
+    /// Tells the fleet that this node goes, gives it two ticks (a second at most) to hear so and to take what
+    /// was sent before, and closes. Frames sent after this are dropped.
     pub async fn leave(&self) {
         self.0.membership.leave().await;
         self.0.links.close();
