@@ -76,6 +76,9 @@ pub(crate) enum Command {
     /// Check, show or write a configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Make the certificates that the nodes of a fleet prove themselves with
+    #[command(subcommand)]
+    Cert(CertCommand),
     /// List the daemon's policies
     Policies,
     /// List keys that the daemon knows
@@ -133,4 +136,53 @@ pub(crate) enum ConfigCommand {
     Show,
     /// Print a complete, commented configuration file that equals the defaults
     Init,
+}
+
+/// The commands of `cert`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertCommand {
+    /// Make a fleet's CA: ca.pem, which every node gets, and ca.key, which none does
+    Ca(CaArgs),
+    /// Make a node's certificate with the CA: node.pem and node.key
+    Node(NodeArgs),
+}
+
+/// Arguments of `cert ca`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CaArgs {
+    /// The fleet's name, as in `fleet.name` [env: RATIOND_FLEET__NAME]
+    #[arg(long, value_name = "NAME", env = "RATIOND_FLEET__NAME", hide_env = true)]
+    pub(crate) fleet: String,
+    /// Where to write the files [env: RATIOND_CERT_DIR]
+    #[arg(long, default_value = ".", value_name = "DIR", env = "RATIOND_CERT_DIR", hide_env = true)]
+    pub(crate) dir: PathBuf,
+    /// Days until it lapses [env: RATIOND_CERT_DAYS]
+    #[arg(long, default_value_t = 3650, value_name = "N", env = "RATIOND_CERT_DAYS", hide_env = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub(crate) days: u32,
+}
+
+/// Arguments of `cert node`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NodeArgs {
+    /// The fleet's name, as in `fleet.name` [env: RATIOND_FLEET__NAME]
+    #[arg(long, value_name = "NAME", env = "RATIOND_FLEET__NAME", hide_env = true)]
+    pub(crate) fleet: String,
+    /// The node's name, as in `node.name`: no other node can use the certificate [env: RATIOND_CERT_NAME]
+    #[arg(long, value_name = "NAME", env = "RATIOND_CERT_NAME", hide_env = true)]
+    #[arg(required_unless_present = "any_name", conflicts_with = "any_name")]
+    pub(crate) name: Option<String>,
+    /// Let any node of the fleet use it, as for an image that many share [env: RATIOND_CERT_ANY_NAME=true]
+    #[arg(long, env = "RATIOND_CERT_ANY_NAME", hide_env = true)]
+    pub(crate) any_name: bool,
+    /// Where to write the files [env: RATIOND_CERT_DIR]
+    #[arg(long, default_value = ".", value_name = "DIR", env = "RATIOND_CERT_DIR", hide_env = true)]
+    pub(crate) dir: PathBuf,
+    /// Where ca.pem and ca.key are [default: where the files go] [env: RATIOND_CERT_CA_DIR]
+    #[arg(long, value_name = "DIR", env = "RATIOND_CERT_CA_DIR", hide_env = true)]
+    pub(crate) ca_dir: Option<PathBuf>,
+    /// Days until it lapses, or until its CA does if that is sooner [env: RATIOND_CERT_DAYS]
+    #[arg(long, default_value_t = 365, value_name = "N", env = "RATIOND_CERT_DAYS", hide_env = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    pub(crate) days: u32,
 }

@@ -6,6 +6,7 @@
 mod args;
 mod ask;
 mod bench;
+mod cert;
 mod check;
 mod config;
 mod exit;

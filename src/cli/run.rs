@@ -8,7 +8,7 @@ use clap::Parser;
 use super::args::{Cli, Command, Globals, Output, ServeArgs};
 use super::exit::{Code, Stop};
 use super::output::Paint;
-use super::{bench, check, config, keys, peers, policies, reload, serve};
+use super::{bench, cert, check, config, keys, peers, policies, reload, serve};
 use crate::clock;
 use crate::config::{Override, Sources, default_socket, load};
 
@@ -30,6 +30,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(args) => serve::run(globals, sources(Some(&args))),
         Command::Config(command) => config::run(&command, globals, &sources(None)),
+        Command::Cert(command) => cert::run(&command, globals),
         Command::Check(args) => check::run(&args, globals, &socket(globals)),
         Command::Reload => reload::run(globals, &socket(globals)),
         Command::Peers => peers::run(globals, &socket(globals)),

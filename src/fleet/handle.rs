@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{interval, timeout};
 
 use super::error::FleetError;
@@ -225,8 +225,8 @@ impl Fleet {
         self.0.reload()
     }
 
-    /// Tells the fleet that this node goes, gives it two ticks to hear so and to take what was sent before,
-    /// and closes. Frames sent after this are dropped.
+    /// Tells the fleet that this node goes, gives it two ticks (a second at most) to hear so and to take what
+    /// was sent before, and closes. Frames sent after this are dropped.
     pub async fn leave(&self) {
         self.0.membership.leave().await;
         self.0.links.close();
@@ -240,10 +240,11 @@ impl Fleet {
             loop {
                 looks.tick().await;
                 let Some(joined) = joined.upgrade() else { return };
-                match joined.reload() {
-                    Ok(true) => tracing::info!("new certificates are in use"),
-                    Ok(false) => {}
-                    Err(error) => {
+                match spawn_blocking(move || joined.reload()).await {
+                    Ok(Ok(true)) => tracing::info!("new certificates are in use"),
+                    Ok(Ok(false)) => {}
+                    Err(_) => return,
+                    Ok(Err(error)) => {
                         tracing::warn!(%error, "the certificates have changed and are not right: the old ones stay")
                     }
                 }

@@ -92,7 +92,7 @@ impl Identity {
             if !holds_name(own, &name) {
                 let problem = format!(
                     "the certificate does not name {name}: make one with \
-                     `rationd cert node --fleet {fleet} --name {node}`"
+                     `rationd cert node --fleet {fleet} --name {node}`, or with --any-name for every node"
                 );
                 return Err(wrong(&files.cert, problem));
             }

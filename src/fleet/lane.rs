@@ -21,6 +21,9 @@ const MIN_WAIT_MS: u64 = 100;
 
 /// Sends what is queued for `to`, dialling when there is no connection, until the queue is idle or closed.
 pub(crate) async fn run(links: Arc<Links>, to: SocketAddr, mut queue: mpsc::Receiver<Bytes>) {
+    if links.is_own(to) {
+        return;
+    }
     let mut wait = MIN_WAIT_MS;
     loop {
         let frame = match timeout(IDLE, queue.recv()).await {

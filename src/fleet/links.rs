@@ -19,6 +19,7 @@ use super::lane;
 use super::link::{Closing, Link};
 use super::names::fleet_name;
 use super::peer::{Carrier, Gossip, PeerId};
+use super::quic::is_own;
 use super::stats::Counters;
 use super::table::Table;
 
@@ -230,6 +231,15 @@ impl Links {
                 std::future::pending::<()>().await;
             }
         }
+    }
+
+    /// Whether `to` leads back to this node: it is remembered then, and never dialled.
+    pub(crate) fn is_own(&self, to: SocketAddr) -> bool {
+        let own = self.endpoint.local_addr().is_ok_and(|bound| is_own(bound, to));
+        if own {
+            self.table().is_self(to);
+        }
+        own
     }
 
     /// Connections, now.

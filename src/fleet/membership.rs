@@ -23,11 +23,13 @@ use super::transport::GossipTransport;
 /// How long a dead node is remembered: gossip about it must not bring it back.
 const REMEMBERED: Duration = Duration::from_secs(8 * 60);
 /// Silence, at the slowest pace of gossip, after which a node is given up.
-const GIVEN_UP_MS: u128 = 8_000;
+const GIVEN_UP_MS: u128 = 6_000;
 /// Before the gossip is started again.
 const RESTART: Duration = Duration::from_millis(100);
 /// Most members: more make gossip messages larger than a frame.
 const MAX_MEMBERS: usize = 1_000;
+/// Longest wait for the fleet to hear that this node leaves.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// Most peers that are told at once that this node leaves.
 const FAREWELLS: usize = 64;
 
@@ -105,10 +107,10 @@ impl Membership {
         self.counters.snapshot().malformed
     }
 
-    /// Tells the fleet that this node is about to go, and gives it two rounds to hear so.
+    /// Tells the fleet that this node is about to go, and gives it two rounds, or a second, to hear so.
     pub async fn leave(&self) {
         self.leaving.notify_one();
-        sleep(self.tick * 2).await;
+        sleep((self.tick * 2).min(FAREWELL)).await;
     }
 }
 
@@ -200,6 +202,11 @@ impl Gossiping {
 
     fn publish<'a>(&self, live: impl Iterator<Item = (&'a ChitchatId, &'a NodeState)>) {
         let others = live.take(MAX_MEMBERS).map(|(id, state)| told(id, state));
+        let others = others.inspect(|member| {
+            if member.id.name == self.options.own.name && member.id.incarnation > self.options.own.incarnation {
+                tracing::warn!(other = %member.id, address = %member.address, "another node has this node's name: give each its own node.name");
+            }
+        });
         let others = others.filter(|member| {
             let gone = member.state == MemberState::Leaving && !self.carrier.is_connected(&member.id);
             !gone && !self.carrier.has_left(&member.id)
@@ -258,15 +265,15 @@ fn config(options: &MembershipOptions) -> ChitchatConfig {
 /// A node is given up when its silence is so many times as long as its usual one.
 ///
 /// Its usual silence is a tick at most, as each round carries a heartbeat, and a half or less between a few
-/// nodes, as answers carry one too. At a tick of 200 ms the factor is 40: 8 s at most, 4 s in a small fleet.
+/// nodes, as answers carry one too. At a tick of 200 ms the factor is 30: 6 s at most, 3 s and more in a small fleet.
 /// Less would take a busy machine's pause for a death. Faster ticks keep those times; slower ones cannot.
 fn failure_detector(tick: Duration) -> FailureDetectorConfig {
-    let factor = (GIVEN_UP_MS / tick.as_millis().max(1)).clamp(8, 160);
+    let factor = (GIVEN_UP_MS / tick.as_millis().max(1)).clamp(8, 120);
     FailureDetectorConfig {
         phi_threshold: factor as f64,
         sampling_window_size: 100,
         // A longer silence was a pause, and says nothing about the usual ones.
-        max_interval: tick * 10,
+        max_interval: tick * 5,
         // Five imagined silences of this length are counted in from the start.
         initial_interval: tick,
         dead_node_grace_period: REMEMBERED,

@@ -88,6 +88,13 @@ pub(crate) fn reachable(
     towards.iter().chain(&anywhere).find_map(|to| source_towards(*to)).map(|ip| SocketAddr::new(ip, port))
 }
 
+/// Whether `to` is this machine's and `bound` listens there. An address behind a translator is not seen so.
+pub(crate) fn is_own(bound: SocketAddr, to: SocketAddr) -> bool {
+    let listens = bound.ip().is_unspecified() || bound.ip() == to.ip();
+    // Packets to a machine's own address leave from that address.
+    bound.port() == to.port() && listens && source_towards(to) == Some(to.ip())
+}
+
 /// The address that packets to `to` would leave from.
 fn source_towards(to: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr =
@@ -110,6 +117,14 @@ mod tests {
         let bound = address("0.0.0.0:7946");
         assert_eq!(reachable(bound, Some(address("10.0.0.17:0")), &[]), Some(address("10.0.0.17:7946")));
         assert_eq!(reachable(address("127.0.0.1:5"), None, &[]), Some(address("127.0.0.1:5")));
+    }
+
+    #[test]
+    fn a_node_knows_its_own_addresses() {
+        let bound = address("0.0.0.0:7946");
+        assert!(is_own(bound, address("127.0.0.1:7946")) && is_own(bound, address("127.9.9.9:7946")));
+        assert!(!is_own(bound, address("127.0.0.1:7947")) && !is_own(bound, address("192.0.2.1:7946")));
+        assert!(!is_own(address("127.0.0.1:7946"), address("127.0.0.2:7946")));
     }
 
     #[test]

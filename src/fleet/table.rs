@@ -122,6 +122,7 @@ impl Table {
 
     /// Remembers that `address` is this node's own: it is not dialled again.
     pub(crate) fn is_self(&mut self, address: SocketAddr) {
+        self.lanes.remove(&address);
         if self.selves.len() < MAX_SELVES {
             self.selves.insert(address);
         }

@@ -46,19 +46,37 @@ impl Authority {
         self.certify(name, node_name(&self.fleet, name))
     }
 
+    /// Makes the files of the node called `name` anew, to lapse after so many days.
+    pub fn lasting(&self, days: u64, name: &str) {
+        let lapses = rcgen::date_time_ymd(1970, 1, 1)
+            + Duration::from_micros(super::clock::wall_us())
+            + Duration::from_secs(days * 24 * 60 * 60);
+        self.certify_until(name, node_name(&self.fleet, name), |params| params.not_after = lapses);
+    }
+
     /// Files that any node of the fleet may use.
     pub fn any_node(&self) -> IdentityFiles {
         self.certify("any", any_node_name(&self.fleet))
     }
 
     fn certify(&self, file: &str, name: String) -> IdentityFiles {
+        self.certify_until(file, name, |_| {})
+    }
+
+    fn certify_until(&self, file: &str, name: String, change: impl FnOnce(&mut CertificateParams)) -> IdentityFiles {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(vec![fleet_name(&self.fleet), name]).expect("parameters");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
+        let files = self.files(file);
+        std::fs::write(&files.cert, certificate.pem()).expect("a file");
+        std::fs::write(&files.key, key.serialize_pem()).expect("a file");
+        files
+    }
+
+    fn files(&self, file: &str) -> IdentityFiles {
         let path = |end: &str| self.directory.path().join(format!("{file}.{end}"));
-        std::fs::write(path("pem"), certificate.pem()).expect("a file");
-        std::fs::write(path("key"), key.serialize_pem()).expect("a file");
         IdentityFiles { ca: self.ca(), cert: path("pem"), key: path("key") }
     }
 
@@ -66,8 +84,14 @@ impl Authority {
         self.directory.path().join("ca.pem")
     }
 
-    /// What a node of this fleet is started with.
+    /// What a node of this fleet is started with, its certificates fresh.
     pub fn options(&self, start: Start<'_>) -> FleetOptions {
+        self.node(start.name);
+        self.options_kept(start)
+    }
+
+    /// The same with the certificates that it has.
+    pub fn options_kept(&self, start: Start<'_>) -> FleetOptions {
         FleetOptions {
             fleet: self.fleet.clone(),
             node: start.name.into(),
@@ -76,7 +100,7 @@ impl Authority {
             advertise: None,
             seeds: start.seeds.iter().map(SocketAddr::to_string).collect(),
             tick: Duration::from_millis(200),
-            identity: self.node(start.name),
+            identity: self.files(start.name),
         }
     }
 
