@@ -25,6 +25,8 @@ pub struct FleetView {
     pub live: u32,
     /// Most that lived at once in the last ten minutes; those that left in order do not count.
     pub largest: u32,
+    /// Nobody has come, gone or been missed for a while.
+    pub is_steady: bool,
     /// Everything that any of them told before this has been heard.
     pub heard: Instant,
 }
@@ -40,7 +42,7 @@ pub struct Settled {
 
 impl FleetView {
     /// A node alone.
-    pub const ALONE: Self = Self { live: 1, largest: 1, heard: Instant(0) };
+    pub const ALONE: Self = Self { live: 1, largest: 1, is_steady: false, heard: Instant(0) };
 
     /// Nobody is missing.
     #[must_use]
@@ -60,6 +62,9 @@ impl FleetView {
     }
 }
 
+/// A view that has not changed for so long is steady.
+const STEADY: Micros = Micros(10_000_000);
+
 /// So long a node that is gone without having left counts as one that may still admit.
 const MISSED_FOR: Micros = Micros(600_000_000);
 
@@ -67,6 +72,8 @@ const MISSED_FOR: Micros = Micros(600_000_000);
 #[derive(Debug, Default)]
 pub struct Roster {
     next: u32,
+    /// When somebody came or went last, or this node looked for the first time.
+    changed: Option<Instant>,
     peers: BTreeMap<(Arc<str>, u64), Peer>,
     /// When those were lost that did not leave in order, by name.
     missed: BTreeMap<Arc<str>, Instant>,
@@ -83,9 +90,10 @@ impl Roster {
     /// was missed under its name.
     pub fn joined(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Origin {
         self.missed.remove(name);
-        let next = &mut self.next;
+        let Self { next, changed, .. } = self;
         let peer = self.peers.entry((name.clone(), incarnation)).or_insert_with(|| {
             *next += 1;
+            *changed = Some(now);
             Peer { origin: Origin(*next), heard: now }
         });
         peer.origin
@@ -94,6 +102,7 @@ impl Roster {
     /// A peer is alive no more. One that said so before has told everything and admits nothing.
     pub fn left(&mut self, now: Instant, name: &Arc<str>, incarnation: u64, in_order: bool) {
         let was_there = self.peers.remove(&(name.clone(), incarnation)).is_some();
+        self.changed = Some(now);
         if was_there && !in_order && !on(Mutant::LostAreForgotten) && !self.has(name) {
             self.missed.insert(name.clone(), now);
         }
@@ -111,7 +120,8 @@ impl Roster {
         self.missed.retain(|_, since| now.since(*since) < MISSED_FOR);
         let live = self.peers.len() as u32 + 1;
         let heard = self.peers.values().map(|peer| peer.heard).min().unwrap_or(now);
-        FleetView { live, largest: live + self.missed.len() as u32, heard }
+        let is_steady = self.missed.is_empty() && now.since(*self.changed.get_or_insert(now)) >= STEADY;
+        FleetView { live, largest: live + self.missed.len() as u32, is_steady, heard }
     }
 
     /// All peers that live.

@@ -58,6 +58,7 @@ impl Slot {
             let end = if limit.algorithm == Algorithm::Sliding { at + limit.period } else { at };
             if clock >= end {
                 self.note_window(index);
+                self.is_bound = false;
             }
         }
     }
@@ -87,7 +88,7 @@ impl Slot {
         for (index, limit) in rule.limits.iter().enumerate().filter(|(_, limit)| has_windows(limit)) {
             self.note_window(index);
             let counter = self.counters[index];
-            let pressing = leaving || counter.left(limit, latest) == 0;
+            let pressing = leaving || self.is_bound || counter.left(limit, latest) == 0;
             let occasion = Occasion { now, limit, nodes: fleet.live, pressing };
             for window in self.usage.iter_mut().flat_map(|usage| usage[index].iter_mut()) {
                 let open = window.at == counter.at;
@@ -163,6 +164,7 @@ impl Slot {
 
     /// The store has lost what it knew of this window: peers know better.
     pub(super) fn believe_fleet(&mut self) {
+        self.is_bound = self.usage.is_some();
         for (history, counter) in self.usage.iter_mut().flatten().zip(&self.counters) {
             if let Some(window) = history.enter(counter.at) {
                 (window.lost, window.refuted) = (true, false);

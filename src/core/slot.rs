@@ -101,6 +101,8 @@ pub(super) struct Slot {
     pub(super) share: Option<Box<ShareBook>>,
     /// Per limit, what this node and its peers did in the latest windows; only in a fleet.
     pub(super) usage: Option<Box<[History]>>,
+    /// The store has lost what it knew of a window at hand: what peers tell of it binds.
+    pub(super) is_bound: bool,
     /// A denied check after this asks the store again in the background.
     pub(super) probe_at: Instant,
     /// Tokens trickle in, and the store had few: it is not asked before, so that there are some.
@@ -149,6 +151,7 @@ impl Slot {
             away: None,
             share: None,
             usage: None,
+            is_bound: false,
             probe_at: Instant(0),
             paced_until: Instant(0),
             promise: None,
@@ -205,6 +208,11 @@ impl Slot {
         source: Source,
         fleet: Option<FleetView>,
     ) -> Option<Decision> {
+        if self.is_bound
+            && let Some(denied) = self.deny_by_fleet(now, cost)
+        {
+            return Some(denied);
+        }
         if self.lease.spend(now, cost) {
             self.tuner.spent(cost);
             self.last_spend = now;
@@ -377,7 +385,8 @@ impl Slot {
     /// for a while that are gone; the fleet knows.
     pub(super) fn ceiling(&self, fleet: Option<FleetView>) -> u32 {
         let smallest = self.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
-        let nodes = self.nodes.min(fleet.map_or(u32::MAX, |fleet| fleet.live)).max(1);
+        let live = fleet.filter(|fleet| fleet.is_steady).map_or(u32::MAX, |fleet| fleet.live);
+        let nodes = self.nodes.min(live).max(1);
         u32::try_from(smallest.div_ceil(nodes.into())).unwrap_or(u32::MAX)
     }
 
