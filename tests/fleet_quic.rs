@@ -386,6 +386,36 @@ fn a_node_that_is_its_own_seed_does_not_dial_itself() {
     assert_eq!((a.fleet.stats().connections, a.fleet.members().borrow().len()), (0, 1));
 }
 
+#[test]
+fn a_seed_may_be_a_host_name_and_one_that_is_nobodys_hurts_nothing() {
+    let fleet = Authority::new(FLEET);
+    let a = fleet.start(Start::new("a", &[]));
+    let seeds = vec!["nobody.invalid:1".to_owned(), format!("localhost:{}", a.address().port())];
+    let b = Peer::start(FleetOptions { seeds, ..fleet.options(Start::new("b", &[])) });
+    sees(&b, "a b");
+    sees(&a, "a b");
+}
+
+#[test]
+fn a_node_that_listens_on_both_families_is_reached_over_either() {
+    if std::net::UdpSocket::bind("[::]:0").is_err() {
+        println!("skipped: this machine has no IPv6");
+        return;
+    }
+    let fleet = Authority::new(FLEET);
+    let port = free_port().port();
+    let at = Some(([0_u16; 8], port).into());
+    let advertise = Some(([127, 0, 0, 1], port).into());
+    let mut a = Peer::start(FleetOptions { advertise, ..fleet.options(Start { at, ..Start::new("a", &[]) }) });
+    assert_eq!(a.fleet.advertised(), advertise.expect("it is set"));
+    let seeds = [a.fleet.advertised()];
+    let mut b = fleet.start(Start::new("b", &seeds));
+    sees(&a, "a b");
+    sees(&b, "a b");
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
+}
+
 // Frames.
 
 #[test]
