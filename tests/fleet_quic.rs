@@ -79,7 +79,7 @@ impl Memory {
 
 impl Carrier for Wire {
     fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
-        let gossip = Gossip { from: self.own.clone(), reply_to: self.address, frame };
+        let gossip = Gossip::new(self.own.clone(), self.address, frame);
         self.memory.table().get(&to).is_some_and(|entry| entry.inbox.try_send(gossip).is_ok())
     }
 
@@ -126,7 +126,7 @@ impl World for Memory {
         let from = PeerId { name: "mallory".into(), incarnation: 1 };
         let inbox = self.table()[&to.address()].inbox.clone();
         for frame in messages {
-            let gossip = Gossip { from: from.clone(), reply_to: ([127, 0, 0, 1], 9).into(), frame: frame.clone() };
+            let gossip = Gossip::new(from.clone(), ([127, 0, 0, 1], 9).into(), frame.clone());
             inbox.blocking_send(gossip).expect("the node runs");
         }
     }
@@ -405,10 +405,11 @@ fn a_node_that_listens_on_both_families_is_reached_over_either() {
     let fleet = Authority::new(FLEET);
     let port = free_port().port();
     let at = Some(([0_u16; 8], port).into());
-    let advertise = Some(([127, 0, 0, 1], port).into());
+    let reached = SocketAddr::from(([127, 0, 0, 1], port));
+    let advertise = Some(reached);
     let mut a = Peer::start(FleetOptions { advertise, ..fleet.options(Start { at, ..Start::new("a", &[]) }) });
-    assert_eq!(a.fleet.advertised(), advertise.expect("it is set"));
-    let seeds = [a.fleet.advertised()];
+    assert_eq!(a.fleet.advertised(), reached);
+    let seeds = [reached];
     let mut b = fleet.start(Start::new("b", &seeds));
     sees(&a, "a b");
     sees(&b, "a b");
