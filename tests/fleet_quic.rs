@@ -79,7 +79,7 @@ impl Memory {
 
 impl Carrier for Wire {
     fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
-        let gossip = Gossip { from: self.own.clone(), reply_to: self.address, frame };
+        let gossip = Gossip::new(self.own.clone(), self.address, frame);
         self.memory.table().get(&to).is_some_and(|entry| entry.inbox.try_send(gossip).is_ok())
     }
 
@@ -126,7 +126,7 @@ impl World for Memory {
         let from = PeerId { name: "mallory".into(), incarnation: 1 };
         let inbox = self.table()[&to.address()].inbox.clone();
         for frame in messages {
-            let gossip = Gossip { from: from.clone(), reply_to: ([127, 0, 0, 1], 9).into(), frame: frame.clone() };
+            let gossip = Gossip::new(from.clone(), ([127, 0, 0, 1], 9).into(), frame.clone());
             inbox.blocking_send(gossip).expect("the node runs");
         }
     }
@@ -384,6 +384,37 @@ fn a_node_that_is_its_own_seed_does_not_dial_itself() {
     counts(&a, "it knows its own address", |stats| stats.dropped_out > 9);
     assert_eq!(a.fleet.stats().dials, 0);
     assert_eq!((a.fleet.stats().connections, a.fleet.members().borrow().len()), (0, 1));
+}
+
+#[test]
+fn a_seed_may_be_a_host_name_and_one_that_is_nobodys_hurts_nothing() {
+    let fleet = Authority::new(FLEET);
+    let a = fleet.start(Start::new("a", &[]));
+    let seeds = vec!["nobody.invalid:1".to_owned(), format!("localhost:{}", a.address().port())];
+    let b = Peer::start(FleetOptions { seeds, ..fleet.options(Start::new("b", &[])) });
+    sees(&b, "a b");
+    sees(&a, "a b");
+}
+
+#[test]
+fn a_node_that_listens_on_both_families_is_reached_over_either() {
+    if std::net::UdpSocket::bind("[::]:0").is_err() {
+        println!("skipped: this machine has no IPv6");
+        return;
+    }
+    let fleet = Authority::new(FLEET);
+    let port = free_port().port();
+    let at = Some(([0_u16; 8], port).into());
+    let reached = SocketAddr::from(([127, 0, 0, 1], port));
+    let advertise = Some(reached);
+    let mut a = Peer::start(FleetOptions { advertise, ..fleet.options(Start { at, ..Start::new("a", &[]) }) });
+    assert_eq!(a.fleet.advertised(), reached);
+    let seeds = [reached];
+    let mut b = fleet.start(Start::new("b", &seeds));
+    sees(&a, "a b");
+    sees(&b, "a b");
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
 }
 
 // Frames.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
 use rustls::pki_types::CertificateDer;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -24,6 +25,8 @@ use super::stats::Counters;
 const GREETING: Duration = Duration::from_secs(2);
 /// Longest time that one frame may take, in either direction.
 const FRAME: Duration = Duration::from_secs(2);
+/// Gossip messages of one peer that may wait: a member that floods fills no queue but its own.
+const SLOTS: usize = 16;
 
 /// Why a node closes a connection: the code that its peer sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,8 @@ pub(crate) struct Link {
     pub(crate) address: SocketAddr,
     /// What this node has dialled, if it has.
     pub(crate) dialled: Option<SocketAddr>,
+    /// Room for gossip of this peer that has come and was not yet dealt with.
+    pub(crate) slots: Arc<Semaphore>,
 }
 
 /// Why a greeting came to nothing.
@@ -101,7 +106,9 @@ impl Link {
             _ => Err(GreetingError::FalseName(hello.id.name)),
         });
         match heard {
-            Ok(hello) => Ok(Self { connection, peer: hello.id, address: hello.address, dialled }),
+            Ok(Hello { id, address }) => {
+                Ok(Self { connection, peer: id, address, dialled, slots: Arc::new(Semaphore::new(SLOTS)) })
+            }
             Err(error) => {
                 connection.close(Closing::Refused.code(), b"refused");
                 Err(error)

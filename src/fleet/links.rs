@@ -183,8 +183,9 @@ impl Links {
     fn hand_on(&self, from: &Link, frame: &Bytes) {
         let taken = match Channel::split(frame) {
             Some((Channel::Gossip, frame)) => {
-                let gossip = Gossip { from: from.peer.clone(), reply_to: from.address, frame };
-                self.inboxes.gossip.try_send(gossip).is_ok()
+                let gossip = Gossip::new(from.peer.clone(), from.address, frame);
+                let slot = from.slots.clone().try_acquire_owned();
+                slot.is_ok_and(|slot| self.inboxes.gossip.try_send(gossip.holding(slot)).is_ok())
             }
             Some((Channel::Usage, frame)) => {
                 self.inboxes.usage.try_send(Incoming { from: from.peer.clone(), frame }).is_ok()

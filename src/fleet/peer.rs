@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 /// One life of one node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +24,7 @@ impl fmt::Display for PeerId {
 }
 
 /// A gossip message as it came from a peer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Gossip {
     /// Who sent it.
     pub from: PeerId,
@@ -32,6 +32,21 @@ pub struct Gossip {
     pub reply_to: SocketAddr,
     /// The message, at most [`super::MAX_FRAME`] bytes.
     pub frame: Bytes,
+    /// Given back when the message has been dealt with: one peer may have so many waiting and no more.
+    _slot: Option<OwnedSemaphorePermit>,
+}
+
+impl Gossip {
+    /// A message of `from`, who is answered at `reply_to`.
+    #[must_use]
+    pub fn new(from: PeerId, reply_to: SocketAddr, frame: Bytes) -> Self {
+        Self { from, reply_to, frame, _slot: None }
+    }
+
+    /// The same, holding one of its sender's slots.
+    pub(crate) fn holding(self, slot: OwnedSemaphorePermit) -> Self {
+        Self { _slot: Some(slot), ..self }
+    }
 }
 
 /// What carries gossip: connections between nodes, or a test's memory.
