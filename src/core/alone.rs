@@ -40,7 +40,10 @@ impl Slot {
                 let parts = self.parts(fleet, clock);
                 let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open(&rule, clock)));
                 let ending = match book.spend(&rule, &parts, clock, cost, &self.net) {
-                    Ok(()) => Ending::allow(Source::Share),
+                    Ok(()) => {
+                        book.keep_parts(parts);
+                        Ending::allow(Source::Share)
+                    }
                     Err(wait) => Ending::deny(Reason::Share, Source::Share).after(wait),
                 };
                 let left = book.left(&rule, clock, &self.net);
@@ -49,21 +52,18 @@ impl Slot {
         }
     }
 
-    /// This node's part of each limit, in millionths. A fleet's is fixed when the loss of the store is
-    /// first felt; without one it is the even part of those that the store last counted.
-    fn parts(&mut self, fleet: Option<FleetView>, clock: Timestamp) -> [u64; MAX_LIMITS] {
+    /// This node's part of each limit, in millionths. A fleet's is fixed when something is first spent of it; without one it is the even part of those that the store last counted.
+    fn parts(&self, fleet: Option<FleetView>, clock: Timestamp) -> [u64; MAX_LIMITS] {
         let Some(fleet) = fleet else { return [share_ppm(self.nodes); MAX_LIMITS] };
-        let mut book = self.share.take().unwrap_or_else(|| Box::new(ShareBook::open(&self.rule, clock)));
-        let lost = book.since();
-        let parts = book.parts(|| {
+        let book = self.share.as_ref();
+        let lost = book.map_or(clock, |book| book.since());
+        book.and_then(|book| book.parts()).unwrap_or_else(|| {
             let mut parts = [0; MAX_LIMITS];
             for (index, part) in parts.iter_mut().enumerate().take(self.rule.limits.len()) {
                 *part = self.part_ppm(index, fleet, lost);
             }
             parts
-        });
-        self.share = Some(book);
-        parts
+        })
     }
 
     /// The store's clock is known to so much only; where that leaves two windows, neither's share is

@@ -1,6 +1,6 @@
 //! What a node may admit on its own while its part of the store is away.
 //!
-//! A window's share is fixed once, when the node first needs it in that window, and it only spends
+//! A window's share is fixed once, when the node first spends of it in that window, and it only spends
 //! what it held in the window (or slice of at most a minute) in which the loss began. Long windows
 //! release their share slice by slice. What was admitted here is owed: it is charged to the store
 //! as soon as the store is back.
@@ -32,7 +32,7 @@ pub struct ShareBook {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Budget {
-    /// Windows: which one; fixed with `ppm` when it is first needed.
+    /// Windows: which one; fixed with `ppm` when something is first spent.
     window: u64,
     ppm: u64,
     spent: u64,
@@ -61,9 +61,15 @@ impl ShareBook {
         self.since
     }
 
-    /// This node's part of each limit, in millionths: what `drawn` says when it is first needed.
-    pub fn parts(&mut self, drawn: impl FnOnce() -> [u64; MAX_LIMITS]) -> [u64; MAX_LIMITS] {
-        *self.parts.get_or_insert_with(drawn)
+    /// This node's part of each limit, in millionths, once something was spent of it.
+    #[must_use]
+    pub fn parts(&self) -> Option<[u64; MAX_LIMITS]> {
+        self.parts
+    }
+
+    /// Keeps this node's part of each limit for as long as the loss lasts.
+    pub fn keep_parts(&mut self, parts: [u64; MAX_LIMITS]) {
+        self.parts = Some(parts);
     }
 
     /// Spends `cost` of every limit's share, or none and returns the wait after which it may fit.
@@ -151,7 +157,7 @@ impl Budget {
             return;
         }
         let window = now.0 / limit.period.0;
-        if self.ppm == 0 || window != self.window || on(Mutant::ShareRefilledPerCheck) {
+        if self.spent == 0 || window != self.window || on(Mutant::ShareRefilledPerCheck) {
             *self = Self { window, ppm: ppm.max(1), ..Self::default() };
         }
     }

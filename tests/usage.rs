@@ -1,0 +1,209 @@
+//! What a shard tells its peers and what it makes of what they tell, on virtual time and against a
+//! store that the test plays by hand.
+
+mod support;
+
+use rationd::core::call::StoreError;
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::fleet::FleetView;
+use rationd::core::key::Digest;
+use rationd::core::time::{Micros, Timestamp};
+use rationd::core::usage::{Count, Origin, Usage};
+
+use support::bench::{Bench, SECOND};
+
+const PEER: Origin = Origin(1);
+const OTHER: Origin = Origin(2);
+
+/// A bench in a fleet of so many nodes.
+fn bench_of(live: u32, limit: &str) -> Bench {
+    let mut bench = Bench::new(limit);
+    let heard = bench.now;
+    bench.shard.handle_fleet(FleetView { live, largest: live, is_steady: true, heard });
+    bench
+}
+
+/// What is told now: admitted and refunded tokens by window.
+fn told(bench: &mut Bench) -> Vec<(Timestamp, u64, u64)> {
+    let mut usage = Vec::new();
+    bench.shard.drain_usage(bench.now, usize::MAX, &mut usage);
+    usage.iter().map(|usage| (usage.window, usage.count.admitted, usage.count.refunded)).collect()
+}
+
+/// A peer tells what it admitted in the window at hand.
+fn hear(bench: &mut Bench, origin: Origin, admitted: u64) {
+    let window = window(bench);
+    let usage = usage(window, admitted);
+    bench.shard.handle_usage(bench.now, origin, &usage);
+}
+
+fn usage(window: Timestamp, admitted: u64) -> Usage {
+    Usage { digest: Digest::of("test", &[0]), limit: 0, window, count: Count { admitted, refunded: 0 } }
+}
+
+/// The window at hand, as the last decision told it.
+fn window(bench: &Bench) -> Timestamp {
+    bench.last.expect("something was decided").reset_at
+}
+
+/// Spends `tokens` that are held; the store has no more to lend meanwhile.
+fn spend(bench: &mut Bench, tokens: u32) {
+    for _ in 0..tokens {
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+        let refill = bench.try_acquire();
+        refill.iter().for_each(|call| bench.grant(call, 0));
+    }
+}
+
+#[test]
+fn what_was_admitted_is_told_and_not_what_is_held() {
+    let mut bench = bench_of(2, "100/10s fixed");
+    bench.hold(20);
+    assert_eq!(told(&mut bench), [(window(&bench), 4, 0)]);
+    spend(&mut bench, 9);
+    bench.settle_window(SECOND + SECOND);
+    assert_eq!(told(&mut bench), [(window(&bench), 13, 0)]);
+    assert_eq!(told(&mut bench), [], "nothing has moved since");
+}
+
+#[test]
+fn small_moves_wait_and_a_refund_is_told_beside_what_was_admitted() {
+    let mut bench = bench_of(2, "1000/10s fixed");
+    bench.used = 200;
+    bench.hold(300);
+    told(&mut bench);
+    spend(&mut bench, 20);
+    bench.settle_window(SECOND + SECOND);
+    assert_eq!(told(&mut bench), [], "20 are less than a sixteenth of a share");
+    spend(&mut bench, 20);
+    assert_eq!(told(&mut bench), [(window(&bench), 44, 0)]);
+    assert!(bench.refund(5));
+    bench.settle_window(SECOND + SECOND);
+    assert_eq!(told(&mut bench), [(window(&bench), 44, 5)]);
+}
+
+#[test]
+fn what_a_window_came_to_is_told_three_times() {
+    let mut bench = bench_of(2, "100/1s fixed");
+    bench.hold(20);
+    spend(&mut bench, 9);
+    let over = window(&bench);
+    bench.settle_window(SECOND);
+    for _ in 0..3 {
+        assert_eq!(told(&mut bench), [(over, 13, 0)]);
+    }
+    assert_eq!(told(&mut bench), []);
+}
+
+#[test]
+fn what_peers_spent_denies_without_asking_and_the_store_is_asked_behind_it() {
+    let mut bench = bench_of(3, "100/10s fixed");
+    bench.hold(5);
+    spend(&mut bench, 5);
+    hear(&mut bench, PEER, 60);
+    assert_eq!(bench.check(1), None, "69 of 100 are known: the store is asked");
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    hear(&mut bench, OTHER, 30);
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+    assert_eq!(bench.last.map(|last| (last.source, last.remaining)), Some((Source::Prefilter, 0)));
+    let call = bench.acquire();
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+    assert!(bench.try_acquire().is_none(), "it is asked once");
+    bench.used = 100;
+    bench.grant(&call, 0);
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+    assert_eq!(bench.last.map(|last| last.source), Some(Source::Lease), "now the store has said so itself");
+}
+
+#[test]
+fn a_store_that_lends_refutes_what_peers_told_for_that_window() {
+    let mut bench = bench_of(3, "100/10s fixed");
+    bench.hold(5);
+    spend(&mut bench, 5);
+    hear(&mut bench, PEER, 1_000_000);
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+    let call = bench.acquire();
+    bench.grant(&call, 2);
+    assert_eq!([bench.check(1), bench.check(1)], [Some(Verdict::Allow); 2]);
+    hear(&mut bench, PEER, 2_000_000);
+    assert_eq!(bench.check(1), None, "the store is asked, whatever a peer says");
+}
+
+#[test]
+fn peers_who_confirm_that_all_is_spent_spare_the_store_a_question() {
+    let probes = |spent: u64| {
+        let mut bench = bench_of(3, "100/1s fixed");
+        bench.hold(5);
+        spend(&mut bench, 5);
+        bench.used = 100;
+        let call = bench.check(1).is_none().then(|| bench.acquire()).expect("the store is asked");
+        bench.grant(&call, 0);
+        hear(&mut bench, PEER, spent);
+        (0..40)
+            .filter(|_| {
+                bench.settle_window(Micros(20_000));
+                bench.check(1);
+                let probe = bench.try_acquire();
+                probe.iter().for_each(|probe| bench.grant(probe, 0));
+                probe.is_some()
+            })
+            .count()
+    };
+    assert_eq!((probes(50), probes(95)), (3, 0));
+}
+
+#[test]
+fn what_is_told_of_windows_long_past_or_far_ahead_is_dropped() {
+    let mut bench = bench_of(3, "100/10s fixed");
+    bench.hold(5);
+    let at = window(&bench);
+    for away in 3..10 {
+        bench.shard.handle_usage(bench.now, PEER, &usage(at + Micros(away * 10_000_000), 100));
+        bench.shard.handle_usage(bench.now, PEER, &usage(at - Micros(away * 10_000_000), 100));
+    }
+    hear(&mut bench, PEER, 95);
+    spend(&mut bench, 5);
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "what is told of this one has its place");
+}
+
+#[test]
+fn after_a_loss_of_data_what_peers_told_binds_even_what_is_held() {
+    let mut bench = bench_of(3, "100/10s fixed");
+    bench.hold(5);
+    bench.spend_to_low_water();
+    hear(&mut bench, PEER, 80);
+    let call = bench.acquire();
+    (bench.epoch, bench.used) = (6, 0);
+    bench.grant(&call, 40);
+    let admitted = (0..100).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert!(admitted <= 20, "{admitted} after 80 of peers");
+    assert!(bench.held() > 0);
+}
+
+#[test]
+fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
+    let share = |heard: bool| {
+        let mut bench = bench_of(2, "100/1s fixed");
+        // Two windows in which this node admitted 44 and its peer 50.
+        for _ in 0..2 {
+            bench.used = 50;
+            bench.hold(40);
+            spend(&mut bench, 40);
+            hear(&mut bench, PEER, 50);
+            bench.used = 0;
+            bench.advance(SECOND);
+        }
+        let largest = if heard { 2 } else { 3 };
+        let view = FleetView { live: 2, largest, is_steady: heard, heard: bench.now };
+        bench.shard.handle_fleet(view);
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Away { since: bench.now });
+        bench.advance(SECOND);
+        bench.shard.handle_fleet(FleetView { heard: bench.now, ..view });
+        (0..200).filter(|_| bench.check(1) == Some(Verdict::Allow)).count()
+    };
+    // 95 % of (95 % of 44 and of what nobody used, or of 44; and 5 % for all alike).
+    assert_eq!((share(true), share(false)), (47, 41));
+}
