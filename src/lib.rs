@@ -32,11 +32,12 @@
 //! | [`core::time`], [`core::limit`], [`core::key`], [`core::policy`], [`core::decision`] | the words |
 //! | [`core::counter`] over [`core::gcra`] and [`core::window`] | arithmetic of each algorithm; `lua/lib.lua` is its twin |
 //! | [`core::lease`], [`core::batch`], [`core::share`] | what a node holds; how much it asks for; what it may do alone |
+//! | [`core::usage`], [`core::fleet`] | what nodes tell each other; who is there, and a node's part of a limit |
 //! | [`core::call`] | what the core asks of a store and is told, as plain values |
 //! | [`core::shard`] | **the state machine**: `check`, `handle_*`, `poll_*` |
 //! | [`core::table`] | the bounded table of keys |
 //! | [`core::mutant`] | bugs on purpose, for simulations alone: absent from every other build |
-//! | [`wire`] | bytes ↔ values: RESP and its commands |
+//! | [`wire`] | bytes ↔ values: RESP and its commands, digests between nodes |
 //! | [`store`] | who counts: `memory` (embedded, the default), `redis` (single and cluster) running `lua/` |
 //! | [`client`] | a blocking client for applications, `std` only |
 #![cfg_attr(
@@ -62,8 +63,8 @@
 //!
 //! ## What is deliberately absent
 //!
-//! Usage digests between nodes, HTTP and Envoy doors, and concurrency limits are not here yet. There is no second implementation of a decision anywhere: simulations run this
-//! core and the shipped scripts.
+//! HTTP and Envoy doors, and concurrency limits are not here yet. There is no second implementation
+//! of a decision anywhere: simulations run this core and the shipped scripts.
 
 #![forbid(unsafe_code)]
 
