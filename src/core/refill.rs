@@ -194,6 +194,9 @@ pub(super) fn handle_acquire(
 fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
     learn(slot, desk, now, call, grant);
     let Op::Acquire(order) = call.op else { return };
+    if !slot.is_of_these_limits(call) {
+        return lapse(index, slot, desk, now, grant.granted);
+    }
     slot.away = match slot.away {
         // A store that has no more to lend leaves nothing to a share.
         Some(away) if !away.charged && slot.owes(now) && grant.granted >= order.want => {
@@ -241,6 +244,15 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     if desk.draining && slot.line.is_empty() {
         give_back(index, slot, desk, now, u64::MAX);
     }
+}
+
+/// What was lent under limits that apply no more is spent by nobody; those in line ask under the new.
+fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, granted: u32) {
+    slot.away = None;
+    let stats = desk.policy_stats(slot);
+    stats.granted += u64::from(granted);
+    stats.expired += u64::from(granted);
+    serve_line(index, slot, desk, now, Source::Store);
 }
 
 /// Tokens of a bucket or a sliding window come back one by one. Where many ask for them the store has

@@ -311,9 +311,12 @@ impl Slot {
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
         let lost = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
         self.clock = StoreClock::new(call.sent_at, now, grant.now);
-        self.answered = Some(now);
         self.nodes = grant.nodes.max(1);
         self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
+        if !self.is_of_these_limits(call) {
+            return;
+        }
+        self.answered = Some(now);
         let mut windows = self.counters.iter().zip(&grant.counters);
         let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at);
         // A clock that is further back is another master's.
@@ -333,6 +336,12 @@ impl Slot {
             self.epoch = grant.epoch;
         }
         self.roll(now);
+    }
+
+    /// The call was sent under the limits that apply now: else its answer counts in other windows, and
+    /// what it lends is void like all that was held when the limits changed.
+    pub(super) fn is_of_these_limits(&self, call: &Call) -> bool {
+        Arc::ptr_eq(&call.rule, &self.rule) || call.rule.limits == self.rule.limits
     }
 
     /// What this node knows to be spent or held of each limit.
