@@ -205,6 +205,17 @@ fn what_was_lent_under_other_limits_is_void() {
 }
 
 #[test]
+fn what_a_bucket_lent_for_nobody_any_more_is_spent() {
+    let mut bench = Bench::with_loss("100/1s", OnStoreLoss::Deny);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.advance(Micros(60_000));
+    assert_eq!(bench.replies(), [Verdict::Deny], "it has waited long enough");
+    bench.grant(&call, 1);
+    assert_eq!(bench.held(), 0, "the store has charged it: later it would be one too many");
+}
+
+#[test]
 fn waits_no_longer_than_the_timeout_and_then_lives_on_its_share() {
     let mut bench = Bench::new("1000/1s fixed");
     bench.check(1);

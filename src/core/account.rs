@@ -66,6 +66,12 @@ impl Slot {
         self.has_account() && self.errands.iter().any(|errand| matches!(errand.call.op, Op::Return { .. }))
     }
 
+    /// Tokens held that the store has charged to a bucket already, as somebody needed them.
+    pub(super) fn charged_and_held(&self) -> u64 {
+        let buckets = self.rule.limits.iter().zip(&self.net).filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
+        buckets.map(|(_, net)| self.lease.held().saturating_sub(*net)).max().unwrap_or(0)
+    }
+
     /// Tokens of a bucket were spent that the store has not been told of.
     pub(super) fn has_untold(&self) -> bool {
         let held = self.lease.held();

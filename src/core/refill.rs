@@ -241,6 +241,7 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         waiter.answers += 1;
     }
     serve_line(index, slot, desk, now, Source::Store);
+    drop_charged(index, slot, desk, now);
     if desk.draining && slot.line.is_empty() {
         give_back(index, slot, desk, now, u64::MAX);
     }
@@ -291,6 +292,17 @@ pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call,
         }
     }
     slot.learn(now, call, grant);
+}
+
+/// What was needed of a bucket the store has charged: when nobody takes it, a waiter was denied in time
+/// or a debt is none any more, it is gone, or it would be spent at another time than it was charged.
+fn drop_charged(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let mut charged = if slot.line.is_empty() { slot.charged_and_held() } else { 0 };
+    while charged > 0 {
+        let Some(leftover) = slot.lease.take(now, charged) else { break };
+        charged -= u64::from(leftover.tokens);
+        dispose(index, slot, desk, now, leftover);
+    }
 }
 
 /// What was admitted on the share is charged first.
