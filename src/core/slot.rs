@@ -310,6 +310,7 @@ impl Slot {
     /// node spent counts when an acquire has restored that, and what was overtaken counts no more.
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
         let lost = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
+        let sent_before = self.answered.is_some_and(|at| call.sent_at < at);
         self.clock = StoreClock::new(call.sent_at, now, grant.now);
         self.nodes = grant.nodes.max(1);
         self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
@@ -319,8 +320,8 @@ impl Slot {
         self.answered = Some(now);
         let mut windows = self.counters.iter().zip(&grant.counters);
         let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at);
-        // A clock that is further back is another master's.
-        let overtaken = older && self.heard.since(grant.now) < OVERTAKEN;
+        // A clock that is further back is another master's, and so is that of a call sent since.
+        let overtaken = older && sent_before && self.heard.since(grant.now) < OVERTAKEN;
         if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
             return self.roll(now);
         }
