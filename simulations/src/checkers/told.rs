@@ -19,7 +19,7 @@ use crate::plan::{Brain, What};
 /// A node knows a boundary of the store's clock to the longest trip and so much.
 const DOUBT: u64 = 10_000;
 
-/// Windows that are remembered of a key.
+/// Windows that are remembered of each limit of a key: those of a short one must not crowd out the long.
 const WINDOWS: usize = 8;
 
 /// Fewer keys than this may have to make room, and are forgotten.
@@ -36,7 +36,7 @@ struct Lent {
 #[derive(Debug, Default)]
 struct Account {
     /// By limit, and `Counter::at` of the window.
-    lent: BTreeMap<(u64, usize), Lent>,
+    lent: BTreeMap<(usize, u64), Lent>,
     /// The latest acquire.
     latest: u64,
     /// The window in which the share was last spent, and how much of it is not paid.
@@ -104,13 +104,13 @@ impl Told {
             if limit.algorithm == Algorithm::Gcra {
                 continue;
             }
-            let lent = account.lent.get(&(known.at.0, index)).copied().unwrap_or_default();
+            let lent = account.lent.get(&(index, known.at.0)).copied().unwrap_or_default();
             let too_much = known.used > lent.most;
             let end = if limit.algorithm == Algorithm::Sliding { known.at + limit.period } else { known.at };
             let too_little = known.used < lent.sure && !forgets && now + doubt < end.0;
             // Where nothing is said at all, the window that is surely open is looked up.
             let open = aligned(&call.rule).and_then(|period| window(now, doubt, period));
-            let unsaid = open.and_then(|end| account.lent.get(&(end, index)));
+            let unsaid = open.and_then(|end| account.lent.get(&(index, end)));
             let silent = known.at.0 == 0 && !forgets && unsaid.is_some_and(|lent| lent.sure > 0);
             if too_much || too_little || silent {
                 wrong = Some(format!("key {key}: {life:?} says {known:?} and has {lent:?} {unsaid:?}"));
@@ -138,13 +138,15 @@ impl Told {
                 continue;
             }
             let at = grant.counters[index].at.0 + if ahead { limit.period.0 } else { 0 };
-            let lent = account.lent.entry((at, index)).or_default();
+            let lent = account.lent.entry((index, at)).or_default();
             lent.most += granted;
             // Another one has left since: it may have been given up.
             lent.sure += if ahead || account.latest != call.id { 0 } else { granted };
-        }
-        while account.lent.len() > WINDOWS * call.rule.limits.len() {
-            account.lent.pop_first();
+            let windows = account.lent.range((index, 0)..(index + 1, 0));
+            if windows.clone().count() > WINDOWS {
+                let oldest = windows.map(|(window, _)| *window).next();
+                oldest.and_then(|oldest| account.lent.remove(&oldest));
+            }
         }
         account.owes.1 = account.owes.1.saturating_sub(granted);
     }
@@ -156,7 +158,7 @@ impl Told {
             return;
         }
         let account = self.account(life, key);
-        for ((at, index), lent) in &mut account.lent {
+        for ((index, at), lent) in &mut account.lent {
             if call.rule.limits.get(*index).is_some() && grant.counters[*index].at.0 != *at {
                 lent.sure = 0;
             }
@@ -167,7 +169,7 @@ impl Told {
         let Op::Return { windows, .. } = &call.op else { return };
         let account = self.account(life, key);
         for (index, window) in windows.iter().enumerate().take(call.rule.limits.len()) {
-            if let Some(lent) = account.lent.get_mut(&(window.0, index)) {
+            if let Some(lent) = account.lent.get_mut(&(index, window.0)) {
                 lent.sure = lent.sure.saturating_sub(amount);
             }
         }
