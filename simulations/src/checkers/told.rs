@@ -41,6 +41,8 @@ struct Account {
     latest: u64,
     /// The window in which the share was last spent, and how much of it is not paid.
     owes: (u64, u64),
+    /// How far the clock that the node goes by is ahead of true time: that of its last answer.
+    skew: Option<u64>,
 }
 
 /// The checker.
@@ -85,18 +87,38 @@ impl Told {
         self.accounts.entry((life, key)).or_default()
     }
 
-    /// The clock of a key's owner.
-    fn now(&self, moment: Moment, key: u32) -> u64 {
-        moment.store.0.wrapping_add(self.skews.get(key).copied().unwrap_or(0))
+    /// The clock of a key's owner; where it may be another at once, as the node heard of it last.
+    fn now(&self, moment: Moment, life: Life, key: u32) -> u64 {
+        let heard = self.accounts.get(&(life, key)).and_then(|account| account.skew).filter(|_| self.leaps);
+        moment.store.0.wrapping_add(heard.or(self.skews.get(key).copied()).unwrap_or(0))
+    }
+
+    /// A node goes by the clock of an answer from here on. What was over by the one that it went by
+    /// before it has forgotten, and of a share it is in another window.
+    fn heard(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
+        let (over, fresh) = (self.now(moment, life, key) + self.doubt, grant.now.0.wrapping_sub(moment.store.0));
+        let doubt = self.doubt;
+        let account = self.account(life, key);
+        for ((index, at), lent) in &mut account.lent {
+            let limit = call.rule.limits.get(*index).filter(|limit| limit.algorithm == Algorithm::Sliding);
+            if at + limit.map_or(0, |limit| limit.period.0) <= over {
+                lent.sure = 0;
+            }
+        }
+        let known = account.skew.replace(fresh).unwrap_or(fresh);
+        if known.wrapping_sub(fresh).min(fresh.wrapping_sub(known)) > doubt {
+            account.owes = (0, 0);
+        }
     }
 
     fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
-        let (now, forgets, doubt) = (self.now(moment, key), self.forgets, self.doubt);
+        let (now, forgets, doubt) = (self.now(moment, life, key), self.forgets, self.doubt);
         let account = self.account(life, key);
         account.latest = call.id;
         if order.epoch == 0 {
             // The key had been forgotten: a slot lives only while it is of use.
             account.lent.clear();
+            account.skew = None;
         }
         let mut wrong = None;
         for (index, limit) in call.rule.limits.iter().enumerate() {
@@ -177,7 +199,8 @@ impl Told {
 
     /// A check was admitted on the share.
     fn alone(&mut self, moment: Moment, request: &Request, rule: &Rule) {
-        let (life, now, doubt) = (self.lives.of(request.node), self.now(moment, request.key), self.doubt);
+        let (life, doubt) = (self.lives.of(request.node), self.doubt);
+        let now = self.now(moment, life, request.key);
         let Some(end) = windowed(rule).and_then(|period| window(now, doubt, period)) else { return };
         let account = self.account(life, request.key);
         // Without any answer a node goes by its own clock.
@@ -235,6 +258,9 @@ impl Observer for Told {
                 let life = (*node, *incarnation);
                 if grant.reset || call.op == Op::Reset {
                     self.forget(life, *key);
+                }
+                if self.leaps {
+                    self.heard(moment, life, *key, call, grant);
                 }
                 self.shown(life, *key, call, grant);
                 if let Op::Acquire(order) = &call.op {
