@@ -77,6 +77,8 @@ impl Watch<'_> {
 /// A fleet, a cluster, a network between them, and those who ask.
 pub struct World<'a> {
     plan: Plan,
+    /// Limits change.
+    pushes: bool,
     now: u64,
     queue: Queue,
     nodes: Vec<Node>,
@@ -134,6 +136,7 @@ impl<'a> World<'a> {
         let plan = setting.plan.clone();
         let demands = plan.demand.iter().enumerate().map(|(index, one)| Demand::new(one, plan.seed, index));
         let mut world = Self {
+            pushes: plan.faults.iter().any(|fault| matches!(fault.what, plan::What::Push { .. })),
             now: 0,
             queue: Queue::default(),
             nodes: Vec::new(),
@@ -297,6 +300,9 @@ impl<'a> World<'a> {
         self.see(&Seen::Asked(&request));
         let node = &mut self.nodes[request.node as usize];
         let rule = &node.rules[request.policy as usize];
+        if self.pushes {
+            node.went_by.insert(request.key, rule.clone());
+        }
         let key = self.keys.get(request.key);
         let peek = request.kind == Kind::Peek;
         let question = shard::Request { rule, digest: key.digest, key: &key.bytes, cost: request.cost, peek };
@@ -321,7 +327,8 @@ impl<'a> World<'a> {
     }
 
     fn answered(&mut self, request: &Request, decision: &Decision, parked: bool) {
-        let rule = &self.nodes[request.node as usize].rules[request.policy as usize];
+        let node = &self.nodes[request.node as usize];
+        let rule = node.went_by.get(&request.key).unwrap_or(&node.rules[request.policy as usize]);
         let store = self.cluster.owner_time(self.keys.get(request.key).digest, self.now);
         self.watch.see(self.moment(), &Seen::Answered { request, rule, decision, parked, store });
         if self.prober.is_some() {
