@@ -54,8 +54,8 @@ impl Bound {
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
         let key = self.keys.of(request.key);
-        key.adopt(rule);
         key.now = key.now.max(now);
+        key.adopt(rule);
         for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
             count.roll(limit, now);
             let before = count.excess(limit, now, self.trip);
@@ -134,6 +134,8 @@ impl Key {
             Some(old) if same(old) => {
                 // Nodes learn a change one after another: the larger of both counts meanwhile.
                 for ((old, new), count) in old.limits.iter().zip(&rule.limits).zip(&mut self.counts) {
+                    // What is forgiven of a bucket leaks, from now on.
+                    count.roll(old, self.now);
                     count.forgive(new, old.capacity().saturating_sub(new.capacity()));
                 }
             }
@@ -189,6 +191,7 @@ impl Observer for Bound {
                 }
                 if let Op::Acquire(order) = call.op {
                     let state = self.keys.of(*key);
+                    state.now = state.now.max(grant.now.0);
                     state.adopt(&call.rule);
                     if order.ahead_of.0 != 0 && !grant.replayed {
                         state.counts[0].roll(&call.rule.limits[0], grant.now.0);
