@@ -192,6 +192,30 @@ fn a_late_answer_is_held_while_its_window_is_open_and_dropped_after() {
 }
 
 #[test]
+fn what_was_lent_under_other_limits_is_void() {
+    let mut bench = Bench::new("6/1s fixed");
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("2/1s fixed").unwrap()]));
+    assert_eq!(bench.check(1), None);
+    bench.grant(&call, 6);
+    assert_eq!((bench.held(), bench.replies()), (0, vec![]));
+    let call = bench.acquire();
+    assert_eq!((call.rule.limits[0].count, bench.order(&call).need), (2, 2), "who waits asks under the new ones");
+}
+
+#[test]
+fn what_a_bucket_lent_for_nobody_any_more_is_spent() {
+    let mut bench = Bench::with_loss("100/1s", OnStoreLoss::Deny);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.advance(Micros(60_000));
+    assert_eq!(bench.replies(), [Verdict::Deny], "it has waited long enough");
+    bench.grant(&call, 1);
+    assert_eq!(bench.held(), 0, "the store has charged it: later it would be one too many");
+}
+
+#[test]
 fn waits_no_longer_than_the_timeout_and_then_lives_on_its_share() {
     let mut bench = Bench::new("1000/1s fixed");
     bench.check(1);

@@ -66,6 +66,12 @@ impl Slot {
         self.has_account() && self.errands.iter().any(|errand| matches!(errand.call.op, Op::Return { .. }))
     }
 
+    /// Tokens held that the store has charged to a bucket already, as somebody needed them.
+    pub(super) fn charged_and_held(&self) -> u64 {
+        let buckets = self.rule.limits.iter().zip(&self.net).filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
+        buckets.map(|(_, net)| self.lease.held().saturating_sub(*net)).max().unwrap_or(0)
+    }
+
     /// Tokens of a bucket were spent that the store has not been told of.
     pub(super) fn has_untold(&self) -> bool {
         let held = self.lease.held();
@@ -73,11 +79,14 @@ impl Slot {
         self.rule.limits.iter().zip(&self.net).any(untold)
     }
 
-    /// How much later than it was the store will take the last spending to have been, when it is told
-    /// after `wait`.
+    /// By how much a wait for the store may be over early, as this node's clock drifts; and how much
+    /// later than it was the store will take the last spending to have been, when it is told after
+    /// `wait`. Nothing where a window ends: both sides go by the boundary then.
     pub(super) fn doubt(&self, now: Instant, wait: Micros) -> Micros {
-        let span = now.since(self.last_spend) + wait;
-        if self.has_untold() { Micros(span.0 - span.rounded_early().0 + 1) } else { Micros::ZERO }
+        let since = if self.has_untold() { self.last_spend } else { self.answered.unwrap_or(now) };
+        let span = now.since(since) + wait;
+        let trickles = self.rule.limits.iter().any(Limit::trickles);
+        if trickles { Micros(span.0 - span.rounded_early().0 + 1) } else { Micros::ZERO }
     }
 
     /// How long to leave a limit whose tokens trickle in alone: until this node's part is a few. A

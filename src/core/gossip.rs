@@ -1,4 +1,5 @@
-//! What a key tells its peers, and what it makes of what they tell (semantics, §4). Part of `slot.rs`.
+//! What keys tell their peers, and what they make of what those tell (semantics, §4). Part of `slot.rs`,
+//! and of `shard.rs` as far as it is about peers.
 //!
 //! What a node admitted of a window is what it was lent of it, less what it holds: spending a token
 //! notes nothing. Buckets have no windows, and are not told of. What peers tell never has the last
@@ -7,10 +8,12 @@
 
 use super::answer::{self, Ending};
 use super::decision::{Decision, Reason, Source};
+use super::desk::Desk;
 use super::fleet::{FleetView, Settled};
 use super::key::Digest;
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
+use super::shard::Shard;
 use super::slot::Slot;
 use super::time::{Instant, Micros, Timestamp};
 use super::usage::{Count, History, Occasion, Origin, Usage, Window};
@@ -21,9 +24,43 @@ pub(super) const DOUBTED: Micros = Micros(1_000_000);
 /// So long after a window all have told what it came to.
 const SETTLING: Micros = Micros(300_000);
 
+impl Shard {
+    /// The fleet as it is seen from now on.
+    pub fn handle_fleet(&mut self, view: FleetView) {
+        self.desk.fleet = Some(view);
+        self.desk.nodes = view.live;
+    }
+
+    /// Takes in what a peer tells of the keys of this shard; of those that it does not know, nothing.
+    pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
+        if let Some(index) = self.table.find(usage.digest.0) {
+            self.table[index].hear(now, origin, usage);
+        }
+    }
+
+    /// Appends what peers should hear now: what has moved by a step since it was told last, and what
+    /// windows came to that are over; everything that moved when the node is leaving.
+    /// `most` entries are enough for now: the rest waits.
+    pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+        let (Some(fleet), leaving) = (self.desk.fleet, self.desk.draining) else { return };
+        let Desk { talkers, talked, .. } = &mut self.desk;
+        // Those after the last one that was asked come first.
+        let turn: Vec<u32> = talkers.range(*talked + 1..).chain(talkers.range(..=*talked)).copied().collect();
+        for index in turn {
+            if into.len() >= most {
+                break;
+            }
+            *talked = index;
+            if !self.table[index].tell(now, fleet, leaving, into) {
+                talkers.remove(&index);
+            }
+        }
+    }
+}
+
 impl Slot {
     /// From here on windows are remembered.
-    pub(super) fn join_fleet(&mut self) {
+    fn join_fleet(&mut self) {
         if self.usage.is_none() {
             self.usage = Some(vec![History::default(); self.rule.limits.len()].into());
         }
@@ -73,8 +110,18 @@ impl Slot {
         }
     }
 
+    /// Takes note that the store has lent: of these tokens, if they are of the window at hand. Whether
+    /// there is something to tell from now on.
+    pub(super) fn lent_in_fleet(&mut self, of_this_window: bool) -> bool {
+        self.join_fleet();
+        if of_this_window {
+            self.refute_fleet();
+        }
+        self.is_worth_telling()
+    }
+
     /// So much of a limit is used that others should know.
-    pub(super) fn is_worth_telling(&self) -> bool {
+    fn is_worth_telling(&self) -> bool {
         let windows = self.rule.limits.iter().zip(&self.counters).filter(|(limit, _)| has_windows(limit));
         self.usage.is_some() && windows.into_iter().any(|(limit, counter)| counter.used * 10 >= limit.count)
     }
@@ -152,7 +199,7 @@ impl Slot {
     }
 
     /// The store has lent: whoever told that all was spent was wrong.
-    pub(super) fn refute_fleet(&mut self) {
+    fn refute_fleet(&mut self) {
         if self.is_spent_by_fleet() {
             for (history, counter) in self.usage.iter_mut().flatten().zip(&self.counters) {
                 if let Some(window) = history.enter(counter.at) {

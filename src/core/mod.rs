@@ -19,6 +19,7 @@ pub mod key;
 pub mod lease;
 pub mod limit;
 pub mod mutant;
+mod order;
 pub mod policy;
 mod refill;
 pub mod shard;

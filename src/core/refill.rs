@@ -210,14 +210,11 @@ pub(super) fn handle_acquire(
 fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
     learn(slot, desk, now, call, grant);
     let Op::Acquire(order) = call.op else { return };
-    if desk.fleet.is_some() {
-        slot.join_fleet();
-        if slot.is_worth_telling() {
-            desk.talkers.insert(index);
-        }
-        if grant.granted > 0 && order.ahead_of.0 == 0 {
-            slot.refute_fleet();
-        }
+    if !slot.is_of_these_limits(call) {
+        return lapse(index, slot, desk, now, grant.granted);
+    }
+    if desk.fleet.is_some() && slot.lent_in_fleet(grant.granted > 0 && order.ahead_of.0 == 0) {
+        desk.talkers.insert(index);
     }
     slot.away = match slot.away {
         // A store that has no more to lend leaves nothing to a share.
@@ -263,9 +260,19 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         waiter.answers += 1;
     }
     serve_line(index, slot, desk, now, Source::Store);
+    drop_charged(index, slot, desk, now);
     if desk.draining && slot.line.is_empty() {
         give_back(index, slot, desk, now, u64::MAX);
     }
+}
+
+/// What was lent under limits that apply no more is spent by nobody; those in line ask under the new.
+fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, granted: u32) {
+    slot.away = None;
+    let stats = desk.policy_stats(slot);
+    stats.granted += u64::from(granted);
+    stats.expired += u64::from(granted);
+    serve_line(index, slot, desk, now, Source::Store);
 }
 
 /// Tokens of a bucket or a sliding window come back one by one. Where many ask for them the store has
@@ -306,6 +313,17 @@ pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call,
         }
     }
     slot.learn(now, call, grant);
+}
+
+/// What was needed of a bucket the store has charged: when nobody takes it, a waiter was denied in time
+/// or a debt is none any more, it is gone, or it would be spent at another time than it was charged.
+fn drop_charged(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let mut charged = if slot.line.is_empty() { slot.charged_and_held() } else { 0 };
+    while charged > 0 {
+        let Some(leftover) = slot.lease.take(now, charged) else { break };
+        charged -= u64::from(leftover.tokens);
+        dispose(index, slot, desk, now, leftover);
+    }
 }
 
 /// What was admitted on the share is charged first.

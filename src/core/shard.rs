@@ -10,7 +10,6 @@ use super::answer::{self, Ending};
 use super::call::{Call, Counter, Grant, Op, StoreError};
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::desk::Desk;
-use super::fleet::FleetView;
 use super::key::Digest;
 use super::limit::MAX_LIMITS;
 use super::mutant::{Mutant, on};
@@ -19,7 +18,6 @@ use super::slot::{Slot, Waiter};
 use super::stats::{PolicyStats, ShardStats};
 use super::table::Table;
 use super::time::{Instant, Micros, Timestamp};
-use super::usage::{Origin, Usage};
 use super::{errand, refill, upkeep};
 
 /// Checks that may wait for one key; more are turned away as overload.
@@ -96,8 +94,8 @@ pub struct KeyInfo {
 /// One shard. Owns no clock, no IO, no thread, no source of randomness.
 #[derive(Debug)]
 pub struct Shard {
-    table: Table<Slot>,
-    desk: Desk,
+    pub(super) table: Table<Slot>,
+    pub(super) desk: Desk,
 }
 
 impl Shard {
@@ -208,38 +206,6 @@ impl Shard {
             self.desk.stats.degraded -= u64::from(was_away).min(self.desk.stats.degraded);
             if !keep {
                 self.forget(index);
-            }
-        }
-    }
-
-    /// The fleet as it is seen from now on.
-    pub fn handle_fleet(&mut self, view: FleetView) {
-        self.desk.fleet = Some(view);
-        self.desk.nodes = view.live;
-    }
-
-    /// Takes in what a peer tells of the keys of this shard; of those that it does not know, nothing.
-    pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
-        if let Some(index) = self.table.find(usage.digest.0) {
-            self.table[index].hear(now, origin, usage);
-        }
-    }
-
-    /// Appends what peers should hear now: what has moved by a step since it was told last, and what
-    /// windows came to that are over; everything that moved when the node is leaving.
-    /// `most` entries are enough for now: the rest waits.
-    pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
-        let (Some(fleet), leaving) = (self.desk.fleet, self.desk.draining) else { return };
-        let Desk { talkers, talked, .. } = &mut self.desk;
-        // Those after the last one that was asked come first.
-        let turn: Vec<u32> = talkers.range(*talked + 1..).chain(talkers.range(..=*talked)).copied().collect();
-        for index in turn {
-            if into.len() >= most {
-                break;
-            }
-            *talked = index;
-            if !self.table[index].tell(now, fleet, leaving, into) {
-                talkers.remove(&index);
             }
         }
     }

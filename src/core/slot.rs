@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use super::answer::{self, Ending};
 use super::batch::Tuner;
-use super::call::{Call, Counter, Grant, Known, Op};
+use super::call::{Call, Counter, Grant, Op};
 use super::decision::{Decision, Reason, Source};
 use super::fleet::FleetView;
 use super::lease::{Lease, StoreClock};
-use super::limit::{Algorithm, MAX_LIMITS};
+use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::shard::Ticket;
@@ -338,14 +338,18 @@ impl Slot {
     /// node spent counts when an acquire has restored that, and what was overtaken counts no more.
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
         let lost = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
+        let sent_before = self.answered.is_some_and(|at| call.sent_at < at);
         self.clock = StoreClock::new(call.sent_at, now, grant.now);
-        self.answered = Some(now);
         self.nodes = grant.nodes.max(1);
         self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
+        if !self.is_of_these_limits(call) {
+            return;
+        }
+        self.answered = Some(now);
         let mut windows = self.counters.iter().zip(&grant.counters);
         let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at);
-        // A clock that is further back is another master's.
-        let overtaken = older && self.heard.since(grant.now) < OVERTAKEN;
+        // A clock that is further back is another master's, and so is that of a call sent since.
+        let overtaken = older && sent_before && self.heard.since(grant.now) < OVERTAKEN;
         if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
             return self.roll(now);
         }
@@ -366,50 +370,14 @@ impl Slot {
         self.roll(now);
     }
 
-    /// What this node knows to be spent or held of each limit.
-    pub(super) fn known(&self) -> [Known; MAX_LIMITS] {
-        let mut known = [Known::default(); MAX_LIMITS];
-        if self.answered.is_some() && !on(Mutant::KnownNotSent) {
-            let held = u64::from(self.held());
-            for (index, (counter, net)) in self.counters.iter().zip(&self.net).enumerate() {
-                let gcra = self.rule.limits[index].algorithm == Algorithm::Gcra;
-                // Of a bucket, what the store has been told is in its TAT, and what is held is no loss.
-                let used = if gcra { net.saturating_sub(held) } else { *net };
-                known[index] = Known { used, at: counter.at };
-            }
-        }
-        known
-    }
-
-    /// Most tokens worth asking for: this node's part of the smallest limit. The store remembers nodes
-    /// for a while that are gone; the fleet knows.
-    pub(super) fn ceiling(&self, fleet: Option<FleetView>) -> u32 {
-        let smallest = self.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
-        let live = fleet.filter(|fleet| fleet.is_steady).map_or(u32::MAX, |fleet| fleet.live);
-        let nodes = self.nodes.min(live).max(1);
-        u32::try_from(smallest.div_ceil(nodes.into())).unwrap_or(u32::MAX)
-    }
-
-    /// The call for `op`, to be sent at `now`.
-    pub(super) fn call(&self, now: Instant, id: u64, op: Op) -> Call {
-        Call { id, digest: super::key::Digest(self.digest), rule: self.rule.clone(), op, sent_at: now }
+    /// The call was sent under the limits that apply now: else its answer counts in other windows, and
+    /// what it lends is void like all that was held when the limits changed.
+    pub(super) fn is_of_these_limits(&self, call: &Call) -> bool {
+        Arc::ptr_eq(&call.rule, &self.rule) || call.rule.limits == self.rule.limits
     }
 
     /// Nothing would be lost by forgetting this key, but for a rate of use and denials.
     pub(super) fn is_quiet(&self) -> bool {
         self.line.is_empty() && self.flight.is_none() && self.errands.is_empty()
-    }
-
-    /// What the store may have been charged beyond what is held here: more is no cost to take back.
-    pub(super) fn refundable(&self, now: Instant) -> u64 {
-        if self.answered.is_none() {
-            return u64::MAX;
-        }
-        let (latest, held) = (self.clock.latest(now), self.lease.current(now));
-        let charged =
-            self.rule.limits.iter().zip(&self.counters).map(|(limit, counter)| {
-                limit.capacity().saturating_sub(counter.left(limit, latest)).saturating_sub(held)
-            });
-        charged.max().unwrap_or(0)
     }
 }

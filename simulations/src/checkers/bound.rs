@@ -29,6 +29,8 @@ struct Key {
     /// The owner's clock when it was last seen, and how far it was from true time.
     now: u64,
     skew: Option<u64>,
+    /// Then, by its clock, it became another one.
+    leapt: Option<u64>,
     /// Refunds on their way to the store, by node and id, and the windows that they were asked in.
     refunds: BTreeMap<(u32, u64), Vec<u64>>,
 }
@@ -54,10 +56,15 @@ impl Bound {
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
         let key = self.keys.of(request.key);
-        key.adopt(rule);
         key.now = key.now.max(now);
+        key.adopt(rule);
         for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
             count.roll(limit, now);
+            // What was lent by the other clock ends by that: with its window, or the one after when it
+            // was lent ahead.
+            if key.leapt.is_some_and(|leapt| now < leapt + 2 * limit.period.0) {
+                count.slack = count.slack.max(whole(rule));
+            }
             let before = count.excess(limit, now, self.trip);
             count.admit(limit, request.cost);
             let excess = count.excess(limit, now, self.trip);
@@ -79,7 +86,7 @@ impl Bound {
         let state = self.keys.of(key);
         if state.skew.replace(skew).is_some_and(|known| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME) {
             // Back in time, perhaps: it is counted anew.
-            state.now = now;
+            (state.now, state.leapt) = (now, Some(now));
             state.counts.fill(Count::default());
             self.forgive(key, now, whole);
         }
@@ -134,6 +141,8 @@ impl Key {
             Some(old) if same(old) => {
                 // Nodes learn a change one after another: the larger of both counts meanwhile.
                 for ((old, new), count) in old.limits.iter().zip(&rule.limits).zip(&mut self.counts) {
+                    // What is forgiven of a bucket leaks, from now on.
+                    count.roll(old, self.now);
                     count.forgive(new, old.capacity().saturating_sub(new.capacity()));
                 }
             }
@@ -189,6 +198,7 @@ impl Observer for Bound {
                 }
                 if let Op::Acquire(order) = call.op {
                     let state = self.keys.of(*key);
+                    state.now = state.now.max(grant.now.0);
                     state.adopt(&call.rule);
                     if order.ahead_of.0 != 0 && !grant.replayed {
                         state.counts[0].roll(&call.rule.limits[0], grant.now.0);

@@ -12,8 +12,8 @@ use rationd::core::gcra::PERIOD;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
-use super::Found;
 use super::notes::{Life, Lives};
+use super::{Found, SAME};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
@@ -29,6 +29,8 @@ struct Shown {
     tat: u64,
     aside: u64,
     now: u64,
+    /// How far that clock is ahead of true time.
+    skew: u64,
 }
 
 /// The checker.
@@ -38,6 +40,8 @@ pub(super) struct Bucket {
     is_on: bool,
     /// Baselines keep no accounts; clocks that differ close them at other times.
     accounts: bool,
+    /// Clocks of masters differ, and slots move from one to another.
+    leaps: bool,
     lives: Lives,
     /// By key and place.
     shown: BTreeMap<(u32, usize), Shown>,
@@ -73,6 +77,7 @@ impl Bucket {
         Self {
             is_on: !has(|what| matches!(what, What::Push { .. })),
             accounts: setting.plan.brain == Brain::Rationd && !leaps,
+            leaps,
             lives: Lives::default(),
             shown: BTreeMap::new(),
             open: Map::default(),
@@ -86,8 +91,14 @@ impl Bucket {
                 continue;
             }
             let (counter, now) = (grant.counters[index], grant.now.0);
-            let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now };
-            let before = self.shown.insert((key, index), after).filter(|before| before.limit == *limit);
+            let skew = now.wrapping_sub(moment.store.0);
+            let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now, skew };
+            // By a clock that is further back a bucket may fill that by the other one was full, and gone.
+            let moved = |before: &Shown| {
+                self.leaps && skew.wrapping_sub(before.skew).min(before.skew.wrapping_sub(skew)) > SAME
+            };
+            let before =
+                self.shown.insert((key, index), after).filter(|before| before.limit == *limit && !moved(before));
             let acts = !grant.replayed && !grant.outdated;
             let lends = acts && matches!(call.op, Op::Acquire(_)) && grant.granted > 0;
             if lends && level(&after) > i128::from(limit.depth().0) + ROUNDED {

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
-use rationd::core::decision::Source;
+use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 
 use super::Found;
 use super::notes::{Answers, Ids, Life, Lives};
-use crate::maps::{Map, Numbered, Set};
+use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
@@ -26,12 +26,39 @@ pub(super) struct Fairness {
     sent: Ids,
     answers: Map<(Life, u32), Answers>,
     /// Who admits on its share: it leases what is left of that, whatever its part is now.
-    shares: Set<(Life, u32)>,
+    shares: Map<(Life, u32), Share>,
     /// By key.
     asked: Numbered<Asked>,
     /// Clocks of masters differ, and slots move from one to another.
     leaps: bool,
     found: Found,
+}
+
+/// What a node admits of a key on its share.
+#[derive(Debug, Default)]
+struct Share {
+    /// It goes by it, and no acquire has been answered since.
+    alone: bool,
+    /// When the windows are over in which it was spent: until then it is gone by again as soon as an
+    /// acquire fails.
+    until: u64,
+    /// The latest acquire that was answered, and whether a later one has failed.
+    answered: u64,
+    failed: bool,
+}
+
+impl Share {
+    fn settled(&mut self, id: u64, is_answered: bool) {
+        if is_answered {
+            *self = Self { alone: false, answered: self.answered.max(id), failed: false, ..*self };
+        } else {
+            self.failed |= id > self.answered;
+        }
+    }
+
+    fn is_gone_by(&self, now: u64) -> bool {
+        self.alone || self.failed && now < self.until
+    }
 }
 
 /// In which census period, by the owner's clock, each node last asked for a key.
@@ -74,7 +101,7 @@ impl Fairness {
             lives: Lives::default(),
             sent: Ids::default(),
             answers: Map::default(),
-            shares: Set::default(),
+            shares: Map::default(),
             asked: Numbered::default(),
             leaps: moves && setting.plan.redis.skew.0 > 0,
             found: Found::default(),
@@ -83,9 +110,8 @@ impl Fairness {
 
     /// A node asks for tokens.
     fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
-        let Some(answers) = self.answers.get(&(life, key)).filter(|_| !self.shares.contains(&(life, key))) else {
-            return;
-        };
+        let on_share = self.shares.get(&(life, key)).is_some_and(|share| share.is_gone_by(moment.at));
+        let Some(answers) = self.answers.get(&(life, key)).filter(|_| !on_share) else { return };
         let smallest = call.rule.limits.iter().map(Limit::capacity).min().unwrap_or(0);
         let part = smallest.div_ceil(answers.nodes());
         let waits = u64::from(order.need.max(order.least));
@@ -166,14 +192,23 @@ impl Observer for Fairness {
                     self.census(moment, *key, call, grant);
                 }
             }
-            Seen::Answered { request, decision, .. } if decision.source == Source::Share => {
-                self.shares.insert((self.lives.of(request.node), request.key));
-            }
-            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
-                if matches!(call.op, Op::Acquire(_)) {
-                    self.shares.remove(&((*node, *incarnation), *key));
+            Seen::Answered { request, rule, decision, .. } if decision.source == Source::Share => {
+                let share = self.shares.entry((self.lives.of(request.node), request.key)).or_default();
+                share.alone = true;
+                if decision.verdict == Verdict::Allow {
+                    share.until = moment.at + rule.limits.iter().map(span).max().unwrap_or(0);
                 }
-                self.answers.entry(((*node, *incarnation), *key)).or_default().note(call.id, grant);
+            }
+            Seen::Settled { node, incarnation, key, call, grant } => {
+                let place = ((*node, *incarnation), *key);
+                // "Outdated" is no answer: the same is asked again under another id.
+                let share = self.shares.get_mut(&place).filter(|_| !grant.is_some_and(|grant| grant.outdated));
+                if let (Op::Acquire(_), Some(share)) = (&call.op, share) {
+                    share.settled(call.id, grant.is_some());
+                }
+                if let Some(grant) = grant {
+                    self.answers.entry(place).or_default().note(call.id, grant);
+                }
             }
             _ => {}
         }

@@ -3,6 +3,8 @@
 //!
 //! For one aligned window, and by what the node was shown: others may have taken it since.
 
+use std::collections::VecDeque;
+
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
@@ -27,12 +29,19 @@ struct Known {
     /// The same of the next one, of which tokens are lent ahead.
     next: u64,
     ahead: u64,
+    /// Where clocks differ: what it was lent, and when, in the last two periods; and what it may hold
+    /// of that until then by a clock that was further ahead.
+    lent: VecDeque<(u64, u64)>,
+    older: u64,
+    until: u64,
 }
 
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Remaining {
     is_on: bool,
+    /// Clocks of masters differ, and slots move from one to another.
+    leaps: bool,
     lives: Lives,
     settled: Ids,
     returned: Ids,
@@ -46,7 +55,24 @@ impl Known {
         if window > self.window {
             let follows = self.window + period == window;
             let (used, held) = if follows { (self.next, self.ahead) } else { (0, 0) };
-            *self = Self { window, used: [None, Some(used)], held, next: 0, ahead: 0 };
+            (self.window, self.used, self.held) = (window, [None, Some(used)], held);
+            (self.next, self.ahead) = (0, 0);
+        }
+    }
+
+    /// The key is counted by a clock that is further back: what the node was shown of windows that are
+    /// to come again it has forgotten. What it holds ends by the other clock: with its window, or the
+    /// one after when it was lent ahead.
+    fn back_in_time(&mut self, now: u64, period: u64) -> Self {
+        let lent = std::mem::take(&mut self.lent);
+        let older = lent.iter().filter(|(at, _)| at + 2 * period > now).map(|(_, tokens)| tokens).sum();
+        Self { lent, older, until: now + 2 * period, ..Self::default() }
+    }
+
+    fn lend(&mut self, now: u64, period: u64, tokens: u64) {
+        self.lent.push_back((now, tokens));
+        while self.lent.front().is_some_and(|(at, _)| at + 2 * period <= now) {
+            self.lent.pop_front();
         }
     }
 
@@ -67,7 +93,9 @@ impl Known {
 impl Remaining {
     pub(super) fn new(setting: &Setting) -> Self {
         let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
         Self {
+            leaps: moves && setting.plan.redis.skew.0 > 0,
             is_on: setting.plan.brain == Brain::Rationd && !pushes,
             lives: Lives::default(),
             settled: Ids::default(),
@@ -77,10 +105,13 @@ impl Remaining {
         }
     }
 
-    fn settled(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+    fn settled(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let Some(limit) = aligned(&call.rule) else { return };
         let counter = &grant.counters[0];
         let known = self.known.entry((life, key)).or_default();
+        if self.leaps && counter.at.0 < known.window {
+            *known = known.back_in_time(moment.at, limit.period.0);
+        }
         known.enter(counter.at.0, limit.period.0);
         if known.window != counter.at.0 {
             return;
@@ -90,6 +121,9 @@ impl Remaining {
         }
         known.show(counter);
         if let Op::Acquire(order) = &call.op {
+            if self.leaps {
+                known.lend(moment.at, limit.period.0, grant.granted.into());
+            }
             *(if order.ahead_of.0 == 0 { &mut known.held } else { &mut known.ahead }) += u64::from(grant.granted);
         }
     }
@@ -104,6 +138,7 @@ impl Remaining {
         known.held = known.held.saturating_sub(request.cost);
         let used = known.used.iter().flatten().copied().min().unwrap_or(0);
         let most = limit.count.saturating_sub(used) + known.held;
+        let most = most + if moment.at < known.until { known.older } else { 0 };
         if decision.remaining > most {
             self.found.add("truth", moment, || format!("{request:?}: {decision:?}, and {known:?} leaves {most}"));
         }
@@ -124,7 +159,7 @@ impl Observer for Remaining {
         }
         match seen {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
-                self.settled((*node, *incarnation), *key, call, grant);
+                self.settled(moment, (*node, *incarnation), *key, call, grant);
             }
             Seen::Called { node, key, call, .. } => {
                 let Op::Return { amount, windows, .. } = &call.op else { return };

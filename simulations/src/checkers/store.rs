@@ -49,6 +49,9 @@ impl Store {
             Some(nodes) => nodes.insert(node) && !grant.reset,
             None => false,
         };
+        if call.op == Op::Reset && !grant.replayed && !grant.outdated {
+            self.empty(key);
+        }
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let (counter, period) = (grant.counters[index], limit.period.0);
             if limit.algorithm == Algorithm::Gcra {
@@ -84,9 +87,20 @@ impl Store {
         } else {
             self.since.remove(&key);
         }
-        for (_, shown) in self.shown.range_mut((key, 0, 0)..(key + 1, 0, 0)) {
-            *shown = shown.filter(|_| gone).map(|shown| Shown { counter: Counter::default(), ..shown });
+        if gone {
+            self.empty(key);
+        } else {
+            self.places(key).for_each(|shown| *shown = None);
         }
+    }
+
+    /// The store counts nothing of a key, whatever its limits were before.
+    fn empty(&mut self, key: u32) {
+        self.places(key).flatten().for_each(|shown| shown.counter = Counter::default());
+    }
+
+    fn places(&mut self, key: u32) -> impl Iterator<Item = &mut Option<Shown>> {
+        self.shown.range_mut((key, 0, 0)..(key + 1, 0, 0)).map(|(_, shown)| shown)
     }
 }
 

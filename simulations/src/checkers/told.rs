@@ -19,7 +19,7 @@ use crate::plan::{Brain, What};
 /// A node knows a boundary of the store's clock to the longest trip and so much.
 const DOUBT: u64 = 10_000;
 
-/// Windows that are remembered of a key.
+/// Windows that are remembered of each limit of a key: those of a short one must not crowd out the long.
 const WINDOWS: usize = 8;
 
 /// Fewer keys than this may have to make room, and are forgotten.
@@ -36,11 +36,13 @@ struct Lent {
 #[derive(Debug, Default)]
 struct Account {
     /// By limit, and `Counter::at` of the window.
-    lent: BTreeMap<(u64, usize), Lent>,
+    lent: BTreeMap<(usize, u64), Lent>,
     /// The latest acquire.
     latest: u64,
     /// The window in which the share was last spent, and how much of it is not paid.
     owes: (u64, u64),
+    /// How far the clock that the node goes by is ahead of true time: that of its last answer.
+    skew: Option<u64>,
 }
 
 /// The checker.
@@ -85,18 +87,38 @@ impl Told {
         self.accounts.entry((life, key)).or_default()
     }
 
-    /// The clock of a key's owner.
-    fn now(&self, moment: Moment, key: u32) -> u64 {
-        moment.store.0.wrapping_add(self.skews.get(key).copied().unwrap_or(0))
+    /// The clock of a key's owner; where it may be another at once, as the node heard of it last.
+    fn now(&self, moment: Moment, life: Life, key: u32) -> u64 {
+        let heard = self.accounts.get(&(life, key)).and_then(|account| account.skew).filter(|_| self.leaps);
+        moment.store.0.wrapping_add(heard.or(self.skews.get(key).copied()).unwrap_or(0))
+    }
+
+    /// A node goes by the clock of an answer from here on. What was over by the one that it went by
+    /// before it has forgotten, and of a share it is in another window.
+    fn heard(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
+        let (over, fresh) = (self.now(moment, life, key) + self.doubt, grant.now.0.wrapping_sub(moment.store.0));
+        let doubt = self.doubt;
+        let account = self.account(life, key);
+        for ((index, at), lent) in &mut account.lent {
+            let limit = call.rule.limits.get(*index).filter(|limit| limit.algorithm == Algorithm::Sliding);
+            if at + limit.map_or(0, |limit| limit.period.0) <= over {
+                lent.sure = 0;
+            }
+        }
+        let known = account.skew.replace(fresh).unwrap_or(fresh);
+        if known.wrapping_sub(fresh).min(fresh.wrapping_sub(known)) > doubt {
+            account.owes = (0, 0);
+        }
     }
 
     fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
-        let (now, forgets, doubt) = (self.now(moment, key), self.forgets, self.doubt);
+        let (now, forgets, doubt) = (self.now(moment, life, key), self.forgets, self.doubt);
         let account = self.account(life, key);
         account.latest = call.id;
         if order.epoch == 0 {
             // The key had been forgotten: a slot lives only while it is of use.
             account.lent.clear();
+            account.skew = None;
         }
         let mut wrong = None;
         for (index, limit) in call.rule.limits.iter().enumerate() {
@@ -104,13 +126,13 @@ impl Told {
             if limit.algorithm == Algorithm::Gcra {
                 continue;
             }
-            let lent = account.lent.get(&(known.at.0, index)).copied().unwrap_or_default();
+            let lent = account.lent.get(&(index, known.at.0)).copied().unwrap_or_default();
             let too_much = known.used > lent.most;
             let end = if limit.algorithm == Algorithm::Sliding { known.at + limit.period } else { known.at };
             let too_little = known.used < lent.sure && !forgets && now + doubt < end.0;
             // Where nothing is said at all, the window that is surely open is looked up.
             let open = aligned(&call.rule).and_then(|period| window(now, doubt, period));
-            let unsaid = open.and_then(|end| account.lent.get(&(end, index)));
+            let unsaid = open.and_then(|end| account.lent.get(&(index, end)));
             let silent = known.at.0 == 0 && !forgets && unsaid.is_some_and(|lent| lent.sure > 0);
             if too_much || too_little || silent {
                 wrong = Some(format!("key {key}: {life:?} says {known:?} and has {lent:?} {unsaid:?}"));
@@ -138,13 +160,15 @@ impl Told {
                 continue;
             }
             let at = grant.counters[index].at.0 + if ahead { limit.period.0 } else { 0 };
-            let lent = account.lent.entry((at, index)).or_default();
+            let lent = account.lent.entry((index, at)).or_default();
             lent.most += granted;
             // Another one has left since: it may have been given up.
             lent.sure += if ahead || account.latest != call.id { 0 } else { granted };
-        }
-        while account.lent.len() > WINDOWS * call.rule.limits.len() {
-            account.lent.pop_first();
+            let windows = account.lent.range((index, 0)..(index + 1, 0));
+            if windows.clone().count() > WINDOWS {
+                let oldest = windows.map(|(window, _)| *window).next();
+                oldest.and_then(|oldest| account.lent.remove(&oldest));
+            }
         }
         account.owes.1 = account.owes.1.saturating_sub(granted);
     }
@@ -156,7 +180,7 @@ impl Told {
             return;
         }
         let account = self.account(life, key);
-        for ((at, index), lent) in &mut account.lent {
+        for ((index, at), lent) in &mut account.lent {
             if call.rule.limits.get(*index).is_some() && grant.counters[*index].at.0 != *at {
                 lent.sure = 0;
             }
@@ -167,7 +191,7 @@ impl Told {
         let Op::Return { windows, .. } = &call.op else { return };
         let account = self.account(life, key);
         for (index, window) in windows.iter().enumerate().take(call.rule.limits.len()) {
-            if let Some(lent) = account.lent.get_mut(&(window.0, index)) {
+            if let Some(lent) = account.lent.get_mut(&(index, window.0)) {
                 lent.sure = lent.sure.saturating_sub(amount);
             }
         }
@@ -175,7 +199,8 @@ impl Told {
 
     /// A check was admitted on the share.
     fn alone(&mut self, moment: Moment, request: &Request, rule: &Rule) {
-        let (life, now, doubt) = (self.lives.of(request.node), self.now(moment, request.key), self.doubt);
+        let (life, doubt) = (self.lives.of(request.node), self.doubt);
+        let now = self.now(moment, life, request.key);
         let Some(end) = windowed(rule).and_then(|period| window(now, doubt, period)) else { return };
         let account = self.account(life, request.key);
         // Without any answer a node goes by its own clock.
@@ -233,6 +258,9 @@ impl Observer for Told {
                 let life = (*node, *incarnation);
                 if grant.reset || call.op == Op::Reset {
                     self.forget(life, *key);
+                }
+                if self.leaps {
+                    self.heard(moment, life, *key, call, grant);
                 }
                 self.shown(life, *key, call, grant);
                 if let Op::Acquire(order) = &call.op {

@@ -31,6 +31,8 @@ impl Shown {
         let skew = now.wrapping_sub(moment.store.0);
         if self.skew.replace(skew).is_some_and(|known| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME) {
             self.moved = moment.at + 2 * limit.period.0;
+            // Back in time, perhaps: what the other clock's windows held is no evidence of this one's.
+            (self.window, self.most, self.ahead) = (0, 0, 0);
         }
     }
 }

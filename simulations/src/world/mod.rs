@@ -29,13 +29,13 @@ mod network;
 mod node;
 mod post;
 mod prober;
+mod rules;
 mod service;
 
 use std::sync::Arc;
 
 use rationd::core::decision::{Decision, Verdict};
-use rationd::core::limit::Limit;
-use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::policy::Rule;
 use rationd::core::shard::{self, Effect};
 
 use self::cluster::Cluster;
@@ -47,6 +47,8 @@ use self::message::Letter;
 use self::network::Network;
 use self::node::{Node, Phase};
 use self::prober::Prober;
+use self::rules::rule;
+pub use self::rules::setting;
 use crate::lua::Scripts;
 use crate::maps::Map;
 use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
@@ -80,6 +82,8 @@ impl Watch<'_> {
 /// A fleet, a cluster, a network between them, and those who ask.
 pub struct World<'a> {
     plan: Plan,
+    /// Limits change.
+    pushes: bool,
     now: u64,
     queue: Queue,
     nodes: Vec<Node>,
@@ -101,36 +105,6 @@ pub struct World<'a> {
     watch: Watch<'a>,
 }
 
-/// What a run is told, for its listeners.
-///
-/// # Errors
-/// A limit that cannot be read, by its place.
-pub fn setting(plan: &Plan) -> Result<Setting, String> {
-    let mut rules = Vec::new();
-    for (index, policy) in plan.policies.iter().enumerate() {
-        rules.push(rule(index, policy).map_err(|error| format!("{}: policy {index}: {error}", plan.name))?);
-    }
-    let last = plan.demand.iter().map(|demand| demand.policy).max().unwrap_or(0) as usize;
-    if last >= rules.len() {
-        return Err(format!("{}: a demand asks for policy {last}, and there are {}", plan.name, rules.len()));
-    }
-    Ok(Setting { plan: plan.clone(), rules })
-}
-
-fn rule(index: usize, policy: &plan::Policy) -> Result<Arc<Rule>, String> {
-    let limits = policy.limits.iter().map(|text| Limit::parse(text).map_err(|error| format!("`{text}`: {error}")));
-    let limits = limits.collect::<Result<Vec<_>, _>>()?;
-    if limits.is_empty() {
-        return Err("no limits".into());
-    }
-    let on_store_loss = match policy.on_store_loss {
-        plan::OnStoreLoss::Share => OnStoreLoss::Share,
-        plan::OnStoreLoss::Allow => OnStoreLoss::Allow,
-        plan::OnStoreLoss::Deny => OnStoreLoss::Deny,
-    };
-    Ok(Arc::new(Rule { policy: format!("p{index}").into(), limits: limits.into(), on_store_loss }))
-}
-
 impl<'a> World<'a> {
     /// A world at its first moment.
     #[must_use]
@@ -138,6 +112,7 @@ impl<'a> World<'a> {
         let plan = setting.plan.clone();
         let demands = plan.demand.iter().enumerate().map(|(index, one)| Demand::new(one, plan.seed, index));
         let mut world = Self {
+            pushes: plan.faults.iter().any(|fault| matches!(fault.what, plan::What::Push { .. })),
             now: 0,
             queue: Queue::default(),
             nodes: Vec::new(),
@@ -304,6 +279,9 @@ impl<'a> World<'a> {
         self.see(&Seen::Asked(&request));
         let node = &mut self.nodes[request.node as usize];
         let rule = &node.rules[request.policy as usize];
+        if self.pushes {
+            node.went_by.insert(request.key, rule.clone());
+        }
         let key = self.keys.get(request.key);
         let peek = request.kind == Kind::Peek;
         let question = shard::Request { rule, digest: key.digest, key: &key.bytes, cost: request.cost, peek };
@@ -328,7 +306,8 @@ impl<'a> World<'a> {
     }
 
     fn answered(&mut self, request: &Request, decision: &Decision, parked: bool) {
-        let rule = &self.nodes[request.node as usize].rules[request.policy as usize];
+        let node = &self.nodes[request.node as usize];
+        let rule = node.went_by.get(&request.key).unwrap_or(&node.rules[request.policy as usize]);
         let store = self.cluster.owner_time(self.keys.get(request.key).digest, self.now);
         self.watch.see(self.moment(), &Seen::Answered { request, rule, decision, parked, store });
         if self.prober.is_some() {

@@ -11,6 +11,7 @@ use super::client::Client;
 use super::clock::NodeClock;
 use super::gossip::Circle;
 use crate::limiter::{Limiter, Start, limiter};
+use crate::maps::Map;
 use crate::observe::Request;
 use crate::plan::Plan;
 use crate::random::Random;
@@ -38,6 +39,9 @@ pub(super) struct Node {
     /// How far the wall clock is ahead of true time.
     pub(super) wall: i64,
     pub(super) rules: Vec<Arc<Rule>>,
+    /// What each key was last asked for under: who waits is answered by that, whatever has been learned
+    /// since. Kept only where rules change.
+    pub(super) went_by: Map<u32, Arc<Rule>>,
     pub(super) parked: BTreeMap<Ticket, Request>,
     /// True time of the timer that is set.
     pub(super) timer: u64,
@@ -64,6 +68,7 @@ impl Node {
             clock,
             wall,
             rules,
+            went_by: Map::default(),
             parked: BTreeMap::new(),
             timer: u64::MAX,
             client: Client::new(),

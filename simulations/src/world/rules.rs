@@ -1,0 +1,39 @@
+//! From the limits of a plan to the rules that nodes go by.
+
+use std::sync::Arc;
+
+use rationd::core::limit::Limit;
+use rationd::core::policy::{OnStoreLoss, Rule};
+
+use crate::observe::Setting;
+use crate::plan::{self, Plan};
+
+/// What a run is told, for its listeners.
+///
+/// # Errors
+/// A limit that cannot be read, by its place.
+pub fn setting(plan: &Plan) -> Result<Setting, String> {
+    let mut rules = Vec::new();
+    for (index, policy) in plan.policies.iter().enumerate() {
+        rules.push(rule(index, policy).map_err(|error| format!("{}: policy {index}: {error}", plan.name))?);
+    }
+    let last = plan.demand.iter().map(|demand| demand.policy).max().unwrap_or(0) as usize;
+    if last >= rules.len() {
+        return Err(format!("{}: a demand asks for policy {last}, and there are {}", plan.name, rules.len()));
+    }
+    Ok(Setting { plan: plan.clone(), rules })
+}
+
+pub(super) fn rule(index: usize, policy: &plan::Policy) -> Result<Arc<Rule>, String> {
+    let limits = policy.limits.iter().map(|text| Limit::parse(text).map_err(|error| format!("`{text}`: {error}")));
+    let limits = limits.collect::<Result<Vec<_>, _>>()?;
+    if limits.is_empty() {
+        return Err("no limits".into());
+    }
+    let on_store_loss = match policy.on_store_loss {
+        plan::OnStoreLoss::Share => OnStoreLoss::Share,
+        plan::OnStoreLoss::Allow => OnStoreLoss::Allow,
+        plan::OnStoreLoss::Deny => OnStoreLoss::Deny,
+    };
+    Ok(Arc::new(Rule { policy: format!("p{index}").into(), limits: limits.into(), on_store_loss }))
+}

@@ -1,0 +1,52 @@
+//! What a key asks of the store, and how much at most. Part of `slot.rs`.
+
+use super::call::{Call, Known, Op};
+use super::fleet::FleetView;
+use super::limit::{Algorithm, MAX_LIMITS};
+use super::mutant::{Mutant, on};
+use super::slot::Slot;
+use super::time::Instant;
+
+impl Slot {
+    /// What this node knows to be spent or held of each limit.
+    pub(super) fn known(&self) -> [Known; MAX_LIMITS] {
+        let mut known = [Known::default(); MAX_LIMITS];
+        if self.answered.is_some() && !on(Mutant::KnownNotSent) {
+            let held = u64::from(self.held());
+            for (index, (counter, net)) in self.counters.iter().zip(&self.net).enumerate() {
+                let gcra = self.rule.limits[index].algorithm == Algorithm::Gcra;
+                // Of a bucket, what the store has been told is in its TAT, and what is held is no loss.
+                let used = if gcra { net.saturating_sub(held) } else { *net };
+                known[index] = Known { used, at: counter.at };
+            }
+        }
+        known
+    }
+
+    /// Most tokens worth asking for: this node's part of the smallest limit. The store remembers nodes
+    /// for a while that are gone; the fleet knows.
+    pub(super) fn ceiling(&self, fleet: Option<FleetView>) -> u32 {
+        let smallest = self.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
+        let live = fleet.filter(|fleet| fleet.is_steady).map_or(u32::MAX, |fleet| fleet.live);
+        let nodes = self.nodes.min(live).max(1);
+        u32::try_from(smallest.div_ceil(nodes.into())).unwrap_or(u32::MAX)
+    }
+
+    /// The call for `op`, to be sent at `now`.
+    pub(super) fn call(&self, now: Instant, id: u64, op: Op) -> Call {
+        Call { id, digest: super::key::Digest(self.digest), rule: self.rule.clone(), op, sent_at: now }
+    }
+
+    /// What the store may have been charged beyond what is held here: more is no cost to take back.
+    pub(super) fn refundable(&self, now: Instant) -> u64 {
+        if self.answered.is_none() {
+            return u64::MAX;
+        }
+        let (latest, held) = (self.clock.latest(now), self.lease.current(now));
+        let charged =
+            self.rule.limits.iter().zip(&self.counters).map(|(limit, counter)| {
+                limit.capacity().saturating_sub(counter.left(limit, latest)).saturating_sub(held)
+            });
+        charged.max().unwrap_or(0)
+    }
+}
