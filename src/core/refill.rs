@@ -12,7 +12,7 @@ use super::desk::Desk;
 use super::errand::{dispose, give_back};
 use super::gossip::DOUBTED;
 use super::lease::Segment;
-use super::limit::{Algorithm, MAX_LIMITS};
+use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::shard::Effect;
 use super::slot::{Away, Slot};
@@ -107,7 +107,9 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     };
     let tuned = slot.tuner.refill(now, bounds);
     let ahead = desk.settings.lease_ahead && !desk.draining;
-    let want = if ahead { tuned } else { need };
+    // A flood spends this node's part before it could ask again: it takes it at once.
+    let need = if ahead && is_flooded(slot, part) { need.max(part) } else { need };
+    let want = if ahead { tuned.max(need) } else { need };
     let want = if on(Mutant::BatchUncapped) { u32::MAX } else { want };
     desk.policy_stats(slot).batch = u64::from(want.max(1));
     let (epoch, known) = (slot.epoch, slot.known());
@@ -122,6 +124,12 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
         known,
     };
     take_off(index, slot, desk, now, order);
+}
+
+/// So many tokens are gone in a small part of a refill interval. What trickles is not taken at once.
+fn is_flooded(slot: &Slot, part: u32) -> bool {
+    let soon = Micros(refill_interval(&slot.rule).0 / 8);
+    slot.confirmed && !slot.rule.limits.iter().any(Limit::trickles) && slot.tuner.used_in(soon) >= part.into()
 }
 
 fn clamp(tokens: u64) -> u32 {

@@ -137,6 +137,20 @@ impl ShareBook {
         }
     }
 
+    /// The store's clock is learned: what was noted as `guess` by an estimate of it is now `known`.
+    pub fn rebase(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
+        let shift = |at: Timestamp| (at + known.since(guess)) - guess.since(known);
+        (self.since, self.lost) = (shift(self.since), shift(self.lost));
+        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+            if budget.tat.0 > 0 {
+                budget.tat = shift(budget.tat);
+            }
+            if budget.window == guess.0 / limit.period.0 {
+                budget.window = known.0 / limit.period.0;
+            }
+        }
+    }
+
     /// The store answered and was lost again at `since`. Within one period that is the same loss
     /// going on; budgets of open windows stay as they are in any case.
     pub fn reopen(&mut self, rule: &Rule, since: Timestamp) {
@@ -304,6 +318,19 @@ mod tests {
             admitted += 1;
         }
         assert_eq!(admitted, 700);
+    }
+
+    #[test]
+    fn a_book_opened_by_a_clock_that_was_ahead_is_moved_to_the_stores() {
+        let rule = rule("1000/1s burst 500");
+        let guess = Timestamp(60_000_000);
+        let mut book = ShareBook::open(&rule, guess);
+        assert!(admitted(&mut book, &rule, share_ppm(1), guess.0 + 100_000) > 0);
+        let debt = book.debt(&rule, guess + Micros(100_000));
+        let known = Timestamp(3_000_000);
+        book.rebase(&rule, guess + Micros(100_000), known);
+        assert_eq!(book.debt(&rule, known), debt);
+        assert_eq!(book.debt(&rule, known + Micros(600_000)), 0);
     }
 
     #[test]

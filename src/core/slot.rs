@@ -339,7 +339,11 @@ impl Slot {
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
         let lost = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
         let sent_before = self.answered.is_some_and(|at| call.sent_at < at);
+        let guess = self.clock.latest(now);
         self.clock = StoreClock::new(call.sent_at, now, grant.now);
+        if let (None, Some(book)) = (self.answered, &mut self.share) {
+            book.rebase(&self.rule, guess, self.clock.latest(now));
+        }
         self.nodes = grant.nodes.max(1);
         self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
         if !self.is_of_these_limits(call) {
@@ -347,7 +351,7 @@ impl Slot {
         }
         self.answered = Some(now);
         let mut windows = self.counters.iter().zip(&grant.counters);
-        let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at);
+        let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at || known.at.0 == 0);
         // A clock that is further back is another master's, and so is that of a call sent since.
         let overtaken = older && sent_before && self.heard.since(grant.now) < OVERTAKEN;
         if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
