@@ -105,7 +105,7 @@ impl Observer for Trace {
                 for frame in frames.iter() {
                     self.add_all(&[
                         frame.len() as u64,
-                        frame.iter().fold(7, |sum, byte| sum * 31 + u64::from(*byte) & 0xffff_ffff),
+                        frame.iter().fold(7, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add((*byte).into())),
                     ]);
                 }
             }

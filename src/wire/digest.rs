@@ -1,7 +1,7 @@
 //! Usage digests as bytes: what a node tells its peers in one round.
 //!
 //! A frame is a version byte, which stands outside of the codec so that the codec can be replaced,
-//! and a [`Digest`] in bincode. Frames come from peers: their size is checked before anything is
+//! and the entries in bincode. Frames come from peers: their size is checked before anything is
 //! decoded, entries are bounded, and what a frame says is a claim that the core weighs. The only file
 //! that names bincode.
 
