@@ -146,7 +146,7 @@ impl Lease {
         if let Some(same) = self.segments.iter_mut().find(|held| held.windows == segment.windows) {
             same.left = same.left.saturating_add(segment.left);
             same.ends = same.ends.min(segment.ends);
-            same.starts = same.starts.max(segment.starts);
+            same.starts = same.starts.min(segment.starts);
             return None;
         }
         self.segments.retain(|segment| segment.left > 0);
@@ -367,5 +367,14 @@ mod tests {
         assert_eq!((lease.usable(NOW), lease.held()), (2, 5));
         assert!(lease.spend(NOW, 2));
         assert_eq!((lease.usable(NOW), lease.held()), (0, 3));
+    }
+
+    #[test]
+    fn tokens_lent_of_a_window_show_that_it_has_begun() {
+        let mut lease = Lease::default();
+        assert_eq!(lease.add(segment(3, 12_000_000, true)), None);
+        assert_eq!(lease.usable(NOW), 0);
+        assert_eq!(lease.add(segment(2, 12_000_000, false)), None);
+        assert_eq!((lease.usable(NOW), lease.held()), (5, 5));
     }
 }

@@ -225,8 +225,10 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         desk.talkers.insert(index);
     }
     slot.away = match slot.away {
-        // A store that has no more to lend leaves nothing to a share.
-        Some(away) if !away.charged && slot.owes(now) && grant.granted >= order.want => {
+        // A share goes on only when the store has lent all of it: then no other node is lent it, too.
+        Some(away)
+            if !away.charged && slot.owes(now) && u64::from(grant.granted) >= slot.debt(now) + slot.share_left(now) =>
+        {
             Some(Away { ask_again: now + GRACE, charged: true })
         }
         _ => None,
