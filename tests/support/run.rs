@@ -63,6 +63,38 @@ impl Run {
         self.metrics.iter().map(|(before, after)| (calls(after) - calls(before)) / windows).collect()
     }
 
+    /// Notes what for each node called the store in each window, and what denied checks.
+    pub fn note_causes(&mut self) {
+        let grown = |name: &str, label: String| -> f64 {
+            let sum = |metrics: &Metrics| metrics.sum(name, &[&label]);
+            self.metrics.iter().map(|(before, after)| sum(after) - sum(before)).sum()
+        };
+        let each = (self.ledger.windows().len() * self.metrics.len()).max(1) as f64;
+        let calls = ["acquire", "return", "peek", "refund", "reset"]
+            .map(|op| format!("{op} {:.1}", grown("rationd_store_calls_total", format!("op={op:?}")) / each));
+        let denied = ["lease", "store", "prefilter", "share"].map(|source| {
+            let denied = self.ledger.checks.iter().filter(|check| !check.answer.allowed);
+            let count = denied.filter(|check| check.answer.source == word(source.as_bytes())).count();
+            format!("{source} {count}")
+        });
+        self.notes.push(format!("calls per window and node: {}; denied by {}", calls.join(", "), denied.join(", ")));
+    }
+
+    /// Notes what each node admitted from a moment on until a window's end (Unix microseconds).
+    pub fn note_admitted(&mut self, what: &str, from: u64, end: u64) {
+        let nodes = self.ledger.checks.iter().map(|check| check.node).max().map_or(0, |node| node + 1);
+        let of_node = |node: u8| {
+            let of_window = |check: &&Check| check.sent_us >= from && check.answer.reset_at_ms * 1_000 == end;
+            let admitted = |check: &&Check| check.node == node && check.answer.allowed;
+            let times: Vec<_> = self.ledger.checks.iter().filter(of_window).filter(admitted).collect();
+            let after = |at: Option<u64>| at.map_or(0, |at| (at - from) / 1_000);
+            let (first, last) = (times.iter().map(|c| c.sent_us).min(), times.iter().map(|c| c.sent_us).max());
+            format!("{} ({}..{} ms)", times.len(), after(first), after(last))
+        };
+        let nodes: Vec<_> = (0..nodes).map(of_node).collect();
+        self.notes.push(format!("{what}: admitted after that by each node: {}", nodes.join(", ")));
+    }
+
     pub fn head() -> String {
         format!(
             "{:14} {:>6} {:>8} {:>7} {:>6} {:>7} {:>9} {:>8} {:>8} {:>8} {:>6} {:>6}  admitted in each window (+ on shares)",
