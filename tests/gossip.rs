@@ -39,7 +39,7 @@ const SPARE: Duration = Duration::from_secs(20);
 
 /// How long those who live may take to see who has come, who has left, and who has died.
 const JOIN: Duration = Duration::from_secs(3);
-const LEAVE: Duration = Duration::from_millis(2_500);
+const LEAVE: Duration = Duration::from_millis(1_500);
 const DEATH: Duration = Duration::from_secs(10);
 /// Longest wait for a fleet to be whole before a scenario begins.
 const WHOLE: Duration = Duration::from_secs(15);
@@ -218,7 +218,7 @@ fn is_whole(server: &Server) -> bool {
 /// Every key is lost in the middle of a window while it is spent, and again when it is spent.
 fn data_lost(fleet: &mut Fleet, key: &str) -> Run {
     fleet.resize(NODES);
-    let mut run = Run { most: LONG_LIMIT * 21 / 10, ..Run::new(LONG_LIMIT, LONG, 0.0) };
+    let mut run = Run { most: LONG_LIMIT * 110 / 100, ..Run::new(LONG_LIMIT, LONG, 0.0) };
     let clients = fleet.clients(key, 0..NODES, &[400.0; NODES]);
     let clients: Vec<_> = clients.into_iter().map(|client| Client { policy: "long".into(), ..client }).collect();
     let mut lost = Vec::new();
@@ -251,9 +251,7 @@ impl Fleet {
         let issuer = Issuer::new("prod");
         let sections = (0..NODES).map(|number| issuer.node(&format!("node-{number}"))).collect();
         let cluster = RedisCluster::start();
-        let mut fleet = Self { watch, spare: SPARE, cluster, _issuer: issuer, sections, daemons: Vec::new() };
-        fleet.resize(NODES);
-        fleet
+        Self { watch, spare: SPARE, cluster, _issuer: issuer, sections, daemons: Vec::new() }
     }
 
     /// Makes it so many daemons that all see each other, and nobody else.
