@@ -63,8 +63,8 @@ fn five_daemons_that_gossip_keep_a_limit_whatever_happens() {
     let chosen = std::env::var("RATIOND_GOSSIP").unwrap_or_default();
     let scenarios: [(&'static str, Scenario); 6] = [
         ("scale", scale),
-        ("daemon-killed", daemon_killed),
         ("foreign", foreign),
+        ("daemon-killed", daemon_killed),
         ("flood", flood),
         ("outage", outage),
         ("data-lost", data_lost),
@@ -143,29 +143,31 @@ fn foreign(fleet: &mut Fleet, key: &str) -> Run {
     let mut run = Run::new(LIMIT, PERIOD, 0.97);
     let mut sights = Sights::new("shared");
     let clients = fleet.clients(key, 0..NODES, &[400.0; NODES]);
-    let counts = |daemon: &Daemon| {
-        let metrics = daemon.metrics();
-        let of = |name| metrics.sum(name, &[]);
-        (of("rationd_peers_refused_total"), [of("rationd_gossip_bad_frames_total"), of("rationd_peer_connections")])
+    let count = |daemon: &Daemon, name| daemon.metrics().sum(name, &[]);
+    let refused = |daemon: &Daemon| count(daemon, "rationd_peers_refused_total");
+    let others = |daemon: &Daemon| {
+        ["rationd_gossip_bad_frames_total", "rationd_peer_connections"].map(|name| count(daemon, name))
     };
+    // Two nodes that dialled each other close one of their connections a second later.
+    wait_until("each node has one connection to each other", 10, || {
+        fleet.daemons.iter().all(|daemon| others(daemon)[1] == (NODES - 1) as f64)
+    });
     fleet.measure(&mut run, &clients, PERIOD * 4 + MARGIN * 2, |run, fleet, _| {
-        let before: Vec<_> = fleet.daemons.iter().map(counts).collect();
+        let before: Vec<_> = fleet.daemons.iter().map(|daemon| (refused(daemon), others(daemon))).collect();
         sights.look(&fleet.daemons);
         let everybody = fleet.daemons.iter().map(Daemon::fleet_address).collect::<Vec<_>>();
         let issuer = Issuer::new("prod");
         let section = issuer.node("stranger");
         let policies = "[store]\nurl = \"memory:\"\n[policy.shared]\nlimits = [\"1000/1s fixed\"]\n";
         let stranger = Daemon::start(&format!("{}{policies}", seeded(&section, &everybody)));
-        let refused = |daemon: &Daemon, before: f64| counts(daemon).0 - before;
-        wait_until("a stranger is refused by all", 10, || {
-            fleet.daemons.iter().zip(&before).all(|(daemon, before)| refused(daemon, before.0) > 0.0)
-        });
+        let grown = || fleet.daemons.iter().zip(&before).map(|(daemon, before)| refused(daemon) - before.0);
+        wait_until("a stranger is refused by all", 10, || grown().all(|grown| grown > 0.0));
         sights.look(&fleet.daemons);
-        let grown: Vec<_> =
-            fleet.daemons.iter().zip(&before).map(|(daemon, before)| refused(daemon, before.0)).collect();
-        run.notes.push(format!("connections that each node refused of the stranger: {grown:?}"));
-        let unmoved = fleet.daemons.iter().zip(&before).all(|(daemon, before)| counts(daemon).1 == before.1);
-        run.demand(unmoved, || "connections or bad frames have changed".into());
+        run.notes
+            .push(format!("connections that each node refused of the stranger: {:?}", grown().collect::<Vec<_>>()));
+        let after: Vec<_> = fleet.daemons.iter().map(others).collect();
+        let unmoved = after.iter().zip(&before).all(|(after, before)| *after == before.1);
+        run.demand(unmoved, || format!("bad frames and connections were {before:?} and are {after:?}"));
         let alone = Sight::of(&stranger.metrics(), "shared");
         run.demand(alone == Sight::of_whole(1, LIMIT), || format!("the stranger sees {alone:?}"));
     });
