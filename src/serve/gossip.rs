@@ -43,6 +43,8 @@ pub struct Gossip {
 #[derive(Debug, Default)]
 struct State {
     roster: Roster,
+    /// Who lived when the roster was told last: what people see goes with the view.
+    members: Option<Arc<Members>>,
     /// Peers that are in the roster, and whether they said that they go.
     known: BTreeMap<PeerId, bool>,
     view: Option<FleetView>,
@@ -130,7 +132,7 @@ impl Gossip {
         }
     }
 
-    fn meet(&self, node: &Node, members: &Members) {
+    fn meet(&self, node: &Node, members: &Arc<Members>) {
         let now = node.clock.now();
         let mut state = self.lock();
         let State { roster, known, .. } = &mut *state;
@@ -146,7 +148,7 @@ impl Gossip {
         }
         *known = live;
         let view = roster.view(now);
-        state.view = Some(view);
+        (state.view, state.members) = (Some(view), Some(members.clone()));
         drop(state);
         tracing::info!(live = view.live, largest = view.largest, "the fleet has changed");
         node.handle_fleet(view);
@@ -170,8 +172,8 @@ impl Gossip {
     /// The fleet as it is seen at `now`.
     #[must_use]
     pub fn circle(&self, now: Instant) -> Circle {
-        let members = self.fleet.members().borrow().clone();
         let state = self.lock();
+        let members = state.members.clone().unwrap_or_else(|| self.fleet.members().borrow().clone());
         let heard = |id: &PeerId| {
             let mut peers = state.roster.peers();
             peers.find(|(name, life, _)| **name == id.name && *life == id.incarnation).map(|(_, _, at)| now.since(at))

@@ -1,6 +1,7 @@
 //! What the tests share: a bench and worlds for the core alone; a daemon in this process; for real
 //! processes a clock and bounded waits, daemons and stores that die with their test, a RESP client,
-//! demand, and the ledger of what clients saw; for fleets a CA, nodes, and one suite over every carrier.
+//! demand, and the ledger of what clients saw; for fleets CAs, nodes, what daemons see of each other, and
+//! one suite over every carrier.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
 
@@ -10,6 +11,7 @@ pub mod clock;
 pub mod cluster;
 pub mod daemon;
 pub mod demand;
+pub mod fleet;
 pub mod ledger;
 pub mod membership_suite;
 pub mod metrics;
@@ -19,6 +21,7 @@ pub mod process;
 pub mod proxy;
 pub mod redis_server;
 pub mod resp;
+pub mod run;
 pub mod server;
 pub mod store_suite;
 pub mod world;
