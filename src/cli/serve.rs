@@ -107,6 +107,7 @@ fn start(
         threads: if listen.threads == 0 { cores() } else { listen.threads },
         store: shared.map_or(AnyStore::Memory, |store| AnyStore::Remote(store)),
         policies: reloader.policies().clone(),
+        in_fleet: config.fleet.is_some(),
         settings: Settings { max_keys: config.node.max_keys, timeout: config.store.timeout, lease_ahead: true },
         reload: Some(Arc::new(move || again.reload())),
     };

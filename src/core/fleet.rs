@@ -25,6 +25,8 @@ pub struct FleetView {
     pub live: u32,
     /// Most that lived at once in the last ten minutes; those that left in order do not count.
     pub largest: u32,
+    /// This node has looked for the others long enough to have found them.
+    pub is_settled: bool,
     /// Nobody has come, gone or been missed for a while.
     pub is_steady: bool,
     /// Everything that any of them told before this has been heard.
@@ -41,8 +43,8 @@ pub struct Settled {
 }
 
 impl FleetView {
-    /// A node alone.
-    pub const ALONE: Self = Self { live: 1, largest: 1, is_steady: false, heard: Instant(0) };
+    /// What a node knows that has not looked yet.
+    pub const STRANGER: Self = Self { live: 1, largest: 1, is_settled: false, is_steady: false, heard: Instant(0) };
 
     /// Nobody is missing.
     #[must_use]
@@ -62,6 +64,9 @@ impl FleetView {
     }
 }
 
+/// Whoever has looked for so long has found all that can be found.
+const SETTLING: Micros = Micros(5_000_000);
+
 /// A view that has not changed for so long is steady.
 const STEADY: Micros = Micros(10_000_000);
 
@@ -72,7 +77,9 @@ const MISSED_FOR: Micros = Micros(600_000_000);
 #[derive(Debug, Default)]
 pub struct Roster {
     next: u32,
-    /// When somebody came or went last, or this node looked for the first time.
+    /// When this node looked for the first time.
+    began: Option<Instant>,
+    /// When somebody came or went last.
     changed: Option<Instant>,
     peers: BTreeMap<(Arc<str>, u64), Peer>,
     /// When those were lost that did not leave in order, by name.
@@ -103,7 +110,7 @@ impl Roster {
     pub fn left(&mut self, now: Instant, name: &Arc<str>, incarnation: u64, in_order: bool) {
         let was_there = self.peers.remove(&(name.clone(), incarnation)).is_some();
         self.changed = Some(now);
-        if was_there && !in_order && !on(Mutant::LostAreForgotten) && !self.has(name) {
+        if was_there && !in_order && !self.has(name) {
             self.missed.insert(name.clone(), now);
         }
     }
@@ -120,8 +127,9 @@ impl Roster {
         self.missed.retain(|_, since| now.since(*since) < MISSED_FOR);
         let live = self.peers.len() as u32 + 1;
         let heard = self.peers.values().map(|peer| peer.heard).min().unwrap_or(now);
+        let is_settled = now.since(*self.began.get_or_insert(now)) >= SETTLING;
         let is_steady = self.missed.is_empty() && now.since(*self.changed.get_or_insert(now)) >= STEADY;
-        FleetView { live, largest: live + self.missed.len() as u32, is_steady, heard }
+        FleetView { live, largest: live + self.missed.len() as u32, is_settled, is_steady, heard }
     }
 
     /// All peers that live.
@@ -140,6 +148,15 @@ mod tests {
 
     fn name(text: &str) -> Arc<str> {
         text.into()
+    }
+
+    #[test]
+    fn who_has_just_come_knows_nothing_of_its_part() {
+        let mut roster = Roster::default();
+        let start = Instant(1_000_000);
+        assert!(!roster.view(start).is_settled);
+        assert!(!roster.view(start + Micros(4_999_999)).is_settled);
+        assert!(roster.view(start + SETTLING).is_settled);
     }
 
     #[test]
@@ -179,7 +196,7 @@ mod tests {
     }
 
     fn view(live: u32, largest: u32) -> FleetView {
-        FleetView { live, largest, ..FleetView::ALONE }
+        FleetView { live, largest, is_settled: true, ..FleetView::STRANGER }
     }
 
     #[test]

@@ -233,6 +233,10 @@ impl Slot {
     /// This node's part of a limit while the store is away since `lost`, in millionths.
     pub(super) fn part_ppm(&self, index: usize, fleet: FleetView, lost: Timestamp) -> u64 {
         let limit = &self.rule.limits[index];
+        // Whoever does not know yet how many there are has no part.
+        if !fleet.is_settled && !on(Mutant::StrangerTakesAll) {
+            return 0;
+        }
         if matches!(limit.algorithm, Algorithm::Gcra | Algorithm::FixedFromFirst) {
             return super::share::share_ppm(self.nodes);
         }

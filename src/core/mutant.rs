@@ -107,8 +107,8 @@ mutants! {
         "Peers are believed that all is spent when the store has just lent: no denial by gossip below the limit.";
     GrantedAsAdmitted, "granted-as-admitted":
         "What a node was lent counts as admitted by it: no denial by gossip below the limit.";
-    LostAreForgotten, "lost-are-forgotten":
-        "A node that is cut off counts as gone at once, and its share is handed to the others: static shares.";
+    StrangerTakesAll, "stranger-takes-all":
+        "A node that has just come and has met nobody takes the share of a fleet of one: static shares.";
     SmallFleetAssumed, "small-fleet-assumed":
         "The part of a share that is for all alike is that of a fleet of one: static shares.";
     DebtNotCharged, "debt-not-charged":

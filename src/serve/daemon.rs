@@ -19,6 +19,7 @@ use super::node::{Node, Outgoing};
 use super::refill::{self, AnyStore};
 use super::socket::{Socket, SocketError};
 use super::worker::Worker;
+use crate::core::fleet::FleetView;
 use crate::core::policy::PolicySet;
 use crate::core::shard::{KeyInfo, Settings};
 use crate::fleet::{Fleet, Incoming};
@@ -43,6 +44,8 @@ pub struct StartOptions {
     pub store: AnyStore,
     /// The policies in force: shared, so that a reload is one exchange.
     pub policies: Arc<ArcSwap<PolicySet>>,
+    /// A fleet will be joined: until it is known how large it is, this node has no share.
+    pub in_fleet: bool,
     /// The shards' settings: `max_keys` is the whole node's; `lease_ahead` follows from the store.
     pub settings: Settings,
     /// What `RATION.RELOAD` does.
@@ -107,6 +110,9 @@ impl Daemon {
                 node
             }
         };
+        if options.in_fleet {
+            node.handle_fleet(FleetView::STRANGER);
+        }
         tasks.push(control.spawn(alarm::run(node.clone())));
         let workers = (0..options.threads.max(1)).map(|_| Arc::new(Worker::new())).collect();
         let hub = Arc::new(Hub {

@@ -179,7 +179,7 @@ impl Gossip {
             peers.find(|(name, life, _)| **name == id.name && *life == id.incarnation).map(|(_, _, at)| now.since(at))
         };
         let members: Vec<_> = members.iter().map(|member| (member.clone(), heard(&member.id))).collect();
-        let view = state.view.unwrap_or(FleetView::ALONE);
+        let view = state.view.unwrap_or(FleetView::STRANGER);
         let staleness = members.iter().filter_map(|(_, heard)| *heard).max().unwrap_or_default();
         let (own, stats) = (self.fleet.own().clone(), self.fleet.stats());
         Circle { members, own, view, staleness, bad: state.bad, stats }

@@ -63,6 +63,7 @@ impl TestDaemon {
             threads: 1,
             store: AnyStore::Memory,
             policies: Arc::new(ArcSwap::from_pointee(policies())),
+            in_fleet: false,
             settings: Settings { max_keys: 100_000, timeout: Micros::from_millis(50), lease_ahead: false },
             reload: None,
         };

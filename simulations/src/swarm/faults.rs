@@ -76,11 +76,11 @@ pub(super) fn draw(scene: &Scene<'_>) -> Vec<Fault> {
 }
 
 /// What comes together too seldom by chance: a fleet that is torn for so long that its parts have given
-/// each other up when the store goes away, and a liar who is there all the time.
+/// each other up when the store goes away, and a liar who is there all the time; both under much demand.
 fn drill(scene: &Scene<'_>) -> Vec<Fault> {
     let mut random = Random::stream(scene.seed, "swarm-drill");
     let Some(dead) = scene.gossip.map(|gossip| gossip.dead) else { return Vec::new() };
-    let (torn, lied) = (random.chance(120), random.chance(60));
+    let (torn, lied) = (random.chance(120), random.chance(100));
     let nodes: Vec<u32> = (0..scene.nodes / 2).collect();
     let from = |at: u64, what| Fault { at: Span(at), lasts: Span(scene.span.0 - at), what };
     let away = dead.0 + 500_000;
@@ -88,8 +88,12 @@ fn drill(scene: &Scene<'_>) -> Vec<Fault> {
         (true, _) => vec![
             from(100_000, What::Part { nodes, one_way: false }),
             from(away, What::Cut { nodes: Vec::new(), masters: Vec::new(), way: Way::Both }),
+            from(100_000, What::Surge { factor: 3_000 }),
         ],
-        (false, true) => vec![from(100_000, What::Liar { node: scene.node(&mut random), lie: Lie::Huge })],
+        (false, true) => vec![
+            from(100_000, What::Liar { node: scene.node(&mut random), lie: Lie::Huge }),
+            from(100_000, What::Surge { factor: 3_000 }),
+        ],
         (false, false) => Vec::new(),
     }
 }

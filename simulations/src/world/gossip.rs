@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rationd::core::fleet::Roster;
+use rationd::core::fleet::{FleetView, Roster};
 use rationd::core::key::Digest;
 use rationd::core::usage::{Count, Usage};
 use rationd::wire::digest;
@@ -90,7 +90,9 @@ impl World<'_> {
     /// A node's first round comes at some time within a tick.
     pub(super) fn begin_rounds(&mut self, node: u32) {
         let Some(plan) = self.grapevine.plan else { return };
-        let incarnation = self.nodes[node as usize].incarnation;
+        let place = &mut self.nodes[node as usize];
+        place.limiter.handle_fleet(FleetView::STRANGER);
+        let incarnation = place.incarnation;
         let at = self.now + self.grapevine.random.below(plan.tick.0.max(1));
         self.queue.push(at, Event::Round { node, incarnation });
     }
