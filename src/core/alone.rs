@@ -57,13 +57,13 @@ impl Slot {
         let Some(fleet) = fleet else { return [share_ppm(self.nodes); MAX_LIMITS] };
         let book = self.share.as_ref();
         let lost = book.map_or(clock, |book| book.since());
-        book.and_then(|book| book.parts()).unwrap_or_else(|| {
-            let mut parts = [0; MAX_LIMITS];
-            for (index, part) in parts.iter_mut().enumerate().take(self.rule.limits.len()) {
-                *part = self.part_ppm(index, fleet, lost);
-            }
-            parts
-        })
+        let kept = book.and_then(|book| book.parts());
+        let mut parts = [0; MAX_LIMITS];
+        for (index, part) in parts.iter_mut().enumerate().take(self.rule.limits.len()) {
+            let kept = kept.filter(|_| self.follows_usage(index)).map(|kept| kept[index]);
+            *part = kept.unwrap_or_else(|| self.part_ppm(index, fleet, lost));
+        }
+        parts
     }
 
     /// The store's clock is known to so much only; where that leaves two windows, neither's share is

@@ -27,7 +27,7 @@ pub struct FleetView {
     pub largest: u32,
     /// This node has looked for the others long enough to have found them.
     pub is_settled: bool,
-    /// Nobody has come, gone or been missed for a while.
+    /// Others were met, and nobody has come, gone or been missed for a while.
     pub is_steady: bool,
     /// Everything that any of them told before this has been heard.
     pub heard: Instant,
@@ -128,7 +128,8 @@ impl Roster {
         let live = self.peers.len() as u32 + 1;
         let heard = self.peers.values().map(|peer| peer.heard).min().unwrap_or(now);
         let is_settled = now.since(*self.began.get_or_insert(now)) >= SETTLING;
-        let is_steady = self.missed.is_empty() && now.since(*self.changed.get_or_insert(now)) >= STEADY;
+        let has_met = self.next > 0;
+        let is_steady = has_met && self.missed.is_empty() && now.since(*self.changed.get_or_insert(now)) >= STEADY;
         FleetView { live, largest: live + self.missed.len() as u32, is_settled, is_steady, heard }
     }
 

@@ -171,7 +171,7 @@ impl Slot {
             && (0..self.rule.limits.len()).any(|index| {
                 let limit = &self.rule.limits[index];
                 let at = self.counters[index].at;
-                let heard = self.window(index, at).filter(|window| !window.refuted || on(Mutant::GossipHasTheLastWord));
+                let heard = self.window(index, at).filter(|window| !window.refuted);
                 has_windows(limit)
                     && heard.is_some_and(|window| {
                         let own = self.admitted(index).net();
@@ -237,7 +237,7 @@ impl Slot {
         if !fleet.is_settled && !on(Mutant::StrangerTakesAll) {
             return 0;
         }
-        if matches!(limit.algorithm, Algorithm::Gcra | Algorithm::FixedFromFirst) {
+        if !self.follows_usage(index) {
             return super::share::share_ppm(self.nodes);
         }
         let ended = Timestamp(lost.0 / limit.period.0 * limit.period.0);
@@ -255,6 +255,11 @@ impl Slot {
         });
         let all = all.reduce(|one, other| Some(one?.max(other?))).flatten();
         fleet.part_ppm(limit.count, Settled { own, fleet: all.filter(|_| everybody).map(|all| (all, self.nodes)) })
+    }
+
+    /// A limit's share follows what was used: its windows are the same for all, whoever asks first.
+    pub(super) fn follows_usage(&self, index: usize) -> bool {
+        matches!(self.rule.limits[index].algorithm, Algorithm::Fixed | Algorithm::Sliding)
     }
 
     fn window(&self, index: usize, at: Timestamp) -> Option<&Window> {

@@ -104,7 +104,7 @@ mutants! {
     MergeAdds, "merge-adds":
         "What a peer tells again is added to what it told before: no denial by gossip below the limit.";
     GossipHasTheLastWord, "gossip-has-the-last-word":
-        "Peers are believed that all is spent when the store has just lent: no denial by gossip below the limit.";
+        "The store is not asked whether all is spent, as peers tell: evidence, no denial by gossip below the limit.";
     GrantedAsAdmitted, "granted-as-admitted":
         "What a node was lent counts as admitted by it: no denial by gossip below the limit.";
     StrangerTakesAll, "stranger-takes-all":

@@ -1,11 +1,12 @@
 //! What a key asks of the store, and how much at most. Part of `slot.rs`.
 
+use super::batch::refill_interval;
 use super::call::{Call, Known, Op};
 use super::fleet::FleetView;
-use super::limit::{Algorithm, MAX_LIMITS};
+use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::slot::Slot;
-use super::time::Instant;
+use super::time::{Instant, Micros};
 
 impl Slot {
     /// What this node knows to be spent or held of each limit.
@@ -48,5 +49,11 @@ impl Slot {
                 limit.capacity().saturating_sub(counter.left(limit, latest)).saturating_sub(held)
             });
         charged.max().unwrap_or(0)
+    }
+
+    /// So many tokens are gone in a small part of a refill interval. What trickles is not taken at once.
+    pub(super) fn is_flooded(&self, part: u32) -> bool {
+        let soon = Micros(refill_interval(&self.rule).0 / 8);
+        self.confirmed && !self.rule.limits.iter().any(Limit::trickles) && self.tuner.used_in(soon) >= part.into()
     }
 }

@@ -12,7 +12,7 @@ use super::desk::Desk;
 use super::errand::{dispose, give_back};
 use super::gossip::DOUBTED;
 use super::lease::Segment;
-use super::limit::{Algorithm, Limit, MAX_LIMITS};
+use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::shard::Effect;
 use super::slot::{Away, Slot};
@@ -31,7 +31,8 @@ const ANSWERS: u8 = 4;
 /// After a check has been decided from memory: refill at the low-water mark, ask again in the
 /// background after a denial or while the store is away.
 pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, decision: &Decision) {
-    if slot.flight.is_some() || desk.draining {
+    let asks = !(on(Mutant::GossipHasTheLastWord) && slot.is_spent_by_fleet());
+    if slot.flight.is_some() || desk.draining || !asks {
         return;
     }
     let ahead = desk.settings.lease_ahead;
@@ -108,7 +109,7 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let tuned = slot.tuner.refill(now, bounds);
     let ahead = desk.settings.lease_ahead && !desk.draining;
     // A flood spends this node's part before it could ask again: it takes it at once.
-    let need = if ahead && is_flooded(slot, part) { need.max(part) } else { need };
+    let need = if ahead && slot.is_flooded(part) { need.max(part) } else { need };
     let want = if ahead { tuned.max(need) } else { need };
     let want = if on(Mutant::BatchUncapped) { u32::MAX } else { want };
     desk.policy_stats(slot).batch = u64::from(want.max(1));
@@ -124,12 +125,6 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
         known,
     };
     take_off(index, slot, desk, now, order);
-}
-
-/// So many tokens are gone in a small part of a refill interval. What trickles is not taken at once.
-fn is_flooded(slot: &Slot, part: u32) -> bool {
-    let soon = Micros(refill_interval(&slot.rule).0 / 8);
-    slot.confirmed && !slot.rule.limits.iter().any(Limit::trickles) && slot.tuner.used_in(soon) >= part.into()
 }
 
 fn clamp(tokens: u64) -> u32 {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use rationd::core::fleet::{FleetView, Roster};
 use rationd::core::key::Digest;
+use rationd::core::time::Micros;
 use rationd::core::usage::{Count, Usage};
 use rationd::wire::digest;
 
@@ -92,6 +93,10 @@ impl World<'_> {
         let Some(plan) = self.grapevine.plan else { return };
         let place = &mut self.nodes[node as usize];
         place.limiter.handle_fleet(FleetView::STRANGER);
+        if self.now == 0 {
+            // Those that are there from the start have been there for long.
+            place.circle.roster.view(place.clock.local(0) - Micros::from_secs(6));
+        }
         let incarnation = place.incarnation;
         let at = self.now + self.grapevine.random.below(plan.tick.0.max(1));
         self.queue.push(at, Event::Round { node, incarnation });
