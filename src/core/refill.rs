@@ -109,7 +109,7 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let tuned = slot.tuner.refill(now, bounds);
     let ahead = desk.settings.lease_ahead && !desk.draining;
     // A flood spends this node's part before it could ask again: it takes it at once.
-    let need = if ahead && slot.is_flooded(part) { need.max(part) } else { need };
+    let need = if ahead && slot.has_left(now) && slot.is_flooded(part) { need.max(part) } else { need };
     let want = if ahead { tuned.max(need) } else { need };
     let want = if on(Mutant::BatchUncapped) { u32::MAX } else { want };
     desk.policy_stats(slot).batch = u64::from(want.max(1));

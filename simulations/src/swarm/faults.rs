@@ -28,7 +28,7 @@ type Draw = fn(&mut Random, &Scene<'_>) -> Option<What>;
 type Class = (&'static str, u64, u64, Draw);
 
 /// All classes.
-pub(super) const CLASSES: [Class; 25] = [
+pub(super) const CLASSES: [Class; 24] = [
     ("cut", 3_000, 2, cut),
     ("swizzle", 4_000, 1, |_, _| Some(What::Swizzle)),
     ("clog", 800, 2, |random, scene| Some(What::Clog { master: scene.master(random) })),
@@ -50,7 +50,6 @@ pub(super) const CLASSES: [Class; 25] = [
     ("scale", 3_000, 2, |random, _| Some(What::Scale { nodes: random.between(1, 16) as u32 })), // at most 16
     ("push", 1_000, 2, push),
     ("jump", 0, 2, jump),
-    ("blackout", 5_000, 1, |_, _| Some(What::Cut { nodes: Vec::new(), masters: Vec::new(), way: Way::Both })),
     ("part", 4_000, 2, part),
     ("liar", 3_000, 1, liar),
     ("surge", 1_500, 2, |random, _| Some(What::Surge { factor: random.between(0, 3_000) as u32 })), // at most 3000
@@ -76,25 +75,23 @@ pub(super) fn draw(scene: &Scene<'_>) -> Vec<Fault> {
 }
 
 /// What comes together too seldom by chance: a fleet that is torn for so long that its parts have given
-/// each other up when the store goes away, and a liar who is there all the time; both under much demand.
+/// each other up when the store goes away, a liar who is there all the time, and a long loss of the store;
+/// all under much demand.
 fn drill(scene: &Scene<'_>) -> Vec<Fault> {
     let mut random = Random::stream(scene.seed, "swarm-drill");
     let Some(dead) = scene.gossip.map(|gossip| gossip.dead) else { return Vec::new() };
-    let (torn, lied) = (random.chance(120), random.chance(100));
-    let nodes: Vec<u32> = (0..scene.nodes / 2).collect();
     let from = |at: u64, what| Fault { at: Span(at), lasts: Span(scene.span.0 - at), what };
+    let dark = |at: u64| from(at, What::Cut { nodes: Vec::new(), masters: Vec::new(), way: Way::Both });
+    let surge = from(100_000, What::Surge { factor: 3_000 });
     let away = dead.0 + 500_000;
-    match (torn && away + 500_000 < scene.span.0, lied) {
-        (true, _) => vec![
-            from(100_000, What::Part { nodes, one_way: false }),
-            from(away, What::Cut { nodes: Vec::new(), masters: Vec::new(), way: Way::Both }),
-            from(100_000, What::Surge { factor: 3_000 }),
-        ],
-        (false, true) => vec![
-            from(100_000, What::Liar { node: scene.node(&mut random), lie: Lie::Huge }),
-            from(100_000, What::Surge { factor: 3_000 }),
-        ],
-        (false, false) => Vec::new(),
+    match random.below(10) {
+        0 if away + 500_000 < scene.span.0 => {
+            let nodes = (0..scene.nodes / 2).collect();
+            vec![from(100_000, What::Part { nodes, one_way: false }), dark(away), surge]
+        }
+        1 => vec![from(100_000, What::Liar { node: scene.node(&mut random), lie: Lie::Huge }), surge],
+        2 => vec![dark(scene.span.0 / 3), surge],
+        _ => Vec::new(),
     }
 }
 
