@@ -203,7 +203,7 @@ impl Slot {
         if self.is_spent_by_fleet() {
             for (history, counter) in self.usage.iter_mut().flatten().zip(&self.counters) {
                 if let Some(window) = history.enter(counter.at) {
-                    window.refuted = !window.lost;
+                    window.refuted = !window.lost && !on(Mutant::GossipHasTheLastWord);
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! `mutants`: who tests the checkers? Bugs on purpose do: each has to be noticed by some checker.
 //!
 //! A bug runs through the seeds of the swarm until a checker reports what it does not report of the
-//! same seed without the bug, so that a seed that is bad anyway counts for nothing. One line a bug,
-//! in their order; what was not noticed is a gap in the swarm or in the checkers.
+//! same seed without the bug, so that a seed that is bad anyway counts for nothing. What no seed shows,
+//! because what a fleet comes to together is rare in small worlds, some scenarios have to. One line a
+//! bug, in their order; what was not noticed is a gap in the swarm or in the checkers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,10 +21,13 @@ use crate::mutants::{self, Bug};
 use crate::observe::Violation;
 use crate::outcome::sentence;
 use crate::run::Detail;
-use crate::swarm;
+use crate::{scenario, swarm};
 
 /// Seeds within which most bugs are to be noticed, and how many of a hundred are most.
 const EARLY: (u64, usize) = (20, 80);
+
+/// Scenarios in which a fleet is what matters: they are good without any bug.
+const DRILLS: [&str; 3] = ["parted-outage", "outage-scale-up", "liar"];
 
 /// Arguments of `mutants`.
 #[derive(Debug, Args)]
@@ -50,9 +54,9 @@ impl Mutants {
         progress.print(format_args!("{:28} {:>13}  {:16} {:>9}", "bug", "noticed", "by", "after"));
         hunt.run(self.jobs, &mut |row| {
             progress.print(&row);
-            if let Some((seed, violation)) = &row.noticed {
+            if let Some((place, violation)) = &row.noticed {
                 found += 1;
-                early += usize::from(*seed <= EARLY.0);
+                early += usize::from(matches!(place, Place::Seed(seed) if *seed <= EARLY.0));
                 if self.explain {
                     progress.print(format_args!("    {}\n    {}", row.bug.about(), sentence(violation)));
                 }
@@ -73,11 +77,17 @@ impl Mutants {
     }
 }
 
+/// Where a bug was noticed.
+enum Place {
+    Seed(u64),
+    Drill(&'static str),
+}
+
 /// What came of one bug.
 struct Row {
     bug: Bug,
-    /// The seed, and what a checker said.
-    noticed: Option<(u64, Violation)>,
+    /// Where, and what a checker said.
+    noticed: Option<(Place, Violation)>,
     seeds: u64,
     millis: u64,
 }
@@ -86,7 +96,8 @@ impl fmt::Display for Row {
     /// `one-token-more   at seed 1  bound   0.1 s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (when, by) = match &self.noticed {
-            Some((seed, violation)) => (format!("at seed {seed}"), violation.invariant),
+            Some((Place::Seed(seed), violation)) => (format!("at seed {seed}"), violation.invariant),
+            Some((Place::Drill(name), violation)) => ((*name).to_owned(), violation.invariant),
             None => (format!("not in {}", self.seeds), "-"),
         };
         let (seconds, tenths) = (self.millis / 1_000, self.millis / 100 % 10); // rounded down
@@ -148,11 +159,18 @@ impl Hunt<'_> {
             if !violations.is_empty() {
                 let known = self.known(seed, healthy)?;
                 let fresh = violations.into_iter().find(|violation| !known.contains(violation.invariant));
-                noticed = fresh.map(|violation| (seed, violation));
+                noticed = fresh.map(|violation| (Place::Seed(seed), violation));
             }
             if noticed.is_some() {
                 break;
             }
+        }
+        for name in DRILLS {
+            if noticed.is_some() {
+                break;
+            }
+            let violations = runner.run(&scenario::find(name)?)?.violations;
+            noticed = violations.into_iter().next().map(|violation| (Place::Drill(name), violation));
         }
         Ok(Row { bug, noticed, seeds: self.seeds, millis: progress.millis() })
     }
