@@ -24,6 +24,16 @@ pub(crate) fn run(globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> 
         };
         rows.push(vec![text("name"), text("state"), text("address"), text("version"), heard]);
     }
-    output::data(&output::table(&rows))?;
+    let number = |key: &str| answer[key].as_u64().unwrap_or(0);
+    let whole = format!(
+        "{} of {} live; the quietest was heard {} ms ago; {} bytes in, {} out; this certificate lasts {} days",
+        number("live"),
+        number("largest"),
+        number("staleness_ms"),
+        number("bytes_in"),
+        number("bytes_out"),
+        answer["certificate_days_left"],
+    );
+    output::data(&format!("{}\n{whole}", output::table(&rows)))?;
     Ok(Code::Ok.into())
 }
