@@ -37,7 +37,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Allocations in the whole process while `rounds` batches are sent and answered.
+/// Fewest allocations in the whole process, of three times that `rounds` batches are sent and answered:
+/// a runtime that starts something by itself disturbs one of them.
 fn allocations(daemon: &TestDaemon, batch: &[u8], reply_lines: usize, rounds: usize) -> u64 {
     let mut stream = std::os::unix::net::UnixStream::connect(&daemon.socket).unwrap();
     let mut buffer = vec![0; 64 << 10];
@@ -54,11 +55,12 @@ fn allocations(daemon: &TestDaemon, batch: &[u8], reply_lines: usize, rounds: us
     for _ in 0..20 {
         round(&mut stream);
     }
-    let before = ALLOCATIONS.load(Ordering::SeqCst);
-    for _ in 0..rounds {
-        round(&mut stream);
-    }
-    ALLOCATIONS.load(Ordering::SeqCst) - before
+    let times = (0..3).map(|_| {
+        let before = ALLOCATIONS.load(Ordering::SeqCst);
+        (0..rounds).for_each(|_| round(&mut stream));
+        ALLOCATIONS.load(Ordering::SeqCst) - before
+    });
+    times.min().unwrap_or(u64::MAX)
 }
 
 /// One test: the counter is the whole process's, and the harness allocates when another one starts.
