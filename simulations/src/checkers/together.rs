@@ -1,9 +1,10 @@
 //! What nodes that hear of each other may do together.
 //!
 //! **static-shares**: what all of them admit on their shares in one window stays below the limit, in
-//! whatever way the fleet is torn. **prefilter**: nobody is denied by what peers told of a window while
-//! the fleet had admitted less than the limit in it, and not again in a window in which the store has
-//! lent in spite of it.
+//! whatever way the fleet is torn. **prefilter**: nobody is denied by what peers told of a window whom
+//! the store would have admitted: the fleet had admitted all of the limit in it, or the store had lent
+//! all of it (what was lent and lapsed counts there); and not again in a window in which the store has
+//! lent in spite of it, unless it had lost what it knew.
 
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
@@ -11,7 +12,7 @@ use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
 use super::{Found, SAME};
-use crate::maps::Map;
+use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
 
@@ -30,8 +31,12 @@ pub(super) struct Together {
     shared: Map<Place, u64>,
     /// By the end of an aligned window, as decisions told it.
     admitted: Map<(u32, u64), u64>,
+    /// The most that the store has shown to be used, by the same.
+    shown: Map<(u32, u64), u64>,
     /// By key, node and end of the window: the store lent after peers had told that all was spent.
     refuted: Map<(u32, u32, u64), bool>,
+    /// Windows of which the store has lost what it knew.
+    forgetful: Set<(u32, u64)>,
     /// The store forgets nothing.
     remembers: bool,
     found: Found,
@@ -59,7 +64,9 @@ impl Together {
             lies,
             shared: Map::default(),
             admitted: Map::default(),
+            shown: Map::default(),
             refuted: Map::default(),
+            forgetful: Set::default(),
             remembers,
             found: Found::default(),
         }
@@ -86,7 +93,11 @@ impl Together {
     /// Of a window whose checks were denied by what peers told, the store has lent.
     fn lent(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
         let Op::Acquire(order) = call.op else { return };
+        let remembers = order.epoch == 0 || grant.epoch == order.epoch;
         let refutes = grant.granted > 0 && !grant.replayed && order.ahead_of.0 == 0;
+        if !remembers {
+            self.forgetful.insert((key, grant.counters[0].at.0));
+        }
         if let Some(refuted) = self.refuted.get_mut(&(key, node, grant.counters[0].at.0)).filter(|_| refutes) {
             *refuted = true;
         }
@@ -94,14 +105,16 @@ impl Together {
 
     fn denied(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision) {
         let place = (request.key, request.node, decision.reset_at.0);
-        if *self.refuted.entry(place).or_default() && self.remembers {
+        let forgot = self.forgetful.contains(&(request.key, decision.reset_at.0));
+        if *self.refuted.entry(place).or_default() && self.remembers && !forgot {
             self.found.add("prefilter", moment, || format!("{request:?}: denied by what the store has refuted"));
         }
         if self.lies {
             return;
         }
         let admitted = self.admitted.get(&(request.key, decision.reset_at.0)).copied().unwrap_or(0);
-        if admitted < limit.count {
+        let shown = self.shown.get(&(request.key, decision.reset_at.0)).copied().unwrap_or(0);
+        if admitted.max(shown) < limit.count {
             self.found.add("prefilter", moment, || {
                 format!("{request:?}: denied by what peers told, and {admitted} of {} had been admitted", limit.count)
             });
@@ -117,6 +130,11 @@ fn aligned(rule: &Rule) -> Option<&Limit> {
 
 impl Observer for Together {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if let Seen::Executed { key, grant, .. } = seen {
+            let counter = grant.counters[0];
+            let shown = self.shown.entry((*key, counter.at.0)).or_default();
+            *shown = counter.used.max(*shown);
+        }
         if let Seen::Settled { node, key, call, grant: Some(grant), .. } = seen {
             self.lent(*node, *key, call, grant);
         }
