@@ -109,7 +109,9 @@ impl Observer for Honest {
                     passed < near || limit.period.0 - passed < near || end.iter().any(by_then)
                 });
                 let told = self.patient.remove(&request.id).filter(|_| !crossed);
-                if let Some(told) = told.filter(|_| decision.verdict == Verdict::Deny) {
+                // A store that gave no answer leaves the share, of which nothing was told.
+                let denied = decision.verdict == Verdict::Deny && decision.reason != Reason::Share;
+                if let Some(told) = told.filter(|_| denied) {
                     self.found.add("honest", moment, || {
                         format!("{request:?} waited the {} us it was told, and was told {decision:?}", told.wait)
                     });
