@@ -176,6 +176,8 @@ fn stored_used(redis: &mut Connection<TcpStream>, policy: &str, key: &str) -> i6
 fn lost_reply_is_never_spent_twice() {
     const KEYS: usize = 100;
     const ROUNDS: usize = 30;
+    /// A machine that is busy opens the breaker more often, and fewer replies come to be cut.
+    const MOST_ROUNDS: usize = 1_000;
     let _turn = alone();
     let redis = Server::plain();
     let proxy = Proxy::start(([127, 0, 0, 1], redis.port).into());
@@ -184,7 +186,7 @@ fn lost_reply_is_never_spent_twice() {
     let mut lent = vec![0; KEYS];
     let mut allowed = vec![0; KEYS];
     proxy.set(Mode::CutEvery(4));
-    for _ in 0..ROUNDS {
+    for _ in (0..MOST_ROUNDS).take_while(|round| *round < ROUNDS || proxy.spoiled() < 10) {
         for key in 0..KEYS {
             let reply = connection.ask_text(&format!("RATION.CHECK long key{key}")).expect("an answer");
             let fields = reply.items();

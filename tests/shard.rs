@@ -438,3 +438,14 @@ fn the_idle_give_back_what_others_will_want_before_the_window_ends() {
     assert_eq!(given_back_when_idle(200), 40, "ten times that would be twice the limit");
     assert_eq!(given_back_when_idle(10), 0, "most of the limit will be left");
 }
+
+#[test]
+fn nothing_is_given_back_while_somebody_waits_for_more() {
+    let mut bench = Bench::new("70/250ms fixed");
+    bench.used = 50;
+    bench.hold(10);
+    bench.now = bench.now + Micros(130_000);
+    assert_eq!(bench.check(12), None);
+    bench.advance(Micros(45_000));
+    assert!(bench.calls().iter().all(|call| !matches!(call.op, Op::Return { .. })));
+}

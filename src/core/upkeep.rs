@@ -173,6 +173,10 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     if closes(slot) <= now {
         return slot.lease.held();
     }
+    // Whoever waits in line wants what is held, and more.
+    if !slot.line.is_empty() {
+        return 0;
+    }
     let pause = now.since(slot.last_check);
     let interval = refill_interval(&slot.rule);
     let held = slot.lease.current(now);
