@@ -10,6 +10,10 @@ use rationd::core::key::Digest;
 use rationd::core::time::{Micros, Timestamp};
 use rationd::core::usage::{Count, Origin, Usage};
 
+use std::sync::Arc;
+
+use rationd::core::limit::Limit;
+use rationd::core::policy::Rule;
 use support::bench::{Bench, SECOND};
 
 const PEER: Origin = Origin(1);
@@ -21,6 +25,13 @@ fn bench_of(live: u32, limit: &str) -> Bench {
     let heard = bench.now;
     bench.shard.handle_fleet(FleetView { live, largest: live, is_settled: true, is_steady: true, heard });
     bench
+}
+
+/// A peer tells of the first limit's window at hand.
+fn hear_of(bench: &mut Bench, admitted: u64) {
+    let now = bench.now.0 + 1_800_000_000_000_000 - 1_000_000_000;
+    let usage = usage(Timestamp(now / 10_000_000 * 10_000_000 + 10_000_000), admitted);
+    bench.shard.handle_usage(bench.now, PEER, &usage);
 }
 
 /// What is told now: admitted and refunded tokens by window.
@@ -179,6 +190,21 @@ fn after_a_loss_of_data_what_peers_told_binds_even_what_is_held() {
     let admitted = (0..100).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
     assert!(admitted <= 20, "{admitted} after 80 of peers");
     assert!(bench.held() > 0);
+}
+
+#[test]
+fn a_bucket_beside_the_window_unbinds_nothing() {
+    let mut bench = bench_of(3, "100/10s fixed");
+    let limits = ["100/10s fixed", "1000/1s burst 1000"].map(|text| Limit::parse(text).expect("a limit"));
+    bench.rule = Arc::new(Rule::of("test", &limits));
+    bench.hold(5);
+    bench.spend_to_low_water();
+    hear_of(&mut bench, 90);
+    let call = bench.acquire();
+    (bench.epoch, bench.used) = (6, 0);
+    bench.grant(&call, 40);
+    let admitted = (0..100).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert!(admitted <= 10, "{admitted} after 90 of peers");
 }
 
 #[test]

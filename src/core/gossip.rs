@@ -90,14 +90,17 @@ impl Slot {
 
     /// Notes what windows have come to that are over at this time of the store's clock.
     pub(super) fn note_windows_that_turn(&mut self, clock: Timestamp) {
+        let mut bound = false;
         for index in 0..self.rule.limits.len() {
             let (limit, at) = (&self.rule.limits[index], self.counters[index].at);
             let end = if limit.algorithm == Algorithm::Sliding { at + limit.period } else { at };
             if clock >= end {
                 self.note_window(index);
-                self.is_bound = false;
+            } else {
+                bound |= self.is_bound && self.window(index, at).is_some_and(|window| window.lost);
             }
         }
+        self.is_bound = bound;
     }
 
     /// Takes note of tokens that were taken back.
