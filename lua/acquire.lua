@@ -61,7 +61,8 @@ local function left_of_all(kept)
     local limit, counter = limits[1], counters[1]
     local next_is_known = counter.at == ahead_of and counter.at % limit.period == 0
     if #limits > 1 or limit.kind ~= 'f' or not next_is_known then return 0 end
-    return max(limit.count - counter.prev, 0)
+    -- Two fifths are kept for who asks in that window.
+    return max(limit.count - up(2 * limit.count, 5) - counter.prev, 0)
   end
   local least_left = EXACT
   for i = 1, #limits do

@@ -5,6 +5,7 @@
 //! the batch moves towards it by at most x4 up and x0.5 down per refill.
 
 use super::limit::{Algorithm, Limit};
+use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::time::{Instant, Micros};
 
@@ -19,6 +20,8 @@ pub struct Tuner {
     demand: u64,
     /// Thousandths of a token a second, measured at the latest refill.
     rate: u64,
+    /// From so many checks that it is no chance.
+    sure: bool,
 }
 
 /// So few tokens that they are leased for a whole window where there is plenty.
@@ -59,6 +62,7 @@ impl Tuner {
         // A few say little: one of them may as well be chance.
         let halves = 2 * u128::from(self.demand) - u128::from(self.demand > 0 && self.demand < SMALL.into());
         self.rate = clamp(halves * 500_000_000 / u128::from(elapsed));
+        self.sure = self.demand >= SMALL.into();
         let slow = self.is_slow(bounds.window + bounds.window);
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
         let small = rest.saturating_add(bounds.need.into()).min(if bounds.plenty { SMALL.into() } else { 0 });
@@ -96,6 +100,12 @@ impl Tuner {
     #[must_use]
     pub fn is_slow(&self, span: Micros) -> bool {
         self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < 1_000_000_000
+    }
+
+    /// Surely so many tokens are used in `span`.
+    #[must_use]
+    pub fn uses(&self, tokens: u64, span: Micros) -> bool {
+        (self.sure || on(Mutant::ChanceTakenForFlood)) && self.used_in(span) >= tokens
     }
 
     /// Is it worth holding tokens for this key?
@@ -163,6 +173,18 @@ mod tests {
         assert_eq!(seldom(Bounds { remaining: Micros::from_secs(5), ..plenty }), 2, "one may come");
         assert_eq!(seldom(bounds(1, 100)), 1);
         assert_eq!(seldom(Bounds { window: Micros::from_secs(1), ..plenty }), 1, "no other in a second");
+    }
+
+    #[test]
+    fn a_rate_of_few_checks_is_no_flood() {
+        let mut tuner = Tuner::default();
+        tuner.refill(Instant(1_000_000), bounds(1, 100));
+        tuner.spent(u64::from(SMALL) - 1);
+        tuner.refill(Instant(1_010_000), bounds(1, 100));
+        assert!(tuner.used_in(HALF) > 100 && !tuner.uses(100, HALF));
+        tuner.spent(SMALL.into());
+        tuner.refill(Instant(1_020_000), bounds(1, 100));
+        assert!(tuner.uses(100, HALF));
     }
 
     #[test]

@@ -40,12 +40,13 @@ impl Counter {
     }
 
     /// Tokens that can be lent from the window after the one that ends at `end`: 0 unless that is
-    /// the window at hand, of an aligned limit.
+    /// the window at hand, of an aligned limit. Two fifths are kept for who asks in that window.
     #[must_use]
     pub fn left_ahead(&self, limit: &Limit, end: Timestamp) -> u64 {
         let next_is_known = self.at == end && self.at.0.is_multiple_of(limit.period.0);
         let allowed = limit.algorithm == Algorithm::Fixed && next_is_known;
-        if allowed { limit.count.saturating_sub(self.prev) } else { 0 }
+        let most = limit.count - (2 * limit.count).div_ceil(5);
+        if allowed { most.saturating_sub(self.prev) } else { 0 }
     }
 
     /// Lends `tokens` to a node that will account for them: under gcra they are set aside, and count
@@ -383,10 +384,10 @@ mod tests {
         let limit = limit("10/1s fixed");
         let mut counter = Counter::default().rolled(&limit, NOW);
         assert_eq!(counter.left_ahead(&limit, counter.at - Micros(1)), 0);
-        assert_eq!(counter.left_ahead(&limit, counter.at), 10);
+        assert_eq!(counter.left_ahead(&limit, counter.at), 6);
         counter.debit_ahead(4);
         let next = counter.at;
-        assert_eq!(counter.left_ahead(&limit, next), 6);
+        assert_eq!(counter.left_ahead(&limit, next), 2);
         assert_eq!(counter.rolled(&limit, next).left(&limit, next), 6);
     }
 }

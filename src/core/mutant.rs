@@ -61,6 +61,8 @@ mutants! {
         "When an acquire fails, those who waited for it are never answered: answered.";
     BatchUncapped, "batch-uncapped":
         "Every acquire wants all there is, so that one node starves the others: fairness.";
+    ChanceTakenForFlood, "chance-taken-for-flood":
+        "Two checks a moment apart pass for a flood, and a node takes its whole part at once: early.";
     DenialNotRemembered, "denial-not-remembered":
         "Every denied check asks the store in the background: store calls.";
     StaysAway, "stays-away":

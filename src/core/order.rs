@@ -29,8 +29,9 @@ impl Slot {
     pub(super) fn ceiling(&self, fleet: Option<FleetView>) -> u32 {
         let smallest = self.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
         let live = fleet.filter(|fleet| fleet.is_steady).map_or(u32::MAX, |fleet| fleet.live);
-        let nodes = self.nodes.min(live).max(1);
-        u32::try_from(smallest.div_ceil(nodes.into())).unwrap_or(u32::MAX)
+        let nodes = u64::from(self.nodes.min(live));
+        let part = if nodes > 1 { smallest.div_ceil(nodes) } else { (smallest * 6).div_ceil(10) };
+        u32::try_from(part).unwrap_or(u32::MAX)
     }
 
     /// The call for `op`, to be sent at `now`.
@@ -54,6 +55,6 @@ impl Slot {
     /// So many tokens are gone in a small part of a refill interval. What trickles is not taken at once.
     pub(super) fn is_flooded(&self, part: u32) -> bool {
         let soon = Micros(refill_interval(&self.rule).0 / 8);
-        self.confirmed && !self.rule.limits.iter().any(Limit::trickles) && self.tuner.used_in(soon) >= part.into()
+        self.confirmed && !self.rule.limits.iter().any(Limit::trickles) && self.tuner.uses(part.into(), soon)
     }
 }

@@ -100,7 +100,7 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let part = if slot.confirmed { ceiling } else { ceiling.div_ceil(32) };
     let bounds = Bounds {
         need,
-        ceiling: part,
+        ceiling: part.saturating_sub(clamp(held)),
         interval: refill_interval(&slot.rule),
         remaining: remaining(slot, now),
         window: slot.rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default(),

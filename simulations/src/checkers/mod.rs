@@ -8,6 +8,7 @@
 //! | `books.rs`, `purse.rs`, `store.rs`, `bucket.rs` | **conservation**: of a node, of a key, of the store; **bounded** |
 //! | `told.rs` | **no-free-budget**: what nodes tell the store of themselves is so |
 //! | `fairness.rs` | **fairness**: nobody takes more than its part; **confirmed** |
+//! | `early.rs` | **early**: nobody is denied while little was asked for |
 //! | `thrift.rs` | **thrift**: a denial costs no call |
 //! | `replies.rs` | **answered**, **line** |
 //! | `ids.rs` | **at-most-once** |
@@ -18,6 +19,7 @@
 mod books;
 mod bound;
 mod bucket;
+mod early;
 mod fairness;
 mod honest;
 mod ids;
@@ -57,6 +59,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(bucket::Bucket::new(setting)),
         Box::new(told::Told::new(setting)),
         Box::new(fairness::Fairness::new(setting)),
+        Box::new(early::Early::new(setting)),
         Box::new(thrift::Thrift::new(setting)),
         Box::new(replies::Replies::new(setting)),
         Box::new(ids::Ids::default()),
