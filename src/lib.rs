@@ -63,7 +63,7 @@
 //!
 //! ## What is deliberately absent
 //!
-//! HTTP and Envoy doors, and concurrency limits are not here yet. There is no second implementation
+//! The Envoy door, and concurrency limits are not here yet. There is no second implementation
 //! of a decision anywhere: simulations run this core and the shipped scripts.
 
 #![forbid(unsafe_code)]

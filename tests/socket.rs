@@ -149,8 +149,8 @@ fn handshakes_of_clients_are_answered() {
         ("CLIENT GETNAME", "nil".into()),
         ("FOO bar", "-ERR unknown command 'FOO', with args beginning with: 'bar' ".into()),
         (
-            "THROTTLE k 15 30 60",
-            "-ERR unknown command 'THROTTLE', with args beginning with: 'k' '15' '30' '60' ".into(),
+            "SLOWDOWN k 15 30 60",
+            "-ERR unknown command 'SLOWDOWN', with args beginning with: 'k' '15' '30' '60' ".into(),
         ),
     ] {
         assert_eq!(client.ask(line), wanted, "{line}");
@@ -245,7 +245,7 @@ fn malformed_input_closes_only_its_own_connection() {
         (b"*1\r\n$1048577\r\n", "-ERR Protocol error: invalid bulk length"),
         (b"*1025\r\n", "-ERR Protocol error: invalid multibulk length"),
         (b"ECHO \"a\r\n", "-ERR Protocol error: unbalanced quotes in request"),
-        (b"GET / HTTP/1.1\r\n", "-ERR Protocol error: HTTP is not spoken on this socket"),
+        (b"GET / HTTP/1.1\r\n", "-ERR Protocol error: HTTP on a connection that speaks RESP: open another"),
     ] {
         let mut broken = daemon.client();
         broken.send(b"PING\r\n");

@@ -73,6 +73,12 @@ pub(crate) enum Command {
     Reload,
     /// Load a socket and print percentiles
     Bench(BenchArgs),
+    /// Say why a key is limited, or would be; charges nothing
+    Explain(KeyArgs),
+    /// Give a cost back
+    Refund(RefundArgs),
+    /// Forget what a key has spent, on all nodes
+    Reset(KeyArgs),
     /// Check, show or write a configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -117,6 +123,24 @@ pub(crate) struct CheckArgs {
     /// Report and charge nothing [env: RATIOND_PEEK=true]
     #[arg(long, env = "RATIOND_PEEK", hide_env = true)]
     pub(crate) peek: bool,
+}
+
+/// Arguments of `explain` and `reset`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct KeyArgs {
+    /// The policy
+    pub(crate) policy: String,
+    /// The key
+    pub(crate) key: std::ffi::OsString,
+}
+
+/// Arguments of `refund`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RefundArgs {
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+    /// Tokens to give back
+    pub(crate) cost: u64,
 }
 
 /// Arguments of `keys`.

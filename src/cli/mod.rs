@@ -10,6 +10,7 @@ mod cert;
 mod check;
 mod config;
 mod exit;
+mod key;
 mod keys;
 mod log;
 mod output;

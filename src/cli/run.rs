@@ -8,7 +8,7 @@ use clap::Parser;
 use super::args::{Cli, Command, Globals, Output, ServeArgs};
 use super::exit::{Code, Stop};
 use super::output::Paint;
-use super::{bench, cert, check, config, keys, peers, policies, reload, serve};
+use super::{bench, cert, check, config, key, keys, peers, policies, reload, serve};
 use crate::clock;
 use crate::config::{Override, Sources, default_socket, load};
 
@@ -32,6 +32,9 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Config(command) => config::run(&command, globals, &sources(None)),
         Command::Cert(command) => cert::run(&command, globals),
         Command::Check(args) => check::run(&args, globals, &socket(globals)),
+        Command::Explain(args) => key::explain(&args, globals, &socket(globals)),
+        Command::Refund(args) => key::refund(&args, globals, &socket(globals)),
+        Command::Reset(args) => key::reset(&args, globals, &socket(globals)),
         Command::Reload => reload::run(globals, &socket(globals)),
         Command::Peers => peers::run(globals, &socket(globals)),
         Command::Policies => policies::run(globals, &socket(globals)),

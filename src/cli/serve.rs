@@ -239,11 +239,15 @@ impl Tell for Told {
         self.leaving.load(Ordering::Relaxed).then_some("leaving")
     }
 
+    fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
     fn summary(&self) -> String {
         let stats = self.hub.stats();
         let policies = self.reloader.policies().load().iter().count();
         format!(
-            "rationd {}: {policies} policies, {} keys, {} connections\n/metrics /livez /readyz\n",
+            "rationd {}: {policies} policies, {} keys, {} connections\n/metrics /livez /readyz /v1/check /v1/explain\n",
             env!("CARGO_PKG_VERSION"),
             stats.shards.keys,
             stats.connections

@@ -317,7 +317,8 @@ impl Lease {
         let leftover = Leftover { tokens: part, windows: newest.windows.clone() };
         newest.left -= part;
         if newest.left == 0 {
-            self.segments.retain(|segment| segment.left > 0);
+            // What was spent of it may yet be refunded.
+            self.segments.retain(|segment| segment.left > 0 || segment.spent > 0);
         }
         (part > 0).then_some(leftover)
     }

@@ -146,6 +146,27 @@ impl Shard {
         Outcome::Parked(ticket)
     }
 
+    /// What a check would be answered as far as is known here: nothing is charged, and nobody is asked.
+    #[must_use]
+    pub fn glance(&self, now: Instant, request: Request<'_>) -> Decision {
+        match self.table.find(request.digest.0).map(|index| &self.table[index]) {
+            Some(slot) if slot.rule == *request.rule => peeked(slot, now, request.cost, Source::Lease),
+            _ => {
+                let (counters, now) = ([Counter::default(); MAX_LIMITS], self.desk.first_clock().latest(now));
+                answer::decision(request.rule, &counters, now, request.cost, Ending::allow(Source::Lease))
+            }
+        }
+    }
+
+    /// A check of this key is about to come: what it lacks is leased meanwhile.
+    pub fn warm(&mut self, now: Instant, request: Request<'_>) {
+        let Some((index, slot, desk)) = self.slot(now, &request) else { return };
+        let lacks = slot.lease.usable(now) < request.cost && !slot.is_exhausted(now, request.cost);
+        if lacks && slot.line.is_empty() && slot.flight.is_none() && !slot.is_away(now) && !desk.draining {
+            refill::acquire(index, slot, desk, now);
+        }
+    }
+
     /// Takes back a cost that was spent: from what is still held as far as it was spent here, the
     /// rest in the store.
     pub fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
@@ -153,10 +174,12 @@ impl Shard {
             return Outcome::Decided(overload(&request, now));
         };
         let back = slot.lease.refund(now, request.cost);
-        slot.note_refund(back);
+        let (rule, clock) = (request.rule, slot.clock.latest(now));
+        let shared = slot.share.as_mut().map_or(0, |book| book.refund(rule, clock, request.cost - back));
+        slot.note_refund(back + shared);
         let stats = desk.policy_stats(slot);
         stats.spent = stats.spent.saturating_sub(back);
-        let back = if on(Mutant::RefundTwice) { 0 } else { back };
+        let back = if on(Mutant::RefundTwice) { 0 } else { back + shared };
         let amount = (request.cost - back).min(slot.refundable(now));
         if amount == 0 {
             return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
@@ -247,6 +270,12 @@ impl Shard {
     #[must_use]
     pub fn held(&self) -> u64 {
         self.table.iter().map(|(_, slot)| slot.lease.held()).sum()
+    }
+
+    /// Tokens held of one key that can be spent now; `None`: it is not known.
+    #[must_use]
+    pub fn held_of(&self, now: Instant, digest: Digest) -> Option<u64> {
+        self.table.find(digest.0).map(|index| self.table[index].lease.current(now))
     }
 
     /// Up to `most` keys that the shard knows.

@@ -130,6 +130,19 @@ impl ShareBook {
         })
     }
 
+    /// Takes back up to `cost` that was admitted here and is not paid; how much.
+    pub fn refund(&mut self, rule: &Rule, now: Timestamp, cost: u64) -> u64 {
+        let back = cost.min(self.debt(rule, now));
+        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+            let part = back.min(budget.spent.saturating_sub(budget.paid));
+            budget.spent -= part;
+            if limit.algorithm == Algorithm::Gcra && part > 0 {
+                budget.tat = Timestamp(budget.tat.0.saturating_sub(budget.interval(limit, part).0).max(1));
+            }
+        }
+        back
+    }
+
     /// Notes that the store has been charged `tokens` of the debt.
     pub fn pay(&mut self, tokens: u64) {
         for budget in &mut self.limits {

@@ -1,6 +1,6 @@
-//! The admin address: metrics, health and a page for people, over HTTP/1.1.
+//! The admin address: metrics, health, a page for people, and checks, over HTTP/1.1.
 //!
-//! Meant for a loopback address: there is no authentication and nothing to change. hyper parses, because
+//! Meant for a loopback address: there is no authentication. hyper parses, because
 //! an own parser would be one more surface to defend. Bounded in connections, header size and time.
 
 use std::convert::Infallible;
@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::header::{ALLOW, CONTENT_TYPE, ORIGIN};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+
+use super::hub::Hub;
 
 /// Connections served at once; more wait in the listener's queue.
 const MOST: usize = 64;
@@ -33,6 +35,8 @@ pub trait Tell: Send + Sync + 'static {
     fn not_ready(&self) -> Option<&'static str>;
     /// One paragraph for people.
     fn summary(&self) -> String;
+    /// What answers `/v1/…`.
+    fn hub(&self) -> &Hub;
 }
 
 /// A bound admin address.
@@ -82,8 +86,8 @@ impl Admin {
 
 async fn serve(stream: TcpStream, tell: Arc<dyn Tell>) {
     let service = service_fn(move |request| {
-        let response = answer(&request, &*tell);
-        async move { Ok::<_, Infallible>(response) }
+        let tell = tell.clone();
+        async move { Ok::<_, Infallible>(answer(request, &*tell).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -96,7 +100,14 @@ async fn serve(stream: TcpStream, tell: Arc<dyn Tell>) {
     }
 }
 
-fn answer(request: &Request<Incoming>, tell: &dyn Tell) -> Response<Full<Bytes>> {
+async fn answer(request: Request<Incoming>, tell: &dyn Tell) -> Response<Full<Bytes>> {
+    if request.uri().path().starts_with("/v1/") {
+        // A page that a browser on this host shows could charge keys: none has business here.
+        if request.headers().contains_key(ORIGIN) {
+            return text(StatusCode::FORBIDDEN, "not for web pages: the request has an Origin\n".into());
+        }
+        return super::http::answer(tell.hub(), request).await;
+    }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n".into());
         refusal.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
@@ -115,7 +126,7 @@ fn answer(request: &Request<Incoming>, tell: &dyn Tell) -> Response<Full<Bytes>>
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
         "/" => text(StatusCode::OK, tell.summary()),
-        _ => text(StatusCode::NOT_FOUND, "nothing here: /metrics /livez /readyz /\n".into()),
+        _ => text(StatusCode::NOT_FOUND, "nothing here: /metrics /livez /readyz /v1/check /v1/explain /\n".into()),
     }
 }
 

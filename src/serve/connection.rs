@@ -17,7 +17,7 @@ use super::hub::{Hub, Pass};
 use super::session::{Batch, Session};
 use super::worker::{Scratch, Worker};
 use crate::core::time::Instant;
-use crate::wire::resp::Parser;
+use crate::wire::resp::{Parser, ProtocolError};
 
 /// Most bytes that wait to be sent; beyond it nothing more is read or run.
 pub const MAX_PENDING: usize = 256 << 10;
@@ -34,6 +34,8 @@ enum Turn {
     Over,
     /// There is more at once, but it is somebody else's turn.
     Yield,
+    /// The peer speaks HTTP.
+    Http,
 }
 
 /// One connection.
@@ -56,6 +58,10 @@ struct Intake {
     pending: Vec<u8>,
     /// `pending` may hold whole commands: there was no room for their replies.
     halted: bool,
+    /// Something was understood.
+    is_begun: bool,
+    /// The first line was HTTP's: nothing is used up.
+    is_http: bool,
 }
 
 impl Connection {
@@ -68,9 +74,16 @@ impl Connection {
 
     /// Serves it to its end.
     pub async fn serve(mut self, hub: Arc<Hub>, worker: Arc<Worker>) {
-        while let Turn::Yield = std::future::poll_fn(|cx| self.poll_turn(cx, &hub, &worker)).await {
-            tokio::task::yield_now().await;
+        loop {
+            match std::future::poll_fn(|cx| self.poll_turn(cx, &hub, &worker)).await {
+                Turn::Yield => tokio::task::yield_now().await,
+                Turn::Over => return,
+                Turn::Http => break,
+            }
         }
+        drop(worker);
+        let Self { stream, pass, intake, .. } = self;
+        super::http::serve(stream, intake.pending, pass, hub).await;
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>, hub: &Arc<Hub>, worker: &Worker) -> Poll<Turn> {
@@ -85,6 +98,9 @@ impl Connection {
                 Err(_) => return Poll::Ready(Turn::Over),
             };
             hub.node.flush(&mut scratch.outgoing);
+            if self.intake.is_http {
+                return Poll::Ready(Turn::Http);
+            }
             if self.send(cx, &scratch.direct).is_err() {
                 return Poll::Ready(Turn::Over);
             }
@@ -190,7 +206,12 @@ impl Connection {
             }
             match intake.parser.parse(&input[used..]) {
                 Ok(None) => break,
+                Err(ProtocolError::Http) if !intake.is_begun => {
+                    intake.is_http = true;
+                    break;
+                }
                 Ok(Some(len)) => {
+                    intake.is_begun = true;
                     session.run(&mut batch, intake.parser.args(&input[used..]));
                     used += len;
                 }

@@ -4,7 +4,7 @@
 //! order that loses nothing. Does not know configuration files, signals or HTTP: its callers do.
 
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::alarm;
 use super::gossip::Gossip;
+use super::holds::Holds;
 use super::hub::{Doors, Hub, Limits, Reload, Stats};
 use super::node::{Node, Outgoing};
 use super::refill::{self, AnyStore};
@@ -124,6 +125,8 @@ impl Daemon {
             gossip: OnceLock::new(),
             control,
             reload: options.reload,
+            holds: Mutex::new(Holds::new(crate::clock::random())),
+            aside: Mutex::default(),
             desk: tokio::sync::Mutex::new(()),
         });
         let (stop, stopped) = watch::channel(false);

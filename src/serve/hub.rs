@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use arc_swap::ArcSwap;
 
 use super::gossip::{Circle, Gossip};
+use super::holds::Holds;
 use super::listing;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::Node;
+use super::tally::Tally;
 use super::worker::Worker;
 use crate::core::policy::{Plan, PolicySet};
 use crate::core::shard::KeyInfo;
@@ -54,6 +56,10 @@ pub struct Hub {
     pub(super) gossip: OnceLock<Arc<Gossip>>,
     pub(super) control: tokio::runtime::Handle,
     pub(super) reload: Option<Reload>,
+    /// Estimates that have yet to be settled.
+    pub(super) holds: Mutex<Holds>,
+    /// What is counted apart from the data threads.
+    pub(super) aside: Mutex<Tally>,
     /// One question of the command line at a time.
     pub(super) desk: tokio::sync::Mutex<()>,
 }
@@ -81,6 +87,16 @@ impl Hub {
             }
             waiter.answer(Answer::Reply(reply));
         });
+    }
+
+    /// Estimates that have yet to be settled.
+    pub(super) fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where to count apart from the data threads.
+    pub(super) fn aside(&self) -> MutexGuard<'_, Tally> {
+        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn admin(&self, admin: Admin) -> Result<String, String> {
@@ -134,17 +150,18 @@ impl Hub {
     pub fn stats(&self) -> Stats {
         let (shards, mut policies) = self.node.stats();
         let (mut commands, mut errors) = (0, 0);
-        for worker in &self.workers {
-            let scratch = worker.lock();
-            commands += scratch.tally.commands;
-            errors += scratch.tally.errors;
-            for (name, stats) in &scratch.tally.policies {
+        let mut add = |tally: &Tally| {
+            commands += tally.commands;
+            errors += tally.errors;
+            for (name, stats) in &tally.policies {
                 policies.entry(name.clone()).or_default().add(stats);
             }
-            for (name, stats) in &scratch.tally.shadows {
+            for (name, stats) in &tally.shadows {
                 policies.entry(name.clone()).or_default().turn_to_shadow(stats);
             }
-        }
+        };
+        self.workers.iter().for_each(|worker| add(&worker.lock().tally));
+        add(&self.aside());
         Stats {
             policies: policies.into_iter().collect(),
             shards,

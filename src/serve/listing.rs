@@ -4,6 +4,9 @@ use serde_json::{Map, Value, json};
 
 use super::gossip::Circle;
 use super::hub::Stats;
+use super::inquiry::{Inquiry, Told};
+use crate::core::decision::{Reason, Source, Verdict};
+use crate::core::key::Digest;
 use crate::core::policy::{OnStoreLoss, Plan, PolicySet};
 use crate::core::shard::KeyInfo;
 use crate::core::time::Micros;
@@ -14,10 +17,7 @@ pub fn keys(keys: &[KeyInfo]) -> String {
     let list: Vec<Value> = keys
         .iter()
         .map(|info| {
-            let key = info.key.as_deref().map(|key| match std::str::from_utf8(key) {
-                Ok(text) => text.to_owned(),
-                Err(_) => key.escape_ascii().to_string(),
-            });
+            let key = info.key.as_deref().map(shown);
             let limits: Vec<String> = info.rule.limits.iter().map(ToString::to_string).collect();
             json!({
                 "policy": &*info.rule.policy,
@@ -104,6 +104,76 @@ pub fn peers(circle: &Circle) -> String {
         "certificate_days_left": circle.stats.certificate_days_left,
     })
     .to_string()
+}
+
+/// A decision with its numbers in milliseconds.
+#[must_use]
+pub fn decision(told: &Told) -> Map<String, Value> {
+    let Told { decision, rule } = told;
+    let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
+    let object = json!({
+        "limited": decision.verdict == Verdict::Deny,
+        "limit": decision.limit,
+        "remaining": decision.remaining,
+        "retry_after_ms": decision.retry_after.map(Micros::as_millis_ceil),
+        "reset_after_ms": decision.reset_after.as_millis_ceil(),
+        "reset_at_ms": decision.reset_at.as_millis_ceil(),
+        "reason": decision.reason.as_str(),
+        "limit_name": limit.map(ToString::to_string),
+        "source": decision.source.as_str(),
+    });
+    let Value::Object(object) = object else { return Map::new() };
+    object
+}
+
+/// `RATION.EXPLAIN`: one object. `nodes`: how many live in the fleet.
+#[must_use]
+pub fn explanation(inquiry: &Inquiry, told: &Told, held: Option<u64>, nodes: Option<u32>) -> String {
+    let Inquiry { policy, key, .. } = inquiry;
+    let mut object = plan(policy.plan(key));
+    object.append(&mut decision(told));
+    object.insert("policy".into(), json!(&*policy.name));
+    object.insert("key".into(), json!(shown(key)));
+    object.insert("digest".into(), json!(Digest::of(&policy.name, key).to_string()));
+    object.insert("overridden".into(), json!(policy.overrides.contains_key(&**key)));
+    object.insert("enforce".into(), json!(policy.enforce));
+    object.insert("held".into(), json!(held));
+    object.insert("nodes".into(), json!(nodes));
+    object.insert("why".into(), json!(why(told)));
+    Value::Object(object).to_string()
+}
+
+/// A sentence for people.
+#[must_use]
+pub fn why(told: &Told) -> String {
+    let Told { decision, rule } = told;
+    let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
+    let name = limit.map(ToString::to_string).unwrap_or_default();
+    let wait = decision.retry_after.map_or(0, Micros::as_millis_ceil);
+    match decision.reason {
+        Reason::Ok if limit.is_none() => "the policy does not limit this key".into(),
+        Reason::Ok if decision.source == Source::Share => {
+            format!("the store is away: {} tokens are left of this node's share of {name}", decision.remaining)
+        }
+        Reason::Ok => format!("{} of {} tokens are left of {name}", decision.remaining, decision.limit),
+        Reason::Rate if decision.source == Source::Prefilter => {
+            format!("the fleet has spent {name}, as peers tell: there is more in {wait} ms")
+        }
+        Reason::Rate => format!("{name} is spent: there is more in {wait} ms"),
+        Reason::Share => format!("the store is away, and this node's share of {name} is spent: try again in {wait} ms"),
+        Reason::Store => "the store is away, and the policy says to deny then".into(),
+        Reason::Cost => format!("{name} never holds so much at once"),
+        Reason::Blocked => "the policy blocks this key".into(),
+        Reason::Shadow => format!("{name} is spent, but the policy only watches this key"),
+        Reason::Overload => "this node holds as many keys, or lets as many checks wait, as it may".into(),
+    }
+}
+
+fn shown(key: &[u8]) -> String {
+    match std::str::from_utf8(key) {
+        Ok(text) => text.to_owned(),
+        Err(_) => key.escape_ascii().to_string(),
+    }
 }
 
 /// `RATION.STATS`: one object.

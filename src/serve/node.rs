@@ -2,7 +2,7 @@
 //!
 //! Finds a key's shard, locks it and asks it. With the embedded store a shard is that store itself
 //! and answers at once. With any other it is the core's state machine: its effects are drained while
-//! it is locked, and when the lock is gone calls leave through a channel and replies go to the
+//! it is locked: calls leave through a channel, in order; when the lock is gone, replies go to the
 //! mailboxes of those who wait. Knows no protocol. Called by sessions (checks), by the refill room
 //! (outcomes) and by the alarm (deadlines).
 
@@ -34,6 +34,10 @@ const SHARDS: usize = 64;
 pub enum Ask {
     /// Decide and charge, or peek.
     Check,
+    /// Tell what is known here, and ask nobody.
+    Glance,
+    /// A check will follow: lease for it. What it answers means nothing.
+    Warm,
     /// Take a cost back.
     Refund,
     /// Forget the key.
@@ -43,7 +47,6 @@ pub enum Ask {
 /// What left the shards and has yet to be carried on, once no lock is held. Reused.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    calls: Vec<Call>,
     replies: Vec<(Waiter, Decision)>,
     alarm: bool,
 }
@@ -141,6 +144,7 @@ impl Node {
                 let at = self.store_time(now);
                 return Some(match ask {
                     Ask::Check => embedded.check(at, request),
+                    Ask::Glance | Ask::Warm => embedded.check(at, Request { peek: true, ..request }),
                     Ask::Refund => embedded.refund(at, request),
                     Ask::Reset => embedded.reset(at, request),
                 });
@@ -149,6 +153,11 @@ impl Node {
         };
         let outcome = match ask {
             Ask::Check => leasing.shard.check(now, request),
+            Ask::Glance => return Some(leasing.shard.glance(now, request)),
+            Ask::Warm => {
+                leasing.shard.warm(now, request);
+                Outcome::Decided(leasing.shard.glance(now, request))
+            }
             Ask::Refund => leasing.shard.refund(now, request),
             Ask::Reset => leasing.shard.reset(now, request),
         };
@@ -227,14 +236,6 @@ impl Node {
 
     /// Carries on what left the shards. No lock may be held.
     pub fn flush(&self, out: &mut Outgoing) {
-        for call in out.calls.drain(..) {
-            self.in_flight.fetch_add(1, Ordering::AcqRel);
-            let sent = self.calls.as_ref().is_some_and(|calls| calls.send(call).is_ok());
-            if !sent {
-                // The refill room has closed: the process is ending.
-                self.in_flight.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
         for (waiter, decision) in out.replies.drain(..) {
             waiter.answer(Answer::Decision(decision));
         }
@@ -318,6 +319,15 @@ impl Node {
         keys
     }
 
+    /// Tokens that this node holds of a key; `None`: it does not know it, or leases nothing.
+    #[must_use]
+    pub fn held(&self, now: Instant, digest: Digest) -> Option<u64> {
+        match &mut *self.cell(digest).lock() {
+            Engine::Embedded(_) => None,
+            Engine::Leasing(leasing) => leasing.shard.held_of(now, digest),
+        }
+    }
+
     fn cell(&self, digest: Digest) -> &Cell {
         &self.cells[(digest.0 >> 64) as usize % SHARDS]
     }
@@ -327,11 +337,21 @@ impl Node {
         Timestamp(now.0.wrapping_add(self.offset.load(Ordering::Relaxed)))
     }
 
+    /// While the shard is locked, so that its calls leave in the order of their ids.
+    fn send(&self, call: Call) {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        let sent = self.calls.as_ref().is_some_and(|calls| calls.send(call).is_ok());
+        if !sent {
+            // The refill room has closed: the process is ending.
+            self.in_flight.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     /// Empties the shard's queue of effects and notes its deadline.
     fn drain_effects(&self, cell: &Cell, leasing: &mut Leasing, out: &mut Outgoing) {
         while let Some(effect) = leasing.shard.poll_effect() {
             match effect {
-                Effect::Call(call) => out.calls.push(call),
+                Effect::Call(call) => self.send(call),
                 Effect::Reply { ticket, decision } => {
                     if let Some(waiter) = leasing.parked.remove(&ticket) {
                         out.replies.push((waiter, decision));

@@ -19,6 +19,8 @@ use crate::wire::reply::{Protocol, Writer};
 pub enum Shape {
     /// As `CL.THROTTLE` does.
     Throttle,
+    /// As `THROTTLE` does.
+    Crab,
     /// As `RATION.CHECK` does.
     Decision {
         /// The policy: it may only watch.
@@ -43,6 +45,7 @@ impl Shape {
         match (self, answer) {
             (_, Answer::Reply(reply)) => writer.raw(reply),
             (Self::Throttle, Answer::Decision(decision)) => writer.throttle(decision),
+            (Self::Crab, Answer::Decision(decision)) => writer.crab(decision),
             (Self::Decision { policy, rule, digest, charged }, Answer::Decision(decision)) => {
                 writer.decision(&tally.enforced(policy, *digest, *decision, *charged), Some(rule));
             }

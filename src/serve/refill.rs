@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -51,11 +52,16 @@ pub async fn run(node: Arc<Node>, mut calls: UnboundedReceiver<Call>, store: Arc
                 settle(&node, &call, Err(StoreError::Away { since: now }));
                 continue;
             };
-            tokio::spawn(async move {
+            let mut answered = Box::pin(async move {
                 let outcome = store.call(&call).await;
                 settle(&node, &call, outcome);
                 drop(permit);
             });
+            // Begun here, so that calls go out in the order in which they came.
+            let begun = std::future::poll_fn(|cx| Poll::Ready(answered.as_mut().poll(cx)));
+            if begun.await.is_pending() {
+                tokio::spawn(answered);
+            }
         }
     }
 }

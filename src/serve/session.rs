@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use super::greeting;
 use super::hub::Hub;
-use super::mailbox::{Mailbox, Waiter};
+use super::inquiry::{Asked, Inquiry};
+use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::{Ask, Outgoing};
 use super::outbox::{Outbox, Shape, write_done};
+use super::requests;
 use super::rules::Rules;
 use super::tally::Tally;
 use super::transaction::Transaction;
@@ -18,7 +20,7 @@ use crate::core::key::Digest;
 use crate::core::policy::{AD_HOC, Plan, Policy, PolicySet, Rule};
 use crate::core::shard::Request;
 use crate::core::time::Instant;
-use crate::wire::command::{Admin, Client, Command, CommandError, Commands, Rate};
+use crate::wire::command::{Admin, Client, Command, CommandError, Commands, Part, Rate, parts};
 use crate::wire::reply::{Protocol, Writer};
 use crate::wire::resp::Args;
 use crate::wire::surface;
@@ -151,10 +153,20 @@ impl Session {
 
     fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
         match command {
-            Command::Throttle { key, rate, quantity } => self.throttle(batch, key, rate, quantity),
+            Command::Throttle { crab, key, rate, quantity } => self.throttle(batch, crab, key, rate, quantity),
             Command::Check { policy, key, cost, peek } => self.check(batch, policy, key, cost, peek),
             Command::Refund { policy, key, cost } => self.settle(batch, Ask::Refund, policy, key, cost),
             Command::Reset { policy, key } => self.settle(batch, Ask::Reset, policy, key, 0),
+            Command::Many => self.many(batch, args),
+            Command::Headers { policy, key, cost, style } => {
+                self.later(batch, (policy, key, cost), |hub, inquiry| requests::headers(hub, inquiry, style));
+            }
+            Command::Hold { policy, key, cost, ttl_ms } => {
+                self.later(batch, (policy, key, cost), |hub, inquiry| requests::hold(hub, inquiry, ttl_ms));
+            }
+            Command::Lease { policy, key, want } => self.later(batch, (policy, key, want), requests::lease),
+            Command::Explain { policy, key } => self.later(batch, (policy, key, 1), requests::explain),
+            Command::Settle { id, cost } => self.finish(requests::settle(batch.hub.clone(), id.into(), cost)),
             Command::Admin(admin) => self.admin(batch, admin),
             Command::Multi => {
                 self.transaction = Some(Transaction::default());
@@ -188,7 +200,7 @@ impl Session {
         }
     }
 
-    fn throttle(&mut self, batch: &mut Batch<'_>, key: &[u8], rate: Rate, quantity: i64) {
+    fn throttle(&mut self, batch: &mut Batch<'_>, crab: bool, key: &[u8], rate: Rate, quantity: i64) {
         let rule = match batch.rules.get(rate) {
             Ok(rule) => rule.clone(),
             Err(problem) => return self.error(batch, &format!("ERR {problem}")),
@@ -202,8 +214,9 @@ impl Session {
             peek: quantity == 0,
         };
         match self.ask(batch, &question) {
+            Some(decision) if crab => self.writer(batch).crab(&decision),
             Some(decision) => self.writer(batch).throttle(&decision),
-            None => self.outbox.park(Shape::Throttle),
+            None => self.outbox.park(if crab { Shape::Crab } else { Shape::Throttle }),
         }
     }
 
@@ -244,6 +257,37 @@ impl Session {
             Some(decision) => write_done(&mut self.writer(batch), &decision),
             None => self.outbox.park(Shape::Done),
         }
+    }
+
+    fn many(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
+        let mut inquiries = Vec::new();
+        for Part { policy, key, cost } in parts(args) {
+            let Some(policy) = self.policy(batch, policy) else { return };
+            inquiries.push(Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false });
+        }
+        // Asked now, so that what comes behind it on this connection is asked later.
+        let asked = Asked::begin(batch.hub, batch.now, inquiries, batch.outgoing);
+        self.finish(requests::many(batch.hub.clone(), asked));
+    }
+
+    /// Answers about one key from a task of its own.
+    fn later<F>(
+        &mut self,
+        batch: &mut Batch<'_>,
+        (policy, key, cost): (&[u8], &[u8], u64),
+        answer: impl FnOnce(Arc<Hub>, Inquiry) -> F,
+    ) where
+        F: Future<Output = Vec<u8>> + Send + 'static,
+    {
+        let Some(policy) = self.policy(batch, policy) else { return };
+        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false };
+        self.finish(answer(batch.hub.clone(), inquiry));
+    }
+
+    fn finish(&mut self, reply: impl Future<Output = Vec<u8>> + Send + 'static) {
+        let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
+        self.outbox.park(Shape::Whole);
+        tokio::spawn(async move { waiter.answer(Answer::Reply(reply.await)) });
     }
 
     fn ask(&mut self, batch: &mut Batch<'_>, question: &Question<'_>) -> Option<crate::core::decision::Decision> {

@@ -4,10 +4,13 @@
 //! Borrows from the request and allocates nothing unless there is an error to word. Called by the
 //! daemon's sessions, for single commands and for those of a transaction.
 
+use super::headers::Style;
+pub use super::ration::{MAX_KEYS, Part, parts};
+use super::ration::{check, ration};
 pub use super::refusal::CommandError;
 use super::resp::Args;
-use crate::core::limit::{Limit, LimitError};
-use crate::core::time::Micros;
+pub use super::throttle::Rate;
+use super::throttle::{eval, throttle};
 
 /// Longest key.
 pub const MAX_KEY: usize = 64 << 10;
@@ -15,8 +18,10 @@ pub const MAX_KEY: usize = 64 << 10;
 /// One command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// `CL.THROTTLE key max_burst count period [quantity]`.
+    /// `CL.THROTTLE key max_burst count period [quantity]`, or `THROTTLE`.
     Throttle {
+        /// Answer in throttlecrab's order and polarity.
+        crab: bool,
         /// The key.
         key: &'a [u8],
         /// The limit in numbers.
@@ -35,7 +40,54 @@ pub enum Command<'a> {
         /// Charge nothing.
         peek: bool,
     },
-    /// `RATION.REFUND policy key cost`.
+    /// `RATION.MCHECK n policy key cost …`: see [`parts`].
+    Many,
+    /// `RATION.HEADERS policy key [COST n] [STYLE draft|x|github]`.
+    Headers {
+        /// The policy's name.
+        policy: &'a [u8],
+        /// The key.
+        key: &'a [u8],
+        /// Tokens asked for.
+        cost: u64,
+        /// Which header fields.
+        style: Style,
+    },
+    /// `RATION.HOLD policy key cost [TTL ms]`.
+    Hold {
+        /// The policy's name.
+        policy: &'a [u8],
+        /// The key.
+        key: &'a [u8],
+        /// The estimate.
+        cost: u64,
+        /// How long it can be settled, in milliseconds.
+        ttl_ms: Option<u64>,
+    },
+    /// `RATION.SETTLE id actual_cost`.
+    Settle {
+        /// What `HOLD` gave.
+        id: &'a [u8],
+        /// What it really was.
+        cost: u64,
+    },
+    /// `RATION.LEASE policy key want`.
+    Lease {
+        /// The policy's name.
+        policy: &'a [u8],
+        /// The key.
+        key: &'a [u8],
+        /// Tokens wanted.
+        want: u64,
+    },
+    /// `RATION.EXPLAIN policy key`.
+    Explain {
+        /// The policy's name.
+        policy: &'a [u8],
+        /// The key.
+        key: &'a [u8],
+    },
+    /// `RATION.REFUND policy key cost`, or `RATION.RETURN`.
     Refund {
         /// The policy's name.
         policy: &'a [u8],
@@ -130,27 +182,6 @@ pub enum Commands {
     Docs,
 }
 
-/// The numbers of `CL.THROTTLE`, known to be positive (a burst of 0 is allowed).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Rate {
-    /// Tokens above the first that may come at once.
-    pub max_burst: u64,
-    /// Tokens per period.
-    pub count: u64,
-    /// The period in seconds.
-    pub period_s: u64,
-}
-
-impl Rate {
-    /// The token bucket that redis-cell means by these numbers.
-    ///
-    /// # Errors
-    /// A number is out of range.
-    pub fn limit(&self) -> Result<Limit, LimitError> {
-        Limit::gcra(self.count, Micros::from_secs(self.period_s), self.max_burst.saturating_add(1))
-    }
-}
-
 impl<'a> Command<'a> {
     /// Understands `args`, which are not empty. Names and options in any case.
     ///
@@ -161,80 +192,12 @@ impl<'a> Command<'a> {
         let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
         // The two that matter come first; the rest is asked once per connection.
         match name.len() {
-            11 if is("CL.THROTTLE") => throttle(args),
+            11 if is("CL.THROTTLE") => throttle(args, 1, false),
             12 if is("RATION.CHECK") => check(args),
             _ if name.len() > 7 && name[..7].eq_ignore_ascii_case(b"RATION.") => ration(args),
             _ => handshake(args),
         }
     }
-}
-
-fn throttle<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    if !(5..=6).contains(&args.len()) {
-        return Err(CommandError::ThrottleUsage);
-    }
-    let key = key(args.get(1).unwrap_or_default())?;
-    let number = |index| args.get(index).map_or(Ok(1), integer);
-    let (max_burst, count, period, quantity) = (number(2)?, number(3)?, number(4)?, number(5)?);
-    let positive = |what, value: i64| u64::try_from(value).map_err(|_| CommandError::Negative(what, value));
-    let rate = Rate {
-        max_burst: positive("max_burst", max_burst)?,
-        count: positive("count", count)?,
-        period_s: positive("period", period)?,
-    };
-    if rate.count == 0 || rate.period_s == 0 {
-        return Err(CommandError::ZeroRate);
-    }
-    Ok(Command::Throttle { key, rate, quantity })
-}
-
-fn check<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    let (Some(policy), Some(subject)) = (args.get(1), args.get(2)) else { return Err(arity(args)) };
-    let (mut cost, mut peek) = (None, false);
-    let mut at = 3;
-    while let Some(option) = args.get(at) {
-        if option.eq_ignore_ascii_case(b"PEEK") && !peek {
-            peek = true;
-            at += 1;
-        } else if option.eq_ignore_ascii_case(b"COST") && cost.is_none() {
-            cost = Some(amount(args.get(at + 1).ok_or(CommandError::Syntax)?)?);
-            at += 2;
-        } else {
-            return Err(CommandError::Syntax);
-        }
-    }
-    Ok(Command::Check { policy, key: key(subject)?, cost: cost.unwrap_or(1), peek })
-}
-
-fn ration<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    let name = args.get(0).unwrap_or_default();
-    let is = |wanted: &str| name[7..].eq_ignore_ascii_case(wanted.as_bytes());
-    let (policy, subject) = (args.get(1).unwrap_or_default(), args.get(2).unwrap_or_default());
-    let exactly = |len| if args.len() == len { Ok(()) } else { Err(arity(args)) };
-    if is("REFUND") {
-        exactly(4)?;
-        let cost = amount(args.get(3).unwrap_or_default())?;
-        return Ok(Command::Refund { policy, key: key(subject)?, cost });
-    }
-    if is("RESET") {
-        exactly(3)?;
-        return Ok(Command::Reset { policy, key: key(subject)? });
-    }
-    if is("KEYS") {
-        let most = match (args.len(), args.get(1)) {
-            (1, _) => 100,
-            (3, Some(option)) if option.eq_ignore_ascii_case(b"COUNT") => amount(subject)?,
-            _ => return Err(CommandError::Syntax),
-        };
-        return Ok(Command::Admin(Admin::Keys { most: usize::try_from(most).unwrap_or(usize::MAX) }));
-    }
-    let admin =
-        [("RELOAD", Admin::Reload), ("POLICIES", Admin::Policies), ("PEERS", Admin::Peers), ("STATS", Admin::Stats)];
-    let Some((_, admin)) = admin.into_iter().find(|(wanted, _)| is(wanted)) else {
-        return Err(CommandError::Unknown(args));
-    };
-    exactly(1)?;
-    Ok(Command::Admin(admin))
 }
 
 fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
@@ -271,6 +234,15 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     }
     if is("AUTH") {
         return if (2..=3).contains(&args.len()) { Ok(Command::Nothing) } else { Err(arity(args)) };
+    }
+    if is("THROTTLE") {
+        return throttle(args, 1, true);
+    }
+    if is("EVAL") {
+        return eval(args);
+    }
+    if is("EVALSHA") {
+        return Err(CommandError::UnknownScript);
     }
     if is("INFO") {
         return Ok(Command::Info);
@@ -350,7 +322,7 @@ fn commands<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     found.map(|(_, command)| Command::Commands(command)).ok_or(CommandError::Subcommand("COMMAND", sub))
 }
 
-fn arity<'a>(args: Args<'a>) -> CommandError<'a> {
+pub(super) fn arity<'a>(args: Args<'a>) -> CommandError<'a> {
     CommandError::Arity(args.get(0).unwrap_or_default())
 }
 
@@ -358,16 +330,16 @@ fn client_name(name: &[u8]) -> Result<&[u8], CommandError<'_>> {
     if name.iter().all(u8::is_ascii_graphic) && name.len() <= 256 { Ok(name) } else { Err(CommandError::ClientName) }
 }
 
-fn key(key: &[u8]) -> Result<&[u8], CommandError<'_>> {
+pub(super) fn key(key: &[u8]) -> Result<&[u8], CommandError<'_>> {
     if key.len() > MAX_KEY { Err(CommandError::LongKey(key.len())) } else { Ok(key) }
 }
 
-fn amount(text: &[u8]) -> Result<u64, CommandError<'_>> {
+pub(super) fn amount(text: &[u8]) -> Result<u64, CommandError<'_>> {
     let value = integer(text)?;
     u64::try_from(value).map_err(|_| CommandError::Negative("the amount", value))
 }
 
-fn integer(text: &[u8]) -> Result<i64, CommandError<'_>> {
+pub(super) fn integer(text: &[u8]) -> Result<i64, CommandError<'_>> {
     let parsed = match text {
         [digit @ b'0'..=b'9'] => Some(i64::from(digit - b'0')),
         _ => std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()),

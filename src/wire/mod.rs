@@ -6,8 +6,11 @@
 pub mod command;
 #[cfg(feature = "gossip")]
 pub mod digest;
+pub mod headers;
+mod ration;
 mod refusal;
 pub mod reply;
 pub mod resp;
 pub mod surface;
+mod throttle;
 pub mod value;

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::command::MAX_KEY;
+use super::command::{MAX_KEY, MAX_KEYS};
 use super::resp::Args;
 
 /// What is wrong with a command. Displays as the text behind `-`.
@@ -22,6 +22,14 @@ pub enum CommandError<'a> {
     Integer(&'a [u8]),
     /// An integer that is below zero, or above what is possible.
     Negative(&'static str, i64),
+    /// No header style of that name.
+    Style(&'a [u8]),
+    /// `RATION.MCHECK` of no key, or of too many.
+    Keys(usize),
+    /// A script that is not the one that is recognised.
+    Script,
+    /// A script by its hash: its text must come.
+    UnknownScript,
     /// `CL.THROTTLE` with too few or too many arguments.
     ThrottleUsage,
     /// `CL.THROTTLE` with a count or a period of zero.
@@ -51,6 +59,13 @@ impl fmt::Display for CommandError<'_> {
             Self::Syntax => f.write_str("ERR syntax error"),
             Self::Integer(seen) => write!(f, "ERR Couldn't parse as integer: {}", clipped(seen)),
             Self::Negative(what, seen) => write!(f, "ERR {what} is {seen}: it must not be negative"),
+            Self::Style(seen) => write!(f, "ERR no header style '{}': there are draft, x and github", clipped(seen)),
+            Self::Keys(seen) => write!(f, "ERR {seen} keys: RATION.MCHECK takes 1 to {MAX_KEYS}"),
+            Self::Script => f.write_str(
+                "ERR no scripts run here: the one that is understood is return redis.call('cl.throttle', \
+                 KEYS[1], ARGV[1], ARGV[2], ARGV[3]); use CL.THROTTLE or RATION.CHECK instead",
+            ),
+            Self::UnknownScript => f.write_str("NOSCRIPT No matching script. Please use EVAL."),
             Self::ThrottleUsage => {
                 f.write_str("ERR Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]")
             }

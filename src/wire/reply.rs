@@ -96,10 +96,29 @@ impl<'a> Writer<'a> {
         self.five(decision);
     }
 
+    /// The answer to `THROTTLE`: throttlecrab's five integers, 1 for allowed and the waits swapped.
+    pub fn crab(&mut self, decision: &Decision) {
+        self.array(5);
+        self.integer(i64::from(decision.verdict == Verdict::Allow));
+        self.count(decision.limit);
+        self.count(decision.remaining.min(decision.limit));
+        self.count(decision.reset_after.as_secs_ceil());
+        match (decision.verdict, decision.retry_after) {
+            (Verdict::Deny, Some(wait)) => self.count(wait.as_secs_ceil().max(1)),
+            (Verdict::Deny, None) => self.integer(-1),
+            _ => self.integer(0),
+        }
+    }
+
     /// A decision: the ten fields of the contract. Without a rule (a policy that counts nothing) the
     /// limit has no name.
     pub fn decision(&mut self, decision: &Decision, rule: Option<&Rule>) {
         self.array(10);
+        self.ten(decision, rule);
+    }
+
+    /// The same without its header: the caller wrote one for these ten and what follows.
+    pub fn ten(&mut self, decision: &Decision, rule: Option<&Rule>) {
         self.five(decision);
         match decision.retry_after {
             Some(wait) => self.count(wait.as_millis_ceil()),

@@ -34,7 +34,7 @@ pub enum ProtocolError {
     InlineLength,
     /// An inline command with a quote that does not close.
     Quotes,
-    /// HTTP came to a socket that does not speak it.
+    /// HTTP: understood as the first thing on a connection, and an error later.
     Http,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for ProtocolError {
             Self::BulkEnd => f.write_str("expected CRLF after a bulk string"),
             Self::InlineLength => f.write_str("too big inline request"),
             Self::Quotes => f.write_str("unbalanced quotes in request"),
-            Self::Http => f.write_str("HTTP is not spoken on this socket"),
+            Self::Http => f.write_str("HTTP on a connection that speaks RESP: open another"),
         }
     }
 }
@@ -180,6 +180,9 @@ impl Parser {
             return if input.len() >= MAX_LINE { Err(ProtocolError::InlineLength) } else { Ok(None) };
         };
         let line = head[..end].strip_suffix(b"\r").unwrap_or(&head[..end]);
+        if line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") {
+            return Err(ProtocolError::Http);
+        }
         self.is_inline = true;
         self.ranges.clear();
         self.inline.clear();
@@ -191,10 +194,6 @@ impl Parser {
             let start = self.inline.len() as u32; // below MAX_LINE
             rest = unquote(rest, &mut self.inline)?.trim_ascii_start();
             self.ranges.push(start..self.inline.len() as u32);
-        }
-        let args = Args { bytes: &self.inline, ranges: &self.ranges };
-        if args.len() == 3 && args.get(2).is_some_and(|last| last.starts_with(b"HTTP/")) {
-            return Err(ProtocolError::Http);
         }
         Ok(Some(end + 1))
     }

@@ -1,0 +1,289 @@
+//! HTTP/1.1: `/v1/check` and `/v1/explain`, on the Unix socket and on the admin address.
+//!
+//! hyper parses. A connection comes here when its first line is HTTP's; parameters stand in the query, or in
+//! the body of a POST as a form or a JSON object. Keys are bytes: percent-encoded, any of them. Bounded in header
+//! and body size and in time.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+
+use super::greeting;
+use super::hub::{Hub, Pass};
+use super::inquiry::{Inquiry, Told, decide_one};
+use super::{listing, requests};
+use crate::core::decision::Verdict;
+use crate::wire::command::MAX_KEY;
+use crate::wire::headers::{Style, fields};
+
+/// Longest wait for a request's head, and longest rest of a connection between two.
+const PATIENCE: Duration = Duration::from_secs(75);
+/// Longest request head: a key of [`MAX_KEY`] bytes, percent-encoded.
+const MAX_HEAD: usize = 256 << 10;
+/// Longest body.
+const MAX_BODY: usize = 256 << 10;
+/// What a problem document says it is.
+const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// A response whose body is at hand.
+pub type Reply = Response<Full<Bytes>>;
+
+/// Serves a connection of the socket to its end; `head` was read already.
+pub async fn serve(stream: UnixStream, head: Vec<u8>, pass: Pass, hub: Arc<Hub>) {
+    let answering = hub.clone();
+    let service = service_fn(move |request| {
+        let hub = answering.clone();
+        async move { Ok::<_, Infallible>(answer(&hub, request).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(Resumed { head, taken: 0, stream }), service);
+    let mut connection = pin!(connection);
+    let served = poll_fn(|cx| {
+        pass.mailbox.listen(cx.waker());
+        if hub.doors.is_stopping() {
+            connection.as_mut().graceful_shutdown();
+        }
+        connection.as_mut().poll(cx)
+    });
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "an HTTP connection ended badly");
+    }
+}
+
+/// Answers a request of `/v1/…`.
+pub async fn answer(hub: &Hub, request: Request<Incoming>) -> Reply {
+    let allowed: &[Method] = match request.uri().path() {
+        "/v1/check" => &[Method::GET, Method::POST],
+        "/v1/explain" => &[Method::GET],
+        path => {
+            let detail = format!("nothing is served at {path}: there are /v1/check and /v1/explain");
+            return problem(StatusCode::NOT_FOUND, &detail);
+        }
+    };
+    if !allowed.contains(request.method()) {
+        let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+        let detail = format!("{} is not served here: only {}", request.method(), names.join(" and "));
+        let mut refusal = problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
+        refusal.headers_mut().insert(ALLOW, text(&names.join(", ")));
+        return refusal;
+    }
+    let explains = request.uri().path() == "/v1/explain";
+    match parameters(request).await.and_then(|parameters| Question::read(hub, &parameters, explains)) {
+        Err(refusal) => problem(refusal.status, &refusal.detail),
+        Ok(question) if explains => {
+            let body = requests::explained(hub, question.inquiry).await;
+            reply(StatusCode::OK, "application/json", body)
+        }
+        Ok(question) => check(hub, question).await,
+    }
+}
+
+async fn check(hub: &Hub, question: Question) -> Reply {
+    let Question { inquiry, style, deny } = question;
+    let policy = inquiry.policy.clone();
+    let told = decide_one(hub, inquiry).await;
+    let mut body = listing::decision(&told);
+    let mut response = if told.decision.verdict == Verdict::Deny {
+        body.append(&mut denial(&told, deny));
+        body.insert("policy".into(), json!(&*policy.name));
+        reply(deny, "application/problem+json", Value::Object(body).to_string())
+    } else {
+        reply(StatusCode::OK, "application/json", Value::Object(body).to_string())
+    };
+    for (name, value) in fields(style, &told.decision, told.rule.as_deref()) {
+        response.headers_mut().insert(HeaderName::from_static(name), text(&value));
+    }
+    response
+}
+
+/// What a problem document has beside the decision (RFC 9457, and the draft of the header fields).
+fn denial(told: &Told, status: StatusCode) -> Map<String, Value> {
+    let limit = told.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(told.decision.limit_index)));
+    let violated: Vec<String> = limit.iter().map(ToString::to_string).collect();
+    let object = json!({
+        "type": QUOTA,
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": status.as_u16(),
+        "detail": listing::why(told),
+        "violated-policies": violated,
+    });
+    let Value::Object(object) = object else { return Map::new() };
+    object
+}
+
+/// What a request asks.
+struct Question {
+    inquiry: Inquiry,
+    style: Style,
+    deny: StatusCode,
+}
+
+/// Why a request cannot be answered.
+struct Refusal {
+    status: StatusCode,
+    detail: String,
+}
+
+fn bad(detail: impl Into<String>) -> Refusal {
+    Refusal { status: StatusCode::BAD_REQUEST, detail: detail.into() }
+}
+
+impl Question {
+    fn read(hub: &Hub, parameters: &HashMap<Vec<u8>, Vec<u8>>, explains: bool) -> Result<Self, Refusal> {
+        let known: &[&str] = if explains { &["policy", "key"] } else { &["policy", "key", "cost", "style", "deny"] };
+        if let Some(unknown) = parameters.keys().find(|name| !known.iter().any(|known| known.as_bytes() == **name)) {
+            let seen = String::from_utf8_lossy(unknown).into_owned();
+            return Err(bad(format!("unknown parameter '{seen}': there are {}", known.join(", "))));
+        }
+        let get = |name: &str| parameters.get(name.as_bytes()).map(Vec::as_slice);
+        let needed = |name: &str| get(name).ok_or_else(|| bad(format!("the parameter '{name}' is missing")));
+        let (name, key) = (needed("policy")?, needed("key")?);
+        if key.len() > MAX_KEY {
+            return Err(bad(format!("the key has {} bytes: at most {MAX_KEY} are allowed", key.len())));
+        }
+        let policies = hub.policies.load();
+        let policy = std::str::from_utf8(name).ok().and_then(|name| policies.get(name)).ok_or_else(|| Refusal {
+            status: StatusCode::NOT_FOUND,
+            detail: greeting::unknown_policy(&policies, name).trim_start_matches("ERR ").to_owned(),
+        })?;
+        let cost = get("cost").map_or(Ok(1), |text| {
+            let number = std::str::from_utf8(text).ok().and_then(|text| text.parse::<u32>().ok());
+            let seen = String::from_utf8_lossy(text);
+            number.ok_or_else(|| bad(format!("'cost' is '{seen}': wanted a whole number, 0 or more")))
+        })?;
+        let style = get("style").map_or(Ok(Style::Draft), |text| {
+            let seen = String::from_utf8_lossy(text);
+            Style::named(text).ok_or_else(|| bad(format!("'style' is '{seen}': there are draft, x and github")))
+        })?;
+        let deny = match get("deny") {
+            None | Some(b"429") => StatusCode::TOO_MANY_REQUESTS,
+            Some(b"403") => StatusCode::FORBIDDEN,
+            Some(other) => {
+                let seen = String::from_utf8_lossy(other);
+                return Err(bad(format!("'deny' is '{seen}': a denial has status 429 or 403")));
+            }
+        };
+        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost: cost.into(), peek: explains };
+        Ok(Self { inquiry, style, deny })
+    }
+}
+
+/// Parameters of the query and of the body; one that stands twice is an error.
+async fn parameters(request: Request<Incoming>) -> Result<HashMap<Vec<u8>, Vec<u8>>, Refusal> {
+    let mut parameters = HashMap::new();
+    read_form(request.uri().query().unwrap_or_default().as_bytes(), &mut parameters)?;
+    if request.method() == Method::POST {
+        let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let is_json = kind.trim_start().to_ascii_lowercase().starts_with("application/json");
+        let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+        let body = body.map_err(|_| bad(format!("the body did not come whole, or has more than {MAX_BODY} bytes")))?;
+        let body = body.to_bytes();
+        if is_json { read_json(&body, &mut parameters)? } else { read_form(body.trim_ascii(), &mut parameters)? }
+    }
+    Ok(parameters)
+}
+
+fn read_form(text: &[u8], into: &mut HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Refusal> {
+    for pair in text.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()) {
+        let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
+        let (name, value) = (&pair[..at], pair.get(at + 1..).unwrap_or_default());
+        insert(into, decoded(name), decoded(value))?;
+    }
+    Ok(())
+}
+
+fn read_json(text: &[u8], into: &mut HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Refusal> {
+    let object: Map<String, Value> = serde_json::from_slice(text).map_err(|error| bad(format!("the body: {error}")))?;
+    for (name, value) in object {
+        let value = match value {
+            Value::String(text) => text,
+            Value::Number(number) => number.to_string(),
+            other => return Err(bad(format!("'{name}' is {other}: wanted a string or a number"))),
+        };
+        insert(into, name.into_bytes(), value.into_bytes())?;
+    }
+    Ok(())
+}
+
+fn insert(into: &mut HashMap<Vec<u8>, Vec<u8>>, name: Vec<u8>, value: Vec<u8>) -> Result<(), Refusal> {
+    match into.insert(name.clone(), value) {
+        None => Ok(()),
+        Some(_) => Err(bad(format!("the parameter '{}' stands twice", String::from_utf8_lossy(&name)))),
+    }
+}
+
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let spaced: Vec<u8> = text.iter().map(|&byte| if byte == b'+' { b' ' } else { byte }).collect();
+    percent_encoding::percent_decode(&spaced).collect()
+}
+
+fn problem(status: StatusCode, detail: &str) -> Reply {
+    let title = status.canonical_reason().unwrap_or_default();
+    let body = json!({"type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail});
+    reply(status, "application/problem+json", body.to_string())
+}
+
+fn reply(status: StatusCode, kind: &'static str, body: String) -> Reply {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+fn text(value: &str) -> HeaderValue {
+    HeaderValue::from_str(value).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+/// A stream of which some bytes were read already.
+struct Resumed {
+    head: Vec<u8>,
+    taken: usize,
+    stream: UnixStream,
+}
+
+impl AsyncRead for Resumed {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let rest = &self.head[self.taken..];
+        if rest.is_empty() {
+            self.head = Vec::new();
+            self.taken = 0;
+            return Pin::new(&mut self.stream).poll_read(cx, into);
+        }
+        let len = rest.len().min(into.remaining());
+        into.put_slice(&rest[..len]);
+        self.taken += len;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Resumed {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

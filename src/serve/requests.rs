@@ -1,0 +1,179 @@
+//! Commands whose answer is more than one decision: several keys, holds, sub-leases, explanations.
+//!
+//! Each is a function from values to a whole reply, begun while the command is run and finished in a task
+//! of its own where the store must be asked. Part of `session.rs`.
+
+use std::sync::Arc;
+
+use super::holds::{self, Hold};
+use super::hub::Hub;
+use super::inquiry::{Asked, Inquiry, Told, decide_one};
+use super::listing;
+use super::node::{Ask, Outgoing};
+use crate::core::decision::{Decision, Verdict};
+use crate::core::key::Digest;
+use crate::core::limit::Algorithm;
+use crate::core::policy::Rule;
+use crate::core::shard::Request;
+use crate::core::time::{Micros, Timestamp};
+use crate::wire::headers::{Style, fields};
+use crate::wire::reply::{Protocol, Writer};
+
+/// How long a client may spend what it was lent of a bucket, and of limits whose end it is not told.
+const LEASE_LIFE: Micros = Micros::from_millis(500);
+
+/// One of so many parts of what is left is lent to a client at most.
+const PARTS: u64 = 4;
+
+/// The whole answer of `RATION.MCHECK`.
+pub(super) async fn many(hub: Arc<Hub>, mut asked: Asked) -> Vec<u8> {
+    if !asked.is_complete() {
+        asked.complete(&hub).await;
+    }
+    let mut out = Outgoing::default();
+    let (limited, told) = asked.end(&hub, hub.node.clock.now(), &mut out);
+    hub.node.flush(&mut out);
+    whole(|writer| {
+        writer.array(1 + told.len());
+        writer.integer(i64::from(limited));
+        told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref()));
+    })
+}
+
+/// `RATION.HOLD`: a decision, and the id of the hold if there is one.
+pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -> Vec<u8> {
+    let ttl = ttl_ms.map_or(holds::TTL, Micros::from_millis).min(holds::LONGEST);
+    if !hub.holds().has_room(hub.node.clock.now()) {
+        let most = holds::MOST;
+        return whole(|writer| writer.error(&format!("ERR {most} holds are open on this node: settle some first")));
+    }
+    let told = decide_one(&hub, inquiry.clone()).await;
+    let is_held = told.decision.verdict == Verdict::Allow && told.rule.is_some();
+    let id = is_held.then(|| {
+        let (at, reset_at) = (clock(&told.decision), told.decision.reset_at);
+        hub.holds().keep(Hold { charged: inquiry, at, reset_at }, hub.node.clock.now() + ttl)
+    });
+    whole(|writer| {
+        writer.array(11);
+        writer.ten(&told.decision, told.rule.as_deref());
+        match id {
+            Some(id) => writer.bulk(format!("{id:016x}").as_bytes()),
+            None => writer.bulk(b""),
+        }
+    })
+}
+
+/// `RATION.SETTLE`: what stands charged in the end.
+pub(super) async fn settle(hub: Arc<Hub>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
+    let number = std::str::from_utf8(&id).ok().and_then(|id| u64::from_str_radix(id, 16).ok());
+    let found = number.and_then(|id| hub.holds().take(id, hub.node.clock.now()));
+    let Some(hold) = found else {
+        let text = "ERR no such hold here: it is settled, its time is over, or another node keeps it";
+        return whole(|writer| writer.error(text));
+    };
+    let charged = settled(&hub, hold, cost).await;
+    whole(|writer| writer.count(charged))
+}
+
+async fn settled(hub: &Hub, hold: Hold, cost: u64) -> u64 {
+    let estimate = hold.charged.cost;
+    if cost > estimate {
+        return estimate + charge_up_to(hub, &hold.charged.of(cost - estimate)).await;
+    }
+    let told = decide_one(hub, hold.charged.of(0)).await;
+    let Some(rule) = &told.rule else { return cost };
+    if cost == estimate || !hold.counts_still(rule, clock(&told.decision), told.decision.reset_at) {
+        return estimate;
+    }
+    let Inquiry { policy, key, .. } = &hold.charged;
+    let request = Request { rule, digest: Digest::of(&policy.name, key), key, cost: estimate - cost, peek: false };
+    let mut out = Outgoing::default();
+    hub.node.ask(hub.node.clock.now(), Ask::Refund, request, (&Arc::default(), 0), &mut out);
+    hub.node.flush(&mut out);
+    cost
+}
+
+/// Charges what is asked for, or as much of it as is left; how much that was.
+async fn charge_up_to(hub: &Hub, inquiry: &Inquiry) -> u64 {
+    let told = decide_one(hub, inquiry.clone()).await;
+    if told.decision.verdict == Verdict::Allow {
+        return inquiry.cost;
+    }
+    let left = told.decision.remaining.min(inquiry.cost);
+    let told = decide_one(hub, inquiry.of(left)).await;
+    if left > 0 && told.decision.verdict == Verdict::Allow { left } else { 0 }
+}
+
+/// `RATION.LEASE`: how many tokens a client may spend by itself, for how long, and the decision.
+pub(super) async fn lease(hub: Arc<Hub>, inquiry: Inquiry) -> Vec<u8> {
+    let (want, seen) = (inquiry.cost, decide_one(&hub, inquiry.of(0)).await);
+    let Some(rule) = seen.rule.clone() else {
+        let granted = if seen.decision.verdict == Verdict::Allow { want } else { 0 };
+        return lent(granted, LEASE_LIFE, &seen);
+    };
+    let part = want.min((seen.decision.remaining / PARTS).max(1));
+    let told = decide_one(&hub, inquiry.of(part)).await;
+    let granted = if told.decision.verdict == Verdict::Allow { part } else { 0 };
+    let life = life(&rule, &told.decision);
+    // It is spent by another clock than ours.
+    lent(granted, Micros(life.0 - life.0 / 1_000), &told)
+}
+
+/// How long tokens of all limits can be spent.
+fn life(rule: &Rule, decision: &Decision) -> Micros {
+    let now = clock(decision);
+    let lives = rule.limits.iter().map(|limit| match limit.algorithm {
+        Algorithm::Fixed | Algorithm::Sliding => Micros(limit.period.0 - now.0 % limit.period.0),
+        Algorithm::FixedFromFirst if rule.limits.len() == 1 => decision.reset_after,
+        Algorithm::FixedFromFirst | Algorithm::Gcra => LEASE_LIFE,
+    });
+    lives.min().unwrap_or(LEASE_LIFE)
+}
+
+fn lent(granted: u64, life: Micros, told: &Told) -> Vec<u8> {
+    whole(|writer| {
+        writer.array(12);
+        writer.count(granted);
+        writer.count(if granted > 0 { life.0 / 1_000 } else { 0 });
+        writer.ten(&told.decision, told.rule.as_deref());
+    })
+}
+
+/// `RATION.HEADERS`: whether it is limited, then names and values.
+pub(super) async fn headers(hub: Arc<Hub>, inquiry: Inquiry, style: Style) -> Vec<u8> {
+    let told = decide_one(&hub, inquiry).await;
+    let fields = fields(style, &told.decision, told.rule.as_deref());
+    whole(|writer| {
+        writer.array(1 + 2 * fields.len());
+        writer.integer(i64::from(told.decision.verdict == Verdict::Deny));
+        for (name, value) in &fields {
+            writer.bulk(name.as_bytes());
+            writer.bulk(value.as_bytes());
+        }
+    })
+}
+
+/// `RATION.EXPLAIN`: JSON.
+pub(super) async fn explain(hub: Arc<Hub>, inquiry: Inquiry) -> Vec<u8> {
+    let text = explained(&hub, inquiry).await;
+    whole(|writer| writer.bulk(text.as_bytes()))
+}
+
+/// Why a key is limited, or would be, as JSON.
+pub(super) async fn explained(hub: &Hub, inquiry: Inquiry) -> String {
+    let inquiry = Inquiry { peek: true, ..inquiry };
+    let told = decide_one(hub, inquiry.clone()).await;
+    let held = hub.node.held(hub.node.clock.now(), Digest::of(&inquiry.policy.name, &inquiry.key));
+    listing::explanation(&inquiry, &told, held, hub.circle().map(|circle| circle.view.live))
+}
+
+/// The store's clock, as a decision was made.
+fn clock(decision: &Decision) -> Timestamp {
+    Timestamp(decision.reset_at.0.saturating_sub(decision.reset_after.0))
+}
+
+fn whole(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    let mut reply = Vec::new();
+    write(&mut Writer::new(&mut reply, Protocol::Two));
+    reply
+}

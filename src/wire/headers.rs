@@ -1,0 +1,162 @@
+//! Decisions as HTTP header fields, for whoever has to tell its own client.
+//!
+//! Three styles: the IETF draft (draft-ietf-httpapi-ratelimit-headers-10, structured fields), the `X-RateLimit`
+//! family with a wait in seconds, and GitHub's with a point in time. `Retry-After` stands on a denial only,
+//! and never promises less than `t`. Knows no transport.
+
+use std::fmt::Write as _;
+
+use crate::core::decision::{Decision, Verdict};
+use crate::core::limit::{Algorithm, Limit};
+use crate::core::policy::Rule;
+use crate::core::time::Micros;
+
+/// Which header fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Style {
+    /// `RateLimit-Policy`, `RateLimit`.
+    #[default]
+    Draft,
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (seconds to wait).
+    X,
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Used`, `-Reset` (seconds since 1970), `-Resource`.
+    Github,
+}
+
+impl Style {
+    /// The style of that name, in any case.
+    #[must_use]
+    pub fn named(name: &[u8]) -> Option<Self> {
+        let all = [("draft", Self::Draft), ("x", Self::X), ("github", Self::Github)];
+        all.into_iter().find(|(known, _)| name.eq_ignore_ascii_case(known.as_bytes())).map(|(_, style)| style)
+    }
+}
+
+/// A header field: its name in lower case, and its value.
+pub type Field = (&'static str, String);
+
+/// The fields that tell `decision`. Without a rule (a policy that counts nothing) there is nothing to tell.
+#[must_use]
+pub fn fields(style: Style, decision: &Decision, rule: Option<&Rule>) -> Vec<Field> {
+    let Some(rule) = rule else { return Vec::new() };
+    let Some(limit) = rule.limits.get(usize::from(decision.limit_index)) else { return Vec::new() };
+    let remaining = decision.remaining.min(decision.limit);
+    let mut fields = match style {
+        Style::Draft => {
+            let more = more_after(decision, limit).as_secs_ceil();
+            let mut policy = String::new();
+            for limit in &*rule.limits {
+                let comma = if policy.is_empty() { "" } else { "," };
+                let _ = write!(policy, "{comma}\"{limit}\";q={};w={}", limit.capacity(), window(limit));
+            }
+            vec![("ratelimit-policy", policy), ("ratelimit", format!("\"{limit}\";r={remaining};t={more}"))]
+        }
+        Style::X => vec![
+            ("x-ratelimit-limit", decision.limit.to_string()),
+            ("x-ratelimit-remaining", remaining.to_string()),
+            ("x-ratelimit-reset", decision.reset_after.as_secs_ceil().to_string()),
+        ],
+        Style::Github => vec![
+            ("x-ratelimit-limit", decision.limit.to_string()),
+            ("x-ratelimit-remaining", remaining.to_string()),
+            ("x-ratelimit-used", (decision.limit - remaining).to_string()),
+            ("x-ratelimit-reset", decision.reset_at.as_millis_ceil().div_ceil(1_000).to_string()),
+            ("x-ratelimit-resource", resource(&rule.policy)),
+        ],
+    };
+    if let (Verdict::Deny, Some(wait)) = (decision.verdict, decision.retry_after) {
+        fields.push(("retry-after", wait.as_secs_ceil().max(1).to_string()));
+    }
+    fields
+}
+
+/// How long until there is more than now: a denied request's wait, a bucket's next token, a window's end.
+fn more_after(decision: &Decision, limit: &Limit) -> Micros {
+    match (decision.retry_after, limit.algorithm) {
+        (Some(wait), _) => Micros(wait.0.max(1)),
+        (None, Algorithm::Gcra) => {
+            let each = (limit.period.0 / limit.count).max(1);
+            match decision.reset_after.0 {
+                0 => Micros::ZERO,
+                whole => Micros(whole % each + if whole.is_multiple_of(each) { each } else { 0 }),
+            }
+        }
+        (None, _) => decision.reset_after,
+    }
+}
+
+/// The span over which a limit's quota is allotted, in seconds.
+fn window(limit: &Limit) -> u64 {
+    if limit.algorithm == Algorithm::Gcra { limit.depth().as_secs_ceil() } else { limit.period.as_secs_ceil() }
+}
+
+/// What a header may carry: names of policies are free text.
+fn resource(policy: &str) -> String {
+    policy.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::decision::{Reason, Source};
+    use crate::core::time::Timestamp;
+
+    fn rule() -> Rule {
+        Rule::of("api", &[Limit::parse("100/1m").unwrap(), Limit::parse("1000/1d fixed").unwrap()])
+    }
+
+    fn decision(verdict: Verdict, remaining: u64) -> Decision {
+        Decision {
+            verdict,
+            limit: 100,
+            remaining,
+            retry_after: (verdict == Verdict::Deny).then_some(Micros(1_200_000)),
+            reset_after: Micros(30_100_000),
+            reset_at: Timestamp(1_700_000_000_500_000),
+            reason: Reason::Ok,
+            source: Source::Lease,
+            limit_index: 0,
+        }
+    }
+
+    fn told(style: Style, decision: &Decision) -> String {
+        let fields = fields(style, decision, Some(&rule()));
+        fields.iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
+    }
+
+    #[test]
+    fn draft_names_all_limits_and_the_tightest() {
+        let policy = "ratelimit-policy: \"100/1m\";q=100;w=60,\"1000/1d fixed\";q=1000;w=86400\n";
+        let allowed = told(Style::Draft, &decision(Verdict::Allow, 50));
+        assert_eq!(allowed, format!("{policy}ratelimit: \"100/1m\";r=50;t=1\n"));
+        let denied = told(Style::Draft, &decision(Verdict::Deny, 0));
+        assert_eq!(denied, format!("{policy}ratelimit: \"100/1m\";r=0;t=2\nretry-after: 2\n"));
+    }
+
+    #[test]
+    fn a_window_has_more_when_it_ends_and_a_whole_bucket_waits_for_nothing() {
+        let mut window = decision(Verdict::Allow, 7);
+        window.limit_index = 1;
+        assert!(told(Style::Draft, &window).ends_with("r=7;t=31\n"));
+        let whole = Decision { reset_after: Micros::ZERO, ..decision(Verdict::Allow, 100) };
+        assert!(told(Style::Draft, &whole).ends_with("r=100;t=0\n"));
+    }
+
+    #[test]
+    fn older_styles_tell_a_wait_or_a_time() {
+        let denied = decision(Verdict::Deny, 0);
+        assert_eq!(
+            told(Style::X, &denied),
+            "x-ratelimit-limit: 100\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 31\nretry-after: 2\n"
+        );
+        let github = told(Style::Github, &decision(Verdict::Allow, 40));
+        assert!(github.contains("x-ratelimit-used: 60\nx-ratelimit-reset: 1700000001\nx-ratelimit-resource: api\n"));
+        assert!(!github.contains("retry-after"));
+    }
+
+    #[test]
+    fn what_counts_nothing_tells_nothing() {
+        assert!(fields(Style::X, &decision(Verdict::Allow, 0), None).is_empty());
+        assert_eq!((Style::named(b"GitHub"), Style::named(b"y")), (Some(Style::Github), None));
+    }
+}

@@ -1,0 +1,60 @@
+//! `CL.THROTTLE`, `THROTTLE`, and the script that wraps them: numbers become a rate. Part of `command.rs`.
+
+use super::command::{Command, CommandError, arity, integer, key};
+use super::resp::Args;
+use crate::core::limit::{Limit, LimitError};
+use crate::core::time::Micros;
+
+/// The numbers of `CL.THROTTLE`, known to be positive (a burst of 0 is allowed).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// Tokens above the first that may come at once.
+    pub max_burst: u64,
+    /// Tokens per period.
+    pub count: u64,
+    /// The period in seconds.
+    pub period_s: u64,
+}
+
+impl Rate {
+    /// The token bucket that redis-cell means by these numbers.
+    ///
+    /// # Errors
+    /// A number is out of range.
+    pub fn limit(&self) -> Result<Limit, LimitError> {
+        Limit::gcra(self.count, Micros::from_secs(self.period_s), self.max_burst.saturating_add(1))
+    }
+}
+
+/// The numbers of a throttle begin behind its key, which is the argument at `place`.
+pub(super) fn throttle<'a>(args: Args<'a>, place: usize, crab: bool) -> Result<Command<'a>, CommandError<'a>> {
+    if !(place + 4..=place + 5).contains(&args.len()) {
+        return Err(CommandError::ThrottleUsage);
+    }
+    let key = key(args.get(place).unwrap_or_default())?;
+    let number = |index| args.get(place + index).map_or(Ok(1), integer);
+    let (max_burst, count, period, quantity) = (number(1)?, number(2)?, number(3)?, number(4)?);
+    let positive = |what, value: i64| u64::try_from(value).map_err(|_| CommandError::Negative(what, value));
+    let rate = Rate {
+        max_burst: positive("max_burst", max_burst)?,
+        count: positive("count", count)?,
+        period_s: positive("period", period)?,
+    };
+    if rate.count == 0 || rate.period_s == 0 {
+        return Err(CommandError::ZeroRate);
+    }
+    Ok(Command::Throttle { crab, key, rate, quantity })
+}
+
+/// `EVAL script 1 key max_burst count period [quantity]`, for callers that wrap the command in a script.
+pub(super) fn eval<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    const CALL: &str = "returnredis.call('cl.throttle',keys[1],argv[1],argv[2],argv[3]";
+    let script = args.get(1).ok_or(arity(args))?;
+    let text = String::from_utf8_lossy(&script[..script.len().min(256)]).to_lowercase().replace('"', "'");
+    let text: String = text.split_whitespace().collect();
+    let rest = text.trim_end_matches(';').strip_prefix(CALL);
+    if !matches!(rest, Some(")" | ",argv[4])")) || args.get(2) != Some(b"1") {
+        return Err(CommandError::Script);
+    }
+    throttle(args, 3, false)
+}
