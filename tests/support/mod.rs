@@ -15,6 +15,7 @@ pub mod fleet;
 pub mod ledger;
 pub mod membership_suite;
 pub mod metrics;
+pub mod namespaces;
 pub mod peers;
 pub mod poll;
 pub mod process;
