@@ -10,6 +10,7 @@ use std::time::Duration;
 use quinn::{ClientConfig, Endpoint, EndpointConfig, IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
 
+use super::congestion::Floored;
 use super::identity::EndpointKeys;
 use super::tls::Credentials;
 
@@ -66,6 +67,7 @@ fn transport() -> Arc<TransportConfig> {
         .send_window(u64::from(CONNECTION_WINDOW))
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_MS))))
         .keep_alive_interval(Some(KEEP_ALIVE))
+        .congestion_controller_factory(Arc::new(Floored::default()))
         .datagram_receive_buffer_size(None);
     Arc::new(config)
 }
