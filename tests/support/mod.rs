@@ -11,6 +11,7 @@ pub mod clock;
 pub mod cluster;
 pub mod daemon;
 pub mod demand;
+pub mod ether;
 pub mod fleet;
 pub mod ledger;
 pub mod membership_suite;
