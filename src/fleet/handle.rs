@@ -1,12 +1,14 @@
 //! A running fleet, as the daemon holds it: its members, frames to them and from them, its counts.
 
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use quinn::AsyncUdpSocket;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{interval, timeout};
@@ -19,7 +21,7 @@ use super::members::Members;
 use super::membership::{Membership, MembershipOptions};
 use super::names::is_label;
 use super::peer::{Carrier, PeerId};
-use super::quic::{client_config, endpoint, reachable, server_config};
+use super::quic::{bind, client_config, endpoint, reachable, server_config};
 use super::stats::{Counters, FleetStats};
 use super::tls::Credentials;
 use crate::clock;
@@ -95,13 +97,35 @@ impl Fleet {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn start(options: FleetOptions) -> Result<(Self, mpsc::Receiver<Incoming>), FleetError> {
+        let listen = options.listen;
+        Self::open(options, || bind(listen))
+    }
+
+    /// The same over a socket that is there already, such as one of a network in memory.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start_over(
+        options: FleetOptions,
+        socket: Arc<dyn AsyncUdpSocket>,
+    ) -> Result<(Self, mpsc::Receiver<Incoming>), FleetError> {
+        Self::open(options, || Ok(socket))
+    }
+
+    fn open(
+        options: FleetOptions,
+        bind: impl FnOnce() -> io::Result<Arc<dyn AsyncUdpSocket>>,
+    ) -> Result<(Self, mpsc::Receiver<Incoming>), FleetError> {
         if !is_label(&options.fleet) {
             return Err(FleetError::Name { fleet: options.fleet });
         }
         let contents = Contents::read(&options.identity)?;
         let (identity, credentials) = load(&options, &contents)?;
         let listen = |source| FleetError::Listen { address: options.listen, source };
-        let socket = std::net::UdpSocket::bind(options.listen).map_err(listen)?;
+        let socket = bind().map_err(listen)?;
         let bound = socket.local_addr().map_err(listen)?;
         let towards: Vec<_> = options.seeds.iter().filter_map(|seed| seed.parse().ok()).collect();
         let address = reachable(bound, options.advertise, &towards).ok_or(FleetError::NoAddress { listen: bound })?;

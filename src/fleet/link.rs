@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use quinn::{Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::frame::{Hello, MAX_FRAME, MAX_HELLO};
 use super::identity::holds_name;
@@ -25,6 +26,8 @@ use super::stats::Counters;
 const GREETING: Duration = Duration::from_secs(2);
 /// Longest time that one frame may take, in either direction.
 const FRAME: Duration = Duration::from_secs(2);
+/// Two dials of one moment have ended after this long, a handshake and a greeting each.
+const CROSSING: Duration = Duration::from_secs(5);
 /// Gossip messages of one peer that may wait: a member that floods fills no queue but its own.
 const SLOTS: usize = 16;
 
@@ -61,6 +64,10 @@ pub(crate) struct Link {
     pub(crate) dialled: Option<SocketAddr>,
     /// Room for gossip of this peer that has come and was not yet dealt with.
     pub(crate) slots: Arc<Semaphore>,
+    /// Nothing that crossed it can come any more: who connects from now on has lost it.
+    settled: AtomicBool,
+    /// The same two nodes have connected again since.
+    superseded: AtomicBool,
 }
 
 /// Why a greeting came to nothing.
@@ -107,7 +114,9 @@ impl Link {
         });
         match heard {
             Ok(Hello { id, address }) => {
-                Ok(Self { connection, peer: id, address, dialled, slots: Arc::new(Semaphore::new(SLOTS)) })
+                let slots = Arc::new(Semaphore::new(SLOTS));
+                let (settled, superseded) = (AtomicBool::new(false), AtomicBool::new(false));
+                Ok(Self { connection, peer: id, address, dialled, slots, settled, superseded })
             }
             Err(error) => {
                 connection.close(Closing::Refused.code(), b"refused");
@@ -120,6 +129,22 @@ impl Link {
     pub(crate) fn is_proven(&self) -> bool {
         let seen = self.connection.remote_address();
         (seen.ip().to_canonical(), seen.port()) == (self.address.ip().to_canonical(), self.address.port())
+    }
+
+    /// Waits until nothing that crossed it can come any more.
+    pub(crate) async fn settle(self: Arc<Self>) {
+        sleep(CROSSING).await;
+        self.settled.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that its peer has connected again. Nobody dials whom it is connected to: where this connection is
+    /// settled, the peer has lost it, and it only looks alive here, as after a cut of one direction.
+    pub(crate) fn supersede(&self) {
+        self.superseded.fetch_or(self.settled.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Relaxed)
     }
 
     /// Sends one frame on a stream of its own; returns when it is on its way, not when it has come.

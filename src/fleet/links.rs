@@ -161,6 +161,7 @@ impl Links {
                 loser.connection.close(Closing::Duplicate.code(), b"there is another connection");
             });
         }
+        self.runtime.spawn(link.clone().settle());
         self.runtime.spawn(self.clone().serve(link));
         Ok(())
     }

@@ -12,6 +12,7 @@
 //!                  Link ── quinn             hello, then frames
 //! ```
 
+mod congestion;
 mod error;
 mod frame;
 mod handle;

@@ -7,9 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::{ClientConfig, Endpoint, EndpointConfig, IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{
+    AsyncUdpSocket, ClientConfig, Endpoint, EndpointConfig, IdleTimeout, Runtime, ServerConfig, TokioRuntime,
+    TransportConfig, VarInt,
+};
 use quinn_proto::HashedConnectionIdGenerator;
 
+use super::congestion::Floored;
 use super::identity::EndpointKeys;
 use super::tls::Credentials;
 
@@ -28,16 +32,24 @@ const HANDSHAKES_WAITING: usize = 256;
 /// Bytes that may be buffered for one handshake that waits, and for all of them.
 const WAITING_BYTES: (u64, u64) = (16 << 10, 1 << 20);
 
+/// A socket of the operating system's that is bound to `listen`.
+///
+/// # Errors
+/// It cannot be bound, or not be used without blocking.
+pub(crate) fn bind(listen: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+    TokioRuntime.wrap_udp_socket(UdpSocket::bind(listen)?)
+}
+
 /// An endpoint on a bound socket.
 ///
 /// # Errors
-/// The socket cannot be used without blocking.
-pub(crate) fn endpoint(socket: UdpSocket, keys: EndpointKeys) -> io::Result<Endpoint> {
+/// The socket does not know its address.
+pub(crate) fn endpoint(socket: Arc<dyn AsyncUdpSocket>, keys: EndpointKeys) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::new(Arc::new(keys.reset));
     // The reset key alone changes nothing: a restarted node must also know its old connection ids as its own.
     let ids = keys.connection_ids;
     config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
-    Endpoint::new(config, None, socket, Arc::new(TokioRuntime))
+    Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime))
 }
 
 /// How connections are accepted with these credentials.
@@ -66,6 +78,7 @@ fn transport() -> Arc<TransportConfig> {
         .send_window(u64::from(CONNECTION_WINDOW))
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(IDLE_MS))))
         .keep_alive_interval(Some(KEEP_ALIVE))
+        .congestion_controller_factory(Arc::new(Floored::default()))
         .datagram_receive_buffer_size(None);
     Arc::new(config)
 }

@@ -1,7 +1,8 @@
 //! The connections of a node, by where their peers are reached, and which of several is used.
 //!
 //! Usually there is one connection per pair. Two nodes that dial each other at the same moment have two for
-//! a second: the one that the lower name dialled wins, on both sides alike. Knows no IO.
+//! a second: the one that the lower name dialled wins, on both sides alike. One that comes later wins over all
+//! that were there before, as its peer knows of none of them. Knows no IO.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -42,6 +43,9 @@ impl Table {
         if self.closed || self.len() >= MAX_LINKS || of_name >= MAX_OF_ONE_NAME {
             return false;
         }
+        // Who only says where it is does not take the place of one that is certainly there.
+        let same = self.all().filter(|known| known.peer == link.peer && known.is_proven() <= link.is_proven());
+        same.for_each(|known| known.supersede());
         if let Some(dialled) = link.dialled.filter(|dialled| *dialled != link.address) {
             self.aliases.insert(dialled, link.address);
         }
@@ -67,14 +71,14 @@ impl Table {
         let links = self.links.get(self.aliases.get(&to).unwrap_or(&to))?;
         let there = links.iter().max_by_key(|link| (link.is_proven(), link.peer.incarnation))?;
         let same = links.iter().filter(|link| link.peer == there.peer);
-        same.max_by_key(|link| wins(us, link)).cloned()
+        same.max_by_key(|link| rank(us, link)).cloned()
     }
 
     /// Connections that this node has dialled and that lost against `link`'s peer's best one.
     pub(crate) fn losers(&self, us: &PeerId, link: &Link) -> Vec<Arc<Link>> {
         let same: Vec<_> =
             self.links.get(&link.address).into_iter().flatten().filter(|other| other.peer == link.peer).collect();
-        let Some(winner) = same.iter().max_by_key(|link| wins(us, link)) else { return Vec::new() };
+        let Some(winner) = same.iter().max_by_key(|link| rank(us, link)) else { return Vec::new() };
         same.iter()
             .filter(|other| other.dialled.is_some() && !Arc::ptr_eq(other, winner))
             .map(|loser| (*loser).clone())
@@ -149,6 +153,10 @@ impl Table {
     fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
         self.links.values().flatten()
     }
+}
+
+fn rank(us: &PeerId, link: &Link) -> (bool, bool) {
+    (!link.is_superseded(), wins(us, link))
 }
 
 /// Whether the side with the lower name has dialled: both sides come to the same answer.

@@ -5,7 +5,7 @@
 use redis::Value;
 
 use super::poll::{wait_for, wait_until};
-use super::server::{ACL_RULES, Server, free_port};
+use super::server::{ACL_RULES, Place, Server, free_port};
 
 /// Slots of a cluster.
 const SLOTS: u16 = 16_384;
@@ -28,9 +28,15 @@ impl RedisCluster {
 
     /// The same with `cluster-require-full-coverage` set to `full_coverage`.
     pub fn start_with(full_coverage: &str) -> Self {
-        let servers: Vec<_> = (0..6)
-            .map(|_| {
-                Server::start(|_, _| {
+        Self::start_at(&[(); 6].map(|()| Place::here()), full_coverage)
+    }
+
+    /// The same with each server in a place of its own.
+    pub fn start_at(places: &[Place; 6], full_coverage: &str) -> Self {
+        let servers: Vec<_> = places
+            .iter()
+            .map(|place| {
+                Server::start_at(place, |_, _| {
                     let pairs = [
                         ("--cluster-enabled", "yes".to_owned()),
                         ("--cluster-port", free_port().to_string()),
@@ -62,7 +68,7 @@ impl RedisCluster {
             }
             for other in &self.servers[..index] {
                 let bus_port = other.setting("cluster-port");
-                ask(format!("CLUSTER MEET 127.0.0.1 {} {bus_port}", other.port));
+                ask(format!("CLUSTER MEET {} {bus_port}", other.address().replace(':', " ")));
             }
         }
         wait_until("every node knows every node", 20, || {
@@ -91,7 +97,7 @@ impl RedisCluster {
 
     /// `redis-cluster://…` with all servers, as a user with our rights only.
     pub fn url(&self) -> String {
-        let hosts: Vec<_> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
+        let hosts: Vec<_> = self.servers.iter().map(Server::address).collect();
         format!("redis-cluster://rationd:secret@{}", hosts.join(","))
     }
 
@@ -152,7 +158,14 @@ impl RedisCluster {
                 return;
             }
             let mut command = redis::cmd("MIGRATE");
-            command.arg("127.0.0.1").arg(self.servers[to].port).arg("").arg(0).arg(5_000).arg("KEYS").arg(&keys);
+            command
+                .arg(self.servers[to].host())
+                .arg(self.servers[to].port)
+                .arg("")
+                .arg(0)
+                .arg(5_000)
+                .arg("KEYS")
+                .arg(&keys);
             command.exec(&mut source).expect("MIGRATE");
         }
     }

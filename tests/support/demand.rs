@@ -7,6 +7,7 @@
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -45,17 +46,51 @@ pub enum Pace {
 /// Runs all clients for `length`, while this thread does what `meanwhile` says, and returns what
 /// all of them saw.
 pub fn run(clients: &[Client], length: Duration, meanwhile: impl FnOnce(&Watch)) -> Ledger {
-    let watch = Watch::start();
+    run_within(clients, &Span { watch: Watch::start(), length, over: AtomicBool::new(false) }, meanwhile)
+}
+
+/// The same for as long as `meanwhile` takes, but no longer than `longest`.
+pub fn run_while(clients: &[Client], longest: Duration, meanwhile: impl FnOnce(&Watch)) -> Ledger {
+    let span = Span { watch: Watch::start(), length: longest, over: AtomicBool::new(false) };
+    run_within(clients, &span, |watch| {
+        let _over = Over(&span.over);
+        meanwhile(watch);
+    })
+}
+
+/// How long clients ask.
+struct Span {
+    watch: Watch,
+    length: Duration,
+    over: AtomicBool,
+}
+
+/// Ends a span, also when what it goes with has panicked.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Span {
+    fn lasts(&self, at: Duration) -> bool {
+        at < self.length && !self.over.load(Ordering::Relaxed)
+    }
+}
+
+fn run_within(clients: &[Client], span: &Span, meanwhile: impl FnOnce(&Watch)) -> Ledger {
     thread::scope(|scope| {
         let running: Vec<_> = clients
             .iter()
             .enumerate()
             .map(|(index, client)| {
                 let phase = index as f64 / clients.len() as f64;
-                scope.spawn(move || client.run(watch, length, phase))
+                scope.spawn(move || client.run(span, phase))
             })
             .collect();
-        meanwhile(&watch);
+        meanwhile(&span.watch);
         let mut ledger = Ledger::default();
         for client in running {
             ledger.merge(client.join().expect("a client ended by itself"));
@@ -65,18 +100,18 @@ pub fn run(clients: &[Client], length: Duration, meanwhile: impl FnOnce(&Watch))
 }
 
 impl Client {
-    fn run(&self, watch: Watch, length: Duration, phase: f64) -> Ledger {
+    fn run(&self, span: &Span, phase: f64) -> Ledger {
         let stream = UnixStream::connect(&self.socket).expect("the daemon accepts");
         stream.set_read_timeout(Some(PATIENCE)).expect("a time-out is not zero");
         let mut request = Vec::new();
         encode(&mut request, &[b"RATION.CHECK", self.policy.as_bytes(), self.key.as_bytes()]);
         match self.pace {
-            Pace::PerSecond(rate) => self.pace(&stream, &request, watch, length, (rate, phase)),
-            Pace::Flood(batch) => self.flood(&stream, &request.repeat(batch), batch, watch, length),
+            Pace::PerSecond(rate) => self.pace(&stream, &request, span, (rate, phase)),
+            Pace::Flood(batch) => self.flood(&stream, &request.repeat(batch), batch, span),
         }
     }
 
-    fn pace(&self, stream: &UnixStream, request: &[u8], watch: Watch, length: Duration, rate: (f64, f64)) -> Ledger {
+    fn pace(&self, stream: &UnixStream, request: &[u8], span: &Span, rate: (f64, f64)) -> Ledger {
         let (rate, phase) = rate;
         let (sent, to_answer) = mpsc::channel();
         thread::scope(|scope| {
@@ -85,11 +120,11 @@ impl Client {
             let mut late = Duration::ZERO;
             for count in 0_u32.. {
                 let due = Duration::from_secs_f64((f64::from(count) + phase) / rate);
-                if due >= length {
+                if !span.lasts(due) {
                     break;
                 }
-                watch.pause_until(due);
-                late = late.max(watch.elapsed().saturating_sub(due));
+                span.watch.pause_until(due);
+                late = late.max(span.watch.elapsed().saturating_sub(due));
                 if sent.send(wall_us()).is_err() || writer.write_all(request).is_err() {
                     break;
                 }
@@ -118,11 +153,11 @@ impl Client {
         ledger
     }
 
-    fn flood(&self, stream: &UnixStream, requests: &[u8], batch: usize, watch: Watch, length: Duration) -> Ledger {
+    fn flood(&self, stream: &UnixStream, requests: &[u8], batch: usize, span: &Span) -> Ledger {
         let mut ledger = Ledger::default();
         let mut replies = Replies::default();
         let mut writer = stream;
-        while watch.elapsed() < length && ledger.errors.is_empty() {
+        while span.lasts(span.watch.elapsed()) && ledger.errors.is_empty() {
             let sent_us = wall_us();
             writer.write_all(requests).expect("the daemon reads");
             for _ in 0..batch {

@@ -31,9 +31,14 @@ impl Issuer {
     /// Makes the certificate of a node, and returns `[node]` and `[fleet]` of its configuration as the
     /// command prints them, but on a port of the operating system's choice.
     pub fn node(&self, name: &str) -> String {
+        self.node_at(name, "127.0.0.1:0")
+    }
+
+    /// The same listening at this address.
+    pub fn node_at(&self, name: &str, listen: &str) -> String {
         let words = ["cert", "node", "--fleet", &self.fleet, "--name", name, "--ca-dir", ".", "--dir", name];
         let printed = rationd(self.directory.path(), &words);
-        let section = printed.replace("\"0.0.0.0:7946\"", "\"127.0.0.1:0\"");
+        let section = printed.replace("\"0.0.0.0:7946\"", &format!("{listen:?}"));
         assert_ne!(section, printed, "the command names a port to listen on");
         section
     }
@@ -115,10 +120,20 @@ impl Sights {
         longest: Duration,
         is_wanted: impl Fn(Sight) -> bool,
     ) -> Option<Duration> {
+        self.until_each(daemons, longest, |_, sight| is_wanted(sight))
+    }
+
+    /// The same where not all should see the same.
+    pub fn until_each(
+        &mut self,
+        daemons: &[Daemon],
+        longest: Duration,
+        is_wanted: impl Fn(usize, Sight) -> bool,
+    ) -> Option<Duration> {
         let start = self.watch.elapsed();
         loop {
             let looked = self.watch.elapsed();
-            if self.look(daemons).into_iter().all(&is_wanted) {
+            if self.look(daemons).into_iter().enumerate().all(|(node, sight)| is_wanted(node, sight)) {
                 return Some(self.watch.elapsed() - start);
             }
             if looked - start > longest {

@@ -27,18 +27,41 @@ pub struct Authority {
     fleet: String,
     directory: TempDir,
     issuer: Issuer<'static, KeyPair>,
+    /// Makes the key of the node with this name.
+    key: fn(&str) -> KeyPair,
+}
+
+fn fresh(_: &str) -> KeyPair {
+    KeyPair::generate().expect("a key")
+}
+
+/// An Ed25519 key that follows from the name, in PKCS #8.
+fn named(name: &str) -> KeyPair {
+    let head = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+    let secret = ring::digest::digest(&ring::digest::SHA256, name.as_bytes());
+    let bytes = [&head, secret.as_ref()].concat();
+    KeyPair::from_pkcs8_der_and_sign_algo(&bytes.into(), &rcgen::PKCS_ED25519).expect("any 32 bytes are a key")
 }
 
 impl Authority {
     pub fn new(fleet: &str) -> Self {
+        Self::with_keys(fleet, fresh)
+    }
+
+    /// The same with the same keys and certificates each time.
+    pub fn repeatable(fleet: &str) -> Self {
+        Self::with_keys(fleet, named)
+    }
+
+    fn with_keys(fleet: &str, keys: fn(&str) -> KeyPair) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let key = KeyPair::generate().expect("a key");
+        let key = keys("the CA");
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(rcgen::DnType::CommonName, "a fleet's CA of rationd's tests");
         let pem = params.self_signed(&key).expect("a CA").pem();
         std::fs::write(directory.path().join("ca.pem"), pem).expect("a file");
-        Self { fleet: fleet.to_owned(), directory, issuer: Issuer::new(params, key) }
+        Self { fleet: fleet.to_owned(), directory, issuer: Issuer::new(params, key), key: keys }
     }
 
     /// Files of the node called `name`, made or made anew.
@@ -64,7 +87,7 @@ impl Authority {
     }
 
     fn certify_until(&self, file: &str, name: String, change: impl FnOnce(&mut CertificateParams)) -> IdentityFiles {
-        let key = KeyPair::generate().expect("a key");
+        let key = (self.key)(file);
         let mut params = CertificateParams::new(vec![fleet_name(&self.fleet), name]).expect("parameters");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         change(&mut params);

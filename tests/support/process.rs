@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::metrics::{self, Metrics};
 use super::poll::wait_for;
 use super::resp::Connection;
+use super::server::Place;
 
 /// Longest wait for a daemon to be ready, on a machine with much else to do.
 const READY_SECONDS: u64 = 20;
@@ -33,13 +34,23 @@ impl Daemon {
     /// When the daemon does not come up: its log is part of the message.
     #[must_use]
     pub fn start(config: &str) -> Self {
+        Self::start_at(&Place::here(), config)
+    }
+
+    /// The same somewhere else, its admin address there too.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    #[must_use]
+    pub fn start_at(place: &Place, config: &str) -> Self {
         let directory = tempfile::Builder::new().prefix("rationd-test-").tempdir().expect("a temporary directory");
         let file = directory.path().join("rationd.toml");
         let socket = directory.path().join("rationd.sock");
-        let listen = format!("[listen]\nsocket = {socket:?}\nadmin = \"127.0.0.1:0\"\n\n");
+        let listen = format!("[listen]\nsocket = {socket:?}\nadmin = \"{}:0\"\n\n", place.host);
         fs::write(&file, listen + config).expect("a config file");
         let log = File::create(directory.path().join("log")).expect("a log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_rationd"))
+        let child = place
+            .command(env!("CARGO_BIN_EXE_rationd"))
             .arg("--config")
             .arg(&file)
             .arg("serve")
@@ -51,7 +62,8 @@ impl Daemon {
             .spawn()
             .expect("cargo built the daemon");
         let mut daemon = Self { child, directory, admin: ([127, 0, 0, 1], 0).into() };
-        daemon.admin = daemon.wait_until("an admin address is in the log", Self::logged_admin);
+        let head = format!("{}:", place.host);
+        daemon.admin = daemon.wait_until("an admin address is in the log", |daemon| daemon.logged_admin(&head));
         daemon.wait_until("the socket accepts", |daemon| daemon.connect().ok());
         daemon
     }
@@ -66,12 +78,12 @@ impl Daemon {
     }
 
     /// The address that the operating system chose, as the log names it.
-    fn logged_admin(&self) -> Option<SocketAddr> {
-        let log = self.log();
-        let line = log.lines().find(|line| line.contains("admin") && line.contains("127.0.0.1:"))?;
-        let rest = &line[line.find("127.0.0.1:")?..];
-        let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':')).unwrap_or(rest.len());
-        rest[..end].parse().ok().filter(|address: &SocketAddr| address.port() != 0)
+    fn logged_admin(&self, head: &str) -> Option<SocketAddr> {
+        self.log().lines().filter(|line| line.contains("admin")).find_map(|line| {
+            let rest = &line[line.find(head)?..];
+            let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':')).unwrap_or(rest.len());
+            rest[..end].parse().ok().filter(|address: &SocketAddr| address.port() != 0)
+        })
     }
 
     /// What it has logged.

@@ -1,4 +1,5 @@
-//! A real redis-server on loopback that dies with the test: over TCP, a Unix socket or TLS.
+//! A real redis-server that dies with the test, on loopback or in a network namespace: over TCP, a Unix
+//! socket or TLS.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
@@ -15,10 +16,35 @@ use super::poll::wait_until;
 pub const ACL_RULES: &str = "on >secret resetchannels ~ration:* -@all +eval +evalsha +hmget +hset +hdel +hkeys +hlen +del \
      +pexpire +time +ping +info +wait +asking +cluster|slots +config|get";
 
+/// Where a process runs, and the address that it listens on.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// What its command begins with: enough to get there.
+    pub way: Vec<String>,
+    /// Its address.
+    pub host: String,
+}
+
+impl Place {
+    /// Where the test runs, on loopback.
+    pub fn here() -> Self {
+        Self { way: Vec::new(), host: "127.0.0.1".to_owned() }
+    }
+
+    /// A command that runs there.
+    pub fn command(&self, program: &str) -> Command {
+        let mut words = self.way.iter().map(String::as_str).chain([program]);
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words);
+        command
+    }
+}
+
 /// A running redis-server.
 pub struct Server {
     child: Child,
     arguments: Vec<String>,
+    place: Place,
     /// Its port.
     pub port: u16,
     /// Its files, gone when it is.
@@ -42,8 +68,8 @@ pub fn free_port() -> u16 {
     }
 }
 
-fn spawn(arguments: &[String]) -> Child {
-    let mut command = Command::new("redis-server");
+fn spawn(place: &Place, arguments: &[String]) -> Child {
+    let mut command = place.command("redis-server");
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap_or_else(|error| {
         panic!("redis-server cannot be run ({error}): install it, e.g. apt-get install redis-server")
@@ -54,8 +80,13 @@ impl Server {
     /// Starts a server with these settings beside the port (`--name value …`); tries other ports
     /// when one is taken after all.
     pub fn start(settings: impl Fn(u16, &Path) -> Vec<String>) -> Self {
+        Self::start_at(&Place::here(), settings)
+    }
+
+    /// The same somewhere else.
+    pub fn start_at(place: &Place, settings: impl Fn(u16, &Path) -> Vec<String>) -> Self {
         for _ in 0..10 {
-            if let Some(server) = Self::try_start(&settings) {
+            if let Some(server) = Self::try_start(place, &settings) {
                 return server;
             }
         }
@@ -67,13 +98,15 @@ impl Server {
         Self::start(|_, _| Vec::new())
     }
 
-    fn try_start(settings: &impl Fn(u16, &Path) -> Vec<String>) -> Option<Self> {
+    fn try_start(place: &Place, settings: &impl Fn(u16, &Path) -> Vec<String>) -> Option<Self> {
         let dir = TempDir::new().expect("a temporary directory");
         let port = free_port();
         let path = |name: &str| dir.path().join(name).display().to_string();
         let pairs = [
             ("--port", port.to_string()),
-            ("--bind", "127.0.0.1".to_owned()),
+            ("--bind", place.host.clone()),
+            // Its mode would refuse replicas elsewhere; nobody but this test is in a place of its own.
+            ("--protected-mode", if place.way.is_empty() { "yes" } else { "no" }.to_owned()),
             ("--save", String::new()),
             ("--appendonly", "no".to_owned()),
             ("--unixsocket", path("redis.sock")),
@@ -82,7 +115,7 @@ impl Server {
         ];
         let mut arguments: Vec<_> = pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect();
         arguments.extend(settings(port, dir.path()));
-        let mut server = Self { child: spawn(&arguments), arguments, port, dir };
+        let mut server = Self { child: spawn(place, &arguments), arguments, place: place.clone(), port, dir };
         server.comes_up().then_some(server)
     }
 
@@ -99,7 +132,7 @@ impl Server {
     /// Starts it again on the same port, empty, after `kill`.
     pub fn restart(&mut self) {
         wait_until("the port is free again", 10, || {
-            self.child = spawn(&self.arguments);
+            self.child = spawn(&self.place, &self.arguments);
             self.comes_up()
         });
     }
@@ -113,9 +146,19 @@ impl Server {
         self.dir.path().join("redis.sock")
     }
 
-    /// `redis://127.0.0.1:PORT`.
+    /// The address that it listens on.
+    pub fn host(&self) -> &str {
+        &self.place.host
+    }
+
+    /// `HOST:PORT`.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.place.host, self.port)
+    }
+
+    /// `redis://HOST:PORT`.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.address())
     }
 
     /// A connection over the Unix socket, as the default user.

@@ -1,0 +1,293 @@
+//! Five daemons and a Redis Cluster of six nodes, each in a network namespace of its own, while real cuts
+//! part them: gossip alone, two daemons from everybody else, a daemon and a master from everybody else.
+//!
+//! Runs as root, with iproute2 and nftables; elsewhere it says that it was skipped. The figures of each
+//! scenario go to stderr whether it passes or not; `RATIOND_NAMESPACES=gossip,store` runs a part.
+
+#![cfg(feature = "daemon")]
+
+mod support;
+
+use std::io::Write;
+use std::time::Duration;
+
+use rationd::core::key::Digest;
+use support::clock::{Watch, wait_for_boundary, wall_us};
+use support::cluster::RedisCluster;
+use support::demand::{self, Client, Pace};
+use support::fleet::{Issuer, Sight, Sights};
+use support::ledger::word;
+use support::namespaces::{Network, within};
+use support::process::Daemon;
+use support::run::Run;
+
+const NODES: usize = 5;
+const LIMIT: u64 = 1000;
+const PERIOD: Duration = Duration::from_secs(1);
+/// Twice the limit, evenly.
+const RATE: f64 = 2.0 * LIMIT as f64 / NODES as f64;
+/// A load begins this long before a window does.
+const MARGIN: Duration = Duration::from_millis(150);
+/// How long nodes may take to give up those that they cannot hear, and to see them again.
+const LOST: Duration = Duration::from_secs(10);
+const FOUND: Duration = Duration::from_secs(8);
+/// How long after a cut is healed every node may take to spend what the store lends.
+const LENT: Duration = Duration::from_secs(4);
+/// Longest that a scenario's load may last.
+const LONGEST: Duration = Duration::from_secs(40);
+/// When a client could not send for this long, the machine stood still for too long for a store's time-out
+/// of 50 ms to mean anything: the scenario is run again, on another key, but not more often than this.
+const STALL: Duration = Duration::from_millis(25);
+const RUNS: u32 = 3;
+
+struct Fleet {
+    network: Network,
+    cluster: RedisCluster,
+    /// Its files are read again while the daemons run.
+    _issuer: Issuer,
+    daemons: Vec<Daemon>,
+}
+
+/// A cut and what it does to whom.
+struct Cut {
+    sides: [Vec<String>; 2],
+    /// Daemons on the second side.
+    away: Vec<usize>,
+}
+
+/// When the cut was made, and when it was healed: Unix microseconds.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    cut: u64,
+    healed: u64,
+}
+
+/// Loads a key, cuts and heals, and judges what its clients saw.
+type Scenario = fn(&mut Fleet, &str) -> Run;
+
+#[test]
+fn a_fleet_in_namespaces_survives_real_cuts() {
+    within("a_fleet_in_namespaces_survives_real_cuts", |network| {
+        let chosen = std::env::var("RATIOND_NAMESPACES").unwrap_or_default();
+        let watch = Watch::start();
+        let mut fleet = Fleet::start(network);
+        print(&format!("all came up in {:.1} s\n{}", watch.elapsed().as_secs_f64(), Run::head()));
+        let scenarios: [(&str, Scenario); 3] =
+            [("gossip", gossip_parted), ("store", store_on_one_side), ("master", master_isolated)];
+        let mut failures = Vec::new();
+        for (name, scenario) in scenarios {
+            if chosen.is_empty() || chosen.split(',').any(|part| part == name) {
+                failures.extend(fleet.judge(name, scenario));
+            }
+        }
+        print(&format!("all took {:.1} s", watch.elapsed().as_secs_f64()));
+        fleet.print_logs(failures.is_empty());
+        assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
+    });
+}
+
+/// Three nodes and two do not hear each other; the store hears all.
+fn gossip_parted(fleet: &mut Fleet, key: &str) -> Run {
+    let mut run = Run::new(LIMIT, PERIOD, 0.97);
+    let cut = Cut { sides: [nodes(0..3), nodes(3..5)], away: vec![3, 4] };
+    fleet.parted(&mut run, key, &cut);
+    run
+}
+
+/// Two nodes hear neither the others nor the store: they live on their shares, while the others lease. No
+/// limit is kept then: nobody on either side can know what the other admits (README.md, "a share on top of
+/// leases"). What it may come to is the limit and their part of 95 % of it: two fifths, give or take what they
+/// happened to admit just before.
+fn store_on_one_side(fleet: &mut Fleet, key: &str) -> Run {
+    let mut run = Run { most: LIMIT * 145 / 100, ..Run::new(LIMIT, PERIOD, 0.97) };
+    let near: Vec<_> = nodes(0..3).into_iter().chain((0..6).map(redis)).collect();
+    let cut = Cut { sides: [near, nodes(3..5)], away: vec![3, 4] };
+    let times = fleet.parted(&mut run, key, &cut);
+    run.judge_cut(times, &cut);
+    run
+}
+
+/// A node and the master of the key hear each other and nobody else, until a replica has taken over and
+/// after. Until it sees that it is alone, which takes it a second, the master lends small leases that no
+/// replica confirms, while the others live on their shares; then the others lease, and the node has its share.
+/// Which part of a limit that is follows what it admitted just before, with the master to itself.
+fn master_isolated(fleet: &mut Fleet, key: &str) -> Run {
+    let mut run = Run { most: LIMIT * 130 / 100, ..Run::new(LIMIT, PERIOD, 0.9) };
+    let slot_key = format!("ration:{{{}}}", Digest::of("shared", key.as_bytes()));
+    let master = fleet.cluster.master_of(&slot_key, 5);
+    let near = nodes(0..4).into_iter().chain((0..6).filter(|server| *server != master).map(redis)).collect();
+    let cut = Cut { sides: [near, vec![node(4), redis(master)]], away: vec![4] };
+    let times = fleet.parted(&mut run, key, &cut);
+    run.judge_cut(times, &cut);
+    let slot = fleet.cluster.slot_of(&slot_key);
+    let owner = fleet.cluster.owner_of(slot, 5);
+    run.notes.push(format!("the key's master was {master} and is {owner:?}"));
+    run.demand(owner.is_some_and(|owner| owner != master), || "no replica took over".into());
+    run
+}
+
+impl Run {
+    /// What holds however a store is parted from nodes: leases keep the limit, shares are spent by those
+    /// alone who cannot reach it, and both end soon after the cut.
+    fn judge_cut(&mut self, times: Times, cut: &Cut) {
+        let (limit, period) = (self.limit, PERIOD.as_micros() as u64);
+        let windows = self.ledger.windows();
+        let during = windows.iter().filter(|(end, _)| (times.cut..times.healed).contains(&(**end * 1_000)));
+        let over: Vec<_> = during.map(|(_, window)| 100.0 * (window.admitted() as f64 / limit as f64 - 1.0)).collect();
+        self.notes.push(format!("over the limit by % in the windows that ended in the cut: {over:.1?}"));
+        for (end, window) in &windows {
+            self.demand(window.lent <= limit, || format!("{window:?} until {end}: more lent than {limit}"));
+            let healed = end * 1_000 >= times.healed + period * 3;
+            self.demand(!healed || window.admitted() <= limit, || format!("{window:?} until {end}, after the cut"));
+        }
+        let flows = (0..NODES as u8).map(|node| {
+            let lent = self.ledger.checks.iter().filter(|check| {
+                check.node == node && check.sent_us >= times.healed && check.answer.source == word(b"lease")
+            });
+            lent.filter(|check| check.answer.allowed).map(|check| check.sent_us - times.healed).min()
+        });
+        let flows: Vec<_> = flows.map(|after| after.map(Duration::from_micros)).collect();
+        self.notes.push(format!("each node spends leases so long after the cut: {flows:.2?}"));
+        let latest = flows.iter().copied().reduce(|one, other| Some(one?.max(other?))).flatten();
+        self.took(latest, LENT, &format!("all nodes spend leases, {:?} of them cut off before", cut.away));
+    }
+}
+
+impl Fleet {
+    fn start(mut network: Network) -> Self {
+        let servers = [0, 1, 2, 3, 4, 5].map(|number| network.place(&redis(number)));
+        let places: Vec<_> = (0..NODES).map(|number| network.place(&node(number))).collect();
+        let cluster = RedisCluster::start_at(&servers, "no");
+        let issuer = Issuer::new("prod");
+        let configs: Vec<_> = places
+            .iter()
+            .enumerate()
+            .map(|(number, place)| {
+                let section = issuer.node_at(&node(number), &format!("{}:7946", place.host));
+                let url = cluster.url();
+                format!(
+                    "[store]\nurl = \"{url}\"\n\n{section}\nseeds = [\"{}:7946\"]\n\n\
+                     [policy.shared]\nlimits = [\"{LIMIT}/1s fixed\"]\n",
+                    places[0].host
+                )
+            })
+            .collect();
+        let daemons = std::thread::scope(|scope| {
+            let starting: Vec<_> = places
+                .iter()
+                .zip(&configs)
+                .map(|(place, config)| scope.spawn(move || Daemon::start_at(place, config)))
+                .collect();
+            starting.into_iter().map(|daemon| daemon.join().expect("it came up")).collect()
+        });
+        let fleet = Self { network, cluster, _issuer: issuer, daemons };
+        let seen = Sights::new("shared").until(&fleet.daemons, whole(), LOST);
+        assert!(seen.is_some(), "the nodes do not see each other");
+        fleet
+    }
+
+    /// Runs a scenario until the machine kept up with it, and returns which promises were broken.
+    fn judge(&mut self, name: &str, scenario: Scenario) -> Vec<String> {
+        let mut failures = Vec::new();
+        for number in 1..=RUNS {
+            let watch = Watch::start();
+            let run = scenario(self, &format!("{name}-{number}"));
+            print(&run.lines(name, watch.elapsed()));
+            let late = run.ledger.late;
+            failures = run.failures();
+            if failures.is_empty() || late < STALL {
+                break;
+            }
+            print(&format!("{name}: {failures:?}, but a client stood still for {late:?}"));
+        }
+        failures.into_iter().map(|what| format!("{name}: {what}")).collect()
+    }
+
+    /// The last that each daemon had to say, unless all is well.
+    fn print_logs(&self, well: bool) {
+        for daemon in self.daemons.iter().filter(|_| !well) {
+            let log = daemon.log();
+            let lines: Vec<_> = log.lines().collect();
+            print(&format!("-- log of a daemon\n{}", lines[lines.len().saturating_sub(8)..].join("\n")));
+        }
+    }
+
+    /// Loads a key at twice the limit, cuts, waits until every node sees who is left, lets two windows pass,
+    /// heals, waits until every node sees everybody, and lets three windows pass.
+    fn parted(&mut self, run: &mut Run, key: &str, cut: &Cut) -> Times {
+        let mut times = Times::default();
+        let mut sights = Sights::new("shared");
+        let before: Vec<_> = self.daemons.iter().map(Daemon::metrics).collect();
+        let clients = self.clients(key);
+        wait_for_boundary(PERIOD, MARGIN);
+        run.ledger = demand::run_while(&clients, LONGEST, |watch| {
+            sights.look(&self.daemons);
+            watch.pause_until(PERIOD * 3 + MARGIN * 3);
+            self.network.cut([&cut.sides[0], &cut.sides[1]]);
+            times.cut = wall_us();
+            let seen = sights.until_each(&self.daemons, LOST, |node, sight| sight == cut.left_for(node));
+            run.took(seen, LOST, "each sees who is left on its side");
+            wait_windows(2);
+            let taken = self.network.heal();
+            times.healed = wall_us();
+            run.notes.push(format!("the cut took {taken} packets"));
+            run.demand(taken > 0, || "the cut took nothing".into());
+            let seen = sights.until(&self.daemons, whole(), FOUND);
+            run.took(seen, FOUND, "all see all again");
+            wait_windows(3);
+        });
+        run.metrics = before.into_iter().zip(self.daemons.iter().map(Daemon::metrics)).collect();
+        run.notes.extend(sights.lines());
+        times
+    }
+
+    /// Two clients for each daemon.
+    fn clients(&self, key: &str) -> Vec<Client> {
+        let client = |node: usize| Client {
+            node: node as u8,
+            socket: self.daemons[node].socket(),
+            policy: "shared".into(),
+            key: key.into(),
+            pace: Pace::PerSecond(RATE / 2.0),
+        };
+        (0..NODES).chain(0..NODES).map(client).collect()
+    }
+}
+
+impl Cut {
+    /// What a node should see while it lasts.
+    fn left_for(&self, node: usize) -> Sight {
+        let away = self.away.len();
+        let up = if self.away.contains(&node) { away } else { NODES - away } as u64;
+        Sight { missed: NODES as u64 - up, ..Sight::of_whole(up, LIMIT) }
+    }
+}
+
+/// What all should see while nothing is cut.
+fn whole() -> Sight {
+    Sight::of_whole(NODES as u64, LIMIT)
+}
+
+fn node(number: usize) -> String {
+    format!("node-{number}")
+}
+
+fn nodes(numbers: std::ops::Range<usize>) -> Vec<String> {
+    numbers.map(node).collect()
+}
+
+fn redis(number: usize) -> String {
+    format!("redis-{number}")
+}
+
+/// Returns when so many windows have passed whole.
+fn wait_windows(count: u32) {
+    let watch = Watch::start();
+    wait_for_boundary(PERIOD, Duration::ZERO);
+    watch.pause_until(watch.elapsed() + PERIOD * count);
+}
+
+/// Past the test harness, which would keep it from those who look at a run that passes.
+fn print(line: &str) {
+    writeln!(std::io::stderr(), "{line}").expect("stderr takes a line");
+}
