@@ -52,8 +52,9 @@ pub(super) fn handle_errand(
             if errand.call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
                 let voided = slot.lease.void();
                 desk.policy_stats(slot).expired += voided;
-                slot.net.fill(0);
                 slot.share = None;
+                slot.forget_lent();
+                slot.drop_orders_before(call.id);
             }
             if let Some(ticket) = errand.ticket {
                 let decision = peeked(slot, now, errand.cost, Source::Store);

@@ -240,7 +240,7 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         windows[position] = if ahead { at + limit.period } else { at };
         if limit.algorithm == Algorithm::Gcra {
             slot.net[position] = u64::from(order.held) + u64::from(granted.saturating_sub(order.need));
-        } else if !ahead && slot.counters[position].at == at {
+        } else if slot.counters[position].at == windows[position] {
             slot.net[position] += u64::from(granted);
         }
     }
@@ -313,7 +313,7 @@ pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call,
             slot.believe_fleet();
         }
         if grant.reset {
-            slot.net.fill(0);
+            slot.forget_lent();
             slot.usage = None;
         }
     }
