@@ -397,6 +397,48 @@ fn reset_voids_what_is_held() {
 }
 
 #[test]
+fn a_share_under_other_limits_is_not_forgotten_for_another_key() {
+    let mut bench = Bench::with_keys("30/500ms burst 8", 1);
+    bench.check(1);
+    let call = bench.acquire();
+    let lost = StoreError::Away { since: bench.now };
+    bench.fail(&call, lost.clone());
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "of the share");
+    for call in bench.calls() {
+        bench.fail(&call, lost.clone());
+    }
+    // What was spent under the old limits counts in no bucket of the new ones: that one begins empty.
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("23/500ms burst 6").unwrap()]));
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+    for call in bench.calls() {
+        bench.fail(&call, lost.clone());
+    }
+    bench.check_key(9, 1);
+    assert_eq!(bench.last.unwrap().reason, Reason::Overload, "it takes nobody's place");
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+}
+
+#[test]
+fn reset_voids_what_was_asked_for_before() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    bench.spend_to_low_water();
+    let before = bench.acquire();
+    bench.reset();
+    let call = bench.calls().pop().unwrap();
+    (bench.epoch, bench.was_reset) = (99, true);
+    bench.grant(&call, 0);
+    // Lent under the epoch that is gone, and late.
+    (bench.epoch, bench.was_reset) = (5, false);
+    bench.grant(&before, 20);
+    assert_eq!(bench.held(), 0);
+    assert_eq!(bench.check(1), None, "the store is asked again");
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).epoch, 99);
+}
+
+#[test]
 fn reset_at_does_not_wobble() {
     let mut bench = Bench::new("100/10s fixed");
     bench.hold(10);

@@ -38,7 +38,7 @@ impl Slot {
                     return self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait));
                 }
                 let parts = self.parts(fleet, clock);
-                let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open(&rule, clock)));
+                let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open_late(&rule, clock)));
                 let ending = match book.spend(&rule, &parts, clock, cost, &self.net) {
                     Ok(()) => {
                         book.keep_parts(parts);
@@ -94,6 +94,11 @@ impl Slot {
     /// A share was spent in a window that is still open: forgotten, it would be spent again.
     pub(super) fn owes(&self, now: Instant) -> bool {
         self.share.as_ref().is_some_and(|book| book.is_open(&self.rule, self.clock.latest(now)))
+    }
+
+    /// Forgotten, it would have more of a share than it has.
+    pub(super) fn is_indebted(&self, now: Instant) -> bool {
+        self.share.as_ref().is_some_and(|book| book.matters(&self.rule, self.clock.latest(now)))
     }
 
     /// Nothing was charged to this window's share before the check just decided. True once a window.

@@ -165,15 +165,16 @@ impl Slot {
 
     /// Takes over another rule for the same key: what was spent stays with the store, what is held
     /// stays only where the rule has as many limits of the same kinds.
-    pub(super) fn adopt(&mut self, rule: &Arc<Rule>) -> u64 {
+    pub(super) fn adopt(&mut self, now: Instant, rule: &Arc<Rule>) -> u64 {
         let kinds = |rule: &Rule| rule.limits.iter().map(|limit| limit.algorithm).collect::<Vec<_>>();
         let mut voided = 0;
         if kinds(&self.rule) != kinds(rule) || self.rule.limits != rule.limits {
             voided = self.lease.void();
             self.counters = vec![Counter::default(); rule.limits.len()].into();
             self.net = vec![0; rule.limits.len()].into();
+            self.forget_lent();
             self.answered = None;
-            self.share = None;
+            self.share = self.share.take().map(|_| Box::new(ShareBook::open_late(rule, self.clock.latest(now))));
             self.usage = None;
         }
         self.rule = rule.clone();
@@ -378,6 +379,18 @@ impl Slot {
     /// what it lends is void like all that was held when the limits changed.
     pub(super) fn is_of_these_limits(&self, call: &Call) -> bool {
         Arc::ptr_eq(&call.rule, &self.rule) || call.rule.limits == self.rule.limits
+    }
+
+    /// The store has forgotten what it lent.
+    pub(super) fn forget_lent(&mut self) {
+        self.net.fill(0);
+        self.lent_ahead = (Timestamp(0), 0);
+    }
+
+    /// The key was reset by the call of that id: what orders of before were lent is void, too.
+    pub(super) fn drop_orders_before(&mut self, id: u64) {
+        self.flight = self.flight.take().filter(|flight| flight.call.id > id);
+        self.late = self.late.filter(|(late, _)| *late > id);
     }
 
     /// Nothing would be lost by forgetting this key, but for a rate of use and denials.

@@ -78,7 +78,7 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         }
     }
     set_timer(index, slot, desk, now);
-    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !slot.owes(now))
+    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !slot.is_indebted(now))
 }
 
 /// The first in line has waited as long as it may.
@@ -217,7 +217,7 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
     if slot.lease.held() > 0 {
         at = at.min(now + Micros(refill_interval(&slot.rule).0 / 4)).min(closes(slot).max(now + PATIENCE));
     } else if slot.is_quiet() {
-        let retry = if slot.owes(now) { Micros::from_secs(1) } else { Micros(1) };
+        let retry = if slot.is_indebted(now) { Micros::from_secs(1) } else { Micros(1) };
         at = at.min(keep_until(slot).max(now + retry));
     }
     desk.wake(index, slot, at);
