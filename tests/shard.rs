@@ -420,6 +420,51 @@ fn a_share_under_other_limits_is_not_forgotten_for_another_key() {
 }
 
 #[test]
+fn an_answer_that_comes_too_late_says_how_many_share_a_key() {
+    let mut bench = Bench::new("40/1s fixed from-first");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.advance(Micros(500_000));
+    assert!(!bench.peek());
+    let peek = bench.calls().pop().unwrap();
+    bench.advance(Micros(60_000));
+    bench.nodes = 4;
+    bench.grant(&peek, 0);
+    bench.advance(SECOND);
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    let admitted = (0..40).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(admitted, 9, "95 % of a fourth");
+}
+
+#[test]
+fn an_answer_about_another_window_denies_nobody() {
+    let mut bench = Bench::new("10000/1s fixed");
+    bench.hold(10);
+    let ahead = loop {
+        bench.advance(Micros(9_000));
+        let call = bench.calls().into_iter().find(|call| matches!(call.op, Op::Acquire(_)));
+        match call {
+            Some(call) if bench.order(&call).ahead_of.0 > 0 => break call,
+            Some(call) => bench.grant(&call, 4),
+            None => _ = bench.check(1),
+        }
+    };
+    while bench.check(1) == Some(Verdict::Allow) {}
+    bench.grant(&ahead, 2);
+    let call = bench.acquire();
+    // The process is stopped, and what the store lent is over when it goes on.
+    bench.settle_window(SECOND + SECOND);
+    bench.grant(&call, 3);
+    bench.replies();
+    bench.advance(Micros::ZERO);
+    assert_eq!(bench.last.unwrap().reason, Reason::Share, "nothing is known of this window");
+}
+
+#[test]
 fn reset_voids_what_was_asked_for_before() {
     let mut bench = Bench::new("100/10s fixed");
     bench.hold(10);

@@ -249,8 +249,9 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         slot.lent_ahead = (windows[0], u64::from(granted));
     }
     let segment = Segment::new(&slot.rule, granted - paid, sent, slot.clock, &windows, ahead);
-    let over = segment.ends <= now && segment.left > 0;
-    let leftover = if over { Some(segment.into()) } else { slot.lease.add(segment) };
+    // What was lent ahead, or is over when it arrives, says nothing of what those in line want.
+    let answers = u8::from(!ahead && segment.ends > now);
+    let leftover = if segment.ends <= now && segment.left > 0 { Some(segment.into()) } else { slot.lease.add(segment) };
     if let Some(leftover) = leftover {
         dispose(index, slot, desk, now, leftover);
     }
@@ -262,7 +263,7 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         plan_ahead(slot, desk, now);
     }
     for waiter in &mut slot.line {
-        waiter.answers += 1;
+        waiter.answers += answers;
     }
     serve_line(index, slot, desk, now, Source::Store);
     drop_charged(index, slot, desk, now);

@@ -25,6 +25,8 @@ pub struct Bench {
     pub used: u64,
     pub epoch: u64,
     pub was_reset: bool,
+    /// How many the store says share a key.
+    pub nodes: u32,
     pub last: Option<Decision>,
     calls: Vec<Call>,
     replies: Vec<Decision>,
@@ -50,7 +52,8 @@ impl Bench {
         let settings = Settings { max_keys, timeout: Micros(50_000), lease_ahead: true };
         let shard = Shard::new(settings, 7, 1, 1, (now, Timestamp(now.0 + SKEW)));
         let (calls, replies) = (Vec::new(), Vec::new());
-        Self { shard, now, rule: Arc::new(rule), used: 0, epoch: 5, was_reset: false, last: None, calls, replies }
+        let rule = Arc::new(rule);
+        Self { shard, now, rule, used: 0, epoch: 5, was_reset: false, nodes: 1, last: None, calls, replies }
     }
 
     /// Checks key 0; `None` when it is parked.
@@ -77,6 +80,15 @@ impl Bench {
         let rule = self.rule.clone();
         let request = Request { rule: &rule, digest: Digest::of("test", &[0]), key: &[0], cost, peek: false };
         let outcome = self.shard.refund(self.now, request);
+        self.collect();
+        matches!(outcome, Outcome::Decided(_))
+    }
+
+    /// Peeks at key 0; true when the shard answers by itself.
+    pub fn peek(&mut self) -> bool {
+        let rule = self.rule.clone();
+        let request = Request { rule: &rule, digest: Digest::of("test", &[0]), key: &[0], cost: 1, peek: true };
+        let outcome = self.shard.check(self.now, request);
         self.collect();
         matches!(outcome, Outcome::Decided(_))
     }
@@ -162,7 +174,7 @@ impl Bench {
             damaged: false,
             epoch: self.epoch,
             reset: self.was_reset,
-            nodes: 1,
+            nodes: self.nodes,
             now: store,
             counters,
         };
