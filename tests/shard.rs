@@ -465,6 +465,27 @@ fn an_answer_about_another_window_denies_nobody() {
 }
 
 #[test]
+fn a_share_is_not_spent_where_its_window_is_in_doubt() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.advance(Micros(30_000));
+    bench.grant(&call, 1);
+    bench.advance(Micros(500_000));
+    let lost = StoreError::Away { since: bench.now };
+    bench.advance(Micros(1_200_000));
+    bench.check(1);
+    let call = bench.calls().pop().unwrap();
+    bench.fail(&call, lost);
+    // The store may have read its clock 30 ms before its answer came: the window ends then, or now.
+    for (at, verdict) in [(969, Verdict::Allow), (971, Verdict::Deny), (999, Verdict::Deny), (1_001, Verdict::Allow)] {
+        let end = 1_001_000_000 + at * 1_000;
+        bench.advance(Micros(end - bench.now.0));
+        assert_eq!(bench.check(1), Some(verdict), "{at}");
+    }
+}
+
+#[test]
 fn reset_voids_what_was_asked_for_before() {
     let mut bench = Bench::new("100/10s fixed");
     bench.hold(10);
