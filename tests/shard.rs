@@ -486,6 +486,46 @@ fn a_share_is_not_spent_where_its_window_is_in_doubt() {
 }
 
 #[test]
+fn what_a_lost_store_lent_is_void_when_it_comes_after_the_loss() {
+    let mut bench = Bench::new("1000/2s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.check(1);
+    let given_up = bench.acquire();
+    bench.advance(Micros(60_000));
+    bench.check(1);
+    bench.advance(Micros(300_000));
+    bench.check(1);
+    let call = bench.calls().pop().unwrap();
+    // What this node knew was counted again, without what is still under way.
+    bench.epoch = 9;
+    bench.advance(Micros(1_000));
+    bench.grant(&call, 4);
+    let held = bench.held();
+    bench.advance(Micros(5_000));
+    (bench.epoch, bench.behind) = (5, 200_000);
+    bench.grant(&given_up, 40);
+    assert_eq!(bench.held(), held);
+}
+
+#[test]
+fn a_late_answer_is_news_however_late() {
+    let mut bench = Bench::new("1000/10s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.advance(Micros(3_000_000));
+    assert!(!bench.peek());
+    let peek = bench.calls().pop().unwrap();
+    bench.advance(Micros(60_000));
+    bench.used = 600;
+    bench.grant(&peek, 0);
+    assert!(bench.peek());
+    assert_eq!(bench.last.unwrap().remaining, 400);
+}
+
+#[test]
 fn reset_voids_what_was_asked_for_before() {
     let mut bench = Bench::new("100/10s fixed");
     bench.hold(10);
@@ -493,10 +533,12 @@ fn reset_voids_what_was_asked_for_before() {
     let before = bench.acquire();
     bench.reset();
     let call = bench.calls().pop().unwrap();
+    bench.advance(Micros(1_000));
     (bench.epoch, bench.was_reset) = (99, true);
     bench.grant(&call, 0);
     // Lent under the epoch that is gone, and late.
-    (bench.epoch, bench.was_reset) = (5, false);
+    bench.advance(Micros(1_000));
+    (bench.epoch, bench.was_reset, bench.behind) = (5, false, 2_000);
     bench.grant(&before, 20);
     assert_eq!(bench.held(), 0);
     assert_eq!(bench.check(1), None, "the store is asked again");

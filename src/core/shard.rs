@@ -179,10 +179,6 @@ impl Shard {
         let (slot, desk) = (&mut self.table[index], &mut self.desk);
         let was_away = slot.away.is_some();
         settle(index, slot, desk, now);
-        if let Ok(grant) = &outcome {
-            // An answer that nobody waits for any more says this, too.
-            slot.nodes = grant.nodes.max(1);
-        }
         match call.op {
             Op::Acquire(_) => refill::handle_acquire(index, slot, desk, now, call, outcome),
             _ => errand::handle_errand(index, slot, desk, now, call, outcome),

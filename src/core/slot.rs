@@ -9,15 +9,16 @@ use std::sync::Arc;
 
 use super::answer::{self, Ending};
 use super::batch::Tuner;
-use super::call::{Call, Counter, Grant, Op};
+use super::call::{Call, Counter, Op};
 use super::decision::{Decision, Reason, Source};
 use super::fleet::FleetView;
-use super::lease::{Lease, StoreClock};
+use super::lease::Lease;
 use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::shard::Ticket;
 use super::share::ShareBook;
+use super::skew::StoreClock;
 use super::table::Keyed;
 use super::time::{Instant, Micros, Timestamp};
 use super::upkeep::PATIENCE;
@@ -59,9 +60,6 @@ pub(super) struct Away {
     /// goes on, so that all nodes have charged theirs before any leases what seems to be left.
     pub(super) charged: bool,
 }
-
-/// An answer is overtaken by no more than this.
-const OVERTAKEN: Micros = Micros(100_000);
 
 /// One key.
 #[derive(Debug)]
@@ -333,63 +331,6 @@ impl Slot {
             counters[index].release(limit, held);
         }
         answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
-    }
-
-    /// Takes note of an answer: counters, epoch, clock. What a store says that has lost what this
-    /// node spent counts when an acquire has restored that, and what was overtaken counts no more.
-    pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
-        let lost = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
-        let sent_before = self.answered.is_some_and(|at| call.sent_at < at);
-        let guess = self.clock.latest(now);
-        self.clock = StoreClock::new(call.sent_at, now, grant.now);
-        if let (None, Some(book)) = (self.answered, &mut self.share) {
-            book.rebase(&self.rule, guess, self.clock.latest(now));
-        }
-        self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
-        if !self.is_of_these_limits(call) {
-            return;
-        }
-        self.answered = Some(now);
-        let mut windows = self.counters.iter().zip(&grant.counters);
-        let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at || known.at.0 == 0);
-        // A clock that is further back is another master's, and so is that of a call sent since.
-        let overtaken = older && sent_before && self.heard.since(grant.now) < OVERTAKEN;
-        if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
-            return self.roll(now);
-        }
-        self.heard = grant.now;
-        for (index, limit) in self.rule.clone().limits.iter().enumerate() {
-            let fresh = grant.counters[index];
-            if self.usage.is_some() && self.counters[index].at != fresh.at {
-                self.note_window(index);
-            }
-            if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {
-                self.net[index] = 0;
-            }
-            self.counters[index] = fresh;
-        }
-        if grant.epoch != 0 {
-            self.epoch = grant.epoch;
-        }
-        self.roll(now);
-    }
-
-    /// The call was sent under the limits that apply now: else its answer counts in other windows, and
-    /// what it lends is void like all that was held when the limits changed.
-    pub(super) fn is_of_these_limits(&self, call: &Call) -> bool {
-        Arc::ptr_eq(&call.rule, &self.rule) || call.rule.limits == self.rule.limits
-    }
-
-    /// The store has forgotten what it lent.
-    pub(super) fn forget_lent(&mut self) {
-        self.net.fill(0);
-        self.lent_ahead = (Timestamp(0), 0);
-    }
-
-    /// The key was reset by the call of that id: what orders of before were lent is void, too.
-    pub(super) fn drop_orders_before(&mut self, id: u64) {
-        self.flight = self.flight.take().filter(|flight| flight.call.id > id);
-        self.late = self.late.filter(|(late, _)| *late > id);
     }
 
     /// Nothing would be lost by forgetting this key, but for a rate of use and denials.

@@ -27,6 +27,8 @@ pub struct Bench {
     pub was_reset: bool,
     /// How many the store says share a key.
     pub nodes: u32,
+    /// So long ago the store gave the answer that comes now.
+    pub behind: u64,
     pub last: Option<Decision>,
     calls: Vec<Call>,
     replies: Vec<Decision>,
@@ -53,7 +55,7 @@ impl Bench {
         let shard = Shard::new(settings, 7, 1, 1, (now, Timestamp(now.0 + SKEW)));
         let (calls, replies) = (Vec::new(), Vec::new());
         let rule = Arc::new(rule);
-        Self { shard, now, rule, used: 0, epoch: 5, was_reset: false, nodes: 1, last: None, calls, replies }
+        Self { shard, now, rule, used: 0, epoch: 5, was_reset: false, nodes: 1, behind: 0, last: None, calls, replies }
     }
 
     /// Checks key 0; `None` when it is parked.
@@ -90,7 +92,13 @@ impl Bench {
         let request = Request { rule: &rule, digest: Digest::of("test", &[0]), key: &[0], cost: 1, peek: true };
         let outcome = self.shard.check(self.now, request);
         self.collect();
-        matches!(outcome, Outcome::Decided(_))
+        match outcome {
+            Outcome::Decided(decision) => {
+                self.last = Some(decision);
+                true
+            }
+            Outcome::Parked(_) => false,
+        }
     }
 
     pub fn reset(&mut self) {
@@ -160,7 +168,7 @@ impl Bench {
 
     /// The store grants so many tokens, now.
     pub fn grant(&mut self, call: &Call, tokens: u32) {
-        let store = Timestamp(self.now.0 + SKEW);
+        let store = Timestamp(self.now.0 - self.behind + SKEW);
         let period = self.rule.limits[0].period.0;
         self.used = (self.used + u64::from(tokens)).min(self.rule.limits[0].count);
         let mut counters = [Counter::default(); MAX_LIMITS];

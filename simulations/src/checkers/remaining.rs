@@ -116,10 +116,11 @@ impl Remaining {
         if known.window != counter.at.0 {
             return;
         }
+        known.show(counter);
+        // Whatever a node hears again is news, but for what it was lent.
         if !self.settled.is_first(life, call.id) {
             return;
         }
-        known.show(counter);
         if let Op::Acquire(order) = &call.op {
             if self.leaps {
                 known.lend(moment.at, limit.period.0, grant.granted.into());
