@@ -526,6 +526,20 @@ fn a_late_answer_is_news_however_late() {
 }
 
 #[test]
+fn what_others_held_of_a_bucket_long_ago_denies_nobody() {
+    let mut bench = Bench::new("1000/1s burst 5");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.used = 5;
+    bench.grant(&call, 0);
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    bench.advance(Micros(200_000));
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "they may hold it yet");
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), None, "the store knows");
+}
+
+#[test]
 fn reset_voids_what_was_asked_for_before() {
     let mut bench = Bench::new("100/10s fixed");
     bench.hold(10);

@@ -61,6 +61,9 @@ pub(super) struct Away {
     pub(super) charged: bool,
 }
 
+/// What others hold of a bucket may have come back: after so long it denies nobody.
+const STALE: Micros = Micros(1_000_000);
+
 /// One key.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -247,7 +250,10 @@ impl Slot {
         if now < self.paced_until {
             return usable < cost;
         }
-        let (latest, counters) = (self.clock.latest(now), self.charged());
+        let (latest, mut counters) = (self.clock.latest(now), self.charged());
+        if self.answered.is_some_and(|at| now.since(at) >= STALE) {
+            self.doubt_lent(&mut counters);
+        }
         self.rule
             .limits
             .iter()
