@@ -43,6 +43,7 @@ impl Slot {
         if let (None, Some(book)) = (self.answered, &mut self.share) {
             book.rebase(&self.rule, guess, self.clock.latest(now));
         }
+        self.trip = clock.trip();
         self.nodes = grant.nodes.max(1);
         self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
         if !self.is_of_these_limits(call) {

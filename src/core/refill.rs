@@ -66,7 +66,7 @@ fn is_put_off(slot: &mut Slot) -> bool {
 /// A quarter of the lot is left, or what is used in two trips to the store and 3 ms (at most three
 /// quarters of the lot).
 fn is_low(slot: &Slot, now: Instant) -> bool {
-    let (trip, lot) = (slot.clock.trip(), slot.lot);
+    let (trip, lot) = (slot.trip, slot.lot);
     let (tuner, soon) = (&slot.tuner, Micros(3_000) + trip + trip);
     // The last token of a key that is seldom asked for lasts a while.
     let soon = if tuner.is_slow(refill_interval(&slot.rule)) { 0 } else { tuner.used_in(soon) };
@@ -187,13 +187,12 @@ pub(super) fn handle_acquire(
     let current = slot.flight.as_ref().is_some_and(|flight| flight.call.id == call.id);
     if !current {
         // Given up, yet merely late: held, if its window is still open.
-        let Ok(grant) = outcome else { return };
-        match slot.late.filter(|(id, _)| *id == call.id && !on(Mutant::LateReplyIgnored)) {
-            Some((_, sent)) => {
-                slot.late = None;
-                land(index, slot, desk, now, sent, call, &grant);
-            }
-            None => learn(slot, desk, now, call, &grant),
+        if let (Some((id, sent)), Ok(grant)) = (slot.late, outcome)
+            && id == call.id
+            && !on(Mutant::LateReplyIgnored)
+        {
+            slot.late = None;
+            land(index, slot, desk, now, sent, call, &grant);
         }
         return;
     }

@@ -80,6 +80,8 @@ pub(super) struct Slot {
     /// The next window, and what was lent of it already.
     pub(super) lent_ahead: (Timestamp, u64),
     pub(super) clock: StoreClock,
+    /// How long the latest answer was under way.
+    pub(super) trip: Micros,
     /// When the store last answered.
     pub(super) answered: Option<Instant>,
     /// The store's time in the latest answer that counts.
@@ -137,6 +139,7 @@ impl Slot {
             net: vec![0; rule.limits.len()].into(),
             lent_ahead: (Timestamp(0), 0),
             clock,
+            trip: Micros::ZERO,
             answered: None,
             heard: Timestamp(0),
             epoch: 0,
@@ -319,7 +322,7 @@ impl Slot {
     pub(super) fn deny_in_line(&self, now: Instant, cost: u64) -> Decision {
         let decision = self.deny(now, cost, Source::Store);
         let remaining = decision.remaining.min(cost.saturating_sub(1));
-        let retry_after = decision.retry_after.map(|wait| wait.max(self.clock.trip()));
+        let retry_after = decision.retry_after.map(|wait| wait.max(self.trip));
         Decision { remaining, retry_after, ..decision }
     }
 

@@ -116,11 +116,12 @@ impl Remaining {
         if known.window != counter.at.0 {
             return;
         }
-        known.show(counter);
-        // Whatever a node hears again is news, but for what it was lent.
-        if !self.settled.is_first(life, call.id) {
+        // What an acquire is answered again is passed over; of anything else nothing waits, and it is news.
+        let first = self.settled.is_first(life, call.id);
+        if !first && matches!(call.op, Op::Acquire(_)) {
             return;
         }
+        known.show(counter);
         if let Op::Acquire(order) = &call.op {
             if self.leaps {
                 known.lend(moment.at, limit.period.0, grant.granted.into());
