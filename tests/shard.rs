@@ -397,6 +397,170 @@ fn reset_voids_what_is_held() {
 }
 
 #[test]
+fn a_share_under_other_limits_is_not_forgotten_for_another_key() {
+    let mut bench = Bench::with_keys("30/500ms burst 8", 1);
+    bench.check(1);
+    let call = bench.acquire();
+    let lost = StoreError::Away { since: bench.now };
+    bench.fail(&call, lost.clone());
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "of the share");
+    for call in bench.calls() {
+        bench.fail(&call, lost.clone());
+    }
+    // What was spent under the old limits counts in no bucket of the new ones: that one begins empty.
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("23/500ms burst 6").unwrap()]));
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+    for call in bench.calls() {
+        bench.fail(&call, lost.clone());
+    }
+    bench.check_key(9, 1);
+    assert_eq!(bench.last.unwrap().reason, Reason::Overload, "it takes nobody's place");
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+}
+
+#[test]
+fn an_answer_that_comes_too_late_says_how_many_share_a_key() {
+    let mut bench = Bench::new("40/1s fixed from-first");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.advance(Micros(500_000));
+    assert!(!bench.peek());
+    let peek = bench.calls().pop().unwrap();
+    bench.advance(Micros(60_000));
+    bench.nodes = 4;
+    bench.grant(&peek, 0);
+    bench.advance(SECOND);
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    let admitted = (0..40).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(admitted, 9, "95 % of a fourth");
+}
+
+#[test]
+fn an_answer_about_another_window_denies_nobody() {
+    let mut bench = Bench::new("10000/1s fixed");
+    bench.hold(10);
+    let ahead = loop {
+        bench.advance(Micros(9_000));
+        let call = bench.calls().into_iter().find(|call| matches!(call.op, Op::Acquire(_)));
+        match call {
+            Some(call) if bench.order(&call).ahead_of.0 > 0 => break call,
+            Some(call) => bench.grant(&call, 4),
+            None => _ = bench.check(1),
+        }
+    };
+    while bench.check(1) == Some(Verdict::Allow) {}
+    bench.grant(&ahead, 2);
+    let call = bench.acquire();
+    // The process is stopped, and what the store lent is over when it goes on.
+    bench.settle_window(SECOND + SECOND);
+    bench.grant(&call, 3);
+    bench.replies();
+    bench.advance(Micros::ZERO);
+    assert_eq!(bench.last.unwrap().reason, Reason::Share, "nothing is known of this window");
+}
+
+#[test]
+fn a_share_is_not_spent_where_its_window_is_in_doubt() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.advance(Micros(30_000));
+    bench.grant(&call, 1);
+    bench.advance(Micros(500_000));
+    let lost = StoreError::Away { since: bench.now };
+    bench.advance(Micros(1_200_000));
+    bench.check(1);
+    let call = bench.calls().pop().unwrap();
+    bench.fail(&call, lost);
+    // The store may have read its clock 30 ms before its answer came: the window ends then, or now.
+    for (at, verdict) in [(969, Verdict::Allow), (971, Verdict::Deny), (999, Verdict::Deny), (1_001, Verdict::Allow)] {
+        let end = 1_001_000_000 + at * 1_000;
+        bench.advance(Micros(end - bench.now.0));
+        assert_eq!(bench.check(1), Some(verdict), "{at}");
+    }
+}
+
+#[test]
+fn what_a_lost_store_lent_is_void_when_it_comes_after_the_loss() {
+    let mut bench = Bench::new("1000/2s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.check(1);
+    let given_up = bench.acquire();
+    bench.advance(Micros(60_000));
+    bench.check(1);
+    bench.advance(Micros(300_000));
+    bench.check(1);
+    let call = bench.calls().pop().unwrap();
+    // What this node knew was counted again, without what is still under way.
+    bench.epoch = 9;
+    bench.advance(Micros(1_000));
+    bench.grant(&call, 4);
+    let held = bench.held();
+    bench.advance(Micros(5_000));
+    (bench.epoch, bench.behind) = (5, 200_000);
+    bench.grant(&given_up, 40);
+    assert_eq!(bench.held(), held);
+}
+
+#[test]
+fn a_late_answer_is_news_however_late() {
+    let mut bench = Bench::new("1000/10s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.advance(Micros(3_000_000));
+    assert!(!bench.peek());
+    let peek = bench.calls().pop().unwrap();
+    bench.advance(Micros(60_000));
+    bench.used = 600;
+    bench.grant(&peek, 0);
+    assert!(bench.peek());
+    assert_eq!(bench.last.unwrap().remaining, 400);
+}
+
+#[test]
+fn what_others_held_of_a_bucket_long_ago_denies_nobody() {
+    let mut bench = Bench::new("1000/1s burst 5");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.used = 5;
+    bench.grant(&call, 0);
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    bench.advance(Micros(200_000));
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "they may hold it yet");
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), None, "the store knows");
+}
+
+#[test]
+fn reset_voids_what_was_asked_for_before() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    bench.spend_to_low_water();
+    let before = bench.acquire();
+    bench.reset();
+    let call = bench.calls().pop().unwrap();
+    bench.advance(Micros(1_000));
+    (bench.epoch, bench.was_reset) = (99, true);
+    bench.grant(&call, 0);
+    // Lent under the epoch that is gone, and late.
+    bench.advance(Micros(1_000));
+    (bench.epoch, bench.was_reset, bench.behind) = (5, false, 2_000);
+    bench.grant(&before, 20);
+    assert_eq!(bench.held(), 0);
+    assert_eq!(bench.check(1), None, "the store is asked again");
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).epoch, 99);
+}
+
+#[test]
 fn reset_at_does_not_wobble() {
     let mut bench = Bench::new("100/10s fixed");
     bench.hold(10);

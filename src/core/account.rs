@@ -28,6 +28,16 @@ impl Slot {
         counters
     }
 
+    /// Takes it that other nodes hold nothing of buckets any more.
+    pub(super) fn doubt_lent(&self, counters: &mut [Counter; MAX_LIMITS]) {
+        let held = self.lease.held();
+        for (limit, counter) in self.rule.limits.iter().zip(counters) {
+            if limit.algorithm == Algorithm::Gcra {
+                counter.used = counter.used.min(held);
+            }
+        }
+    }
+
     /// Takes it that the store has been told what was spent of buckets. So many tokens, which are held
     /// no more, go back with that.
     pub(super) fn charge(&mut self, returned: u64) {

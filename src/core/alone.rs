@@ -38,7 +38,7 @@ impl Slot {
                     return self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait));
                 }
                 let parts = self.parts(fleet, clock);
-                let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open(&rule, clock)));
+                let book = self.share.get_or_insert_with(|| Box::new(ShareBook::open_late(&rule, clock)));
                 let ending = match book.spend(&rule, &parts, clock, cost, &self.net) {
                     Ok(()) => {
                         book.keep_parts(parts);
@@ -66,15 +66,17 @@ impl Slot {
         parts
     }
 
-    /// The store's clock is known to so much only; where that leaves two windows, neither's share is
-    /// spent. At most 2 ms of each window, whatever the drift.
+    /// The store's clock is known to a trip only; where that leaves two windows, neither's share is
+    /// spent: it would be spent twice in one of them. At most a quarter of each window, and 2 ms,
+    /// whatever the drift.
     fn between_windows(&self, now: Instant, latest: Timestamp) -> Option<Micros> {
-        let drift = self.answered.map_or(Micros::ZERO, |at| Micros(now.since(at).0 / 5_000));
-        let doubt = Micros((latest.since(self.clock.earliest(now)) + drift).0.min(1_000));
+        let drift = self.answered.map_or(Micros::ZERO, |at| Micros((now.since(at).0 / 5_000).min(1_000)));
+        let trip = self.clock.trip().0;
         self.rule.limits.iter().find_map(|limit| {
             let window = |at: Timestamp| at.0 / limit.period.0;
-            let doubtful = limit.algorithm != Algorithm::Gcra && window(latest - doubt) != window(latest + doubt);
-            doubtful.then_some(doubt + doubt)
+            let doubt = Micros(trip.min(limit.period.0 / 4)) + drift;
+            let doubtful = limit.algorithm != Algorithm::Gcra && window(latest - doubt) != window(latest + drift);
+            doubtful.then_some(doubt + drift)
         })
     }
 
@@ -94,6 +96,11 @@ impl Slot {
     /// A share was spent in a window that is still open: forgotten, it would be spent again.
     pub(super) fn owes(&self, now: Instant) -> bool {
         self.share.as_ref().is_some_and(|book| book.is_open(&self.rule, self.clock.latest(now)))
+    }
+
+    /// Forgotten, it would have more of a share than it has.
+    pub(super) fn is_indebted(&self, now: Instant) -> bool {
+        self.share.as_ref().is_some_and(|book| book.matters(&self.rule, self.clock.latest(now)))
     }
 
     /// Nothing was charged to this window's share before the check just decided. True once a window.

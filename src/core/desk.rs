@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::decision::{Decision, Verdict};
 use super::fleet::FleetView;
-use super::lease::StoreClock;
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::shard::{Effect, Settings, Ticket};
+use super::skew::StoreClock;
 use super::slot::Slot;
 use super::stats::{PolicyStats, ShardStats};
 use super::time::{Instant, Micros, Timestamp};

@@ -6,11 +6,12 @@ use super::answer::Ending;
 use super::call::{Call, Grant, Op, StoreError};
 use super::decision::{Reason, Source};
 use super::desk::Desk;
+use super::learn::learn;
 use super::lease::Leftover;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::policy::OnStoreLoss;
-use super::refill::{learn, serve_line};
+use super::refill::serve_line;
 use super::shard::{Effect, Ticket, peeked};
 use super::slot::{Flight, Slot};
 use super::time::{Instant, Micros, Timestamp};
@@ -39,7 +40,10 @@ pub(super) fn handle_errand(
     call: &Call,
     outcome: Result<Grant, StoreError>,
 ) {
-    let Some(position) = slot.errands.iter().position(|errand| errand.call.id == call.id) else { return };
+    let Some(position) = slot.errands.iter().position(|errand| errand.call.id == call.id) else {
+        // Nobody waits for it any more, and what it says is news all the same.
+        return outcome.into_iter().for_each(|grant| learn(slot, desk, now, call, &grant));
+    };
     let errand = &mut slot.errands[position];
     errand.unanswered = errand.unanswered.saturating_sub(1);
     match outcome {
@@ -52,8 +56,9 @@ pub(super) fn handle_errand(
             if errand.call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
                 let voided = slot.lease.void();
                 desk.policy_stats(slot).expired += voided;
-                slot.net.fill(0);
                 slot.share = None;
+                slot.begin_anew();
+                slot.drop_orders_before(call.id);
             }
             if let Some(ticket) = errand.ticket {
                 let decision = peeked(slot, now, errand.cost, Source::Store);

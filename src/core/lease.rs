@@ -12,59 +12,11 @@ use super::gcra;
 use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
-use super::time::{Instant, Micros, Timestamp};
+use super::skew::StoreClock;
+use super::time::{Instant, Timestamp};
 
 /// Segments a lease may have; older ones make room. Only several limits ever need more than two.
 const MAX_SEGMENTS: usize = 6;
-
-/// How the store's clock stands to this node's, as of one answer: the store read its clock somewhere
-/// between the sending of the call and the arrival of the answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreClock {
-    /// The store's time less the local time at the sending.
-    offset: i64,
-    /// From the sending to the arrival.
-    trip: u64,
-}
-
-impl StoreClock {
-    /// The relation shown by a call sent and answered at these local times.
-    #[must_use]
-    pub fn new(sent: Instant, arrived: Instant, store: Timestamp) -> Self {
-        let offset = i64::try_from(i128::from(store.0) - i128::from(sent.0)).unwrap_or(i64::MAX);
-        Self { offset, trip: arrived.since(sent).0 }
-    }
-
-    /// From the sending of the call to the arrival of its answer.
-    #[must_use]
-    pub fn trip(&self) -> Micros {
-        Micros(self.trip)
-    }
-
-    /// The latest that the store's clock can read at `now`.
-    #[must_use]
-    pub fn latest(&self, now: Instant) -> Timestamp {
-        Timestamp(now.0.saturating_add_signed(self.offset))
-    }
-
-    /// The earliest that the store's clock can read at `now`.
-    #[must_use]
-    pub fn earliest(&self, now: Instant) -> Timestamp {
-        Timestamp(self.latest(now).0.saturating_sub(self.trip))
-    }
-
-    /// The local time by which the store's clock has surely not passed `at`.
-    #[must_use]
-    pub fn before(&self, at: Timestamp) -> Instant {
-        Instant(at.0.saturating_add_signed(self.offset.saturating_neg()))
-    }
-
-    /// The local time by which the store's clock has surely passed `at`.
-    #[must_use]
-    pub fn after(&self, at: Timestamp) -> Instant {
-        self.before(at) + Micros(self.trip)
-    }
-}
 
 /// Tokens of one grant, or of several of the same windows.
 #[derive(Clone, Debug)]

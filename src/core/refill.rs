@@ -11,10 +11,12 @@ use super::decision::{Decision, Source, Verdict};
 use super::desk::Desk;
 use super::errand::{dispose, give_back};
 use super::gossip::DOUBTED;
+use super::learn::learn;
 use super::lease::Segment;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::shard::Effect;
+use super::skew::StoreClock;
 use super::slot::{Away, Slot};
 use super::time::{Instant, Micros, Timestamp};
 use super::upkeep::{ATTEMPTS, PATIENCE, flight, plan_ahead, probe_pause, send_again, set_timer};
@@ -64,7 +66,7 @@ fn is_put_off(slot: &mut Slot) -> bool {
 /// A quarter of the lot is left, or what is used in two trips to the store and 3 ms (at most three
 /// quarters of the lot).
 fn is_low(slot: &Slot, now: Instant) -> bool {
-    let (trip, lot) = (slot.clock.trip(), slot.lot);
+    let (trip, lot) = (slot.trip, slot.lot);
     let (tuner, soon) = (&slot.tuner, Micros(3_000) + trip + trip);
     // The last token of a key that is seldom asked for lasts a while.
     let soon = if tuner.is_slow(refill_interval(&slot.rule)) { 0 } else { tuner.used_in(soon) };
@@ -213,7 +215,7 @@ pub(super) fn handle_acquire(
 fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
     learn(slot, desk, now, call, grant);
     let Op::Acquire(order) = call.op else { return };
-    if !slot.is_of_these_limits(call) {
+    if !slot.is_of_these_limits(call) || grant.epoch != slot.epoch {
         return lapse(index, slot, desk, now, grant.granted);
     }
     if desk.fleet.is_some() && slot.lent_in_fleet(grant.granted > 0 && order.ahead_of.0 == 0) {
@@ -240,7 +242,7 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         windows[position] = if ahead { at + limit.period } else { at };
         if limit.algorithm == Algorithm::Gcra {
             slot.net[position] = u64::from(order.held) + u64::from(granted.saturating_sub(order.need));
-        } else if !ahead && slot.counters[position].at == at {
+        } else if slot.counters[position].at == windows[position] {
             slot.net[position] += u64::from(granted);
         }
     }
@@ -248,9 +250,12 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     if ahead {
         slot.lent_ahead = (windows[0], u64::from(granted));
     }
-    let segment = Segment::new(&slot.rule, granted - paid, sent, slot.clock, &windows, ahead);
-    let over = segment.ends <= now && segment.left > 0;
-    let leftover = if over { Some(segment.into()) } else { slot.lease.add(segment) };
+    // Tokens end by the clock that lent them, whatever is known of it otherwise.
+    let clock = StoreClock::new(call.sent_at, now, grant.now);
+    let segment = Segment::new(&slot.rule, granted - paid, sent, clock, &windows, ahead);
+    // What was lent ahead, or is over when it arrives, says nothing of what those in line want.
+    let answers = u8::from(!ahead && segment.ends > now);
+    let leftover = if segment.ends <= now && segment.left > 0 { Some(segment.into()) } else { slot.lease.add(segment) };
     if let Some(leftover) = leftover {
         dispose(index, slot, desk, now, leftover);
     }
@@ -262,7 +267,7 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         plan_ahead(slot, desk, now);
     }
     for waiter in &mut slot.line {
-        waiter.answers += 1;
+        waiter.answers += answers;
     }
     serve_line(index, slot, desk, now, Source::Store);
     drop_charged(index, slot, desk, now);
@@ -271,7 +276,8 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     }
 }
 
-/// What was lent under limits that apply no more is spent by nobody; those in line ask under the new.
+/// What was lent under limits that apply no more, or by a store that has lost or reset the key since, is
+/// spent by nobody; those in line ask again.
 fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, granted: u32) {
     slot.away = None;
     let stats = desk.policy_stats(slot);
@@ -298,26 +304,6 @@ fn pace(slot: &mut Slot, desk: &mut Desk, now: Instant, order: &Acquire, granted
         // Asked a while before, in the background, so that nobody waits.
         slot.probe_at = slot.paced_until - Micros(longest.0 / 3);
     }
-}
-
-/// Takes note of any answer, and of what it says about what the store lost.
-pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, grant: &Grant) {
-    desk.stats.damaged += u64::from(grant.damaged);
-    if slot.epoch != 0 && grant.epoch != 0 && grant.epoch != slot.epoch {
-        if grant.reset && !on(Mutant::ResetKeepsLeases) {
-            let voided = slot.lease.void();
-            desk.policy_stats(slot).expired += voided;
-            slot.share = None;
-        } else {
-            desk.stats.lost_epochs += 1;
-            slot.believe_fleet();
-        }
-        if grant.reset {
-            slot.net.fill(0);
-            slot.usage = None;
-        }
-    }
-    slot.learn(now, call, grant);
 }
 
 /// What was needed of a bucket the store has charged: when nobody takes it, a waiter was denied in time

@@ -301,7 +301,7 @@ impl Shard {
         };
         let (slot, desk) = (&mut self.table[index], &mut self.desk);
         if !Arc::ptr_eq(&slot.rule, request.rule) && slot.rule != *request.rule {
-            let voided = slot.adopt(request.rule);
+            let voided = slot.adopt(now, request.rule);
             desk.policy_stats(slot).expired += voided;
         }
         settle(index, slot, desk, now);
@@ -325,7 +325,7 @@ impl Shard {
         for _ in 0..LOOK_AT {
             let Some(index) = self.table.step() else { continue };
             let slot = &mut self.table[index];
-            if slot.is_quiet() && (!slot.owes(now) || on(Mutant::EvictsDebtors)) {
+            if slot.is_quiet() && (!slot.is_indebted(now) || on(Mutant::EvictsDebtors)) {
                 errand::give_back(index, slot, &mut self.desk, now, u64::MAX);
                 slot.errands.clear();
                 self.forget(index);

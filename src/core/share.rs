@@ -23,6 +23,8 @@ pub struct ShareBook {
     since: Timestamp,
     /// When the store was lost last.
     lost: Timestamp,
+    /// A book opened in its place would begin earlier, and with more.
+    late: bool,
     /// The window of the latest question whether the store is back.
     asked: u64,
     /// This node's part of each limit, in millionths, fixed for as long as the loss lasts.
@@ -52,7 +54,15 @@ impl ShareBook {
     /// A book for a key whose part of the store has been away since `since`.
     #[must_use]
     pub fn open(rule: &Rule, since: Timestamp) -> Self {
-        Self { since, lost: since, asked: 0, parts: None, limits: vec![Budget::default(); rule.limits.len()].into() }
+        let limits = vec![Budget::default(); rule.limits.len()].into();
+        Self { since, lost: since, late: false, asked: 0, parts: None, limits }
+    }
+
+    /// A book for a key whose part of the store has been away for longer: what was spent of it before
+    /// `since` is not known any more, so that it begins anew.
+    #[must_use]
+    pub fn open_late(rule: &Rule, since: Timestamp) -> Self {
+        Self { late: true, ..Self::open(rule, since) }
     }
 
     /// When this loss of the store began.
@@ -143,6 +153,16 @@ impl ShareBook {
         back
     }
 
+    /// Whether forgetting this would free a budget.
+    #[must_use]
+    pub fn matters(&self, rule: &Rule, now: Timestamp) -> bool {
+        let filling = rule.limits.iter().any(|limit| match limit.algorithm {
+            Algorithm::Gcra => self.since + gcra::depth(limit) > now,
+            _ => self.since.0 / limit.period.0 == now.0 / limit.period.0,
+        });
+        self.late && filling || self.is_open(rule, now)
+    }
+
     /// Notes that the store has been charged `tokens` of the debt.
     pub fn pay(&mut self, tokens: u64) {
         for budget in &mut self.limits {
@@ -169,7 +189,7 @@ impl ShareBook {
     pub fn reopen(&mut self, rule: &Rule, since: Timestamp) {
         let period = rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
         if since.since(self.lost) > period.max(Micros::from_secs(1)) {
-            (self.since, self.parts) = (since, None);
+            (self.since, self.late, self.parts) = (since, false, None);
         }
         self.lost = since;
     }

@@ -9,15 +9,16 @@ use std::sync::Arc;
 
 use super::answer::{self, Ending};
 use super::batch::Tuner;
-use super::call::{Call, Counter, Grant, Op};
+use super::call::{Call, Counter, Op};
 use super::decision::{Decision, Reason, Source};
 use super::fleet::FleetView;
-use super::lease::{Lease, StoreClock};
+use super::lease::Lease;
 use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::shard::Ticket;
 use super::share::ShareBook;
+use super::skew::StoreClock;
 use super::table::Keyed;
 use super::time::{Instant, Micros, Timestamp};
 use super::upkeep::PATIENCE;
@@ -60,8 +61,8 @@ pub(super) struct Away {
     pub(super) charged: bool,
 }
 
-/// An answer is overtaken by no more than this.
-const OVERTAKEN: Micros = Micros(100_000);
+/// What others hold of a bucket may have come back: after so long it denies nobody.
+const STALE: Micros = Micros(1_000_000);
 
 /// One key.
 #[derive(Debug)]
@@ -79,6 +80,8 @@ pub(super) struct Slot {
     /// The next window, and what was lent of it already.
     pub(super) lent_ahead: (Timestamp, u64),
     pub(super) clock: StoreClock,
+    /// How long the latest answer was under way.
+    pub(super) trip: Micros,
     /// When the store last answered.
     pub(super) answered: Option<Instant>,
     /// The store's time in the latest answer that counts.
@@ -136,6 +139,7 @@ impl Slot {
             net: vec![0; rule.limits.len()].into(),
             lent_ahead: (Timestamp(0), 0),
             clock,
+            trip: Micros::ZERO,
             answered: None,
             heard: Timestamp(0),
             epoch: 0,
@@ -165,15 +169,16 @@ impl Slot {
 
     /// Takes over another rule for the same key: what was spent stays with the store, what is held
     /// stays only where the rule has as many limits of the same kinds.
-    pub(super) fn adopt(&mut self, rule: &Arc<Rule>) -> u64 {
+    pub(super) fn adopt(&mut self, now: Instant, rule: &Arc<Rule>) -> u64 {
         let kinds = |rule: &Rule| rule.limits.iter().map(|limit| limit.algorithm).collect::<Vec<_>>();
         let mut voided = 0;
         if kinds(&self.rule) != kinds(rule) || self.rule.limits != rule.limits {
             voided = self.lease.void();
             self.counters = vec![Counter::default(); rule.limits.len()].into();
             self.net = vec![0; rule.limits.len()].into();
+            self.forget_lent();
             self.answered = None;
-            self.share = None;
+            self.share = self.share.take().map(|_| Box::new(ShareBook::open_late(rule, self.clock.latest(now))));
             self.usage = None;
         }
         self.rule = rule.clone();
@@ -248,7 +253,10 @@ impl Slot {
         if now < self.paced_until {
             return usable < cost;
         }
-        let (latest, counters) = (self.clock.latest(now), self.charged());
+        let (latest, mut counters) = (self.clock.latest(now), self.charged());
+        if self.answered.is_some_and(|at| now.since(at) >= STALE) {
+            self.doubt_lent(&mut counters);
+        }
         self.rule
             .limits
             .iter()
@@ -314,7 +322,7 @@ impl Slot {
     pub(super) fn deny_in_line(&self, now: Instant, cost: u64) -> Decision {
         let decision = self.deny(now, cost, Source::Store);
         let remaining = decision.remaining.min(cost.saturating_sub(1));
-        let retry_after = decision.retry_after.map(|wait| wait.max(self.clock.trip()));
+        let retry_after = decision.retry_after.map(|wait| wait.max(self.trip));
         Decision { remaining, retry_after, ..decision }
     }
 
@@ -332,52 +340,6 @@ impl Slot {
             counters[index].release(limit, held);
         }
         answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
-    }
-
-    /// Takes note of an answer: counters, epoch, clock. What a store says that has lost what this
-    /// node spent counts when an acquire has restored that, and what was overtaken counts no more.
-    pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
-        let lost = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
-        let sent_before = self.answered.is_some_and(|at| call.sent_at < at);
-        let guess = self.clock.latest(now);
-        self.clock = StoreClock::new(call.sent_at, now, grant.now);
-        if let (None, Some(book)) = (self.answered, &mut self.share) {
-            book.rebase(&self.rule, guess, self.clock.latest(now));
-        }
-        self.nodes = grant.nodes.max(1);
-        self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
-        if !self.is_of_these_limits(call) {
-            return;
-        }
-        self.answered = Some(now);
-        let mut windows = self.counters.iter().zip(&grant.counters);
-        let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at || known.at.0 == 0);
-        // A clock that is further back is another master's, and so is that of a call sent since.
-        let overtaken = older && sent_before && self.heard.since(grant.now) < OVERTAKEN;
-        if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
-            return self.roll(now);
-        }
-        self.heard = grant.now;
-        for (index, limit) in self.rule.clone().limits.iter().enumerate() {
-            let fresh = grant.counters[index];
-            if self.usage.is_some() && self.counters[index].at != fresh.at {
-                self.note_window(index);
-            }
-            if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {
-                self.net[index] = 0;
-            }
-            self.counters[index] = fresh;
-        }
-        if grant.epoch != 0 {
-            self.epoch = grant.epoch;
-        }
-        self.roll(now);
-    }
-
-    /// The call was sent under the limits that apply now: else its answer counts in other windows, and
-    /// what it lends is void like all that was held when the limits changed.
-    pub(super) fn is_of_these_limits(&self, call: &Call) -> bool {
-        Arc::ptr_eq(&call.rule, &self.rule) || call.rule.limits == self.rule.limits
     }
 
     /// Nothing would be lost by forgetting this key, but for a rate of use and denials.

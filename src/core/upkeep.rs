@@ -10,7 +10,7 @@ use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
 use super::refill::{acquire, give_up, remaining, serve_line, settle_first, take_off};
 use super::shard::{Effect, Ticket};
-use super::slot::{Flight, Slot};
+use super::slot::{Flight, Slot, Waiter};
 use super::time::{Instant, Micros};
 
 /// A call is sent again under the same id when no answer has come in this time.
@@ -78,13 +78,14 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         }
     }
     set_timer(index, slot, desk, now);
-    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !slot.owes(now))
+    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !slot.is_indebted(now))
 }
 
 /// The first in line has waited as long as it may.
 fn run_out(slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    while let Some(waiter) = slot.line.front().filter(|waiter| waiter.deadline <= now && waiter.answers >= ASKED_FOR) {
-        // The store was asked for it, and had less: that is no silence.
+    let is_known = |slot: &Slot, waiter: &Waiter| waiter.answers >= ASKED_FOR || slot.is_exhausted(now, waiter.cost);
+    while let Some(waiter) = slot.line.front().filter(|waiter| waiter.deadline <= now && is_known(slot, waiter)) {
+        // The store was asked for it, and had less, or has said so since: that is no silence.
         let decision = slot.deny_in_line(now, waiter.cost);
         settle_first(slot, desk, now, decision);
     }
@@ -217,7 +218,7 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
     if slot.lease.held() > 0 {
         at = at.min(now + Micros(refill_interval(&slot.rule).0 / 4)).min(closes(slot).max(now + PATIENCE));
     } else if slot.is_quiet() {
-        let retry = if slot.owes(now) { Micros::from_secs(1) } else { Micros(1) };
+        let retry = if slot.is_indebted(now) { Micros::from_secs(1) } else { Micros(1) };
         at = at.min(keep_until(slot).max(now + retry));
     }
     desk.wake(index, slot, at);

@@ -25,6 +25,10 @@ pub struct Bench {
     pub used: u64,
     pub epoch: u64,
     pub was_reset: bool,
+    /// How many the store says share a key.
+    pub nodes: u32,
+    /// So long ago the store gave the answer that comes now.
+    pub behind: u64,
     pub last: Option<Decision>,
     calls: Vec<Call>,
     replies: Vec<Decision>,
@@ -50,7 +54,8 @@ impl Bench {
         let settings = Settings { max_keys, timeout: Micros(50_000), lease_ahead: true };
         let shard = Shard::new(settings, 7, 1, 1, (now, Timestamp(now.0 + SKEW)));
         let (calls, replies) = (Vec::new(), Vec::new());
-        Self { shard, now, rule: Arc::new(rule), used: 0, epoch: 5, was_reset: false, last: None, calls, replies }
+        let rule = Arc::new(rule);
+        Self { shard, now, rule, used: 0, epoch: 5, was_reset: false, nodes: 1, behind: 0, last: None, calls, replies }
     }
 
     /// Checks key 0; `None` when it is parked.
@@ -79,6 +84,21 @@ impl Bench {
         let outcome = self.shard.refund(self.now, request);
         self.collect();
         matches!(outcome, Outcome::Decided(_))
+    }
+
+    /// Peeks at key 0; true when the shard answers by itself.
+    pub fn peek(&mut self) -> bool {
+        let rule = self.rule.clone();
+        let request = Request { rule: &rule, digest: Digest::of("test", &[0]), key: &[0], cost: 1, peek: true };
+        let outcome = self.shard.check(self.now, request);
+        self.collect();
+        match outcome {
+            Outcome::Decided(decision) => {
+                self.last = Some(decision);
+                true
+            }
+            Outcome::Parked(_) => false,
+        }
     }
 
     pub fn reset(&mut self) {
@@ -148,7 +168,7 @@ impl Bench {
 
     /// The store grants so many tokens, now.
     pub fn grant(&mut self, call: &Call, tokens: u32) {
-        let store = Timestamp(self.now.0 + SKEW);
+        let store = Timestamp(self.now.0 - self.behind + SKEW);
         let period = self.rule.limits[0].period.0;
         self.used = (self.used + u64::from(tokens)).min(self.rule.limits[0].count);
         let mut counters = [Counter::default(); MAX_LIMITS];
@@ -162,7 +182,7 @@ impl Bench {
             damaged: false,
             epoch: self.epoch,
             reset: self.was_reset,
-            nodes: 1,
+            nodes: self.nodes,
             now: store,
             counters,
         };

@@ -10,10 +10,11 @@ use rationd::core::answer::{self, Ending};
 use rationd::core::call::{Acquire, Call, Counter, Grant, Known, Op, StoreError};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
-use rationd::core::lease::{Lease, Segment, StoreClock};
+use rationd::core::lease::{Lease, Segment};
 use rationd::core::limit::MAX_LIMITS;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::shard::{Effect, Outcome, Request, Ticket};
+use rationd::core::skew::StoreClock;
 use rationd::core::time::{Instant, Micros, Timestamp};
 
 use crate::limiter::{Limiter, Start};

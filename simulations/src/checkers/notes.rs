@@ -57,8 +57,10 @@ pub(super) struct Answers(VecDeque<(u64, u32, bool)>);
 
 impl Answers {
     pub(super) fn note(&mut self, id: u64, grant: &Grant) {
-        if self.0.iter().all(|(known, _, _)| *known != id) {
-            self.0.push_back((id, grant.nodes, grant.confirmed));
+        // A call that is sent again after a reset is answered anew.
+        let answer = (id, grant.nodes, grant.confirmed);
+        if !self.0.contains(&answer) {
+            self.0.push_back(answer);
             if self.0.len() > ANSWERS {
                 self.0.pop_front();
             }

@@ -34,6 +34,8 @@ pub(super) struct Purse {
     lent: Ids,
     returned: Ids,
     held: Map<(Life, u32), Vec<Lot>>,
+    /// The last reset that a node asked for: what it had asked for before is lent to nobody.
+    resets: Map<(Life, u32), u64>,
     found: Found,
 }
 
@@ -56,6 +58,7 @@ impl Purse {
             lent: Ids::default(),
             returned: Ids::default(),
             held: Map::default(),
+            resets: Map::default(),
             found: Found::default(),
         }
     }
@@ -67,6 +70,9 @@ impl Purse {
     fn grant(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
         let Op::Acquire(order) = call.op else { return };
         if grant.granted == 0 || !self.lent.is_first(life, call.id) {
+            return;
+        }
+        if self.resets.get(&(life, key)).is_some_and(|reset| call.id < *reset) {
             return;
         }
         // Only one aligned window is ever lent of ahead.
@@ -132,7 +138,11 @@ impl Observer for Purse {
         self.lives.see(seen);
         match seen {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
-                self.grant((*node, *incarnation), *key, call, grant);
+                let life = (*node, *incarnation);
+                if call.op == Op::Reset {
+                    self.resets.insert((life, *key), call.id);
+                }
+                self.grant(life, *key, call, grant);
             }
             Seen::Answered { request, decision, store, .. } if self.leases => match request.kind {
                 Kind::Check if decision.verdict == Verdict::Allow => {

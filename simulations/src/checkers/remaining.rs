@@ -116,7 +116,9 @@ impl Remaining {
         if known.window != counter.at.0 {
             return;
         }
-        if !self.settled.is_first(life, call.id) {
+        // What an acquire is answered again is passed over; of anything else nothing waits, and it is news.
+        let first = self.settled.is_first(life, call.id);
+        if !first && matches!(call.op, Op::Acquire(_)) {
             return;
         }
         known.show(counter);

@@ -65,10 +65,28 @@ impl Fewest {
     }
 }
 
+/// Time as it passes for a bucket. A node fills its own by the clock that it goes by: where a slot moves
+/// to a master whose clock is further back, that does not stand still until the other has caught up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Passing {
+    store: u64,
+    at: u64,
+    reads: u64,
+}
+
+impl Passing {
+    fn read(&mut self, store: u64, at: u64) -> u64 {
+        let reads = self.reads + store.saturating_sub(self.store).max(at - self.at);
+        *self = Self { store, at, reads };
+        reads
+    }
+}
+
 /// The checker.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     keys: Map<Place, Vec<Count>>,
+    passing: Map<Place, Passing>,
     lives: Lives,
     /// Who has had an answer of the store about the key, and so knows the windows of its clock.
     informed: Map<Place, Informed>,
@@ -120,10 +138,12 @@ impl Shares {
     fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, store: u64) {
         let (agree, gossips, doubt) = (self.agree, self.gossips, self.doubt);
         let mut informed = self.informed.get_mut(&place).filter(|informed| agree && informed.now > 0);
+        let passing = self.passing.entry(place).or_default().read(store, moment.at);
         let counts = self.keys.entry(place).or_default();
         counts.resize(rule.limits.len(), Count::default());
         for (index, (limit, count)) in rule.limits.iter().zip(counts).enumerate() {
             let is_bucket = limit.algorithm == Algorithm::Gcra;
+            let store = if is_bucket { passing } else { store };
             if limit.algorithm == Algorithm::FixedFromFirst {
                 // Whatever opens a window in the store, those of a share are aligned.
                 count.open((store / limit.period.0 + 1) * limit.period.0, store);
@@ -223,6 +243,10 @@ impl Checker for Shares {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use rationd::core::time::Timestamp;
+
     use super::*;
     use crate::checkers::tests::{History, SECOND};
 
@@ -240,6 +264,24 @@ mod tests {
             history.check(&mut checker, 6 * SECOND + SECOND / 10, 7, Source::Share, true);
             assert_eq!(checker.violations()[0].invariant, "static-shares");
         }
+    }
+
+    #[test]
+    fn a_bucket_goes_on_filling_when_a_clock_is_set_back() {
+        let mut history = History::new("10/1s burst 2");
+        let mut checker = Shares::new(&history.setting());
+        let mut spend = |checker: &mut Shares, at: u64, skew: u64| {
+            let request = history.ask(checker, at);
+            let rule = Arc::new(Rule::of("p0", &[Limit::parse("10/1s burst 2").unwrap()]));
+            let life = Life::default();
+            checker.admitted(Moment { at, store: Timestamp(at) }, (0, life.0, life.1), &request, &rule, at + skew);
+        };
+        for tenth in 0..20 {
+            spend(&mut checker, tenth * SECOND / 10, if tenth < 5 { 5 * SECOND } else { 0 });
+        }
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        (0..4).for_each(|_| spend(&mut checker, 2 * SECOND, 0));
+        assert_eq!(checker.violations()[0].invariant, "static-shares");
     }
 
     #[test]

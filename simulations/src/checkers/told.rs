@@ -39,6 +39,8 @@ struct Account {
     lent: BTreeMap<(usize, u64), Lent>,
     /// The latest acquire.
     latest: u64,
+    /// When the store gave the latest answer that was heard, and the epoch in it.
+    epoch: (u64, u64),
     /// The window in which the share was last spent, and how much of it is not paid.
     owes: (u64, u64),
     /// How far the clock that the node goes by is ahead of true time: that of its last answer.
@@ -162,8 +164,10 @@ impl Told {
             let at = grant.counters[index].at.0 + if ahead { limit.period.0 } else { 0 };
             let lent = account.lent.entry((index, at)).or_default();
             lent.most += granted;
-            // Another one has left since: it may have been given up.
-            lent.sure += if ahead || account.latest != call.id { 0 } else { granted };
+            // Another one has left since: it may have been given up. And what was lent before a loss or
+            // a reset that the node has heard of is void.
+            let void = ahead || account.latest != call.id || account.epoch.1 != grant.epoch;
+            lent.sure += if void { 0 } else { granted };
             let windows = account.lent.range((index, 0)..(index + 1, 0));
             if windows.clone().count() > WINDOWS {
                 let oldest = windows.map(|(window, _)| *window).next();
@@ -262,6 +266,8 @@ impl Observer for Told {
                 if self.leaps {
                     self.heard(moment, life, *key, call, grant);
                 }
+                let account = self.account(life, *key);
+                account.epoch = account.epoch.max((grant.now.0, grant.epoch));
                 self.shown(life, *key, call, grant);
                 if let Op::Acquire(order) = &call.op {
                     self.lent(life, *key, call, order, grant);

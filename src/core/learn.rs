@@ -1,0 +1,105 @@
+//! What a key makes of an answer of the store, whether somebody still waits for it or not. Part of
+//! `slot.rs`.
+
+use std::sync::Arc;
+
+use super::call::{Call, Grant, Op};
+use super::desk::Desk;
+use super::limit::Algorithm;
+use super::mutant::{Mutant, on};
+use super::skew::StoreClock;
+use super::slot::Slot;
+use super::time::{Instant, Timestamp};
+
+/// Takes note of any answer, and of what it says about what the store lost.
+pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, grant: &Grant) {
+    desk.stats.damaged += u64::from(grant.damaged);
+    if slot.epoch != 0 && grant.epoch != 0 && grant.epoch != slot.epoch && !slot.has_overtaken(now, call, grant) {
+        if grant.reset && !on(Mutant::ResetKeepsLeases) {
+            let voided = slot.lease.void();
+            desk.policy_stats(slot).expired += voided;
+            slot.share = None;
+        } else {
+            desk.stats.lost_epochs += 1;
+            slot.believe_fleet();
+        }
+        if grant.reset {
+            slot.begin_anew();
+            slot.usage = None;
+        }
+    }
+    slot.learn(now, call, grant);
+}
+
+impl Slot {
+    /// Takes note of an answer: counters, epoch, clock. What a store says that has lost what this
+    /// node spent counts when an acquire has restored that, and what was overtaken counts no more.
+    pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
+        let lost = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
+        let overtaken = self.has_overtaken(now, call, grant);
+        let guess = self.clock.latest(now);
+        let clock = StoreClock::new(call.sent_at, now, grant.now);
+        self.clock = if self.answered.is_some() { self.clock.refined(clock) } else { clock };
+        if let (None, Some(book)) = (self.answered, &mut self.share) {
+            book.rebase(&self.rule, guess, self.clock.latest(now));
+        }
+        self.trip = clock.trip();
+        self.nodes = grant.nodes.max(1);
+        self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
+        if !self.is_of_these_limits(call) {
+            return;
+        }
+        self.answered = Some(now);
+        if overtaken || lost && !matches!(call.op, Op::Acquire(_)) {
+            return self.roll(now);
+        }
+        self.heard = grant.now;
+        for (index, limit) in self.rule.clone().limits.iter().enumerate() {
+            let fresh = grant.counters[index];
+            if self.usage.is_some() && self.counters[index].at != fresh.at {
+                self.note_window(index);
+            }
+            if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {
+                self.net[index] = 0;
+            }
+            self.counters[index] = fresh;
+        }
+        if grant.epoch != 0 {
+            self.epoch = grant.epoch;
+        }
+        self.roll(now);
+    }
+
+    /// A later answer has come before this one. A clock that is further back is another master's, and so
+    /// is that of a call sent since.
+    fn has_overtaken(&self, now: Instant, call: &Call, grant: &Grant) -> bool {
+        let sent_before = self.answered.is_some_and(|at| call.sent_at < at);
+        let mut windows = self.counters.iter().zip(&grant.counters);
+        let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at || known.at.0 == 0);
+        older && sent_before && self.clock.agrees(&StoreClock::new(call.sent_at, now, grant.now))
+    }
+
+    /// The call was sent under the limits that apply now: else its answer counts in other windows, and
+    /// what it lends is void like all that was held when the limits changed.
+    pub(super) fn is_of_these_limits(&self, call: &Call) -> bool {
+        Arc::ptr_eq(&call.rule, &self.rule) || call.rule.limits == self.rule.limits
+    }
+
+    /// The store has forgotten what it lent.
+    pub(super) fn forget_lent(&mut self) {
+        self.net.fill(0);
+        self.lent_ahead = (Timestamp(0), 0);
+    }
+
+    /// The key begins anew: nobody waits for tokens to trickle in.
+    pub(super) fn begin_anew(&mut self) {
+        self.forget_lent();
+        (self.paced_until, self.probe_at) = (Instant(0), Instant(0));
+    }
+
+    /// The key was reset by the call of that id: what orders of before were lent is void, too.
+    pub(super) fn drop_orders_before(&mut self, id: u64) {
+        self.flight = self.flight.take().filter(|flight| flight.call.id > id);
+        self.late = self.late.filter(|(late, _)| *late > id);
+    }
+}
