@@ -92,7 +92,7 @@ impl Connection {
         let scratch = &mut *scratch;
         loop {
             scratch.direct.clear();
-            self.collect_answers(scratch);
+            self.collect_answers(hub, scratch);
             let input = match self.poll_input(cx, hub, scratch) {
                 Ok(input) => input,
                 Err(_) => return Poll::Ready(Turn::Over),
@@ -122,16 +122,17 @@ impl Connection {
         }
     }
 
-    fn collect_answers(&mut self, scratch: &mut Scratch) {
+    fn collect_answers(&mut self, hub: &Hub, scratch: &mut Scratch) {
         self.pass.mailbox.take(&mut scratch.mail);
         if scratch.mail.is_empty() {
             return;
         }
+        let now = hub.node.clock.now();
         let outbox = self.session.outbox();
         for (seq, answer) in scratch.mail.drain(..) {
             outbox.fill(seq, answer);
         }
-        outbox.release(&mut scratch.direct, &mut scratch.tally);
+        outbox.release(now, &mut scratch.direct, &mut scratch.tally);
     }
 
     /// Runs what is there to run. Ready: something was done, and whether it was a full buffer.
@@ -217,6 +218,11 @@ impl Connection {
                 }
                 Err(problem) => session.break_off(&mut batch, &problem),
             }
+        }
+        let at_once = std::mem::take(&mut batch.tally.at_once);
+        if at_once > 0 {
+            // One reading for all: each waited until the last of the batch was decided.
+            batch.tally.durations.add(hub.node.clock.now().since(now), at_once);
         }
         if session.is_closing() { input.len() } else { used }
     }

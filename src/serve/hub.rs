@@ -12,7 +12,7 @@ use super::holds::Holds;
 use super::listing;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::Node;
-use super::tally::Tally;
+use super::tally::{Durations, Tally};
 use super::worker::Worker;
 use crate::core::policy::{Plan, PolicySet};
 use crate::core::shard::KeyInfo;
@@ -149,10 +149,11 @@ impl Hub {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let (shards, mut policies) = self.node.stats();
-        let (mut commands, mut errors) = (0, 0);
+        let (mut commands, mut errors, mut durations) = (0, 0, Durations::default());
         let mut add = |tally: &Tally| {
             commands += tally.commands;
             errors += tally.errors;
+            durations.merge(&tally.durations);
             for (name, stats) in &tally.policies {
                 policies.entry(name.clone()).or_default().add(stats);
             }
@@ -167,6 +168,7 @@ impl Hub {
             shards,
             commands,
             errors,
+            durations,
             connections: self.doors.open() as u64,
             accepted: self.doors.accepted.load(Ordering::Relaxed),
             refused: self.doors.refused.load(Ordering::Relaxed),
@@ -186,6 +188,8 @@ pub struct Stats {
     pub commands: u64,
     /// Error replies.
     pub errors: u64,
+    /// How long checks took.
+    pub durations: Durations,
     /// Connections open now.
     pub connections: u64,
     /// Connections ever let in.

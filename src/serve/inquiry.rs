@@ -191,13 +191,16 @@ impl Asked {
 /// Asks about all of `inquiries` and waits for the answers: whether one was denied, and then nothing is charged.
 pub async fn decide(hub: &Hub, inquiries: Vec<Inquiry>) -> (bool, Vec<Told>) {
     let mut out = Outgoing::default();
-    let mut asked = Asked::begin(hub, hub.node.clock.now(), inquiries, &mut out);
+    let (begun, count) = (hub.node.clock.now(), inquiries.len() as u64);
+    let mut asked = Asked::begin(hub, begun, inquiries, &mut out);
     hub.node.flush(&mut out);
     if !asked.is_complete() {
         asked.complete(hub).await;
     }
-    let ended = asked.end(hub, hub.node.clock.now(), &mut out);
+    let now = hub.node.clock.now();
+    let ended = asked.end(hub, now, &mut out);
     hub.node.flush(&mut out);
+    hub.aside().durations.add(now.since(begun), count);
     ended
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::exposition::{Exposition, Type};
 use super::gossip::Circle;
 use super::hub::Stats;
+use super::tally::DURATION_BOUNDS;
 use crate::store::redis::{BreakerState, LATENCY_BOUNDS, Snapshot};
 
 /// Everything that a scrape shows.
@@ -64,6 +65,10 @@ impl Scrape<'_> {
                 out.sample(name, &labels, count);
             }
         }
+        let durations = &self.stats.durations;
+        let help = "Seconds from a check's bytes to its answer, within the daemon.";
+        let sum = durations.sum_us as f64 / 1e6;
+        out.histogram("rationd_check_duration_seconds", help, &DURATION_BOUNDS, &durations.counts, sum);
         let name = "rationd_checks_waited_total";
         out.family(name, Type::Counter, "Checks that had to wait for the store.");
         for (policy, stats) in &self.stats.policies {

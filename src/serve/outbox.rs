@@ -12,6 +12,7 @@ use super::tally::Tally;
 use crate::core::decision::{Decision, Reason};
 use crate::core::key::Digest;
 use crate::core::policy::{Policy, Rule};
+use crate::core::time::Instant;
 use crate::wire::reply::{Protocol, Writer};
 
 /// How a decision is told.
@@ -39,6 +40,11 @@ pub enum Shape {
 }
 
 impl Shape {
+    /// A check's, and nothing else's.
+    fn is_check(&self) -> bool {
+        matches!(self, Self::Throttle | Self::Crab | Self::Decision { .. })
+    }
+
     /// Writes `answer` in this shape.
     pub fn write(&self, out: &mut Vec<u8>, answer: &Answer, tally: &mut Tally) {
         let mut writer = Writer::new(out, Protocol::Two);
@@ -67,6 +73,8 @@ pub fn write_done(writer: &mut Writer<'_>, decision: &Decision) {
 struct Gap {
     /// Where it lies: before this byte of `behind`.
     at: usize,
+    /// When it was asked.
+    asked: Instant,
     shape: Shape,
     answer: Option<Answer>,
 }
@@ -95,8 +103,8 @@ impl Outbox {
     }
 
     /// Leaves a gap for an answer that comes later.
-    pub fn park(&mut self, shape: Shape) {
-        self.gaps.push_back(Gap { at: self.behind.len(), shape, answer: None });
+    pub fn park(&mut self, now: Instant, shape: Shape) {
+        self.gaps.push_back(Gap { at: self.behind.len(), asked: now, shape, answer: None });
     }
 
     /// Takes an answer in.
@@ -108,11 +116,14 @@ impl Outbox {
     }
 
     /// Moves up what no gap stands before any more.
-    pub fn release(&mut self, direct: &mut Vec<u8>, tally: &mut Tally) {
+    pub fn release(&mut self, now: Instant, direct: &mut Vec<u8>, tally: &mut Tally) {
         while let Some(answer) = self.gaps.front_mut().and_then(|gap| gap.answer.take()) {
             let gap = self.gaps.pop_front().expect("it was seen just now");
             self.first += 1;
             gap.shape.write(direct, &answer, tally);
+            if gap.shape.is_check() {
+                tally.durations.add(now.since(gap.asked), 1);
+            }
             let end = self.gaps.front().map_or(self.behind.len(), |next| next.at);
             direct.extend_from_slice(&self.behind[self.moved..end]);
             self.moved = end;
@@ -156,16 +167,16 @@ mod tests {
         let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
         outbox.sink(&mut direct).extend(b"a");
         let first = outbox.next_seq();
-        outbox.park(Shape::Whole);
+        outbox.park(Instant(1), Shape::Whole);
         outbox.sink(&mut direct).extend(b"c");
         let second = outbox.next_seq();
-        outbox.park(Shape::Whole);
+        outbox.park(Instant(1), Shape::Whole);
         outbox.sink(&mut direct).extend(b"e");
         outbox.fill(second, reply("d"));
-        outbox.release(&mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, &mut Tally::default());
         assert_eq!(direct, b"a");
         outbox.fill(first, reply("b"));
-        outbox.release(&mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, &mut Tally::default());
         assert_eq!(direct, b"abcde");
         outbox.sink(&mut direct).extend(b"f");
         assert_eq!(direct, b"abcdef");
@@ -175,15 +186,15 @@ mod tests {
     #[test]
     fn what_stands_between_two_gaps_waits_for_the_first_only() {
         let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
-        outbox.park(Shape::Whole);
+        outbox.park(Instant(1), Shape::Whole);
         outbox.sink(&mut direct).extend(b"b");
-        outbox.park(Shape::Whole);
+        outbox.park(Instant(1), Shape::Whole);
         outbox.sink(&mut direct).extend(b"d");
         outbox.fill(0, reply("a"));
-        outbox.release(&mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, &mut Tally::default());
         assert_eq!(direct, b"ab");
         outbox.fill(1, reply("c"));
-        outbox.release(&mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, &mut Tally::default());
         assert_eq!(direct, b"abcd");
     }
 
@@ -191,7 +202,7 @@ mod tests {
     fn an_answer_to_nobody_is_dropped() {
         let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
         outbox.fill(7, reply("x"));
-        outbox.release(&mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, &mut Tally::default());
         assert!(direct.is_empty());
     }
 }

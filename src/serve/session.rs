@@ -166,7 +166,7 @@ impl Session {
             }
             Command::Lease { policy, key, want } => self.later(batch, (policy, key, want), requests::lease),
             Command::Explain { policy, key } => self.later(batch, (policy, key, 1), requests::explain),
-            Command::Settle { id, cost } => self.finish(requests::settle(batch.hub.clone(), id.into(), cost)),
+            Command::Settle { id, cost } => self.finish(batch, requests::settle(batch.hub.clone(), id.into(), cost)),
             Command::Admin(admin) => self.admin(batch, admin),
             Command::Multi => {
                 self.transaction = Some(Transaction::default());
@@ -216,7 +216,7 @@ impl Session {
         match self.ask(batch, &question) {
             Some(decision) if crab => self.writer(batch).crab(&decision),
             Some(decision) => self.writer(batch).throttle(&decision),
-            None => self.outbox.park(if crab { Shape::Crab } else { Shape::Throttle }),
+            None => self.outbox.park(batch.now, if crab { Shape::Crab } else { Shape::Throttle }),
         }
     }
 
@@ -241,7 +241,7 @@ impl Session {
             }
             None => {
                 let rule = rule.clone();
-                self.outbox.park(Shape::Decision { policy: policy.clone(), rule, digest, charged });
+                self.outbox.park(batch.now, Shape::Decision { policy: policy.clone(), rule, digest, charged });
             }
         }
     }
@@ -255,7 +255,7 @@ impl Session {
         let digest = Digest::of(&policy.name, key);
         match self.ask(batch, &Question { ask, rule, digest, key, cost, peek: false }) {
             Some(decision) => write_done(&mut self.writer(batch), &decision),
-            None => self.outbox.park(Shape::Done),
+            None => self.outbox.park(batch.now, Shape::Done),
         }
     }
 
@@ -267,7 +267,7 @@ impl Session {
         }
         // Asked now, so that what comes behind it on this connection is asked later.
         let asked = Asked::begin(batch.hub, batch.now, inquiries, batch.outgoing);
-        self.finish(requests::many(batch.hub.clone(), asked));
+        self.finish(batch, requests::many(batch.hub.clone(), asked));
     }
 
     /// Answers about one key from a task of its own.
@@ -281,12 +281,12 @@ impl Session {
     {
         let Some(policy) = self.policy(batch, policy) else { return };
         let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false };
-        self.finish(answer(batch.hub.clone(), inquiry));
+        self.finish(batch, answer(batch.hub.clone(), inquiry));
     }
 
-    fn finish(&mut self, reply: impl Future<Output = Vec<u8>> + Send + 'static) {
+    fn finish(&mut self, batch: &Batch<'_>, reply: impl Future<Output = Vec<u8>> + Send + 'static) {
         let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
-        self.outbox.park(Shape::Whole);
+        self.outbox.park(batch.now, Shape::Whole);
         tokio::spawn(async move { waiter.answer(Answer::Reply(reply.await)) });
     }
 
@@ -294,7 +294,9 @@ impl Session {
         let Question { ask, rule, digest, key, cost, peek } = *question;
         let request = Request { rule, digest, key, cost, peek };
         let waiter = (&self.mailbox, self.outbox.next_seq());
-        batch.hub.node.ask(batch.now, ask, request, waiter, batch.outgoing)
+        let decision = batch.hub.node.ask(batch.now, ask, request, waiter, batch.outgoing);
+        batch.tally.at_once += u64::from(decision.is_some() && ask == Ask::Check);
+        decision
     }
 
     /// The policy of that name; without one an error that lists names like it.
@@ -309,7 +311,7 @@ impl Session {
 
     fn admin(&mut self, batch: &mut Batch<'_>, admin: Admin) {
         let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
-        self.outbox.park(Shape::Whole);
+        self.outbox.park(batch.now, Shape::Whole);
         batch.hub.clone().answer_admin(admin, waiter);
     }
 

@@ -7,6 +7,38 @@ use crate::core::decision::Decision;
 use crate::core::key::Digest;
 use crate::core::policy::Policy;
 use crate::core::stats::PolicyStats;
+use crate::core::time::Micros;
+
+/// Upper bounds of the buckets of [`Durations`], in microseconds.
+const BOUNDS_US: [u64; 12] = [25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000];
+
+/// The same in seconds.
+pub const DURATION_BOUNDS: [f64; 12] =
+    [0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1];
+
+/// How long checks took: from when their bytes had been read to when their answers stood in the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Durations {
+    /// Checks per bucket, the last one above all bounds.
+    pub counts: [u64; 13],
+    /// All of them together, in microseconds.
+    pub sum_us: u64,
+}
+
+impl Durations {
+    /// Notes that `count` checks took `span` each.
+    pub fn add(&mut self, span: Micros, count: u64) {
+        let bucket = BOUNDS_US.iter().position(|bound| span.0 <= *bound).unwrap_or(BOUNDS_US.len());
+        self.counts[bucket] += count;
+        self.sum_us = self.sum_us.saturating_add(span.0.saturating_mul(count));
+    }
+
+    /// Adds another thread's.
+    pub fn merge(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.sum_us = self.sum_us.saturating_add(other.sum_us);
+    }
+}
 
 /// Counts of one thread.
 #[derive(Debug, Default)]
@@ -15,6 +47,10 @@ pub struct Tally {
     pub commands: u64,
     /// Error replies.
     pub errors: u64,
+    /// Checks of the batch at hand that were answered at once.
+    pub at_once: u64,
+    /// How long checks took.
+    pub durations: Durations,
     /// Decisions that no shard was asked for: unlimited and blocked keys.
     pub policies: HashMap<Arc<str>, PolicyStats>,
     /// Denials that shards counted and policies that only watch did not carry out.
