@@ -87,6 +87,8 @@ impl Passing {
 pub(super) struct Shares {
     keys: Map<Place, Vec<Count>>,
     passing: Map<Place, Passing>,
+    /// The limits that a key's counts are of.
+    limits: Map<Place, Vec<Limit>>,
     lives: Lives,
     /// Who has had an answer of the store about the key, and so knows the windows of its clock.
     informed: Map<Place, Informed>,
@@ -140,10 +142,19 @@ impl Shares {
         let mut informed = self.informed.get_mut(&place).filter(|informed| agree && informed.now > 0);
         let passing = self.passing.entry(place).or_default().read(store, moment.at);
         let counts = self.keys.entry(place).or_default();
+        let before = self.limits.entry(place).or_insert_with(|| rule.limits.to_vec());
+        let changed = *before != *rule.limits;
+        if changed {
+            *before = rule.limits.to_vec();
+        }
         counts.resize(rule.limits.len(), Count::default());
         for (index, (limit, count)) in rule.limits.iter().zip(counts).enumerate() {
             let is_bucket = limit.algorithm == Algorithm::Gcra;
             let store = if is_bucket { passing } else { store };
+            if is_bucket && changed {
+                // What the bucket of before let pass may be more than this one holds: it begins empty.
+                *count = Count::default();
+            }
             if limit.algorithm == Algorithm::FixedFromFirst {
                 // Whatever opens a window in the store, those of a share are aligned.
                 count.open((store / limit.period.0 + 1) * limit.period.0, store);
