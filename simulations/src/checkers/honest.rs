@@ -165,4 +165,16 @@ mod tests {
         history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Lease, false);
         assert_eq!(checker.violations()[0].invariant, "honest");
     }
+    #[test]
+    fn a_share_that_denies_needs_a_silent_store() {
+        for (answered, seen) in [(10 * SECOND, 0), (10 * SECOND + 5 * SECOND / 2, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Honest::new(&history.setting());
+            let late = 10 * SECOND;
+            history.check(&mut checker, late, 1, Source::Lease, false);
+            history.settled(&mut checker, answered, 1, 0);
+            history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
 }

@@ -296,6 +296,19 @@ mod tests {
     }
 
     #[test]
+    fn a_bucket_begins_anew_under_other_limits() {
+        let mut checker = Shares::new(&History::new("10/1s burst 30").setting());
+        let mut spend = |limit: &str, times: u64, at: u64| {
+            let mut history = History::new(limit);
+            (0..times).for_each(|_| history.check(&mut checker, at, 1, Source::Share, true));
+            checker.violations().len()
+        };
+        assert_eq!(spend("10/1s burst 30", 30, 10 * SECOND), 0);
+        assert_eq!(spend("10/1s burst 3", 3, 10 * SECOND + 1), 0);
+        assert_eq!(spend("10/1s burst 3", 2, 10 * SECOND + 2), 1);
+    }
+
+    #[test]
     fn a_share_in_the_window_of_the_loss_is_seen() {
         let mut history = History::new("100/1s fixed");
         let mut checker = Shares::new(&history.setting());
