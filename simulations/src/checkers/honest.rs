@@ -34,6 +34,8 @@ pub(super) struct Honest {
     /// answer was given.
     lent: Map<u32, (u32, u64)>,
     heard: Map<(u32, u32), u64>,
+    /// When each node's latest call was answered; `None`: it was not.
+    answered: Map<(u32, u32), Option<u64>>,
     /// When the last two windows of a key's limits ended or will.
     ends: BTreeMap<u32, [[u64; 2]; MAX_LIMITS]>,
     found: Found,
@@ -48,13 +50,17 @@ impl Honest {
             patient: BTreeMap::new(),
             lent: Map::default(),
             heard: Map::default(),
+            answered: Map::default(),
             ends: BTreeMap::new(),
             found: Found::default(),
         }
     }
 
     /// What a node cannot know.
-    fn note(&mut self, seen: &Seen<'_>) {
+    fn note(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if let Seen::Settled { node, key, grant, .. } = seen {
+            self.answered.insert((*key, *node), grant.map(|_| moment.at));
+        }
         match seen {
             Seen::Executed { node, key, call: Call { op: Op::Acquire(_), .. }, grant, .. } if grant.granted > 0 => {
                 self.lent.insert(*key, (*node, grant.now.0));
@@ -74,6 +80,12 @@ impl Honest {
             .is_some_and(|(node, at)| *node != request.node && heard.is_none_or(|heard| heard < at))
     }
 
+    /// The store gave the node no answer: the last call failed, or none has come since the request.
+    fn is_silent(&self, request: &Request) -> bool {
+        let answered = self.answered.get(&(request.key, request.node)).copied().flatten();
+        answered.is_none_or(|at| at < request.asked)
+    }
+
     fn asked(&mut self, moment: Moment, request: &Request) {
         let Some(told) = self.told.remove(&request.key) else { return };
         // Clocks drift: the node's own wait is what counts, and it may be over a little early here.
@@ -86,7 +98,7 @@ impl Honest {
 
 impl Observer for Honest {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        self.note(seen);
+        self.note(moment, seen);
         if moment.at < self.from {
             return;
         }
@@ -109,8 +121,9 @@ impl Observer for Honest {
                     passed < near || limit.period.0 - passed < near || end.iter().any(by_then)
                 });
                 let told = self.patient.remove(&request.id).filter(|_| !crossed);
-                // A store that gave no answer leaves the share, of which nothing was told.
-                let denied = decision.verdict == Verdict::Deny && decision.reason != Reason::Share;
+                // A store that gives no answer in time leaves the share, of which nothing was told.
+                let alone = decision.reason == Reason::Share && self.is_silent(request);
+                let denied = decision.verdict == Verdict::Deny && !alone;
                 if let Some(told) = told.filter(|_| denied) {
                     self.found.add("honest", moment, || {
                         format!("{request:?} waited the {} us it was told, and was told {decision:?}", told.wait)
@@ -151,5 +164,17 @@ mod tests {
         assert!(checker.violations().is_empty(), "it did not wait: {:?}", checker.violations());
         history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Lease, false);
         assert_eq!(checker.violations()[0].invariant, "honest");
+    }
+    #[test]
+    fn a_share_that_denies_needs_a_silent_store() {
+        for (answered, seen) in [(10 * SECOND, 0), (10 * SECOND + 5 * SECOND / 2, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Honest::new(&history.setting());
+            let late = 10 * SECOND;
+            history.check(&mut checker, late, 1, Source::Lease, false);
+            history.settled(&mut checker, answered, 1, 0);
+            history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 }

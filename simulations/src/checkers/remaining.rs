@@ -60,10 +60,10 @@ impl Known {
         }
     }
 
-    /// The key is counted by a clock that is further back: what the node was shown of windows that are
-    /// to come again it has forgotten. What it holds ends by the other clock: with its window, or the
-    /// one after when it was lent ahead.
-    fn back_in_time(&mut self, now: u64, period: u64) -> Self {
+    /// The key is counted by another clock: what the node was shown of windows that are to come again, or
+    /// are skipped, it has forgotten. What it holds ends by the clock of before: with its window, or the
+    /// one after when it was lent ahead. It spends that first.
+    fn leap(&mut self, now: u64, period: u64) -> Self {
         let lent = std::mem::take(&mut self.lent);
         let older = lent.iter().filter(|(at, _)| at + 2 * period > now).map(|(_, tokens)| tokens).sum();
         Self { lent, older, until: now + 2 * period, ..Self::default() }
@@ -109,8 +109,9 @@ impl Remaining {
         let Some(limit) = aligned(&call.rule) else { return };
         let counter = &grant.counters[0];
         let known = self.known.entry((life, key)).or_default();
-        if self.leaps && counter.at.0 < known.window {
-            *known = known.back_in_time(moment.at, limit.period.0);
+        let follows = (known.window..=known.window + limit.period.0).contains(&counter.at.0);
+        if self.leaps && !follows {
+            *known = known.leap(moment.at, limit.period.0);
         }
         known.enter(counter.at.0, limit.period.0);
         if known.window != counter.at.0 {
@@ -197,7 +198,28 @@ impl Checker for Remaining {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::tests::History;
+    use crate::checkers::tests::{History, SECOND};
+    use crate::plan::Fault;
+    use crate::span::Span;
+
+    #[test]
+    fn what_is_held_by_another_clock_is_spent_first() {
+        let mut history = History::new("10/1s fixed");
+        let mut setting = history.setting();
+        setting.plan.redis.skew = Span::secs(5);
+        let what = What::Reshard { from: 0, to: 1, part: 500 };
+        setting.plan.faults.push(Fault { at: Span::secs(0), lasts: Span::secs(1), what });
+        let mut checker = Remaining::new(&setting);
+        for (id, tokens, later) in [(1, 4, 0), (2, 3, 3)] {
+            (history.used, history.opened) = (tokens, later * SECOND);
+            history.settled(&mut checker, id, id, tokens as u32);
+        }
+        // Of the seven that it holds it spends the older four.
+        let at = 3 * SECOND + 1;
+        (history.remaining, history.opened) = (10, 0);
+        history.check(&mut checker, at, 4, Source::Lease, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+    }
 
     #[test]
     fn more_than_is_left_and_held_is_seen() {

@@ -87,6 +87,8 @@ impl Passing {
 pub(super) struct Shares {
     keys: Map<Place, Vec<Count>>,
     passing: Map<Place, Passing>,
+    /// The limits that a key's counts are of.
+    limits: Map<Place, Vec<Limit>>,
     lives: Lives,
     /// Who has had an answer of the store about the key, and so knows the windows of its clock.
     informed: Map<Place, Informed>,
@@ -140,10 +142,19 @@ impl Shares {
         let mut informed = self.informed.get_mut(&place).filter(|informed| agree && informed.now > 0);
         let passing = self.passing.entry(place).or_default().read(store, moment.at);
         let counts = self.keys.entry(place).or_default();
+        let before = self.limits.entry(place).or_insert_with(|| rule.limits.to_vec());
+        let changed = *before != *rule.limits;
+        if changed {
+            *before = rule.limits.to_vec();
+        }
         counts.resize(rule.limits.len(), Count::default());
         for (index, (limit, count)) in rule.limits.iter().zip(counts).enumerate() {
             let is_bucket = limit.algorithm == Algorithm::Gcra;
             let store = if is_bucket { passing } else { store };
+            if is_bucket && changed {
+                // What the bucket of before let pass may be more than this one holds: it begins empty.
+                *count = Count::default();
+            }
             if limit.algorithm == Algorithm::FixedFromFirst {
                 // Whatever opens a window in the store, those of a share are aligned.
                 count.open((store / limit.period.0 + 1) * limit.period.0, store);
@@ -282,6 +293,19 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         (0..4).for_each(|_| spend(&mut checker, 2 * SECOND, 0));
         assert_eq!(checker.violations()[0].invariant, "static-shares");
+    }
+
+    #[test]
+    fn a_bucket_begins_anew_under_other_limits() {
+        let mut checker = Shares::new(&History::new("10/1s burst 30").setting());
+        let mut spend = |limit: &str, times: u64, at: u64| {
+            let mut history = History::new(limit);
+            (0..times).for_each(|_| history.check(&mut checker, at, 1, Source::Share, true));
+            checker.violations().len()
+        };
+        assert_eq!(spend("10/1s burst 30", 30, 10 * SECOND), 0);
+        assert_eq!(spend("10/1s burst 3", 3, 10 * SECOND + 1), 0);
+        assert_eq!(spend("10/1s burst 3", 2, 10 * SECOND + 2), 1);
     }
 
     #[test]

@@ -61,6 +61,7 @@ impl History {
 
     pub(super) fn answer(&mut self, observer: &mut dyn Observer, at: u64, request: &Request, source: Source, ok: bool) {
         let end = (START + at) / SECOND * SECOND + SECOND;
+        let reason = if source == Source::Share { Reason::Share } else { Reason::Rate };
         let decision = Decision {
             verdict: if ok { Verdict::Allow } else { Verdict::Deny },
             limit: 10,
@@ -68,7 +69,7 @@ impl History {
             retry_after: (!ok).then_some(Micros(SECOND)),
             reset_after: Micros(end - START - at),
             reset_at: Timestamp(end),
-            reason: if ok { Reason::Ok } else { Reason::Rate },
+            reason: if ok { Reason::Ok } else { reason },
             source,
             limit_index: 0,
         };

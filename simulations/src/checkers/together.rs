@@ -3,7 +3,7 @@
 //! **static-shares**: what all of them admit on their shares in one window stays below the limit, in
 //! whatever way the fleet is torn. **prefilter**: nobody is denied by what peers told of a window whom
 //! the store would have admitted: the fleet had admitted all of the limit in it, or the store had lent
-//! all of it (what was lent and lapsed counts there); and not again in a window in which the store has
+//! all of it (what was lent and lapsed counts there, and what was handed back does not); and not again in a window in which the store has
 //! lent in spite of it, unless it had lost what it knew.
 
 use rationd::core::call::{Call, Grant, Op};
@@ -31,8 +31,8 @@ pub(super) struct Together {
     shared: Map<Place, u64>,
     /// By the end of an aligned window, as decisions told it.
     admitted: Map<(u32, u64), u64>,
-    /// The most that the store has shown to be used, by the same.
-    shown: Map<(u32, u64), u64>,
+    /// What the store has shown to be used, by the same: in its last answer, and the most.
+    shown: Map<(u32, u64), (u64, u64)>,
     /// By key, node and end of the window: the store lent after peers had told that all was spent.
     refuted: Map<(u32, u32, u64), bool>,
     /// Windows of which the store has lost what it knew.
@@ -113,7 +113,9 @@ impl Together {
             return;
         }
         let admitted = self.admitted.get(&(request.key, decision.reset_at.0)).copied().unwrap_or(0);
-        let shown = self.shown.get(&(request.key, decision.reset_at.0)).copied().unwrap_or(0);
+        let (last, most) = self.shown.get(&(request.key, decision.reset_at.0)).copied().unwrap_or_default();
+        // A store that forgets shows less than there was; peers know of that.
+        let shown = if self.remembers && !forgot { last } else { most };
         if admitted.max(shown) < limit.count {
             self.found.add("prefilter", moment, || {
                 format!("{request:?}: denied by what peers told, and {admitted} of {} had been admitted", limit.count)
@@ -130,10 +132,13 @@ fn aligned(rule: &Rule) -> Option<&Limit> {
 
 impl Observer for Together {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        if let Seen::Executed { key, grant, .. } = seen {
+        if let Seen::Executed { key, call, grant, .. } = seen {
             let counter = grant.counters[0];
-            let shown = self.shown.entry((*key, counter.at.0)).or_default();
-            *shown = counter.used.max(*shown);
+            let (last, most) = self.shown.entry((*key, counter.at.0)).or_default();
+            (*last, *most) = (counter.used, counter.used.max(*most));
+            if call.op == Op::Reset {
+                self.forgetful.insert((*key, counter.at.0));
+            }
         }
         if let Seen::Settled { node, key, call, grant: Some(grant), .. } = seen {
             self.lent(*node, *key, call, grant);
@@ -183,6 +188,20 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 6 * SECOND + SECOND / 5, 1, Source::Share, true);
         assert_eq!(checker.violations()[0].invariant, "static-shares");
+    }
+
+    #[test]
+    fn what_was_handed_back_is_no_reason_to_deny() {
+        for (used, seen) in [(100, 0), (99, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = checker(&history);
+            history.used = 99;
+            history.executed(&mut checker, SECOND / 10, 1);
+            history.used = used - 1;
+            history.executed(&mut checker, SECOND / 5, 2);
+            history.check(&mut checker, SECOND / 2, 1, Source::Prefilter, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]
