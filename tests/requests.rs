@@ -51,6 +51,12 @@ fn several_keys_are_charged_all_or_not_at_all() {
         assert_eq!(remaining(&mut client, "api", "a"), 3);
         assert!(remaining(&mut client, "api", "acme") >= 1970, "{line}");
     }
+    let json: serde_json::Value = serde_json::from_str(&client.ask("RATION.STATS")).unwrap();
+    let checks = json["policies"]["api"]["checks"].as_array().unwrap();
+    let counted = |verdict: &str| {
+        checks.iter().filter(|c| c["verdict"] == verdict).map(|c| c["count"].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!((counted("allow"), counted("deny")), (2, 2), "what came to nothing is not counted: {json}");
     // What counts nothing takes part, too; and a policy that only watches denies nothing.
     assert_eq!(number(&ask(&mut client, "RATION.MCHECK 2 api evil 1 api a 1"), 0), 1);
     assert_eq!(remaining(&mut client, "api", "a"), 3);

@@ -23,6 +23,7 @@ pub mod mutant;
 mod order;
 pub mod policy;
 mod refill;
+mod several;
 pub mod shard;
 pub mod share;
 pub mod skew;

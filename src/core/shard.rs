@@ -146,27 +146,6 @@ impl Shard {
         Outcome::Parked(ticket)
     }
 
-    /// What a check would be answered as far as is known here: nothing is charged, and nobody is asked.
-    #[must_use]
-    pub fn glance(&self, now: Instant, request: Request<'_>) -> Decision {
-        match self.table.find(request.digest.0).map(|index| &self.table[index]) {
-            Some(slot) if slot.rule == *request.rule => peeked(slot, now, request.cost, Source::Lease),
-            _ => {
-                let (counters, now) = ([Counter::default(); MAX_LIMITS], self.desk.first_clock().latest(now));
-                answer::decision(request.rule, &counters, now, request.cost, Ending::allow(Source::Lease))
-            }
-        }
-    }
-
-    /// A check of this key is about to come: what it lacks is leased meanwhile.
-    pub fn warm(&mut self, now: Instant, request: Request<'_>) {
-        let Some((index, slot, desk)) = self.slot(now, &request) else { return };
-        let lacks = slot.lease.usable(now) < request.cost && !slot.is_exhausted(now, request.cost);
-        if lacks && slot.line.is_empty() && slot.flight.is_none() && !slot.is_away(now) && !desk.draining {
-            refill::acquire(index, slot, desk, now);
-        }
-    }
-
     /// Takes back a cost that was spent: from what is still held as far as it was spent here, the
     /// rest in the store.
     pub fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
@@ -174,12 +153,10 @@ impl Shard {
             return Outcome::Decided(overload(&request, now));
         };
         let back = slot.lease.refund(now, request.cost);
-        let (rule, clock) = (request.rule, slot.clock.latest(now));
-        let shared = slot.share.as_mut().map_or(0, |book| book.refund(rule, clock, request.cost - back));
-        slot.note_refund(back + shared);
+        slot.note_refund(back);
         let stats = desk.policy_stats(slot);
         stats.spent = stats.spent.saturating_sub(back);
-        let back = if on(Mutant::RefundTwice) { 0 } else { back + shared };
+        let back = if on(Mutant::RefundTwice) { 0 } else { back };
         let amount = (request.cost - back).min(slot.refundable(now));
         if amount == 0 {
             return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
@@ -294,7 +271,7 @@ impl Shard {
     }
 
     /// The key's slot, settled at `now`; makes one, if need be in the place of a quiet key.
-    fn slot(&mut self, now: Instant, request: &Request<'_>) -> Option<(u32, &mut Slot, &mut Desk)> {
+    pub(super) fn slot(&mut self, now: Instant, request: &Request<'_>) -> Option<(u32, &mut Slot, &mut Desk)> {
         let index = match self.table.find(request.digest.0) {
             Some(index) => index,
             None => self.insert(now, request)?,

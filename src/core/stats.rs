@@ -37,10 +37,28 @@ pub struct ShardStats {
     pub damaged: u64,
 }
 
+impl ShardStats {
+    /// Adds another shard's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.keys += other.keys;
+        self.evicted += other.evicted;
+        self.waiting += other.waiting;
+        self.degraded += other.degraded;
+        self.lost_epochs += other.lost_epochs;
+        self.damaged += other.damaged;
+    }
+}
+
 impl PolicyStats {
     /// Counts a decision.
     pub fn count(&mut self, decision: &Decision) {
         self.checks[decision.verdict as usize][decision.reason as usize][decision.source as usize] += 1;
+    }
+
+    /// A decision that came to nothing: it is not counted any more.
+    pub fn uncount(&mut self, decision: &Decision) {
+        let count = &mut self.checks[decision.verdict as usize][decision.reason as usize][decision.source as usize];
+        *count = count.saturating_sub(1);
     }
 
     /// All counts of checks that are not zero.

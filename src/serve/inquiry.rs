@@ -12,7 +12,7 @@ use std::task::Poll;
 use super::hub::Hub;
 use super::mailbox::{Answer, Mailbox};
 use super::node::{Ask, Outgoing};
-use crate::core::decision::{Decision, Source, Verdict};
+use crate::core::decision::{Decision, Verdict};
 use crate::core::key::Digest;
 use crate::core::policy::{Plan, Policy, Rule};
 use crate::core::shard::Request;
@@ -176,11 +176,9 @@ impl Asked {
             if self.charged[index] && raw.verdict == Verdict::Deny && told.decision.verdict == Verdict::Allow {
                 hub.aside().enforced(policy, self.digests[index], raw, true);
             }
-            // What passed uncounted cost nothing.
-            let counted = raw.source != Source::Policy;
-            if is_denied && self.charged[index] && raw.verdict == Verdict::Allow && counted {
+            if is_denied && self.charged[index] && raw.verdict == Verdict::Allow {
                 let request = Request { rule, digest: self.digests[index], key, cost: *cost, peek: false };
-                hub.node.ask(now, Ask::Refund, request, (&Arc::default(), 0), out);
+                hub.node.undo(now, request, &raw, out);
                 told.decision.remaining = told.decision.remaining.saturating_add(*cost).min(told.decision.limit);
             }
         }

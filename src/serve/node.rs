@@ -172,6 +172,18 @@ impl Node {
         decision
     }
 
+    /// Takes back an admission that came to nothing. The caller must [`Self::flush`] afterwards.
+    pub fn undo(&self, now: Instant, request: Request<'_>, decision: &Decision, out: &mut Outgoing) {
+        let cell = self.cell(request.digest);
+        match &mut *cell.lock() {
+            Engine::Embedded(embedded) => embedded.undo(self.store_time(now), request, decision),
+            Engine::Leasing(leasing) => {
+                leasing.shard.undo(now, request, decision);
+                self.drain_effects(cell, leasing, out);
+            }
+        }
+    }
+
     /// Takes the outcome of a call.
     pub fn handle_outcome(&self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>, out: &mut Outgoing) {
         let cell = self.cell(call.digest);
@@ -289,12 +301,7 @@ impl Node {
                     leasing.shard.stats()
                 }
             };
-            total.keys += stats.keys;
-            total.evicted += stats.evicted;
-            total.waiting += stats.waiting;
-            total.degraded += stats.degraded;
-            total.lost_epochs += stats.lost_epochs;
-            total.damaged += stats.damaged;
+            total.add(&stats);
         }
         (total, policies)
     }

@@ -84,6 +84,15 @@ impl Embedded {
         self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
     }
 
+    /// Takes back an admission that came to nothing.
+    pub fn undo(&mut self, now: Timestamp, request: Request<'_>, decision: &Decision) {
+        if let Some((_, stats)) = self.policies.iter_mut().find(|(name, _)| *name == request.rule.policy) {
+            stats.uncount(decision);
+            stats.spent = stats.spent.saturating_sub(request.cost);
+        }
+        self.refund(now, request);
+    }
+
     /// Forgets the key.
     pub fn reset(&mut self, now: Timestamp, request: Request<'_>) -> Decision {
         let grant = self.ask(now, &request, Op::Reset);
