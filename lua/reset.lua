@@ -13,8 +13,9 @@ local seen = seen_before(state)
 if seen ~= 0 then return answer(state, 0, seen) end
 if not state.exists and not state.wrong_type then return answer(state, 0) end
 
+-- Never one that was before: a reset forgets those of other nodes, which may come once more.
 local old = state.epoch or 0
-if id ~= 0 and id ~= old then
+if id > old then
   state.epoch = id
 else
   state.epoch = old < EXACT and old + 1 or 1

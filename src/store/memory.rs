@@ -223,7 +223,8 @@ impl MemoryStore {
         }
         let Some(old) = view.head else { return Ok(view.grant(0, Standing::New)) };
         let following = if old.epoch < MAX_ID { old.epoch + 1 } else { 1 };
-        let epoch = if view.id != 0 && view.id != old.epoch { view.id } else { following };
+        // Never one that was before: a reset forgets those of other nodes, which may come once more.
+        let epoch = if view.id > old.epoch { view.id } else { following };
         let longest = view.limits.iter().map(census::span).max().unwrap_or_default();
         let life = (longest + longest).max(Micros::from_secs(2));
         let head = Head { epoch, reset: true, expires: expiry(view.now, life) };

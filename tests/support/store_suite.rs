@@ -50,6 +50,7 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("takes nothing back of another epoch or window", takes_nothing_back_of_another_time),
     ("refunds once and never above the limit", refunds_once_and_never_above),
     ("forgets on reset, and hears nothing of before", forgets_on_reset),
+    ("begins an epoch with each reset", resets_never_bring_an_epoch_back),
     ("creates nothing but by an acquire", creates_nothing_but_by_an_acquire),
     ("is lifted to what a node knows", is_lifted_to_what_a_node_knows),
     ("begins another epoch than the one that was lost", begins_another_epoch),
@@ -212,6 +213,16 @@ fn forgets_on_reset(key: &mut Key<'_>) {
     assert_eq!((grant.granted, grant.reset, grant.counters[0].used), (1, true, 1));
     let second = key.call(0, 0, Op::Reset);
     assert!(second.epoch != grant.epoch && second.reset);
+}
+
+fn resets_never_bring_an_epoch_back(key: &mut Key<'_>) {
+    let mut seen = vec![key.lend(6).epoch];
+    let (one, other) = (key.id(), key.id());
+    for (node, id) in [(0, one), (1, other), (0, one), (1, other)] {
+        let grant = key.call(node, id, Op::Reset);
+        assert!(!grant.replayed && !seen.contains(&grant.epoch), "{grant:?} after {seen:?}");
+        seen.push(grant.epoch);
+    }
 }
 
 fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
