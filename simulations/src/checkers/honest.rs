@@ -34,7 +34,7 @@ pub(super) struct Honest {
     /// answer was given.
     lent: Map<u32, (u32, u64)>,
     heard: Map<(u32, u32), u64>,
-    /// When each node's latest call was answered; `None`: it was not.
+    /// When each node's latest acquire was answered; `None`: it was not. What it gives back first brings nothing.
     answered: Map<(u32, u32), Option<u64>>,
     /// When the last two windows of a key's limits ended or will.
     ends: BTreeMap<u32, [[u64; 2]; MAX_LIMITS]>,
@@ -58,7 +58,7 @@ impl Honest {
 
     /// What a node cannot know.
     fn note(&mut self, moment: Moment, seen: &Seen<'_>) {
-        if let Seen::Settled { node, key, grant, .. } = seen {
+        if let Seen::Settled { node, key, call: Call { op: Op::Acquire(_), .. }, grant, .. } = seen {
             self.answered.insert((*key, *node), grant.map(|_| moment.at));
         }
         match seen {
@@ -80,7 +80,7 @@ impl Honest {
             .is_some_and(|(node, at)| *node != request.node && heard.is_none_or(|heard| heard < at))
     }
 
-    /// The store gave the node no answer: the last call failed, or none has come since the request.
+    /// The store lent the node nothing in time: the last acquire failed, or none has come since the request.
     fn is_silent(&self, request: &Request) -> bool {
         let answered = self.answered.get(&(request.key, request.node)).copied().flatten();
         answered.is_none_or(|at| at < request.asked)
