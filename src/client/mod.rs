@@ -18,6 +18,7 @@
 
 mod decision;
 mod error;
+mod limiter;
 mod link;
 mod request;
 
@@ -27,5 +28,6 @@ mod tests;
 pub use crate::wire::value::Value as Reply;
 pub use decision::Decision;
 pub use error::ClientError;
+pub use limiter::{Limiter, WhenAway};
 pub use link::{Client, Patience};
 pub use request::write_request;
