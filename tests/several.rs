@@ -1,0 +1,97 @@
+//! What requests of several keys rest on, on virtual time: a look, tokens in advance, and a way back.
+
+mod support;
+
+use std::sync::Arc;
+
+use rationd::core::call::{Op, StoreError};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::key::Digest;
+use rationd::core::policy::Rule;
+use rationd::core::shard::Request;
+use rationd::core::time::Micros;
+
+use support::bench::{Bench, SECOND};
+
+fn request<'a>(rule: &'a Arc<Rule>, cost: u64) -> Request<'a> {
+    Request { rule, digest: Digest::of("test", &[0]), key: &[0], cost, peek: false }
+}
+
+/// Takes back the last admission.
+fn undo(bench: &mut Bench, cost: u64) {
+    let (rule, decision) = (bench.rule.clone(), bench.last.expect("a decision"));
+    bench.shard.undo(bench.now, request(&rule, cost), &decision);
+}
+
+#[test]
+fn an_admission_from_a_lease_is_undone_in_memory_and_not_counted() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.hold(10);
+    assert_eq!(bench.check(4), Some(Verdict::Allow));
+    let admitted = |bench: &Bench| bench.shard.policy_stats().flat_map(|(_, stats)| stats.checks()).map(|c| c.3).sum();
+    let (held, counted): (u64, u64) = (bench.shard.held(), admitted(&bench));
+    undo(&mut bench, 4);
+    assert_eq!(bench.shard.held(), held + 4);
+    assert_eq!(admitted(&bench), counted - 1);
+    assert!(bench.shard.poll_effect().is_none(), "the store is not asked");
+}
+
+#[test]
+fn an_admission_is_undone_in_memory_though_the_rest_was_given_back() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.hold(10);
+    assert_eq!(bench.check(4), Some(Verdict::Allow));
+    bench.shard.handle_drain(bench.now);
+    while bench.shard.poll_effect().is_some() {}
+    assert_eq!(bench.shard.held(), 0);
+    undo(&mut bench, 4);
+    assert_eq!(bench.shard.held(), 4);
+}
+
+#[test]
+fn an_admission_on_the_share_goes_back_to_the_share() {
+    let mut bench = Bench::new("100/1s fixed");
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.replies();
+    bench.advance(SECOND + Micros(100_000));
+    let admitted = |bench: &mut Bench| {
+        let mut count = 0;
+        while bench.check(1) == Some(Verdict::Allow) {
+            assert_eq!(bench.last.map(|decision| decision.source), Some(Source::Share));
+            count += 1;
+        }
+        count
+    };
+    assert_eq!(bench.check(5), Some(Verdict::Allow));
+    undo(&mut bench, 5);
+    let first = admitted(&mut bench);
+    assert_eq!(first, 95, "the whole share is left");
+}
+
+#[test]
+fn a_look_charges_nothing_and_asks_nobody() {
+    let mut bench = Bench::new("100/1s fixed");
+    let rule = bench.rule.clone();
+    let unknown = bench.shard.glance(bench.now, request(&rule, 1));
+    assert_eq!((unknown.verdict, unknown.remaining), (Verdict::Allow, 100));
+    assert!(bench.shard.poll_effect().is_none() && bench.shard.keys(bench.now, 9).is_empty());
+    bench.hold(10);
+    let held = bench.shard.held();
+    assert_eq!(bench.shard.glance(bench.now, request(&rule, 3)).verdict, Verdict::Allow);
+    assert_eq!(bench.shard.held(), held);
+}
+
+#[test]
+fn what_a_check_will_lack_is_leased_before_it_comes() {
+    let mut bench = Bench::new("100/1s fixed");
+    let rule = bench.rule.clone();
+    bench.shard.warm(bench.now, request(&rule, 1));
+    bench.shard.warm(bench.now, request(&rule, 1));
+    let calls: Vec<_> = std::iter::from_fn(|| bench.shard.poll_effect()).collect();
+    let [rationd::core::shard::Effect::Call(call)] = &calls[..] else { panic!("one acquire: {calls:?}") };
+    assert!(matches!(call.op, Op::Acquire(_)));
+    bench.grant(call, 1);
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "it is there");
+}
