@@ -22,6 +22,7 @@ pub mod mutant;
 mod order;
 pub mod policy;
 mod refill;
+pub mod route;
 pub mod shard;
 pub mod share;
 mod slot;
