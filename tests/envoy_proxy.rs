@@ -96,7 +96,9 @@ impl Envoy {
     fn start(rls: &Path) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let up = upstream().port().to_string();
+        let own = "failure_mode_deny: false\n                      enable_x_ratelimit_headers: DRAFT_VERSION_03";
         let changes = [
+            ("failure_mode_deny: false", own),
             ("port_value: 10000", "port_value: 0"),
             ("port_value: 8000", &format!("port_value: {up}")),
             ("/run/rationd/rls.sock", rls.to_str().expect("a plain path")),
@@ -174,6 +176,9 @@ fn envoy_limits_tells_why_and_fails_open_until_the_daemon_is_back() {
     let denied = envoy.get("/login");
     assert_eq!(denied.status, 429, "{}", denied.head);
     assert!(denied.header("retry-after").is_some_and(|wait| wait.parse::<u32>().is_ok()), "{}", denied.head);
+    assert_eq!(denied.header("x-ratelimit-limit"), Some("5, 5;w=2592000;name=\"login\""), "as Envoy itself says it");
+    assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
+    assert_eq!(denied.header("x-ratelimit-reset"), denied.header("retry-after"));
     assert!(denied.header("ratelimit").is_some_and(|told| told.contains(";r=0;")), "{}", denied.head);
     assert_eq!(envoy.get("/").status, 200, "another policy");
     let Reply::Bulk(keys) = first.ask("RATION.KEYS") else { panic!("it lists keys") };
