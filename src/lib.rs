@@ -29,7 +29,7 @@
 //!
 //! | room | what it decides or does |
 //! |---|---|
-//! | [`core::time`], [`core::limit`], [`core::key`], [`core::policy`], [`core::decision`] | the words |
+//! | [`core::time`], [`core::limit`], [`core::key`], [`core::policy`], [`core::route`], [`core::decision`] | the words |
 //! | [`core::counter`] over [`core::gcra`] and [`core::window`] | arithmetic of each algorithm; `lua/lib.lua` is its twin |
 //! | [`core::lease`], [`core::batch`], [`core::share`] | what a node holds; how much it asks for; what it may do alone |
 //! | [`core::skew`] | how the store's clock stands to this node's |
@@ -48,7 +48,7 @@
 #![cfg_attr(feature = "daemon", doc = "| [`fleet`] | peers: mutual TLS over QUIC, membership, frames between nodes |")]
 #![cfg_attr(
     feature = "daemon",
-    doc = "| [`serve`] | the running daemon: sockets, shards behind locks, refills, reload, metrics |"
+    doc = "| [`serve`] | the running daemon: sockets, [`serve::envoy`], shards behind locks, refills, reload, metrics |"
 )]
 #![cfg_attr(feature = "daemon", doc = "| [`cli`] | one file a subcommand |")]
 //! | [`clock`] | the only reader of time and of the system's randomness |
@@ -64,7 +64,7 @@
 //!
 //! ## What is deliberately absent
 //!
-//! The Envoy door, and concurrency limits are not here yet. There is no second implementation
+//! Concurrency limits are not here yet. There is no second implementation
 //! of a decision anywhere: simulations run this core and the shipped scripts.
 
 #![forbid(unsafe_code)]

@@ -8,19 +8,12 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use support::installed::installed;
 use support::process::Daemon;
 use support::resp::Reply;
 
 fn daemon() -> Daemon {
     Daemon::start("[policy.api]\nlimits = [\"3/1h fixed\"]\n")
-}
-
-/// Where `tests/run` has put redis-py and ioredis: beside this build's other files.
-fn installed(part: &str) -> PathBuf {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it lies in the target directory");
-    let path = target.join("clients").join(part);
-    assert!(path.exists(), "{} is missing: run `tests/run packages` first", path.display());
-    path
 }
 
 /// Runs a program to its end and returns what it wrote to stdout.

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rationd::config::{Loaded, Override, SAMPLE, Sources, load};
+use rationd::config::{Door, Loaded, Override, SAMPLE, Sources, load};
 use rationd::core::policy::Plan;
 use rationd::serve::reload::{REFUSED, Reloader};
 use tempfile::TempDir;
@@ -149,7 +149,7 @@ fn errors_in_variables_and_flags_name_them() {
         "RATIOND_STROE__URL: unknown section `stroe` (did you mean `store`?)\n\
          RATIOND_STORE__TIMEOTU: unknown key `timeotu` in [store] (did you mean `timeout`?)\n\
          RATIOND_LISTEN__THREADS: listen.threads is \"many\": a whole number from 0 to 1024 was wanted\n\
-         RATIOND_DESCRIPTORS__X: descriptors.x is not available in this version\n\
+         RATIOND_DESCRIPTORS__X: [descriptors] can be set in the main file only\n\
          RATIOND_A__B__C__D: names no key: RATIOND_SECTION__KEY was wanted\n\
          --admin: listen.admin is \"nine\": an IP address with a port, like \"127.0.0.1:9464\", or \"off\" was wanted"
     );
@@ -221,16 +221,82 @@ fn wrong_values_say_what_was_seen_and_what_was_wanted() {
 }
 
 #[test]
-fn keys_of_later_versions_are_refused_honestly() {
-    assert_eq!(
-        error_of("[listen]\nenvoy = \"/x\"\n[descriptors]\nname = \"prod\"\n"),
-        "rationd.toml:2:1: `envoy` is not available in this version\n  \
-           2 | envoy = \"/x\"\n    \
-             | ^^^^^ this version has no Envoy door; remove it\n\
-         rationd.toml:3:2: `descriptors` is not available in this version\n  \
-           3 | [descriptors]\n    \
-             |  ^^^^^^^^^^^ this version has no Envoy door; remove [descriptors]"
-    );
+fn routes_lead_to_policies_and_are_shown() {
+    let text = "[policy.api]\nlimits = [\"1/1s\"]\n[[descriptors.edge]]\nmatch = [\"a=x\", \"...\"]\n\n\
+                [[descriptors.edge]]\nmatch = [\"a\"]\npolicy = \"api\"\n";
+    let loaded = Files::new(text).load();
+    let domain = loaded.policies.routes().domain("edge").expect("it is there");
+    assert_eq!(domain.find(&[("a", "y")]).and_then(|route| route.policy.as_deref()), Some("api"));
+    assert_eq!(domain.find(&[("a", "x")]).map(|route| route.policy.is_none()), Some(true));
+    let shown = loaded.entries.iter().find(|entry| entry.key == "descriptors.edge.1").expect("it is shown");
+    assert_eq!(shown.value.as_deref(), Some("{ match = [\"a\"], policy = \"api\" }"));
+    assert!(shown.origin.ends_with("rationd.toml:6"), "{}", shown.origin);
+}
+
+#[test]
+fn wrong_routes_are_pointed_at() {
+    for (text, wanted) in [
+        (
+            r#"[descriptors]
+edge = 3
+"#,
+            r#"rationd.toml:2:1: descriptors.edge is no list of tables
+  2 | edge = 3
+    | ^^^^ write [[descriptors.edge]] above each route"#,
+        ),
+        (
+            r#"[[descriptors.edge]]
+match = "a"
+polcy = "api"
+"#,
+            r#"rationd.toml:2:9: descriptors.edge.0.match is "a": a list of texts, like ["remote_address"], was wanted
+  2 | match = "a"
+    |         ^^^ write it in brackets
+rationd.toml:3:1: unknown key `polcy` in [[descriptors.edge]]
+  3 | polcy = "api"
+    | ^^^^^ did you mean `policy`?"#,
+        ),
+        (
+            r#"[policy.api]
+limits = ["1/1s"]
+[[descriptors.edge]]
+match = ["a"]
+policy = "apy"
+[[descriptors.edge]]
+match = ["a", "=b"]
+[[descriptors.edge]]
+policy = "api"
+"#,
+            r#"rationd.toml:5:10: descriptors.edge.0: there is no policy "apy"
+  5 | policy = "apy"
+    |          ^^^^^
+rationd.toml:7:15: descriptors.edge.1: "=b" has no key: key, key=value or key=prefix* was wanted
+  7 | match = ["a", "=b"]
+    |               ^^^^
+rationd.toml:8:1: descriptors.edge.2: `match` is empty: one pattern for each entry was wanted
+  8 | [[descriptors.edge]]
+    | ^^^^^^^^^^^^^^^^^^^^"#,
+        ),
+        (
+            r#"[listen]
+envoy = "rls.sock"
+"#,
+            r#"rationd.toml:2:9: listen.envoy is "rls.sock": a path of a socket, like "/run/rationd/rls.sock", an IP address with a port, or "off" was wanted
+  2 | envoy = "rls.sock"
+    |         ^^^^^^^^^^ did you mean `./rls.sock`?"#,
+        ),
+    ] {
+        assert_eq!(error_of(text), wanted);
+    }
+}
+
+#[test]
+fn envoys_door_is_a_path_or_an_address() {
+    let door = |text: &str| Files::new(&format!("[listen]\nenvoy = {text:?}\n")).load().config.listen.envoy;
+    assert_eq!(door("off"), None);
+    assert_eq!(door("127.0.0.1:8081"), Some(Door::Address(([127, 0, 0, 1], 8081).into())));
+    assert_eq!(door("/run/rls.sock"), Some(Door::Path("/run/rls.sock".into())));
+    assert!(matches!(door("./rls.sock"), Some(Door::Path(path)) if path.is_absolute()), "meant from the file");
 }
 
 const FLEET: &str =

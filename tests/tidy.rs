@@ -25,7 +25,7 @@ const ROOMS: [(&str, &[&str]); 10] = [
 ];
 
 /// Words that only some files may say: the word, where it may stand (prefixes of paths), and why.
-const HOMES: [(&str, &[&str], &str); 22] = [
+const HOMES: [(&str, &[&str], &str); 25] = [
     ("Instant::now", &["src/clock.rs"], "only the clock reads system time"),
     ("SystemTime", &["src/clock.rs"], "only the clock reads system time"),
     (".elapsed(", &["src/clock.rs"], "only the clock reads system time"),
@@ -58,6 +58,9 @@ const HOMES: [(&str, &[&str], &str); 22] = [
         &["src/fleet/membership.rs", "src/fleet/transport.rs"],
         "two files name it, so that it can be replaced",
     ),
+    ("tonic", &["src/serve/envoy/"], "one room names the crate, so that it can be replaced"),
+    ("prost", &["src/serve/envoy/"], "one room names the crate, so that it can be replaced"),
+    ("saphyr", &["src/cli/import/"], "one room names the crate, so that it can be replaced"),
     ("rcgen", &["src/cli/cert"], "certificates are made by a command, never by a daemon"),
     // chitchat's trait is written with it.
     (

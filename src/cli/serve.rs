@@ -13,14 +13,17 @@ use super::exit::{Code, Stop};
 use super::log;
 use super::settle::{Settled, settle};
 use crate::clock::{self, Clock};
-use crate::config::{self, Config, Loaded, Sources};
+use crate::config::{self, Config, Door, Loaded, Sources};
+use crate::core::policy::PolicySet;
 use crate::core::shard::Settings;
 use crate::fleet::{Fleet, FleetError, FleetOptions, IdentityFiles, Incoming};
 use crate::serve::admin::{Admin, Tell};
+use crate::serve::envoy::EnvoyOptions;
 use crate::serve::metrics::Scrape;
 use crate::serve::reload::Reloader;
 use crate::serve::{AnyStore, Daemon, Hub, Limits, StartOptions};
 use crate::store::redis::RedisStore;
+use crate::wire::headers::Style;
 
 /// Longest time between the signal to end and the end.
 const DRAIN: Duration = Duration::from_millis(1_900);
@@ -72,6 +75,9 @@ async fn serve(
         tracing::info!("admin address http://{}", admin.address()?);
         tokio::spawn(admin.run(told.clone()));
     }
+    if let Some(door) = daemon.envoy() {
+        announce_envoy(&door, &daemon.policies());
+    }
     tracing::info!(
         node = config.node.name,
         store = without_password(&config.store.url),
@@ -99,6 +105,10 @@ fn start(
         socket: listen.socket.clone(),
         mode: listen.mode,
         group: settled.group,
+        envoy: listen
+            .envoy
+            .clone()
+            .map(|door| EnvoyOptions { door, headers: Style::named(listen.envoy_headers.as_bytes()) }),
         limits: Limits {
             connections: listen.max_connections,
             connections_per_uid: listen.max_connections_per_uid,
@@ -155,6 +165,18 @@ async fn bind_admin(config: &Config, is_default: bool) -> anyhow::Result<Option<
             let next = "choose another listen.admin, or \"off\"";
             Err(Stop::new(Code::System, format!("cannot bind the admin address {address}: {error}; {next}")).into())
         }
+    }
+}
+
+fn announce_envoy(door: &Door, policies: &PolicySet) {
+    tracing::info!("Envoy's rate limit service on {door}");
+    if policies.routes().names().next().is_none() {
+        tracing::warn!("listen.envoy without [descriptors] limits nothing");
+    }
+    if let Door::Address(address) = door
+        && !address.ip().is_loopback()
+    {
+        tracing::warn!(%address, "listen.envoy is not a loopback address: anybody who reaches it may spend");
     }
 }
 

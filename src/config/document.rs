@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::{Place, Problem, did_you_mean, nearest};
-use super::schema::{KEYS, OVERRIDE, POLICY, keys_of, not_yet, sections};
+use super::schema::{DESCRIPTORS, KEYS, OVERRIDE, POLICY, keys_of, sections};
 use super::value::{Kind, Seen};
 
 /// Largest file that is read.
@@ -35,9 +35,11 @@ pub(crate) struct Document {
     pub(crate) problems: Vec<Problem>,
     /// Policies of which a part is wrong: what is left of them is not worth compiling.
     pub(crate) broken: BTreeSet<String>,
+    /// The same of routes, all of them.
+    pub(crate) broken_routes: bool,
 }
 
-type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
+pub(super) type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
 
 impl Document {
     /// Reads and checks a file.
@@ -66,6 +68,7 @@ impl Document {
             dict: Dict::new(),
             problems: Vec::new(),
             broken: BTreeSet::new(),
+            broken_routes: false,
         };
         if let Some(at) = invalid {
             let place = Place::in_file(path, &text, at..at + 1);
@@ -91,9 +94,10 @@ impl Document {
     }
 }
 
-struct Walk<'d> {
+/// Reads a table of a file into the document.
+pub(super) struct Walk<'d> {
     text: &'d str,
-    document: &'d mut Document,
+    pub(super) document: &'d mut Document,
 }
 
 impl Walk<'_> {
@@ -103,15 +107,16 @@ impl Walk<'_> {
             if section == "policy" {
                 let policies = self.table(&["policy"], value, |walk, entry| walk.policy(entry));
                 self.document.dict.insert("policy".into(), Value::from(policies));
-            } else if let Some(why) = not_yet(section, None) {
-                self.problem(name.span(), format!("`{section}` is not available in this version"), Some(why.into()));
-            } else if !sections().any(|known| known == section) {
-                let hint = did_you_mean(nearest(section, sections().chain(["policy"])));
+            } else if !sections().chain([DESCRIPTORS]).any(|known| known == section) {
+                let hint = did_you_mean(nearest(section, sections().chain(["policy", DESCRIPTORS])));
                 self.problem(name.span(), format!("unknown section `{section}`"), hint);
             } else if role == Role::PoliciesOnly {
                 let hint =
                     Some(format!("files in policies.d hold [policy.NAME] only; move [{section}] to the main file"));
                 self.problem(name.span(), format!("`{section}` has no place in this file"), hint);
+            } else if section == DESCRIPTORS {
+                let domains = self.descriptors(value);
+                self.document.dict.insert(DESCRIPTORS.into(), Value::from(domains));
             } else {
                 self.remember(&[section], name.span());
                 let keys = self.table(&[section], value, |walk, entry| walk.section_key(section, entry));
@@ -121,7 +126,7 @@ impl Walk<'_> {
     }
 
     /// Visits the entries of a table; anything else is reported.
-    fn table(
+    pub(super) fn table(
         &mut self,
         path: &[&str],
         value: &Spanned<DeValue<'_>>,
@@ -146,10 +151,6 @@ impl Walk<'_> {
         let word = name.get_ref().as_ref();
         if let Some(key) = keys_of(section).find(|key| key.name == word) {
             return self.leaf(&[section, word], key.kind, name, value);
-        }
-        if let Some(why) = not_yet(section, Some(word)) {
-            self.problem(name.span(), format!("`{word}` is not available in this version"), Some(why.into()));
-            return None;
         }
         let elsewhere = KEYS.iter().find(|key| key.name == word).map(|key| format!("it belongs in [{}]", key.section));
         let hint = did_you_mean(nearest(word, keys_of(section).map(|key| key.name))).or(elsewhere);
@@ -197,7 +198,7 @@ impl Walk<'_> {
         None
     }
 
-    fn leaf(
+    pub(super) fn leaf(
         &mut self,
         path: &[&str],
         kind: Kind,
@@ -214,7 +215,7 @@ impl Walk<'_> {
             }
         }
         match kind.accept(&seen) {
-            Ok(value) if matches!(kind, Kind::Path) => Some(self.beside(value)),
+            Ok(value) if matches!(kind, Kind::Path) || is_door_path(kind, &value) => Some(self.beside(value)),
             Ok(value) => Some(value),
             Err(faults) => {
                 for fault in faults {
@@ -241,14 +242,18 @@ impl Walk<'_> {
         }
     }
 
-    fn remember(&mut self, path: &[&str], span: Range<usize>) {
+    pub(super) fn remember(&mut self, path: &[&str], span: Range<usize>) {
         self.document.spans.insert(path.iter().map(|part| (*part).to_owned()).collect(), span);
     }
 
-    fn problem(&mut self, span: Range<usize>, message: String, hint: Option<String>) {
+    pub(super) fn problem(&mut self, span: Range<usize>, message: String, hint: Option<String>) {
         let place = Place::in_file(&self.document.path, self.text, span);
         self.document.problems.push(Problem { place, message, hint });
     }
+}
+
+fn is_door_path(kind: Kind, value: &Value) -> bool {
+    matches!(kind, Kind::Door) && value.as_str().is_some_and(|text| text.contains('/'))
 }
 
 fn see(value: &DeValue<'_>) -> Seen {

@@ -11,11 +11,12 @@ use super::document::{Document, Role};
 use super::origin::{default_node_name, default_socket};
 use super::outside::{environment, insert, outside};
 use super::problem::{ConfigErrors, Place, Problem};
-use super::schema::{FLEET, FLEET_NEEDS, KEYS, SAMPLE_POLICY, keys_of};
+use super::schema::{DESCRIPTORS, FLEET, FLEET_NEEDS, KEYS, SAMPLE_POLICY, keys_of};
 use super::show::{self, Entry};
 use super::tree::Config;
 use super::value::Seen;
 use crate::core::policy::{PolicyError, PolicySet};
+use crate::core::route::{RouteError, RouteSet};
 
 /// The file that is read when none is named.
 pub const DEFAULT_FILE: &str = "/etc/rationd/rationd.toml";
@@ -86,6 +87,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     find_duplicates(&documents, &mut problems);
     let no_file = documents.is_empty();
     let files = documents.iter().map(|document| document.path.clone()).collect();
+    let broken_routes = documents.iter().any(|document| document.broken_routes);
     let broken: BTreeSet<String> = documents.iter().flat_map(|document| document.broken.clone()).collect();
 
     let mut layers = vec![defaults(sources)];
@@ -116,8 +118,18 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         }
     };
     check_together(&config, &layers, &mut problems);
-    match PolicySet::compile(&config.policy_specs()) {
-        Ok(policies) if problems.is_empty() => Ok(Loaded { entries: show::entries(&layers), config, policies, files }),
+    let specs = config.policy_specs();
+    let is_policy = |name: &str| specs.contains_key(name) || broken.contains(name);
+    let routes = RouteSet::compile(&config.route_specs(), is_policy).unwrap_or_else(|errors| {
+        let errors = errors.iter().filter(|_| !broken_routes);
+        problems.extend(errors.map(|error| locate_route(error, &layers)));
+        RouteSet::default()
+    });
+    match PolicySet::compile(&specs) {
+        Ok(policies) if problems.is_empty() => {
+            let policies = policies.with_routes(routes);
+            Ok(Loaded { entries: show::entries(&layers), config, policies, files })
+        }
         compiled => {
             let errors = compiled.err().unwrap_or_default();
             problems.extend(
@@ -282,6 +294,17 @@ fn locate(error: &PolicyError, layers: &[Layer]) -> Problem {
         path.extend(["limits".to_owned(), index.to_string()]);
     }
     Problem { place: place_of(&path, layers), message: error.to_string(), hint: None }
+}
+
+/// A route's error at the element, the key or the route it is about.
+fn locate_route(error: &RouteError, layers: &[Layer]) -> Problem {
+    let (key, element) = error.part;
+    let mut path = vec![DESCRIPTORS.to_owned(), error.domain.clone(), error.route.to_string()];
+    let route = place_of(&path, layers);
+    path.push(key.to_owned());
+    path.extend(element.map(|index| index.to_string()));
+    let place = if key == "match" && element.is_none() { route } else { place_of(&path, layers) };
+    Problem { place, message: error.to_string(), hint: None }
 }
 
 fn unexpected(error: &figment::Error) -> Problem {

@@ -5,6 +5,7 @@
 //! wrong is reported at once, with file, line, column and a caret. Knows nothing of the running daemon.
 //! Called by the command line and by a reload.
 
+mod descriptors;
 mod document;
 mod layers;
 mod origin;
@@ -20,4 +21,4 @@ pub use origin::default_socket;
 pub use problem::{ConfigErrors, Place, Problem};
 pub use schema::SAMPLE;
 pub use show::Entry;
-pub use tree::{Config, Confirm, Fleet, Listen, Log, LogFormat, Node, Store};
+pub use tree::{Config, Confirm, Door, Fleet, Listen, Log, LogFormat, Node, Store};

@@ -6,7 +6,7 @@ use figment::value::{Dict, Value};
 
 use super::layers::Layer;
 use super::problem::{Place, Problem, did_you_mean, nearest};
-use super::schema::{POLICY, keys_of, not_yet, sections};
+use super::schema::{DESCRIPTORS, POLICY, keys_of, sections};
 use super::value::{Kind, Seen};
 
 const PREFIX: &str = "RATIOND_";
@@ -55,9 +55,7 @@ fn kind_of(path: &[String]) -> Result<Kind, Problem> {
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
     let (known, seen): (Vec<(&str, Kind)>, &str) = match parts[..] {
         ["policy", name, key] if !name.is_empty() => (POLICY.to_vec(), key),
-        [section, key] if not_yet(section, None).or(not_yet(section, Some(key))).is_some() => {
-            return Err(Problem::named("", format!("{section}.{key} is not available in this version")));
-        }
+        [DESCRIPTORS, ..] => return Err(Problem::named("", "[descriptors] can be set in the main file only")),
         [section, key] => {
             let known: Vec<_> = keys_of(section).map(|key| (key.name, key.kind)).collect();
             if known.is_empty() {

@@ -30,6 +30,8 @@ pub(crate) const KEYS: &[Key] = &[
     key("listen", "mode", Kind::Mode, Some("0660")),
     key("listen", "group", Kind::Text, None),
     key("listen", "allow_uids", Kind::Uids, None),
+    key("listen", "envoy", Kind::Door, None),
+    key("listen", "envoy_headers", choice(&["draft", "x", "github", "off"]), Some("draft")),
     key("listen", "admin", Kind::Address, Some("127.0.0.1:9464")),
     key("listen", "max_connections", Kind::Count(1, 1_000_000), Some("10000")),
     key("listen", "max_connections_per_uid", Kind::Count(1, 1_000_000), Some("1024")),
@@ -84,6 +86,13 @@ pub(crate) const OVERRIDE: &[(&str, Kind)] =
 /// The policy of a daemon without any configuration: its name and its limit.
 pub(crate) const SAMPLE_POLICY: (&str, &str) = ("api", "100/1s burst 200");
 
+/// The table of routes from descriptors to policies: a list of them for each domain.
+pub(crate) const DESCRIPTORS: &str = "descriptors";
+
+/// Keys of `[[descriptors.DOMAIN]]`.
+pub(crate) const ROUTE: &[(&str, Kind)] =
+    &[("match", Kind::Words), ("policy", Kind::Text), ("key", Kind::Words), ("replaces", Kind::Words)];
+
 /// The sections, each once, in order.
 pub(crate) fn sections() -> impl Iterator<Item = &'static str> {
     ["listen", "store", "node", FLEET, "log"].into_iter()
@@ -92,13 +101,4 @@ pub(crate) fn sections() -> impl Iterator<Item = &'static str> {
 /// The keys of a section.
 pub(crate) fn keys_of(section: &str) -> impl Iterator<Item = &'static Key> + use<'_> {
     KEYS.iter().filter(move |key| key.section == section)
-}
-
-/// What a later version will know, and what to do until then.
-pub(crate) fn not_yet(section: &str, key: Option<&str>) -> Option<&'static str> {
-    match (section, key) {
-        ("descriptors", None) => Some("this version has no Envoy door; remove [descriptors]"),
-        ("listen", Some("envoy")) => Some("this version has no Envoy door; remove it"),
-        _ => None,
-    }
 }

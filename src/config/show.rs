@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::layers::{Layer, place_of};
 use super::problem::Place;
-use super::schema::{KEYS, OVERRIDE, POLICY};
+use super::schema::{DESCRIPTORS, KEYS, OVERRIDE, POLICY, ROUTE};
 use super::value::Kind;
 
 /// One key of `config show`.
@@ -19,7 +19,7 @@ pub struct Entry {
     pub origin: String,
 }
 
-/// All keys outside the policies, then all that policies set.
+/// All keys outside the policies, then all that policies set, then the routes to them.
 pub(crate) fn entries(layers: &[Layer]) -> Vec<Entry> {
     let mut entries: Vec<_> =
         KEYS.iter().map(|key| entry(&[key.section.to_owned(), key.name.to_owned()], key.kind, layers)).collect();
@@ -28,16 +28,38 @@ pub(crate) fn entries(layers: &[Layer]) -> Vec<Entry> {
         let kind = known.iter().find(|(key, _)| path.last().is_some_and(|last| last == key));
         entries.extend(kind.map(|(_, kind)| entry(&path, *kind, layers)));
     }
+    entries.extend(layers.iter().flat_map(routes));
     entries
+}
+
+/// One entry for each route, as one table.
+fn routes(layer: &Layer) -> Vec<Entry> {
+    let Some(Value::Dict(_, domains)) = layer.dict.get(DESCRIPTORS) else { return Vec::new() };
+    let lists = domains.iter().filter_map(|(domain, routes)| Some((domain, routes.as_array()?)));
+    let route = |domain: &String, index: usize, route: &Value| {
+        let path = [DESCRIPTORS.to_owned(), domain.clone(), index.to_string()];
+        let table = route.as_dict()?;
+        let keys = ROUTE.iter().filter_map(|(key, kind)| Some(format!("{key} = {}", kind.show(table.get(*key)?))));
+        let value = format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "));
+        Some(Entry { key: write_path(&path), value: Some(value), origin: origin(&path, std::slice::from_ref(layer)) })
+    };
+    lists
+        .flat_map(|(domain, list)| {
+            list.iter().enumerate().filter_map(move |(index, value)| route(domain, index, value))
+        })
+        .collect()
+}
+
+fn origin(path: &[String], layers: &[Layer]) -> String {
+    match place_of(path, layers) {
+        Place::File { path, line, .. } => format!("{}:{line}", path.display()),
+        Place::Named(name) => name,
+    }
 }
 
 fn entry(path: &[String], kind: Kind, layers: &[Layer]) -> Entry {
     let value = layers.iter().rev().find_map(|layer| get(&layer.dict, path));
-    let origin = match place_of(path, layers) {
-        _ if value.is_none() => "default".to_owned(),
-        Place::File { path, line, .. } => format!("{}:{line}", path.display()),
-        Place::Named(name) => name,
-    };
+    let origin = if value.is_none() { "default".to_owned() } else { origin(path, layers) };
     Entry { key: write_path(path), value: value.map(|value| kind.show(value)), origin }
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer};
 
 use crate::core::policy::{OnStoreLoss, PolicySpec};
+use crate::core::route::RouteSpec;
 use crate::core::time::Micros;
 
 /// The whole configuration.
@@ -27,6 +28,9 @@ pub struct Config {
     /// Policies by name, not yet compiled.
     #[serde(default, rename = "policy")]
     pub(crate) policies: BTreeMap<String, RawPolicy>,
+    /// Routes from descriptors to policies by domain, not yet compiled.
+    #[serde(default)]
+    pub(crate) descriptors: BTreeMap<String, Vec<RawRoute>>,
 }
 
 /// `[listen]`: doors and their bounds.
@@ -41,6 +45,11 @@ pub struct Listen {
     pub group: Option<String>,
     /// Users whose processes may connect; `None`: whoever the permissions let.
     pub allow_uids: Option<Vec<u32>>,
+    /// Where Envoy's Rate Limit Service is served; `None`: nowhere.
+    #[serde(default, deserialize_with = "door")]
+    pub envoy: Option<Door>,
+    /// Which header fields Envoy adds to its responses: a name, or `off`.
+    pub envoy_headers: String,
     /// Where metrics and health are served; `None`: nowhere.
     #[serde(deserialize_with = "address")]
     pub admin: Option<SocketAddr>,
@@ -50,6 +59,24 @@ pub struct Listen {
     pub max_connections_per_uid: usize,
     /// Worker threads; 0: one per core.
     pub threads: usize,
+}
+
+/// `listen.envoy`: a Unix socket or a TCP address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// A socket's path.
+    Path(PathBuf),
+    /// An address with a port.
+    Address(SocketAddr),
+}
+
+impl std::fmt::Display for Door {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
 }
 
 /// `[store]`: where tokens are counted for all nodes.
@@ -157,11 +184,33 @@ pub(crate) struct RawPolicy {
     overrides: BTreeMap<String, RawPolicy>,
 }
 
+/// `[[descriptors.DOMAIN]]`, as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RawRoute {
+    r#match: Vec<String>,
+    policy: Option<String>,
+    key: Option<Vec<String>>,
+    replaces: Vec<String>,
+}
+
 impl Config {
     /// The policies as [`crate::core::policy::PolicySet::compile`] takes them.
     #[must_use]
     pub fn policy_specs(&self) -> BTreeMap<String, PolicySpec> {
         self.policies.iter().map(|(name, raw)| (name.clone(), raw.spec())).collect()
+    }
+
+    /// The routes as [`crate::core::route::RouteSet::compile`] takes them.
+    #[must_use]
+    pub fn route_specs(&self) -> BTreeMap<String, Vec<RouteSpec>> {
+        let spec = |raw: &RawRoute| RouteSpec {
+            patterns: raw.r#match.clone(),
+            policy: raw.policy.clone(),
+            key: raw.key.clone(),
+            replaces: raw.replaces.clone(),
+        };
+        self.descriptors.iter().map(|(domain, routes)| (domain.clone(), routes.iter().map(spec).collect())).collect()
     }
 }
 
@@ -186,6 +235,15 @@ fn micros<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Micros, D::Error
 fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text == "off" { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
+}
+
+fn door<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Door>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Ok(match text.parse() {
+        _ if text == "off" => None,
+        Ok(address) => Some(Door::Address(address)),
+        Err(_) => Some(Door::Path(text.into())),
+    })
 }
 
 fn on_store_loss<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnStoreLoss, D::Error> {

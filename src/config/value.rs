@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Uids,
     /// An IP address with a port, or `off`.
     Address,
+    /// A path of a socket or an IP address with a port, or `off`.
+    Door,
     /// An IP address with a port, to listen on.
     Listen,
     /// An IP address with a port, at which others reach this node.
@@ -38,6 +40,8 @@ pub(crate) enum Kind {
     /// A name that can stand in a DNS name.
     Label,
     Texts,
+    /// A list of words.
+    Words,
     /// One of a list of limits; its grammar is the policy compiler's business.
     Limit,
     Seeds,
@@ -86,7 +90,7 @@ impl Seen {
             Kind::Uids => {
                 Self::List(split_list(text).map(|part| (0..0, Self::from_text(Kind::Count(0, 0), part))).collect())
             }
-            Kind::Texts | Kind::Seeds => {
+            Kind::Texts | Kind::Words | Kind::Seeds => {
                 Self::List(split_list(text).map(|part| (0..0, Self::Text(part.to_owned()))).collect())
             }
             _ => whole(),
@@ -121,7 +125,9 @@ impl Kind {
         match (self, seen) {
             // An empty list of users could mean nobody or everybody: it is not taken.
             (Self::Uids, Seen::List(parts)) if parts.is_empty() => {}
-            (Self::Uids | Self::Texts | Self::Seeds, Seen::List(parts)) => return self.accept_list(parts),
+            (Self::Uids | Self::Texts | Self::Words | Self::Seeds, Seen::List(parts)) => {
+                return self.accept_list(parts);
+            }
             _ => {}
         }
         self.accept_one(seen)
@@ -132,6 +138,7 @@ impl Kind {
         let element = match self {
             Self::Uids => Self::Count(0, i64::from(u32::MAX)),
             Self::Seeds => Self::Seed,
+            Self::Words => Self::Text,
             _ => Self::Limit,
         };
         let (mut values, mut faults) = (Vec::new(), Vec::new());
@@ -161,7 +168,7 @@ impl Kind {
             }
             (Self::Period(..), Seen::Integer(number)) => Err(Some(format!("did you mean \"{number}ms\"?"))),
             (Self::Mode, Seen::Integer(_)) => Err(Some("write it in quotes".into())),
-            (Self::Texts | Self::Seeds, Seen::Text(_)) => Err(Some("write it in brackets".into())),
+            (Self::Texts | Self::Words | Self::Seeds, Seen::Text(_)) => Err(Some("write it in brackets".into())),
             (Self::Uids, Seen::Integer(_)) => Err(Some("write it in brackets".into())),
             (_, Seen::Text(text)) => self.accept_text(text),
             _ => Err(None),
@@ -185,6 +192,8 @@ impl Kind {
                 _ => Err(None),
             },
             Self::Address if text == "off" || text.parse::<SocketAddr>().is_ok() => plain(),
+            Self::Door if is_door(text) => plain(),
+            Self::Door if !text.contains([':', '/', '\0']) => Err(did_you_mean(Some(&format!("./{text}")))),
             Self::Listen if text.parse::<SocketAddr>().is_ok() => plain(),
             Self::Reach if text.parse::<SocketAddr>().is_ok_and(|address| !address.ip().is_unspecified()) => plain(),
             Self::Seed if is_host_and_port(text) => plain(),
@@ -215,6 +224,9 @@ impl Kind {
             Self::Mode => "permissions in octal, like \"0660\",".into(),
             Self::Uids => "a list of user ids, like [0, 1000],".into(),
             Self::Address => "an IP address with a port, like \"127.0.0.1:9464\", or \"off\"".into(),
+            Self::Door => {
+                "a path of a socket, like \"/run/rationd/rls.sock\", an IP address with a port, or \"off\"".into()
+            }
             Self::Listen => "an IP address with a port, like \"0.0.0.0:7946\",".into(),
             Self::Reach => "an IP address with a port that peers can reach, like \"10.0.0.17:7946\",".into(),
             Self::Url => "memory: or one of redis:// rediss:// redis+unix:// redis-cluster:// rediss-cluster://".into(),
@@ -224,6 +236,7 @@ impl Kind {
             Self::Seed => "a host and a port in quotes, like \"rationd.internal:7946\",".into(),
             Self::Seeds => "a list of hosts and ports, like [\"10.0.0.1:7946\"],".into(),
             Self::Limit => "a limit in quotes, like \"100/1s\",".into(),
+            Self::Words => "a list of texts, like [\"remote_address\"],".into(),
             Self::Texts => "a list of limits, like [\"100/1s burst 200\"],".into(),
         }
     }
@@ -237,7 +250,9 @@ impl Kind {
             (Self::Mode, _) => format!("\"{:04o}\"", value.to_u128().unwrap_or(0)),
             (_, Value::String(_, text)) => format!("{:?}", mask_password(text)),
             (_, Value::Bool(_, flag)) => flag.to_string(),
-            (Self::Texts | Self::Seeds, Value::Array(_, parts)) => list(parts, |part| Self::Text.show(part)),
+            (Self::Texts | Self::Words | Self::Seeds, Value::Array(_, parts)) => {
+                list(parts, |part| Self::Text.show(part))
+            }
             (_, Value::Array(_, parts)) => list(parts, |part| Self::Count(0, 0).show(part)),
             _ => value.to_i128().map_or_else(|| "?".to_owned(), |number| number.to_string()),
         }
@@ -247,6 +262,11 @@ impl Kind {
 fn list(parts: &[Value], show: impl Fn(&Value) -> String) -> String {
     let parts: Vec<_> = parts.iter().map(show).collect();
     format!("[{}]", parts.join(", "))
+}
+
+/// `off`, an address, or a path, which a slash tells from a mistyped address.
+pub(crate) fn is_door(text: &str) -> bool {
+    text == "off" || text.parse::<SocketAddr>().is_ok() || (text.contains('/') && !text.contains('\0'))
 }
 
 fn is_prefix(text: &str) -> bool {

@@ -23,6 +23,7 @@ pub mod mutant;
 mod order;
 pub mod policy;
 mod refill;
+pub mod route;
 mod several;
 pub mod shard;
 pub mod share;

@@ -10,10 +10,14 @@ use std::sync::Arc;
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::key::Digest;
 use super::limit::{Limit, LimitError, MAX_LIMITS};
+use super::route::RouteSet;
 use super::time::{Micros, Timestamp};
 
 /// The policy name of limits that come with the command (`CL.THROTTLE`): no configured policy has it.
 pub const AD_HOC: &str = "cl.throttle";
+
+/// The policy name of limits that come with a descriptor: no configured policy has it either.
+pub const OVERRIDDEN: &str = "envoy.limit";
 
 /// What to do for a key whose part of the store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -67,6 +71,7 @@ pub struct Policy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicySet {
     policies: BTreeMap<Arc<str>, Arc<Policy>>,
+    routes: RouteSet,
 }
 
 /// A policy as the configuration writes it.
@@ -187,13 +192,25 @@ impl PolicySet {
             let policy = compile_policy(name, spec, &mut errors);
             policies.insert(policy.name.clone(), Arc::new(policy));
         }
-        if errors.is_empty() { Ok(Self { policies }) } else { Err(errors) }
+        if errors.is_empty() { Ok(Self { policies, routes: RouteSet::default() }) } else { Err(errors) }
     }
 
     /// The policy of that name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Policy>> {
         self.policies.get(name)
+    }
+
+    /// The same policies with these routes to them.
+    #[must_use]
+    pub fn with_routes(self, routes: RouteSet) -> Self {
+        Self { routes, ..self }
+    }
+
+    /// Which descriptors are limited by which policy.
+    #[must_use]
+    pub fn routes(&self) -> &RouteSet {
+        &self.routes
     }
 
     /// All policies by name.
@@ -212,6 +229,9 @@ fn compile_policy(name: &str, spec: &PolicySpec, errors: &mut Vec<PolicyError>) 
     }
     if name == AD_HOC {
         problem(None, None, "that is the name of CL.THROTTLE's own keys: choose another".into());
+    }
+    if name == OVERRIDDEN {
+        problem(None, None, "that is the name of limits that Envoy sends itself: choose another".into());
     }
     if spec.blocked {
         problem(None, None, "`blocked` belongs to an override: a policy that blocks every key is no policy".into());
@@ -286,8 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn ad_hoc_name_is_not_for_the_configuration() {
-        assert!(PolicySet::compile(&BTreeMap::from([(AD_HOC.to_owned(), spec(&["1/1s"]))])).is_err());
+    fn ad_hoc_names_are_not_for_the_configuration() {
+        for name in [AD_HOC, OVERRIDDEN] {
+            assert!(PolicySet::compile(&BTreeMap::from([(name.to_owned(), spec(&["1/1s"]))])).is_err());
+        }
     }
 
     #[test]

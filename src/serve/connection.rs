@@ -68,7 +68,7 @@ impl Connection {
     /// A connection that was let in.
     #[must_use]
     pub fn new(stream: UnixStream, pass: Pass) -> Self {
-        let session = Session::new(pass.id, pass.uid, pass.mailbox.clone());
+        let session = Session::new(pass.id, pass.uid.unwrap_or(u32::MAX), pass.mailbox.clone());
         Self { stream, pass, session, intake: Intake::default(), unsent: Vec::new(), sent: 0, ended: false }
     }
 

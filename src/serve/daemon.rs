@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::alarm;
+use super::envoy::{BindError, Door, EnvoyOptions};
 use super::gossip::Gossip;
 use super::holds::Holds;
 use super::hub::{Doors, Hub, Limits, Reload, Stats};
@@ -37,6 +38,8 @@ pub struct StartOptions {
     pub mode: u32,
     /// The socket's group id; `None`: the process's own.
     pub group: Option<u32>,
+    /// Where Envoy's Rate Limit Service is served, with the socket's mode and group; `None`: nowhere.
+    pub envoy: Option<EnvoyOptions>,
     /// Bounds on connections.
     pub limits: Limits,
     /// Data threads, at least 1.
@@ -64,6 +67,8 @@ impl std::fmt::Debug for StartOptions {
 pub enum StartError {
     /// The socket.
     Socket(SocketError),
+    /// Envoy's door.
+    Envoy(BindError),
     /// A thread or a descriptor.
     Io(std::io::Error),
 }
@@ -72,6 +77,7 @@ impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Socket(error) => error.fmt(f),
+            Self::Envoy(error) => error.fmt(f),
             Self::Io(error) => write!(f, "cannot start the data threads: {error}"),
         }
     }
@@ -84,6 +90,7 @@ impl std::error::Error for StartError {}
 pub struct Daemon {
     hub: Arc<Hub>,
     socket: Socket,
+    door: Option<Door>,
     stop: watch::Sender<bool>,
     threads: Vec<std::thread::JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
@@ -101,6 +108,8 @@ impl Daemon {
     pub fn start(options: StartOptions) -> Result<Self, StartError> {
         let control = Handle::current();
         let socket = Socket::bind(&options.socket, options.mode, options.group).map_err(StartError::Socket)?;
+        let door = options.envoy.map(|envoy| Door::bind(&envoy, options.mode, options.group));
+        let door = door.transpose().map_err(StartError::Envoy)?;
         let mut tasks = Vec::new();
         let node = match options.store {
             AnyStore::Memory => Arc::new(Node::new(options.settings, None)),
@@ -130,7 +139,7 @@ impl Daemon {
             desk: tokio::sync::Mutex::new(()),
         });
         let (stop, stopped) = watch::channel(false);
-        let mut daemon = Self { hub, socket, stop, threads: Vec::new(), tasks };
+        let mut daemon = Self { hub, socket, door, stop, threads: Vec::new(), tasks };
         for index in 0..daemon.hub.workers.len() {
             let thread = daemon.start_thread(index, stopped.clone()).map_err(StartError::Io)?;
             daemon.threads.push(thread);
@@ -139,9 +148,10 @@ impl Daemon {
     }
 
     fn start_thread(&self, index: usize, stop: watch::Receiver<bool>) -> std::io::Result<std::thread::JoinHandle<()>> {
-        let (hub, worker, listener) = (self.hub.clone(), self.hub.workers[index].clone(), self.socket.listener()?);
+        let (hub, worker) = (self.hub.clone(), self.hub.workers[index].clone());
+        let listeners = (self.socket.listener()?, self.door.as_ref().map(Door::handle).transpose()?);
         std::thread::Builder::new().name(format!("rationd-data-{index}")).spawn(move || {
-            if let Err(error) = worker.run(hub, listener, stop) {
+            if let Err(error) = worker.run(hub, listeners, stop) {
                 tracing::error!(%error, "a data thread could not be set up");
             }
         })
@@ -160,6 +170,12 @@ impl Daemon {
     #[must_use]
     pub fn socket(&self) -> &std::path::Path {
         self.socket.path()
+    }
+
+    /// Where Envoy comes in, with the port that was chosen.
+    #[must_use]
+    pub fn envoy(&self) -> Option<crate::config::Door> {
+        self.door.as_ref().map(Door::place)
     }
 
     /// Puts other policies in force, at once and for all threads.
@@ -194,8 +210,8 @@ impl Daemon {
     /// Stops accepting, answers what has come, closes, and gives leases back: returns how many store
     /// calls had no outcome in the end (0: everything is settled). Takes about 3 s at most.
     pub async fn drain_and_stop(self) -> usize {
-        let Self { hub, socket, stop, threads, tasks } = self;
-        drop(socket);
+        let Self { hub, socket, door, stop, threads, tasks } = self;
+        drop((socket, door));
         stop.send_replace(true);
         hub.doors.stop();
         let joined = tokio::task::spawn_blocking(move || {

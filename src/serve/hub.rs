@@ -243,8 +243,8 @@ pub struct Pass {
     hub: Arc<Hub>,
     /// The connection's number.
     pub id: u64,
-    /// Whose it is.
-    pub uid: u32,
+    /// Whose it is, where that can be told.
+    pub uid: Option<u32>,
     /// Its mailbox.
     pub mailbox: Arc<Mailbox>,
 }
@@ -263,15 +263,16 @@ impl Doors {
         }
     }
 
-    /// Lets a peer in, or says why not.
+    /// Lets a peer in, or says why not. `None`: a peer over TCP, who has no uid to judge by.
     ///
     /// # Errors
     /// There are too many, or this one may not.
-    pub fn admit(hub: &Arc<Hub>, uid: u32) -> Result<Pass, Refusal> {
+    pub fn admit(hub: &Arc<Hub>, uid: Option<u32>) -> Result<Pass, Refusal> {
         let doors = &hub.doors;
         let mut inside = doors.lock();
-        let of_uid = inside.per_uid.get(&uid).copied().unwrap_or(0);
-        let refusal = if !doors.limits.allow_uids.is_empty() && !doors.limits.allow_uids.contains(&uid) {
+        let of_uid = uid.and_then(|uid| inside.per_uid.get(&uid).copied()).unwrap_or(0);
+        let allowed = &doors.limits.allow_uids;
+        let refusal = if uid.is_some_and(|uid| !allowed.is_empty() && !allowed.contains(&uid)) {
             Some(Refusal::Uid)
         } else if inside.mailboxes.len() >= doors.limits.connections || of_uid >= doors.limits.connections_per_uid {
             Some(Refusal::TooMany)
@@ -286,7 +287,9 @@ impl Doors {
         let id = doors.next_id.fetch_add(1, Ordering::Relaxed);
         let mailbox = Arc::new(Mailbox::default());
         inside.mailboxes.insert(id, Arc::downgrade(&mailbox));
-        *inside.per_uid.entry(uid).or_default() += 1;
+        if let Some(uid) = uid {
+            *inside.per_uid.entry(uid).or_default() += 1;
+        }
         Ok(Pass { hub: hub.clone(), id, uid, mailbox })
     }
 
@@ -320,10 +323,12 @@ impl Drop for Pass {
     fn drop(&mut self) {
         let mut inside = self.hub.doors.lock();
         inside.mailboxes.remove(&self.id);
-        if let Some(count) = inside.per_uid.get_mut(&self.uid) {
+        if let Some(uid) = self.uid
+            && let Some(count) = inside.per_uid.get_mut(&uid)
+        {
             *count -= 1;
             if *count == 0 {
-                inside.per_uid.remove(&self.uid);
+                inside.per_uid.remove(&uid);
             }
         }
     }

@@ -8,6 +8,7 @@ pub mod admin;
 pub mod alarm;
 pub mod connection;
 pub mod daemon;
+pub mod envoy;
 pub mod exposition;
 pub mod gossip;
 pub mod greeting;

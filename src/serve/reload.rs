@@ -87,9 +87,9 @@ impl Reloader {
     }
 }
 
-/// Keys outside the policies whose values differ.
+/// Keys outside the policies and the routes to them whose values differ.
 fn changed<'a>(running: &'a [Entry], new: &'a [Entry]) -> impl Iterator<Item = &'a str> {
-    let outside = |entry: &&Entry| !entry.key.starts_with("policy.");
+    let outside = |entry: &&Entry| !["policy.", "descriptors."].iter().any(|part| entry.key.starts_with(part));
     new.iter().filter(outside).filter_map(|entry| {
         let before = running.iter().find(|before| before.key == entry.key);
         before.is_none_or(|before| before.value != entry.value).then_some(entry.key.as_str())

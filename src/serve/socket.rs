@@ -35,10 +35,10 @@ impl std::fmt::Display for SocketError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::InUse(path) => {
-                write!(f, "a daemon already listens on {}: stop it, or choose another --socket", path.display())
+                write!(f, "a daemon already listens on {}: stop it, or choose another path", path.display())
             }
             Self::Occupied(path) => {
-                write!(f, "{} exists and is no socket: remove it, or choose another --socket", path.display())
+                write!(f, "{} exists and is no socket: remove it, or choose another path", path.display())
             }
             Self::Io { doing, path, error } => write!(f, "cannot {doing} {}: {error}", path.display()),
         }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::connection::{Connection, MAX_PENDING};
+use super::envoy;
 use super::hub::{Doors, Hub, Refusal};
 use super::mailbox::Answer;
 use super::node::Outgoing;
@@ -76,19 +77,20 @@ impl Worker {
         scratch
     }
 
-    /// Serves `listener` on the calling thread until `stop` changes, then ends what is open.
+    /// Serves `listener` and Envoy's door on the calling thread until `stop` changes, then ends what is open.
     ///
     /// # Errors
     /// The runtime or the listener cannot be set up.
-    pub fn run(
+    pub(super) fn run(
         self: Arc<Self>,
         hub: Arc<Hub>,
-        listener: StdListener,
+        (listener, door): (StdListener, Option<envoy::Handle>),
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         runtime.block_on(async move {
             let listener = UnixListener::from_std(listener)?;
+            let door = door.map(envoy::Handle::listen).transpose()?;
             let mut tasks = JoinSet::new();
             let mut reserve = spare(&listener);
             loop {
@@ -97,11 +99,18 @@ impl Worker {
                         Ok((stream, _)) => self.clone().welcome(&hub, stream, &mut tasks),
                         Err(error) => recover(&error, &listener, &mut reserve, &hub).await,
                     },
+                    accepted = next_visitor(door.as_ref()) => match accepted {
+                        Ok(visitor) => receive(&hub, visitor, &mut tasks),
+                        Err(error) => {
+                            tracing::warn!(%error, "a connection of Envoy could not be accepted");
+                            tokio::time::sleep(Duration::from_millis(10)).await;
+                        }
+                    },
                     _ = stop.changed() => break,
                     Some(_) = tasks.join_next() => {}
                 }
             }
-            drop(listener);
+            drop((listener, door));
             let all = async { while tasks.join_next().await.is_some() {} };
             // What takes longer is cut off with the runtime.
             let _ = tokio::time::timeout(ENDING, all).await;
@@ -112,7 +121,7 @@ impl Worker {
     fn welcome(self: Arc<Self>, hub: &Arc<Hub>, stream: UnixStream, tasks: &mut JoinSet<()>) {
         // A peer whose uid cannot be told is nobody's.
         let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
-        match Doors::admit(hub, uid) {
+        match Doors::admit(hub, Some(uid)) {
             Ok(pass) => drop(tasks.spawn(Connection::new(stream, pass).serve(hub.clone(), self))),
             Err(refusal) => turn_away(stream, refusal),
         }
@@ -122,6 +131,20 @@ impl Worker {
 impl Default for Worker {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+async fn next_visitor(door: Option<&envoy::Listener>) -> io::Result<envoy::Visitor> {
+    match door {
+        Some(door) => door.accept().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whoever is turned away here sees the connection end: gRPC has no other word before a request.
+fn receive(hub: &Arc<Hub>, visitor: envoy::Visitor, tasks: &mut JoinSet<()>) {
+    if let Ok(pass) = Doors::admit(hub, visitor.uid()) {
+        tasks.spawn(envoy::serve(visitor, pass, hub.clone()));
     }
 }
 

@@ -86,7 +86,8 @@ fn more_after(decision: &Decision, limit: &Limit) -> Micros {
 }
 
 /// The span over which a limit's quota is allotted, in seconds.
-fn window(limit: &Limit) -> u64 {
+#[must_use]
+pub fn window(limit: &Limit) -> u64 {
     if limit.algorithm == Algorithm::Gcra { limit.depth().as_secs_ceil() } else { limit.period.as_secs_ceil() }
 }
 

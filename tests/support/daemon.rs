@@ -59,6 +59,7 @@ impl TestDaemon {
             socket: socket.clone(),
             mode: 0o600,
             group: None,
+            envoy: None,
             limits: Limits::default(),
             threads: 1,
             store: AnyStore::Memory,

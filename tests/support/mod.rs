@@ -13,6 +13,7 @@ pub mod daemon;
 pub mod demand;
 pub mod ether;
 pub mod fleet;
+pub mod installed;
 pub mod ledger;
 pub mod membership_suite;
 pub mod metrics;

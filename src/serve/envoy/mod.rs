@@ -1,0 +1,11 @@
+//! The Envoy door: Rate Limit Service v3, gRPC over a Unix socket or TCP.
+//!
+//! hyper speaks HTTP/2, tonic reads and writes gRPC's frames, `service` asks the shards as every other door
+//! does. The data threads accept its connections beside their own.
+
+mod door;
+pub mod proto;
+mod service;
+
+pub use door::{BindError, Door, EnvoyOptions};
+pub(crate) use door::{Handle, Listener, Visitor, serve};

@@ -1,0 +1,140 @@
+//! A gRPC client of the Rate Limit Service. For tests/envoy.rs alone: no other test need build it.
+
+#![allow(unreachable_pub, reason = "as in support/mod.rs")]
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper_util::rt::TokioIo;
+use rationd::config::Door;
+use rationd::serve::envoy::proto::{RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
+use tonic::client::Grpc;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+
+/// One connection, blocking.
+pub struct Rls {
+    runtime: tokio::runtime::Runtime,
+    channel: Channel,
+}
+
+/// Connects to a Unix socket whatever it is asked for.
+struct Dial(std::path::PathBuf);
+
+impl tower_service::Service<Uri> for Dial {
+    type Response = TokioIo<tokio::net::UnixStream>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = std::io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let path = self.0.clone();
+        Box::pin(async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) })
+    }
+}
+
+impl Rls {
+    pub fn connect(door: &Door) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let channel = runtime.block_on(async {
+            match door {
+                Door::Path(path) => {
+                    Endpoint::from_static("http://rationd").connect_with_connector(Dial(path.clone())).await
+                }
+                Door::Address(address) => {
+                    Endpoint::from_shared(format!("http://{address}")).expect("a URI").connect().await
+                }
+            }
+        });
+        Self { runtime, channel: channel.expect("the door is open") }
+    }
+
+    /// The answer.
+    pub fn ask(&mut self, request: &RateLimitRequest) -> RateLimitResponse {
+        let asked = ask(self.channel.clone(), request.clone(), SHOULD_RATE_LIMIT);
+        self.runtime.block_on(asked).expect("an answer")
+    }
+
+    /// The answers of `count` requests at once.
+    pub fn ask_at_once(&self, request: &RateLimitRequest, count: usize) -> Vec<RateLimitResponse> {
+        self.runtime.block_on(async {
+            let one = || tokio::spawn(ask(self.channel.clone(), request.clone(), SHOULD_RATE_LIMIT));
+            let tasks: Vec<_> = (0..count).map(|_| one()).collect();
+            let mut answers = Vec::new();
+            for task in tasks {
+                answers.push(task.await.expect("no panic").expect("an answer"));
+            }
+            answers
+        })
+    }
+
+    /// The error.
+    pub fn refused(&mut self, request: &RateLimitRequest) -> String {
+        let asked = ask(self.channel.clone(), request.clone(), SHOULD_RATE_LIMIT);
+        told(self.runtime.block_on(asked))
+    }
+
+    /// The error of another method.
+    pub fn refused_at(&mut self, path: &'static str) -> String {
+        told(self.runtime.block_on(ask(self.channel.clone(), RateLimitRequest::default(), path)))
+    }
+
+    /// The error of a message that consists of these bytes.
+    pub fn refused_raw(&mut self, bytes: &'static [u8]) -> String {
+        let channel = self.channel.clone();
+        told(self.runtime.block_on(async {
+            let mut grpc = Grpc::new(channel);
+            grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+            let path = hyper::http::uri::PathAndQuery::from_static(SHOULD_RATE_LIMIT);
+            grpc.unary(Request::new(bytes), path, Raw).await.map(tonic::Response::into_inner)
+        }))
+    }
+}
+
+async fn ask(channel: Channel, request: RateLimitRequest, path: &'static str) -> Result<RateLimitResponse, Status> {
+    let mut grpc = Grpc::new(channel);
+    grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+    let path = hyper::http::uri::PathAndQuery::from_static(path);
+    let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+    grpc.unary(Request::new(request), path, codec).await.map(tonic::Response::into_inner)
+}
+
+fn told(answer: Result<RateLimitResponse, Status>) -> String {
+    let error = answer.expect_err("it is refused");
+    format!("{:?}: {}", error.code(), error.message())
+}
+
+/// Sends bytes as they are.
+#[derive(Default)]
+struct Raw;
+
+impl tonic::codec::Codec for Raw {
+    type Encode = &'static [u8];
+    type Decode = RateLimitResponse;
+    type Encoder = Self;
+    type Decoder = tonic_prost::ProstDecoder<RateLimitResponse>;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        tonic_prost::ProstDecoder::default()
+    }
+}
+
+impl tonic::codec::Encoder for Raw {
+    type Item = &'static [u8];
+    type Error = Status;
+
+    fn encode(&mut self, item: Self::Item, into: &mut tonic::codec::EncodeBuf<'_>) -> Result<(), Status> {
+        bytes::BufMut::put_slice(into, item);
+        Ok(())
+    }
+}
