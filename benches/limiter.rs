@@ -78,5 +78,6 @@ fn options(socket: std::path::PathBuf) -> StartOptions {
         in_fleet: false,
         settings: Settings { max_keys: 1_000, timeout: Micros::from_millis(50), lease_ahead: false },
         reload: None,
+        envoy: None,
     }
 }
