@@ -64,8 +64,8 @@
 //!
 //! ## What is deliberately absent
 //!
-//! Concurrency limits are not here yet. There is no second implementation
-//! of a decision anywhere: simulations run this core and the shipped scripts.
+//! Concurrency limits are not here yet. There is no second implementation of a decision anywhere:
+//! simulations run this core and the shipped scripts.
 
 #![forbid(unsafe_code)]
 
