@@ -326,6 +326,21 @@ fn a_store_that_is_away_is_an_error_only_where_a_policy_says_so() {
 }
 
 #[test]
+fn routes_change_with_a_reload() {
+    let policy = "[policy.api]\nlimits = [\"1/1h fixed\"]\n";
+    let daemon = Daemon::start(&format!("envoy = \"./rls.sock\"\n{policy}"));
+    let mut rls = Rls::connect(&Door::Path(daemon.directory().join("rls.sock")));
+    let two = |rls: &mut Rls| [overall(&rls.ask(&user("k"))), overall(&rls.ask(&user("k")))];
+    assert_eq!(two(&mut rls), [Code::Ok, Code::Ok], "there are no routes");
+    let text = std::fs::read_to_string(daemon.config()).expect("it is there");
+    let route = "[[descriptors.edge]]\nmatch = [\"user\"]\npolicy = \"api\"\n";
+    std::fs::write(daemon.config(), text + route).expect("it can be written");
+    let told = format!("{:?}", daemon.ask("RATION.RELOAD"));
+    assert_eq!(two(&mut rls), [Code::Ok, Code::OverLimit], "{told}");
+    assert!(daemon.log().contains("listen.envoy without [descriptors]"), "it said so at the start");
+}
+
+#[test]
 fn connections_are_counted_and_bounded() {
     let daemon = TestDaemon::with(|options| {
         let directory = options.socket.parent().expect("it has a directory");
