@@ -24,7 +24,11 @@ use rationd::wire::headers::Style;
 use rls::Rls;
 use support::clock::Watch;
 use support::daemon::{TestDaemon, policies};
+use support::poll::wait_for;
 use support::process::Daemon;
+use support::proxy::{Mode, Proxy};
+use support::resp::Reply;
+use support::server::Server;
 
 /// The policies of the other tests, and routes to them.
 fn routed() -> PolicySet {
@@ -323,6 +327,62 @@ fn a_store_that_is_away_is_an_error_only_where_a_policy_says_so() {
     assert_eq!(rls.refused(&asked(&["allow", "deny"])), refused);
     let denied = rls.ask(&request(&[descriptor(&[("allow", "evil")]), descriptor(&[("deny", "k")])]));
     assert_eq!(overall(&denied), Code::OverLimit, "it must not pass, whatever the store would say");
+}
+
+#[test]
+fn routes_change_with_a_reload() {
+    let policy = "[policy.api]\nlimits = [\"1/1h fixed\"]\n";
+    let daemon = Daemon::start(&format!("envoy = \"./rls.sock\"\n{policy}"));
+    let mut rls = Rls::connect(&Door::Path(daemon.directory().join("rls.sock")));
+    let two = |rls: &mut Rls| [overall(&rls.ask(&user("k"))), overall(&rls.ask(&user("k")))];
+    assert_eq!(two(&mut rls), [Code::Ok, Code::Ok], "there are no routes");
+    let text = std::fs::read_to_string(daemon.config()).expect("it is there");
+    let route = "[[descriptors.edge]]\nmatch = [\"user\"]\npolicy = \"api\"\n";
+    std::fs::write(daemon.config(), text + route).expect("it can be written");
+    let told = format!("{:?}", daemon.ask("RATION.RELOAD"));
+    assert_eq!(two(&mut rls), [Code::Ok, Code::OverLimit], "{told}");
+    assert!(daemon.log().contains("listen.envoy without [descriptors]"), "it said so at the start");
+}
+
+const STORED: &str = "[policy.api]\nlimits = [\"7/30d fixed\"]\n[[descriptors.edge]]\nmatch = [\"user\"]\npolicy = \"api\"\n\
+    [policy.spent]\nlimits = [\"1/30d fixed\"]\n[[descriptors.edge]]\nmatch = [\"spent\"]\npolicy = \"spent\"\n";
+
+/// With a store at this address, which it waits for longer than a busy machine takes.
+fn stored(address: &str) -> (Daemon, Rls) {
+    let store = format!("[store]\nurl = \"redis://{address}\"\ntimeout = \"2s\"\n");
+    let daemon = Daemon::start(&format!("envoy = \"./rls.sock\"\n{store}{STORED}"));
+    let rls = Rls::connect(&Door::Path(daemon.directory().join("rls.sock")));
+    (daemon, rls)
+}
+
+#[test]
+fn nodes_share_a_limit_through_their_store() {
+    let store = Server::plain();
+    let (_one, mut first) = stored(&store.address());
+    let (_two, mut second) = stored(&store.address());
+    let passed = |rls: &mut Rls| (0..10).filter(|_| overall(&rls.ask(&user("k"))) == Code::Ok).count();
+    let (one, two) = (passed(&mut first), passed(&mut second));
+    assert!(one >= 1 && one + two <= 7, "{one} and {two}");
+}
+
+#[test]
+fn what_envoy_does_not_wait_for_is_given_back_all_the_same() {
+    let store = Server::plain();
+    let proxy = Proxy::start(store.address().parse().expect("an address"));
+    let (daemon, mut rls) = stored(&proxy.address().to_string());
+    assert_eq!(overall(&rls.ask(&request(&[descriptor(&[("spent", "x")])]))), Code::Ok);
+    proxy.set(Mode::DelayEvery(1, Duration::from_millis(60)));
+    let names: Vec<String> = (0..12).map(|index| format!("u{index}")).collect();
+    let answered = names.iter().filter(|name| {
+        let both = request(&[descriptor(&[("user", name)]), descriptor(&[("spent", "x")])]);
+        rls.give_up(&both, Duration::from_millis(15)).is_some()
+    });
+    assert!(answered.count() < 12, "some of them ask the store");
+    proxy.set(Mode::Pass);
+    wait_for("all of it is given back", 20, || {
+        let left = |name: &String| daemon.ask(&format!("RATION.CHECK api {name} PEEK")).items()[2].clone();
+        names.iter().all(|name| left(name) == Reply::Int(7)).then_some(())
+    });
 }
 
 #[test]

@@ -160,6 +160,11 @@ pub(crate) enum ConfigCommand {
     Show,
     /// Print a complete, commented configuration file that equals the defaults
     Init,
+    /// Print policies and descriptors for a configuration of envoyproxy/ratelimit
+    ImportEnvoy {
+        /// Its YAML file
+        file: PathBuf,
+    },
 }
 
 /// The commands of `cert`.

@@ -1,4 +1,4 @@
-//! `rationd config check|show|init`: the configuration without a daemon.
+//! `rationd config check|show|init|import-envoy`: the configuration without a daemon.
 
 use std::process::ExitCode;
 
@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::args::{ConfigCommand, Globals, Output};
 use super::exit::{Code, Stop};
+use super::import;
 use super::output::{self, Paint};
 use super::settle::settle;
 use crate::config::{self, ConfigErrors, Loaded, Sources};
@@ -16,6 +17,7 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
             output::data(config::SAMPLE.trim_end())?;
             return Ok(Code::Ok.into());
         }
+        ConfigCommand::ImportEnvoy { file } => return import::run(file, globals),
         ConfigCommand::Check | ConfigCommand::Show => {
             config::load(sources).and_then(|loaded| settle(&loaded).map(|_| loaded))
         }
@@ -54,7 +56,7 @@ fn summary_as_json(loaded: &Loaded) -> String {
     json!({"ok": true, "policies": loaded.policies.iter().count(), "files": loaded.files}).to_string()
 }
 
-fn errors_as_json(errors: &ConfigErrors) -> String {
+pub(super) fn errors_as_json(errors: &ConfigErrors) -> String {
     let list = errors
         .0
         .iter()

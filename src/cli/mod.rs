@@ -10,6 +10,7 @@ mod cert;
 mod check;
 mod config;
 mod exit;
+mod import;
 mod key;
 mod keys;
 mod log;

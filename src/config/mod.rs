@@ -19,6 +19,7 @@ mod value;
 pub use layers::{DEFAULT_FILE, Loaded, Override, Sources, load};
 pub use origin::default_socket;
 pub use problem::{ConfigErrors, Place, Problem};
+pub(crate) use problem::{did_you_mean, nearest};
 pub use schema::SAMPLE;
 pub use show::Entry;
 pub use tree::{Config, Confirm, Door, Fleet, Listen, Log, LogFormat, Node, Store};

@@ -234,7 +234,7 @@ pub struct Doors {
 #[derive(Debug, Default)]
 struct Inside {
     mailboxes: HashMap<u64, Weak<Mailbox>>,
-    per_uid: HashMap<u32, usize>,
+    per_uid: HashMap<Option<u32>, usize>,
 }
 
 /// A connection's place inside; given back when dropped.
@@ -263,14 +263,15 @@ impl Doors {
         }
     }
 
-    /// Lets a peer in, or says why not. `None`: a peer over TCP, who has no uid to judge by.
+    /// Lets a peer in, or says why not. `None`: a peer over TCP, who has no uid to judge by; all of them together
+    /// may have as many connections as one uid.
     ///
     /// # Errors
     /// There are too many, or this one may not.
     pub fn admit(hub: &Arc<Hub>, uid: Option<u32>) -> Result<Pass, Refusal> {
         let doors = &hub.doors;
         let mut inside = doors.lock();
-        let of_uid = uid.and_then(|uid| inside.per_uid.get(&uid).copied()).unwrap_or(0);
+        let of_uid = inside.per_uid.get(&uid).copied().unwrap_or(0);
         let allowed = &doors.limits.allow_uids;
         let refusal = if uid.is_some_and(|uid| !allowed.is_empty() && !allowed.contains(&uid)) {
             Some(Refusal::Uid)
@@ -287,9 +288,7 @@ impl Doors {
         let id = doors.next_id.fetch_add(1, Ordering::Relaxed);
         let mailbox = Arc::new(Mailbox::default());
         inside.mailboxes.insert(id, Arc::downgrade(&mailbox));
-        if let Some(uid) = uid {
-            *inside.per_uid.entry(uid).or_default() += 1;
-        }
+        *inside.per_uid.entry(uid).or_default() += 1;
         Ok(Pass { hub: hub.clone(), id, uid, mailbox })
     }
 
@@ -323,12 +322,10 @@ impl Drop for Pass {
     fn drop(&mut self) {
         let mut inside = self.hub.doors.lock();
         inside.mailboxes.remove(&self.id);
-        if let Some(uid) = self.uid
-            && let Some(count) = inside.per_uid.get_mut(&uid)
-        {
+        if let Some(count) = inside.per_uid.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {
-                inside.per_uid.remove(&uid);
+                inside.per_uid.remove(&self.uid);
             }
         }
     }

@@ -74,6 +74,13 @@ impl Rls {
         })
     }
 
+    /// Asks, and resets the stream when there is no answer in time.
+    pub fn give_up(&mut self, request: &RateLimitRequest, after: std::time::Duration) -> Option<RateLimitResponse> {
+        let asked = ask(self.channel.clone(), request.clone(), SHOULD_RATE_LIMIT);
+        let answered = self.runtime.block_on(async { tokio::time::timeout(after, asked).await });
+        answered.ok().map(|answer| answer.expect("an answer"))
+    }
+
     /// The error.
     pub fn refused(&mut self, request: &RateLimitRequest) -> String {
         let asked = ask(self.channel.clone(), request.clone(), SHOULD_RATE_LIMIT);
