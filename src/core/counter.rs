@@ -140,6 +140,8 @@ impl Counter {
     pub fn whole_at(&self, limit: &Limit, now: Timestamp) -> Timestamp {
         match limit.algorithm {
             Algorithm::Gcra => gcra::debit(limit, self.at.max(now), now, self.used.min(limit.burst)),
+            // The same for whoever asks, by whatever clock.
+            Algorithm::Fixed if self.at.0 > 0 => self.at,
             Algorithm::Fixed | Algorithm::FixedFromFirst => self.at.max(now),
             Algorithm::Sliding if self.used > 0 => self.at + limit.period + limit.period,
             Algorithm::Sliding if self.prev > 0 => self.at + limit.period,

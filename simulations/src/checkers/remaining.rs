@@ -115,6 +115,11 @@ impl Remaining {
         }
         known.enter(counter.at.0, limit.period.0);
         if known.window != counter.at.0 {
+            // Lent ahead, and told in the window that it is for.
+            let ahead = matches!(&call.op, Op::Acquire(order) if order.ahead_of == counter.at);
+            if ahead && counter.at.0 + limit.period.0 == known.window && self.settled.is_first(life, call.id) {
+                known.held += u64::from(grant.granted);
+            }
             return;
         }
         // What an acquire is answered again is passed over; of anything else nothing waits, and it is news.
