@@ -247,9 +247,38 @@ fn wrong_and_large_requests_are_refused_and_the_connection_goes_on() {
     let long = "x".repeat((64 << 10) + 1);
     assert_eq!(rls.refused(&user(&long)), "InvalidArgument: a key of 65537 bytes: 65536 at most");
     assert!(rls.refused(&user(&"x".repeat(200 << 10))).starts_with("OutOfRange: "), "more than a message may have");
-    assert!(rls.refused_raw(b"\xff\xff\xff").starts_with("Internal: "), "no message");
     assert!(rls.refused_at("/envoy.service.ratelimit.v3.RateLimitService/Other").starts_with("Unimplemented: "));
     assert_eq!(each(&rls.ask(&user("k"))), [(Code::Ok, 4)], "nothing of it was charged");
+}
+
+#[test]
+fn a_thousand_mutated_messages_are_answered_or_refused() {
+    let daemon = daemon();
+    let mut rls = client(&daemon);
+    let whole = RateLimitRequest { hits_addend: 3, ..request(&[descriptor(&[("user", "x"), ("plan", "y")])]) };
+    let whole = prost::Message::encode_to_vec(&whole);
+    let (mut dice, mut refused) = (0x2545_f491_4f6c_dd1d_u64, 0);
+    for _ in 0..1_000 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + dice % 3 {
+            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let at = (dice >> 33) as usize % bytes.len();
+            match dice >> 62 {
+                0 => bytes.truncate(at.max(1)),
+                _ => bytes[at] = (dice >> 20) as u8,
+            }
+        }
+        match rls.ask_raw(bytes) {
+            Ok(response) => assert_ne!(overall(&response), Code::Unknown),
+            Err(error) => {
+                let known = [tonic::Code::Internal, tonic::Code::InvalidArgument];
+                assert!(known.contains(&error.code()), "{error:?}");
+                refused += 1;
+            }
+        }
+    }
+    assert!((100..1_000).contains(&refused), "{refused} of 1,000 were refused");
+    assert_eq!(overall(&rls.ask(&user("k"))), Code::Ok);
 }
 
 #[test]

@@ -92,15 +92,15 @@ impl Rls {
         told(self.runtime.block_on(ask(self.channel.clone(), RateLimitRequest::default(), path)))
     }
 
-    /// The error of a message that consists of these bytes.
-    pub fn refused_raw(&mut self, bytes: &'static [u8]) -> String {
+    /// The answer to a message that consists of these bytes.
+    pub fn ask_raw(&mut self, bytes: Vec<u8>) -> Result<RateLimitResponse, Status> {
         let channel = self.channel.clone();
-        told(self.runtime.block_on(async {
+        self.runtime.block_on(async {
             let mut grpc = Grpc::new(channel);
             grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
             let path = hyper::http::uri::PathAndQuery::from_static(SHOULD_RATE_LIMIT);
             grpc.unary(Request::new(bytes), path, Raw).await.map(tonic::Response::into_inner)
-        }))
+        })
     }
 }
 
@@ -122,7 +122,7 @@ fn told(answer: Result<RateLimitResponse, Status>) -> String {
 struct Raw;
 
 impl tonic::codec::Codec for Raw {
-    type Encode = &'static [u8];
+    type Encode = Vec<u8>;
     type Decode = RateLimitResponse;
     type Encoder = Self;
     type Decoder = tonic_prost::ProstDecoder<RateLimitResponse>;
@@ -137,11 +137,11 @@ impl tonic::codec::Codec for Raw {
 }
 
 impl tonic::codec::Encoder for Raw {
-    type Item = &'static [u8];
+    type Item = Vec<u8>;
     type Error = Status;
 
-    fn encode(&mut self, item: Self::Item, into: &mut tonic::codec::EncodeBuf<'_>) -> Result<(), Status> {
-        bytes::BufMut::put_slice(into, item);
+    fn encode(&mut self, item: Vec<u8>, into: &mut tonic::codec::EncodeBuf<'_>) -> Result<(), Status> {
+        bytes::BufMut::put_slice(into, &item);
         Ok(())
     }
 }

@@ -67,18 +67,23 @@ impl Service {
         if limited.is_empty() {
             return Ok(response(count, &[], &[], self.headers));
         }
-        let inquiries = limited.iter().map(|limited| limited.inquiry.clone()).collect();
-        let hub = self.hub.clone();
+        let headers = self.headers;
         // A task of its own: Envoy gives up after its timeout, and what was charged until then must be given back.
-        let decided = tokio::spawn(async move { decide(&hub, inquiries).await }).await;
-        let (is_denied, mut told) = decided.map_err(|_| Status::unavailable("the daemon is leaving"))?;
-        if let Some(refusal) = refusal(&limited, &told) {
-            return Err(refusal);
+        let decided = tokio::spawn(self.decide(limited)).await;
+        let (limited, told) = decided.map_err(|_| Status::unavailable("the daemon is leaving"))?;
+        match refusal(&limited, &told) {
+            Some(refusal) => Err(refusal),
+            None => Ok(response(count, &limited, &told, headers)),
         }
+    }
+
+    async fn decide(self, limited: Vec<Limited>) -> (Vec<Limited>, Vec<Told>) {
+        let inquiries = limited.iter().map(|limited| limited.inquiry.clone()).collect();
+        let (is_denied, mut told) = decide(&self.hub, inquiries).await;
         if !is_denied {
             limited.iter().zip(&mut told).for_each(|(limited, told)| self.give_back(limited, told));
         }
-        Ok(response(count, &limited, &told, self.headers))
+        (limited, told)
     }
 
     fn give_back(&self, Limited { hits, inquiry, .. }: &Limited, told: &mut Told) {
