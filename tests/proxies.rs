@@ -9,19 +9,19 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use support::clock::Watch;
 use support::poll::wait_for;
 use support::process::Daemon;
+use support::web::{Backend, ask};
 use tempfile::TempDir;
 
 /// No window ends during the test: it begins with the first request.
@@ -39,84 +39,6 @@ const SOCKET: &str = "/run/rationd/rationd.sock";
 const PORT: &str = "8080";
 const BACKEND: &str = "127.0.0.1:9000";
 
-/// A response as it came, and after how long.
-struct Response {
-    status: u16,
-    head: String,
-    body: String,
-    took: Duration,
-}
-
-impl Response {
-    fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().find_map(|line| {
-            let (found, value) = line.split_once(':')?;
-            found.eq_ignore_ascii_case(name).then(|| value.trim())
-        })
-    }
-}
-
-/// A request on a connection of its own.
-fn ask(port: u16, body: &str) -> io::Result<Response> {
-    let watch = Watch::start();
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let method = if body.is_empty() { "GET" } else { "POST" };
-    let length = body.len();
-    let head = format!("{method} /some/thing HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
-    stream.write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes())?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
-    Ok(Response { status, head: head.to_owned(), body: body.to_owned(), took: watch.elapsed() })
-}
-
-/// What the proxies stand before: it greets, and repeats the body of the request.
-struct Backend {
-    address: SocketAddr,
-    requests: Arc<AtomicUsize>,
-}
-
-impl Backend {
-    fn start() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = listener.local_addr().expect("it is bound");
-        let requests = Arc::new(AtomicUsize::new(0));
-        let seen = requests.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // A proxy may connect and send nothing.
-                if greet(stream).is_ok() {
-                    seen.fetch_add(1, Ordering::SeqCst);
-                }
-            }
-        });
-        Self { address, requests }
-    }
-}
-
-fn greet(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let mut text = Vec::new();
-    loop {
-        let mut buffer = [0; 4096];
-        let len = stream.read(&mut buffer)?;
-        text.extend_from_slice(&buffer[..len]);
-        let seen = String::from_utf8_lossy(&text).to_ascii_lowercase();
-        let Some((head, body)) = seen.split_once("\r\n\r\n").filter(|_| len > 0) else {
-            if len == 0 { return Err(io::ErrorKind::UnexpectedEof.into()) } else { continue }
-        };
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.trim().parse().ok());
-        if body.len() >= length.unwrap_or(0) {
-            let said = format!("hello {body}\n");
-            let length = said.len();
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-            return stream.write_all((head + &said).as_bytes());
-        }
-    }
-}
-
 /// What is run: which program, from which files, and how.
 struct Example {
     name: &'static str,
@@ -127,8 +49,41 @@ struct Example {
     files: &'static [&'static str],
     /// Whether it passes requests on, or answers them itself.
     is_proxy: bool,
-    /// Starts it, with the first file and a directory of its own.
-    command: fn(&str, &Path, &Path) -> Command,
+    /// Whether the program has all that it needs beside itself, and what that is.
+    needs: (fn(&str) -> bool, &'static str),
+    command: fn(&Setting<'_>) -> Command,
+}
+
+/// What a program is started with.
+struct Setting<'a> {
+    program: &'a str,
+    /// The first file, in the directory.
+    file: &'a Path,
+    directory: &'a Path,
+    port: u16,
+}
+
+impl Setting<'_> {
+    /// The program, these words, the file.
+    fn run(&self, words: &[&str]) -> Command {
+        self.run_by(self.program, words)
+    }
+
+    fn run_by(&self, program: impl AsRef<OsStr>, words: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(words).arg(self.file);
+        command
+    }
+}
+
+/// No need.
+const NOTHING: (fn(&str) -> bool, &str) = (|_| true, "");
+
+/// Whether a command ends well.
+fn succeeds(program: &str, words: &[&str]) -> bool {
+    let status =
+        Command::new(program).args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// Where a program is, also one for administrators.
@@ -147,9 +102,8 @@ fn shows(example: &Example) {
     let missing = |what: &str| say(&format!("SKIPPED {name}: no {what} here; `tests/run tools packages` says more"));
     let Some(program) = found(example.program) else { return missing(example.program) };
     let program = program.to_str().expect("a path in UTF-8");
-    let lua = "/usr/lib/nginx/modules/ngx_http_lua_module.so";
-    if example.files.contains(&"nginx/lua.conf") && !Path::new(lua).exists() {
-        return missing(lua);
+    if !example.needs.0(program) {
+        return missing(example.needs.1);
     }
     let mut daemon = Daemon::start(POLICY);
     let backend = Backend::start();
@@ -215,7 +169,7 @@ impl Running {
             }
             let file = directory.path().join(Path::new(example.files[0]).file_name().expect("a file"));
             let log_file = File::create(directory.path().join("log")).expect("a log file");
-            let child = (example.command)(program, &file, directory.path())
+            let child = (example.command)(&Setting { program, file: &file, directory: directory.path(), port })
                 .current_dir(directory.path())
                 .env("HOME", directory.path())
                 .env_remove("XDG_DATA_HOME")
@@ -308,7 +262,8 @@ fn put(file: &str, directory: &Path, socket: &Path, port: u16, backend: SocketAd
 }
 
 /// nginx in one process, whose files lie in `directory`.
-fn nginx(program: &str, file: &Path, directory: &Path) -> Command {
+fn nginx(setting: &Setting<'_>) -> Command {
+    let Setting { program, file, directory, .. } = *setting;
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
     let paths: String = temporary.map(|name| format!("{name}_temp_path {}/{name};\n", directory.display())).concat();
     let text = fs::read_to_string(file).expect("it was put there");
@@ -331,6 +286,7 @@ fn nginx_with_auth_request() {
         version: "-v",
         files: &["nginx/nginx.conf"],
         is_proxy: true,
+        needs: NOTHING,
         command: nginx,
     });
 }
@@ -343,6 +299,7 @@ fn nginx_with_lua() {
         version: "-v",
         files: &["nginx/lua.conf", "nginx/rationd.lua"],
         is_proxy: true,
+        needs: (|_| Path::new("/usr/lib/nginx/modules/ngx_http_lua_module.so").exists(), "libnginx-mod-http-lua"),
         command: nginx,
     });
 }
@@ -355,27 +312,21 @@ fn caddy() {
         version: "version",
         files: &["caddy/Caddyfile"],
         is_proxy: true,
-        command: |program, file, _| {
-            let mut command = Command::new(program);
-            command.args(["run", "--adapter", "caddyfile", "--config"]).arg(file);
-            command
-        },
+        needs: NOTHING,
+        command: |setting| setting.run(&["run", "--adapter", "caddyfile", "--config"]),
     });
 }
 
 #[test]
 fn haproxy() {
     shows(&Example {
-        name: "HAProxy",
+        name: "HAProxy, Lua",
         program: "haproxy",
         version: "-v",
         files: &["haproxy/haproxy.cfg", "haproxy/rationd.lua"],
         is_proxy: true,
-        command: |program, file, _| {
-            let mut command = Command::new(program);
-            command.arg("-db").arg("-f").arg(file);
-            command
-        },
+        needs: NOTHING,
+        command: |setting| setting.run(&["-db", "-f"]),
     });
 }
 
@@ -387,36 +338,53 @@ fn installed(part: &str) -> PathBuf {
     path
 }
 
+/// One of deploy/recipes, which serves by itself.
+fn recipe(name: &'static str, program: &'static str, files: &'static [&'static str]) -> Example {
+    let version = if program == "go" { "version" } else { "--version" };
+    Example { name, program, version, files, is_proxy: false, needs: NOTHING, command: |setting| setting.run(&[]) }
+}
+
 #[test]
 fn python() {
-    shows(&Example {
-        name: "Python, redis-py",
-        program: "python3",
-        version: "--version",
-        files: &["recipes/check.py"],
-        is_proxy: false,
-        command: |_, file, _| {
-            let mut command = Command::new(installed("venv/bin/python"));
-            command.arg(file);
-            command
-        },
-    });
+    let example = recipe("Python, redis-py", "python3", &["recipes/check.py"]);
+    shows(&Example { command: |setting| setting.run_by(installed("venv/bin/python"), &[]), ..example });
 }
 
 #[test]
 fn node() {
-    shows(&Example {
-        name: "Node, ioredis",
-        program: "node",
-        version: "--version",
-        files: &["recipes/check.mjs"],
-        is_proxy: false,
-        command: |program, file, directory| {
-            // An import looks beside the file.
-            symlink(installed("node_modules"), directory.join("node_modules")).expect("a link");
-            let mut command = Command::new(program);
-            command.arg(file);
-            command
-        },
-    });
+    let command = |setting: &Setting<'_>| {
+        // An import looks beside the file.
+        symlink(installed("node_modules"), setting.directory.join("node_modules")).expect("a link");
+        setting.run(&[])
+    };
+    shows(&Example { command, ..recipe("Node, ioredis", "node", &["recipes/check.mjs"]) });
+}
+
+#[test]
+fn ruby() {
+    let has_redis = |program: &str| succeeds(program, &["-e", "require 'redis'"]);
+    shows(&Example { needs: (has_redis, "gem redis"), ..recipe("Ruby, redis-rb", "ruby", &["recipes/check.rb"]) });
+}
+
+#[test]
+fn php() {
+    let has_redis = |program: &str| succeeds(program, &["-r", "exit(extension_loaded('redis') ? 0 : 1);"]);
+    let command = |setting: &Setting<'_>| setting.run(&["-S", &format!("127.0.0.1:{}", setting.port)]);
+    let example = recipe("PHP, phpredis", "php", &["recipes/check.php"]);
+    shows(&Example { needs: (has_redis, "extension redis"), command, ..example });
+}
+
+#[test]
+fn go() {
+    let command = |setting: &Setting<'_>| {
+        let built = setting.directory.join("check");
+        let out = built.to_str().expect("a path in UTF-8");
+        let mut build = setting.run(&["build", "-o", out]);
+        // A module or a toolchain from elsewhere is not wanted.
+        build.env("GOCACHE", Path::new(env!("CARGO_TARGET_TMPDIR")).join("go")).env("GOTOOLCHAIN", "local");
+        let status = build.env("GOFLAGS", "-mod=mod").env("GOPROXY", "off").status().expect("go was there");
+        assert!(status.success(), "go build: {status}");
+        Command::new(built)
+    };
+    shows(&Example { command, ..recipe("Go", "go", &["recipes/check.go"]) });
 }

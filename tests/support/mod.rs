@@ -26,4 +26,5 @@ pub mod resp;
 pub mod run;
 pub mod server;
 pub mod store_suite;
+pub mod web;
 pub mod world;
