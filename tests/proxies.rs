@@ -188,7 +188,12 @@ fn caddy() {
         files: &["caddy/Caddyfile"],
         is_proxy: true,
         needs: NOTHING,
-        command: |setting| setting.run(&["run", "--adapter", "caddyfile", "--config"]),
+        command: |setting| {
+            // Its admin address is a fixed port.
+            let text = fs::read_to_string(setting.file).expect("it was put there");
+            fs::write(setting.file, format!("{{\n\tadmin off\n}}\n{text}")).expect("a file");
+            setting.run(&["run", "--adapter", "caddyfile", "--config"])
+        },
     });
 }
 

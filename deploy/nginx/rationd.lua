@@ -38,7 +38,7 @@ end
 function rationd.limit(path, policy, key)
   local fields, limited = ask(path, { "RATION.HEADERS", policy, key })
   if not fields then
-    ngx.log(ngx.WARN, "rationd did not decide, the request passes: ", limited)
+    ngx.log(ngx.ERR, "rationd did not decide, the request passes: ", limited)
     return
   end
   for name, value in pairs(fields) do ngx.header[name] = value end
