@@ -1,7 +1,7 @@
 //! What the tests share: a bench and worlds for the core alone; a daemon in this process; for real
 //! processes a clock and bounded waits, daemons and stores that die with their test, a RESP client,
 //! demand, and the ledger of what clients saw; for fleets CAs, nodes, what daemons see of each other, and
-//! one suite over every carrier.
+//! one suite over every carrier; what lies in deploy/, and a backend for it.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
 
@@ -11,6 +11,7 @@ pub mod clock;
 pub mod cluster;
 pub mod daemon;
 pub mod demand;
+pub mod deployed;
 pub mod ether;
 pub mod fleet;
 pub mod installed;
@@ -27,4 +28,5 @@ pub mod resp;
 pub mod run;
 pub mod server;
 pub mod store_suite;
+pub mod web;
 pub mod world;

@@ -48,24 +48,28 @@ impl Daemon {
         let socket = directory.path().join("rationd.sock");
         let listen = format!("[listen]\nsocket = {socket:?}\nadmin = \"{}:0\"\n\n", place.host);
         fs::write(&file, listen + config).expect("a config file");
-        let log = File::create(directory.path().join("log")).expect("a log file");
-        let child = place
-            .command(env!("CARGO_BIN_EXE_rationd"))
-            .arg("--config")
-            .arg(&file)
-            .arg("serve")
-            .env_remove("RATIOND_STORE__URL")
-            .env_remove("RUST_LOG")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log)
-            .spawn()
-            .expect("cargo built the daemon");
+        let child = launch(place, directory.path());
         let mut daemon = Self { child, directory, admin: ([127, 0, 0, 1], 0).into() };
-        let head = format!("{}:", place.host);
-        daemon.admin = daemon.wait_until("an admin address is in the log", |daemon| daemon.logged_admin(&head));
-        daemon.wait_until("the socket accepts", |daemon| daemon.connect().ok());
+        daemon.wait_until_ready(place);
         daemon
+    }
+
+    /// Ends it as a crash does, if it still runs, and starts it again: the same configuration, the same socket.
+    /// Its log begins anew, and its admin address is another.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn restart(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.child = launch(&Place::here(), self.directory.path());
+        self.wait_until_ready(&Place::here());
+    }
+
+    fn wait_until_ready(&mut self, place: &Place) {
+        let head = format!("{}:", place.host);
+        self.admin = self.wait_until("an admin address is in the log", |daemon| daemon.logged_admin(&head));
+        self.wait_until("the socket accepts", |daemon| daemon.connect().ok());
     }
 
     fn wait_until<T>(&mut self, what: &str, mut ready: impl FnMut(&Self) -> Option<T>) -> T {
@@ -177,6 +181,23 @@ impl Drop for Daemon {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The process, with what [`Daemon::start_at`] wrote into its directory.
+fn launch(place: &Place, directory: &Path) -> Child {
+    let log = File::create(directory.join("log")).expect("a log file");
+    place
+        .command(env!("CARGO_BIN_EXE_rationd"))
+        .arg("--config")
+        .arg(directory.join("rationd.toml"))
+        .arg("serve")
+        .env_remove("RATIOND_STORE__URL")
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a second handle"))
+        .stderr(log)
+        .spawn()
+        .expect("cargo built the daemon")
 }
 
 /// Sends a signal by name (`TERM`, `STOP`, `CONT`) to a process that a test started.
