@@ -245,10 +245,12 @@ impl Slot {
         }
         let ended = Timestamp(lost.0 / limit.period.0 * limit.period.0);
         let everybody = fleet.is_whole() && self.clock.earliest(fleet.heard) >= ended + SETTLING;
-        let windows = [1, 2].map(|back| {
+        // Nodes notice a loss up to a window apart; of short windows up to two.
+        let windows = [1, 2, 3].map(|back| {
             let at = window_at(limit, (ended.0 / limit.period.0).saturating_sub(back));
             self.window(index, at)
         });
+        let windows = &windows[..if limit.period >= SHORT { 2 } else { 3 }];
         let own = windows.iter().map(|window| window.map_or(0, |window| window.own.net())).min().unwrap_or(0);
         let all = windows.iter().map(|window| {
             let (peers, told) = window.map_or((0, 0), |window| (window.peers(), window.origins()));
@@ -269,6 +271,9 @@ impl Slot {
         self.usage.as_ref()?[index].get(at)
     }
 }
+
+/// Windows shorter than that are over before a question to the store surely is.
+const SHORT: Micros = Micros(1_000_000);
 
 fn has_windows(limit: &Limit) -> bool {
     limit.algorithm != Algorithm::Gcra
