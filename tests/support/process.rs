@@ -207,4 +207,16 @@ fn launch(place: &Place, directory: &Path) -> Child {
 pub fn signal(process: u32, name: &str) {
     let status = Command::new("kill").args(["-s", name, &process.to_string()]).status().expect("kill exists");
     assert!(status.success(), "kill -s {name} {process}: {status}");
+    if name == "STOP" {
+        // Each thread stops when it is scheduled next, which may take a moment.
+        super::poll::wait_until("all threads stand still", 10, || is_stopped(process));
+    }
+}
+
+fn is_stopped(process: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    tasks.flatten().all(|task| {
+        let line = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        line.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+    })
 }
