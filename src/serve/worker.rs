@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener as StdListener;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ use super::tally::Tally;
 
 /// Bytes of one read.
 const READ: usize = 64 << 10;
+
+/// How long Envoy's door rests after a connection could not be accepted.
+const RESTING: Duration = Duration::from_millis(10);
 
 /// How long connections may take to end after they were told to.
 const ENDING: Duration = Duration::from_secs(1);
@@ -93,17 +97,20 @@ impl Worker {
             let door = door.map(envoy::Handle::listen).transpose()?;
             let mut tasks = JoinSet::new();
             let mut reserve = spare(&listener);
+            // After a failed accept the door rests; the socket does not wait for it.
+            let mut rest = pin!(tokio::time::sleep(Duration::ZERO));
             loop {
                 tokio::select! {
                     accepted = listener.accept() => match accepted {
                         Ok((stream, _)) => self.clone().welcome(&hub, stream, &mut tasks),
                         Err(error) => recover(&error, &listener, &mut reserve, &hub).await,
                     },
-                    accepted = next_visitor(door.as_ref()) => match accepted {
+                    () = rest.as_mut(), if !rest.is_elapsed() => {}
+                    accepted = next_visitor(door.as_ref()), if rest.is_elapsed() => match accepted {
                         Ok(visitor) => receive(&hub, visitor, &mut tasks),
                         Err(error) => {
                             tracing::warn!(%error, "a connection of Envoy could not be accepted");
-                            tokio::time::sleep(Duration::from_millis(10)).await;
+                            rest.set(tokio::time::sleep(RESTING));
                         }
                     },
                     _ = stop.changed() => break,
