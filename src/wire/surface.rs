@@ -23,6 +23,15 @@ const fn plain(name: &'static str, arity: i64, summary: &'static str) -> Descrip
     Description { name, arity, key: 0, summary, arguments: &[] }
 }
 
+/// A token bucket by numbers.
+const BUCKET: &[(&str, &str, &str)] = &[
+    ("key", "key", ""),
+    ("max_burst", "integer", ""),
+    ("count", "integer", ""),
+    ("period", "integer", ""),
+    ("quantity?", "integer", ""),
+];
+
 /// Every command.
 pub const COMMANDS: &[Description] = &[
     Description {
@@ -30,13 +39,7 @@ pub const COMMANDS: &[Description] = &[
         arity: -5,
         key: 1,
         summary: "Checks and charges a token bucket given by numbers; answers redis-cell's five integers.",
-        arguments: &[
-            ("key", "key", ""),
-            ("max_burst", "integer", ""),
-            ("count", "integer", ""),
-            ("period", "integer", ""),
-            ("quantity?", "integer", ""),
-        ],
+        arguments: BUCKET,
     },
     Description {
         name: "ration.check",
@@ -55,13 +58,7 @@ pub const COMMANDS: &[Description] = &[
         arity: -5,
         key: 1,
         summary: "The same as CL.THROTTLE; answers throttlecrab's five integers.",
-        arguments: &[
-            ("key", "key", ""),
-            ("max_burst", "integer", ""),
-            ("count", "integer", ""),
-            ("period", "integer", ""),
-            ("quantity?", "integer", ""),
-        ],
+        arguments: BUCKET,
     },
     Description {
         name: "ration.mcheck",
