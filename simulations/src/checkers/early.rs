@@ -2,10 +2,8 @@
 //! nobody is denied because the limit is spent: no node holds so much of it.
 
 use rationd::core::decision::{Reason, Verdict};
-use rationd::core::limit::{Algorithm, Limit};
-use rationd::core::policy::Rule;
 
-use super::{Found, SAME};
+use super::{Found, SAME, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::Brain;
@@ -46,12 +44,6 @@ impl Early {
             self.found.add("early", moment, || format!("{what}, and only {asked} of {count} were asked for"));
         }
     }
-}
-
-/// The one limit of a rule, if it is an aligned window.
-fn aligned(rule: &Rule) -> Option<&Limit> {
-    let [limit] = &rule.limits[..] else { return None };
-    (limit.algorithm == Algorithm::Fixed).then_some(limit)
 }
 
 impl Observer for Early {

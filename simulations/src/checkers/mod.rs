@@ -38,6 +38,9 @@ mod told;
 mod truth;
 mod window;
 
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
+
 use crate::observe::{Checker, Moment, Setting, Violation};
 
 /// Clocks that differ by no more than a script takes are the same.
@@ -68,6 +71,12 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(honest::Honest::new(setting)),
         Box::new(liveness::Liveness::new(setting)),
     ]
+}
+
+/// The one limit of a rule, if it is an aligned window.
+fn aligned(rule: &Rule) -> Option<&Limit> {
+    let [limit] = &rule.limits[..] else { return None };
+    (limit.algorithm == Algorithm::Fixed).then_some(limit)
 }
 
 /// What a checker found.

@@ -7,11 +7,10 @@ use std::collections::VecDeque;
 
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
-use rationd::core::limit::{Algorithm, Limit};
-use rationd::core::policy::Rule;
+use rationd::core::limit::Limit;
 
-use super::Found;
 use super::notes::{Ids, Life, Lives};
+use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
@@ -151,12 +150,6 @@ impl Remaining {
             self.found.add("truth", moment, || format!("{request:?}: {decision:?}, and {known:?} leaves {most}"));
         }
     }
-}
-
-/// The one limit of a rule, if it is an aligned window.
-fn aligned(rule: &Rule) -> Option<&Limit> {
-    let [limit] = &rule.limits[..] else { return None };
-    (limit.algorithm == Algorithm::Fixed).then_some(limit)
 }
 
 impl Observer for Remaining {

@@ -11,7 +11,7 @@ use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
-use super::{Found, SAME};
+use super::{Found, SAME, aligned};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
@@ -122,12 +122,6 @@ impl Together {
             });
         }
     }
-}
-
-/// The one limit of a rule, if it is an aligned window.
-fn aligned(rule: &Rule) -> Option<&Limit> {
-    let [limit] = &rule.limits[..] else { return None };
-    (limit.algorithm == Algorithm::Fixed).then_some(limit)
 }
 
 impl Observer for Together {

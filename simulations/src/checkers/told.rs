@@ -10,8 +10,8 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
-use super::Found;
 use super::notes::{Ids, Life, Lives};
+use super::{Found, aligned};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
@@ -133,7 +133,7 @@ impl Told {
             let end = if limit.algorithm == Algorithm::Sliding { known.at + limit.period } else { known.at };
             let too_little = known.used < lent.sure && !forgets && now + doubt < end.0;
             // Where nothing is said at all, the window that is surely open is looked up.
-            let open = aligned(&call.rule).and_then(|period| window(now, doubt, period));
+            let open = aligned(&call.rule).and_then(|limit| window(now, doubt, limit.period.0));
             let unsaid = open.and_then(|end| account.lent.get(&(index, end)));
             let silent = known.at.0 == 0 && !forgets && unsaid.is_some_and(|lent| lent.sure > 0);
             if too_much || too_little || silent {
@@ -222,12 +222,6 @@ impl Told {
         account.lent.values_mut().for_each(|lent| lent.sure = 0);
         account.owes = (0, 0);
     }
-}
-
-/// The period of the one limit of a rule, if that is an aligned window.
-fn aligned(rule: &Rule) -> Option<u64> {
-    let [limit] = &rule.limits[..] else { return None };
-    (limit.algorithm == Algorithm::Fixed).then_some(limit.period.0)
 }
 
 /// The longest period of those limits of a rule that are windows: shares go by them, however the store

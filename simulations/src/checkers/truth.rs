@@ -1,13 +1,10 @@
 //! **truth**: what a decision says is so. Its numbers fit together; a window's end is the same for
 //! everybody; and a denial has evidence: the store had shown too little left in that window.
 
-use std::sync::Arc;
-
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
-use rationd::core::limit::{Algorithm, Limit};
-use rationd::core::policy::Rule;
+use rationd::core::limit::Limit;
 
-use super::{Found, SAME};
+use super::{Found, SAME, aligned};
 use crate::maps::Numbered;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
@@ -99,12 +96,6 @@ impl Truth {
             });
         }
     }
-}
-
-/// The one limit of a rule, if it is an aligned window.
-fn aligned(rule: &Arc<Rule>) -> Option<&Limit> {
-    let [limit] = &rule.limits[..] else { return None };
-    (limit.algorithm == Algorithm::Fixed).then_some(limit)
 }
 
 impl Observer for Truth {
