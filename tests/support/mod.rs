@@ -23,6 +23,7 @@ pub mod peers;
 pub mod poll;
 pub mod process;
 pub mod proxy;
+pub mod random;
 pub mod redis_server;
 pub mod resp;
 pub mod run;

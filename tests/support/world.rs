@@ -148,11 +148,7 @@ impl World {
     }
 
     fn below(&mut self, bound: u64) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.random;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (bits ^ (bits >> 31)) % bound.max(1)
+        super::random::below(&mut self.random, bound)
     }
 
     fn chance(&mut self, per_mille: u64) -> bool {

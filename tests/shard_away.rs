@@ -1,0 +1,356 @@
+//! What a shard makes of a store that is away, slow or late, or has lost what it knew: its share, answers that
+//! come when nobody waits, and tokens that are void. On virtual time, against a store that the test plays.
+
+mod support;
+
+use std::sync::Arc;
+
+use rationd::core::call::{Call, Op, StoreError};
+use rationd::core::decision::{Reason, Source, Verdict};
+use rationd::core::key::Digest;
+use rationd::core::limit::Limit;
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
+use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::store::memory::MemoryStore;
+
+use support::bench::{Bench, SECOND};
+
+#[test]
+fn an_unknown_outcome_is_asked_again_under_the_same_id() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let first = bench.acquire();
+    bench.advance(Micros(10_000));
+    let second = bench.acquire();
+    assert_eq!(first.id, second.id);
+    bench.grant(&second, 1);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    bench.grant(&first, 1);
+    assert_eq!(bench.held(), 0, "the same answer twice is one grant");
+}
+
+#[test]
+fn a_late_answer_is_held_while_its_window_is_open_and_dropped_after() {
+    for (late, held) in [(Micros(200_000), 1), (SECOND, 0)] {
+        let mut bench = Bench::new("100/1s fixed");
+        bench.check(1);
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Unknown);
+        for _ in 0..2 {
+            let again = bench.acquire();
+            bench.fail(&again, StoreError::Unknown);
+        }
+        assert_eq!(bench.replies(), [Verdict::Deny], "share mode: nothing was held");
+        bench.settle_window(late);
+        bench.grant(&call, 1);
+        assert_eq!(bench.held(), held, "after {late:?}");
+    }
+}
+
+#[test]
+fn what_was_lent_under_other_limits_is_void() {
+    let mut bench = Bench::new("6/1s fixed");
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("2/1s fixed").unwrap()]));
+    assert_eq!(bench.check(1), None);
+    bench.grant(&call, 6);
+    assert_eq!((bench.held(), bench.replies()), (0, vec![]));
+    let call = bench.acquire();
+    assert_eq!((call.rule.limits[0].count, bench.order(&call).need), (2, 2), "who waits asks under the new ones");
+}
+
+#[test]
+fn what_a_bucket_lent_for_nobody_any_more_is_spent() {
+    let mut bench = Bench::with_loss("100/1s", OnStoreLoss::Deny);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.advance(Micros(60_000));
+    assert_eq!(bench.replies(), [Verdict::Deny], "it has waited long enough");
+    bench.grant(&call, 1);
+    assert_eq!(bench.held(), 0, "the store has charged it: later it would be one too many");
+}
+
+#[test]
+fn waits_no_longer_than_the_timeout_and_then_lives_on_its_share() {
+    let mut bench = Bench::new("1000/1s fixed");
+    bench.check(1);
+    bench.advance(Micros(50_000));
+    assert_eq!(bench.replies(), [Verdict::Deny], "the window in which it began: what it holds, nothing");
+    bench.advance(SECOND);
+    let allowed = (0..1_000).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(allowed, 950);
+    let last = bench.last.unwrap();
+    assert_eq!((last.reason, last.source), (Reason::Share, Source::Share));
+}
+
+/// The store is away, one check was admitted on the share, and the store is asked whether it is back.
+fn on_its_share() -> (Bench, Call) {
+    let mut bench = Bench::new("1000/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    let call = bench.acquire();
+    (bench, call)
+}
+
+#[test]
+fn what_the_share_admitted_is_charged_when_the_store_is_back() {
+    let (mut bench, call) = on_its_share();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    for _ in 0..99 {
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+    }
+    bench.advance(Micros(250_000));
+    let call = bench.acquire();
+    let order = bench.order(&call);
+    assert_eq!((order.need, order.want), (100, 950), "what is owed and what the share has left");
+    bench.grant(&call, 950);
+    assert_eq!(bench.held(), 850, "it paid what was owed");
+    let allowed = (0..900).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(allowed, 850, "all that is left of the share is leased");
+    assert_eq!(bench.last.unwrap().source, Source::Share, "others have yet to pay theirs");
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), None, "back to leases");
+}
+
+#[test]
+fn a_share_ends_where_a_store_that_is_back_has_no_more_to_lend() {
+    let (mut bench, call) = on_its_share();
+    bench.grant(&call, 10);
+    let allowed = (0..900).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(allowed, 9, "what the store lent beside the one that was owed");
+}
+
+#[test]
+fn a_clock_that_was_set_back_before_a_restart_locks_nobody_out() {
+    let rule = Arc::new(Rule::of("test", &[Limit::parse("10/1s fixed").unwrap()]));
+    let mut store = MemoryStore::new(10, 1);
+    let noon = Timestamp(1_800_000_000_000_000);
+    for (start, round) in [(noon, 0), (noon - Micros(3_600 * SECOND.0), 1)] {
+        let settings = Settings { max_keys: 10, timeout: Micros(50_000), lease_ahead: true };
+        let mut shard = Shard::new(settings, 1, start.0, 1, (Instant(0), start));
+        let request = Request { rule: &rule, digest: Digest::of("test", b"k"), key: b"k", cost: 1, peek: false };
+        assert!(matches!(shard.check(Instant(0), request), Outcome::Parked(_)));
+        let mut reply = None;
+        while let Some(effect) = shard.poll_effect() {
+            match effect {
+                Effect::Call(call) => {
+                    let outcome = store.call(noon, "node", &call);
+                    shard.handle_outcome(Instant(0), &call, outcome);
+                }
+                Effect::Reply { decision, .. } => reply = Some(decision.verdict),
+            }
+        }
+        assert_eq!(reply, Some(Verdict::Allow), "round {round}");
+    }
+}
+
+#[test]
+fn an_old_loss_of_the_store_is_forgotten_and_a_new_one_noticed_in_time() {
+    let mut bench = Bench::new("1000/10s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(Micros(3 * SECOND.0));
+    assert_eq!(bench.check(1), None, "the store is asked");
+    bench.advance(Micros(50_000));
+    let last = bench.last.unwrap();
+    assert_eq!(last.source, Source::Share, "it did not answer");
+}
+
+#[test]
+fn a_line_that_the_store_serves_slowly_is_not_left_alone() {
+    let mut bench = Bench::new("1000/1s fixed");
+    assert_eq!(bench.check(1), None);
+    for _ in 0..2 {
+        bench.advance(Micros(5_000));
+        let call = bench.acquire();
+        bench.grant(&call, 0);
+    }
+    bench.advance(Micros(40_000));
+    let last = bench.last.unwrap();
+    assert_eq!((last.verdict, last.reason, last.source), (Verdict::Deny, Reason::Rate, Source::Store));
+}
+
+#[test]
+fn on_store_loss_says_what_happens() {
+    for (choice, verdict, reason) in
+        [(OnStoreLoss::Allow, Verdict::Allow, Reason::Ok), (OnStoreLoss::Deny, Verdict::Deny, Reason::Store)]
+    {
+        let mut bench = Bench::with_loss("10/1s fixed", choice);
+        bench.check(1);
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Away { since: bench.now });
+        assert_eq!(bench.replies(), [verdict]);
+        bench.check(1);
+        assert_eq!(bench.last.unwrap().reason, reason);
+    }
+}
+
+#[test]
+fn a_share_under_other_limits_is_not_forgotten_for_another_key() {
+    let mut bench = Bench::with_keys("30/500ms burst 8", 1);
+    bench.check(1);
+    let call = bench.acquire();
+    let lost = StoreError::Away { since: bench.now };
+    bench.fail(&call, lost.clone());
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "of the share");
+    for call in bench.calls() {
+        bench.fail(&call, lost.clone());
+    }
+    // What was spent under the old limits counts in no bucket of the new ones: that one begins empty.
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("23/500ms burst 6").unwrap()]));
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+    for call in bench.calls() {
+        bench.fail(&call, lost.clone());
+    }
+    bench.check_key(9, 1);
+    assert_eq!(bench.last.unwrap().reason, Reason::Overload, "it takes nobody's place");
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+}
+
+#[test]
+fn an_answer_that_comes_too_late_says_how_many_share_a_key() {
+    let mut bench = Bench::new("40/1s fixed from-first");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.advance(Micros(500_000));
+    assert!(!bench.peek());
+    let peek = bench.calls().pop().unwrap();
+    bench.advance(Micros(60_000));
+    bench.nodes = 4;
+    bench.grant(&peek, 0);
+    bench.advance(SECOND);
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    let admitted = (0..40).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    assert_eq!(admitted, 9, "95 % of a fourth");
+}
+
+#[test]
+fn an_answer_about_another_window_denies_nobody() {
+    let mut bench = Bench::new("10000/1s fixed");
+    bench.hold(10);
+    let ahead = loop {
+        bench.advance(Micros(9_000));
+        let call = bench.calls().into_iter().find(|call| matches!(call.op, Op::Acquire(_)));
+        match call {
+            Some(call) if bench.order(&call).ahead_of.0 > 0 => break call,
+            Some(call) => bench.grant(&call, 4),
+            None => _ = bench.check(1),
+        }
+    };
+    while bench.check(1) == Some(Verdict::Allow) {}
+    bench.grant(&ahead, 2);
+    let call = bench.acquire();
+    // The process is stopped, and what the store lent is over when it goes on.
+    bench.settle_window(SECOND + SECOND);
+    bench.grant(&call, 3);
+    bench.replies();
+    bench.advance(Micros::ZERO);
+    assert_eq!(bench.last.unwrap().reason, Reason::Share, "nothing is known of this window");
+}
+
+#[test]
+fn a_share_is_not_spent_where_its_window_is_in_doubt() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.advance(Micros(30_000));
+    bench.grant(&call, 1);
+    bench.advance(Micros(500_000));
+    let lost = StoreError::Away { since: bench.now };
+    bench.advance(Micros(1_200_000));
+    bench.check(1);
+    let call = bench.calls().pop().unwrap();
+    bench.fail(&call, lost);
+    // The store may have read its clock 30 ms before its answer came: the window ends then, or now.
+    for (at, verdict) in [(969, Verdict::Allow), (971, Verdict::Deny), (999, Verdict::Deny), (1_001, Verdict::Allow)] {
+        let end = 1_001_000_000 + at * 1_000;
+        bench.advance(Micros(end - bench.now.0));
+        assert_eq!(bench.check(1), Some(verdict), "{at}");
+    }
+}
+
+#[test]
+fn what_a_lost_store_lent_is_void_when_it_comes_after_the_loss() {
+    let mut bench = Bench::new("1000/2s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.check(1);
+    let given_up = bench.acquire();
+    bench.advance(Micros(60_000));
+    bench.check(1);
+    bench.advance(Micros(300_000));
+    bench.check(1);
+    let call = bench.calls().pop().unwrap();
+    // What this node knew was counted again, without what is still under way.
+    bench.epoch = 9;
+    bench.advance(Micros(1_000));
+    bench.grant(&call, 4);
+    let held = bench.held();
+    bench.advance(Micros(5_000));
+    (bench.epoch, bench.behind) = (5, 200_000);
+    bench.grant(&given_up, 40);
+    assert_eq!(bench.held(), held);
+}
+
+#[test]
+fn a_late_answer_is_news_however_late() {
+    let mut bench = Bench::new("1000/10s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.advance(Micros(3_000_000));
+    assert!(!bench.peek());
+    let peek = bench.calls().pop().unwrap();
+    bench.advance(Micros(60_000));
+    bench.used = 600;
+    bench.grant(&peek, 0);
+    assert!(bench.peek());
+    assert_eq!(bench.last.unwrap().remaining, 400);
+}
+
+#[test]
+fn what_others_held_of_a_bucket_long_ago_denies_nobody() {
+    let mut bench = Bench::new("1000/1s burst 5");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.used = 5;
+    bench.grant(&call, 0);
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    bench.advance(Micros(200_000));
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "they may hold it yet");
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), None, "the store knows");
+}
+
+#[test]
+fn reset_voids_what_was_asked_for_before() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    bench.spend_to_low_water();
+    let before = bench.acquire();
+    bench.reset();
+    let call = bench.calls().pop().unwrap();
+    bench.advance(Micros(1_000));
+    (bench.epoch, bench.was_reset) = (99, true);
+    bench.grant(&call, 0);
+    // Lent under the epoch that is gone, and late.
+    bench.advance(Micros(1_000));
+    (bench.epoch, bench.was_reset, bench.behind) = (5, false, 2_000);
+    bench.grant(&before, 20);
+    assert_eq!(bench.held(), 0);
+    assert_eq!(bench.check(1), None, "the store is asked again");
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).epoch, 99);
+}
