@@ -87,11 +87,16 @@ fn waits_no_longer_than_the_timeout_and_then_lives_on_its_share() {
 
 /// The store is away, one check was admitted on the share, and the store is asked whether it is back.
 fn on_its_share() -> (Bench, Call) {
+    on_its_share_for(Micros::ZERO)
+}
+
+/// So long after its window began.
+fn on_its_share_for(late: Micros) -> (Bench, Call) {
     let mut bench = Bench::new("1000/1s fixed");
     bench.check(1);
     let call = bench.acquire();
     bench.fail(&call, StoreError::Away { since: bench.now });
-    bench.advance(SECOND);
+    bench.advance(SECOND + late);
     assert_eq!(bench.check(1), Some(Verdict::Allow));
     let call = bench.acquire();
     (bench, call)
@@ -107,7 +112,7 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
     bench.advance(Micros(250_000));
     let call = bench.acquire();
     let order = bench.order(&call);
-    assert_eq!((order.need, order.want), (100, 950), "what is owed and what the share has left");
+    assert_eq!((order.need, order.want), (950, 950), "what is owed and what the share has left, not a part of it");
     bench.grant(&call, 950);
     assert_eq!(bench.held(), 850, "it paid what was owed");
     let allowed = (0..900).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
@@ -115,6 +120,92 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
     assert_eq!(bench.last.unwrap().source, Source::Share, "others have yet to pay theirs");
     bench.advance(SECOND);
     assert_eq!(bench.check(1), None, "back to leases");
+}
+
+#[test]
+fn what_a_share_has_left_is_kept_until_others_have_paid_theirs() {
+    let (mut bench, call) = on_its_share();
+    bench.used = 1_000;
+    bench.grant(&call, 950);
+    for _ in 0..20 {
+        bench.advance(Micros(10_000));
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+    }
+    bench.advance(Micros(500_000));
+    assert!(bench.calls().is_empty(), "given back, the share would have it once more");
+    assert_eq!(bench.held(), 929);
+}
+
+/// The store, asked each quarter of a second, is back when its window is about to end.
+fn back_at_the_end() -> (Bench, Call) {
+    let (mut bench, mut call) = on_its_share_for(Micros(240_000));
+    for _ in 0..3 {
+        bench.fail(&call, StoreError::Away { since: bench.now });
+        bench.advance(Micros(250_000));
+        call = bench.acquire();
+    }
+    (bench, call)
+}
+
+#[test]
+fn a_share_goes_on_in_a_window_that_begins_before_others_have_paid_theirs() {
+    let (mut bench, call) = back_at_the_end();
+    bench.grant(&call, 950);
+    bench.advance(Micros(20_000));
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!(bench.last.unwrap().source, Source::Share);
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 950, "charged, too");
+    bench.used = 0;
+    bench.grant(&call, 950);
+    bench.advance(Micros(970_000));
+    while bench.check(1) == Some(Verdict::Allow) {}
+    assert_eq!(bench.last.unwrap().source, Source::Share, "others have yet to pay theirs");
+    assert!(bench.try_acquire().is_none());
+    bench.advance(Micros(10_000));
+    bench.check(1);
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 0, "by now all have: it leases again");
+}
+
+#[test]
+fn a_share_does_not_grow_where_a_store_that_is_back_has_yet_to_hear_of_others() {
+    let mut bench = Bench::new("1000/1s fixed");
+    bench.nodes = 4;
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.advance(SECOND);
+    bench.check(1);
+    let mut call = bench.acquire();
+    for _ in 0..7 {
+        bench.fail(&call, StoreError::Away { since: bench.now });
+        bench.advance(Micros(250_000));
+        bench.check(1);
+        call = bench.acquire();
+    }
+    bench.nodes = 1;
+    bench.grant(&call, 237);
+    bench.advance(Micros(260_000));
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 237, "95 % of a fourth");
+}
+
+#[test]
+fn an_answer_between_two_shares_ends_none() {
+    let (mut bench, call) = back_at_the_end();
+    bench.advance(Micros(40_000));
+    bench.behind = 35_000;
+    bench.grant(&call, 0);
+    bench.behind = 0;
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "in which window is not sure");
+    bench.advance(Micros(20_000));
+    bench.calls();
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!(bench.last.unwrap().source, Source::Share);
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 950, "others may have spent theirs already");
 }
 
 #[test]

@@ -52,16 +52,20 @@ impl Slot {
         }
     }
 
-    /// This node's part of each limit, in millionths. A fleet's is fixed when something is first spent of it; without one it is the even part of those that the store last counted.
+    /// This node's part of each limit, in millionths. A fleet's is fixed when something is first spent of it; without one it
+    /// is the even part of those that the store last counted, and grows no more: a store that is back counts anew.
     fn parts(&self, fleet: Option<FleetView>, clock: Timestamp) -> [u64; MAX_LIMITS] {
-        let Some(fleet) = fleet else { return [share_ppm(self.nodes); MAX_LIMITS] };
         let book = self.share.as_ref();
-        let lost = book.map_or(clock, |book| book.since());
         let kept = book.and_then(|book| book.parts());
+        let lost = book.map_or(clock, |book| book.since());
         let mut parts = [0; MAX_LIMITS];
         for (index, part) in parts.iter_mut().enumerate().take(self.rule.limits.len()) {
-            let kept = kept.filter(|_| self.follows_usage(index)).map(|kept| kept[index]);
-            *part = kept.unwrap_or_else(|| self.part_ppm(index, fleet, lost));
+            let kept = kept.map(|kept| kept[index]);
+            let drawn = || fleet.map_or(share_ppm(self.nodes), |fleet| self.part_ppm(index, fleet, lost));
+            *part = match kept {
+                Some(kept) if fleet.is_some() && self.follows_usage(index) => kept,
+                _ => kept.map_or_else(drawn, |kept| kept.min(drawn())),
+            };
         }
         parts
     }
@@ -90,12 +94,17 @@ impl Slot {
                 None => self.share = Some(Box::new(ShareBook::open(&self.rule, since))),
             }
         }
-        self.away = Some(Away { ask_again: now + ASK_AGAIN, charged: false });
+        self.away = Some(Away { ask_again: now + ASK_AGAIN, charged: false, back: None });
     }
 
     /// A share was spent in a window that is still open: forgotten, it would be spent again.
     pub(super) fn owes(&self, now: Instant) -> bool {
         self.share.as_ref().is_some_and(|book| book.is_open(&self.rule, self.clock.latest(now)))
+    }
+
+    /// As `owes`, in the window before this one, too.
+    pub(super) fn owed(&self, now: Instant) -> bool {
+        self.share.as_ref().is_some_and(|book| book.was_open(&self.rule, self.clock.latest(now)))
     }
 
     /// Forgotten, it would have more of a share than it has.

@@ -40,7 +40,10 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
     let ahead = desk.settings.lease_ahead;
     let due = match slot.away {
         // In each window the share begins with a question: the store may be back.
-        Some(away) => (decision.source == Source::Share && slot.begins_share(now)) || now >= away.ask_again,
+        Some(away) => {
+            let spent = decision.source == Source::Share && decision.verdict == Verdict::Allow;
+            spent && slot.begins_share(now) || now >= away.ask_again
+        }
         None if decision.source == Source::Prefilter => slot.doubts_fleet() || now >= slot.probe_at,
         None if decision.verdict == Verdict::Deny => {
             (now >= slot.probe_at && !is_put_off(slot) || on(Mutant::DenialNotRemembered)) && ahead
@@ -136,11 +139,12 @@ fn clamp(tokens: u64) -> u32 {
 /// The store may be back: asks for what the share admitted and for what it has left, so that others
 /// are lent neither, and for nothing more.
 fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let debt = clamp(slot.debt(now));
+    let owed = clamp(slot.debt(now)).saturating_add(clamp(slot.share_left(now)));
     let (epoch, known) = (slot.epoch, slot.known());
+    // All of it is needed: who is lent a part leases on, and takes what others have yet to pay.
     let order = Acquire {
-        need: debt,
-        want: debt.saturating_add(clamp(slot.share_left(now))),
+        need: owed,
+        want: owed,
         least: 1,
         ahead_of: Timestamp(0),
         epoch,
@@ -226,7 +230,13 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         Some(away)
             if !away.charged && slot.owes(now) && u64::from(grant.granted) >= slot.debt(now) + slot.share_left(now) =>
         {
-            Some(Away { ask_again: now + GRACE, charged: true })
+            let back = away.back.unwrap_or(now + GRACE);
+            Some(Away { ask_again: back.max(now), charged: true, back: Some(back) })
+        }
+        // Others may have spent theirs of this window already.
+        Some(away) if !away.charged && !slot.owes(now) && slot.owed(now) => {
+            let back = away.back.unwrap_or(now + GRACE);
+            (now < back).then_some(Away { ask_again: back, charged: false, back: Some(back) })
         }
         _ => None,
     };

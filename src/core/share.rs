@@ -140,6 +140,13 @@ impl ShareBook {
         })
     }
 
+    /// As `is_open`, or it was the window before.
+    #[must_use]
+    pub fn was_open(&self, rule: &Rule, now: Timestamp) -> bool {
+        let is_last = |limit: &Limit, budget: &Budget| budget.spent > 0 && budget.window + 1 == now.0 / limit.period.0;
+        self.is_open(rule, now) || rule.limits.iter().zip(&self.limits).any(|(limit, budget)| is_last(limit, budget))
+    }
+
     /// Takes back up to `cost` that was admitted here and is not paid; how much.
     pub fn refund(&mut self, rule: &Rule, now: Timestamp, cost: u64) -> u64 {
         let back = cost.min(self.debt(rule, now));

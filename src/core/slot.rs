@@ -59,6 +59,8 @@ pub(super) struct Away {
     /// The store is back and has been charged what the share admitted. Until `ask_again` the share
     /// goes on, so that all nodes have charged theirs before any leases what seems to be left.
     pub(super) charged: bool,
+    /// The store has answered since: leases are taken again from here on.
+    pub(super) back: Option<Instant>,
 }
 
 /// What others hold of a bucket may have come back: after so long it denies nobody.
@@ -228,8 +230,9 @@ impl Slot {
             return Some(self.deny(now, cost, source));
         }
         // The share's windows are over and the store is back: lease again.
+        // Until all nodes surely know, each keeps to its share in the next window, too.
         if self.away.is_some_and(|away| away.charged) && !self.owes(now) {
-            self.away = None;
+            self.away = self.away.filter(|away| now < away.ask_again).map(|away| Away { charged: false, ..away });
         }
         if self.is_away(now) {
             return Some(self.decide_alone(now, cost, fleet));

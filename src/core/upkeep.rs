@@ -174,6 +174,10 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     if closes(slot) <= now {
         return slot.lease.held();
     }
+    // They are what is left of the share, which would have them once more.
+    if slot.away.is_some_and(|away| away.charged) {
+        return 0;
+    }
     // Whoever waits in line wants what is held, and more.
     if !slot.line.is_empty() {
         return 0;
