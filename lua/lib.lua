@@ -9,6 +9,7 @@
 --          o        gcra: tokens lent that nobody has accounted for "now before period"
 --          n:NODE   a node's last calls and its account
 --                   "cid acquire-id granted other-id lent period at1 at2 ..."
+--          p:NODE   slots of a concurrent limit (occupy.lua)
 --          gI fI oI sI   limit I by algorithm (gcra, fixed, from-first, sliding): "used prev at"
 -- ARGV     now (us; 0 = the clock of Redis), node, id (0 = remember nothing), then what the script
 --          says, then for each limit: kind letter, count, period, burst (gcra with
@@ -91,8 +92,9 @@ local function complete_gcra(limit)
   return tokens * limit.count <= EXACT and tokens * limit.period / limit.count <= 2 ^ 51
 end
 
--- now, node and id, then the limits from ARGV[first] on, each with `extra` more integers.
-local function read_arguments(first, extra)
+-- now, node and id, then the limits from ARGV[first] on, of the kinds that match, each with `extra`
+-- more integers.
+local function read_arguments(first, extra, kinds)
   now, id = integer(ARGV[1], 2 ^ 52), integer(ARGV[3], EXACT)
   local each = 4 + extra
   local count = (#ARGV - first + 1) / each
@@ -107,7 +109,7 @@ local function read_arguments(first, extra)
       period = integer(ARGV[at + 2], 2 ^ 45),
       burst = integer(ARGV[at + 3], MOST),
     }
-    if not string.match(limit.kind, '^[gfos]$') then return nil end
+    if not string.match(limit.kind, kinds or '^[gfos]$') then return nil end
     if not limit.count or not limit.period or not limit.burst then return nil end
     if limit.count * limit.period * limit.burst == 0 then return nil end
     if limit.kind == 'g' and not complete_gcra(limit) then return nil end

@@ -46,7 +46,8 @@ fn routed() -> PolicySet {
     ];
     let specs = BTreeMap::from([("edge".to_owned(), routes)]);
     let policies = policies();
-    let routes = RouteSet::compile(&specs, |name| policies.get(name).is_some()).expect("the routes are right");
+    let routes = RouteSet::compile(&specs, |name| policies.get(name).is_none().then(|| name.to_owned()))
+        .expect("the routes are right");
     policies.with_routes(routes)
 }
 

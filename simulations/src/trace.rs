@@ -57,6 +57,7 @@ impl Trace {
             Op::Peek => (2, 0),
             Op::Refund { amount } => (3, *amount),
             Op::Reset => (4, 0),
+            Op::Occupy(ask) => (5, u64::from(ask.want) << 32 | u64::from(ask.used)),
         };
         self.add_all(&[kind, node.into(), call.id, call.digest.0 as u64, what, amount]);
     }

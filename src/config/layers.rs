@@ -119,8 +119,14 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     };
     check_together(&config, &layers, &mut problems);
     let specs = config.policy_specs();
-    let is_policy = |name: &str| specs.contains_key(name) || broken.contains(name);
-    let routes = RouteSet::compile(&config.route_specs(), is_policy).unwrap_or_else(|errors| {
+    let problem_of = |name: &str| match specs.get(name) {
+        None if broken.contains(name) => None,
+        None => Some(format!("there is no policy {name:?}")),
+        Some(spec) => spec.is_concurrent().then(|| {
+            format!("policy {name:?} limits what is in flight: Envoy says when a request begins, and not when it ends")
+        }),
+    };
+    let routes = RouteSet::compile(&config.route_specs(), problem_of).unwrap_or_else(|errors| {
         let errors = errors.iter().filter(|_| !broken_routes);
         problems.extend(errors.map(|error| locate_route(error, &layers)));
         RouteSet::default()

@@ -72,5 +72,6 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
         reason: ending.reason,
         source: ending.source,
         limit_index: index as u8, // at most MAX_LIMITS
+        slot: None,
     }
 }

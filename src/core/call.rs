@@ -51,6 +51,8 @@ pub enum Op {
         /// Tokens credited.
         amount: u64,
     },
+    /// Of a concurrent limit: say how many slots are in use here, and how many this node would like.
+    Occupy(Occupy),
     /// Forget the key: counters to zero under a new epoch, so that nobody's knowledge of the old
     /// one comes back.
     Reset,
@@ -78,6 +80,19 @@ pub struct Acquire {
     pub known: [Known; MAX_LIMITS],
 }
 
+/// What a node says of its slots of a concurrent limit. It replaces what it said before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupy {
+    /// Slots that its clients hold: the store takes note of them, whatever the limit.
+    pub used: u32,
+    /// Slots beyond those that somebody waits for.
+    pub need: u32,
+    /// All that it would like, at least `used`. Less than it has: the rest is free for others.
+    pub want: u32,
+    /// How long they are this node's if it says nothing more.
+    pub lease: Micros,
+}
+
 /// What one node spent or holds of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
@@ -94,6 +109,7 @@ pub struct Known {
 /// | gcra | lent, and not known to be spent | – | theoretical arrival time (TAT); 0 = full bucket |
 /// | fixed | lent in this window | lent ahead of the next | end of this window; 0 = none open |
 /// | sliding | lent in this window | lent in the last, frozen | start of this window |
+/// | concurrent | slots of all nodes | – | when those of the node that asks lapse |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
     /// See the table above.
@@ -107,7 +123,7 @@ pub struct Counter {
 /// The store's answer to any call: what it lent, and the counters after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Tokens lent: 0 to `want`. For other calls: tokens credited.
+    /// Tokens lent: 0 to `want`; all slots that this node has now. For other calls: tokens credited.
     pub granted: u32,
     /// This answer had been given before.
     pub replayed: bool,

@@ -19,6 +19,7 @@ impl Counter {
             Algorithm::Fixed => window::roll_fixed(self, limit, now),
             Algorithm::FixedFromFirst => window::roll_from_first(self, limit, now),
             Algorithm::Sliding => window::roll_sliding(self, limit, now),
+            Algorithm::Concurrent => {}
         }
     }
 
@@ -34,7 +35,7 @@ impl Counter {
     pub fn left(&self, limit: &Limit, now: Timestamp) -> u64 {
         match limit.algorithm {
             Algorithm::Gcra => gcra::left(limit, self.at, now).saturating_sub(self.used),
-            Algorithm::Fixed | Algorithm::FixedFromFirst => window::left_plain(self, limit),
+            Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Concurrent => window::left_plain(self, limit),
             Algorithm::Sliding => window::left_sliding(self, limit, now),
         }
     }
@@ -65,7 +66,7 @@ impl Counter {
             Algorithm::FixedFromFirst if self.at.0 == 0 && tokens > 0 => {
                 *self = Self { used: tokens, prev: 0, at: now + limit.period };
             }
-            Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding => {
+            Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding | Algorithm::Concurrent => {
                 self.used = self.used.saturating_add(tokens);
             }
         }
@@ -89,7 +90,7 @@ impl Counter {
     pub fn credit(&mut self, limit: &Limit, tokens: u64) {
         match limit.algorithm {
             Algorithm::Gcra => self.at = gcra::credit(limit, self.at, tokens),
-            Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding => {
+            Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding | Algorithm::Concurrent => {
                 self.used = self.used.saturating_sub(tokens);
             }
         }
@@ -110,7 +111,7 @@ impl Counter {
         let beside = match limit.algorithm {
             Algorithm::Fixed => self.at + limit.period == window,
             Algorithm::Sliding => window.0 != 0 && window + limit.period == self.at,
-            Algorithm::Gcra | Algorithm::FixedFromFirst => false,
+            Algorithm::Gcra | Algorithm::FixedFromFirst | Algorithm::Concurrent => false,
         };
         if beside {
             self.prev = self.prev.saturating_sub(tokens);
@@ -146,6 +147,8 @@ impl Counter {
             Algorithm::Sliding if self.used > 0 => self.at + limit.period + limit.period,
             Algorithm::Sliding if self.prev > 0 => self.at + limit.period,
             Algorithm::Sliding => now,
+            Algorithm::Concurrent if self.used > 0 => now + limit.period,
+            Algorithm::Concurrent => now,
         }
     }
 
@@ -162,6 +165,7 @@ impl Counter {
                 gcra::wait(limit, spent, now, tokens)
             }
             Algorithm::Sliding => window::wait_sliding(self, limit, now, tokens),
+            Algorithm::Concurrent => (tokens <= limit.count).then_some(limit.period),
             Algorithm::Fixed | Algorithm::FixedFromFirst => {
                 (tokens <= limit.count).then(|| window::wait_plain(self, limit, now, tokens))
             }
@@ -225,6 +229,7 @@ mod tests {
             let this = self.sum(start, start + period);
             match limit.algorithm {
                 Algorithm::Fixed => count - this,
+                Algorithm::Concurrent => count - self.sum(0, i128::MAX),
                 Algorithm::Sliding => {
                     let covered = period - (now - start);
                     let weighed = self.sum(start - period, start) * covered;

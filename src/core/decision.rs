@@ -1,5 +1,7 @@
 //! The answer to a check: verdict, numbers, and why.
 
+use std::num::NonZeroU64;
+
 use super::time::{Micros, Timestamp};
 
 /// May the request pass? Never a bool: peers return the same bool with opposite meanings.
@@ -70,6 +72,8 @@ pub struct Decision {
     pub source: Source,
     /// Which limit of the policy fills the numbers: an index into `Rule::limits`.
     pub limit_index: u8,
+    /// The slot that an admission took of a concurrent limit, unique on this node: to be released.
+    pub slot: Option<NonZeroU64>,
 }
 
 impl Reason {

@@ -69,7 +69,7 @@ impl Segment {
                     *at = Timestamp(0);
                     continue;
                 }
-                Algorithm::Fixed | Algorithm::FixedFromFirst => *at,
+                Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Concurrent => *at,
                 Algorithm::Sliding => *at + limit.period,
             };
             let begin = if ahead { end - limit.period } else { Timestamp(0) };

@@ -1,7 +1,7 @@
 //! A limit: so many tokens per period, and by which algorithm. Parsed once, at the edge.
 //!
-//! Grammar: `COUNT/PERIOD [gcra|fixed [from-first]|sliding] [burst N]`, for example
-//! `100/1s burst 200`, `5000/1h fixed`, `20000/1d sliding`. `gcra` is the default.
+//! Grammar: `COUNT/PERIOD [gcra|fixed [from-first]|sliding|concurrent] [burst N]`, for example
+//! `100/1s burst 200`, `5000/1h fixed`, `20000/1d sliding`, `10/30s concurrent`. `gcra` is the default.
 
 use std::fmt;
 
@@ -30,6 +30,8 @@ pub enum Algorithm {
     FixedFromFirst,
     /// Two aligned windows, the earlier weighted by how much of it the sliding window still covers.
     Sliding,
+    /// At most `count` at a time: tokens are slots, and come back when they are released, or after `period`.
+    Concurrent,
 }
 
 /// `count` tokens per `period`.
@@ -159,7 +161,8 @@ impl Limit {
                 algorithm = Algorithm::Sliding;
             }
             Some("concurrent") => {
-                return Err(syntax("concurrent", "gcra, fixed or sliding (concurrent is not available yet)"));
+                words.next();
+                algorithm = Algorithm::Concurrent;
             }
             _ => {}
         }
@@ -172,7 +175,7 @@ impl Limit {
         }
         match words.next() {
             None => Self::new(count, period, algorithm, burst),
-            Some(seen) => Err(syntax(seen, "gcra, fixed, fixed from-first, sliding or burst N")),
+            Some(seen) => Err(syntax(seen, "gcra, fixed, fixed from-first, sliding, concurrent or burst N")),
         }
     }
 
@@ -243,6 +246,7 @@ impl fmt::Display for Limit {
             Algorithm::Fixed => write!(f, " fixed"),
             Algorithm::FixedFromFirst => write!(f, " fixed from-first"),
             Algorithm::Sliding => write!(f, " sliding"),
+            Algorithm::Concurrent => write!(f, " concurrent"),
         }
     }
 }
@@ -287,7 +291,7 @@ mod tests {
             "1/1s burst 0",
             "99999999999/1s",
             "1/99999d",
-            "1/1s concurrent",
+            "1/1s concurrent burst 2",
             "4000000007/7d burst 4000000007",
         ] {
             assert!(Limit::parse(text).is_err(), "{text:?} was accepted");

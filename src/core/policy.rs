@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::key::Digest;
-use super::limit::{Limit, LimitError, MAX_LIMITS};
+use super::limit::{Algorithm, Limit, LimitError, MAX_LIMITS};
 use super::route::RouteSet;
 use super::time::{Micros, Timestamp};
 
@@ -93,6 +93,15 @@ pub struct PolicySpec {
     pub overrides: BTreeMap<String, PolicySpec>,
 }
 
+impl PolicySpec {
+    /// Whether it limits what is in flight, of any key.
+    #[must_use]
+    pub fn is_concurrent(&self) -> bool {
+        let is = |text: &String| Limit::parse(text).is_ok_and(|limit| limit.algorithm == Algorithm::Concurrent);
+        self.limits.iter().any(is) || self.overrides.values().any(Self::is_concurrent)
+    }
+}
+
 /// One thing that is wrong with a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
@@ -130,6 +139,12 @@ impl Rule {
     pub fn of(policy: &str, limits: &[Limit]) -> Self {
         assert!((1..=MAX_LIMITS).contains(&limits.len()), "a rule has 1 to {MAX_LIMITS} limits");
         Self { policy: policy.into(), limits: limits.into(), on_store_loss: OnStoreLoss::Share }
+    }
+
+    /// Whether what it limits is what is in flight.
+    #[must_use]
+    pub fn is_concurrent(&self) -> bool {
+        self.limits[0].algorithm == Algorithm::Concurrent
     }
 }
 
@@ -176,6 +191,7 @@ impl Plan {
             reason,
             source: Source::Policy,
             limit_index: 0,
+            slot: None,
         })
     }
 }
@@ -273,7 +289,7 @@ fn compile_plan(
             format!("{seen} limits: write 1 to {MAX_LIMITS}, like limits = [\"100/1s\"], or unlimited = true"),
         );
     }
-    let mut limits = Vec::new();
+    let mut limits: Vec<Limit> = Vec::new();
     for (index, text) in spec.limits.iter().enumerate() {
         match Limit::parse(text) {
             Ok(limit) => limits.push(limit),
@@ -281,6 +297,12 @@ fn compile_plan(
                 problem(Some(index), error.to_string())
             }
         }
+    }
+    if limits.len() > 1
+        && let Some(index) = limits.iter().position(|limit| limit.algorithm == Algorithm::Concurrent)
+    {
+        let text = "a concurrent limit stands alone: give it a policy of its own, and ask both with RATION.MCHECK";
+        problem(Some(index), text.into());
     }
     Plan::Limited(Arc::new(Rule { policy: policy.clone(), limits: limits.into(), on_store_loss }))
 }

@@ -171,7 +171,7 @@ pub(super) fn take_off(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instan
 pub(super) fn remaining(slot: &Slot, now: Instant) -> Micros {
     let latest = slot.clock.latest(now);
     let windows = slot.rule.limits.iter().zip(&slot.counters).filter_map(|(limit, counter)| match limit.algorithm {
-        Algorithm::Gcra => None,
+        Algorithm::Gcra | Algorithm::Concurrent => None,
         Algorithm::Sliding => Some((counter.at + limit.period).since(latest)),
         Algorithm::Fixed | Algorithm::FixedFromFirst => Some(counter.at.since(latest)),
     });

@@ -98,13 +98,14 @@ enum Value {
 }
 
 impl RouteSet {
-    /// Compiles all routes, or reports everything that is wrong with them. `is_policy` knows the policies.
+    /// Compiles all routes, or reports everything that is wrong with them. `problem_of` says why a policy of
+    /// that name is none for a route.
     ///
     /// # Errors
     /// Every problem of every route.
     pub fn compile(
         specs: &BTreeMap<String, Vec<RouteSpec>>,
-        is_policy: impl Fn(&str) -> bool,
+        problem_of: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, Vec<RouteError>> {
         let mut errors = Vec::new();
         let mut domains = BTreeMap::new();
@@ -114,7 +115,7 @@ impl RouteSet {
                 let mut problem = |part, problem| {
                     errors.push(RouteError { domain: name.clone(), route: index, part, problem });
                 };
-                domain.push(compile(spec, &is_policy, &mut problem));
+                domain.push(compile(spec, &problem_of, &mut problem));
             }
             domains.insert(name.clone(), domain);
         }
@@ -263,7 +264,7 @@ fn parts_fit(parts: &[String], value: &str) -> bool {
 
 fn compile(
     spec: &RouteSpec,
-    is_policy: impl Fn(&str) -> bool,
+    problem_of: impl Fn(&str) -> Option<String>,
     problem: &mut dyn FnMut((&'static str, Option<usize>), String),
 ) -> Route {
     let mut patterns = Vec::new();
@@ -285,8 +286,10 @@ fn compile(
         problem(("match", None), "`match` is empty: one pattern for each entry was wanted".into());
     }
     let mut known = |part, names: &mut dyn Iterator<Item = (Option<usize>, &String)>| {
-        for (index, name) in names.filter(|(_, name)| !is_policy(name)) {
-            problem((part, index), format!("there is no policy {name:?}"));
+        for (index, name) in names {
+            if let Some(text) = problem_of(name) {
+                problem((part, index), text);
+            }
         }
     };
     known("policy", &mut spec.policy.iter().map(|name| (None, name)));

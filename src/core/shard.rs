@@ -4,10 +4,12 @@
 //! [`Shard::poll_effect`] until it is empty. What happens to one key is in `slot.rs` (decisions) and
 //! `refill.rs` (its traffic with the store).
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::answer::{self, Ending};
 use super::call::{Call, Counter, Grant, Op, StoreError};
+use super::concurrent::Concurrent;
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::desk::Desk;
 use super::key::Digest;
@@ -21,7 +23,7 @@ use super::time::{Instant, Micros, Timestamp};
 use super::{errand, refill, upkeep};
 
 /// Checks that may wait for one key; more are turned away as overload.
-const MAX_LINE: usize = 8_192;
+pub(super) const MAX_LINE: usize = 8_192;
 
 /// A shard's bounds and habits.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +98,7 @@ pub struct KeyInfo {
 pub struct Shard {
     pub(super) table: Table<Slot>,
     pub(super) desk: Desk,
+    pub(super) concurrent: Concurrent,
 }
 
 impl Shard {
@@ -106,11 +109,15 @@ impl Shard {
     pub fn new(settings: Settings, seed: u64, first_id: u64, id_step: u64, clock: (Instant, Timestamp)) -> Self {
         let secret = u128::from(seed) << 64 | u128::from(seed.rotate_left(29) ^ 0x5bd1_e995_7b93_a1c7);
         let desk = Desk::new(settings, seed, first_id, id_step, clock);
-        Self { table: Table::new(settings.max_keys, secret), desk }
+        Self { table: Table::new(settings.max_keys, secret), desk, concurrent: Concurrent::default() }
     }
 
     /// Decides, or parks until the store has been asked. Allocates nothing on a key it knows.
     pub fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        if request.rule.is_concurrent() {
+            let outcome = self.concurrent.check(&mut self.desk, now, &request);
+            return outcome.unwrap_or_else(|| Outcome::Decided(overload(&request, now)));
+        }
         let Some((index, slot, desk)) = self.slot(now, &request) else {
             return Outcome::Decided(overload(&request, now));
         };
@@ -165,6 +172,11 @@ impl Shard {
         Outcome::Parked(errand::errand(index, slot, desk, now, Op::Refund { amount }, 0))
     }
 
+    /// Ends a slot of a concurrent limit; false when there is no such slot here.
+    pub fn release(&mut self, now: Instant, digest: Digest, slot: NonZeroU64) -> bool {
+        self.concurrent.release(&mut self.desk, now, digest, slot)
+    }
+
     /// Forgets the key, fleet-wide.
     pub fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         let Some((index, slot, desk)) = self.slot(now, &request) else {
@@ -175,6 +187,9 @@ impl Shard {
 
     /// Takes the outcome of an `Effect::Call`.
     pub fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>) {
+        if let Op::Occupy(_) = call.op {
+            return self.concurrent.handle_outcome(&mut self.desk, now, call, outcome);
+        }
         let Some(index) = self.table.find(call.digest.0) else { return };
         let (slot, desk) = (&mut self.table[index], &mut self.desk);
         let was_away = slot.away.is_some();
@@ -193,6 +208,7 @@ impl Shard {
 
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.concurrent.handle_timeout(&mut self.desk, now);
         while let Some((at, index)) = self.desk.due(now) {
             let Some(slot) = self.table.get_mut(index) else { continue };
             if slot.wake != at {
@@ -213,6 +229,7 @@ impl Shard {
     /// Leaving: hands everything back, lends nothing more. Checks are still answered.
     pub fn handle_drain(&mut self, now: Instant) {
         self.desk.draining = true;
+        self.concurrent.handle_drain(&mut self.desk, now);
         let all: Vec<u32> = self.table.iter().map(|(index, _)| index).collect();
         for index in all {
             let slot = &mut self.table[index];
@@ -229,13 +246,14 @@ impl Shard {
     /// When `handle_timeout` wants to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.desk.next_timer()
+        self.desk.next_timer().into_iter().chain(self.concurrent.next_timer()).min()
     }
 
     /// Counts of the shard.
     #[must_use]
     pub fn stats(&self) -> ShardStats {
-        ShardStats { keys: self.table.len() as u64, ..self.desk.stats }
+        let keys = (self.table.len() + self.concurrent.len()) as u64;
+        ShardStats { keys, degraded: self.desk.stats.degraded + self.concurrent.degraded(), ..self.desk.stats }
     }
 
     /// Counts per policy.
@@ -259,15 +277,14 @@ impl Shard {
     #[must_use]
     pub fn keys(&self, now: Instant, most: usize) -> Vec<KeyInfo> {
         let slots = self.table.iter().take(most).map(|(_, slot)| slot);
-        slots
-            .map(|slot| KeyInfo {
-                digest: Digest(slot.digest),
-                key: Some(slot.key.clone()),
-                rule: slot.rule.clone(),
-                held: slot.lease.held(),
-                decision: slot.answer(now, 0, Ending::allow(Source::Lease)),
-            })
-            .collect()
+        let slots = slots.map(|slot| KeyInfo {
+            digest: Digest(slot.digest),
+            key: Some(slot.key.clone()),
+            rule: slot.rule.clone(),
+            held: slot.lease.held(),
+            decision: slot.answer(now, 0, Ending::allow(Source::Lease)),
+        });
+        slots.chain(self.concurrent.keys(&self.desk, now)).take(most).collect()
     }
 
     /// The key's slot, settled at `now`; makes one, if need be in the place of a quiet key.

@@ -77,7 +77,7 @@ impl Connection {
         loop {
             match std::future::poll_fn(|cx| self.poll_turn(cx, &hub, &worker)).await {
                 Turn::Yield => tokio::task::yield_now().await,
-                Turn::Over => return,
+                Turn::Over => return self.session.end(&hub),
                 Turn::Http => break,
             }
         }

@@ -78,6 +78,8 @@ impl Hold {
         rule.limits.iter().all(|limit| match limit.algorithm {
             Algorithm::Gcra => now.since(self.at) < limit.depth(),
             Algorithm::Fixed | Algorithm::Sliding => now.0 / limit.period.0 == self.at.0 / limit.period.0,
+            // It ends by RATION.RELEASE.
+            Algorithm::Concurrent => false,
             Algorithm::FixedFromFirst => rule.limits.len() == 1 && reset_at == self.reset_at,
         })
     }

@@ -26,8 +26,12 @@ use tokio::net::UnixStream;
 use super::greeting;
 use super::hub::{Hub, Pass};
 use super::inquiry::{Inquiry, Told, decide_one};
+use super::node::Outgoing;
+use super::slots;
 use super::{listing, requests};
 use crate::core::decision::Verdict;
+use crate::core::key::Digest;
+use crate::core::policy::Policy;
 use crate::wire::command::MAX_KEY;
 use crate::wire::headers::{Style, fields};
 
@@ -73,8 +77,9 @@ pub async fn answer(hub: &Hub, request: Request<Incoming>) -> Reply {
     let allowed: &[Method] = match request.uri().path() {
         "/v1/check" => &[Method::GET, Method::POST],
         "/v1/explain" => &[Method::GET],
+        "/v1/release" => &[Method::POST],
         path => {
-            let detail = format!("nothing is served at {path}: there are /v1/check and /v1/explain");
+            let detail = format!("nothing is served at {path}: there are /v1/check, /v1/release and /v1/explain");
             return problem(StatusCode::NOT_FOUND, &detail);
         }
     };
@@ -85,6 +90,12 @@ pub async fn answer(hub: &Hub, request: Request<Incoming>) -> Reply {
         refusal.headers_mut().insert(ALLOW, text(&names.join(", ")));
         return refusal;
     }
+    if request.uri().path() == "/v1/release" {
+        return match parameters(request).await.and_then(|parameters| release(hub, &parameters)) {
+            Err(refusal) => problem(refusal.status, &refusal.detail),
+            Ok(()) => reply(StatusCode::OK, "application/json", json!({ "released": true }).to_string()),
+        };
+    }
     let explains = request.uri().path() == "/v1/explain";
     match parameters(request).await.and_then(|parameters| Question::read(hub, &parameters, explains)) {
         Err(refusal) => problem(refusal.status, &refusal.detail),
@@ -94,6 +105,18 @@ pub async fn answer(hub: &Hub, request: Request<Incoming>) -> Reply {
         }
         Ok(question) => check(hub, question).await,
     }
+}
+
+/// Ends a slot of a concurrent limit.
+fn release(hub: &Hub, parameters: &HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Refusal> {
+    known_only(parameters, &["policy", "key", "id"])?;
+    let (policy, key) = subject(hub, parameters)?;
+    let slot = slots::parse(needed(parameters, "id")?);
+    let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
+    let digest = Digest::of(&policy.name, key);
+    let released = slot.is_some_and(|slot| hub.node.release(now, digest, slot, &mut out));
+    hub.node.flush(&mut out);
+    if released { Ok(()) } else { Err(Refusal { status: StatusCode::NOT_FOUND, detail: slots::UNKNOWN.into() }) }
 }
 
 async fn check(hub: &Hub, question: Question) -> Reply {
@@ -146,24 +169,39 @@ fn bad(detail: impl Into<String>) -> Refusal {
     Refusal { status: StatusCode::BAD_REQUEST, detail: detail.into() }
 }
 
+fn known_only(parameters: &HashMap<Vec<u8>, Vec<u8>>, known: &[&str]) -> Result<(), Refusal> {
+    let Some(unknown) = parameters.keys().find(|name| !known.iter().any(|known| known.as_bytes() == **name)) else {
+        return Ok(());
+    };
+    let seen = String::from_utf8_lossy(unknown).into_owned();
+    Err(bad(format!("unknown parameter '{seen}': there are {}", known.join(", "))))
+}
+
+fn needed<'p>(parameters: &'p HashMap<Vec<u8>, Vec<u8>>, name: &str) -> Result<&'p [u8], Refusal> {
+    let value = parameters.get(name.as_bytes()).map(Vec::as_slice);
+    value.ok_or_else(|| bad(format!("the parameter '{name}' is missing")))
+}
+
+/// The policy and the key that are asked about.
+fn subject<'p>(hub: &Hub, parameters: &'p HashMap<Vec<u8>, Vec<u8>>) -> Result<(Arc<Policy>, &'p [u8]), Refusal> {
+    let (name, key) = (needed(parameters, "policy")?, needed(parameters, "key")?);
+    if key.len() > MAX_KEY {
+        return Err(bad(format!("the key has {} bytes: at most {MAX_KEY} are allowed", key.len())));
+    }
+    let policies = hub.policies.load();
+    let policy = std::str::from_utf8(name).ok().and_then(|name| policies.get(name)).ok_or_else(|| Refusal {
+        status: StatusCode::NOT_FOUND,
+        detail: greeting::unknown_policy(&policies, name).trim_start_matches("ERR ").to_owned(),
+    })?;
+    Ok((policy.clone(), key))
+}
+
 impl Question {
     fn read(hub: &Hub, parameters: &HashMap<Vec<u8>, Vec<u8>>, explains: bool) -> Result<Self, Refusal> {
         let known: &[&str] = if explains { &["policy", "key"] } else { &["policy", "key", "cost", "style", "deny"] };
-        if let Some(unknown) = parameters.keys().find(|name| !known.iter().any(|known| known.as_bytes() == **name)) {
-            let seen = String::from_utf8_lossy(unknown).into_owned();
-            return Err(bad(format!("unknown parameter '{seen}': there are {}", known.join(", "))));
-        }
+        known_only(parameters, known)?;
+        let (policy, key) = subject(hub, parameters)?;
         let get = |name: &str| parameters.get(name.as_bytes()).map(Vec::as_slice);
-        let needed = |name: &str| get(name).ok_or_else(|| bad(format!("the parameter '{name}' is missing")));
-        let (name, key) = (needed("policy")?, needed("key")?);
-        if key.len() > MAX_KEY {
-            return Err(bad(format!("the key has {} bytes: at most {MAX_KEY} are allowed", key.len())));
-        }
-        let policies = hub.policies.load();
-        let policy = std::str::from_utf8(name).ok().and_then(|name| policies.get(name)).ok_or_else(|| Refusal {
-            status: StatusCode::NOT_FOUND,
-            detail: greeting::unknown_policy(&policies, name).trim_start_matches("ERR ").to_owned(),
-        })?;
         let cost = get("cost").map_or(Ok(1), |text| {
             let number = std::str::from_utf8(text).ok().and_then(|text| text.parse::<u32>().ok());
             let seen = String::from_utf8_lossy(text);
@@ -181,7 +219,7 @@ impl Question {
                 return Err(bad(format!("'deny' is '{seen}': a denial has status 429 or 403")));
             }
         };
-        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost: cost.into(), peek: explains };
+        let inquiry = Inquiry { policy, key: key.into(), cost: cost.into(), peek: explains };
         Ok(Self { inquiry, style, deny })
     }
 }

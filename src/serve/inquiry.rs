@@ -156,7 +156,7 @@ impl Asked {
     }
 
     /// The end, once every answer is there: whether one was denied, and then the others are charged nothing.
-    pub fn end(self, hub: &Hub, now: Instant, out: &mut Outgoing) -> (bool, Vec<Told>) {
+    pub fn end(self, hub: &Hub, now: Instant, out: &mut Outgoing) -> (bool, Vec<(Digest, Told)>) {
         let count = self.inquiries.len();
         let decisions: Vec<Decision> = (0..count).filter_map(|index| self.told(index)).collect();
         let is_denied = decisions.iter().any(|decision| decision.verdict == Verdict::Deny);
@@ -180,9 +180,10 @@ impl Asked {
                 let request = Request { rule, digest: self.digests[index], key, cost: *cost, peek: false };
                 hub.node.undo(now, request, &raw, out);
                 told.decision.remaining = told.decision.remaining.saturating_add(*cost).min(told.decision.limit);
+                told.decision.slot = None;
             }
         }
-        (is_denied, told)
+        (is_denied, self.digests.into_iter().zip(told).collect())
     }
 }
 
@@ -199,7 +200,7 @@ pub async fn decide(hub: &Hub, inquiries: Vec<Inquiry>) -> (bool, Vec<Told>) {
     let ended = asked.end(hub, now, &mut out);
     hub.node.flush(&mut out);
     hub.aside().durations.add(now.since(begun), count);
-    ended
+    (ended.0, ended.1.into_iter().map(|(_, told)| told).collect())
 }
 
 /// Asks about one key.

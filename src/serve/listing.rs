@@ -122,7 +122,10 @@ pub fn decision(told: &Told) -> Map<String, Value> {
         "limit_name": limit.map(ToString::to_string),
         "source": decision.source.as_str(),
     });
-    let Value::Object(object) = object else { return Map::new() };
+    let Value::Object(mut object) = object else { return Map::new() };
+    if let Some(slot) = decision.slot {
+        object.insert("slot".into(), json!(format!("{slot:016x}")));
+    }
     object
 }
 

@@ -27,6 +27,7 @@ mod requests;
 pub mod rules;
 pub mod session;
 mod shared;
+pub mod slots;
 pub mod socket;
 pub mod tally;
 pub mod transaction;

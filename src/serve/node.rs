@@ -7,6 +7,7 @@
 //! (outcomes) and by the alarm (deadlines).
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -180,6 +181,20 @@ impl Node {
             Engine::Leasing(leasing) => {
                 leasing.shard.undo(now, request, decision);
                 self.drain_effects(cell, leasing, out);
+            }
+        }
+    }
+
+    /// Ends a slot of a concurrent limit; false when there is no such slot here. The caller must
+    /// [`Self::flush`] afterwards.
+    pub fn release(&self, now: Instant, digest: Digest, slot: NonZeroU64, out: &mut Outgoing) -> bool {
+        let cell = self.cell(digest);
+        match &mut *cell.lock() {
+            Engine::Embedded(embedded) => embedded.release(self.store_time(now), digest, slot),
+            Engine::Leasing(leasing) => {
+                let released = leasing.shard.release(now, digest, slot);
+                self.drain_effects(cell, leasing, out);
+                released
             }
         }
     }

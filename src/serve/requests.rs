@@ -10,6 +10,7 @@ use super::hub::Hub;
 use super::inquiry::{Asked, Inquiry, Told, decide_one};
 use super::listing;
 use super::node::{Ask, Outgoing};
+use super::slots::Slots;
 use crate::core::decision::{Decision, Verdict};
 use crate::core::key::Digest;
 use crate::core::limit::Algorithm;
@@ -26,18 +27,30 @@ const LEASE_LIFE: Micros = Micros::from_millis(500);
 const PARTS: u64 = 4;
 
 /// The whole answer of `RATION.MCHECK`.
-pub(super) async fn many(hub: Arc<Hub>, mut asked: Asked) -> Vec<u8> {
-    if !asked.is_complete() {
-        asked.complete(&hub).await;
-    }
-    let mut out = Outgoing::default();
-    let (limited, told) = asked.end(&hub, hub.node.clock.now(), &mut out);
-    hub.node.flush(&mut out);
+pub(super) async fn many(hub: Arc<Hub>, asked: Asked, slots: Arc<Slots>) -> Vec<u8> {
+    let (limited, told) = ended(&hub, asked, &slots).await;
     whole(|writer| {
         writer.array(1 + told.len());
         writer.integer(i64::from(limited));
-        told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref()));
+        told.iter().for_each(|(_, told)| writer.decision(&told.decision, told.rule.as_deref()));
     })
+}
+
+/// The whole answer of a `RATION.CHECK` of a concurrent limit that had to wait.
+pub(super) async fn occupy(hub: Arc<Hub>, asked: Asked, slots: Arc<Slots>) -> Vec<u8> {
+    let (_, told) = ended(&hub, asked, &slots).await;
+    whole(|writer| told.iter().for_each(|(_, told)| writer.decision(&told.decision, told.rule.as_deref())))
+}
+
+async fn ended(hub: &Hub, mut asked: Asked, slots: &Slots) -> (bool, Vec<(Digest, Told)>) {
+    if !asked.is_complete() {
+        asked.complete(hub).await;
+    }
+    let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
+    let ended = asked.end(hub, now, &mut out);
+    hub.node.flush(&mut out);
+    ended.1.iter().for_each(|(digest, told)| slots.keep(hub, now, *digest, told));
+    ended
 }
 
 /// `RATION.HOLD`: a decision, and the id of the hold if there is one.
@@ -125,7 +138,7 @@ fn life(rule: &Rule, decision: &Decision) -> Micros {
     let lives = rule.limits.iter().map(|limit| match limit.algorithm {
         Algorithm::Fixed | Algorithm::Sliding => Micros(limit.period.0 - now.0 % limit.period.0),
         Algorithm::FixedFromFirst if rule.limits.len() == 1 => decision.reset_after,
-        Algorithm::FixedFromFirst | Algorithm::Gcra => LEASE_LIFE,
+        Algorithm::FixedFromFirst | Algorithm::Gcra | Algorithm::Concurrent => LEASE_LIFE,
     });
     lives.min().unwrap_or(LEASE_LIFE)
 }

@@ -14,6 +14,7 @@ use super::node::{Ask, Outgoing};
 use super::outbox::{Outbox, Shape, write_done};
 use super::requests;
 use super::rules::Rules;
+use super::slots::{self, Slots};
 use super::tally::Tally;
 use super::transaction::Transaction;
 use crate::core::key::Digest;
@@ -25,6 +26,10 @@ use crate::wire::reply::{Protocol, Writer};
 use crate::wire::resp::Args;
 use crate::wire::surface;
 
+/// What a concurrent limit does not know.
+const IN_FLIGHT: &str =
+    "ERR this policy limits what is in flight: RATION.CHECK takes a slot, and RATION.RELEASE ends it";
+
 /// The protocol's state of one connection.
 #[derive(Debug)]
 pub struct Session {
@@ -35,6 +40,7 @@ pub struct Session {
     transaction: Option<Transaction>,
     outbox: Outbox,
     mailbox: Arc<Mailbox>,
+    slots: Arc<Slots>,
     closing: bool,
 }
 
@@ -79,6 +85,7 @@ impl Session {
             transaction: None,
             outbox: Outbox::default(),
             mailbox,
+            slots: Arc::default(),
             closing: false,
         }
     }
@@ -87,6 +94,11 @@ impl Session {
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.closing
+    }
+
+    /// The connection has gone: what was in flight over it ends.
+    pub fn end(&self, hub: &Hub) {
+        self.slots.end(hub);
     }
 
     /// What has yet to be told.
@@ -156,6 +168,7 @@ impl Session {
             Command::Throttle { crab, key, rate, quantity } => self.throttle(batch, crab, key, rate, quantity),
             Command::Check { policy, key, cost, peek } => self.check(batch, policy, key, cost, peek),
             Command::Refund { policy, key, cost } => self.settle(batch, Ask::Refund, policy, key, cost),
+            Command::Release { policy, key, id } => self.release(batch, policy, key, id),
             Command::Reset { policy, key } => self.settle(batch, Ask::Reset, policy, key, 0),
             Command::Many => self.many(batch, args),
             Command::Headers { policy, key, cost, style } => {
@@ -165,7 +178,7 @@ impl Session {
                 self.later(batch, (policy, key, cost), |hub, inquiry| requests::hold(hub, inquiry, ttl_ms));
             }
             Command::Lease { policy, key, want } => self.later(batch, (policy, key, want), requests::lease),
-            Command::Explain { policy, key } => self.later(batch, (policy, key, 1), requests::explain),
+            Command::Explain { policy, key } => self.explain(batch, policy, key),
             Command::Settle { id, cost } => self.finish(batch, requests::settle(batch.hub.clone(), id.into(), cost)),
             Command::Admin(admin) => self.admin(batch, admin),
             Command::Multi => {
@@ -231,6 +244,10 @@ impl Session {
                 return self.writer(batch).decision(&decision, None);
             }
         };
+        if rule.is_concurrent() {
+            let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek };
+            return self.occupy(batch, inquiry);
+        }
         let digest = Digest::of(&policy.name, key);
         let charged = cost > 0 && !peek;
         let decision = self.ask(batch, &Question { ask: Ask::Check, rule, digest, key, cost, peek });
@@ -246,9 +263,37 @@ impl Session {
         }
     }
 
+    /// A check of a concurrent limit: what it takes is noted, to end with the connection.
+    fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: Inquiry) {
+        let asked = Asked::begin(batch.hub, batch.now, vec![inquiry], batch.outgoing);
+        if !asked.is_complete() {
+            return self.finish(batch, requests::occupy(batch.hub.clone(), asked, self.slots.clone()));
+        }
+        batch.tally.at_once += 1;
+        for (digest, told) in asked.end(batch.hub, batch.now, batch.outgoing).1 {
+            self.slots.keep(batch.hub, batch.now, digest, &told);
+            self.writer(batch).decision(&told.decision, told.rule.as_deref());
+        }
+    }
+
+    fn release(&mut self, batch: &mut Batch<'_>, name: &[u8], key: &[u8], id: &[u8]) {
+        let Some(policy) = self.policy(batch, name) else { return };
+        let digest = Digest::of(&policy.name, key);
+        match slots::parse(id).filter(|&slot| batch.hub.node.release(batch.now, digest, slot, batch.outgoing)) {
+            Some(slot) => {
+                self.slots.forget(slot);
+                self.writer(batch).simple("OK");
+            }
+            None => self.error(batch, &format!("ERR {}", slots::UNKNOWN)),
+        }
+    }
+
     fn settle(&mut self, batch: &mut Batch<'_>, ask: Ask, name: &[u8], key: &[u8], cost: u64) {
         let Some(policy) = self.policy(batch, name) else { return };
         let Plan::Limited(rule) = policy.plan(key) else { return self.writer(batch).simple("OK") };
+        if rule.is_concurrent() {
+            return self.error(batch, IN_FLIGHT);
+        }
         if ask == Ask::Refund && cost == 0 {
             return self.writer(batch).simple("OK");
         }
@@ -267,7 +312,7 @@ impl Session {
         }
         // Asked now, so that what comes behind it on this connection is asked later.
         let asked = Asked::begin(batch.hub, batch.now, inquiries, batch.outgoing);
-        self.finish(batch, requests::many(batch.hub.clone(), asked));
+        self.finish(batch, requests::many(batch.hub.clone(), asked, self.slots.clone()));
     }
 
     /// Answers about one key from a task of its own.
@@ -280,8 +325,18 @@ impl Session {
         F: Future<Output = Vec<u8>> + Send + 'static,
     {
         let Some(policy) = self.policy(batch, policy) else { return };
+        let takes = matches!(policy.plan(key), Plan::Limited(rule) if rule.is_concurrent()) && cost > 0;
+        if takes {
+            return self.error(batch, IN_FLIGHT);
+        }
         let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false };
         self.finish(batch, answer(batch.hub.clone(), inquiry));
+    }
+
+    fn explain(&mut self, batch: &mut Batch<'_>, policy: &[u8], key: &[u8]) {
+        let Some(policy) = self.policy(batch, policy) else { return };
+        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost: 1, peek: true };
+        self.finish(batch, requests::explain(batch.hub.clone(), inquiry));
     }
 
     fn finish(&mut self, batch: &Batch<'_>, reply: impl Future<Output = Vec<u8>> + Send + 'static) {

@@ -99,7 +99,8 @@ fn number(algorithm: Algorithm) -> u64 {
         Algorithm::Gcra => 0,
         Algorithm::Fixed => 1,
         Algorithm::FixedFromFirst => 2,
-        Algorithm::Sliding => 3,
+        // Slots are counted elsewhere (slots.rs).
+        Algorithm::Sliding | Algorithm::Concurrent => 3,
     }
 }
 

@@ -77,7 +77,7 @@ pub(super) fn period(limits: &[Limit]) -> Micros {
 pub(super) fn span(limit: &Limit) -> Micros {
     match limit.algorithm {
         Algorithm::Gcra => gcra::depth(limit),
-        Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding => limit.period,
+        Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding | Algorithm::Concurrent => limit.period,
     }
 }
 

@@ -5,8 +5,10 @@
 //! `serve/node.rs` puts one or the other behind each lock.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use super::inflight::InFlight;
 use super::memory::MemoryStore;
 use crate::core::answer::{self, Ending};
 use crate::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
@@ -16,6 +18,7 @@ use crate::core::limit::MAX_LIMITS;
 use crate::core::policy::{OnStoreLoss, Rule};
 use crate::core::shard::{KeyInfo, Request};
 use crate::core::stats::{PolicyStats, ShardStats};
+use crate::core::table::Full;
 use crate::core::time::{Instant, Micros, Timestamp};
 
 /// Memory for key names, per key that the table may hold.
@@ -25,6 +28,7 @@ const NAME_BYTES: usize = 16;
 #[derive(Debug)]
 pub struct Embedded {
     store: MemoryStore,
+    in_flight: InFlight,
     names: Names,
     policies: Vec<(Arc<str>, PolicyStats)>,
 }
@@ -34,11 +38,15 @@ impl Embedded {
     #[must_use]
     pub fn new(max_keys: usize, secret: u128) -> Self {
         let store = MemoryStore::new(max_keys, secret);
-        Self { store, names: Names::new(max_keys * NAME_BYTES), policies: Vec::new() }
+        let in_flight = InFlight::new(max_keys, secret as u64 >> 16);
+        Self { store, in_flight, names: Names::new(max_keys * NAME_BYTES), policies: Vec::new() }
     }
 
     /// Decides at once. Allocates nothing on a key it knows.
     pub fn check(&mut self, now: Timestamp, request: Request<'_>) -> Decision {
+        if request.rule.is_concurrent() {
+            return self.occupy(now, &request);
+        }
         if request.peek || request.cost == 0 {
             return self.peek(now, &request);
         }
@@ -54,6 +62,22 @@ impl Embedded {
         };
         self.count(&request, &decision);
         decision
+    }
+
+    fn occupy(&mut self, now: Timestamp, request: &Request<'_>) -> Decision {
+        let decision = match self.in_flight.check(now, request) {
+            Ok(decision) => decision,
+            Err(Full) => self.answer(now, request, Err(StoreError::Full), None),
+        };
+        if !request.peek && request.cost > 0 {
+            self.count(request, &decision);
+        }
+        decision
+    }
+
+    /// Ends a slot of a concurrent limit; false when there is no such slot.
+    pub fn release(&mut self, now: Timestamp, digest: Digest, slot: NonZeroU64) -> bool {
+        self.in_flight.release(now, digest, slot)
     }
 
     /// The way of a key's first check, and of policies with several limits.
@@ -90,7 +114,10 @@ impl Embedded {
             stats.uncount(decision);
             stats.spent = stats.spent.saturating_sub(request.cost);
         }
-        self.refund(now, request);
+        match decision.slot {
+            Some(slot) => drop(self.release(now, request.digest, slot)),
+            None => drop(self.refund(now, request)),
+        }
     }
 
     /// Forgets the key.
@@ -102,7 +129,7 @@ impl Embedded {
     /// Counts of the shard.
     #[must_use]
     pub fn stats(&self) -> ShardStats {
-        ShardStats { keys: self.store.len() as u64, ..ShardStats::default() }
+        ShardStats { keys: (self.store.len() + self.in_flight.len()) as u64, ..ShardStats::default() }
     }
 
     /// Counts per policy.
@@ -120,7 +147,7 @@ impl Embedded {
         rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>,
     ) -> Vec<KeyInfo> {
         let names = self.names.newest(most);
-        let mut keys = Vec::new();
+        let mut keys: Vec<_> = self.in_flight.keys(now).take(most).collect();
         for (latest, key) in names {
             let rule = rule_of(&latest.policy, &key).unwrap_or(latest);
             let digest = Digest::of(&rule.policy, &key);

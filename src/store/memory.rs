@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use super::cells::{Cells, Head};
 use super::census::{self, Census, Nodes, Record};
+use super::slots::Slots;
 use super::view::{Standing, View, lifetime};
 use crate::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
 use crate::core::key::Digest;
@@ -24,6 +25,7 @@ const MAX_ID: u64 = (1 << 53) - 1;
 pub struct MemoryStore {
     cells: Cells,
     nodes: HashMap<u128, Nodes>,
+    slots: Slots,
 }
 
 impl MemoryStore {
@@ -31,7 +33,7 @@ impl MemoryStore {
     /// should be random.
     #[must_use]
     pub fn new(max_cells: usize, secret: u128) -> Self {
-        Self { cells: Cells::new(max_cells, secret), nodes: HashMap::new() }
+        Self { cells: Cells::new(max_cells, secret), nodes: HashMap::new(), slots: Slots::default() }
     }
 
     /// Cells in use.
@@ -64,13 +66,17 @@ impl MemoryStore {
     /// [`StoreError::Full`] when the call needs room for a new key, or a new limit of one, and all
     /// cells are live.
     pub fn call(&mut self, now: Timestamp, node: &str, call: &Call) -> Result<Grant, StoreError> {
+        if let Op::Occupy(ask) = call.op {
+            let id = (call.digest.0, call.id.min(MAX_ID));
+            return Ok(self.slots.occupy(now, node, id, call.rule.limits[0].count, &ask));
+        }
         let view = self.view(now, node, call);
         match call.op {
             Op::Acquire(ask) => self.acquire(view, &ask).map_err(|Full| StoreError::Full),
             Op::Return { amount, epoch, held, age, windows } => {
                 Ok(self.take_back(view, (amount, held, age), epoch, &windows))
             }
-            Op::Peek => Ok(view.grant(0, Standing::New)),
+            Op::Peek | Op::Occupy(_) => Ok(view.grant(0, Standing::New)),
             Op::Refund { amount } => Ok(self.refund(view, amount)),
             Op::Reset => self.reset(view).map_err(|Full| StoreError::Full),
         }

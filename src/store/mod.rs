@@ -10,8 +10,10 @@ pub mod breaker;
 mod cells;
 mod census;
 pub mod embedded;
+mod inflight;
 pub mod memory;
 #[cfg(feature = "daemon")]
 pub mod redis;
 pub mod script;
+mod slots;
 mod view;

@@ -41,11 +41,12 @@ static RETURN: Script = script!("return");
 static PEEK: Script = script!("peek");
 static REFUND: Script = script!("refund");
 static RESET: Script = script!("reset");
+static OCCUPY: Script = script!("occupy");
 
 /// All scripts: what to load on a new connection.
 #[must_use]
-pub fn all() -> [&'static Script; 5] {
-    [&ACQUIRE, &RETURN, &PEEK, &REFUND, &RESET]
+pub fn all() -> [&'static Script; 6] {
+    [&ACQUIRE, &RETURN, &PEEK, &REFUND, &RESET, &OCCUPY]
 }
 
 /// Who asks, and by which clock.
@@ -97,6 +98,7 @@ impl Script {
             Op::Peek => &PEEK,
             Op::Refund { .. } => &REFUND,
             Op::Reset => &RESET,
+            Op::Occupy(_) => &OCCUPY,
         }
     }
 }
@@ -134,6 +136,11 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             number(push, age.0);
         }
         Op::Refund { amount } => number(push, (*amount).min(MAX_COUNT)),
+        Op::Occupy(ask) => {
+            for value in [ask.used.into(), ask.need.into(), ask.want.into(), ask.lease.0] {
+                number(push, value);
+            }
+        }
         Op::Peek | Op::Reset => {}
     }
     for (index, limit) in call.rule.limits.iter().enumerate() {
@@ -147,7 +154,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
                 number(push, known[index].at.0);
             }
             Op::Return { windows, .. } => number(push, windows[index].0),
-            Op::Peek | Op::Refund { .. } | Op::Reset => {}
+            Op::Peek | Op::Refund { .. } | Op::Reset | Op::Occupy(_) => {}
         }
     }
 }
@@ -162,6 +169,7 @@ fn letter(limit: &Limit) -> &'static str {
         Algorithm::Fixed => "f",
         Algorithm::FixedFromFirst => "o",
         Algorithm::Sliding => "s",
+        Algorithm::Concurrent => "c",
     }
 }
 
@@ -218,6 +226,8 @@ fn most(op: &Op) -> u32 {
     match op {
         Op::Acquire(ask) => ask.want.max(ask.need),
         Op::Return { amount, .. } => *amount,
+        // What it says itself is taken note of; what it has it keeps.
+        Op::Occupy(ask) => ask.used.max(ask.want),
         Op::Refund { amount } => u32::try_from(*amount).unwrap_or(u32::MAX),
         Op::Peek | Op::Reset => 0,
     }

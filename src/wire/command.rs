@@ -96,6 +96,15 @@ pub enum Command<'a> {
         /// Tokens given back.
         cost: u64,
     },
+    /// `RATION.RELEASE policy key id`.
+    Release {
+        /// The policy's name.
+        policy: &'a [u8],
+        /// The key.
+        key: &'a [u8],
+        /// What the check told.
+        id: &'a [u8],
+    },
     /// `RATION.RESET policy key`.
     Reset {
         /// The policy's name.

@@ -117,6 +117,7 @@ mod tests {
             reason: Reason::Ok,
             source: Source::Lease,
             limit_index: 0,
+            slot: None,
         }
     }
 

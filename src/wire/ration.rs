@@ -113,6 +113,10 @@ pub(super) fn ration<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>
         exactly(4)?;
         return Ok(Command::Refund { policy, key: key(subject)?, cost: number(3)? });
     }
+    if is("RELEASE") {
+        exactly(4)?;
+        return Ok(Command::Release { policy, key: key(subject)?, id: args.get(3).unwrap_or_default() });
+    }
     if is("RESET") {
         exactly(3)?;
         return Ok(Command::Reset { policy, key: key(subject)? });

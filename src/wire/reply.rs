@@ -110,11 +110,16 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A decision: the ten fields of the contract. Without a rule (a policy that counts nothing) the
-    /// limit has no name.
+    /// A decision: the ten fields of the contract; of a concurrent limit the slot's id behind them, empty
+    /// where none was taken. Without a rule (a policy that counts nothing) the limit has no name.
     pub fn decision(&mut self, decision: &Decision, rule: Option<&Rule>) {
-        self.array(10);
+        let is_concurrent = rule.is_some_and(Rule::is_concurrent);
+        self.array(if is_concurrent { 11 } else { 10 });
         self.ten(decision, rule);
+        if is_concurrent {
+            let id = decision.slot.map_or_else(String::new, |slot| format!("{slot:016x}"));
+            self.bulk(id.as_bytes());
+        }
     }
 
     /// The same without its header: the caller wrote one for these ten and what follows.
@@ -235,6 +240,7 @@ impl Name {
             Algorithm::Fixed => self.push(b" fixed"),
             Algorithm::FixedFromFirst => self.push(b" fixed from-first"),
             Algorithm::Sliding => self.push(b" sliding"),
+            Algorithm::Concurrent => self.push(b" concurrent"),
         }
     }
 }
@@ -291,6 +297,7 @@ mod tests {
             reason: Reason::Rate,
             source: Source::Store,
             limit_index: 0,
+            slot: None,
         };
         assert_eq!(written(Protocol::Two, |w| w.throttle(&decision)), "*5\r\n:1\r\n:1\r\n:0\r\n:1\r\n:1\r\n");
         let rule = Rule::of("p", &[Limit::parse("1/1m").unwrap()]);

@@ -122,6 +122,13 @@ pub const COMMANDS: &[Description] = &[
         arguments: &[("policy", "string", ""), ("key", "key", ""), ("cost", "integer", "")],
     },
     Description {
+        name: "ration.release",
+        arity: 4,
+        key: 2,
+        summary: "Ends a slot of a concurrent limit.",
+        arguments: &[("policy", "string", ""), ("key", "key", ""), ("id", "string", "")],
+    },
+    Description {
         name: "ration.reset",
         arity: 3,
         key: 2,

@@ -125,7 +125,7 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
     match &call.op {
         _ if grant.replayed || grant.outdated => same,
         Op::Peek => same,
-        Op::Reset => true,
+        Op::Reset | Op::Occupy(_) => true,
         Op::Refund { .. } => (after.used, after.prev) == (used.saturating_sub(granted), prev),
         Op::Return { .. } => {
             let back = |from: u64, to: u64| to == from || to == from.saturating_sub(granted);

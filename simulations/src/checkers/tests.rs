@@ -72,6 +72,7 @@ impl History {
             reason: if ok { Reason::Ok } else { reason },
             source,
             limit_index: 0,
+            slot: None,
         };
         let (rule, store) = (self.rule.clone(), Timestamp(START + at));
         let parked = source == Source::Store;

@@ -43,7 +43,7 @@ impl Count {
                 }
             }
             // The store says when one opens.
-            Algorithm::FixedFromFirst => {}
+            Algorithm::FixedFromFirst | Algorithm::Concurrent => {}
         }
     }
 
@@ -86,7 +86,9 @@ impl Count {
                 let most = i128::from(limit.burst + 1) * period + i128::from(trip) * i128::from(limit.count);
                 u64::try_from(((self.level - most).max(0) + period - 1) / period).unwrap_or(u64::MAX)
             }
-            Algorithm::Fixed | Algorithm::FixedFromFirst => self.used.saturating_sub(limit.count + self.slack),
+            Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Concurrent => {
+                self.used.saturating_sub(limit.count + self.slack)
+            }
             Algorithm::Sliding => {
                 let passed = u128::from(now % limit.period.0);
                 let covered = u128::from(limit.period.0) - passed;

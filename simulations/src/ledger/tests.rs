@@ -51,6 +51,7 @@ impl Told {
             reason: if admitted { Reason::Ok } else { Reason::Rate },
             source: if took > 0 { Source::Store } else { Source::Lease },
             limit_index: 0,
+            slot: None,
         };
         let store = Timestamp(START + at + self.skew);
         let rule = self.rule.clone();

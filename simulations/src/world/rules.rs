@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::limit::Limit;
+use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::{OnStoreLoss, Rule};
 
 use crate::observe::Setting;
@@ -27,6 +27,9 @@ pub fn setting(plan: &Plan) -> Result<Setting, String> {
 pub(super) fn rule(index: usize, policy: &plan::Policy) -> Result<Arc<Rule>, String> {
     let limits = policy.limits.iter().map(|text| Limit::parse(text).map_err(|error| format!("`{text}`: {error}")));
     let limits = limits.collect::<Result<Vec<_>, _>>()?;
+    if limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent) {
+        return Err("what is in flight is not simulated: tests/concurrent.rs does that".into());
+    }
     if limits.is_empty() {
         return Err("no limits".into());
     }

@@ -8,7 +8,7 @@ fn spec(patterns: &[&str], policy: &str) -> RouteSpec {
 }
 
 fn domain(specs: Vec<RouteSpec>) -> Domain {
-    let set = RouteSet::compile(&BTreeMap::from([("d".to_owned(), specs)]), |_| true).expect("they are right");
+    let set = RouteSet::compile(&BTreeMap::from([("d".to_owned(), specs)]), |_| None).expect("they are right");
     set.domain("d").expect("it was given").clone()
 }
 
@@ -84,7 +84,8 @@ fn everything_that_is_wrong_is_reported_at_its_place() {
         spec(&[], "known"),
     ];
     let specs = BTreeMap::from([("d".to_owned(), routes)]);
-    let errors = RouteSet::compile(&specs, |name| name == "known").expect_err("much is wrong");
+    let errors = RouteSet::compile(&specs, |name| (name != "known").then(|| format!("there is no policy {name:?}")))
+        .expect_err("much is wrong");
     let seen: Vec<_> = errors.iter().map(|error| (error.route, error.part)).collect();
     let wanted = [
         (0, ("match", Some(1))),

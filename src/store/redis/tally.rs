@@ -15,7 +15,7 @@ pub const LATENCY_BOUNDS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0
 const BOUNDS_US: [u64; 11] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000];
 
 /// Names of the operations, as labels.
-pub const OPS: [&str; 5] = ["acquire", "return", "peek", "refund", "reset"];
+pub const OPS: [&str; 6] = ["acquire", "return", "peek", "refund", "reset", "occupy"];
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl CallOutcome {
 /// The counters themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    calls: [[AtomicU64; 4]; 5],
+    calls: [[AtomicU64; 4]; 6],
     pub(crate) moved: AtomicU64,
     pub(crate) ask: AtomicU64,
     pub(crate) noscript: AtomicU64,
@@ -70,6 +70,7 @@ impl Tally {
             Op::Peek => 2,
             Op::Refund { .. } => 3,
             Op::Reset => 4,
+            Op::Occupy(_) => 5,
         };
         self.calls[index][outcome as usize].fetch_add(1, Relaxed);
     }

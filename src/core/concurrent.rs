@@ -1,0 +1,131 @@
+//! Concurrent limits: the keys of a shard of which clients hold slots.
+//!
+//! Finds the key, lets go of what has been held for too long, and sees to it that each key is looked at when
+//! something is due. What happens to one key is in `occupancy.rs`. Part of `shard.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
+
+use super::call::{Call, Grant, StoreError};
+use super::decision::{Decision, Source};
+use super::desk::Desk;
+use super::key::Digest;
+use super::occupancy::Occupancy;
+use super::shard::{KeyInfo, Outcome, Request};
+use super::time::Instant;
+
+/// All concurrent limits' keys of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Concurrent {
+    keys: BTreeMap<u128, Occupancy>,
+    timers: BTreeSet<(Instant, u128)>,
+}
+
+impl Concurrent {
+    /// Keys known.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Keys whose part of the store is away.
+    pub(super) fn degraded(&self) -> u64 {
+        self.keys.values().filter(|key| key.is_away()).count() as u64
+    }
+
+    /// When something is due.
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Decides, or parks until the store has been asked.
+    pub(super) fn check(&mut self, desk: &mut Desk, now: Instant, request: &Request<'_>) -> Option<Outcome> {
+        let key = self.key(desk, now, request)?;
+        key.places.expire(now);
+        let outcome = key.check(desk, now, request);
+        let at = key.rest(now);
+        self.set_timer(request.digest.0, at);
+        Some(outcome)
+    }
+
+    /// What is known here of the key.
+    pub(super) fn glance(&self, desk: &Desk, now: Instant, request: &Request<'_>) -> Option<Decision> {
+        let key = self.keys.get(&request.digest.0).filter(|key| key.rule == *request.rule)?;
+        Some(key.peeked(desk, now, request.cost))
+    }
+
+    /// Ends a slot: false when there is no such slot here.
+    pub(super) fn release(&mut self, desk: &mut Desk, now: Instant, digest: Digest, id: NonZeroU64) -> bool {
+        let Some(key) = self.keys.get_mut(&digest.0) else { return false };
+        key.places.expire(now);
+        let released = key.places.release(id);
+        if released {
+            key.serve_line(desk, now, Source::Lease);
+            let at = key.rest(now);
+            self.set_timer(digest.0, at);
+        }
+        released
+    }
+
+    /// Takes the outcome of a call.
+    pub(super) fn handle_outcome(
+        &mut self,
+        desk: &mut Desk,
+        now: Instant,
+        call: &Call,
+        outcome: Result<Grant, StoreError>,
+    ) {
+        let Some(key) = self.keys.get_mut(&call.digest.0) else { return };
+        key.places.expire(now);
+        key.handle_outcome(desk, now, call, outcome);
+        let at = key.rest(now);
+        self.set_timer(call.digest.0, at);
+    }
+
+    /// Does what is due.
+    pub(super) fn handle_timeout(&mut self, desk: &mut Desk, now: Instant) {
+        while let Some(&(at, digest)) = self.timers.first().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, digest));
+            let Some(key) = self.keys.get_mut(&digest).filter(|key| key.wake == at) else { continue };
+            key.wake = Instant(u64::MAX);
+            key.places.expire(now);
+            key.handle_timer(desk, now);
+            if key.is_done(now) {
+                self.keys.remove(&digest);
+                continue;
+            }
+            let at = key.rest(now);
+            self.set_timer(digest, at);
+        }
+    }
+
+    /// Leaving: what is not in use goes back.
+    pub(super) fn handle_drain(&mut self, desk: &mut Desk, now: Instant) {
+        for key in self.keys.values_mut() {
+            key.hand_back(desk, now);
+        }
+    }
+
+    /// The keys, for listings.
+    pub(super) fn keys(&self, desk: &Desk, now: Instant) -> impl Iterator<Item = KeyInfo> {
+        self.keys.values().map(move |key| key.listed(desk, now))
+    }
+
+    fn key(&mut self, desk: &mut Desk, now: Instant, request: &Request<'_>) -> Option<&mut Occupancy> {
+        if self.keys.len() >= desk.settings.max_keys && !self.keys.contains_key(&request.digest.0) {
+            let done = self.keys.iter().find(|(_, key)| key.is_unused()).map(|(digest, _)| *digest)?;
+            self.keys.remove(&done);
+        }
+        let key = self.keys.entry(request.digest.0).or_insert_with(|| Occupancy::new(desk, now, request));
+        key.adopt(request.rule);
+        Some(key)
+    }
+
+    fn set_timer(&mut self, digest: u128, at: Instant) {
+        let Some(key) = self.keys.get_mut(&digest) else { return };
+        if at != key.wake {
+            self.timers.remove(&(key.wake, digest));
+            key.wake = at;
+            self.timers.insert((at, digest));
+        }
+    }
+}

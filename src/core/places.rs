@@ -1,0 +1,155 @@
+//! The slots of one concurrent limit that are in clients' hands at one node.
+//!
+//! A client has a slot until it releases it, or until the limit's period is over: whoever forgets to
+//! release one holds it no longer. Knows no store. Called by `concurrent.rs`, and by the embedded store,
+//! where this is all there is to count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
+
+use super::answer::Ending;
+use super::decision::{Decision, Reason, Verdict};
+use super::limit::Limit;
+use super::time::{Instant, Micros, Timestamp};
+
+/// Slots in clients' hands.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    by_id: BTreeMap<NonZeroU64, (Instant, u64)>,
+    by_end: BTreeSet<(Instant, NonZeroU64)>,
+    used: u64,
+}
+
+impl Places {
+    /// How many are taken.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Takes `cost` of them under one id, until `ends` at the latest.
+    pub fn take(&mut self, id: NonZeroU64, cost: u64, ends: Instant) {
+        self.by_id.insert(id, (ends, cost));
+        self.by_end.insert((ends, id));
+        self.used += cost;
+    }
+
+    /// Gives back what was taken under an id: false when it is none, or has ended before.
+    pub fn release(&mut self, id: NonZeroU64) -> bool {
+        let Some((ends, cost)) = self.by_id.remove(&id) else { return false };
+        self.by_end.remove(&(ends, id));
+        self.used -= cost;
+        true
+    }
+
+    /// Gives back what has been held for too long.
+    pub fn expire(&mut self, now: Instant) {
+        while let Some(&(_, id)) = self.by_end.first().filter(|(ends, _)| *ends <= now) {
+            self.release(id);
+        }
+    }
+
+    /// When the first of them ends by itself.
+    #[must_use]
+    pub fn first_end(&self) -> Option<Instant> {
+        self.by_end.first().map(|(ends, _)| *ends)
+    }
+
+    /// The wait until `cost` fits below `most` if nobody takes more; `None`: these alone are not in its way.
+    fn wait(&self, now: Instant, cost: u64, most: u64) -> Option<Micros> {
+        let mut used = self.used;
+        self.by_end.iter().find_map(|(ends, id)| {
+            used -= self.by_id[id].1;
+            (used + cost <= most).then(|| ends.since(now))
+        })
+    }
+
+    /// The decision of a check that ended so. `most` is what this node may hand out, `others` what other nodes
+    /// have of the limit as far as is known; `slow` is how long a slot of theirs takes to get here.
+    #[must_use]
+    pub fn decision(&self, limit: &Limit, view: View, cost: u64, ending: Ending) -> Decision {
+        let View { now, clock, most, others, slow } = view;
+        let all = limit.period + slow;
+        let denied = ending.verdict == Verdict::Deny && ending.reason != Reason::Cost;
+        let wait = || self.wait(now, cost, most).unwrap_or(all).max(Micros(1));
+        let last = self.by_end.last().map_or(Micros::ZERO, |(ends, _)| ends.since(now));
+        let reset_after = if others > 0 { all } else { last };
+        Decision {
+            verdict: ending.verdict,
+            limit: limit.count,
+            remaining: limit.count.saturating_sub(others.saturating_add(self.used)),
+            retry_after: denied.then(|| ending.retry_after.unwrap_or_else(wait)),
+            reset_after,
+            reset_at: clock + reset_after,
+            reason: ending.reason,
+            source: ending.source,
+            limit_index: 0,
+            slot: None,
+        }
+    }
+}
+
+/// How a concurrent limit looks from here.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// The time, by this node's clock.
+    pub now: Instant,
+    /// The same, by the store's.
+    pub clock: Timestamp,
+    /// Slots that this node may hand out.
+    pub most: u64,
+    /// Slots that other nodes have, as far as is known.
+    pub others: u64,
+    /// How long a slot that ends elsewhere takes to get here.
+    pub slow: Micros,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::decision::Source;
+    use super::*;
+
+    fn id(number: u64) -> NonZeroU64 {
+        NonZeroU64::new(number).unwrap()
+    }
+
+    #[test]
+    fn a_slot_is_given_back_once() {
+        let mut places = Places::default();
+        places.take(id(1), 3, Instant(10));
+        places.take(id(2), 1, Instant(20));
+        assert_eq!(places.used(), 4);
+        assert!(places.release(id(1)) && !places.release(id(1)) && !places.release(id(9)));
+        assert_eq!(places.used(), 1);
+    }
+
+    #[test]
+    fn who_forgets_to_release_holds_it_no_longer_than_the_period() {
+        let mut places = Places::default();
+        places.take(id(1), 3, Instant(10));
+        places.take(id(2), 1, Instant(20));
+        places.expire(Instant(9));
+        assert_eq!((places.used(), places.first_end()), (4, Some(Instant(10))));
+        places.expire(Instant(10));
+        assert_eq!(places.used(), 1);
+        assert!(!places.release(id(1)));
+    }
+
+    #[test]
+    fn the_wait_is_until_enough_have_ended() {
+        let limit = Limit::parse("4/30s concurrent").unwrap();
+        let mut places = Places::default();
+        for (number, ends) in [(1, 10), (2, 20), (3, 30)] {
+            places.take(id(number), 1, Instant(ends));
+        }
+        let view = |most, others| View { now: Instant(5), clock: Timestamp(1_000), most, others, slow: Micros(7) };
+        let deny = Ending::deny(Reason::Rate, Source::Lease);
+        let seen = |most, others, cost| {
+            let decision = places.decision(&limit, view(most, others), cost, deny);
+            (decision.retry_after.unwrap().0, decision.remaining, decision.reset_after.0)
+        };
+        assert_eq!(seen(3, 0, 1), (5, 1, 25));
+        assert_eq!(seen(3, 0, 2), (15, 1, 25));
+        assert_eq!(seen(3, 1, 4), (30_000_007, 0, 30_000_007), "others have to give theirs back");
+    }
+}

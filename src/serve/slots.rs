@@ -1,0 +1,73 @@
+//! Slots of concurrent limits that were taken over one connection: they end with it.
+//!
+//! An answer may come when the connection has gone already; what it took ends at once then. Called by
+//! sessions and by the tasks that answer for them.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::hub::Hub;
+use super::inquiry::Told;
+use super::node::Outgoing;
+use crate::core::key::Digest;
+use crate::core::time::Instant;
+
+/// What is said of a slot that is none.
+pub const UNKNOWN: &str = "no such slot here: it was released, its time is over, or another node gave it";
+
+/// The slot of an id as decisions tell it.
+#[must_use]
+pub fn parse(id: &[u8]) -> Option<NonZeroU64> {
+    std::str::from_utf8(id).ok().and_then(|id| u64::from_str_radix(id, 16).ok()).and_then(NonZeroU64::new)
+}
+
+/// What was taken over one connection, by when it ends at the latest; `None`: the connection has gone.
+#[derive(Debug)]
+pub struct Slots(Mutex<Option<BTreeSet<(Instant, NonZeroU64, Digest)>>>);
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self(Mutex::new(Some(BTreeSet::new())))
+    }
+}
+
+impl Slots {
+    /// Takes note of what was just told about a key.
+    pub fn keep(&self, hub: &Hub, now: Instant, digest: Digest, told: &Told) {
+        let (Some(slot), Some(rule)) = (told.decision.slot, &told.rule) else { return };
+        if let Some(held) = &mut *self.lock() {
+            while held.first().is_some_and(|(ends, ..)| *ends <= now) {
+                held.pop_first();
+            }
+            held.insert((now + rule.limits[0].period, slot, digest));
+            return;
+        }
+        release(hub, [(digest, slot)]);
+    }
+
+    /// A slot was released.
+    pub fn forget(&self, slot: NonZeroU64) {
+        if let Some(held) = &mut *self.lock() {
+            held.retain(|(_, known, _)| *known != slot);
+        }
+    }
+
+    /// The connection has gone: all that was taken over it ends.
+    pub fn end(&self, hub: &Hub) {
+        let held = self.lock().take().unwrap_or_default();
+        release(hub, held.into_iter().map(|(_, slot, digest)| (digest, slot)));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<BTreeSet<(Instant, NonZeroU64, Digest)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn release(hub: &Hub, slots: impl IntoIterator<Item = (Digest, NonZeroU64)>) {
+    let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
+    for (digest, slot) in slots {
+        hub.node.release(now, digest, slot, &mut out);
+    }
+    hub.node.flush(&mut out);
+}

@@ -1,0 +1,114 @@
+//! Concurrent limits of the embedded store: one node has all slots, so that nobody else need be asked.
+//!
+//! Part of `embedded.rs`; who holds a slot until when is in `core::places`.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+use crate::core::answer::Ending;
+use crate::core::decision::{Decision, Reason, Source, Verdict};
+use crate::core::key::Digest;
+use crate::core::places::{Places, View};
+use crate::core::policy::Rule;
+use crate::core::shard::{KeyInfo, Request};
+use crate::core::table::Full;
+use crate::core::time::{Instant, Micros, Timestamp};
+
+/// What is in flight, by key. A key of which nothing is in flight is not kept.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    keys: BTreeMap<u128, Key>,
+    max: usize,
+    last_id: u64,
+}
+
+#[derive(Debug)]
+struct Key {
+    bytes: Box<[u8]>,
+    rule: Arc<Rule>,
+    places: Places,
+}
+
+impl InFlight {
+    /// Nothing; ids follow `first`.
+    pub(super) fn new(max: usize, first: u64) -> Self {
+        Self { keys: BTreeMap::new(), max, last_id: first }
+    }
+
+    /// Keys of which something is in flight.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Decides.
+    ///
+    /// # Errors
+    /// [`Full`] where of too many other keys something is in flight.
+    pub(super) fn check(&mut self, now: Timestamp, request: &Request<'_>) -> Result<Decision, Full> {
+        let digest = request.digest.0;
+        if self.keys.len() >= self.max && !self.keys.contains_key(&digest) {
+            self.keys.retain(|_, key| key.used(now) > 0);
+        }
+        let is_full = self.keys.len() >= self.max;
+        let limit = request.rule.limits[0];
+        let mut none = Places::default();
+        let places = self.keys.get_mut(&digest).map_or(&mut none, |key| &mut key.places);
+        places.expire(Instant(now.0));
+        let (view, cost) = (Self::view(now, limit.count), request.cost);
+        let ending = if cost > limit.count {
+            Ending::deny(Reason::Cost, Source::Policy)
+        } else if cost <= limit.count.saturating_sub(places.used()) {
+            Ending::allow(Source::Store)
+        } else {
+            Ending::deny(Reason::Rate, Source::Store)
+        };
+        let takes = ending.verdict == Verdict::Allow && !request.peek && cost > 0;
+        if !takes {
+            return Ok(places.decision(&limit, view, cost, ending));
+        }
+        if is_full && !self.keys.contains_key(&digest) {
+            return Err(Full);
+        }
+        self.last_id = self.last_id % (1 << 62) + 1;
+        let id = NonZeroU64::new(self.last_id).unwrap_or(NonZeroU64::MIN);
+        let fresh = || Key { bytes: request.key.into(), rule: request.rule.clone(), places: Places::default() };
+        let key = self.keys.entry(digest).or_insert_with(fresh);
+        key.rule = request.rule.clone();
+        key.places.take(id, cost, Instant(now.0) + limit.period);
+        Ok(Decision { slot: Some(id), ..key.places.decision(&limit, view, cost, ending) })
+    }
+
+    /// Ends a slot: false when there is no such slot.
+    pub(super) fn release(&mut self, now: Timestamp, digest: Digest, id: NonZeroU64) -> bool {
+        let Some(key) = self.keys.get_mut(&digest.0) else { return false };
+        key.places.expire(Instant(now.0));
+        let released = key.places.release(id);
+        if key.places.used() == 0 {
+            self.keys.remove(&digest.0);
+        }
+        released
+    }
+
+    /// The keys, for listings.
+    pub(super) fn keys(&self, now: Timestamp) -> impl Iterator<Item = KeyInfo> {
+        self.keys.iter().map(move |(digest, key)| {
+            let limit = &key.rule.limits[0];
+            let view = Self::view(now, limit.count);
+            let decision = key.places.decision(limit, view, 0, Ending::allow(Source::Store));
+            let (bytes, rule) = (Some(key.bytes.clone()), key.rule.clone());
+            KeyInfo { digest: Digest(*digest), key: bytes, rule, held: 0, decision }
+        })
+    }
+
+    fn view(now: Timestamp, count: u64) -> View {
+        View { now: Instant(now.0), clock: now, most: count, others: 0, slow: Micros::ZERO }
+    }
+}
+
+impl Key {
+    fn used(&mut self, now: Timestamp) -> u64 {
+        self.places.expire(Instant(now.0));
+        self.places.used()
+    }
+}

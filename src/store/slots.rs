@@ -1,0 +1,73 @@
+//! Slots of concurrent limits, as `lua/occupy.lua` counts them: which node has how many, and until when.
+//!
+//! A node says what its clients hold and what it would like; what it says last counts. Part of `memory.rs`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::core::call::{Counter, Grant, Occupy};
+use crate::core::limit::MAX_LIMITS;
+use crate::core::time::Timestamp;
+
+/// The slots of all keys.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    keys: HashMap<u128, BTreeMap<Box<str>, Record>>,
+}
+
+/// What a node said last, and what it has.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    id: u64,
+    slots: u64,
+    at: Timestamp,
+}
+
+impl Slots {
+    /// Answers what `node` says under `id`, of a limit of `count`.
+    pub(super) fn occupy(
+        &mut self,
+        now: Timestamp,
+        node: &str,
+        (digest, id): (u128, u64),
+        count: u64,
+        ask: &Occupy,
+    ) -> Grant {
+        let key = self.keys.entry(digest).or_default();
+        key.retain(|name, record| record.at > now || **name == *node);
+        let own = key.get(node).copied();
+        let others = key.iter().filter(|(name, record)| ***name != *node && record.slots > 0);
+        let (live, others) = others.fold((1, 0), |(live, slots), (_, record)| (live + 1, slots + record.slots));
+        let had = own.filter(|own| own.at > now).map_or(0, |own| own.slots);
+        let answer = |slots: u64, had: u64, at: Timestamp, replayed: bool, outdated: bool| {
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            counters[0] = Counter { used: others + had, prev: 0, at };
+            Grant {
+                granted: u32::try_from(slots).unwrap_or(u32::MAX),
+                replayed,
+                outdated,
+                confirmed: true,
+                damaged: false,
+                epoch: 0,
+                reset: false,
+                nodes: live,
+                now,
+                counters,
+            }
+        };
+        match own {
+            Some(own) if id != 0 && own.id == id => {
+                let at = if had > 0 { own.at } else { Timestamp(0) };
+                return answer(had, had, at, true, false);
+            }
+            Some(own) if id != 0 && own.id > id => return answer(0, had, Timestamp(0), false, true),
+            _ => {}
+        }
+        let (used, need, want) = (u64::from(ask.used), u64::from(ask.need), u64::from(ask.want));
+        let left = count.saturating_sub(others);
+        let part = need.max(left.saturating_sub(used).div_ceil(u64::from(live)));
+        let slots = used.max(want.min(had)).max(want.min(left).min(used + part));
+        let at = now + ask.lease;
+        key.insert(node.into(), Record { id, slots, at });
+        answer(slots, slots, at, false, false)
+    }
+}
