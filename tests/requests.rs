@@ -8,7 +8,7 @@ mod support;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rationd::wire::value::Value;
-use support::daemon::{Client, TestDaemon};
+use support::daemon::{Client, TestDaemon, show};
 use support::process::Daemon;
 use support::server::Server;
 
@@ -72,6 +72,39 @@ fn the_same_key_twice_is_charged_twice_or_not_at_all() {
     assert_eq!(remaining(&mut client, "api", "k"), 5);
     assert_eq!(number(&ask(&mut client, "RATION.MCHECK 2 api k 3 api k 2"), 0), 0);
     assert_eq!(remaining(&mut client, "api", "k"), 0);
+}
+
+#[test]
+fn what_comes_behind_a_request_sees_what_it_did() {
+    let daemon = TestDaemon::start();
+    let mut client = daemon.client();
+    let lines = [
+        ("RATION.MCHECK 2 api near 2 api far 9", "1 0 5 5 "),
+        ("RATION.CHECK api near PEEK", "0 5 5 "),
+        ("RATION.HOLD api held 3", "0 5 2 "),
+        ("RATION.CHECK api held PEEK", "0 5 2 "),
+        ("RATION.LEASE api lent 1", "1 "),
+        ("RATION.RETURN api lent 1", "OK"),
+        ("RATION.CHECK api lent PEEK", "0 5 5 "),
+        ("RATION.HEADERS api told", "0 ratelimit-policy "),
+        ("RATION.CHECK api told PEEK", "0 5 4 "),
+    ];
+    let pipeline = lines.map(|(line, _)| format!("{line}\r\n")).concat();
+    client.send(pipeline.as_bytes());
+    for (line, wanted) in lines {
+        let reply = show(&client.reply().unwrap());
+        assert!(reply.starts_with(wanted), "{line}: {reply}");
+    }
+    for key in ["near", "far", "held", "lent", "told"] {
+        assert_eq!(client.ask(&format!("RATION.RESET api {key}")), "OK");
+    }
+    client.ask("MULTI");
+    client.send(pipeline.as_bytes());
+    assert!(lines.iter().all(|_| show(&client.reply().unwrap()) == "QUEUED"));
+    let replies = ask(&mut client, "EXEC");
+    for ((line, wanted), reply) in lines.iter().zip(replies.as_array().unwrap()) {
+        assert!(show(reply).starts_with(wanted), "{line} in a transaction: {}", show(reply));
+    }
 }
 
 #[test]

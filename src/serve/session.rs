@@ -5,6 +5,7 @@
 //! shards and policies, not sockets. Called by connections, one read batch at a time.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use super::greeting;
 use super::hub::Hub;
@@ -265,12 +266,11 @@ impl Session {
             let Some(policy) = self.policy(batch, policy) else { return };
             inquiries.push(Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false });
         }
-        // Asked now, so that what comes behind it on this connection is asked later.
         let asked = Asked::begin(batch.hub, batch.now, inquiries, batch.outgoing);
         self.finish(batch, requests::many(batch.hub.clone(), asked));
     }
 
-    /// Answers about one key from a task of its own.
+    /// Answers about one key, from a task of its own where the store must be asked.
     fn later<F>(
         &mut self,
         batch: &mut Batch<'_>,
@@ -284,7 +284,13 @@ impl Session {
         self.finish(batch, answer(batch.hub.clone(), inquiry));
     }
 
-    fn finish(&mut self, batch: &Batch<'_>, reply: impl Future<Output = Vec<u8>> + Send + 'static) {
+    /// Begins at once, so that what comes behind it on this connection is asked later, and most often ends so.
+    fn finish(&mut self, batch: &mut Batch<'_>, reply: impl Future<Output = Vec<u8>> + Send + 'static) {
+        let mut reply = Box::pin(reply);
+        batch.hub.node.flush(batch.outgoing);
+        if let Poll::Ready(reply) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return self.writer(batch).raw(&reply);
+        }
         let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
         self.outbox.park(batch.now, Shape::Whole);
         tokio::spawn(async move { waiter.answer(Answer::Reply(reply.await)) });
