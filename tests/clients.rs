@@ -157,10 +157,16 @@ fn redis_cli_on_a_terminal_shows_hints_and_help() {
     const SEEN: &[(&str, &str)] = &[
         ("CL.THROTTLE ", "key max_burst count period [quantity]"),
         ("RATION.CHECK ", "policy key [COST cost] [PEEK]"),
-        ("ration.mcheck ", "count policy key cost"),
+        ("ration.mcheck ", "count policy key cost [policy key cost ...]"),
+        ("RATION.HEADERS ", "policy key [COST cost] [STYLE draft|x|github]"),
+        ("PING ", "[message]"),
+        ("HELLO ", "[protover] [AUTH username password] [SETNAME clientname]"),
         ("help ration.check", "Checks and charges a key under a policy; answers a decision."),
+        ("help @rationd", "RATION.PEERS"),
         ("RATION.CHECK api \"typed key\"", "3) (integer) 2"),
         ("RATION.CHECK apo key", "(error) ERR unknown policy 'apo': did you mean 'api'?"),
+        ("RATION.CHEK api key", "(did you mean RATION.CHECK?)"),
+        ("CLIENT HELP", "SETNAME <name>"),
     ];
     let daemon = daemon();
     let lines: String = SEEN.iter().map(|(typed, wanted)| format!("{typed}\n{wanted}\n")).collect();

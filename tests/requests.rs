@@ -114,12 +114,18 @@ fn wrong_requests_say_what_was_wanted() {
     for (line, wanted) in [
         ("RATION.MCHECK 0", "-ERR 0 keys: RATION.MCHECK takes 1 to 64"),
         ("RATION.MCHECK 65", "-ERR 65 keys: RATION.MCHECK takes 1 to 64"),
-        ("RATION.MCHECK 2 api k 1", "-ERR wrong number of arguments for 'ration.mcheck' command"),
+        (
+            "RATION.MCHECK 2 api k 1",
+            "-ERR wrong number of arguments for 'ration.mcheck' command: RATION.MCHECK count policy key cost [policy key cost ...]",
+        ),
         ("RATION.MCHECK 1 api k x", "-ERR Couldn't parse as integer: x"),
         ("RATION.MCHECK 2 api k 1 apj k 1", "-ERR unknown policy 'apj': did you mean 'api'?"),
         ("RATION.HEADERS api k STYLE y", "-ERR no header style 'y': there are draft, x and github"),
-        ("RATION.HOLD api k 1 TTL", "-ERR syntax error"),
-        ("RATION.HOLD api k", "-ERR wrong number of arguments for 'ration.hold' command"),
+        ("RATION.HOLD api k 1 TTL", "-ERR syntax error: RATION.HOLD policy key cost [TTL ms]"),
+        (
+            "RATION.HOLD api k",
+            "-ERR wrong number of arguments for 'ration.hold' command: RATION.HOLD policy key cost [TTL ms]",
+        ),
         (
             "RATION.SETTLE nonsense 1",
             "-ERR no such hold here: it is settled, its time is over, or another node keeps it",

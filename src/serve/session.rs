@@ -116,7 +116,7 @@ impl Session {
                 if let Some(transaction) = &mut self.transaction {
                     transaction.spoil();
                 }
-                self.refuse(batch, &problem);
+                self.refuse(batch, args, &problem);
             }
         }
     }
@@ -132,7 +132,7 @@ impl Session {
                 self.writer(batch).array(transaction.len());
                 transaction.each(|args| match Command::parse(args) {
                     Ok(command) => self.execute(batch, command, args),
-                    Err(problem) => self.refuse(batch, &problem),
+                    Err(problem) => self.refuse(batch, args, &problem),
                 });
             }
             Command::Discard => {
@@ -197,6 +197,8 @@ impl Session {
             Command::Commands(Commands::Count) => self.writer(batch).count(surface::COMMANDS.len() as u64),
             Command::Commands(Commands::Info) => surface::write_info(&mut self.writer(batch), args.iter().skip(2)),
             Command::Commands(Commands::Docs) => surface::write_docs(&mut self.writer(batch), args.iter().skip(2)),
+            Command::Commands(Commands::List) => surface::write_list(&mut self.writer(batch)),
+            Command::Help(command) => surface::write_help(&mut self.writer(batch), command),
             Command::ConfigGet => greeting::write_config(&mut self.writer(batch), args.iter().skip(2)),
         }
     }
@@ -359,8 +361,8 @@ impl Session {
         }
     }
 
-    fn refuse(&mut self, batch: &mut Batch<'_>, problem: &CommandError<'_>) {
-        self.error(batch, &problem.to_string());
+    fn refuse(&mut self, batch: &mut Batch<'_>, args: Args<'_>, problem: &CommandError<'_>) {
+        self.error(batch, &greeting::refusal(args.get(0).unwrap_or_default(), problem));
     }
 
     fn error(&mut self, batch: &mut Batch<'_>, text: &str) {

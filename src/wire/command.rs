@@ -132,6 +132,8 @@ pub enum Command<'a> {
     Nothing,
     /// `INFO [section …]`.
     Info,
+    /// `CLIENT HELP` and its like: of this command.
+    Help(&'static str),
     /// `COMMAND …`.
     Commands(Commands),
     /// `CONFIG GET pattern …`.
@@ -180,6 +182,8 @@ pub enum Commands {
     Count,
     /// `DOCS`.
     Docs,
+    /// `LIST`.
+    List,
 }
 
 impl<'a> Command<'a> {
@@ -223,6 +227,7 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     if is("CONFIG") {
         return match first {
             None => Err(arity(args)),
+            Some(help) if help.eq_ignore_ascii_case(b"HELP") => Ok(Command::Help("CONFIG")),
             Some(get) if !get.eq_ignore_ascii_case(b"GET") => Err(CommandError::Subcommand("CONFIG", get)),
             Some(_) if args.len() < 3 => Err(arity(args)),
             Some(_) => Ok(Command::ConfigGet),
@@ -242,7 +247,7 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
         return eval(args);
     }
     if is("EVALSHA") {
-        return Err(CommandError::UnknownScript);
+        return Err(if args.len() < 3 { arity(args) } else { CommandError::UnknownScript });
     }
     if is("INFO") {
         return Ok(Command::Info);
@@ -284,7 +289,7 @@ fn hello<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
             name = Some(client_name(args.get(at + 1).unwrap_or_default())?);
             at += 2;
         } else {
-            return Err(CommandError::Syntax);
+            return Err(CommandError::HelloOption(option));
         }
     }
     Ok(Command::Hello { protocol, name })
@@ -305,8 +310,10 @@ fn client<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
         Client::Id
     } else if is("INFO") || is("LIST") {
         Client::Info
+    } else if is("HELP") {
+        return Ok(Command::Help("CLIENT"));
     } else if is("REPLY") && !args.get(2).is_some_and(|mode| mode.eq_ignore_ascii_case(b"ON")) {
-        return Err(CommandError::Syntax);
+        return Err(CommandError::Silence);
     } else if SILENT.into_iter().any(is) {
         Client::Nothing
     } else {
@@ -317,7 +324,11 @@ fn client<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
 
 fn commands<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     let Some(sub) = args.get(1) else { return Ok(Command::Commands(Commands::Info)) };
-    let all = [("INFO", Commands::Info), ("COUNT", Commands::Count), ("DOCS", Commands::Docs)];
+    if sub.eq_ignore_ascii_case(b"HELP") {
+        return Ok(Command::Help("COMMAND"));
+    }
+    let all =
+        [("INFO", Commands::Info), ("COUNT", Commands::Count), ("DOCS", Commands::Docs), ("LIST", Commands::List)];
     let found = all.into_iter().find(|(wanted, _)| sub.eq_ignore_ascii_case(wanted.as_bytes()));
     found.map(|(_, command)| Command::Commands(command)).ok_or(CommandError::Subcommand("COMMAND", sub))
 }

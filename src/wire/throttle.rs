@@ -49,7 +49,7 @@ pub(super) fn throttle<'a>(args: Args<'a>, place: usize, crab: bool) -> Result<C
 /// `EVAL script 1 key max_burst count period [quantity]`, for callers that wrap the command in a script.
 pub(super) fn eval<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     const CALL: &str = "returnredis.call('cl.throttle',keys[1],argv[1],argv[2],argv[3]";
-    let script = args.get(1).ok_or(arity(args))?;
+    let script = args.get(1).filter(|_| args.len() >= 3).ok_or(arity(args))?;
     let text = String::from_utf8_lossy(&script[..script.len().min(256)]).to_lowercase().replace('"', "'");
     let text: String = text.split_whitespace().collect();
     let rest = text.trim_end_matches(';').strip_prefix(CALL);
