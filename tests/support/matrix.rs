@@ -144,7 +144,7 @@ impl Client {
         assert!(version.starts_with(self.version), "{} {version}", self.name);
         let protocols = if self.protocols.contains(&"3") { "RESP2, RESP3" } else { "RESP2" };
         let kinds = if self.ways.iter().any(|way| way.starts_with("async")) { "sync, asyncio; " } else { "" };
-        let asked = format!("{kinds}one by one, pipeline, `MULTI`");
+        let asked = format!("{kinds}alone, pipeline, `MULTI`");
         format!("| {} | {version} | {protocols} | {asked} | {compared} |", self.name)
     }
 

@@ -1,4 +1,4 @@
-"""redis-cli on a terminal, as tests/clients.rs drives it: python redis_cli.py SOCKET.
+"""redis-cli on a terminal, as tests/clients.rs drives it: python redis_cli.py SOCKET [OPTION].
 
 Lines of stdin in pairs: what a person types, and what must then come to stand on the screen. What ends with a
 space is not sent off: its hint is what must come."""
@@ -18,12 +18,12 @@ PATIENCE = 20
 PROMPT = "> "
 
 
-def terminal(socket):
+def terminal(socket, *options):
     """Runs redis-cli before a wide screen, whose file it returns."""
     child, screen = pty.fork()
     if child == 0:
         os.environ.update(TERM="xterm", HOME=tempfile.gettempdir(), REDISCLI_HISTFILE=os.devnull)
-        os.execvp("redis-cli", ["redis-cli", "-s", socket])
+        os.execvp("redis-cli", ["redis-cli", "-s", socket, *options])
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 250, 0, 0))
     return screen
 
@@ -49,7 +49,7 @@ class Screen:
 
 
 lines = sys.stdin.read().splitlines()
-screen = Screen(terminal(sys.argv[1]))
+screen = Screen(terminal(*sys.argv[1:]))
 screen.wait_for(PROMPT)
 for number, (typed, wanted) in enumerate(zip(lines[::2], lines[1::2], strict=True)):
     is_hint = typed.endswith(" ")
