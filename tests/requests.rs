@@ -227,6 +227,25 @@ fn other_libraries_words_are_understood() {
     assert!(support::daemon::show(&client.ask_bytes(&other)).starts_with("-ERR no scripts run here"));
 }
 
+#[test]
+fn the_one_script_is_called_by_its_hash_once_its_text_came() {
+    let daemon = TestDaemon::start();
+    let (mut client, mut other) = (daemon.client(), daemon.client());
+    let text = "return redis.call('cl.throttle', KEYS[1], ARGV[1], ARGV[2], ARGV[3])";
+    let hash = "c305b0c988f72d6d6e22c904bcc0d535ed68b2a4";
+    let by_hash = format!("EVALSHA {hash} 1 k 15 30 60");
+    assert_eq!(client.ask(&by_hash), "-NOSCRIPT No matching script. Please use EVAL.");
+    assert_eq!(show(&client.ask_bytes(&[b"SCRIPT", b"LOAD", text.as_bytes()])), hash);
+    assert_eq!(client.ask(&format!("SCRIPT EXISTS {hash} 00")), "1 0");
+    assert_eq!(other.ask(&by_hash), "0 16 15 -1 2", "on another connection");
+    assert_eq!(other.ask(&format!("EVALSHA {hash} 1 k 15 30 60 4")), "0 16 11 -1 10", "a quantity");
+    assert_eq!(other.ask(&format!("EVALSHA {hash} 1 k 15 0 60")), "-ERR Zero rates are not supported");
+    assert_eq!(client.ask("SCRIPT FLUSH"), "OK");
+    assert!(client.ask(&by_hash).starts_with("-NOSCRIPT "));
+    client.ask_bytes(&[b"EVAL", text.as_bytes(), b"1", b"other", b"15", b"30", b"60"]);
+    assert_eq!(client.ask(&format!("EVALSHA {hash} 1 other 15 30 60")), "0 16 14 -1 4", "EVAL teaches it as well");
+}
+
 /// Ten thousand requests for two keys on three nodes at once; the second key has half of what the first has, so
 /// that most are denied by it: what the first is charged must be what was admitted, and no more.
 #[test]

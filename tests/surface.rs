@@ -63,6 +63,8 @@ fn errors_name_the_next_step() {
         ("CLIENT KILL", "Try CLIENT HELP."),
         ("COMMAND NONE", "Try COMMAND HELP."),
         ("CONFIG SET a b", "Try CONFIG HELP."),
+        ("SCRIPT KILL", "Try SCRIPT HELP."),
+        ("SCRIPT LOAD return_1", "use CL.THROTTLE or RATION.CHECK instead"),
         ("EVALSHA 0 0 0", "Please use EVAL."),
         ("RATION.CHECK apii k", "did you mean 'api'?"),
     ] {
@@ -79,6 +81,7 @@ fn what_an_error_says_to_try_can_be_tried() {
         ("CLIENT HELP", "SETNAME <name>"),
         ("COMMAND HELP", "LIST"),
         ("CONFIG HELP", "GET <name> ..."),
+        ("SCRIPT HELP", "LOAD <script>"),
         ("COMMAND LIST", "ration.peers"),
     ] {
         let answer = client.ask_bytes(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>());

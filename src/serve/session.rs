@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
+    pub(super) fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
         match command {
             Command::Throttle { crab, key, rate, quantity } => self.throttle(batch, crab, key, rate, quantity),
             Command::Check { policy, key, cost, peek } => self.check(batch, policy, key, cost, peek),
@@ -188,6 +188,7 @@ impl Session {
             Command::Hello { protocol, name } => self.hello(batch, protocol, name),
             Command::Ping(None) => self.writer(batch).simple("PONG"),
             Command::Ping(Some(text)) | Command::Echo(text) => self.writer(batch).bulk(text),
+            Command::Script(script) => self.script(batch, script, args),
             Command::Client(client) => self.client(batch, client),
             Command::Nothing => self.writer(batch).simple("OK"),
             Command::Info => {
@@ -361,7 +362,7 @@ impl Session {
         }
     }
 
-    fn refuse(&mut self, batch: &mut Batch<'_>, args: Args<'_>, problem: &CommandError<'_>) {
+    pub(super) fn refuse(&mut self, batch: &mut Batch<'_>, args: Args<'_>, problem: &CommandError<'_>) {
         self.error(batch, &greeting::refusal(args.get(0).unwrap_or_default(), problem));
     }
 
@@ -370,7 +371,7 @@ impl Session {
         self.writer(batch).error(text);
     }
 
-    fn writer<'w>(&'w mut self, batch: &'w mut Batch<'_>) -> Writer<'w> {
+    pub(super) fn writer<'w>(&'w mut self, batch: &'w mut Batch<'_>) -> Writer<'w> {
         Writer::new(self.outbox.sink(batch.direct), self.protocol)
     }
 }

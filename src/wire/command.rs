@@ -9,8 +9,8 @@ pub use super::ration::{MAX_KEYS, Part, parts};
 use super::ration::{check, ration};
 pub use super::refusal::CommandError;
 use super::resp::Args;
-pub use super::throttle::Rate;
-use super::throttle::{eval, throttle};
+pub use super::throttle::{Rate, Script, scripted};
+use super::throttle::{eval, script, throttle};
 
 /// Longest key.
 pub const MAX_KEY: usize = 64 << 10;
@@ -126,6 +126,8 @@ pub enum Command<'a> {
     Ping(Option<&'a [u8]>),
     /// `ECHO text`.
     Echo(&'a [u8]),
+    /// `EVAL`, `EVALSHA` and `SCRIPT …`.
+    Script(Script<'a>),
     /// `CLIENT …`.
     Client(Client<'a>),
     /// A command whose whole answer is `+OK`: `AUTH`, `READONLY`, `READWRITE`, `SELECT 0`.
@@ -243,11 +245,11 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     if is("THROTTLE") {
         return throttle(args, 1, true);
     }
-    if is("EVAL") {
-        return eval(args);
+    if is("EVAL") || is("EVALSHA") {
+        return eval(args, is("EVALSHA"));
     }
-    if is("EVALSHA") {
-        return Err(if args.len() < 3 { arity(args) } else { CommandError::UnknownScript });
+    if is("SCRIPT") {
+        return script(args);
     }
     if is("INFO") {
         return Ok(Command::Info);

@@ -167,7 +167,13 @@ pub const COMMANDS: &[Description] = &[
         "Runs the one script that calls cl.throttle.",
         &[("script", "string", ""), ("numkeys", "integer", ""), ("key", "key", ""), ("argument+", "string", "")],
     ),
-    plain("evalsha", -3, "Asks for the text, by EVAL: no script is kept."),
+    with(
+        "evalsha",
+        -3,
+        "Runs it by the hash of its text, once that has come.",
+        &[("sha1", "string", ""), ("numkeys", "integer", ""), ("key", "key", ""), ("argument+", "string", "")],
+    ),
+    with("script", -2, "Tells the hash of that script's text: SCRIPT HELP says how.", SUBCOMMAND),
     with("echo", 2, "Answers its argument.", &[("message", "string", "")]),
     plain("exec", 1, "Runs the commands queued since MULTI, in order."),
     with(
@@ -228,6 +234,18 @@ const HELP: &[(&str, &[&str])] = &[
             "    Answers save and appendonly, for programs that ask. rationd's own: rationd config show.",
         ],
     ),
+    (
+        "SCRIPT",
+        &[
+            "SCRIPT <subcommand> [<arg> ...]. Subcommands are:",
+            "EXISTS <sha1> ...",
+            "    Answers which of them EVALSHA knows.",
+            "FLUSH",
+            "    Forgets all.",
+            "LOAD <script>",
+            "    Answers the hash of the one script that is understood, for EVALSHA.",
+        ],
+    ),
 ];
 
 fn find(name: &[u8]) -> Option<&'static Description> {
@@ -239,7 +257,7 @@ impl Description {
     fn group(&self) -> &'static str {
         match self.name {
             "discard" | "exec" | "multi" => "transactions",
-            "eval" | "evalsha" => "scripting",
+            "eval" | "evalsha" | "script" => "scripting",
             "command" | "config" | "info" => "server",
             "auth" | "client" | "echo" | "hello" | "ping" | "quit" | "readonly" | "readwrite" | "reset" | "select" => {
                 "connection"

@@ -34,6 +34,11 @@ pub const CASES: &[(&str, &str)] = &[
     ("THROTTLE|crab|0|1|60", "[1 1 0 60 0]"),
     ("THROTTLE|crab|0|1|60", "[0 1 0 60 60]"),
     ("EVAL|return redis.call('cl.throttle', KEYS[1], ARGV[1], ARGV[2], ARGV[3])|1|scripted|15|30|60", "[0 16 15 -1 2]"),
+    (
+        "SCRIPT|LOAD|return redis.call('cl.throttle', KEYS[1], ARGV[1], ARGV[2], ARGV[3])",
+        "\"c305b0c988f72d6d6e22c904bcc0d535ed68b2a4\"",
+    ),
+    ("EVALSHA|c305b0c988f72d6d6e22c904bcc0d535ed68b2a4|1|scripted|15|30|60", "[0 16 14 -1 4]"),
     ("EVAL|return 1|0", "-*no scripts run here*use CL.THROTTLE or RATION.CHECK instead"),
     ("RATION.CHECK|api|ann", "[0 5 4 -1 * -1 * \"ok\" \"5/1h fixed from-first\" *]"),
     ("RATION.CHECK|api|ann", "[0 5 3 -1 * -1 * \"ok\" *]"),

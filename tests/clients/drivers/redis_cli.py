@@ -15,7 +15,8 @@ import termios
 import time
 
 PATIENCE = 20
-PROMPT = "> "
+# Before the prompt stands, redis-cli throws away what was typed.
+PROMPT = f"redis {sys.argv[1]}> "
 
 
 def terminal(socket, *options):
@@ -32,7 +33,7 @@ class Screen:
     """What is shown, as far as it was not looked for yet."""
 
     def __init__(self, file):
-        self.file, self.shown = file, ""
+        self.file, self.shown, self.pending = file, "", ""
 
     def wait_for(self, wanted):
         end = time.monotonic() + PATIENCE
@@ -40,8 +41,11 @@ class Screen:
             ready, _, _ = select.select([self.file], [], [], max(0, end - time.monotonic()))
             if not ready:
                 sys.exit(f"{wanted!r} is not on the screen:\n{self.shown}")
-            # Colours and moves of the cursor are left out.
-            self.shown += re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", os.read(self.file, 65536).decode())
+            text = self.pending + os.read(self.file, 65536).decode()
+            # Colours and moves of the cursor are left out, one whose end has yet to come as well.
+            begun = re.search(r"\x1b(\[[0-9;]*)?$", text)
+            self.pending = begun.group() if begun else ""
+            self.shown += re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text.removesuffix(self.pending))
         self.shown = self.shown.split(wanted, 1)[1]
 
     def type(self, text):
@@ -55,8 +59,11 @@ for number, (typed, wanted) in enumerate(zip(lines[::2], lines[1::2], strict=Tru
     is_hint = typed.endswith(" ")
     screen.type(typed if is_hint else typed + "\r")
     screen.wait_for(wanted)
+    if not is_hint:
+        screen.wait_for(PROMPT)
     # Control-U drops a line that was not sent off. The answer is the end of what belongs to this step.
     screen.type(f"\x15ECHO end-{number}\r")
     screen.wait_for(f'\n"end-{number}"')
+    screen.wait_for(PROMPT)
     print("seen", wanted)
 screen.type("quit\r")
