@@ -21,8 +21,11 @@ type Fields = BTreeMap<String, String>;
 /// What free text may hold, and header fields may not.
 const ODD_NAME: &str = "a\"b\\c; d=1, \u{fc}\u{540d}\t\u{1f}/%";
 
-/// Limits, and what the draft must say of them: their names, `q` and `w`, in order.
-const KINDS: [(&[&str], &[(&str, u64, u64)]); 5] = [
+/// What the draft must say of a limit: its name, `q` and `w`.
+type Item = (&'static str, u64, u64);
+
+/// Limits, and what must be said of them, in order.
+const KINDS: [(&[&str], &[Item]); 5] = [
     (&["5/1h fixed"], &[("5/1h fixed", 5, 3_600)]),
     (&["5/90m fixed from-first"], &[("5/90m fixed from-first", 5, 5_400)]),
     (&["5/1d sliding", "100/7d"], &[("5/1d sliding", 5, 86_400), ("100/7d", 100, 604_800)]),

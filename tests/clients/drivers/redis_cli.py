@@ -23,9 +23,10 @@ def terminal(socket, *options):
     """Runs redis-cli before a wide screen, whose file it returns."""
     child, screen = pty.fork()
     if child == 0:
+        # Without a size redis-cli would ask the terminal for it.
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 250, 0, 0))
         os.environ.update(TERM="xterm", HOME=tempfile.gettempdir(), REDISCLI_HISTFILE=os.devnull)
         os.execvp("redis-cli", ["redis-cli", "-s", socket, *options])
-    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 250, 0, 0))
     return screen
 
 
