@@ -60,6 +60,8 @@ fn errors_name_the_next_step() {
         ("EVAL x", ": EVAL script numkeys key argument [argument ...]"),
         ("SELECT 1", ": 0 is the only one"),
         ("HELLO 4", ": HELLO 2 and HELLO 3 are understood"),
+        ("CLIENT", ": CLIENT HELP says how"),
+        ("CONFIG GET", ": CONFIG HELP says how"),
         ("CLIENT KILL", "Try CLIENT HELP."),
         ("COMMAND NONE", "Try COMMAND HELP."),
         ("CONFIG SET a b", "Try CONFIG HELP."),

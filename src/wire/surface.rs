@@ -267,11 +267,15 @@ impl Description {
     }
 }
 
-/// How a command is to be written, if it has arguments: `RATION.CHECK policy key [COST cost] [PEEK]`.
+/// How a command is to be written, if it has arguments: `RATION.CHECK policy key [COST cost] [PEEK]`. One with
+/// subcommands says so itself.
 #[must_use]
 pub fn usage(name: &[u8]) -> Option<String> {
     let command = find(name).filter(|command| !command.arguments.is_empty())?;
     let mut usage = command.name.to_uppercase();
+    if HELP.iter().any(|(name, _)| *name == usage) {
+        return Some(usage + " HELP says how");
+    }
     for &argument in command.arguments {
         let Shown { name, is_optional, is_multiple } = Shown::of(argument.0);
         let mut text = match argument {
