@@ -1,14 +1,20 @@
-//! Real Redis clients with their default settings ask a running daemon and get exact answers:
-//! redis-py, ioredis, redis-cli, redis-benchmark. `tests/run packages` sets the first two up.
+//! Real Redis clients ask a running daemon and get exact answers: with their default settings, and the matrix of
+//! clients, protocols and ways to ask, whose rows are those of the table in README.md (`tests/run clients`).
+//!
+//! redis-py, ioredis and node-redis come by `tests/run packages`; another client that is not installed is skipped,
+//! and the test says so. `tests/run tools` installs those for root.
 
 #![cfg(feature = "daemon")]
 
 mod support;
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use support::deployed::{found, succeeds, version};
 use support::installed::installed;
+use support::matrix::{ALL, Client, WAYS, driver, output};
 use support::process::Daemon;
 use support::resp::Reply;
 
@@ -16,14 +22,19 @@ fn daemon() -> Daemon {
     Daemon::start("[policy.api]\nlimits = [\"3/1h fixed\"]\n")
 }
 
-/// Runs a program to its end and returns what it wrote to stdout.
-fn output(command: &mut Command) -> String {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.unwrap_or_else(|error| panic!("{program}: {error}; `tests/run tools` installs what it may"));
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{program} ended with {}\n{stdout}\n{stderr}", output.status);
-    stdout.into_owned()
+fn say(text: &str) {
+    writeln!(io::stderr(), "{text}").expect("stderr");
+}
+
+/// Prints a row of the table in README.md, where its client must stand.
+fn print_row(row: &str) {
+    let name = row.split('|').nth(1).expect("a name");
+    assert!(include_str!("../README.md").contains(&format!("\n|{name}|")), "README.md has no row of{name}");
+    say(row);
+}
+
+fn missing(name: &str, what: &str) {
+    say(&format!("SKIPPED {name}: no {what} here; `tests/run tools` says more"));
 }
 
 fn script(name: &str) -> PathBuf {
@@ -34,7 +45,7 @@ fn script(name: &str) -> PathBuf {
 fn redis_py_gets_exact_answers() {
     let daemon = daemon();
     let python = installed("venv/bin/python");
-    let said = output(Command::new(python).arg(script("redis_py.py")).arg(daemon.socket()));
+    let said = output(Command::new(python).arg(script("redis_py.py")).arg(daemon.socket()), "");
     assert!(said.contains("redis-py 8.") && said.trim_end().ends_with("passed"), "{said}");
 }
 
@@ -42,12 +53,101 @@ fn redis_py_gets_exact_answers() {
 fn ioredis_gets_exact_answers() {
     let daemon = daemon();
     let modules = installed("node_modules");
-    let said = output(Command::new("node").env("NODE_PATH", modules).arg(script("ioredis.js")).arg(daemon.socket()));
+    let mut command = Command::new("node");
+    let said = output(command.env("NODE_PATH", modules).arg(script("ioredis.js")).arg(daemon.socket()), "");
     assert!(said.contains("ioredis 6.") && said.trim_end().ends_with("passed"), "{said}");
 }
 
+const ASYNC_WAYS: &[&str] = &["alone", "pipeline", "multi", "async-alone", "async-pipeline", "async-multi"];
+
+/// A client of the matrix whose driver is run by `program`.
+fn client(name: &'static str, version: &'static str, program: impl Into<PathBuf>, file: &str) -> Client {
+    let mut command = Command::new(program.into());
+    command.arg(driver(file));
+    Client { name, version, command, protocols: &["default", "2", "3"], ways: WAYS, in_batch: ALL }
+}
+
+#[test]
+fn redis_py_8_in_all_its_ways() {
+    let python = installed("venv/bin/python");
+    let client = Client { ways: ASYNC_WAYS, ..client("redis-py 8", "8.", python, "redis_py.py") };
+    print_row(&client.row());
+}
+
+/// It came before RESP3.
+#[test]
+fn redis_py_4_in_all_its_ways() {
+    let python = installed("venv/bin/python");
+    let client = client("redis-py 4", "4.", python, "redis_py.py");
+    let mut client = Client { ways: ASYNC_WAYS, protocols: &["default"], ..client };
+    client.command.env("PYTHONPATH", installed("redis-py-4"));
+    print_row(&client.row());
+}
+
+#[test]
+fn ioredis_in_all_its_ways() {
+    let mut client = client("ioredis", "6.", "node", "ioredis.js");
+    client.command.env("NODE_PATH", installed("node_modules"));
+    print_row(&client.row());
+}
+
+#[test]
+fn node_redis_in_all_its_ways() {
+    let mut client = client("node-redis", "6.", "node", "node_redis.js");
+    client.command.env("NODE_PATH", installed("node_modules"));
+    print_row(&client.row());
+}
+
+#[test]
+fn redis_rb_in_all_its_ways() {
+    if !succeeds("ruby", &["-e", "require 'redis'"]) {
+        return missing("redis-rb", "gem redis");
+    }
+    // The first error ends what it tells of several.
+    let in_batch = |answer: &'static str| Some(answer).filter(|answer| !answer.starts_with('-'));
+    let client = client("redis-rb", "", "ruby", "redis_rb.rb");
+    print_row(&Client { protocols: &[], in_batch, ..client }.row());
+}
+
+#[test]
+fn phpredis_in_all_its_ways() {
+    if !succeeds("php", &["-r", "exit(extension_loaded('redis') ? 0 : 1);"]) {
+        return missing("phpredis", "extension redis");
+    }
+    // Of several it tells of errors and statuses only that they came.
+    let in_batch = |answer: &'static str| match answer {
+        "\"OK\"" | "\"RESET\"" => Some("true"),
+        error if error.starts_with('-') => Some("-"),
+        other => Some(other),
+    };
+    let client = client("phpredis", "", "php", "phpredis.php");
+    print_row(&Client { protocols: &[], in_batch, ..client }.row());
+}
+
+#[test]
+fn hiredis_in_all_its_ways() {
+    let header = std::fs::read_to_string("/usr/include/hiredis/hiredis.h").unwrap_or_default();
+    if found("cc").is_none() || header.is_empty() {
+        return missing("hiredis", "cc with libhiredis-dev");
+    }
+    // RESP3 came with 1.0.
+    let protocols: &[_] = if header.contains("#define HIREDIS_MAJOR 0") { &["2"] } else { &["2", "3"] };
+    let directory = tempfile::tempdir().expect("a directory");
+    let built = directory.path().join("hiredis");
+    output(
+        Command::new("cc")
+            .args(["-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&built)
+            .arg(driver("hiredis.c"))
+            .arg("-lhiredis"),
+        "",
+    );
+    let client = client("hiredis", "", &built, "hiredis.c");
+    print_row(&Client { command: Command::new(built), protocols, ..client }.row());
+}
+
 fn redis_cli(daemon: &Daemon, arguments: &str) -> String {
-    output(Command::new("redis-cli").arg("-s").arg(daemon.socket()).args(arguments.split(' ')))
+    output(Command::new("redis-cli").arg("-s").arg(daemon.socket()).args(arguments.split(' ')), "")
 }
 
 #[test]
@@ -61,19 +161,58 @@ fn redis_cli_prints_the_recorded_answers() {
 }
 
 #[test]
+fn redis_cli_on_a_terminal_shows_hints_and_help() {
+    const SEEN: &[(&str, &str)] = &[
+        ("CL.THROTTLE ", "key max_burst count period [quantity]"),
+        ("RATION.CHECK ", "policy key [COST cost] [PEEK]"),
+        ("ration.mcheck ", "count policy key cost [policy key cost ...]"),
+        ("RATION.HEADERS ", "policy key [COST cost] [STYLE draft|x|github]"),
+        ("PING ", "[message]"),
+        ("HELLO ", "[protover] [AUTH username password] [SETNAME clientname]"),
+        ("help ration.check", "Checks and charges a key under a policy; answers a decision."),
+        ("help @rationd", "RATION.PEERS"),
+        ("RATION.CHECK api \"typed key\"", "3) (integer) 2"),
+        ("RATION.CHECK apo key", "(error) ERR unknown policy 'apo': did you mean 'api'?"),
+        ("RATION.CHEK api key", "(did you mean RATION.CHECK?)"),
+        ("CLIENT HELP", "SETNAME <name>"),
+    ];
+    let lines: String = SEEN.iter().map(|(typed, wanted)| format!("{typed}\n{wanted}\n")).collect();
+    let mut seen = 0;
+    for options in [&[][..], &["-3"]] {
+        let daemon = daemon();
+        let mut command = Command::new("python3");
+        let said = output(command.arg(driver("redis_cli.py")).arg(daemon.socket()).args(options), &lines);
+        assert_eq!(said.lines().count(), SEEN.len(), "{said}");
+        seen += SEEN.len();
+    }
+    let version = version("redis-cli", "--version");
+    print_row(&format!("| redis-cli | {version} | RESP2, RESP3 | on a terminal: hints, `help`, answers | {seen} |"));
+}
+
+#[test]
 fn redis_benchmark_charges_each_check_once() {
     const CHECKS: i64 = 2000;
-    let daemon = daemon();
+    let daemon = Daemon::start("[policy.bench]\nlimits = [\"5000/1d fixed from-first\"]\n");
+    let mut charged = 0;
     for pipeline in ["1", "16"] {
-        let said = output(
-            Command::new("redis-benchmark")
-                .arg("-s")
-                .arg(daemon.socket())
-                .args(["-n", &CHECKS.to_string(), "-c", "20", "-q", "-P", pipeline])
-                .args(["CL.THROTTLE", &format!("bench{pipeline}"), "4999", "1", "86400"]),
-        );
-        assert!(said.contains("requests per second"), "{said}");
-        let left = daemon.ask(&format!("CL.THROTTLE bench{pipeline} 4999 1 86400 0"));
-        assert_eq!(left.items()[..3], [Reply::Int(0), Reply::Int(5000), Reply::Int(5000 - CHECKS)]);
+        for (asked, peek) in [
+            (format!("CL.THROTTLE bench{pipeline} 4999 1 86400"), " 0"),
+            (format!("RATION.CHECK bench bench{pipeline}"), " PEEK"),
+        ] {
+            let said = output(
+                Command::new("redis-benchmark")
+                    .arg("-s")
+                    .arg(daemon.socket())
+                    .args(["-n", &CHECKS.to_string(), "-c", "20", "-q", "-P", pipeline])
+                    .args(asked.split(' ')),
+                "",
+            );
+            assert!(said.contains("requests per second"), "{said}");
+            let left = daemon.ask(&(asked + peek));
+            assert_eq!(left.items()[..3], [Reply::Int(0), Reply::Int(5000), Reply::Int(5000 - CHECKS)]);
+            charged += CHECKS;
+        }
     }
+    let version = version("redis-benchmark", "--version");
+    print_row(&format!("| redis-benchmark | {version} | RESP2 | `-P 1`, `-P 16` | {charged} charged |"));
 }

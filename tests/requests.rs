@@ -8,7 +8,7 @@ mod support;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rationd::wire::value::Value;
-use support::daemon::{Client, TestDaemon};
+use support::daemon::{Client, TestDaemon, show};
 use support::process::Daemon;
 use support::server::Server;
 
@@ -75,18 +75,57 @@ fn the_same_key_twice_is_charged_twice_or_not_at_all() {
 }
 
 #[test]
+fn what_comes_behind_a_request_sees_what_it_did() {
+    let daemon = TestDaemon::start();
+    let mut client = daemon.client();
+    let lines = [
+        ("RATION.MCHECK 2 api near 2 api far 9", "1 0 5 5 "),
+        ("RATION.CHECK api near PEEK", "0 5 5 "),
+        ("RATION.HOLD api held 3", "0 5 2 "),
+        ("RATION.CHECK api held PEEK", "0 5 2 "),
+        ("RATION.LEASE api lent 1", "1 "),
+        ("RATION.RETURN api lent 1", "OK"),
+        ("RATION.CHECK api lent PEEK", "0 5 5 "),
+        ("RATION.HEADERS api told", "0 ratelimit-policy "),
+        ("RATION.CHECK api told PEEK", "0 5 4 "),
+    ];
+    let pipeline = lines.map(|(line, _)| format!("{line}\r\n")).concat();
+    client.send(pipeline.as_bytes());
+    for (line, wanted) in lines {
+        let reply = show(&client.reply().unwrap());
+        assert!(reply.starts_with(wanted), "{line}: {reply}");
+    }
+    for key in ["near", "far", "held", "lent", "told"] {
+        assert_eq!(client.ask(&format!("RATION.RESET api {key}")), "OK");
+    }
+    client.ask("MULTI");
+    client.send(pipeline.as_bytes());
+    assert!(lines.iter().all(|_| show(&client.reply().unwrap()) == "QUEUED"));
+    let replies = ask(&mut client, "EXEC");
+    for ((line, wanted), reply) in lines.iter().zip(replies.as_array().unwrap()) {
+        assert!(show(reply).starts_with(wanted), "{line} in a transaction: {}", show(reply));
+    }
+}
+
+#[test]
 fn wrong_requests_say_what_was_wanted() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
     for (line, wanted) in [
         ("RATION.MCHECK 0", "-ERR 0 keys: RATION.MCHECK takes 1 to 64"),
         ("RATION.MCHECK 65", "-ERR 65 keys: RATION.MCHECK takes 1 to 64"),
-        ("RATION.MCHECK 2 api k 1", "-ERR wrong number of arguments for 'ration.mcheck' command"),
+        (
+            "RATION.MCHECK 2 api k 1",
+            "-ERR wrong number of arguments for 'ration.mcheck' command: RATION.MCHECK count policy key cost [policy key cost ...]",
+        ),
         ("RATION.MCHECK 1 api k x", "-ERR Couldn't parse as integer: x"),
         ("RATION.MCHECK 2 api k 1 apj k 1", "-ERR unknown policy 'apj': did you mean 'api'?"),
         ("RATION.HEADERS api k STYLE y", "-ERR no header style 'y': there are draft, x and github"),
-        ("RATION.HOLD api k 1 TTL", "-ERR syntax error"),
-        ("RATION.HOLD api k", "-ERR wrong number of arguments for 'ration.hold' command"),
+        ("RATION.HOLD api k 1 TTL", "-ERR syntax error: RATION.HOLD policy key cost [TTL ms]"),
+        (
+            "RATION.HOLD api k",
+            "-ERR wrong number of arguments for 'ration.hold' command: RATION.HOLD policy key cost [TTL ms]",
+        ),
         (
             "RATION.SETTLE nonsense 1",
             "-ERR no such hold here: it is settled, its time is over, or another node keeps it",
@@ -186,6 +225,25 @@ fn other_libraries_words_are_understood() {
     }
     let other: [&[u8]; 3] = [b"EVAL", b"return 1", b"0"];
     assert!(support::daemon::show(&client.ask_bytes(&other)).starts_with("-ERR no scripts run here"));
+}
+
+#[test]
+fn the_one_script_is_called_by_its_hash_once_its_text_came() {
+    let daemon = TestDaemon::start();
+    let (mut client, mut other) = (daemon.client(), daemon.client());
+    let text = "return redis.call('cl.throttle', KEYS[1], ARGV[1], ARGV[2], ARGV[3])";
+    let hash = "c305b0c988f72d6d6e22c904bcc0d535ed68b2a4";
+    let by_hash = format!("EVALSHA {hash} 1 k 15 30 60");
+    assert_eq!(client.ask(&by_hash), "-NOSCRIPT No matching script. Please use EVAL.");
+    assert_eq!(show(&client.ask_bytes(&[b"SCRIPT", b"LOAD", text.as_bytes()])), hash);
+    assert_eq!(client.ask(&format!("SCRIPT EXISTS {hash} 00")), "1 0");
+    assert_eq!(other.ask(&by_hash), "0 16 15 -1 2", "on another connection");
+    assert_eq!(other.ask(&format!("EVALSHA {hash} 1 k 15 30 60 4")), "0 16 11 -1 10", "a quantity");
+    assert_eq!(other.ask(&format!("EVALSHA {hash} 1 k 15 0 60")), "-ERR Zero rates are not supported");
+    assert_eq!(client.ask("SCRIPT FLUSH"), "OK");
+    assert!(client.ask(&by_hash).starts_with("-NOSCRIPT "));
+    client.ask_bytes(&[b"EVAL", text.as_bytes(), b"1", b"other", b"15", b"30", b"60"]);
+    assert_eq!(client.ask(&format!("EVALSHA {hash} 1 other 15 30 60")), "0 16 14 -1 4", "EVAL teaches it as well");
 }
 
 /// Ten thousand requests for two keys on three nodes at once; the second key has half of what the first has, so

@@ -126,7 +126,7 @@ fn handshakes_of_clients_are_answered() {
         ("HELLO", hello(2, &id)),
         ("HELLO 2 AUTH default secret SETNAME me", hello(2, &id)),
         ("CLIENT GETNAME", "me".into()),
-        ("HELLO 4", "-NOPROTO unsupported protocol version".into()),
+        ("HELLO 4", "-NOPROTO unsupported protocol version: HELLO 2 and HELLO 3 are understood".into()),
         ("CLIENT SETINFO LIB-NAME redis-py", "OK".into()),
         ("CLIENT SETNAME you", "OK".into()),
         ("CLIENT GETNAME", "you".into()),
@@ -139,7 +139,7 @@ fn handshakes_of_clients_are_answered() {
         ("READONLY", "OK".into()),
         ("AUTH secret", "OK".into()),
         ("SELECT 0", "OK".into()),
-        ("SELECT 1", "-ERR DB index is out of range".into()),
+        ("SELECT 1", "-ERR DB index is out of range: 0 is the only one".into()),
         ("CONFIG GET save", "save ".into()),
         ("CONFIG GET appendonly", "appendonly no".into()),
         ("CONFIG GET other", "".into()),
@@ -147,10 +147,10 @@ fn handshakes_of_clients_are_answered() {
         ("COMMAND INFO ping none", "ping -1 fast 0 0 0 nil".into()),
         ("RESET", "RESET".into()),
         ("CLIENT GETNAME", "nil".into()),
-        ("FOO bar", "-ERR unknown command 'FOO', with args beginning with: 'bar' ".into()),
+        ("FOO bar", "-ERR unknown command 'FOO', with args beginning with: 'bar' (COMMAND LIST names all there are)".into()),
         (
             "SLOWDOWN k 15 30 60",
-            "-ERR unknown command 'SLOWDOWN', with args beginning with: 'k' '15' '30' '60' ".into(),
+            "-ERR unknown command 'SLOWDOWN', with args beginning with: 'k' '15' '30' '60' (COMMAND LIST names all there are)".into(),
         ),
     ] {
         assert_eq!(client.ask(line), wanted, "{line}");
@@ -214,7 +214,7 @@ fn transactions_queue_and_run_in_order() {
         ("DISCARD", "OK"),
         ("MULTI", "OK"),
         ("CL.THROTTLE k 15 30 60", "QUEUED"),
-        ("NONSENSE", "-ERR unknown command 'NONSENSE', with args beginning with: "),
+        ("NONSENSE", "-ERR unknown command 'NONSENSE', with args beginning with: (COMMAND LIST names all there are)"),
         ("EXEC", "-EXECABORT Transaction discarded because of previous errors."),
         ("CL.THROTTLE k 15 30 60", "0 16 13 -1 6"),
         ("MULTI", "OK"),
@@ -240,10 +240,10 @@ fn malformed_input_closes_only_its_own_connection() {
     let mut healthy = daemon.client();
     assert_eq!(healthy.ask("PING"), "PONG");
     for (bytes, wanted) in [
-        (&b"*x\r\n"[..], "-ERR Protocol error: invalid multibulk length"),
+        (&b"*x\r\n"[..], "-ERR Protocol error: invalid multibulk length: 1 to 1024 arguments are understood"),
         (b"*1\r\n+PING\r\n", "-ERR Protocol error: expected '$', got '+'"),
-        (b"*1\r\n$1048577\r\n", "-ERR Protocol error: invalid bulk length"),
-        (b"*1025\r\n", "-ERR Protocol error: invalid multibulk length"),
+        (b"*1\r\n$1048577\r\n", "-ERR Protocol error: invalid bulk length: a request has 1048576 bytes at most"),
+        (b"*1025\r\n", "-ERR Protocol error: invalid multibulk length: 1 to 1024 arguments are understood"),
         (b"ECHO \"a\r\n", "-ERR Protocol error: unbalanced quotes in request"),
         (b"GET / HTTP/1.1\r\n", "-ERR Protocol error: HTTP on a connection that speaks RESP: open another"),
     ] {

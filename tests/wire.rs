@@ -79,13 +79,13 @@ fn inline_commands_quote_as_redis_does() {
 fn broken_requests_are_told_apart() {
     let error = |bytes: &[u8]| parsed(bytes, &[]).1.map(|error| error.to_string()).unwrap_or_default();
     for (bytes, wanted) in [
-        (&b"*x\r\n"[..], "Protocol error: invalid multibulk length"),
-        (b"*1025\r\n", "Protocol error: invalid multibulk length"),
+        (&b"*x\r\n"[..], "Protocol error: invalid multibulk length: 1 to 1024 arguments are understood"),
+        (b"*1025\r\n", "Protocol error: invalid multibulk length: 1 to 1024 arguments are understood"),
         (b"*99999999999999999999999\r\n", "Protocol error: too big mbulk count string"),
         (b"*1\r\n+OK\r\n", "Protocol error: expected '$', got '+'"),
-        (b"*1\r\n$-1\r\n", "Protocol error: invalid bulk length"),
-        (b"*1\r\n$1048577\r\n", "Protocol error: invalid bulk length"),
-        (b"*1\r\n$x\r\n", "Protocol error: invalid bulk length"),
+        (b"*1\r\n$-1\r\n", "Protocol error: invalid bulk length: a request has 1048576 bytes at most"),
+        (b"*1\r\n$1048577\r\n", "Protocol error: invalid bulk length: a request has 1048576 bytes at most"),
+        (b"*1\r\n$x\r\n", "Protocol error: invalid bulk length: a request has 1048576 bytes at most"),
         (b"*1\r\n$99999999999999999999999\r\n", "Protocol error: too big bulk count string"),
         (b"*1\r\n$1\r\nabc\r\n", "Protocol error: expected CRLF after a bulk string"),
     ] {
@@ -134,9 +134,11 @@ fn errors_are_worded_as_redis_words_them() {
         (&["RATION.CHECK", "p", "k", "COST"], "ERR syntax error"),
         (&["RATION.CHECK", "p", "k", "PEEK", "PEEK"], "ERR syntax error"),
         (&["RATION.CHECK", "p", "k", "COST", "1.5"], "ERR Couldn't parse as integer: 1.5"),
-        (&["HELLO", "4"], "NOPROTO unsupported protocol version"),
+        (&["HELLO", "4"], "NOPROTO unsupported protocol version: HELLO 2 and HELLO 3 are understood"),
+        (&["HELLO", "3", "AUTH", "me"], "ERR Syntax error in HELLO option 'AUTH'"),
         (&["HELLO", "x"], "ERR Protocol version is not an integer or out of range"),
-        (&["SELECT", "1"], "ERR DB index is out of range"),
+        (&["SELECT", "1"], "ERR DB index is out of range: 0 is the only one"),
+        (&["CLIENT", "REPLY", "OFF"], "ERR every command is answered here: CLIENT REPLY takes ON only"),
         (&["CLIENT", "KILL"], "ERR unknown subcommand 'KILL'. Try CLIENT HELP."),
         (&["CLIENT", "SETNAME", "a b"], "ERR Client names cannot contain spaces, newlines or special characters."),
     ] {

@@ -135,6 +135,7 @@ impl Daemon {
             control,
             reload: options.reload,
             holds: Mutex::new(Holds::new(crate::clock::random())),
+            scripts: Mutex::default(),
             aside: Mutex::default(),
             desk: tokio::sync::Mutex::new(()),
         });

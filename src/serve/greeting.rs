@@ -1,11 +1,13 @@
 //! What client programs ask on connecting, and the answers they need: `HELLO`, `INFO`, `CONFIG GET`.
 //!
-//! Also the wording for a policy that does not exist. Called by sessions.
+//! Also the next step for whoever named a policy or a command that does not exist. Called by sessions.
 
 use super::hub::Hub;
 use crate::core::policy::PolicySet;
 use crate::core::time::Instant;
+use crate::wire::command::CommandError;
 use crate::wire::reply::{Protocol, Writer};
+use crate::wire::surface::{self, COMMANDS};
 
 /// Clients that switch features on by the server's version see a Redis of this one.
 const REDIS_VERSION: &str = "7.2.0";
@@ -52,6 +54,27 @@ pub fn write_config<'n>(writer: &mut Writer<'_>, names: impl Iterator<Item = &'n
     for (name, value) in found {
         writer.bulk(name.as_bytes());
         writer.bulk(value.as_bytes());
+    }
+}
+
+/// The error for a command of that name, with the next step: a name like it, or how it is written.
+#[must_use]
+pub fn refusal(name: &[u8], problem: &CommandError<'_>) -> String {
+    match problem {
+        CommandError::Unknown(_) => {
+            let seen = String::from_utf8_lossy(&name[..name.len().min(128)]).to_lowercase();
+            let likeness = |known: &str| (1e3 * strsim::jaro_winkler(&seen, known)) as u32;
+            let near = COMMANDS.iter().max_by_key(|command| likeness(command.name));
+            match near.filter(|command| likeness(command.name) > 900) {
+                Some(command) => format!("{problem}(did you mean {}?)", command.name.to_uppercase()),
+                None => format!("{problem}(COMMAND LIST names all there are)"),
+            }
+        }
+        CommandError::Arity(_) | CommandError::Syntax => match surface::usage(name) {
+            Some(usage) => format!("{problem}: {usage}"),
+            None => problem.to_string(),
+        },
+        _ => problem.to_string(),
     }
 }
 

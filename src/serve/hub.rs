@@ -12,6 +12,7 @@ use super::holds::Holds;
 use super::listing;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::Node;
+use super::scripts::Scripts;
 use super::tally::{Durations, Tally};
 use super::worker::Worker;
 use crate::core::policy::{Plan, PolicySet};
@@ -58,6 +59,8 @@ pub struct Hub {
     pub(super) reload: Option<Reload>,
     /// Estimates that have yet to be settled.
     pub(super) holds: Mutex<Holds>,
+    /// Scripts that were understood.
+    pub(super) scripts: Mutex<Scripts>,
     /// What is counted apart from the data threads.
     pub(super) aside: Mutex<Tally>,
     /// One question of the command line at a time.
@@ -92,6 +95,11 @@ impl Hub {
     /// Estimates that have yet to be settled.
     pub(super) fn holds(&self) -> MutexGuard<'_, Holds> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Scripts that were understood.
+    pub(super) fn scripts(&self) -> MutexGuard<'_, Scripts> {
+        self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where to count apart from the data threads.

@@ -25,6 +25,7 @@ pub mod refill;
 pub mod reload;
 mod requests;
 pub mod rules;
+pub mod scripts;
 pub mod session;
 mod shared;
 pub mod slots;

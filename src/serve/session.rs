@@ -8,27 +8,22 @@ use std::sync::Arc;
 
 use super::greeting;
 use super::hub::Hub;
-use super::inquiry::{Asked, Inquiry};
-use super::mailbox::{Answer, Mailbox, Waiter};
+use super::mailbox::{Mailbox, Waiter};
 use super::node::{Ask, Outgoing};
-use super::outbox::{Outbox, Shape, write_done};
+use super::outbox::{Outbox, Shape};
 use super::requests;
 use super::rules::Rules;
-use super::slots::{self, Slots};
+use super::slots::Slots;
 use super::tally::Tally;
 use super::transaction::Transaction;
-use crate::core::key::Digest;
-use crate::core::policy::{AD_HOC, Plan, Policy, PolicySet, Rule};
-use crate::core::shard::Request;
+use crate::core::policy::PolicySet;
 use crate::core::time::Instant;
-use crate::wire::command::{Admin, Client, Command, CommandError, Commands, Part, Rate, parts};
+use crate::wire::command::{Admin, Client, Command, CommandError, Commands};
 use crate::wire::reply::{Protocol, Writer};
 use crate::wire::resp::Args;
 use crate::wire::surface;
 
-/// What a concurrent limit does not know.
-const IN_FLIGHT: &str =
-    "ERR this policy limits what is in flight: RATION.CHECK takes a slot, and RATION.RELEASE ends it";
+mod keys;
 
 /// The protocol's state of one connection.
 #[derive(Debug)]
@@ -61,16 +56,6 @@ pub struct Batch<'a> {
     pub tally: &'a mut Tally,
     /// Where replies go that nothing stands before.
     pub direct: &'a mut Vec<u8>,
-}
-
-/// A question to a key's shard, and how its answer is told.
-struct Question<'a> {
-    ask: Ask,
-    rule: &'a Arc<Rule>,
-    digest: Digest,
-    key: &'a [u8],
-    cost: u64,
-    peek: bool,
 }
 
 impl Session {
@@ -127,7 +112,7 @@ impl Session {
                 if let Some(transaction) = &mut self.transaction {
                     transaction.spoil();
                 }
-                self.refuse(batch, &problem);
+                self.refuse(batch, args, &problem);
             }
         }
     }
@@ -143,7 +128,7 @@ impl Session {
                 self.writer(batch).array(transaction.len());
                 transaction.each(|args| match Command::parse(args) {
                     Ok(command) => self.execute(batch, command, args),
-                    Err(problem) => self.refuse(batch, &problem),
+                    Err(problem) => self.refuse(batch, args, &problem),
                 });
             }
             Command::Discard => {
@@ -163,7 +148,7 @@ impl Session {
         }
     }
 
-    fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
+    pub(super) fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
         match command {
             Command::Throttle { crab, key, rate, quantity } => self.throttle(batch, crab, key, rate, quantity),
             Command::Check { policy, key, cost, peek } => self.check(batch, policy, key, cost, peek),
@@ -200,6 +185,7 @@ impl Session {
             Command::Hello { protocol, name } => self.hello(batch, protocol, name),
             Command::Ping(None) => self.writer(batch).simple("PONG"),
             Command::Ping(Some(text)) | Command::Echo(text) => self.writer(batch).bulk(text),
+            Command::Script(script) => self.script(batch, script, args),
             Command::Client(client) => self.client(batch, client),
             Command::Nothing => self.writer(batch).simple("OK"),
             Command::Info => {
@@ -209,159 +195,10 @@ impl Session {
             Command::Commands(Commands::Count) => self.writer(batch).count(surface::COMMANDS.len() as u64),
             Command::Commands(Commands::Info) => surface::write_info(&mut self.writer(batch), args.iter().skip(2)),
             Command::Commands(Commands::Docs) => surface::write_docs(&mut self.writer(batch), args.iter().skip(2)),
+            Command::Commands(Commands::List) => surface::write_list(&mut self.writer(batch)),
+            Command::Help(command) => surface::write_help(&mut self.writer(batch), command),
             Command::ConfigGet => greeting::write_config(&mut self.writer(batch), args.iter().skip(2)),
         }
-    }
-
-    fn throttle(&mut self, batch: &mut Batch<'_>, crab: bool, key: &[u8], rate: Rate, quantity: i64) {
-        let rule = match batch.rules.get(rate) {
-            Ok(rule) => rule.clone(),
-            Err(problem) => return self.error(batch, &format!("ERR {problem}")),
-        };
-        let question = Question {
-            ask: if quantity < 0 { Ask::Refund } else { Ask::Check },
-            rule: &rule,
-            digest: Digest::of(AD_HOC, key),
-            key,
-            cost: quantity.unsigned_abs(),
-            peek: quantity == 0,
-        };
-        match self.ask(batch, &question) {
-            Some(decision) if crab => self.writer(batch).crab(&decision),
-            Some(decision) => self.writer(batch).throttle(&decision),
-            None => self.outbox.park(batch.now, if crab { Shape::Crab } else { Shape::Throttle }),
-        }
-    }
-
-    fn check(&mut self, batch: &mut Batch<'_>, name: &[u8], key: &[u8], cost: u64, peek: bool) {
-        let Some(policy) = self.policy(batch, name) else { return };
-        let rule = match policy.plan(key) {
-            Plan::Limited(rule) => rule,
-            plan => {
-                let decision = plan.fixed_decision().expect("a plan without limits has a decision");
-                let decision = policy.enforced(Digest::of(&policy.name, key), decision);
-                batch.tally.count(&policy.name, &decision);
-                return self.writer(batch).decision(&decision, None);
-            }
-        };
-        if rule.is_concurrent() {
-            let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek };
-            return self.occupy(batch, inquiry);
-        }
-        let digest = Digest::of(&policy.name, key);
-        let charged = cost > 0 && !peek;
-        let decision = self.ask(batch, &Question { ask: Ask::Check, rule, digest, key, cost, peek });
-        match decision {
-            Some(decision) => {
-                let decision = batch.tally.enforced(policy, digest, decision, charged);
-                self.writer(batch).decision(&decision, Some(rule));
-            }
-            None => {
-                let rule = rule.clone();
-                self.outbox.park(batch.now, Shape::Decision { policy: policy.clone(), rule, digest, charged });
-            }
-        }
-    }
-
-    /// A check of a concurrent limit: what it takes is noted, to end with the connection.
-    fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: Inquiry) {
-        let asked = Asked::begin(batch.hub, batch.now, vec![inquiry], batch.outgoing);
-        if !asked.is_complete() {
-            return self.finish(batch, requests::occupy(batch.hub.clone(), asked, self.slots.clone()));
-        }
-        batch.tally.at_once += 1;
-        for (digest, told) in asked.end(batch.hub, batch.now, batch.outgoing).1 {
-            self.slots.keep(batch.hub, batch.now, digest, &told);
-            self.writer(batch).decision(&told.decision, told.rule.as_deref());
-        }
-    }
-
-    fn release(&mut self, batch: &mut Batch<'_>, name: &[u8], key: &[u8], id: &[u8]) {
-        let Some(policy) = self.policy(batch, name) else { return };
-        let digest = Digest::of(&policy.name, key);
-        match slots::parse(id).filter(|&slot| batch.hub.node.release(batch.now, digest, slot, batch.outgoing)) {
-            Some(slot) => {
-                self.slots.forget(slot);
-                self.writer(batch).simple("OK");
-            }
-            None => self.error(batch, &format!("ERR {}", slots::UNKNOWN)),
-        }
-    }
-
-    fn settle(&mut self, batch: &mut Batch<'_>, ask: Ask, name: &[u8], key: &[u8], cost: u64) {
-        let Some(policy) = self.policy(batch, name) else { return };
-        let Plan::Limited(rule) = policy.plan(key) else { return self.writer(batch).simple("OK") };
-        if rule.is_concurrent() {
-            return self.error(batch, IN_FLIGHT);
-        }
-        if ask == Ask::Refund && cost == 0 {
-            return self.writer(batch).simple("OK");
-        }
-        let digest = Digest::of(&policy.name, key);
-        match self.ask(batch, &Question { ask, rule, digest, key, cost, peek: false }) {
-            Some(decision) => write_done(&mut self.writer(batch), &decision),
-            None => self.outbox.park(batch.now, Shape::Done),
-        }
-    }
-
-    fn many(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
-        let mut inquiries = Vec::new();
-        for Part { policy, key, cost } in parts(args) {
-            let Some(policy) = self.policy(batch, policy) else { return };
-            inquiries.push(Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false });
-        }
-        // Asked now, so that what comes behind it on this connection is asked later.
-        let asked = Asked::begin(batch.hub, batch.now, inquiries, batch.outgoing);
-        self.finish(batch, requests::many(batch.hub.clone(), asked, self.slots.clone()));
-    }
-
-    /// Answers about one key from a task of its own.
-    fn later<F>(
-        &mut self,
-        batch: &mut Batch<'_>,
-        (policy, key, cost): (&[u8], &[u8], u64),
-        answer: impl FnOnce(Arc<Hub>, Inquiry) -> F,
-    ) where
-        F: Future<Output = Vec<u8>> + Send + 'static,
-    {
-        let Some(policy) = self.policy(batch, policy) else { return };
-        let takes = matches!(policy.plan(key), Plan::Limited(rule) if rule.is_concurrent()) && cost > 0;
-        if takes {
-            return self.error(batch, IN_FLIGHT);
-        }
-        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false };
-        self.finish(batch, answer(batch.hub.clone(), inquiry));
-    }
-
-    fn explain(&mut self, batch: &mut Batch<'_>, policy: &[u8], key: &[u8]) {
-        let Some(policy) = self.policy(batch, policy) else { return };
-        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost: 1, peek: true };
-        self.finish(batch, requests::explain(batch.hub.clone(), inquiry));
-    }
-
-    fn finish(&mut self, batch: &Batch<'_>, reply: impl Future<Output = Vec<u8>> + Send + 'static) {
-        let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
-        self.outbox.park(batch.now, Shape::Whole);
-        tokio::spawn(async move { waiter.answer(Answer::Reply(reply.await)) });
-    }
-
-    fn ask(&mut self, batch: &mut Batch<'_>, question: &Question<'_>) -> Option<crate::core::decision::Decision> {
-        let Question { ask, rule, digest, key, cost, peek } = *question;
-        let request = Request { rule, digest, key, cost, peek };
-        let waiter = (&self.mailbox, self.outbox.next_seq());
-        let decision = batch.hub.node.ask(batch.now, ask, request, waiter, batch.outgoing);
-        batch.tally.at_once += u64::from(decision.is_some() && ask == Ask::Check);
-        decision
-    }
-
-    /// The policy of that name; without one an error that lists names like it.
-    fn policy<'p>(&mut self, batch: &mut Batch<'p>, name: &[u8]) -> Option<&'p Arc<Policy>> {
-        let policies = batch.policies;
-        let found = std::str::from_utf8(name).ok().and_then(|name| policies.get(name));
-        if found.is_none() {
-            self.error(batch, &greeting::unknown_policy(policies, name));
-        }
-        found
     }
 
     fn admin(&mut self, batch: &mut Batch<'_>, admin: Admin) {
@@ -408,8 +245,8 @@ impl Session {
         }
     }
 
-    fn refuse(&mut self, batch: &mut Batch<'_>, problem: &CommandError<'_>) {
-        self.error(batch, &problem.to_string());
+    pub(super) fn refuse(&mut self, batch: &mut Batch<'_>, args: Args<'_>, problem: &CommandError<'_>) {
+        self.error(batch, &greeting::refusal(args.get(0).unwrap_or_default(), problem));
     }
 
     fn error(&mut self, batch: &mut Batch<'_>, text: &str) {
@@ -417,7 +254,7 @@ impl Session {
         self.writer(batch).error(text);
     }
 
-    fn writer<'w>(&'w mut self, batch: &'w mut Batch<'_>) -> Writer<'w> {
+    pub(super) fn writer<'w>(&'w mut self, batch: &'w mut Batch<'_>) -> Writer<'w> {
         Writer::new(self.outbox.sink(batch.direct), self.protocol)
     }
 }

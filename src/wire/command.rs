@@ -9,8 +9,8 @@ pub use super::ration::{MAX_KEYS, Part, parts};
 use super::ration::{check, ration};
 pub use super::refusal::CommandError;
 use super::resp::Args;
-pub use super::throttle::Rate;
-use super::throttle::{eval, throttle};
+pub use super::throttle::{Rate, Script, scripted};
+use super::throttle::{eval, script, throttle};
 
 /// Longest key.
 pub const MAX_KEY: usize = 64 << 10;
@@ -135,12 +135,16 @@ pub enum Command<'a> {
     Ping(Option<&'a [u8]>),
     /// `ECHO text`.
     Echo(&'a [u8]),
+    /// `EVAL`, `EVALSHA` and `SCRIPT …`.
+    Script(Script<'a>),
     /// `CLIENT …`.
     Client(Client<'a>),
     /// A command whose whole answer is `+OK`: `AUTH`, `READONLY`, `READWRITE`, `SELECT 0`.
     Nothing,
     /// `INFO [section …]`.
     Info,
+    /// `CLIENT HELP` and its like: of this command.
+    Help(&'static str),
     /// `COMMAND …`.
     Commands(Commands),
     /// `CONFIG GET pattern …`.
@@ -189,6 +193,8 @@ pub enum Commands {
     Count,
     /// `DOCS`.
     Docs,
+    /// `LIST`.
+    List,
 }
 
 impl<'a> Command<'a> {
@@ -232,6 +238,7 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     if is("CONFIG") {
         return match first {
             None => Err(arity(args)),
+            Some(help) if help.eq_ignore_ascii_case(b"HELP") => Ok(Command::Help("CONFIG")),
             Some(get) if !get.eq_ignore_ascii_case(b"GET") => Err(CommandError::Subcommand("CONFIG", get)),
             Some(_) if args.len() < 3 => Err(arity(args)),
             Some(_) => Ok(Command::ConfigGet),
@@ -247,11 +254,11 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     if is("THROTTLE") {
         return throttle(args, 1, true);
     }
-    if is("EVAL") {
-        return eval(args);
+    if is("EVAL") || is("EVALSHA") {
+        return eval(args, is("EVALSHA"));
     }
-    if is("EVALSHA") {
-        return Err(CommandError::UnknownScript);
+    if is("SCRIPT") {
+        return script(args);
     }
     if is("INFO") {
         return Ok(Command::Info);
@@ -293,7 +300,7 @@ fn hello<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
             name = Some(client_name(args.get(at + 1).unwrap_or_default())?);
             at += 2;
         } else {
-            return Err(CommandError::Syntax);
+            return Err(CommandError::HelloOption(option));
         }
     }
     Ok(Command::Hello { protocol, name })
@@ -314,8 +321,10 @@ fn client<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
         Client::Id
     } else if is("INFO") || is("LIST") {
         Client::Info
+    } else if is("HELP") {
+        return Ok(Command::Help("CLIENT"));
     } else if is("REPLY") && !args.get(2).is_some_and(|mode| mode.eq_ignore_ascii_case(b"ON")) {
-        return Err(CommandError::Syntax);
+        return Err(CommandError::Silence);
     } else if SILENT.into_iter().any(is) {
         Client::Nothing
     } else {
@@ -326,7 +335,11 @@ fn client<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
 
 fn commands<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     let Some(sub) = args.get(1) else { return Ok(Command::Commands(Commands::Info)) };
-    let all = [("INFO", Commands::Info), ("COUNT", Commands::Count), ("DOCS", Commands::Docs)];
+    if sub.eq_ignore_ascii_case(b"HELP") {
+        return Ok(Command::Help("COMMAND"));
+    }
+    let all =
+        [("INFO", Commands::Info), ("COUNT", Commands::Count), ("DOCS", Commands::Docs), ("LIST", Commands::List)];
     let found = all.into_iter().find(|(wanted, _)| sub.eq_ignore_ascii_case(wanted.as_bytes()));
     found.map(|(_, command)| Command::Commands(command)).ok_or(CommandError::Subcommand("COMMAND", sub))
 }

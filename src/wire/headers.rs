@@ -70,7 +70,7 @@ pub fn fields(style: Style, decision: &Decision, rule: Option<&Rule>) -> Vec<Fie
     fields
 }
 
-/// How long until there is more than now: a denied request's wait, a bucket's next token, a window's end.
+/// How long at most until there is more than now: a denied request's wait, a bucket's next token, a window's end.
 fn more_after(decision: &Decision, limit: &Limit) -> Micros {
     match (decision.retry_after, limit.algorithm) {
         (Some(wait), _) => Micros(wait.0.max(1)),
@@ -81,7 +81,14 @@ fn more_after(decision: &Decision, limit: &Limit) -> Micros {
                 whole => Micros(whole % each + if whole.is_multiple_of(each) { each } else { 0 }),
             }
         }
-        (None, _) => decision.reset_after,
+        (None, Algorithm::Sliding) => {
+            // What this window counted fades one by one through the next one; what the last one counted does so now,
+            // and there may be more sooner.
+            let used = decision.limit.saturating_sub(decision.remaining).max(1);
+            let until_next = decision.reset_after.0.saturating_sub(limit.period.0);
+            Micros(until_next + (decision.reset_after.0 - until_next).div_ceil(used))
+        }
+        (None, Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Concurrent) => decision.reset_after,
     }
 }
 
@@ -142,6 +149,20 @@ mod tests {
         assert!(told(Style::Draft, &window).ends_with("r=7;t=31\n"));
         let whole = Decision { reset_after: Micros::ZERO, ..decision(Verdict::Allow, 100) };
         assert!(told(Style::Draft, &whole).ends_with("r=100;t=0\n"));
+    }
+
+    #[test]
+    fn a_sliding_window_has_more_when_its_first_token_fades() {
+        let rule = Rule::of("api", &[Limit::parse("100/1m sliding").unwrap()]);
+        let told = |remaining, reset_s| {
+            let reset_after = Micros::from_secs(reset_s);
+            let decision = Decision { reset_after, ..decision(Verdict::Allow, remaining) };
+            fields(Style::Draft, &decision, Some(&rule))[1].1.clone()
+        };
+        assert_eq!(told(96, 80), "\"100/1m sliding\";r=96;t=35", "20 s of this window, a quarter of the next");
+        assert_eq!(told(99, 80), "\"100/1m sliding\";r=99;t=80");
+        assert_eq!(told(96, 40), "\"100/1m sliding\";r=96;t=10", "all of it was counted by the last window");
+        assert_eq!(told(100, 0), "\"100/1m sliding\";r=100;t=0");
     }
 
     #[test]

@@ -40,6 +40,10 @@ pub enum CommandError<'a> {
     Protocol,
     /// `HELLO` with something else than a number.
     ProtocolNumber,
+    /// `HELLO` with an option that it does not have, or without what belongs to it.
+    HelloOption(&'a [u8]),
+    /// `CLIENT REPLY` with anything but `ON`.
+    Silence,
     /// `SELECT` of another database than 0.
     Database,
     /// A name that would break a listing.
@@ -71,9 +75,11 @@ impl fmt::Display for CommandError<'_> {
             }
             Self::ZeroRate => f.write_str("ERR Zero rates are not supported"),
             Self::LongKey(len) => write!(f, "ERR the key has {len} bytes: at most {MAX_KEY} are allowed"),
-            Self::Protocol => f.write_str("NOPROTO unsupported protocol version"),
+            Self::Protocol => f.write_str("NOPROTO unsupported protocol version: HELLO 2 and HELLO 3 are understood"),
             Self::ProtocolNumber => f.write_str("ERR Protocol version is not an integer or out of range"),
-            Self::Database => f.write_str("ERR DB index is out of range"),
+            Self::HelloOption(seen) => write!(f, "ERR Syntax error in HELLO option '{}'", clipped(seen)),
+            Self::Silence => f.write_str("ERR every command is answered here: CLIENT REPLY takes ON only"),
+            Self::Database => f.write_str("ERR DB index is out of range: 0 is the only one"),
             Self::ClientName => f.write_str("ERR Client names cannot contain spaces, newlines or special characters."),
         }
     }

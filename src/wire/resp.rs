@@ -42,10 +42,10 @@ impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Protocol error: ")?;
         match self {
-            Self::ArrayLength => f.write_str("invalid multibulk length"),
+            Self::ArrayLength => write!(f, "invalid multibulk length: 1 to {MAX_ARGUMENTS} arguments are understood"),
             Self::ArrayLine => f.write_str("too big mbulk count string"),
             Self::NoBulk(seen) => write!(f, "expected '$', got '{}'", seen.escape_ascii()),
-            Self::BulkLength => f.write_str("invalid bulk length"),
+            Self::BulkLength => write!(f, "invalid bulk length: a request has {MAX_REQUEST} bytes at most"),
             Self::BulkLine => f.write_str("too big bulk count string"),
             Self::BulkEnd => f.write_str("expected CRLF after a bulk string"),
             Self::InlineLength => f.write_str("too big inline request"),

@@ -15,16 +15,28 @@ pub struct Description {
     pub key: i64,
     /// One line.
     pub summary: &'static str,
-    /// Arguments for hints: name, type, token ("" for none); optional ones end with `?`.
-    pub arguments: &'static [(&'static str, &'static str, &'static str)],
+    /// Arguments for hints.
+    pub arguments: &'static [Argument],
 }
+
+/// Name, type, token ("" for none). What may be left out ends with `?`, what may come again with `+`, and a `block`
+/// is named by the arguments in it.
+pub type Argument = (&'static str, &'static str, &'static str);
 
 const fn plain(name: &'static str, arity: i64, summary: &'static str) -> Description {
-    Description { name, arity, key: 0, summary, arguments: &[] }
+    with(name, arity, summary, &[])
 }
 
+/// A command that has nothing to do with a key.
+const fn with(name: &'static str, arity: i64, summary: &'static str, arguments: &'static [Argument]) -> Description {
+    Description { name, arity, key: 0, summary, arguments }
+}
+
+/// A subcommand of several.
+const SUBCOMMAND: &[Argument] = &[("subcommand?", "string", ""), ("argument?+", "string", "")];
+
 /// A token bucket by numbers.
-const BUCKET: &[(&str, &str, &str)] = &[
+const BUCKET: &[Argument] = &[
     ("key", "key", ""),
     ("max_burst", "integer", ""),
     ("count", "integer", ""),
@@ -65,7 +77,7 @@ pub const COMMANDS: &[Description] = &[
         arity: -5,
         key: 3,
         summary: "Checks and charges several keys, all of them or none; answers their decisions.",
-        arguments: &[("count", "integer", ""), ("policy", "string", ""), ("key", "key", ""), ("cost", "integer", "")],
+        arguments: &[("count", "integer", ""), ("policy key cost+", "block", "")],
     },
     Description {
         name: "ration.headers",
@@ -76,7 +88,7 @@ pub const COMMANDS: &[Description] = &[
             ("policy", "string", ""),
             ("key", "key", ""),
             ("cost?", "integer", "COST"),
-            ("style?", "string", "STYLE"),
+            ("draft|x|github?", "string", "STYLE"),
         ],
     },
     Description {
@@ -143,29 +155,176 @@ pub const COMMANDS: &[Description] = &[
         arguments: &[("count?", "integer", "COUNT")],
     },
     plain("ration.policies", 1, "Lists the policies in force, as JSON."),
+    plain("ration.peers", 1, "Lists the nodes of the fleet, as JSON."),
     plain("ration.stats", 1, "Reports what this node has counted, as JSON."),
     plain("ration.reload", 1, "Reads the configuration again, whole or not at all."),
-    plain("auth", -2, "Answers OK: the socket's mode decides who may connect."),
-    plain("client", -2, "Names this connection."),
-    plain("command", -1, "Describes the commands."),
-    plain("config", -3, "Answers CONFIG GET with what client programs ask for."),
+    with(
+        "auth",
+        -2,
+        "Answers OK: the socket's mode decides who may connect.",
+        &[("username?", "string", ""), ("password", "string", "")],
+    ),
+    with("client", -2, "Names this connection: CLIENT HELP says how.", SUBCOMMAND),
+    with("command", -1, "Describes the commands: COMMAND HELP says how.", SUBCOMMAND),
+    with("config", -2, "Answers CONFIG GET with what client programs ask for.", &[("pattern+", "pattern", "GET")]),
     plain("discard", 1, "Drops the commands queued since MULTI."),
-    plain("eval", -3, "Runs the one script that calls cl.throttle."),
-    plain("echo", 2, "Answers its argument."),
+    with(
+        "eval",
+        -3,
+        "Runs the one script that calls cl.throttle.",
+        &[("script", "string", ""), ("numkeys", "integer", ""), ("key", "key", ""), ("argument+", "string", "")],
+    ),
+    with(
+        "evalsha",
+        -3,
+        "Runs it by the hash of its text, once that has come.",
+        &[("sha1", "string", ""), ("numkeys", "integer", ""), ("key", "key", ""), ("argument+", "string", "")],
+    ),
+    with("script", -2, "Tells the hash of that script's text: SCRIPT HELP says how.", SUBCOMMAND),
+    with("echo", 2, "Answers its argument.", &[("message", "string", "")]),
     plain("exec", 1, "Runs the commands queued since MULTI, in order."),
-    plain("hello", -1, "Chooses RESP2 or RESP3."),
-    plain("info", -1, "Describes this daemon."),
+    with(
+        "hello",
+        -1,
+        "Chooses RESP2 or RESP3.",
+        &[("protover?", "integer", ""), ("username password?", "block", "AUTH"), ("clientname?", "string", "SETNAME")],
+    ),
+    with("info", -1, "Describes this daemon.", &[("section?+", "string", "")]),
     plain("multi", 1, "Queues commands until EXEC."),
-    plain("ping", -1, "Answers PONG, or its argument."),
+    with("ping", -1, "Answers PONG, or its argument.", &[("message?", "string", "")]),
     plain("quit", -1, "Closes the connection."),
     plain("readonly", 1, "Answers OK."),
     plain("readwrite", 1, "Answers OK."),
     plain("reset", 1, "Puts the connection into the state it opened in."),
-    plain("select", 2, "Answers OK for database 0."),
+    with("select", 2, "Answers OK for database 0, the only one.", &[("index", "integer", "")]),
+];
+
+/// What a command with subcommands says of them.
+const HELP: &[(&str, &[&str])] = &[
+    (
+        "CLIENT",
+        &[
+            "CLIENT <subcommand> [<arg> ...]. Subcommands are:",
+            "GETNAME",
+            "    Answers the name of this connection.",
+            "ID",
+            "    Answers the number of this connection.",
+            "INFO, LIST",
+            "    Describe this connection.",
+            "SETNAME <name>",
+            "    Names this connection.",
+            "CACHING, NO-EVICT, NO-TOUCH, REPLY ON, SETINFO, TRACKING, UNPAUSE",
+            "    Answer OK and change nothing.",
+        ],
+    ),
+    (
+        "COMMAND",
+        &[
+            "COMMAND <subcommand> [<arg> ...]. Subcommands are:",
+            "(no subcommand)",
+            "    Describes all commands for clients.",
+            "COUNT",
+            "    Answers how many there are.",
+            "DOCS [<command-name> ...]",
+            "    Describes them and their arguments for people.",
+            "INFO [<command-name> ...]",
+            "    Describes them for clients.",
+            "LIST",
+            "    Answers their names.",
+        ],
+    ),
+    (
+        "CONFIG",
+        &[
+            "CONFIG <subcommand> [<arg> ...]. Subcommands are:",
+            "GET <name> ...",
+            "    Answers save and appendonly, for programs that ask. rationd's own: rationd config show.",
+        ],
+    ),
+    (
+        "SCRIPT",
+        &[
+            "SCRIPT <subcommand> [<arg> ...]. Subcommands are:",
+            "EXISTS <sha1> ...",
+            "    Answers which of them EVALSHA knows.",
+            "FLUSH",
+            "    Forgets all.",
+            "LOAD <script>",
+            "    Answers the hash of the one script that is understood, for EVALSHA.",
+        ],
+    ),
 ];
 
 fn find(name: &[u8]) -> Option<&'static Description> {
     COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+}
+
+impl Description {
+    /// Where `help @GROUP` of `redis-cli` lists it.
+    fn group(&self) -> &'static str {
+        match self.name {
+            "discard" | "exec" | "multi" => "transactions",
+            "eval" | "evalsha" | "script" => "scripting",
+            "command" | "config" | "info" => "server",
+            "auth" | "client" | "echo" | "hello" | "ping" | "quit" | "readonly" | "readwrite" | "reset" | "select" => {
+                "connection"
+            }
+            _ => "rationd",
+        }
+    }
+}
+
+/// How a command is to be written, if it has arguments: `RATION.CHECK policy key [COST cost] [PEEK]`. One with
+/// subcommands says so itself.
+#[must_use]
+pub fn usage(name: &[u8]) -> Option<String> {
+    let command = find(name).filter(|command| !command.arguments.is_empty())?;
+    let mut usage = command.name.to_uppercase();
+    if HELP.iter().any(|(name, _)| *name == usage) {
+        return Some(usage + " HELP says how");
+    }
+    for &argument in command.arguments {
+        let Shown { name, is_optional, is_multiple } = Shown::of(argument.0);
+        let mut text = match argument {
+            (_, "pure-token", token) => token.to_owned(),
+            (_, _, "") => name.to_owned(),
+            (_, _, token) => format!("{token} {name}"),
+        };
+        if is_multiple {
+            text += &format!(" [{name} ...]");
+        }
+        usage += &if is_optional { format!(" [{text}]") } else { format!(" {text}") };
+    }
+    Some(usage)
+}
+
+/// An argument's name without its marks.
+struct Shown {
+    name: &'static str,
+    is_optional: bool,
+    is_multiple: bool,
+}
+
+impl Shown {
+    fn of(name: &'static str) -> Self {
+        let is_multiple = name.ends_with('+');
+        let name = name.trim_end_matches('+');
+        Self { name: name.trim_end_matches('?'), is_optional: name.ends_with('?'), is_multiple }
+    }
+}
+
+/// Writes `COMMAND LIST`: all names.
+pub fn write_list(writer: &mut Writer<'_>) {
+    writer.array(COMMANDS.len());
+    COMMANDS.iter().for_each(|command| writer.bulk(command.name.as_bytes()));
+}
+
+/// Writes the answer to `CLIENT HELP`, `COMMAND HELP` or `CONFIG HELP`.
+pub fn write_help(writer: &mut Writer<'_>, command: &str) {
+    let found = HELP.iter().find(|(name, _)| *name == command);
+    let lines = found.map_or(&[][..], |(_, lines)| lines);
+    writer.array(lines.len());
+    lines.iter().for_each(|line| writer.simple(line));
 }
 
 /// Writes `COMMAND INFO`: of `names`, or of all when there are none.
@@ -203,7 +362,7 @@ pub fn write_docs<'n>(writer: &mut Writer<'_>, names: impl ExactSizeIterator<Ite
     for command in found {
         writer.bulk(command.name.as_bytes());
         writer.map(if command.arguments.is_empty() { 3 } else { 4 });
-        for (field, text) in [("summary", command.summary), ("since", "0.1.0"), ("group", "rationd")] {
+        for (field, text) in [("summary", command.summary), ("since", "0.1.0"), ("group", command.group())] {
             writer.bulk(field.as_bytes());
             writer.bulk(text.as_bytes());
         }
@@ -215,10 +374,13 @@ pub fn write_docs<'n>(writer: &mut Writer<'_>, names: impl ExactSizeIterator<Ite
     }
 }
 
-fn write_argument(writer: &mut Writer<'_>, (name, kind, token): (&str, &str, &str)) {
-    let optional = name.ends_with('?');
-    let name = name.trim_end_matches('?');
-    writer.map(2 + usize::from(!token.is_empty()) + usize::from(optional));
+fn write_argument(writer: &mut Writer<'_>, (name, kind, token): Argument) {
+    let Shown { name, is_optional, is_multiple } = Shown::of(name);
+    let flags = [("optional", is_optional), ("multiple", is_multiple)];
+    let flags: Vec<&str> = flags.iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| *flag).collect();
+    let is_block = kind == "block";
+    let fields = [!token.is_empty(), !flags.is_empty(), is_block];
+    writer.map(2 + fields.iter().filter(|is_there| **is_there).count());
     for (field, text) in [("name", name), ("type", kind)] {
         writer.bulk(field.as_bytes());
         writer.bulk(text.as_bytes());
@@ -227,9 +389,15 @@ fn write_argument(writer: &mut Writer<'_>, (name, kind, token): (&str, &str, &st
         writer.bulk(b"token");
         writer.bulk(token.as_bytes());
     }
-    if optional {
+    if !flags.is_empty() {
         writer.bulk(b"flags");
-        writer.array(1);
-        writer.simple("optional");
+        writer.array(flags.len());
+        flags.iter().for_each(|flag| writer.simple(flag));
+    }
+    if is_block {
+        let parts = name.split(' ');
+        writer.bulk(b"arguments");
+        writer.array(parts.clone().count());
+        parts.for_each(|part| write_argument(writer, (part, "string", "")));
     }
 }

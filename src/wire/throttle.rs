@@ -46,15 +46,62 @@ pub(super) fn throttle<'a>(args: Args<'a>, place: usize, crab: bool) -> Result<C
     Ok(Command::Throttle { crab, key, rate, quantity })
 }
 
-/// `EVAL script 1 key max_burst count period [quantity]`, for callers that wrap the command in a script.
-pub(super) fn eval<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    const CALL: &str = "returnredis.call('cl.throttle',keys[1],argv[1],argv[2],argv[3]";
-    let script = args.get(1).ok_or(arity(args))?;
-    let text = String::from_utf8_lossy(&script[..script.len().min(256)]).to_lowercase().replace('"', "'");
-    let text: String = text.split_whitespace().collect();
-    let rest = text.trim_end_matches(';').strip_prefix(CALL);
-    if !matches!(rest, Some(")" | ",argv[4])")) || args.get(2) != Some(b"1") {
+/// What is asked about scripts. All that are understood do the same: call `cl.throttle`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Script<'a> {
+    /// `EVAL script 1 key max_burst count period [quantity]`: of a script that is understood.
+    Eval(&'a [u8]),
+    /// `EVALSHA sha1 1 key …`: of a script that came before, or not.
+    EvalSha(&'a [u8]),
+    /// `SCRIPT LOAD script`: of one that is understood.
+    Load(&'a [u8]),
+    /// `SCRIPT EXISTS sha1 …`: the arguments from the third on.
+    Exists,
+    /// `SCRIPT FLUSH`.
+    Flush,
+}
+
+/// `EVAL` and `EVALSHA`, for callers that wrap the command in a script.
+pub(super) fn eval<'a>(args: Args<'a>, by_hash: bool) -> Result<Command<'a>, CommandError<'a>> {
+    let script = args.get(1).filter(|_| args.len() >= 3).ok_or(arity(args))?;
+    if by_hash {
+        return Ok(Command::Script(Script::EvalSha(script)));
+    }
+    if !is_understood(script) {
         return Err(CommandError::Script);
     }
-    throttle(args, 3, false)
+    scripted(args)?;
+    Ok(Command::Script(Script::Eval(script)))
+}
+
+/// What an `EVAL` or `EVALSHA` of an understood script comes to.
+///
+/// # Errors
+/// Those of `CL.THROTTLE`, or another number of keys.
+pub fn scripted<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    if args.get(2) == Some(b"1") { throttle(args, 3, false) } else { Err(CommandError::Script) }
+}
+
+pub(super) fn script<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    let sub = args.get(1).ok_or(arity(args))?;
+    let is = |wanted: &str| sub.eq_ignore_ascii_case(wanted.as_bytes());
+    let text = args.get(2).unwrap_or_default();
+    let script = match args.len() {
+        3 if is("LOAD") && is_understood(text) => Script::Load(text),
+        3 if is("LOAD") => return Err(CommandError::Script),
+        3.. if is("EXISTS") => Script::Exists,
+        2 | 3 if is("FLUSH") => Script::Flush,
+        2 if is("HELP") => return Ok(Command::Help("SCRIPT")),
+        _ if is("LOAD") || is("EXISTS") || is("FLUSH") => return Err(arity(args)),
+        _ => return Err(CommandError::Subcommand("SCRIPT", sub)),
+    };
+    Ok(Command::Script(script))
+}
+
+/// Whatever its spaces, case and quotes.
+fn is_understood(script: &[u8]) -> bool {
+    const CALL: &str = "returnredis.call('cl.throttle',keys[1],argv[1],argv[2],argv[3]";
+    let text = String::from_utf8_lossy(&script[..script.len().min(256)]).to_lowercase().replace('"', "'");
+    let text: String = text.split_whitespace().collect();
+    matches!(text.trim_end_matches(';').strip_prefix(CALL), Some(")" | ",argv[4])"))
 }

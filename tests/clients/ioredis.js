@@ -43,6 +43,17 @@ async function pipelines() {
   redis.disconnect();
 }
 
+async function scripts() {
+  const redis = new Redis({ path });
+  redis.defineCommand("limit", {
+    numberOfKeys: 1,
+    lua: "return redis.call('cl.throttle', KEYS[1], ARGV[1], ARGV[2], ARGV[3])",
+  });
+  assert.deepEqual(await redis.limit("js scripted", 15, 30, 60), fresh);
+  assert.deepEqual(await redis.limit("js scripted", 15, 30, 60), again);
+  redis.disconnect();
+}
+
 async function automatic_pipelines() {
   const redis = new Redis({ path, enableAutoPipelining: true });
   const answers = await Promise.all(Array.from({ length: 40 }, () => throttle(redis, "js auto", 9, 1, 86400)));
@@ -65,7 +76,7 @@ async function other_protocol() {
 }
 
 async function main() {
-  for (const part of [defaults, pipelines, automatic_pipelines, keys_are_bytes, other_protocol]) {
+  for (const part of [defaults, pipelines, scripts, automatic_pipelines, keys_are_bytes, other_protocol]) {
     await part();
     console.log("ok", part.name);
   }

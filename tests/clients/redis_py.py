@@ -97,6 +97,14 @@ def pipelines(client):
     assert isinstance(error, redis.ResponseError), error
 
 
+def scripts(client):
+    script = client.register_script("return redis.call('cl.throttle', KEYS[1], ARGV[1], ARGV[2], ARGV[3])")
+    equal(script(keys=["scripted"], args=[15, 30, 60]), FRESH, "a script that is not known yet")
+    with client.pipeline() as pipe:
+        script(keys=["scripted"], args=[15, 30, 60], client=pipe)
+        equal(pipe.execute(), [[0, 16, 14, -1, 4]], "a script in a pipeline")
+
+
 def keys_are_bytes(client):
     for name, key in [("all bytes", bytes(range(256))), ("not UTF-8", b"\xff\xfe"), ("CRLF", b"a\r\nb"), ("empty", b"")]:
         equal(throttle(client, key), FRESH, name)
@@ -130,7 +138,7 @@ async def asynchronous():
 
 def main():
     client = redis.Redis(unix_socket_path=SOCKET)
-    for part in (connection_commands, recorded_answers, errors, decisions, pipelines, keys_are_bytes, pooled):
+    for part in (connection_commands, recorded_answers, errors, decisions, pipelines, scripts, keys_are_bytes, pooled):
         part(client)
         print("ok", part.__name__)
     asyncio.run(asynchronous())

@@ -16,6 +16,7 @@ pub mod ether;
 pub mod fleet;
 pub mod installed;
 pub mod ledger;
+pub mod matrix;
 pub mod membership_suite;
 pub mod metrics;
 pub mod namespaces;

@@ -7,10 +7,14 @@ use redis::{Cmd, Value};
 use crate::core::call::{Call, Grant};
 use crate::store::script::{self, BadReply, Caller, Script};
 
-static HASHES: LazyLock<Vec<(&'static str, String)>> = LazyLock::new(|| {
-    let hash = |script: &Script| redis::Script::new(script.text).get_hash().to_owned();
-    script::all().into_iter().map(|script| (script.name, hash(script))).collect()
-});
+static HASHES: LazyLock<Vec<(&'static str, String)>> =
+    LazyLock::new(|| script::all().into_iter().map(|script| (script.name, hash(script.text))).collect());
+
+/// The SHA1 of a text in hexadecimal.
+#[must_use]
+pub fn hash(text: &str) -> String {
+    redis::Script::new(text).get_hash().to_owned()
+}
 
 /// The SHA1 of a script's text in hexadecimal, as EVALSHA wants it.
 ///

@@ -1,0 +1,92 @@
+//! Scripts that were understood, and the hashes that clients call them by afterwards.
+//!
+//! All of them do the same: they call `cl.throttle`. So nothing is run, and only who may be called by a hash is
+//! remembered, a bounded number of texts, the newest. Called by sessions.
+
+use std::collections::VecDeque;
+
+use super::session::{Batch, Session};
+use crate::store::redis::evalsha;
+use crate::wire::command::{CommandError, Script, scripted};
+use crate::wire::resp::Args;
+
+/// Most texts that are known: of one script, with other spaces.
+const MOST: usize = 64;
+
+/// The texts, the newest last, and their hashes.
+#[derive(Debug, Default)]
+pub struct Scripts {
+    known: VecDeque<(Box<[u8]>, String)>,
+}
+
+impl Scripts {
+    /// Knows `text` from now on, and returns its hash.
+    pub fn learn(&mut self, text: &[u8]) -> String {
+        if let Some((_, hash)) = self.known.iter().find(|(known, _)| **known == *text) {
+            return hash.clone();
+        }
+        if self.known.len() >= MOST {
+            self.known.pop_front();
+        }
+        let hash = evalsha::hash(&String::from_utf8_lossy(text));
+        self.known.push_back((text.into(), hash.clone()));
+        hash
+    }
+
+    /// Whether a text of this hash is known.
+    #[must_use]
+    pub fn has(&self, hash: &[u8]) -> bool {
+        self.known.iter().any(|(_, known)| known.as_bytes().eq_ignore_ascii_case(hash))
+    }
+}
+
+impl Session {
+    /// Runs `EVAL`, `EVALSHA` or `SCRIPT`, whose arguments are `args`.
+    pub(super) fn script(&mut self, batch: &mut Batch<'_>, script: Script<'_>, args: Args<'_>) {
+        match script {
+            Script::Eval(text) => {
+                batch.hub.scripts().learn(text);
+                self.scripted(batch, args);
+            }
+            Script::EvalSha(hash) if batch.hub.scripts().has(hash) => self.scripted(batch, args),
+            Script::EvalSha(_) => self.refuse(batch, args, &CommandError::UnknownScript),
+            Script::Load(text) => {
+                let hash = batch.hub.scripts().learn(text);
+                self.writer(batch).bulk(hash.as_bytes());
+            }
+            Script::Exists => {
+                let found: Vec<bool> = args.iter().skip(2).map(|hash| batch.hub.scripts().has(hash)).collect();
+                let mut writer = self.writer(batch);
+                writer.array(found.len());
+                found.into_iter().for_each(|is_known| writer.integer(i64::from(is_known)));
+            }
+            Script::Flush => {
+                *batch.hub.scripts() = Scripts::default();
+                self.writer(batch).simple("OK");
+            }
+        }
+    }
+
+    fn scripted(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
+        match scripted(args) {
+            Ok(command) => self.execute(batch, command, args),
+            Err(problem) => self.refuse(batch, args, &problem),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_texts_are_known_by_their_sha1() {
+        let mut scripts = Scripts::default();
+        assert_eq!(scripts.learn(b"abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
+        assert!(scripts.has(b"A9993E364706816ABA3E25717850C26C9CD0D89D") && !scripts.has(b"a9"));
+        for number in 0..MOST {
+            assert_eq!(scripts.learn(number.to_string().as_bytes()), scripts.learn(number.to_string().as_bytes()));
+        }
+        assert_eq!((scripts.known.len(), scripts.has(b"a9993e364706816aba3e25717850c26c9cd0d89d")), (MOST, false));
+    }
+}

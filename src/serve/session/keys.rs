@@ -1,0 +1,186 @@
+//! Commands about keys: from policies and keys to questions for their shards.
+//!
+//! What is answered at once is written at once; the rest becomes a gap in the outbox. Part of `session.rs`.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::{Batch, Session};
+use crate::core::decision::Decision;
+use crate::core::key::Digest;
+use crate::core::policy::{AD_HOC, Plan, Policy, Rule};
+use crate::core::shard::Request;
+use crate::serve::greeting;
+use crate::serve::hub::Hub;
+use crate::serve::inquiry::{Asked, Inquiry};
+use crate::serve::mailbox::{Answer, Waiter};
+use crate::serve::node::Ask;
+use crate::serve::outbox::{Shape, write_done};
+use crate::serve::{requests, slots};
+use crate::wire::command::{Part, Rate, parts};
+use crate::wire::resp::Args;
+
+/// What a concurrent limit does not know.
+const IN_FLIGHT: &str =
+    "ERR this policy limits what is in flight: RATION.CHECK takes a slot, and RATION.RELEASE ends it";
+
+/// A question to a key's shard, and how its answer is told.
+struct Question<'a> {
+    ask: Ask,
+    rule: &'a Arc<Rule>,
+    digest: Digest,
+    key: &'a [u8],
+    cost: u64,
+    peek: bool,
+}
+
+impl Session {
+    pub(super) fn throttle(&mut self, batch: &mut Batch<'_>, crab: bool, key: &[u8], rate: Rate, quantity: i64) {
+        let rule = match batch.rules.get(rate) {
+            Ok(rule) => rule.clone(),
+            Err(problem) => return self.error(batch, &format!("ERR {problem}")),
+        };
+        let question = Question {
+            ask: if quantity < 0 { Ask::Refund } else { Ask::Check },
+            rule: &rule,
+            digest: Digest::of(AD_HOC, key),
+            key,
+            cost: quantity.unsigned_abs(),
+            peek: quantity == 0,
+        };
+        match self.ask(batch, &question) {
+            Some(decision) if crab => self.writer(batch).crab(&decision),
+            Some(decision) => self.writer(batch).throttle(&decision),
+            None => self.outbox.park(batch.now, if crab { Shape::Crab } else { Shape::Throttle }),
+        }
+    }
+
+    pub(super) fn check(&mut self, batch: &mut Batch<'_>, name: &[u8], key: &[u8], cost: u64, peek: bool) {
+        let Some(policy) = self.policy(batch, name) else { return };
+        let rule = match policy.plan(key) {
+            Plan::Limited(rule) => rule,
+            plan => {
+                let decision = plan.fixed_decision().expect("a plan without limits has a decision");
+                let decision = policy.enforced(Digest::of(&policy.name, key), decision);
+                batch.tally.count(&policy.name, &decision);
+                return self.writer(batch).decision(&decision, None);
+            }
+        };
+        if rule.is_concurrent() {
+            let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek };
+            return self.occupy(batch, inquiry);
+        }
+        let digest = Digest::of(&policy.name, key);
+        let charged = cost > 0 && !peek;
+        let decision = self.ask(batch, &Question { ask: Ask::Check, rule, digest, key, cost, peek });
+        match decision {
+            Some(decision) => {
+                let decision = batch.tally.enforced(policy, digest, decision, charged);
+                self.writer(batch).decision(&decision, Some(rule));
+            }
+            None => {
+                let rule = rule.clone();
+                self.outbox.park(batch.now, Shape::Decision { policy: policy.clone(), rule, digest, charged });
+            }
+        }
+    }
+
+    /// A check of a concurrent limit: what it takes is noted, to end with the connection.
+    fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: Inquiry) {
+        let asked = Asked::begin(batch.hub, batch.now, vec![inquiry], batch.outgoing);
+        self.finish(batch, requests::occupy(batch.hub.clone(), asked, self.slots.clone()));
+    }
+
+    pub(super) fn release(&mut self, batch: &mut Batch<'_>, name: &[u8], key: &[u8], id: &[u8]) {
+        let Some(policy) = self.policy(batch, name) else { return };
+        let digest = Digest::of(&policy.name, key);
+        match slots::parse(id).filter(|&slot| batch.hub.node.release(batch.now, digest, slot, batch.outgoing)) {
+            Some(slot) => {
+                self.slots.forget(slot);
+                self.writer(batch).simple("OK");
+            }
+            None => self.error(batch, &format!("ERR {}", slots::UNKNOWN)),
+        }
+    }
+
+    pub(super) fn settle(&mut self, batch: &mut Batch<'_>, ask: Ask, name: &[u8], key: &[u8], cost: u64) {
+        let Some(policy) = self.policy(batch, name) else { return };
+        let Plan::Limited(rule) = policy.plan(key) else { return self.writer(batch).simple("OK") };
+        if rule.is_concurrent() {
+            return self.error(batch, IN_FLIGHT);
+        }
+        if ask == Ask::Refund && cost == 0 {
+            return self.writer(batch).simple("OK");
+        }
+        let digest = Digest::of(&policy.name, key);
+        match self.ask(batch, &Question { ask, rule, digest, key, cost, peek: false }) {
+            Some(decision) => write_done(&mut self.writer(batch), &decision),
+            None => self.outbox.park(batch.now, Shape::Done),
+        }
+    }
+
+    pub(super) fn many(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
+        let mut inquiries = Vec::new();
+        for Part { policy, key, cost } in parts(args) {
+            let Some(policy) = self.policy(batch, policy) else { return };
+            inquiries.push(Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false });
+        }
+        let asked = Asked::begin(batch.hub, batch.now, inquiries, batch.outgoing);
+        self.finish(batch, requests::many(batch.hub.clone(), asked, self.slots.clone()));
+    }
+
+    /// Answers about one key, from a task of its own where the store must be asked.
+    pub(super) fn later<F>(
+        &mut self,
+        batch: &mut Batch<'_>,
+        (policy, key, cost): (&[u8], &[u8], u64),
+        answer: impl FnOnce(Arc<Hub>, Inquiry) -> F,
+    ) where
+        F: Future<Output = Vec<u8>> + Send + 'static,
+    {
+        let Some(policy) = self.policy(batch, policy) else { return };
+        let takes = matches!(policy.plan(key), Plan::Limited(rule) if rule.is_concurrent()) && cost > 0;
+        if takes {
+            return self.error(batch, IN_FLIGHT);
+        }
+        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false };
+        self.finish(batch, answer(batch.hub.clone(), inquiry));
+    }
+
+    pub(super) fn explain(&mut self, batch: &mut Batch<'_>, policy: &[u8], key: &[u8]) {
+        let Some(policy) = self.policy(batch, policy) else { return };
+        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost: 1, peek: true };
+        self.finish(batch, requests::explain(batch.hub.clone(), inquiry));
+    }
+
+    /// Begins at once, so that what comes behind it on this connection is asked later, and most often ends so.
+    pub(super) fn finish(&mut self, batch: &mut Batch<'_>, reply: impl Future<Output = Vec<u8>> + Send + 'static) {
+        let mut reply = Box::pin(reply);
+        batch.hub.node.flush(batch.outgoing);
+        if let Poll::Ready(reply) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return self.writer(batch).raw(&reply);
+        }
+        let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
+        self.outbox.park(batch.now, Shape::Whole);
+        tokio::spawn(async move { waiter.answer(Answer::Reply(reply.await)) });
+    }
+
+    fn ask(&mut self, batch: &mut Batch<'_>, question: &Question<'_>) -> Option<Decision> {
+        let Question { ask, rule, digest, key, cost, peek } = *question;
+        let request = Request { rule, digest, key, cost, peek };
+        let waiter = (&self.mailbox, self.outbox.next_seq());
+        let decision = batch.hub.node.ask(batch.now, ask, request, waiter, batch.outgoing);
+        batch.tally.at_once += u64::from(decision.is_some() && ask == Ask::Check);
+        decision
+    }
+
+    /// The policy of that name; without one an error that lists names like it.
+    fn policy<'p>(&mut self, batch: &mut Batch<'p>, name: &[u8]) -> Option<&'p Arc<Policy>> {
+        let policies = batch.policies;
+        let found = std::str::from_utf8(name).ok().and_then(|name| policies.get(name));
+        if found.is_none() {
+            self.error(batch, &greeting::unknown_policy(policies, name));
+        }
+        found
+    }
+}
