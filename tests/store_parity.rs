@@ -3,8 +3,13 @@
 
 mod support;
 
-use rationd::core::call::{Call, Grant};
-use rationd::core::time::{Micros, Timestamp};
+use std::sync::Arc;
+
+use rationd::core::call::{Call, Grant, Occupy, Op};
+use rationd::core::key::Digest;
+use rationd::core::limit::Limit;
+use rationd::core::policy::Rule;
+use rationd::core::time::{Instant, Micros, Timestamp};
 use rationd::store::memory::MemoryStore;
 use rationd::store::redis::evalsha;
 use rationd::store::script::{self, Caller as Asked};
@@ -102,4 +107,57 @@ fn memory_store_and_scripts_answer_alike() {
     println!("{calls} calls answered alike: {granted} lent tokens, {credited} credited some, {replayed} were replays");
     // The calls must not have missed what they are made for.
     assert!(granted > calls / 5 && replayed > calls / 20 && credited > calls / 20);
+}
+
+/// What two nodes say of the slots of one key, old words among it.
+fn occupy(random: &mut Random, rule: &Arc<Rule>, ids: &mut u64, past: &[Call]) -> Call {
+    if !past.is_empty() && random.below(6) == 0 {
+        return past[random.below(past.len() as u64) as usize].clone();
+    }
+    *ids += 1;
+    let used = random.below(6) as u32;
+    let (need, more) = (random.below(3) as u32, random.below(8) as u32);
+    let lease = Micros(random.one_of(&[1_000_000, 2_500_000, 10_000_000]));
+    let op = Op::Occupy(Occupy { used, need, want: used + more, lease });
+    Call { id: *ids, digest: Digest::of("slots", b"k"), rule: rule.clone(), op, sent_at: Instant(0) }
+}
+
+#[test]
+fn slots_are_counted_alike() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    server.load_scripts(&mut connection);
+    let (mut lent, mut short, mut overtaken) = (0, 0, 0);
+    for seed in 0..60 {
+        let mut random = Random(SEED + seed);
+        let limit = Limit::parse(&format!("{}/30s concurrent", 1 + random.below(12))).expect("a limit");
+        let rule = Arc::new(Rule::of("slots", &[limit]));
+        let key = script::key("parity", Digest::of("slots", b"k"));
+        let (mut store, mut pipe, mut expected) = (MemoryStore::new(10, 1), redis::pipe(), Vec::new());
+        let (mut now, mut ids, mut past) = (Timestamp(1_800_000_000_000_000), 0, [Vec::new(), Vec::new(), Vec::new()]);
+        pipe.cmd("DEL").arg(&key).ignore();
+        for _ in 0..200 {
+            // Exactly onto the ends of leases, too.
+            now = now + Micros(random.one_of(&[0, 1, 1_000, 250_000, 1_000_000, 2_500_000, 10_000_000]));
+            let index = random.below(3) as usize;
+            let node = ["a", "b", "node with spaces"][index];
+            let call = occupy(&mut random, &rule, &mut ids, &past[index]);
+            past[index].push(call.clone());
+            let grant = store.call(now, node, &call).expect("the store is large enough");
+            pipe.add_command(evalsha::command(&Asked { prefix: "parity", node, now: Some(now) }, &call, false));
+            // Redis must not forget by its own clock.
+            pipe.cmd("PERSIST").arg(&key).ignore();
+            expected.push((now, node, call, grant));
+        }
+        let replies: Vec<Value> = pipe.query(&mut connection).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        for ((now, node, call, grant), reply) in expected.iter().zip(&replies) {
+            let seen = evalsha::grant(call, reply).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert_eq!(seen, *grant, "seed {seed}, at {} {node} says {:?} under {}", now.0, call.op, call.id);
+            let Op::Occupy(ask) = call.op else { continue };
+            lent += u64::from(grant.granted > ask.used);
+            short += u64::from(grant.granted < ask.want);
+            overtaken += u64::from(grant.outdated || grant.replayed);
+        }
+    }
+    assert!(lent > 1_000 && short > 1_000 && overtaken > 1_000, "{lent} {short} {overtaken}");
 }
