@@ -186,20 +186,44 @@ impl Asked {
     }
 }
 
+/// Questions that are under way, and since when.
+#[derive(Debug)]
+pub struct Asking {
+    asked: Asked,
+    begun: Instant,
+}
+
+impl Asking {
+    /// Asks about all of `inquiries`, as far as answers come at once.
+    pub fn begin(hub: &Hub, inquiries: Vec<Inquiry>) -> Self {
+        let (mut out, begun) = (Outgoing::default(), hub.node.clock.now());
+        let asked = Asked::begin(hub, begun, inquiries, &mut out);
+        hub.node.flush(&mut out);
+        Self { asked, begun }
+    }
+
+    /// Whether nothing has to be waited for.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.asked.is_complete()
+    }
+
+    /// The answers: whether one was denied, and then nothing is charged.
+    pub async fn end(mut self, hub: &Hub) -> (bool, Vec<Told>) {
+        if !self.is_complete() {
+            self.asked.complete(hub).await;
+        }
+        let (mut out, now, count) = (Outgoing::default(), hub.node.clock.now(), self.asked.inquiries.len() as u64);
+        let ended = self.asked.end(hub, now, &mut out);
+        hub.node.flush(&mut out);
+        hub.aside().durations.add(now.since(self.begun), count);
+        ended
+    }
+}
+
 /// Asks about all of `inquiries` and waits for the answers: whether one was denied, and then nothing is charged.
 pub async fn decide(hub: &Hub, inquiries: Vec<Inquiry>) -> (bool, Vec<Told>) {
-    let mut out = Outgoing::default();
-    let (begun, count) = (hub.node.clock.now(), inquiries.len() as u64);
-    let mut asked = Asked::begin(hub, begun, inquiries, &mut out);
-    hub.node.flush(&mut out);
-    if !asked.is_complete() {
-        asked.complete(hub).await;
-    }
-    let now = hub.node.clock.now();
-    let ended = asked.end(hub, now, &mut out);
-    hub.node.flush(&mut out);
-    hub.aside().durations.add(now.since(begun), count);
-    ended
+    Asking::begin(hub, inquiries).end(hub).await
 }
 
 /// Asks about one key.
