@@ -4,7 +4,6 @@
 //! the body of a POST as a form or a JSON object. Keys are bytes: percent-encoded, any of them. Bounded in header
 //! and body size and in time.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -26,6 +25,7 @@ use tokio::net::UnixStream;
 use super::greeting;
 use super::hub::{Hub, Pass};
 use super::inquiry::{Inquiry, Told, decide_one};
+use super::parameters::{NAMES, Parameters};
 use super::{listing, requests};
 use crate::core::decision::Verdict;
 use crate::wire::command::MAX_KEY;
@@ -100,13 +100,13 @@ async fn check(hub: &Hub, question: Question) -> Reply {
     let Question { inquiry, style, deny } = question;
     let policy = inquiry.policy.clone();
     let told = decide_one(hub, inquiry).await;
-    let mut body = listing::decision(&told);
     let mut response = if told.decision.verdict == Verdict::Deny {
+        let mut body = listing::decision(&told);
         body.append(&mut denial(&told, deny));
         body.insert("policy".into(), json!(&*policy.name));
         reply(deny, "application/problem+json", Value::Object(body).to_string())
     } else {
-        reply(StatusCode::OK, "application/json", Value::Object(body).to_string())
+        reply(StatusCode::OK, "application/json", listing::decided(&told))
     };
     for (name, value) in fields(style, &told.decision, told.rule.as_deref()) {
         response.headers_mut().insert(HeaderName::from_static(name), text(&value));
@@ -147,13 +147,12 @@ fn bad(detail: impl Into<String>) -> Refusal {
 }
 
 impl Question {
-    fn read(hub: &Hub, parameters: &HashMap<Vec<u8>, Vec<u8>>, explains: bool) -> Result<Self, Refusal> {
-        let known: &[&str] = if explains { &["policy", "key"] } else { &["policy", "key", "cost", "style", "deny"] };
-        if let Some(unknown) = parameters.keys().find(|name| !known.iter().any(|known| known.as_bytes() == **name)) {
-            let seen = String::from_utf8_lossy(unknown).into_owned();
-            return Err(bad(format!("unknown parameter '{seen}': there are {}", known.join(", "))));
+    fn read(hub: &Hub, parameters: &Parameters, explains: bool) -> Result<Self, Refusal> {
+        let known = if explains { &NAMES[..2] } else { &NAMES };
+        if let Some(unknown) = parameters.beyond(known.len()) {
+            return Err(bad(format!("unknown parameter '{unknown}': there are {}", known.join(", "))));
         }
-        let get = |name: &str| parameters.get(name.as_bytes()).map(Vec::as_slice);
+        let get = |name: &str| parameters.get(name);
         let needed = |name: &str| get(name).ok_or_else(|| bad(format!("the parameter '{name}' is missing")));
         let (name, key) = (needed("policy")?, needed("key")?);
         if key.len() > MAX_KEY {
@@ -187,52 +186,19 @@ impl Question {
 }
 
 /// Parameters of the query and of the body; one that stands twice is an error.
-async fn parameters(request: Request<Incoming>) -> Result<HashMap<Vec<u8>, Vec<u8>>, Refusal> {
-    let mut parameters = HashMap::new();
-    read_form(request.uri().query().unwrap_or_default().as_bytes(), &mut parameters)?;
+async fn parameters(request: Request<Incoming>) -> Result<Parameters, Refusal> {
+    let mut parameters = Parameters::default();
+    parameters.read_form(request.uri().query().unwrap_or_default().as_bytes()).map_err(bad)?;
     if request.method() == Method::POST {
         let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_json = kind.trim_start().to_ascii_lowercase().starts_with("application/json");
         let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
         let body = body.map_err(|_| bad(format!("the body did not come whole, or has more than {MAX_BODY} bytes")))?;
         let body = body.to_bytes();
-        if is_json { read_json(&body, &mut parameters)? } else { read_form(body.trim_ascii(), &mut parameters)? }
+        let read = if is_json { parameters.read_json(&body) } else { parameters.read_form(body.trim_ascii()) };
+        read.map_err(bad)?;
     }
     Ok(parameters)
-}
-
-fn read_form(text: &[u8], into: &mut HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Refusal> {
-    for pair in text.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()) {
-        let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
-        let (name, value) = (&pair[..at], pair.get(at + 1..).unwrap_or_default());
-        insert(into, decoded(name), decoded(value))?;
-    }
-    Ok(())
-}
-
-fn read_json(text: &[u8], into: &mut HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Refusal> {
-    let object: Map<String, Value> = serde_json::from_slice(text).map_err(|error| bad(format!("the body: {error}")))?;
-    for (name, value) in object {
-        let value = match value {
-            Value::String(text) => text,
-            Value::Number(number) => number.to_string(),
-            other => return Err(bad(format!("'{name}' is {other}: wanted a string or a number"))),
-        };
-        insert(into, name.into_bytes(), value.into_bytes())?;
-    }
-    Ok(())
-}
-
-fn insert(into: &mut HashMap<Vec<u8>, Vec<u8>>, name: Vec<u8>, value: Vec<u8>) -> Result<(), Refusal> {
-    match into.insert(name.clone(), value) {
-        None => Ok(()),
-        Some(_) => Err(bad(format!("the parameter '{}' stands twice", String::from_utf8_lossy(&name)))),
-    }
-}
-
-fn decoded(text: &[u8]) -> Vec<u8> {
-    let spaced: Vec<u8> = text.iter().map(|&byte| if byte == b'+' { b' ' } else { byte }).collect();
-    percent_encoding::percent_decode(&spaced).collect()
 }
 
 fn problem(status: StatusCode, detail: &str) -> Reply {
