@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::{ClientError, Decision, Reply, write_request};
+use super::{ClientError, Decision, Reply, request, write_request};
 use crate::clock::Clock;
 use crate::core::time::Instant;
 
@@ -78,9 +78,7 @@ impl Client {
     /// # Errors
     /// No answer, or the daemon knows no such policy.
     pub fn check(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, ClientError> {
-        let cost = cost.to_string();
-        let reply = self.command(&[b"RATION.CHECK", policy.as_bytes(), key.as_ref(), b"COST", cost.as_bytes()])?;
-        Decision::from_reply(&reply).ok_or(ClientError::Unexpected { command: "RATION.CHECK", reply })
+        self.ask(request::check(policy, key.as_ref(), cost)).and_then(Decision::read)
     }
 
     /// Tells what [`Self::check`] would answer, and charges nothing.
@@ -88,10 +86,7 @@ impl Client {
     /// # Errors
     /// As for [`Self::check`].
     pub fn peek(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, ClientError> {
-        let cost = cost.to_string();
-        let words: [&[u8]; 6] = [b"RATION.CHECK", policy.as_bytes(), key.as_ref(), b"COST", cost.as_bytes(), b"PEEK"];
-        let reply = self.command(&words)?;
-        Decision::from_reply(&reply).ok_or(ClientError::Unexpected { command: "RATION.CHECK", reply })
+        self.ask(request::peek(policy, key.as_ref(), cost)).and_then(Decision::read)
     }
 
     /// Gives back a cost that was charged. It never lifts what remains above the limit.
@@ -99,8 +94,7 @@ impl Client {
     /// # Errors
     /// No answer, or the store did not take it.
     pub fn refund(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<(), ClientError> {
-        let cost = cost.to_string();
-        self.command(&[b"RATION.REFUND", policy.as_bytes(), key.as_ref(), cost.as_bytes()]).map(drop)
+        self.ask(request::refund(policy, key.as_ref(), cost)).map(drop)
     }
 
     /// Forgets `key` under `policy`, fleet-wide.
@@ -108,7 +102,7 @@ impl Client {
     /// # Errors
     /// No answer, or the store did not take it.
     pub fn reset(&mut self, policy: &str, key: impl AsRef<[u8]>) -> Result<(), ClientError> {
-        self.command(&[b"RATION.RESET", policy.as_bytes(), key.as_ref()]).map(drop)
+        self.ask(request::reset(policy, key.as_ref())).map(drop)
     }
 
     /// Sends any command and waits for its answer. Answers to commands sent before are dropped.
@@ -116,13 +110,17 @@ impl Client {
     /// # Errors
     /// No answer, or an error reply ([`ClientError::Refused`]).
     pub fn command(&mut self, words: &[&[u8]]) -> Result<Reply, ClientError> {
+        self.ask(|out| write_request(out, words))
+    }
+
+    pub(super) fn ask(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<Reply, ClientError> {
         while self.waiting > 0 {
             match self.receive() {
                 Ok(_) | Err(ClientError::Refused { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        self.send(words)?;
+        self.queue(write)?;
         self.receive()
     }
 
@@ -132,9 +130,13 @@ impl Client {
     /// # Errors
     /// The daemon cannot be reached, or does not read what was sent.
     pub fn send(&mut self, words: &[&[u8]]) -> Result<(), ClientError> {
+        self.queue(|out| write_request(out, words))
+    }
+
+    fn queue(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), ClientError> {
         const ENOUGH: usize = 16 << 10;
         self.stream()?;
-        write_request(&mut self.outgoing, words);
+        write(&mut self.outgoing);
         self.waiting += 1;
         if self.outgoing.len() >= ENOUGH { self.flush() } else { Ok(()) }
     }
@@ -150,10 +152,7 @@ impl Client {
         self.flush()?;
         let reply = self.read_reply()?;
         self.waiting -= 1;
-        match reply {
-            Reply::Error(message) => Err(ClientError::Refused { message }),
-            reply => Ok(reply),
-        }
+        ClientError::unless_refused(reply)
     }
 
     /// Commands whose answers have not been received.
