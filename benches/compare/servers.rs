@@ -1,7 +1,7 @@
 //! The servers that are compared: started alone on sockets and ports of their own, ended with the run.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use rationd::client::{Client, Reply};

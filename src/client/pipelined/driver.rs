@@ -4,7 +4,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -52,14 +52,14 @@ pub(super) async fn drive(path: PathBuf, patience: Patience, mut jobs: mpsc::Rec
     }
 }
 
-async fn connect(path: &PathBuf, patience: Patience) -> io::Result<UnixStream> {
+async fn connect(path: &Path, patience: Patience) -> io::Result<UnixStream> {
     let late = || io::Error::new(io::ErrorKind::TimedOut, format!("not accepted within {:?}", patience.connect));
     tokio::time::timeout(patience.connect, UnixStream::connect(path)).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Tells those who wait how the connection ended, and what to tell those who come next.
-fn told(end: End, line: Line, path: &PathBuf, patience: Patience) -> io::Error {
-    let path = || path.clone();
+fn told(end: End, line: Line, path: &Path, patience: Patience) -> io::Error {
+    let path = || path.to_owned();
     match end {
         End::Left => io::ErrorKind::NotConnected.into(),
         End::Broken(error) => {
