@@ -18,10 +18,10 @@ use rationd::serve::envoy::proto::{Entry, RateLimitDescriptor, RateLimitRequest,
 
 use process::{Failed, Process, await_condition, cpu_seconds, directory, output, pinned, without_settings};
 
-const ROUNDS: usize = 11;
+const ROUNDS: usize = 31;
 const CONNECTIONS: &str = "50";
-const MEASURED_MS: u32 = 1_000;
-const WARM_UP_MS: u32 = 200;
+const MEASURED_MS: u32 = 500;
+const WARM_UP_MS: u32 = 100;
 /// What a door of ours is to reach of a bare one.
 const GATE: f64 = 0.7;
 
@@ -83,42 +83,39 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     for (name, pair) in &pairs {
         let before = admitted(&daemon)?;
-        let (ours, theirs, asked) = measure(pair)?;
+        let rounds = measure(pair)?;
+        let asked: u64 = rounds.iter().map(|[ours, _]| ours.requests).sum();
         let counted = admitted(&daemon)? - before;
         if counted < asked {
             return Err(format!("{name}: {asked} answers, but only {counted} checks were decided").into());
         }
-        print(name, pair, [ours, theirs]);
+        print(name, pair, &rounds);
     }
     Ok(())
 }
 
-/// Medians of both, and how many requests the first answered.
-fn measure(pair: &[Target<'_>; 2]) -> Result<(Sample, Sample, u64), Failed> {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        ours.push(pair[0].load()?);
-        theirs.push(pair[1].load()?);
-    }
-    let asked = ours.iter().map(|sample| sample.requests).sum();
-    Ok((median(ours), median(theirs), asked))
+/// Both in turn.
+fn measure(pair: &[Target<'_>; 2]) -> Result<Vec<[Sample; 2]>, Failed> {
+    (0..ROUNDS).map(|_| Ok([pair[0].load()?, pair[1].load()?])).collect()
 }
 
-fn median(mut samples: Vec<Sample>) -> Sample {
-    samples.sort_by(|a, b| a.cpu_us.total_cmp(&b.cpu_us));
-    let cpu_us = samples[samples.len() / 2].cpu_us;
-    samples.sort_by(|a, b| a.rate.total_cmp(&b.rate));
-    Sample { cpu_us, ..samples[samples.len() / 2] }
+fn median(rounds: &[[Sample; 2]], of: impl Fn(&[Sample; 2]) -> f64) -> f64 {
+    let mut figures: Vec<f64> = rounds.iter().map(of).collect();
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
 }
 
-fn print(name: &str, pair: &[Target<'_>; 2], samples: [Sample; 2]) {
+/// Ratios are those of each round, so that what disturbs the machine for longer disturbs both sides.
+fn print(name: &str, pair: &[Target<'_>; 2], rounds: &[[Sample; 2]]) {
     println!("{name}");
-    for (target, sample) in pair.iter().zip(samples) {
-        println!("  {:<14} {:>9.0} /s  {:>6.2} us CPU", target.name, sample.rate, sample.cpu_us);
+    for (side, target) in pair.iter().enumerate() {
+        let (rate, cpu) = (median(rounds, |round| round[side].rate), median(rounds, |round| round[side].cpu_us));
+        println!("  {:<17} {rate:>9.0} /s  {cpu:>6.2} us CPU", target.name);
     }
-    let [ours, theirs] = samples;
+    let throughput = median(rounds, |[ours, theirs]| ours.rate / theirs.rate);
     // Where h2load is the slower side, only the CPU tells how much a door costs.
-    for (what, ratio) in [("throughput", ours.rate / theirs.rate), ("requests per CPU", theirs.cpu_us / ours.cpu_us)] {
+    let per_cpu = median(rounds, |[ours, theirs]| theirs.cpu_us / ours.cpu_us);
+    for (what, ratio) in [("throughput", throughput), ("requests per CPU", per_cpu)] {
         println!("  {what:<17} {ratio:>6.2} x  gate >= {GATE}  {}", if ratio >= GATE { "MET" } else { "NOT MET" });
     }
     println!();

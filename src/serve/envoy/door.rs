@@ -21,6 +21,7 @@ use tonic::body::Body;
 use tonic::server::Grpc;
 
 use super::codec::Messages;
+use super::plain::Plain;
 use super::proto::SHOULD_RATE_LIMIT;
 use super::service::Service;
 use crate::config;
@@ -240,7 +241,7 @@ where
         .max_pending_accept_reset_streams(MAX_RESETS)
         .keep_alive_interval(quiet)
         .keep_alive_timeout(PATIENCE)
-        .serve_connection(TokioIo::new(stream), answering);
+        .serve_connection(TokioIo::new(Plain(stream)), answering);
     let mut connection = pin!(connection);
     let served = poll_fn(|cx| {
         pass.mailbox.listen(cx.waker());

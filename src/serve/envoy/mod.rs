@@ -5,6 +5,7 @@
 
 mod codec;
 mod door;
+mod plain;
 pub mod proto;
 mod service;
 
