@@ -179,7 +179,8 @@ fn rationd() -> Result<Process, Failed> {
     let directory = directory()?;
     let path = |name: &str| directory.path().join(name);
     let (socket, door, config) = (path("rationd.sock"), path("rls.sock"), path("rationd.toml"));
-    std::fs::write(&config, format!("listen.envoy = {door:?}\n{CONFIG}")).map_err(|error| Failed(error.to_string()))?;
+    std::fs::write(&config, format!("listen.envoy = {door:?}\nlisten.threads = 1\n{CONFIG}"))
+        .map_err(|error| Failed(error.to_string()))?;
     let mut command = pinned(env!("CARGO_BIN_EXE_rationd"), 0);
     without_settings(&mut command);
     command.args(["serve", "--admin", "off", "--config"]).arg(config).arg("--socket").arg(&socket);

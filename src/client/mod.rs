@@ -25,6 +25,7 @@ mod link;
 mod pipelined;
 mod purse;
 mod request;
+mod rest;
 
 #[cfg(test)]
 mod tests;

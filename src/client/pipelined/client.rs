@@ -15,7 +15,7 @@ const QUEUE: usize = 256;
 /// A daemon's socket for many tasks at once. Clones share one connection, on which requests are pipelined.
 ///
 /// The connection is opened with the first request, and anew after it broke: at once if it had worked, else after a
-/// rest with jitter that doubles from 50 ms to 1.6 s. During a rest requests fail at once. No request is ever
+/// rest with jitter that doubles from 50 ms to 0.4 s. During a rest requests fail at once. No request is ever
 /// sent twice: a check without an answer may have been charged, and it is the caller who knows whether to ask again.
 ///
 /// Every request has a deadline ([`Patience::answer`]), the wait for a connection included. A future may be dropped at

@@ -7,19 +7,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
 
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
+use super::super::rest::{again, rest};
 use super::super::{ClientError, Patience};
 use super::line::{End, Job, Line};
-use crate::clock;
-
-/// The rest after the first failure, half of it at least and at most one and a half.
-const REST: Duration = Duration::from_millis(50);
-/// How often it doubles.
-const DOUBLINGS: u32 = 5;
 
 /// Serves `jobs` until all who can ask have gone.
 pub(super) async fn drive(path: PathBuf, patience: Patience, mut jobs: mpsc::Receiver<Job>) {
@@ -48,7 +42,7 @@ pub(super) async fn drive(path: PathBuf, patience: Patience, mut jobs: mpsc::Rec
             }
         };
         failures += 1;
-        rest(&mut jobs, failures, || ClientError::Unreachable { path: path.clone(), error: again(&error) }).await;
+        pause(&mut jobs, failures, || ClientError::Unreachable { path: path.clone(), error: again(&error) }).await;
     }
 }
 
@@ -83,12 +77,8 @@ fn told(end: End, line: Line, path: &Path, patience: Patience) -> io::Error {
 }
 
 /// Lets the daemon alone, and turns away who asks meanwhile.
-async fn rest(jobs: &mut mpsc::Receiver<Job>, failures: u32, error: impl Fn() -> ClientError) {
-    let span = REST * 2_u32.pow(failures.min(DOUBLINGS + 1) - 1);
-    let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-    // Many clients of one daemon do not come back at once.
-    let jitter = Duration::from_micros(clock::random() % micros);
-    let mut over = pin!(tokio::time::sleep(span / 2 + jitter));
+async fn pause(jobs: &mut mpsc::Receiver<Job>, failures: u32, error: impl Fn() -> ClientError) {
+    let mut over = pin!(tokio::time::sleep(rest(failures)));
     poll_fn(|cx| {
         loop {
             match jobs.poll_recv(cx) {
@@ -99,9 +89,4 @@ async fn rest(jobs: &mut mpsc::Receiver<Job>, failures: u32, error: impl Fn() ->
         }
     })
     .await;
-}
-
-/// The same error once more: the operating system's cannot be copied.
-fn again(error: &io::Error) -> io::Error {
-    error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }
