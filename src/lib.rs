@@ -41,7 +41,7 @@
 //! | [`core::mutant`] | bugs on purpose, for simulations alone: absent from every other build |
 //! | [`wire`] | bytes ↔ values: RESP and its commands, digests between nodes |
 //! | [`store`] | who counts: `memory` (embedded, the default), `redis` (single and cluster) running `lua/` |
-//! | [`client`] | a blocking client for applications, `std` only |
+//! | [`client`] | clients for applications: blocking, of `std` only, and for tokio |
 #![cfg_attr(
     feature = "daemon",
     doc = "| [`config`] | the config tree, its layers, and errors that point at the line |"

@@ -1,9 +1,11 @@
 //! What a decision promises is kept: who waits `retry_after` is admitted if nobody else spends, no
 //! number exceeds its limit, and a window's end does not wobble. For the embedded store, and for a
-//! shard that leases over a network with a delay.
+//! shard that leases over a network with a delay; for chosen limits, and for random ones as clients are told:
+//! in milliseconds, in whole seconds, by `CL.THROTTLE`.
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use rationd::core::decision::{Decision, Reason, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
@@ -12,6 +14,10 @@ use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Micros, Timestamp};
 use rationd::store::embedded::Embedded;
 use rationd::store::memory::MemoryStore;
+use rationd::wire::command::Command;
+use rationd::wire::reply::{Protocol, Writer};
+use rationd::wire::resp::Parser;
+use rationd::wire::value::Value;
 
 const START: u64 = 1_800_000_000_123_457;
 
@@ -155,4 +161,131 @@ fn leasing_shard_holds_to_its_word() {
             holds_to_its_word(&mut Leasing::new(trip), &rule(limits), &format!("{limits:?} at {trip:?}"));
         }
     }
+}
+
+/// How a client is told its wait.
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    Exact,
+    Milliseconds,
+    Seconds,
+}
+
+impl Unit {
+    fn told(self, wait: Micros) -> Micros {
+        match self {
+            Self::Exact => wait,
+            Self::Milliseconds => Micros::from_millis(wait.as_millis_ceil()),
+            Self::Seconds => Micros::from_secs(wait.as_secs_ceil()),
+        }
+    }
+}
+
+fn unit() -> impl Strategy<Value = Unit> {
+    prop_oneof![Just(Unit::Exact), Just(Unit::Milliseconds), Just(Unit::Seconds)]
+}
+
+/// Small counts and short periods mostly: there every token is a decision of its own.
+fn limit() -> impl Strategy<Value = String> {
+    let count = prop_oneof![1..20_u64, 1..2_000_u64];
+    let period_ms = prop_oneof![100..5_000_u64, 1_000..7_200_000_u64];
+    let kind = prop_oneof![
+        (1..200_u64).prop_map(|burst| format!("burst {burst}")),
+        Just("fixed".to_owned()),
+        Just("fixed from-first".to_owned()),
+        Just("sliding".to_owned()),
+    ];
+    (count, period_ms, kind).prop_map(|(count, period, kind)| format!("{count}/{period}ms {kind}"))
+}
+
+/// A client that spends until it is denied, and the pause before.
+#[derive(Clone, Debug)]
+struct Spender {
+    pause: u64,
+    cost: u64,
+    unit: Unit,
+}
+
+fn spenders() -> impl Strategy<Value = Vec<Spender>> {
+    let spender = (0..3_000_000_u64, 1..40_u64, unit());
+    prop::collection::vec(spender.prop_map(|(pause, cost, unit)| Spender { pause, cost, unit }), 1..8)
+}
+
+/// Whoever is denied for want of tokens waits as told and is admitted. Says how often that was.
+fn keeps_its_word(limiter: &mut impl Limiter, rule: &Arc<Rule>, spenders: &[Spender]) -> Result<usize, TestCaseError> {
+    let capacity = rule.limits.iter().map(Limit::capacity).min().expect("there is a limit");
+    let mut denied = 0;
+    for Spender { pause, cost, unit } in spenders {
+        limiter.wait(Micros(*pause));
+        let cost = 1 + cost % capacity;
+        let Some(decision) = (0..300).map(|_| limiter.check(rule, cost)).find(|told| told.verdict == Verdict::Deny)
+        else {
+            continue;
+        };
+        prop_assert_eq!(decision.reason, Reason::Rate);
+        let wait = unit.told(decision.retry_after.expect("it will pass some day"));
+        limiter.wait(wait);
+        let again = limiter.check(rule, cost);
+        prop_assert_eq!(again.verdict, Verdict::Allow, "cost {}: told {:?}, then {:?}", cost, decision, again);
+        denied += 1;
+    }
+    Ok(denied)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whoever_waits_is_admitted_by_the_embedded_store(
+        limits in prop::collection::vec(limit(), 1..4),
+        spenders in spenders(),
+        start in 0..10_000_000_000_u64,
+    ) {
+        let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
+        let mut limiter = InLine { store: Embedded::new(100, 7), now: Timestamp(START + start) };
+        keeps_its_word(&mut limiter, &rule(&limits), &spenders)?;
+    }
+
+    #[test]
+    fn whoever_waits_is_admitted_by_a_shard_that_leases(
+        limits in prop::collection::vec(limit(), 1..4),
+        spenders in spenders(),
+        trip in 0..5_000_u64,
+    ) {
+        let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
+        keeps_its_word(&mut Leasing::new(Micros(trip)), &rule(&limits), &spenders)?;
+    }
+
+    #[test]
+    fn whoever_waits_the_seconds_of_cl_throttle_is_admitted(
+        (burst, count, period) in (0..50_u64, prop_oneof![1..50_u64, 1..200_000_u64], 1..3_600_u64),
+        quantities in prop::collection::vec(0..60_u64, 1..8),
+    ) {
+        let mut limiter = InLine { store: Embedded::new(100, 7), now: Timestamp(START) };
+        for quantity in quantities {
+            let quantity = 1 + quantity % (burst + 1);
+            let words = ["CL.THROTTLE".to_owned(), "k".into(), burst.to_string(), count.to_string(), period.to_string()];
+            let line = words.join(" ") + &format!(" {quantity}\r\n");
+            let ask = |limiter: &mut InLine| throttle(limiter, line.as_bytes());
+            let Some(denied) = (0..200).map(|_| ask(&mut limiter)).find(|five| five[0] == 1) else { continue };
+            prop_assert!(denied[3] >= 1, "a wait of nothing: {:?}", denied);
+            limiter.wait(Micros::from_secs(denied[3].unsigned_abs()));
+            let again = ask(&mut limiter);
+            prop_assert_eq!(again[0], 0, "{}: told {:?}, then {:?}", line.trim(), denied, again);
+        }
+    }
+}
+
+/// The five integers that a client reads.
+fn throttle(limiter: &mut InLine, line: &[u8]) -> Vec<i64> {
+    let mut parser = Parser::default();
+    let len = parser.parse(line).expect("an inline command").expect("a whole one");
+    assert_eq!(len, line.len());
+    let command = Command::parse(parser.args(line)).expect("a command");
+    let Command::Throttle { rate, quantity, .. } = command else { panic!("another command: {command:?}") };
+    let rule = Arc::new(Rule::of("p", &[rate.limit().expect("a limit")]));
+    let mut reply = Vec::new();
+    Writer::new(&mut reply, Protocol::Two).throttle(&limiter.check(&rule, quantity.unsigned_abs()));
+    let (value, _) = Value::parse(&reply).expect("RESP").expect("a whole reply");
+    value.as_array().expect("five").iter().map(|one| one.as_integer().expect("integers")).collect()
 }

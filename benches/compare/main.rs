@@ -7,6 +7,8 @@
 
 mod gates;
 mod probe;
+#[path = "../support/process.rs"]
+mod process;
 mod servers;
 
 use probe::{Bench, Sample};
@@ -58,7 +60,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// The median sample of each server, in their order.
-fn measure(servers: &Servers, workload: &Workload) -> Result<Vec<Sample>, probe::Failed> {
+fn measure(servers: &Servers, workload: &Workload) -> Result<Vec<Sample>, process::Failed> {
     let mut samples = vec![Vec::new(); servers.all.len()];
     for _ in 0..ROUNDS {
         for (server, samples) in servers.all.iter().zip(&mut samples) {
@@ -87,7 +89,7 @@ fn print_workload(workload: &Workload, servers: &Servers, medians: &[Sample]) {
     println!();
 }
 
-fn latency(servers: &Servers, gates: &mut gates::Gates) -> Result<(), probe::Failed> {
+fn latency(servers: &Servers, gates: &mut gates::Gates) -> Result<(), process::Failed> {
     println!("20,000 commands a second, latency from when each was due");
     let pair = [&servers.all[servers::RATIOND], &servers.all[servers::GET]];
     let mut samples = [Vec::new(), Vec::new()];
@@ -110,7 +112,7 @@ fn latency(servers: &Servers, gates: &mut gates::Gates) -> Result<(), probe::Fai
 }
 
 /// Memory of a fresh daemon while a million keys come, and then two million more than it may hold.
-fn memory(gates: &mut gates::Gates) -> Result<(), probe::Failed> {
+fn memory(gates: &mut gates::Gates) -> Result<(), process::Failed> {
     const KEYS: u64 = 1_000_000;
     let server = rationd()?;
     // No key is whole again before the end: none can be forgotten.

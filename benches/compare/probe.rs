@@ -1,10 +1,6 @@
 //! One measurement: a run of `rationd bench` against a server, and what it cost the server.
 
-use std::fmt;
-use std::fs;
-use std::process::Command;
-
-use super::servers::pinned;
+use super::process::{Failed, cpu_seconds, output, pinned};
 
 /// The client program.
 pub(crate) const CLIENT: &str = env!("CARGO_BIN_EXE_rationd");
@@ -36,18 +32,6 @@ pub(crate) struct Sample {
     /// CPU time of the server for each reply.
     pub(crate) cpu_us: f64,
 }
-
-/// Why the comparison ends.
-#[derive(Debug)]
-pub(crate) struct Failed(pub String);
-
-impl fmt::Display for Failed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Failed {}
 
 impl<'a> Bench<'a> {
     /// One key, no pipeline, one second.
@@ -101,22 +85,4 @@ pub(crate) fn median(samples: &mut [Sample]) -> Sample {
 pub(crate) fn median_by(samples: &mut [Sample], by: impl Fn(&Sample) -> f64) -> Sample {
     samples.sort_by(|a, b| by(a).total_cmp(&by(b)));
     samples.get(samples.len() / 2).copied().unwrap_or_default()
-}
-
-/// Standard output of a command that must succeed.
-pub(crate) fn output(mut command: Command) -> Result<String, Failed> {
-    let output = command.output().map_err(|error| Failed(format!("cannot run {command:?}: {error}")))?;
-    if !output.status.success() {
-        return Err(Failed(format!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim())));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// CPU time that a process has used, user and system; Linux counts in hundredths of a second.
-fn cpu_seconds(process: u32) -> f64 {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return f64::NAN };
-    // Behind the name, which may hold anything: fields 3 and on; utime and stime are 14 and 15.
-    let fields: Vec<_> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
-    let ticks = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<f64>().ok()).unwrap_or(f64::NAN);
-    (ticks(14) + ticks(15)) / 100.0
 }

@@ -1,13 +1,13 @@
 //! The servers that are compared: started alone on sockets and ports of their own, ended with the run.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::path::Path;
+use std::process::Command;
 
 use rationd::client::{Client, Reply};
 
-use super::probe::{Bench, CLIENT, Door, Failed, Sample, output};
+use super::probe::{Bench, CLIENT, Door, Sample};
+use super::process::{Failed, Process, await_condition, directory, output, pinned, without_settings};
 
 /// Places in [`Servers::all`].
 pub(crate) const RATIOND: usize = 0;
@@ -34,31 +34,6 @@ pub(crate) struct Servers {
     _redis: Process,
 }
 
-/// A process that dies with the run, and its directory.
-struct Process {
-    child: Child,
-    directory: tempfile::TempDir,
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Process {
-    fn start(mut command: Command, directory: tempfile::TempDir) -> Result<Self, Failed> {
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let child = child.map_err(|error| Failed(format!("cannot run {command:?}: {error}")))?;
-        Ok(Self { child, directory })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-}
-
 impl Servers {
     /// Starts whatever can be started; Redis must be.
     pub(crate) fn start() -> Result<Self, Failed> {
@@ -78,7 +53,7 @@ impl Servers {
             name,
             template,
             door: Door::Socket(redis.path("redis.sock")),
-            process: redis.child.id(),
+            process: redis.id(),
             _owned: None,
         };
         all.push(over_redis("Redis GET", "GET value:{key}".to_owned()));
@@ -128,11 +103,7 @@ pub(crate) fn rationd() -> Result<Server, Failed> {
     let config = directory.path().join("rationd.toml");
     std::fs::write(&config, "").map_err(|error| Failed(error.to_string()))?;
     let mut command = pinned(CLIENT, 0);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("RATIOND_") {
-            command.env_remove(name);
-        }
-    }
+    without_settings(&mut command);
     command.args(["serve", "--admin", "off", "--config"]).arg(config).arg("--socket").arg(&socket);
     let process = Process::start(command, directory)?;
     await_socket(&socket, "rationd")?;
@@ -140,7 +111,7 @@ pub(crate) fn rationd() -> Result<Server, Failed> {
         name: "rationd",
         template: "CL.THROTTLE {key} {limit}".to_owned(),
         door: Door::Socket(socket),
-        process: process.child.id(),
+        process: process.id(),
         _owned: Some(process),
     })
 }
@@ -168,25 +139,9 @@ fn throttlecrab() -> Result<Server, Failed> {
         name: "throttlecrab (TCP)",
         template: "THROTTLE {key} {limit}".to_owned(),
         door: Door::Port(port),
-        process: process.child.id(),
+        process: process.id(),
         _owned: Some(process),
     })
-}
-
-/// A command on core `core`, where that can be arranged.
-pub(crate) fn pinned(program: &str, core: usize) -> Command {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let has_taskset = Command::new("taskset").arg("--version").stdout(Stdio::null()).status().is_ok();
-    if cores < 2 || !has_taskset {
-        return Command::new(program);
-    }
-    let mut command = Command::new("taskset");
-    command.args(["--cpu-list", &core.to_string(), program]);
-    command
-}
-
-fn directory() -> Result<tempfile::TempDir, Failed> {
-    tempfile::tempdir().map_err(|error| Failed(format!("cannot make a directory: {error}")))
 }
 
 fn free_port() -> Result<u16, Failed> {
@@ -199,16 +154,4 @@ fn await_socket(socket: &Path, name: &str) -> Result<Client, Failed> {
         let mut client = Client::connect(socket).ok()?;
         (client.command(&[b"PING"]).ok()? == Reply::Simple("PONG".into())).then_some(client)
     })
-}
-
-/// Tries until `probe` has something, for ten seconds at most.
-fn await_condition<T>(name: &str, mut probe: impl FnMut() -> Option<T>) -> Result<T, Failed> {
-    let (_never, timer) = std::sync::mpsc::channel::<()>();
-    for _ in 0..500 {
-        if let Some(found) = probe() {
-            return Ok(found);
-        }
-        let _ = timer.recv_timeout(Duration::from_millis(20));
-    }
-    Err(Failed(format!("{name} did not answer within ten seconds of its start")))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Reply;
+use super::{ClientError, Reply};
 use crate::core::decision::Verdict;
 
 /// The answer to a check.
@@ -35,6 +35,11 @@ impl Decision {
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.verdict == Verdict::Allow
+    }
+
+    /// The answer to a check.
+    pub(super) fn read(reply: Reply) -> Result<Self, ClientError> {
+        Self::from_reply(&reply).ok_or(ClientError::Unexpected { command: "RATION.CHECK", reply })
     }
 
     /// Reads the daemon's flat array. `None`: the reply is something else. Fields that a later daemon

@@ -56,6 +56,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// An error reply is an error.
+    pub(super) fn unless_refused(reply: Reply) -> Result<Reply, Self> {
+        match reply {
+            Reply::Error(message) => Err(Self::Refused { message }),
+            reply => Ok(reply),
+        }
+    }
+
     /// Whether no daemon could be asked: it is not running, hangs, or went away. The command line's
     /// exit code 69.
     #[must_use]

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::{ClientError, Decision, Reply, write_request};
+use super::rest::{again, rest};
+use super::{ClientError, Decision, Reply, request, write_request};
 use crate::clock::Clock;
-use crate::core::time::Instant;
+use crate::core::time::{Instant, Micros};
 
 /// How long a client waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,8 @@ impl Default for Patience {
 /// A connection to a daemon's socket. Not shared between threads: each opens its own.
 ///
 /// After a failure that leaves the connection out of step (a time-out, a broken connection) the next
-/// command opens a new one. No command is ever sent twice: a check without an answer may have been
+/// command opens a new one; while that fails, commands fail at once for 25 to 75 ms, then for twice as long each time,
+/// up to 0.2 to 0.6 s. No command is ever sent twice: a check without an answer may have been
 /// charged, and it is the caller who knows whether to ask again.
 #[derive(Debug)]
 pub struct Client {
@@ -37,6 +39,9 @@ pub struct Client {
     pub(super) patience: Patience,
     clock: Clock,
     stream: Option<UnixStream>,
+    /// Attempts to connect that failed in a row; the last one's error, and until when no other is made.
+    failures: u32,
+    away: Option<(io::Error, Instant)>,
     /// Commands written here and not yet to the socket.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -64,6 +69,8 @@ impl Client {
             patience,
             clock: Clock::start(),
             stream: None,
+            failures: 0,
+            away: None,
             outgoing: Vec::new(),
             incoming: Vec::new(),
             taken: 0,
@@ -78,9 +85,7 @@ impl Client {
     /// # Errors
     /// No answer, or the daemon knows no such policy.
     pub fn check(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, ClientError> {
-        let cost = cost.to_string();
-        let reply = self.command(&[b"RATION.CHECK", policy.as_bytes(), key.as_ref(), b"COST", cost.as_bytes()])?;
-        Decision::from_reply(&reply).ok_or(ClientError::Unexpected { command: "RATION.CHECK", reply })
+        self.ask(request::check(policy, key.as_ref(), cost)).and_then(Decision::read)
     }
 
     /// Tells what [`Self::check`] would answer, and charges nothing.
@@ -88,10 +93,7 @@ impl Client {
     /// # Errors
     /// As for [`Self::check`].
     pub fn peek(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, ClientError> {
-        let cost = cost.to_string();
-        let words: [&[u8]; 6] = [b"RATION.CHECK", policy.as_bytes(), key.as_ref(), b"COST", cost.as_bytes(), b"PEEK"];
-        let reply = self.command(&words)?;
-        Decision::from_reply(&reply).ok_or(ClientError::Unexpected { command: "RATION.CHECK", reply })
+        self.ask(request::peek(policy, key.as_ref(), cost)).and_then(Decision::read)
     }
 
     /// Gives back a cost that was charged. It never lifts what remains above the limit.
@@ -99,8 +101,7 @@ impl Client {
     /// # Errors
     /// No answer, or the store did not take it.
     pub fn refund(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<(), ClientError> {
-        let cost = cost.to_string();
-        self.command(&[b"RATION.REFUND", policy.as_bytes(), key.as_ref(), cost.as_bytes()]).map(drop)
+        self.ask(request::refund(policy, key.as_ref(), cost)).map(drop)
     }
 
     /// Forgets `key` under `policy`, fleet-wide.
@@ -108,7 +109,7 @@ impl Client {
     /// # Errors
     /// No answer, or the store did not take it.
     pub fn reset(&mut self, policy: &str, key: impl AsRef<[u8]>) -> Result<(), ClientError> {
-        self.command(&[b"RATION.RESET", policy.as_bytes(), key.as_ref()]).map(drop)
+        self.ask(request::reset(policy, key.as_ref())).map(drop)
     }
 
     /// Sends any command and waits for its answer. Answers to commands sent before are dropped.
@@ -116,13 +117,17 @@ impl Client {
     /// # Errors
     /// No answer, or an error reply ([`ClientError::Refused`]).
     pub fn command(&mut self, words: &[&[u8]]) -> Result<Reply, ClientError> {
+        self.ask(|out| write_request(out, words))
+    }
+
+    pub(super) fn ask(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<Reply, ClientError> {
         while self.waiting > 0 {
             match self.receive() {
                 Ok(_) | Err(ClientError::Refused { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        self.send(words)?;
+        self.queue(write)?;
         self.receive()
     }
 
@@ -132,9 +137,13 @@ impl Client {
     /// # Errors
     /// The daemon cannot be reached, or does not read what was sent.
     pub fn send(&mut self, words: &[&[u8]]) -> Result<(), ClientError> {
+        self.queue(|out| write_request(out, words))
+    }
+
+    fn queue(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), ClientError> {
         const ENOUGH: usize = 16 << 10;
         self.stream()?;
-        write_request(&mut self.outgoing, words);
+        write(&mut self.outgoing);
         self.waiting += 1;
         if self.outgoing.len() >= ENOUGH { self.flush() } else { Ok(()) }
     }
@@ -150,10 +159,7 @@ impl Client {
         self.flush()?;
         let reply = self.read_reply()?;
         self.waiting -= 1;
-        match reply {
-            Reply::Error(message) => Err(ClientError::Refused { message }),
-            reply => Ok(reply),
-        }
+        ClientError::unless_refused(reply)
     }
 
     /// Commands whose answers have not been received.
@@ -205,7 +211,7 @@ impl Client {
         match *deadline {
             None => {
                 let patience = u64::try_from(self.patience.answer.as_micros()).unwrap_or(u64::MAX);
-                *deadline = Some(now + crate::core::time::Micros(patience));
+                *deadline = Some(now + Micros(patience));
             }
             Some(deadline) => {
                 let left = deadline.since(now).0;
@@ -229,10 +235,26 @@ impl Client {
     fn stream(&mut self) -> Result<&mut UnixStream, ClientError> {
         let stream = match self.stream.take() {
             Some(stream) => stream,
-            None => open(&self.path, self.patience)
-                .map_err(|error| ClientError::Unreachable { path: self.path.clone(), error })?,
+            None => self.open().map_err(|error| ClientError::Unreachable { path: self.path.clone(), error })?,
         };
         Ok(self.stream.insert(stream))
+    }
+
+    /// A new connection, unless the last attempt failed a moment ago.
+    fn open(&mut self) -> io::Result<UnixStream> {
+        if let Some((error, _)) = self.away.as_ref().filter(|(_, until)| self.clock.now() < *until) {
+            return Err(again(error));
+        }
+        let opened = open(&self.path, self.patience);
+        match &opened {
+            Ok(_) => (self.failures, self.away) = (0, None),
+            Err(error) => {
+                self.failures = self.failures.saturating_add(1);
+                let micros = u64::try_from(rest(self.failures).as_micros()).unwrap_or(u64::MAX);
+                self.away = Some((again(error), self.clock.now() + Micros(micros)));
+            }
+        }
+        opened
     }
 
     fn lose(&mut self, error: io::Error) -> ClientError {

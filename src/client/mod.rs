@@ -1,4 +1,4 @@
-//! A blocking client for applications: `std` only, no thread, no runtime.
+//! Clients for applications: a blocking one of `std` only, without thread or runtime, and one for tokio.
 //!
 //! Knows the wire and nothing of daemons, configuration or stores. Called by applications (feature
 //! `client` alone is enough), by the command line, and by tests.
@@ -18,9 +18,14 @@
 
 mod decision;
 mod error;
+mod lease;
 mod limiter;
 mod link;
+#[cfg(feature = "client-tokio")]
+mod pipelined;
+mod purse;
 mod request;
+mod rest;
 
 #[cfg(test)]
 mod tests;
@@ -30,4 +35,6 @@ pub use decision::Decision;
 pub use error::ClientError;
 pub use limiter::{Limiter, WhenAway};
 pub use link::{Client, Patience};
+#[cfg(feature = "client-tokio")]
+pub use pipelined::{AsyncClient, AsyncLimiter};
 pub use request::write_request;

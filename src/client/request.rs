@@ -1,4 +1,4 @@
-//! Requests as bytes.
+//! Requests as bytes, whichever client sends them.
 
 use std::io::Write;
 
@@ -14,4 +14,44 @@ pub fn write_request(out: &mut Vec<u8>, words: &[&[u8]]) {
 
 fn header(out: &mut Vec<u8>, kind: char, len: usize) {
     write!(out, "{kind}{len}\r\n").expect("writing to memory cannot fail");
+}
+
+/// Asks for a decision, and charges it.
+pub(super) fn check(policy: &str, key: &[u8], cost: u64) -> impl FnOnce(&mut Vec<u8>) {
+    move |out| {
+        let cost = cost.to_string();
+        write_request(out, &[b"RATION.CHECK", policy.as_bytes(), key, b"COST", cost.as_bytes()]);
+    }
+}
+
+/// Asks for a decision alone.
+pub(super) fn peek(policy: &str, key: &[u8], cost: u64) -> impl FnOnce(&mut Vec<u8>) {
+    move |out| {
+        let cost = cost.to_string();
+        write_request(out, &[b"RATION.CHECK", policy.as_bytes(), key, b"COST", cost.as_bytes(), b"PEEK"]);
+    }
+}
+
+/// Gives a cost back.
+pub(super) fn refund(policy: &str, key: &[u8], cost: u64) -> impl FnOnce(&mut Vec<u8>) {
+    counted(b"RATION.REFUND", policy, key, cost)
+}
+
+/// Forgets a key.
+pub(super) fn reset(policy: &str, key: &[u8]) -> impl FnOnce(&mut Vec<u8>) {
+    move |out| write_request(out, &[b"RATION.RESET", policy.as_bytes(), key])
+}
+
+/// Asks for tokens.
+pub(super) fn lease(policy: &str, key: &[u8], want: u64) -> impl FnOnce(&mut Vec<u8>) {
+    counted(b"RATION.LEASE", policy, key, want)
+}
+
+/// Hands such tokens back.
+pub(super) fn hand_back(policy: &str, key: &[u8], tokens: u64) -> impl FnOnce(&mut Vec<u8>) {
+    counted(b"RATION.RETURN", policy, key, tokens)
+}
+
+fn counted(name: &'static [u8], policy: &str, key: &[u8], count: u64) -> impl FnOnce(&mut Vec<u8>) {
+    move |out| write_request(out, &[name, policy.as_bytes(), key, count.to_string().as_bytes()])
 }

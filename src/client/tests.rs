@@ -169,3 +169,31 @@ fn another_kind_of_answer_is_no_decision() {
     drop(client);
     peer.join();
 }
+
+#[test]
+fn a_daemon_that_comes_back_is_found_after_a_rest() {
+    let peer = Peer::new(1, |_, mut stream| exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"));
+    let path = peer.path();
+    let mut client = Client::connect(&path).unwrap();
+    assert_eq!(client.command(&[b"PING"]).unwrap(), Reply::Simple("PONG".into()));
+    // Its file is there still, and nobody listens.
+    let Peer { directory, mut thread } = peer;
+    thread.take().unwrap().join().unwrap();
+    assert!(client.command(&[b"PING"]).unwrap_err().is_unreachable(), "the old connection is gone");
+    for _ in 0..3 {
+        let text = client.command(&[b"PING"]).unwrap_err().to_string();
+        assert!(text.contains("nobody listens"), "tried or not: {text}");
+    }
+    std::fs::remove_file(&path).unwrap();
+    let listener = UnixListener::bind(&path).unwrap();
+    let back = std::thread::spawn(move || {
+        exchange(&mut listener.accept().unwrap().0, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n");
+    });
+    let patience = crate::clock::Clock::start();
+    while client.command(&[b"PING"]).is_err() {
+        assert!(patience.nanos() < 20_000_000_000, "it is there, and is not found");
+        std::thread::yield_now();
+    }
+    back.join().unwrap();
+    drop(directory);
+}

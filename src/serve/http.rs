@@ -4,7 +4,6 @@
 //! the body of a POST as a form or a JSON object. Keys are bytes: percent-encoded, any of them. Bounded in header
 //! and body size and in time.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -27,6 +26,7 @@ use super::greeting;
 use super::hub::{Hub, Pass};
 use super::inquiry::{Inquiry, Told, decide_one};
 use super::node::Outgoing;
+use super::parameters::Parameters;
 use super::slots;
 use super::{listing, requests};
 use crate::core::decision::Verdict;
@@ -108,9 +108,8 @@ pub async fn answer(hub: &Hub, request: Request<Incoming>) -> Reply {
 }
 
 /// Ends a slot of a concurrent limit.
-fn release(hub: &Hub, parameters: &HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Refusal> {
-    known_only(parameters, &["policy", "key", "id"])?;
-    let (policy, key) = subject(hub, parameters)?;
+fn release(hub: &Hub, parameters: &Parameters) -> Result<(), Refusal> {
+    let (policy, key) = subject(hub, parameters, &["policy", "key", "id"])?;
     let slot = slots::parse(needed(parameters, "id")?);
     let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
     let digest = Digest::of(&policy.name, key);
@@ -123,13 +122,13 @@ async fn check(hub: &Hub, question: Question) -> Reply {
     let Question { inquiry, style, deny } = question;
     let policy = inquiry.policy.clone();
     let told = decide_one(hub, inquiry).await;
-    let mut body = listing::decision(&told);
     let mut response = if told.decision.verdict == Verdict::Deny {
+        let mut body = listing::decision(&told);
         body.append(&mut denial(&told, deny));
         body.insert("policy".into(), json!(&*policy.name));
         reply(deny, "application/problem+json", Value::Object(body).to_string())
     } else {
-        reply(StatusCode::OK, "application/json", Value::Object(body).to_string())
+        reply(StatusCode::OK, "application/json", listing::decided(&told))
     };
     for (name, value) in fields(style, &told.decision, told.rule.as_deref()) {
         response.headers_mut().insert(HeaderName::from_static(name), text(&value));
@@ -169,21 +168,15 @@ fn bad(detail: impl Into<String>) -> Refusal {
     Refusal { status: StatusCode::BAD_REQUEST, detail: detail.into() }
 }
 
-fn known_only(parameters: &HashMap<Vec<u8>, Vec<u8>>, known: &[&str]) -> Result<(), Refusal> {
-    let Some(unknown) = parameters.keys().find(|name| !known.iter().any(|known| known.as_bytes() == **name)) else {
-        return Ok(());
-    };
-    let seen = String::from_utf8_lossy(unknown).into_owned();
-    Err(bad(format!("unknown parameter '{seen}': there are {}", known.join(", "))))
+fn needed<'p>(parameters: &'p Parameters, name: &str) -> Result<&'p [u8], Refusal> {
+    parameters.get(name).ok_or_else(|| bad(format!("the parameter '{name}' is missing")))
 }
 
-fn needed<'p>(parameters: &'p HashMap<Vec<u8>, Vec<u8>>, name: &str) -> Result<&'p [u8], Refusal> {
-    let value = parameters.get(name.as_bytes()).map(Vec::as_slice);
-    value.ok_or_else(|| bad(format!("the parameter '{name}' is missing")))
-}
-
-/// The policy and the key that are asked about.
-fn subject<'p>(hub: &Hub, parameters: &'p HashMap<Vec<u8>, Vec<u8>>) -> Result<(Arc<Policy>, &'p [u8]), Refusal> {
+/// The policy and the key that are asked about, by parameters of which only `known` ones may be there.
+fn subject<'p>(hub: &Hub, parameters: &'p Parameters, known: &[&str]) -> Result<(Arc<Policy>, &'p [u8]), Refusal> {
+    if let Some(unknown) = parameters.beyond(known) {
+        return Err(bad(format!("unknown parameter '{unknown}': there are {}", known.join(", "))));
+    }
     let (name, key) = (needed(parameters, "policy")?, needed(parameters, "key")?);
     if key.len() > MAX_KEY {
         return Err(bad(format!("the key has {} bytes: at most {MAX_KEY} are allowed", key.len())));
@@ -197,11 +190,10 @@ fn subject<'p>(hub: &Hub, parameters: &'p HashMap<Vec<u8>, Vec<u8>>) -> Result<(
 }
 
 impl Question {
-    fn read(hub: &Hub, parameters: &HashMap<Vec<u8>, Vec<u8>>, explains: bool) -> Result<Self, Refusal> {
+    fn read(hub: &Hub, parameters: &Parameters, explains: bool) -> Result<Self, Refusal> {
         let known: &[&str] = if explains { &["policy", "key"] } else { &["policy", "key", "cost", "style", "deny"] };
-        known_only(parameters, known)?;
-        let (policy, key) = subject(hub, parameters)?;
-        let get = |name: &str| parameters.get(name.as_bytes()).map(Vec::as_slice);
+        let (policy, key) = subject(hub, parameters, known)?;
+        let get = |name: &str| parameters.get(name);
         let cost = get("cost").map_or(Ok(1), |text| {
             let number = std::str::from_utf8(text).ok().and_then(|text| text.parse::<u32>().ok());
             let seen = String::from_utf8_lossy(text);
@@ -225,52 +217,19 @@ impl Question {
 }
 
 /// Parameters of the query and of the body; one that stands twice is an error.
-async fn parameters(request: Request<Incoming>) -> Result<HashMap<Vec<u8>, Vec<u8>>, Refusal> {
-    let mut parameters = HashMap::new();
-    read_form(request.uri().query().unwrap_or_default().as_bytes(), &mut parameters)?;
+async fn parameters(request: Request<Incoming>) -> Result<Parameters, Refusal> {
+    let mut parameters = Parameters::default();
+    parameters.read_form(request.uri().query().unwrap_or_default().as_bytes()).map_err(bad)?;
     if request.method() == Method::POST {
         let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_json = kind.trim_start().to_ascii_lowercase().starts_with("application/json");
         let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
         let body = body.map_err(|_| bad(format!("the body did not come whole, or has more than {MAX_BODY} bytes")))?;
         let body = body.to_bytes();
-        if is_json { read_json(&body, &mut parameters)? } else { read_form(body.trim_ascii(), &mut parameters)? }
+        let read = if is_json { parameters.read_json(&body) } else { parameters.read_form(body.trim_ascii()) };
+        read.map_err(bad)?;
     }
     Ok(parameters)
-}
-
-fn read_form(text: &[u8], into: &mut HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Refusal> {
-    for pair in text.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()) {
-        let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
-        let (name, value) = (&pair[..at], pair.get(at + 1..).unwrap_or_default());
-        insert(into, decoded(name), decoded(value))?;
-    }
-    Ok(())
-}
-
-fn read_json(text: &[u8], into: &mut HashMap<Vec<u8>, Vec<u8>>) -> Result<(), Refusal> {
-    let object: Map<String, Value> = serde_json::from_slice(text).map_err(|error| bad(format!("the body: {error}")))?;
-    for (name, value) in object {
-        let value = match value {
-            Value::String(text) => text,
-            Value::Number(number) => number.to_string(),
-            other => return Err(bad(format!("'{name}' is {other}: wanted a string or a number"))),
-        };
-        insert(into, name.into_bytes(), value.into_bytes())?;
-    }
-    Ok(())
-}
-
-fn insert(into: &mut HashMap<Vec<u8>, Vec<u8>>, name: Vec<u8>, value: Vec<u8>) -> Result<(), Refusal> {
-    match into.insert(name.clone(), value) {
-        None => Ok(()),
-        Some(_) => Err(bad(format!("the parameter '{}' stands twice", String::from_utf8_lossy(&name)))),
-    }
-}
-
-fn decoded(text: &[u8]) -> Vec<u8> {
-    let spaced: Vec<u8> = text.iter().map(|&byte| if byte == b'+' { b' ' } else { byte }).collect();
-    percent_encoding::percent_decode(&spaced).collect()
 }
 
 fn problem(status: StatusCode, detail: &str) -> Reply {

@@ -38,46 +38,57 @@ pub struct Told {
     pub decision: Decision,
     /// The limits behind it; `None`: the policy counts nothing.
     pub rule: Option<Arc<Rule>>,
+    /// Of the policy and the key.
+    pub digest: Digest,
 }
 
 /// Keys that are being asked about.
 #[derive(Debug)]
 pub struct Asked {
-    inquiries: Vec<Inquiry>,
-    rules: Vec<Option<Arc<Rule>>>,
-    digests: Vec<Digest>,
-    /// As the shards decided.
-    answers: Vec<Option<Decision>>,
-    /// Asked to charge, and not only to look.
-    charged: Vec<bool>,
+    items: Vec<Item>,
     /// Those yet to be asked, the next one last.
     order: Vec<usize>,
     is_denied: bool,
     mailbox: Arc<Mailbox>,
 }
 
+#[derive(Debug)]
+struct Item {
+    inquiry: Inquiry,
+    rule: Option<Arc<Rule>>,
+    digest: Digest,
+    /// As the shard decided.
+    answer: Option<Decision>,
+    /// Asked to charge, and not only to look.
+    charged: bool,
+}
+
+impl Item {
+    fn new(inquiry: Inquiry) -> Self {
+        let plan = inquiry.policy.plan(&inquiry.key);
+        let rule = if let Plan::Limited(rule) = plan { Some(rule.clone()) } else { None };
+        let (answer, digest) = (plan.fixed_decision(), Digest::of(&inquiry.policy.name, &inquiry.key));
+        Self { rule, digest, answer, charged: false, inquiry }
+    }
+
+    /// What the answer comes to, as the policy carries it out.
+    fn told(&self) -> Option<Decision> {
+        self.answer.map(|decision| self.inquiry.policy.enforced(self.digest, decision))
+    }
+
+    fn is_turned_away(&self) -> bool {
+        self.told().is_some_and(|told| told.verdict == Verdict::Deny)
+    }
+}
+
 impl Asked {
     /// Asks, as far as answers come at once. The caller must flush `out` before it waits.
     pub fn begin(hub: &Hub, now: Instant, inquiries: Vec<Inquiry>, out: &mut Outgoing) -> Self {
-        let digests: Vec<_> = inquiries.iter().map(|inquiry| Digest::of(&inquiry.policy.name, &inquiry.key)).collect();
-        let rules = inquiries.iter().map(|inquiry| match inquiry.policy.plan(&inquiry.key) {
-            Plan::Limited(rule) => Some(rule.clone()),
-            _ => None,
-        });
-        let fixed = inquiries.iter().map(|inquiry| inquiry.policy.plan(&inquiry.key).fixed_decision());
-        let mut order: Vec<usize> = (0..inquiries.len()).collect();
-        order.sort_by_key(|&index| std::cmp::Reverse((digests[index].0, index)));
-        let mut asked = Self {
-            rules: rules.collect(),
-            answers: fixed.collect(),
-            charged: vec![false; inquiries.len()],
-            mailbox: Arc::new(Mailbox::default()),
-            order,
-            is_denied: false,
-            digests,
-            inquiries,
-        };
-        asked.is_denied = (0..asked.inquiries.len()).any(|index| asked.is_turned_away(index));
+        let items: Vec<Item> = inquiries.into_iter().map(Item::new).collect();
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by_key(|&index| std::cmp::Reverse((items[index].digest.0, index)));
+        let is_denied = items.iter().any(Item::is_turned_away);
+        let mut asked = Self { items, order, is_denied, mailbox: Arc::new(Mailbox::default()) };
         asked.advance(hub, now, out);
         if !asked.is_complete() {
             asked.warm(hub, now, out);
@@ -88,41 +99,31 @@ impl Asked {
     /// Asks one after another until an answer is waited for.
     fn advance(&mut self, hub: &Hub, now: Instant, out: &mut Outgoing) {
         while let Some(&index) = self.order.last() {
-            if self.answers[index].is_none() {
+            if self.items[index].answer.is_none() {
                 let ask = if self.is_denied { Ask::Glance } else { Ask::Check };
-                self.charged[index] =
-                    ask == Ask::Check && !self.inquiries[index].peek && self.inquiries[index].cost > 0;
-                self.answers[index] = self.ask(hub, now, ask, index, out);
-                if self.answers[index].is_none() {
+                let Inquiry { cost, peek, .. } = self.items[index].inquiry;
+                self.items[index].charged = ask == Ask::Check && !peek && cost > 0;
+                self.items[index].answer = self.ask(hub, now, ask, index, out);
+                if self.items[index].answer.is_none() {
                     return;
                 }
             }
-            self.is_denied |= self.is_turned_away(index);
+            self.is_denied |= self.items[index].is_turned_away();
             self.order.pop();
         }
     }
 
     /// What later ones lack is leased while an earlier one waits.
     fn warm(&self, hub: &Hub, now: Instant, out: &mut Outgoing) {
-        for &index in self.order.iter().rev().skip(1).filter(|&&index| self.answers[index].is_none()) {
+        for &index in self.order.iter().rev().skip(1).filter(|&&index| self.items[index].answer.is_none()) {
             self.ask(hub, now, Ask::Warm, index, out);
         }
     }
 
     fn ask(&self, hub: &Hub, now: Instant, ask: Ask, index: usize, out: &mut Outgoing) -> Option<Decision> {
-        let Inquiry { key, cost, peek, .. } = &self.inquiries[index];
-        let rule = self.rules[index].as_ref()?;
-        let request = Request { rule, digest: self.digests[index], key, cost: *cost, peek: *peek };
+        let Item { inquiry: Inquiry { key, cost, peek, .. }, rule, digest, .. } = &self.items[index];
+        let request = Request { rule: rule.as_ref()?, digest: *digest, key, cost: *cost, peek: *peek };
         hub.node.ask(now, ask, request, (&self.mailbox, index as u64), out)
-    }
-
-    /// What an answer comes to, as the policy carries it out.
-    fn told(&self, index: usize) -> Option<Decision> {
-        self.answers[index].map(|decision| self.inquiries[index].policy.enforced(self.digests[index], decision))
-    }
-
-    fn is_turned_away(&self, index: usize) -> bool {
-        self.told(index).is_some_and(|told| told.verdict == Verdict::Deny)
     }
 
     /// Whether every answer is there.
@@ -136,7 +137,7 @@ impl Asked {
         let mut out = Outgoing::default();
         while !self.is_complete() {
             let (index, decision) = self.next_answer().await;
-            self.answers[index] = Some(decision);
+            self.items[index].answer = Some(decision);
             self.advance(hub, hub.node.clock.now(), &mut out);
             hub.node.flush(&mut out);
         }
@@ -156,51 +157,67 @@ impl Asked {
     }
 
     /// The end, once every answer is there: whether one was denied, and then the others are charged nothing.
-    pub fn end(self, hub: &Hub, now: Instant, out: &mut Outgoing) -> (bool, Vec<(Digest, Told)>) {
-        let count = self.inquiries.len();
-        let decisions: Vec<Decision> = (0..count).filter_map(|index| self.told(index)).collect();
-        let is_denied = decisions.iter().any(|decision| decision.verdict == Verdict::Deny);
-        let mut told: Vec<Told> = decisions
-            .into_iter()
-            .zip(&self.rules)
-            .map(|(decision, rule)| Told { decision, rule: rule.clone() })
-            .collect();
-        for (index, told) in told.iter_mut().enumerate() {
-            let (Some(raw), Inquiry { policy, key, cost, .. }) = (self.answers[index], &self.inquiries[index]) else {
-                continue;
-            };
-            let Some(rule) = &self.rules[index] else {
-                hub.aside().count(&policy.name, &told.decision);
-                continue;
-            };
-            if self.charged[index] && raw.verdict == Verdict::Deny && told.decision.verdict == Verdict::Allow {
-                hub.aside().enforced(policy, self.digests[index], raw, true);
+    pub fn end(self, hub: &Hub, now: Instant, out: &mut Outgoing) -> (bool, Vec<Told>) {
+        let is_denied = self.items.iter().any(Item::is_turned_away);
+        let end = |item: Item| {
+            let (raw, mut decision) = item.answer.zip(item.told())?;
+            let Item { inquiry: Inquiry { policy, key, cost, .. }, rule, digest, charged, .. } = item;
+            match &rule {
+                None => hub.aside().count(&policy.name, &decision),
+                Some(_) if charged && raw.verdict == Verdict::Deny && decision.verdict == Verdict::Allow => {
+                    hub.aside().enforced(&policy, digest, raw, true);
+                }
+                Some(rule) if charged && raw.verdict == Verdict::Allow && is_denied => {
+                    hub.node.undo(now, Request { rule, digest, key: &key, cost, peek: false }, &raw, out);
+                    decision.remaining = decision.remaining.saturating_add(cost).min(decision.limit);
+                    decision.slot = None;
+                }
+                Some(_) => {}
             }
-            if is_denied && self.charged[index] && raw.verdict == Verdict::Allow {
-                let request = Request { rule, digest: self.digests[index], key, cost: *cost, peek: false };
-                hub.node.undo(now, request, &raw, out);
-                told.decision.remaining = told.decision.remaining.saturating_add(*cost).min(told.decision.limit);
-                told.decision.slot = None;
-            }
+            Some(Told { decision, rule, digest })
+        };
+        (is_denied, self.items.into_iter().filter_map(end).collect())
+    }
+}
+
+/// Questions that are under way, and since when.
+#[derive(Debug)]
+pub struct Asking {
+    asked: Asked,
+    begun: Instant,
+}
+
+impl Asking {
+    /// Asks about all of `inquiries`, as far as answers come at once.
+    pub fn begin(hub: &Hub, inquiries: Vec<Inquiry>) -> Self {
+        let (mut out, begun) = (Outgoing::default(), hub.node.clock.now());
+        let asked = Asked::begin(hub, begun, inquiries, &mut out);
+        hub.node.flush(&mut out);
+        Self { asked, begun }
+    }
+
+    /// Whether nothing has to be waited for.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.asked.is_complete()
+    }
+
+    /// The answers: whether one was denied, and then nothing is charged.
+    pub async fn end(mut self, hub: &Hub) -> (bool, Vec<Told>) {
+        if !self.is_complete() {
+            self.asked.complete(hub).await;
         }
-        (is_denied, self.digests.into_iter().zip(told).collect())
+        let (mut out, now, count) = (Outgoing::default(), hub.node.clock.now(), self.asked.items.len() as u64);
+        let ended = self.asked.end(hub, now, &mut out);
+        hub.node.flush(&mut out);
+        hub.aside().durations.add(now.since(self.begun), count);
+        ended
     }
 }
 
 /// Asks about all of `inquiries` and waits for the answers: whether one was denied, and then nothing is charged.
 pub async fn decide(hub: &Hub, inquiries: Vec<Inquiry>) -> (bool, Vec<Told>) {
-    let mut out = Outgoing::default();
-    let (begun, count) = (hub.node.clock.now(), inquiries.len() as u64);
-    let mut asked = Asked::begin(hub, begun, inquiries, &mut out);
-    hub.node.flush(&mut out);
-    if !asked.is_complete() {
-        asked.complete(hub).await;
-    }
-    let now = hub.node.clock.now();
-    let ended = asked.end(hub, now, &mut out);
-    hub.node.flush(&mut out);
-    hub.aside().durations.add(now.since(begun), count);
-    (ended.0, ended.1.into_iter().map(|(_, told)| told).collect())
+    Asking::begin(hub, inquiries).end(hub).await
 }
 
 /// Asks about one key.

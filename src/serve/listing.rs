@@ -1,5 +1,6 @@
 //! JSON for the command line: keys, policies and counts.
 
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::gossip::Circle;
@@ -107,25 +108,49 @@ pub fn peers(circle: &Circle) -> String {
 }
 
 /// A decision with its numbers in milliseconds.
+#[derive(Serialize)]
+struct Decided {
+    limit: u64,
+    limit_name: Option<String>,
+    limited: bool,
+    reason: &'static str,
+    remaining: u64,
+    reset_after_ms: u64,
+    reset_at_ms: u64,
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<String>,
+    source: &'static str,
+}
+
+impl Decided {
+    fn of(Told { decision, rule, .. }: &Told) -> Self {
+        let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
+        Self {
+            limit: decision.limit,
+            limit_name: limit.map(ToString::to_string),
+            limited: decision.verdict == Verdict::Deny,
+            reason: decision.reason.as_str(),
+            remaining: decision.remaining,
+            reset_after_ms: decision.reset_after.as_millis_ceil(),
+            reset_at_ms: decision.reset_at.as_millis_ceil(),
+            retry_after_ms: decision.retry_after.map(Micros::as_millis_ceil),
+            slot: decision.slot.map(|slot| format!("{slot:016x}")),
+            source: decision.source.as_str(),
+        }
+    }
+}
+
+/// A decision: one object.
+#[must_use]
+pub fn decided(told: &Told) -> String {
+    serde_json::to_string(&Decided::of(told)).expect("words and numbers are JSON")
+}
+
+/// The same, to which more can be added.
 #[must_use]
 pub fn decision(told: &Told) -> Map<String, Value> {
-    let Told { decision, rule } = told;
-    let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
-    let object = json!({
-        "limited": decision.verdict == Verdict::Deny,
-        "limit": decision.limit,
-        "remaining": decision.remaining,
-        "retry_after_ms": decision.retry_after.map(Micros::as_millis_ceil),
-        "reset_after_ms": decision.reset_after.as_millis_ceil(),
-        "reset_at_ms": decision.reset_at.as_millis_ceil(),
-        "reason": decision.reason.as_str(),
-        "limit_name": limit.map(ToString::to_string),
-        "source": decision.source.as_str(),
-    });
-    let Value::Object(mut object) = object else { return Map::new() };
-    if let Some(slot) = decision.slot {
-        object.insert("slot".into(), json!(format!("{slot:016x}")));
-    }
+    let Value::Object(object) = json!(Decided::of(told)) else { return Map::new() };
     object
 }
 
@@ -149,7 +174,7 @@ pub fn explanation(inquiry: &Inquiry, told: &Told, held: Option<u64>, nodes: Opt
 /// A sentence for people.
 #[must_use]
 pub fn why(told: &Told) -> String {
-    let Told { decision, rule } = told;
+    let Told { decision, rule, .. } = told;
     let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
     let name = limit.map(ToString::to_string).unwrap_or_default();
     let wait = decision.retry_after.map_or(0, Micros::as_millis_ceil);

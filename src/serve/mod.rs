@@ -21,6 +21,7 @@ pub mod mailbox;
 pub mod metrics;
 pub mod node;
 pub mod outbox;
+pub mod parameters;
 pub mod refill;
 pub mod reload;
 mod requests;

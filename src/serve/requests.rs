@@ -32,24 +32,24 @@ pub(super) async fn many(hub: Arc<Hub>, asked: Asked, slots: Arc<Slots>) -> Vec<
     whole(|writer| {
         writer.array(1 + told.len());
         writer.integer(i64::from(limited));
-        told.iter().for_each(|(_, told)| writer.decision(&told.decision, told.rule.as_deref()));
+        told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref()));
     })
 }
 
 /// The whole answer of a `RATION.CHECK` of a concurrent limit that had to wait.
 pub(super) async fn occupy(hub: Arc<Hub>, asked: Asked, slots: Arc<Slots>) -> Vec<u8> {
     let (_, told) = ended(&hub, asked, &slots).await;
-    whole(|writer| told.iter().for_each(|(_, told)| writer.decision(&told.decision, told.rule.as_deref())))
+    whole(|writer| told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref())))
 }
 
-async fn ended(hub: &Hub, mut asked: Asked, slots: &Slots) -> (bool, Vec<(Digest, Told)>) {
+async fn ended(hub: &Hub, mut asked: Asked, slots: &Slots) -> (bool, Vec<Told>) {
     if !asked.is_complete() {
         asked.complete(hub).await;
     }
     let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
     let ended = asked.end(hub, now, &mut out);
     hub.node.flush(&mut out);
-    ended.1.iter().for_each(|(digest, told)| slots.keep(hub, now, *digest, told));
+    ended.1.iter().for_each(|told| slots.keep(hub, now, told));
     ended
 }
 

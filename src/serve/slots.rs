@@ -34,16 +34,16 @@ impl Default for Slots {
 
 impl Slots {
     /// Takes note of what was just told about a key.
-    pub fn keep(&self, hub: &Hub, now: Instant, digest: Digest, told: &Told) {
+    pub fn keep(&self, hub: &Hub, now: Instant, told: &Told) {
         let (Some(slot), Some(rule)) = (told.decision.slot, &told.rule) else { return };
         if let Some(held) = &mut *self.lock() {
             while held.first().is_some_and(|(ends, ..)| *ends <= now) {
                 held.pop_first();
             }
-            held.insert((now + rule.limits[0].period, slot, digest));
+            held.insert((now + rule.limits[0].period, slot, told.digest));
             return;
         }
-        release(hub, [(digest, slot)]);
+        release(hub, [(told.digest, slot)]);
     }
 
     /// A slot was released.

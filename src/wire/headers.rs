@@ -44,12 +44,15 @@ pub fn fields(style: Style, decision: &Decision, rule: Option<&Rule>) -> Vec<Fie
     let mut fields = match style {
         Style::Draft => {
             let more = more_after(decision, limit).as_secs_ceil();
-            let mut policy = String::new();
-            for limit in &*rule.limits {
-                let comma = if policy.is_empty() { "" } else { "," };
-                let _ = write!(policy, "{comma}\"{limit}\";q={};w={}", limit.capacity(), window(limit));
+            let (mut policy, mut name) = (String::with_capacity(64), String::new());
+            for (index, each) in rule.limits.iter().enumerate() {
+                let (comma, shown) = (if policy.is_empty() { "" } else { "," }, each.to_string());
+                let _ = write!(policy, "{comma}\"{shown}\";q={};w={}", each.capacity(), window(each));
+                if index == usize::from(decision.limit_index) {
+                    name = shown;
+                }
             }
-            vec![("ratelimit-policy", policy), ("ratelimit", format!("\"{limit}\";r={remaining};t={more}"))]
+            vec![("ratelimit-policy", policy), ("ratelimit", format!("\"{name}\";r={remaining};t={more}"))]
         }
         Style::X => vec![
             ("x-ratelimit-limit", decision.limit.to_string()),

@@ -1,9 +1,12 @@
 //! Where Envoy comes in: a listener, and its connections with their bounds.
 
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -16,8 +19,9 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::Grpc;
-use tonic_prost::ProstCodec;
 
+use super::codec::Messages;
+use super::plain::Plain;
 use super::proto::SHOULD_RATE_LIMIT;
 use super::service::Service;
 use crate::config;
@@ -38,7 +42,7 @@ const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Streams that were reset before they were seen: Envoy resets one whenever its timeout is over.
 const MAX_RESETS: usize = 1_024;
-/// After so long without a frame a connection is asked whether it is still there, and so long it may take.
+/// After so long without a frame a connection over TCP is asked whether it is still there, and so long it may take.
 const QUIET: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest time for a request to come whole and be answered.
@@ -212,23 +216,21 @@ impl Visitor {
 pub(crate) async fn serve(visitor: Visitor, pass: Pass, hub: Arc<Hub>) {
     let service = Service::new(hub.clone(), visitor.headers);
     match visitor.stream {
-        Stream::Unix(stream) => converse(stream, pass, hub, service).await,
+        // The operating system tells when the other side is gone.
+        Stream::Unix(stream) => converse(stream, None, pass, hub, service).await,
         Stream::Tcp(stream) => {
             // Without it answers wait for more; where it cannot be set they merely do.
             let _ = stream.set_nodelay(true);
-            converse(stream, pass, hub, service).await;
+            converse(stream, Some(QUIET), pass, hub, service).await;
         }
     }
 }
 
-async fn converse<S>(stream: S, pass: Pass, hub: Arc<Hub>, service: Service)
+async fn converse<S>(stream: S, quiet: Option<Duration>, pass: Pass, hub: Arc<Hub>, service: Service)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let answering = service_fn(move |request| {
-        let service = service.clone();
-        async move { Ok::<_, std::convert::Infallible>(answer(service, request).await) }
-    });
+    let answering = service_fn(move |request| answer(service.clone(), request));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
@@ -237,11 +239,11 @@ where
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_pending_accept_reset_streams(MAX_RESETS)
-        .keep_alive_interval(QUIET)
+        .keep_alive_interval(quiet)
         .keep_alive_timeout(PATIENCE)
-        .serve_connection(TokioIo::new(stream), answering);
+        .serve_connection(TokioIo::new(Plain(stream)), answering);
     let mut connection = pin!(connection);
-    let served = std::future::poll_fn(|cx| {
+    let served = poll_fn(|cx| {
         pass.mailbox.listen(cx.waker());
         if hub.doors.is_stopping() {
             connection.as_mut().graceful_shutdown();
@@ -253,13 +255,21 @@ where
     }
 }
 
-async fn answer(service: Service, request: Request<Incoming>) -> Response<Body> {
-    if request.uri().path() != SHOULD_RATE_LIMIT {
-        return Status::unimplemented(format!("only {SHOULD_RATE_LIMIT} is served here")).into_http();
-    }
-    let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MAX_MESSAGE);
-    match tokio::time::timeout(LIFE, grpc.unary(service, request)).await {
-        Ok(response) => response,
-        Err(_) => Status::deadline_exceeded("the request did not come whole in time").into_http(),
-    }
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+/// Boxed, because hyper moves it several times, and it is large.
+fn answer(service: Service, request: Request<Incoming>) -> Answering {
+    Box::pin(async move {
+        if request.uri().path() != SHOULD_RATE_LIMIT {
+            return Ok(Status::unimplemented(format!("only {SHOULD_RATE_LIMIT} is served here")).into_http());
+        }
+        let mut grpc = Grpc::new(Messages).max_decoding_message_size(MAX_MESSAGE);
+        let mut answered = pin!(grpc.unary(service, request));
+        // Most are answered at once, and need no timer.
+        if let Poll::Ready(response) = poll_fn(|cx| Poll::Ready(answered.as_mut().poll(cx))).await {
+            return Ok(response);
+        }
+        let late = || Status::deadline_exceeded("the request did not come whole in time").into_http();
+        Ok(tokio::time::timeout(LIFE, answered).await.unwrap_or_else(|_| late()))
+    })
 }

@@ -3,7 +3,9 @@
 //! hyper speaks HTTP/2, tonic reads and writes gRPC's frames, `service` asks the shards as every other door
 //! does. The data threads accept its connections beside their own.
 
+mod codec;
 mod door;
+mod plain;
 pub mod proto;
 mod service;
 

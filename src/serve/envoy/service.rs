@@ -20,7 +20,7 @@ use crate::core::route::{Domain, Entry, whole_key};
 use crate::core::shard;
 use crate::core::time::Micros;
 use crate::serve::hub::Hub;
-use crate::serve::inquiry::{Inquiry, Told, decide};
+use crate::serve::inquiry::{Asking, Inquiry, Told};
 use crate::serve::node::{Ask, Outgoing};
 use crate::wire::command::MAX_KEY;
 use crate::wire::headers::{Style, fields, window};
@@ -67,19 +67,22 @@ impl Service {
         if limited.is_empty() {
             return Ok(response(count, &[], &[], self.headers));
         }
-        let headers = self.headers;
-        // A task of its own: Envoy gives up after its timeout, and what was charged until then must be given back.
-        let decided = tokio::spawn(self.decide(limited)).await;
-        let (limited, told) = decided.map_err(|_| Status::unavailable("the daemon is leaving"))?;
+        let (headers, asking) = (self.headers, Asking::begin(&self.hub, inquiries(&limited)));
+        let (limited, told) = if asking.is_complete() {
+            self.end(asking, limited).await
+        } else {
+            // A task of its own: Envoy gives up after its timeout, and what was charged until then must be given back.
+            let ended = tokio::spawn(async move { self.end(asking, limited).await }).await;
+            ended.map_err(|_| Status::unavailable("the daemon is leaving"))?
+        };
         match refusal(&limited, &told) {
             Some(refusal) => Err(refusal),
             None => Ok(response(count, &limited, &told, headers)),
         }
     }
 
-    async fn decide(self, limited: Vec<Limited>) -> (Vec<Limited>, Vec<Told>) {
-        let inquiries = limited.iter().map(|limited| limited.inquiry.clone()).collect();
-        let (is_denied, mut told) = decide(&self.hub, inquiries).await;
+    async fn end(&self, asking: Asking, limited: Vec<Limited>) -> (Vec<Limited>, Vec<Told>) {
+        let (is_denied, mut told) = asking.end(&self.hub).await;
         if !is_denied {
             limited.iter().zip(&mut told).for_each(|(limited, told)| self.give_back(limited, told));
         }
@@ -108,6 +111,10 @@ impl UnaryService<RateLimitRequest> for Service {
         let service = self.clone();
         Box::pin(async move { service.answer(request.into_inner()).await.map(Response::new) })
     }
+}
+
+fn inquiries(limited: &[Limited]) -> Vec<Inquiry> {
+    limited.iter().map(|limited| limited.inquiry.clone()).collect()
 }
 
 /// The descriptors that are limited, in order.

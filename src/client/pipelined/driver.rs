@@ -1,0 +1,92 @@
+//! The task behind a client: opens a connection when there is something to ask, and rests after failures.
+//!
+//! While it rests, whoever asks is told at once that there is no daemon. Nothing is ever sent twice.
+
+use std::future::poll_fn;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::task::Poll;
+
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+use super::super::rest::{again, rest};
+use super::super::{ClientError, Patience};
+use super::line::{End, Job, Line};
+
+/// Serves `jobs` until all who can ask have gone.
+pub(super) async fn drive(path: PathBuf, patience: Patience, mut jobs: mpsc::Receiver<Job>) {
+    let mut failures = 0;
+    while let Some(first) = jobs.recv().await {
+        if first.is_given_up() {
+            continue;
+        }
+        let error = match connect(&path, patience).await {
+            Ok(stream) => {
+                let mut line = Line::new(stream, patience.answer);
+                line.push(first);
+                let end = poll_fn(|cx| line.poll(cx, &mut jobs)).await;
+                let worked = line.has_answered;
+                let error = told(end, line, &path, patience);
+                if worked {
+                    // It was a daemon: perhaps another is there already.
+                    failures = 0;
+                    continue;
+                }
+                error
+            }
+            Err(error) => {
+                first.fail(ClientError::Unreachable { path: path.clone(), error: again(&error) });
+                error
+            }
+        };
+        failures += 1;
+        pause(&mut jobs, failures, || ClientError::Unreachable { path: path.clone(), error: again(&error) }).await;
+    }
+}
+
+async fn connect(path: &Path, patience: Patience) -> io::Result<UnixStream> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("not accepted within {:?}", patience.connect));
+    tokio::time::timeout(patience.connect, UnixStream::connect(path)).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Tells those who wait how the connection ended, and what to tell those who come next.
+fn told(end: End, line: Line, path: &Path, patience: Patience) -> io::Error {
+    let path = || path.to_owned();
+    match end {
+        End::Left => io::ErrorKind::NotConnected.into(),
+        End::Broken(error) => {
+            line.end(|| ClientError::Broken { path: path(), error: again(&error) });
+            error
+        }
+        End::Silent => {
+            line.end(|| ClientError::TimedOut { path: path(), after: patience.answer });
+            io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {:?}", patience.answer))
+        }
+        End::Garbled(error) => {
+            let text = error.to_string();
+            let mut first = Some(error);
+            line.end(|| match first.take() {
+                Some(error) => ClientError::Garbled { path: path(), error },
+                None => ClientError::Broken { path: path(), error: io::Error::other(text.clone()) },
+            });
+            io::Error::new(io::ErrorKind::InvalidData, text)
+        }
+    }
+}
+
+/// Lets the daemon alone, and turns away who asks meanwhile.
+async fn pause(jobs: &mut mpsc::Receiver<Job>, failures: u32, error: impl Fn() -> ClientError) {
+    let mut over = pin!(tokio::time::sleep(rest(failures)));
+    poll_fn(|cx| {
+        loop {
+            match jobs.poll_recv(cx) {
+                Poll::Ready(Some(job)) => job.fail(error()),
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => return over.as_mut().poll(cx),
+            }
+        }
+    })
+    .await;
+}

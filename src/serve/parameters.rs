@@ -1,0 +1,113 @@
+//! Parameters of an HTTP request: a form (the query, or a body) or a JSON object, each name once.
+//!
+//! Names and values are bytes, percent-encoded where they must be. Knows the names, and nothing of what they mean.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode;
+use serde_json::{Map, Value};
+
+/// Every name there is; each door knows some of them.
+const NAMES: [&str; 6] = ["policy", "key", "cost", "style", "deny", "id"];
+
+/// What a request said.
+#[derive(Debug, Default)]
+pub struct Parameters {
+    values: [Option<Vec<u8>>; NAMES.len()],
+    /// The first name that is none of ours.
+    unknown: Option<String>,
+}
+
+impl Parameters {
+    /// The value of a name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.values[NAMES.iter().position(|known| *known == name)?].as_deref()
+    }
+
+    /// A name that is there and is none of the `known` ones.
+    #[must_use]
+    pub fn beyond(&self, known: &[&str]) -> Option<&str> {
+        let there = NAMES.iter().zip(&self.values).filter(|(_, value)| value.is_some());
+        let other = there.map(|(name, _)| *name).find(|name| !known.contains(name));
+        self.unknown.as_deref().or(other)
+    }
+
+    /// Adds those of a form.
+    ///
+    /// # Errors
+    /// One stands twice, in words.
+    pub fn read_form(&mut self, text: &[u8]) -> Result<(), String> {
+        for pair in text.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()) {
+            let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
+            let (name, value) = (&pair[..at], pair.get(at + 1..).unwrap_or_default());
+            self.insert(&decoded(name), decoded(value).into_owned())?;
+        }
+        Ok(())
+    }
+
+    /// Adds those of a JSON object.
+    ///
+    /// # Errors
+    /// It is none, a value is neither text nor a number, or one stands twice: in words.
+    pub fn read_json(&mut self, text: &[u8]) -> Result<(), String> {
+        let object: Map<String, Value> = serde_json::from_slice(text).map_err(|error| format!("the body: {error}"))?;
+        for (name, value) in object {
+            let value = match value {
+                Value::String(text) => text,
+                Value::Number(number) => number.to_string(),
+                other => return Err(format!("'{name}' is {other}: wanted a string or a number")),
+            };
+            self.insert(name.as_bytes(), value.into_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, name: &[u8], value: Vec<u8>) -> Result<(), String> {
+        let Some(index) = NAMES.iter().position(|known| known.as_bytes() == name) else {
+            self.unknown.get_or_insert_with(|| String::from_utf8_lossy(name).into_owned());
+            return Ok(());
+        };
+        match self.values[index].replace(value) {
+            None => Ok(()),
+            Some(_) => Err(format!("the parameter '{}' stands twice", NAMES[index])),
+        }
+    }
+}
+
+fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.contains(&b'+') {
+        return percent_decode(text).into();
+    }
+    let spaced: Vec<u8> = text.iter().map(|&byte| if byte == b'+' { b' ' } else { byte }).collect();
+    Cow::Owned(percent_decode(&spaced).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(text: &str) -> Result<Parameters, String> {
+        let mut parameters = Parameters::default();
+        parameters.read_form(text.as_bytes()).map(|()| parameters)
+    }
+
+    #[test]
+    fn names_and_values_are_decoded_and_empty_pairs_skipped() {
+        let read = form("&p%6Flicy=a+b%2B&&key=%ff=%00&cost").unwrap();
+        assert_eq!(read.get("policy"), Some(&b"a b+"[..]));
+        assert_eq!(read.get("key"), Some(&b"\xff=\0"[..]));
+        assert_eq!((read.get("cost"), read.get("style")), (Some(&b""[..]), None));
+        assert_eq!((read.beyond(&["policy", "key"]), read.beyond(&["policy", "key", "cost"])), (Some("cost"), None));
+    }
+
+    #[test]
+    fn one_that_stands_twice_is_told_wherever_it_stands() {
+        assert_eq!(form("key=1&k%65y=2").unwrap_err(), "the parameter 'key' stands twice");
+        let mut both = form("key=1&other=2&more=3").unwrap();
+        assert_eq!(both.beyond(&NAMES), Some("other"));
+        assert_eq!(both.read_json(br#"{"cost":7,"key":"j"}"#).unwrap_err(), "the parameter 'key' stands twice");
+        assert_eq!(both.get("cost"), Some(&b"7"[..]));
+        assert_eq!(both.read_json(br#"{"style":[]}"#).unwrap_err(), "'style' is []: wanted a string or a number");
+    }
+}
