@@ -194,7 +194,9 @@ fn envoy_limits_tells_why_and_fails_open_until_the_daemon_is_back() {
     let watch = Watch::start();
     assert_eq!(envoy.get("/login").status, 200, "it does not answer");
     let waited = watch.elapsed();
-    assert!(waited >= TIMEOUT && waited < TIMEOUT + Duration::from_secs(1), "{waited:?}");
+    // Envoy's timers count whole ms, and some ring up to 2.3 ms early.
+    let early = Duration::from_millis(5);
+    assert!(waited >= TIMEOUT - early && waited < TIMEOUT + Duration::from_secs(1), "{waited:?}");
     first.signal("CONT");
     first.kill();
     let watch = Watch::start();

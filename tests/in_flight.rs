@@ -141,3 +141,16 @@ fn two_nodes_share_the_slots_of_a_real_redis() {
     }
     assert!(check(&mut left, "slow").is_none());
 }
+
+#[test]
+fn a_client_of_ours_is_told_its_slot_and_ends_it() {
+    let daemon = daemon("");
+    let mut client = rationd::client::Client::connect(daemon.socket()).expect("it listens");
+    let taken = client.check("one", b"k", 1).unwrap();
+    let slot = taken.slot.expect("a slot");
+    assert_eq!(client.check("one", b"k", 1).unwrap().slot, None);
+    client.release("one", b"k", &slot).unwrap();
+    assert!(client.release("one", b"k", &slot).is_err(), "it is released once");
+    assert!(client.check("one", b"k", 1).unwrap().slot.is_some());
+    assert_eq!(client.check("api", b"k", 1).unwrap().slot, None);
+}

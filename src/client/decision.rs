@@ -28,6 +28,8 @@ pub struct Decision {
     pub limit_name: String,
     /// What answered: `lease`, `store`, `prefilter`, `share`, `policy`, or a later word.
     pub source: String,
+    /// The slot that was taken of a concurrent limit: to be released, and ended with the connection.
+    pub slot: Option<String>,
 }
 
 impl Decision {
@@ -65,6 +67,7 @@ impl Decision {
             reason: word(7)?,
             limit_name: word(8)?,
             source: word(9)?,
+            slot: word(10).filter(|slot| !slot.is_empty()),
         })
     }
 }

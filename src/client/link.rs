@@ -104,6 +104,14 @@ impl Client {
         self.ask(request::refund(policy, key.as_ref(), cost)).map(drop)
     }
 
+    /// Ends a slot of a concurrent limit ([`Decision::slot`]).
+    ///
+    /// # Errors
+    /// No answer, or there is no such slot: its time is over, or it was released before.
+    pub fn release(&mut self, policy: &str, key: impl AsRef<[u8]>, slot: &str) -> Result<(), ClientError> {
+        self.ask(request::release(policy, key.as_ref(), slot)).map(drop)
+    }
+
     /// Forgets `key` under `policy`, fleet-wide.
     ///
     /// # Errors

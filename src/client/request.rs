@@ -42,6 +42,11 @@ pub(super) fn reset(policy: &str, key: &[u8]) -> impl FnOnce(&mut Vec<u8>) {
     move |out| write_request(out, &[b"RATION.RESET", policy.as_bytes(), key])
 }
 
+/// Ends a slot.
+pub(super) fn release(policy: &str, key: &[u8], slot: &str) -> impl FnOnce(&mut Vec<u8>) {
+    move |out| write_request(out, &[b"RATION.RELEASE", policy.as_bytes(), key, slot.as_bytes()])
+}
+
 /// Asks for tokens.
 pub(super) fn lease(policy: &str, key: &[u8], want: u64) -> impl FnOnce(&mut Vec<u8>) {
     counted(b"RATION.LEASE", policy, key, want)

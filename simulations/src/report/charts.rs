@@ -95,7 +95,9 @@ fn distance<'a>(outcome: &'a Outcome, track: &Track) -> Chart<'a> {
         Algorithm::FixedFromFirst => {
             "By aligned windows: those of this limit begin with a request and may lie across two."
         }
-        Algorithm::Fixed | Algorithm::Sliding | Algorithm::Concurrent => "How much of its limit the fullest key left in each window.",
+        Algorithm::Fixed | Algorithm::Sliding | Algorithm::Concurrent => {
+            "How much of its limit the fullest key left in each window."
+        }
     };
     Chart { range, ..chart(outcome, &title, note, "% of the limit", marks) }
 }

@@ -94,6 +94,14 @@ impl AsyncClient {
         self.ask(request::refund(policy, key.as_ref(), cost)).await.map(drop)
     }
 
+    /// Ends a slot of a concurrent limit ([`Decision::slot`]).
+    ///
+    /// # Errors
+    /// No answer, or there is no such slot: its time is over, or it was released before.
+    pub async fn release(&self, policy: &str, key: impl AsRef<[u8]>, slot: &str) -> Result<(), ClientError> {
+        self.ask(request::release(policy, key.as_ref(), slot)).await.map(drop)
+    }
+
     /// Forgets `key` under `policy`, fleet-wide.
     ///
     /// # Errors
