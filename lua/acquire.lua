@@ -122,7 +122,7 @@ local function prune()
   if redis.call('HLEN', hash) <= expected then return end
   local names, own = {}, 'n:' .. node
   for _, name in ipairs(redis.call('HKEYS', hash)) do
-    if string.sub(name, 1, 2) == 'n:' and name ~= own then names[#names + 1] = name end
+    if sub(name, 1, 2) == 'n:' and name ~= own then names[#names + 1] = name end
   end
   local some, stale = {}, {}
   for i = 1, min(#names, 500) do
@@ -155,7 +155,7 @@ for i = 1, #limits do debit(counters[i], limits[i], granted) end
 local at_once = id == 0 and granted or min(granted, need)
 spend(counters, limits, at_once, now)
 
-local fields = { 'e', string.format('%.0f', state.epoch) }
+local fields = { 'e', format('%.0f', state.epoch) }
 add_counters(fields, state, limits, true)
 if id ~= 0 then
   local record = { state.census[1], id, granted, state.record and state.record[4] or 0, 0, 0 }
@@ -164,7 +164,7 @@ if id ~= 0 then
   add_record(fields, record)
   if has_gcra then add_lent(fields) end
   fields[#fields + 1] = 'c'
-  fields[#fields + 1] = written({ unpack(state.census) })
+  fields[#fields + 1] = written(state.census)
 end
 save(state, fields)
 expire_after(lifetime())

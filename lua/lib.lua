@@ -33,26 +33,31 @@ local SECOND = 1000000
 local PERIOD = 2 * SECOND
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 
+local find, format, sub = string.find, string.format, string.sub
+
 local function integer(text, most)
-  if not text or #text > 16 or not string.match(text, '^%d+$') then return nil end
+  if not text or #text > 16 or find(text, '%D') then return nil end
   local value = tonumber(text)
-  if value <= most then return value end
+  if value and value <= most then return value end
 end
 
 -- All of the integers in text, or nil: at least `least` and at most `most` of them.
 local function integers(text, least, most)
-  if #text > 256 or not string.match(text, '^[%d ]+$') then return nil end
-  local list = {}
+  if #text > 256 or find(text, '[^%d ]') then return nil end
+  local list, count = {}, 0
   for word in string.gmatch(text, '%d+') do
-    list[#list + 1] = integer(word, EXACT)
-    if not list[#list] then return nil end
+    local value = #word <= 16 and tonumber(word)
+    if not value or value > EXACT then return nil end
+    count = count + 1
+    list[count] = value
   end
-  if #list >= least and #list <= most then return list end
+  if count >= least and count <= most then return list end
 end
 
+-- A list of at most 14 integers.
+local INTEGERS = '%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f'
 local function written(list)
-  for i = 1, #list do list[i] = string.format('%.0f', list[i]) end
-  return table.concat(list, ' ')
+  return format(sub(INTEGERS, 1, 5 * #list - 1), unpack(list))
 end
 
 -- a / b, rounded up; a + b is exact.
@@ -109,7 +114,7 @@ local function read_arguments(first, extra, kinds)
       period = integer(ARGV[at + 2], 2 ^ 45),
       burst = integer(ARGV[at + 3], MOST),
     }
-    if not string.match(limit.kind, kinds or '^[gfos]$') then return nil end
+    if not find(limit.kind, kinds or '^[gfos]$') then return nil end
     if not limit.count or not limit.period or not limit.burst then return nil end
     if limit.count * limit.period * limit.burst == 0 then return nil end
     if limit.kind == 'g' and not complete_gcra(limit) then return nil end
@@ -257,7 +262,7 @@ local function load(limits)
   local values = redis.pcall('HMGET', hash, unpack(names))
   local state = { bad = {}, counters = {}, reset = false, exists = false }
   if values.err then
-    if not string.find(values.err, 'WRONGTYPE', 1, true) then return nil, values end
+    if not find(values.err, 'WRONGTYPE', 1, true) then return nil, values end
     state.wrong_type, values = true, {}
   end
   local function parsed(i, parse, ...)
@@ -321,7 +326,7 @@ end
 
 local function add_lent(fields)
   fields[#fields + 1] = 'o'
-  fields[#fields + 1] = written({ unpack(lent) })
+  fields[#fields + 1] = written(lent)
 end
 
 local function add_record(fields, record)
@@ -337,7 +342,7 @@ end
 
 -- Lets Redis forget the hash when it has said nothing new for so long: cleaning up, nothing more.
 local function expire_after(span)
-  redis.call('PEXPIRE', hash, string.format('%.0f', up(span, 1000) + 1))
+  redis.call('PEXPIRE', hash, format('%.0f', up(span, 1000) + 1))
 end
 
 -- How this id stands to the last one of its kind: 0 new, 1 the same, 2 older.

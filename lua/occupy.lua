@@ -19,13 +19,13 @@ local others, live, own, gone = 0, 1, nil, {}
 
 local values = redis.pcall('HGETALL', hash)
 if values.err then
-  if not string.find(values.err, 'WRONGTYPE', 1, true) then return values end
+  if not find(values.err, 'WRONGTYPE', 1, true) then return values end
   redis.call('DEL', hash)
   values, damaged = {}, true
 end
 for i = 1, #values, 2 do
   local name = values[i]
-  if string.sub(name, 1, 2) == 'p:' then
+  if sub(name, 1, 2) == 'p:' then
     local record = integers(values[i + 1], 3, 3)
     if not record or record[2] > MOST then
       gone[#gone + 1], damaged = name, true
@@ -57,5 +57,5 @@ local slots = max(used, min(want, had), min(want, left, used + part))
 had = slots
 local at = now + lease
 redis.call('HSET', hash, own_name, written({ id, slots, at }))
-redis.call('PEXPIRE', hash, string.format('%.0f', up(lease, 1000) + 1))
+redis.call('PEXPIRE', hash, format('%.0f', up(lease, 1000) + 1))
 return answer_of(slots, at, 0)

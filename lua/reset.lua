@@ -20,7 +20,7 @@ if id > old then
 else
   state.epoch = old < EXACT and old + 1 or 1
 end
-local fields = { 'e', string.format('%.0f', state.epoch), 'z', '1' }
+local fields = { 'e', format('%.0f', state.epoch), 'z', '1' }
 if id ~= 0 then
   -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
   local asked = state.record and state.record[2] or 0
