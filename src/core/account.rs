@@ -102,8 +102,8 @@ impl Slot {
     /// How long to leave a limit whose tokens trickle in alone: until this node's part is a few. A
     /// bucket loses nothing meanwhile as long as it is not full, a sliding window what nobody takes.
     pub(super) fn pause_of(&self, limit: &Limit) -> Micros {
-        const LOT: u64 = 12;
-        let lot = gcra::cost(limit, LOT * u64::from(self.nodes)).0;
+        let few = if limit.algorithm == Algorithm::Gcra { 12 } else { 10 };
+        let lot = gcra::cost(limit, few * u64::from(self.nodes)).0;
         Micros(match limit.algorithm {
             Algorithm::Gcra => lot.clamp(350_000, 2_000_000).min(limit.depth().0 / 2),
             _ => lot.clamp(limit.period.0 / 16, limit.period.0 / 4),
