@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use rationd::core::call::{Call, Op, StoreError};
+use rationd::core::call::{Call, Grant, Occupy, Op, StoreError};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
@@ -44,9 +44,10 @@ struct Node {
     is_cut: bool,
 }
 
+#[allow(clippy::large_enum_variant, reason = "there are few")]
 enum Mail {
     ToStore(usize, Call),
-    ToNode(usize, Call, Result<rationd::core::call::Grant, StoreError>),
+    ToNode(usize, Call, Result<Grant, StoreError>),
 }
 
 #[derive(Clone, Copy)]
@@ -390,7 +391,7 @@ fn a_call_that_was_overtaken_changes_nothing() {
         id,
         digest,
         rule: world.rule.clone(),
-        op: Op::Occupy(rationd::core::call::Occupy { used, need: 0, want: used, lease: Micros(10 * SECOND) }),
+        op: Op::Occupy(Occupy { used, need: 0, want: used, lease: Micros(10 * SECOND) }),
         sent_at: Instant(0),
     };
     let (later, earlier) = (occupy(EPOCH + 900, 7), occupy(EPOCH + 800, 1));
@@ -400,4 +401,49 @@ fn a_call_that_was_overtaken_changes_nothing() {
     assert!(answer.outdated && answer.granted == 0);
     let again = world.store.call(now, "other", &later).unwrap();
     assert!(again.replayed && again.granted == 7);
+}
+
+#[test]
+fn a_node_that_is_cut_off_gives_out_nothing_after_its_lease() {
+    let mut world = World::new("10/1h concurrent", 2, 3, FAIR);
+    Arc::get_mut(&mut world.rule).expect("nobody else has it").on_store_loss = OnStoreLoss::Deny;
+    assert!((0..4).all(|_| world.allowed(0)));
+    world.nodes[0].is_cut = true;
+    world.release_one(0);
+    assert!(world.allowed(0), "what it was lent it has");
+    world.pass(9 * SECOND);
+    world.release_one(0);
+    assert!(world.allowed(0), "to the end");
+    world.pass(SECOND);
+    world.release_one(0);
+    assert!(!world.allowed(0), "others may have it by now");
+}
+
+#[test]
+fn what_a_node_has_it_keeps_while_it_says_what_it_uses() {
+    let mut world = World::new("10/1h concurrent", 1, 3, FAIR);
+    let (digest, rule, now) = (Digest::of("flight", b"k"), world.rule.clone(), Timestamp(EPOCH));
+    let mut id = EPOCH;
+    let mut occupy = |node: &str, used: u32, need: u32, want: u32| {
+        id += 1;
+        let op = Op::Occupy(Occupy { used, need, want, lease: Micros(10 * SECOND) });
+        let call = Call { id, digest, rule: rule.clone(), op, sent_at: Instant(0) };
+        world.store.call(now, node, &call).unwrap().granted
+    };
+    assert_eq!((occupy("a", 0, 8, 8), occupy("b", 0, 5, 5)), (8, 2));
+    assert_eq!(occupy("a", 2, 0, 8), 8, "it may have given them out since");
+    assert_eq!((occupy("a", 2, 0, 3), occupy("b", 2, 7, 9)), (3, 7));
+}
+
+#[test]
+fn an_unknown_outcome_is_asked_again_under_the_same_id() {
+    let mut world = World::new("10/1h concurrent", 1, 3, FAIR);
+    world.nodes[0].is_cut = true;
+    let request = Request { rule: &world.rule, digest: Digest::of("flight", b"k"), key: b"k", cost: 1, peek: false };
+    let shard = &mut world.nodes[0].shard;
+    assert!(matches!(shard.check(Instant(0), request), Outcome::Parked(_)));
+    let Some(Effect::Call(first)) = shard.poll_effect() else { panic!("the store is asked") };
+    shard.handle_outcome(Instant(1_000), &first, Err(StoreError::Unknown));
+    let Some(Effect::Call(second)) = shard.poll_effect() else { panic!("nobody is answered yet") };
+    assert_eq!(first.id, second.id);
 }
