@@ -12,7 +12,6 @@ pub mod envoy;
 pub mod exposition;
 pub mod gossip;
 pub mod greeting;
-pub mod holds;
 pub mod http;
 pub mod hub;
 pub mod inquiry;
