@@ -51,6 +51,27 @@ pub struct Request {
     pub asked: u64,
 }
 
+/// What happens to a hold.
+#[derive(Clone, Copy, Debug)]
+pub enum Holding<'a> {
+    /// A check was admitted, and its node keeps it as a hold.
+    Kept {
+        /// The check.
+        request: &'a Request,
+        /// How long it can be settled, in microseconds of the node's clock.
+        ttl: u64,
+    },
+    /// A client said in time what it really was.
+    Settles {
+        /// Tokens.
+        actual: u64,
+    },
+    /// A step of the settling: a request that is about to reach the node.
+    Asks(&'a Request),
+    /// The client was told that so many tokens stand charged.
+    Stands(u64),
+}
+
 /// Tokens of one node, over all its keys, since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
@@ -86,6 +107,8 @@ pub enum Seen<'a> {
     },
     /// The node died before it answered: nobody waits any more.
     Orphaned(&'a Request),
+    /// Something about the hold that began with the request of this id.
+    Hold(u64, Holding<'a>),
     /// A server ran a script.
     Executed {
         /// The master's place; see `stale`.

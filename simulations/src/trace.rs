@@ -4,7 +4,7 @@
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::Decision;
 
-use crate::observe::{Moment, Observer, Request, Seen};
+use crate::observe::{Holding, Moment, Observer, Request, Seen};
 
 /// Things seen between two checkpoints.
 const STRIDE: u64 = 4_096;
@@ -81,6 +81,12 @@ impl Observer for Trace {
                 self.call(5, *node, call);
                 self.grant(grant);
             }
+            Seen::Hold(hold, holding) => match holding {
+                Holding::Kept { ttl, .. } => self.add_all(&[20, *hold, *ttl]),
+                Holding::Settles { actual } => self.add_all(&[21, *hold, *actual]),
+                Holding::Asks(request) => self.request(22, request),
+                Holding::Stands(tokens) => self.add_all(&[23, *hold, *tokens]),
+            },
             Seen::Undone { key, .. } => self.add_all(&[6, (*key).into()]),
             Seen::Lost { key, .. } => self.add_all(&[7, (*key).into()]),
             Seen::Called { node, call, sent, .. } => self.call(8 + u64::from(*sent), *node, call),
