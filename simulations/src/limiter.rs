@@ -6,6 +6,7 @@
 
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::fleet::FleetView;
+use rationd::core::holds::Charge;
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Timestamp};
 use rationd::core::usage::{Origin, Usage};
@@ -22,6 +23,11 @@ pub trait Limiter {
     /// Takes a cost back. A baseline does not: it answers like a peek.
     fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         self.check(now, Request { peek: true, ..request })
+    }
+
+    /// Takes a part of a charge back, as far as its windows are open.
+    fn give_back(&mut self, now: Instant, request: Request<'_>, _charge: &Charge) -> Outcome {
+        self.refund(now, request)
     }
 
     /// Forgets a key in the whole fleet. A baseline does not: it answers like a peek.
@@ -96,6 +102,10 @@ impl Limiter for Shard {
 
     fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         Self::refund(self, now, request)
+    }
+
+    fn give_back(&mut self, now: Instant, request: Request<'_>, charge: &Charge) -> Outcome {
+        Self::give_back(self, now, request, charge)
     }
 
     fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {

@@ -55,7 +55,7 @@ impl Trace {
             Op::Acquire(ask) => (0, u64::from(ask.want) << 32 | u64::from(ask.need)),
             Op::Return { amount, .. } => (1, u64::from(*amount)),
             Op::Peek => (2, 0),
-            Op::Refund { amount } => (3, *amount),
+            Op::Refund { amount, .. } => (3, *amount),
             Op::Reset => (4, 0),
         };
         self.add_all(&[kind, node.into(), call.id, call.digest.0 as u64, what, amount]);

@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::decision::{Decision, Verdict};
-use super::limit::Algorithm;
+use super::call::OPEN;
+use super::decision::{Decision, Reason, Source, Verdict};
+use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::policy::Rule;
 use super::time::{Instant, Micros, Timestamp};
+use super::window;
 
 /// Most holds at a time.
 pub const MOST: usize = 100_000;
@@ -28,8 +30,14 @@ pub struct Charge {
     pub tokens: u64,
     /// When, by the store's clock.
     pub at: Timestamp,
-    /// When the limit is whole again, as the decision told.
+    /// When the limit is whole again, as the decision told, and which one that is.
     pub reset_at: Timestamp,
+    /// See [`Decision::limit_index`].
+    pub limit_index: u8,
+    /// What admitted it.
+    pub source: Source,
+    /// The limits were charged: not where the policy let it pass whatever they say.
+    pub is_counted: bool,
 }
 
 /// All holds of a daemon. A hold is a charge, and whatever the driver keeps with it.
@@ -109,19 +117,48 @@ impl Charge {
     /// So many tokens, as an admission of them charged.
     #[must_use]
     pub fn of(tokens: u64, decision: &Decision) -> Self {
-        Self { tokens, at: clock(decision), reset_at: decision.reset_at }
+        let Decision { reset_at, limit_index, source, reason, .. } = *decision;
+        let is_counted = source != Source::Policy && reason != Reason::Shadow;
+        Self { tokens, at: clock(decision), reset_at, limit_index, source, is_counted }
+    }
+
+    /// Of each limit the window that was charged, as its `Counter::at`; of a bucket when it has filled up
+    /// since. `None` where that is not known.
+    #[must_use]
+    pub fn windows(&self, rule: &Rule) -> Option<[Timestamp; MAX_LIMITS]> {
+        let mut windows = OPEN;
+        for (index, limit) in rule.limits.iter().enumerate() {
+            let is_told = index == usize::from(self.limit_index);
+            windows[index] = match limit.algorithm {
+                Algorithm::Gcra if is_told => self.reset_at.min(self.at + limit.depth()),
+                Algorithm::Gcra => self.at + limit.depth(),
+                Algorithm::Fixed => window::aligned_end(limit, self.at),
+                Algorithm::Sliding => window::aligned_start(limit, self.at),
+                Algorithm::FixedFromFirst if rule.limits.len() == 1 => self.reset_at,
+                Algorithm::FixedFromFirst => return None,
+            };
+        }
+        Some(windows)
     }
 
     /// It counts against the limits still, as a later decision shows, so that it can be given back: no
     /// window of `rule` has ended since, and its buckets have not filled up meanwhile.
     #[must_use]
     pub fn counts_still(&self, rule: &Rule, later: &Decision) -> bool {
-        let now = clock(later);
-        rule.limits.iter().all(|limit| match limit.algorithm {
-            Algorithm::Gcra => now.since(self.at) < limit.depth(),
-            Algorithm::Fixed | Algorithm::Sliding => now.0 / limit.period.0 == self.at.0 / limit.period.0,
-            Algorithm::FixedFromFirst => rule.limits.len() == 1 && later.reset_at == self.reset_at,
+        let Some(windows) = self.windows(rule) else { return false };
+        rule.limits.iter().zip(windows).all(|(limit, window)| match limit.algorithm {
+            Algorithm::FixedFromFirst => later.reset_at == window,
+            _ => is_open(limit, clock(later), window),
         })
+    }
+}
+
+/// Whether a window that was charged (see [`Charge::windows`]) is the one of `now`, as far as the clock says.
+pub(super) fn is_open(limit: &Limit, now: Timestamp, window: Timestamp) -> bool {
+    match limit.algorithm {
+        Algorithm::Gcra | Algorithm::FixedFromFirst => now < window,
+        Algorithm::Fixed => window::aligned_end(limit, now) == window,
+        Algorithm::Sliding => window::aligned_start(limit, now) == window,
     }
 }
 
@@ -135,12 +172,18 @@ impl Settling {
         (Self { charge, actual, asked }, step)
     }
 
+    /// What is settled.
+    #[must_use]
+    pub fn charge(&self) -> &Charge {
+        &self.charge
+    }
+
     /// What to do as the key decided so. `rule` is what it decided by; `None`: nothing is counted.
     #[must_use]
     pub fn next(&mut self, decision: &Decision, rule: Option<&Rule>) -> Step {
         let estimate = self.charge.tokens;
         match (self.asked, decision.verdict) {
-            (Asked::Look, _) => match rule {
+            (Asked::Look, _) => match rule.filter(|_| self.charge.is_counted) {
                 None => Step::stands(self.actual),
                 Some(rule) if !self.charge.counts_still(rule, decision) => Step::stands(estimate),
                 Some(_) => Step::End { stands: self.actual, back: estimate - self.actual },
@@ -175,12 +218,17 @@ pub fn clock(decision: &Decision) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::decision::{Reason, Source};
-    use crate::core::limit::Limit;
 
     const SECOND: u64 = 1_000_000;
 
-    const CHARGE: Charge = Charge { tokens: 3, at: Timestamp(100 * SECOND), reset_at: Timestamp(110 * SECOND) };
+    const CHARGE: Charge = Charge {
+        tokens: 3,
+        at: Timestamp(100 * SECOND),
+        reset_at: Timestamp(110 * SECOND),
+        limit_index: 0,
+        source: Source::Lease,
+        is_counted: true,
+    };
 
     fn decision(now: u64, reset: u64, verdict: Verdict, remaining: u64) -> Decision {
         Decision {

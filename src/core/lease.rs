@@ -191,10 +191,15 @@ impl Lease {
         true
     }
 
-    /// Takes back up to `tokens` that were spent from what is still held; returns how many. Under
-    /// gcra only until the store has been told of them.
-    pub fn refund(&mut self, now: Instant, tokens: u64) -> u64 {
-        let spent_last = self.segments.iter_mut().rev().find(|segment| segment.spent > 0 && now < segment.ends);
+    /// Takes back up to `tokens` that were spent from what is still held of those windows, 0 for any; returns
+    /// how many. Under gcra only until the store has been told of them.
+    pub fn refund(&mut self, now: Instant, tokens: u64, windows: &[Timestamp]) -> u64 {
+        let is_of = |segment: &Segment| {
+            let mut pairs = segment.windows.iter().zip(windows);
+            pairs.all(|(held, charged)| held == charged || held.0 == 0 || charged.0 == 0)
+        };
+        let mut live = self.segments.iter_mut().rev().filter(|segment| segment.spent > 0 && now < segment.ends);
+        let spent_last = live.find(|segment| is_of(segment));
         let Some(segment) = spent_last else { return 0 };
         let back = tokens.min(u64::from(segment.spent)) as u32; // at most `spent`
         segment.left += back;

@@ -18,6 +18,7 @@ use crate::clock::{self, Clock};
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::decision::Decision;
 use crate::core::fleet::FleetView;
+use crate::core::holds::Charge;
 use crate::core::key::Digest;
 use crate::core::policy::Rule;
 use crate::core::shard::{Effect, KeyInfo, Outcome, Request, Settings, Shard, Ticket};
@@ -40,6 +41,8 @@ pub enum Ask {
     Warm,
     /// Take a cost back.
     Refund,
+    /// Take a part of this charge back.
+    GiveBack(Charge),
     /// Forget the key.
     Reset,
 }
@@ -146,6 +149,7 @@ impl Node {
                     Ask::Check => embedded.check(at, request),
                     Ask::Glance | Ask::Warm => embedded.check(at, Request { peek: true, ..request }),
                     Ask::Refund => embedded.refund(at, request),
+                    Ask::GiveBack(charge) => embedded.give_back(at, request, &charge),
                     Ask::Reset => embedded.reset(at, request),
                 });
             }
@@ -159,6 +163,7 @@ impl Node {
                 Outcome::Decided(leasing.shard.glance(now, request))
             }
             Ask::Refund => leasing.shard.refund(now, request),
+            Ask::GiveBack(charge) => leasing.shard.give_back(now, request, &charge),
             Ask::Reset => leasing.shard.reset(now, request),
         };
         let decision = match outcome {

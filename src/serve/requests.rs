@@ -87,7 +87,7 @@ async fn settled(hub: &Hub, charge: Charge, inquiry: &Inquiry, cost: u64) -> u64
             }
             Step::End { stands, back } => {
                 if let Some(rule) = rule.filter(|_| back > 0) {
-                    give_back(hub, &rule, inquiry.of(back));
+                    give_back(hub, &rule, &inquiry.of(back), charge);
                 }
                 return stands;
             }
@@ -95,11 +95,11 @@ async fn settled(hub: &Hub, charge: Charge, inquiry: &Inquiry, cost: u64) -> u64
     }
 }
 
-fn give_back(hub: &Hub, rule: &Arc<Rule>, inquiry: Inquiry) {
-    let Inquiry { policy, key, cost, .. } = &inquiry;
+fn give_back(hub: &Hub, rule: &Arc<Rule>, inquiry: &Inquiry, charge: Charge) {
+    let Inquiry { policy, key, cost, .. } = inquiry;
     let request = Request { rule, digest: Digest::of(&policy.name, key), key, cost: *cost, peek: false };
     let mut out = Outgoing::default();
-    hub.node.ask(hub.node.clock.now(), Ask::Refund, request, (&Arc::default(), 0), &mut out);
+    hub.node.ask(hub.node.clock.now(), Ask::GiveBack(charge), request, (&Arc::default(), 0), &mut out);
     hub.node.flush(&mut out);
 }
 

@@ -71,7 +71,7 @@ impl MemoryStore {
                 Ok(self.take_back(view, (amount, held, age), epoch, &windows))
             }
             Op::Peek => Ok(view.grant(0, Standing::New)),
-            Op::Refund { amount } => Ok(self.refund(view, amount)),
+            Op::Refund { amount, windows } => Ok(self.refund(view, amount, &windows)),
             Op::Reset => self.reset(view).map_err(|Full| StoreError::Full),
         }
     }
@@ -193,12 +193,18 @@ impl MemoryStore {
         view.grant(if taken { amount } else { 0 }, Standing::New)
     }
 
-    fn refund(&mut self, mut view: View<'_>, amount: u64) -> Grant {
+    fn refund(&mut self, mut view: View<'_>, amount: u64, windows: &[Timestamp]) -> Grant {
         let seen = view.seen_before();
         if seen != Standing::New {
             return view.grant(0, seen);
         }
-        if view.head.is_none() {
+        let charges = |(limit, (counter, charged)): (&Limit, (&Counter, &Timestamp))| match limit.algorithm {
+            _ if charged.0 == 0 => true,
+            Algorithm::Gcra => view.now < *charged,
+            _ => counter.at == *charged,
+        };
+        let charged = view.limits.iter().zip(view.counters.iter().zip(windows)).all(charges);
+        if view.head.is_none() || !charged {
             return view.grant(0, Standing::New);
         }
         let amount = u32::try_from(amount.min(MAX_COUNT)).expect("MAX_COUNT is a u32");

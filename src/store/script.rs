@@ -133,7 +133,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             number(push, (*held).into());
             number(push, age.0);
         }
-        Op::Refund { amount } => number(push, (*amount).min(MAX_COUNT)),
+        Op::Refund { amount, .. } => number(push, (*amount).min(MAX_COUNT)),
         Op::Peek | Op::Reset => {}
     }
     for (index, limit) in call.rule.limits.iter().enumerate() {
@@ -146,8 +146,8 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
                 number(push, known[index].used);
                 number(push, known[index].at.0);
             }
-            Op::Return { windows, .. } => number(push, windows[index].0),
-            Op::Peek | Op::Refund { .. } | Op::Reset => {}
+            Op::Return { windows, .. } | Op::Refund { windows, .. } => number(push, windows[index].0),
+            Op::Peek | Op::Reset => {}
         }
     }
 }
@@ -218,7 +218,7 @@ fn most(op: &Op) -> u32 {
     match op {
         Op::Acquire(ask) => ask.want.max(ask.need),
         Op::Return { amount, .. } => *amount,
-        Op::Refund { amount } => u32::try_from(*amount).unwrap_or(u32::MAX),
+        Op::Refund { amount, .. } => u32::try_from(*amount).unwrap_or(u32::MAX),
         Op::Peek | Op::Reset => 0,
     }
 }
@@ -228,6 +228,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::core::call::OPEN;
     use crate::core::policy::{OnStoreLoss, Rule};
     use crate::core::time::{Instant, Micros};
 
@@ -253,7 +254,7 @@ mod tests {
 
     #[test]
     fn numbers_beyond_the_scripts_are_clamped() {
-        let refund = Op::Refund { amount: u64::MAX };
+        let refund = Op::Refund { amount: u64::MAX, windows: OPEN };
         let mut call = call(refund, &["1/1s"]);
         call.id = u64::MAX;
         assert_eq!(argv(&call)[2..4], [EXACT.to_string(), u32::MAX.to_string()]);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Known, Op};
+use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -142,7 +142,8 @@ impl Caller {
             78..88 => Op::Peek,
             88..97 => {
                 let few = random.below(20);
-                Op::Refund { amount: random.one_of(&[few, few, 3_000, u32::MAX.into(), u64::MAX]) }
+                let amount = random.one_of(&[few, few, 3_000, u32::MAX.into(), u64::MAX]);
+                Op::Refund { amount, windows: self.charged(random) }
             }
             _ => Op::Reset,
         }
@@ -186,6 +187,12 @@ impl Caller {
         let at = random.one_of(&[at, at, soon, self.now + limit.period, Timestamp(u64::MAX)]);
         let some = random.below(limit.capacity());
         Known { used: random.one_of(&[some, some / 4, some / 4, u64::MAX]), at }
+    }
+
+    /// The windows of one of the last answers, or none.
+    fn charged(&self, random: &mut Random) -> [Timestamp; MAX_LIMITS] {
+        let last = self.past.iter().rev().nth(random.below(3) as usize);
+        last.filter(|_| random.percent(60)).map_or(OPEN, |(_, _, grant)| grant.counters.map(|counter| counter.at))
     }
 
     fn take_back(&self, random: &mut Random) -> Op {

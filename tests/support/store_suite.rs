@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Known, Op};
+use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -190,10 +190,10 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
 fn refunds_once_and_never_above(key: &mut Key<'_>) {
     key.lend(6);
     let id = key.id();
-    assert_eq!(key.call(0, id, Op::Refund { amount: 2 }).counters[0].used, 4);
-    let again = key.call(0, id, Op::Refund { amount: 2 });
+    assert_eq!(key.call(0, id, Op::Refund { amount: 2, windows: OPEN }).counters[0].used, 4);
+    let again = key.call(0, id, Op::Refund { amount: 2, windows: OPEN });
     assert_eq!((again.granted, again.replayed, again.counters[0].used), (0, true, 4));
-    assert_eq!(key.call(0, 0, Op::Refund { amount: u64::MAX }).counters[0].used, 0);
+    assert_eq!(key.call(0, 0, Op::Refund { amount: u64::MAX, windows: OPEN }).counters[0].used, 0);
     assert_eq!(key.lend(99).granted, 10);
 }
 
@@ -228,7 +228,7 @@ fn resets_never_bring_an_epoch_back(key: &mut Key<'_>) {
 fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
     let id = key.id();
     let back = Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, windows: [Timestamp(1); MAX_LIMITS] };
-    for op in [back, Op::Refund { amount: 1 }, Op::Reset, Op::Peek] {
+    for op in [back, Op::Refund { amount: 1, windows: OPEN }, Op::Reset, Op::Peek] {
         let grant = key.call(0, id, op);
         assert_eq!((grant.granted, grant.replayed, grant.epoch, grant.nodes), (0, false, 0, 1), "{op:?}");
         assert!(grant.counters[0].at > grant.now, "a fresh window is shown");

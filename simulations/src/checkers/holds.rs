@@ -5,7 +5,7 @@
 //!
 //! Into which windows tokens go back is `tally.rs`'s.
 
-use rationd::core::decision::Verdict;
+use rationd::core::decision::{Source, Verdict};
 
 use super::Found;
 use crate::maps::Map;
@@ -18,6 +18,8 @@ const DRIFT: u64 = 200;
 #[derive(Clone, Copy, Debug, Default)]
 struct Hold {
     estimate: u64,
+    /// The policy let it pass: nothing was charged, and nothing goes back.
+    is_free: bool,
     /// When its time is over.
     ends: u64,
     actual: Option<u64>,
@@ -33,19 +35,21 @@ pub(super) struct Holds {
     holds: Map<u64, Hold>,
     /// Which hold a request is about that may charge more.
     asked: Map<u64, u64>,
+    /// The latest admission was the policy's alone.
+    is_free: bool,
     found: Found,
 }
 
 impl Holds {
     pub(super) fn new(setting: &Setting) -> Self {
         let is_on = setting.plan.demand.iter().any(|demand| demand.holds > 0);
-        Self { is_on, holds: Map::default(), asked: Map::default(), found: Found::default() }
+        Self { is_on, holds: Map::default(), asked: Map::default(), is_free: false, found: Found::default() }
     }
 
     fn hold(&mut self, moment: Moment, id: u64, holding: &Holding<'_>) {
         if let Holding::Kept { request, ttl } = holding {
             let ends = moment.at + ttl + 1 + (ttl * DRIFT).div_ceil(1_000_000);
-            self.holds.insert(id, Hold { estimate: request.cost, ends, ..Hold::default() });
+            self.holds.insert(id, Hold { estimate: request.cost, is_free: self.is_free, ends, ..Hold::default() });
             return;
         }
         let Some(hold) = self.holds.get_mut(&id) else {
@@ -72,7 +76,8 @@ impl Holds {
             }
             Holding::Asks(_) => {}
             Holding::Stands(tokens) => {
-                let (hold, stands) = (*hold, (hold.estimate + hold.more).saturating_sub(hold.back));
+                let free = if hold.is_free { hold.estimate.saturating_sub(hold.actual.unwrap_or(u64::MAX)) } else { 0 };
+                let (hold, stands) = (*hold, (hold.estimate + hold.more).saturating_sub(hold.back + free));
                 if *tokens != stands || hold.more > hold.actual.unwrap_or(0).saturating_sub(hold.estimate) {
                     self.found.add("conservation", moment, || format!("{hold:?}: {tokens} were told to stand"));
                 }
@@ -86,6 +91,7 @@ impl Observer for Holds {
         match seen {
             Seen::Hold(id, holding) => self.hold(moment, *id, holding),
             Seen::Answered { request, decision, .. } if self.is_on && request.kind == Kind::Check => {
+                self.is_free = decision.source == Source::Policy;
                 let Some(id) = self.asked.remove(&request.id) else { return };
                 if let Some(hold) = self.holds.get_mut(&id)
                     && decision.verdict == Verdict::Allow
@@ -106,8 +112,6 @@ impl Checker for Holds {
 
 #[cfg(test)]
 mod tests {
-    use rationd::core::decision::Source;
-
     use super::*;
     use crate::checkers::tests::{History, SECOND};
     use crate::observe::Request;

@@ -43,8 +43,9 @@ struct Key {
     void: u64,
 }
 
-/// A hold: its window, unless nothing was charged that the store counts.
-type Held = Option<u64>;
+/// A hold: its window, and whether the store lent it; it has nothing of it where a policy let it pass. What a
+/// share admitted it is charged later.
+type Held = Option<(u64, bool)>;
 
 /// The checker.
 #[derive(Debug)]
@@ -100,7 +101,6 @@ impl Tally {
     }
 
     fn admitted(&mut self, moment: Moment, request: &Request, number: u64) {
-        self.latest = Some(number);
         self.keys.of(request.key).window(number).admitted += request.cost;
         self.judge(moment, request.key, number);
     }
@@ -164,7 +164,8 @@ impl Tally {
         let key = self.keys.of(request.key);
         let Some(number) = moment.store.0.wrapping_add(key.skew).checked_div(key.period) else { return };
         let (is_hold, number) = match self.asked.remove(&request.id) {
-            Some(Some(number)) => (true, number),
+            Some(Some((number, true))) => (true, number),
+            Some(Some((number, false))) => return self.refund = Some((true, number)),
             // Nothing that the store counts was charged.
             Some(None) => return self.refund = Some((true, u64::MAX)),
             None => (false, number),
@@ -195,8 +196,12 @@ impl Observer for Tally {
                 let key = self.keys.of(request.key);
                 (key.period, key.skew) = (limit.period.0, store.0.wrapping_sub(moment.store.0));
                 let counts = matches!(decision.source, Source::Lease | Source::Store);
-                if request.kind == Kind::Check && decision.verdict == Verdict::Allow && counts {
-                    self.admitted(moment, request, store.0 / limit.period.0);
+                let number = store.0 / limit.period.0;
+                if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
+                    self.latest = (counts || decision.source == Source::Share).then_some((number, counts));
+                }
+                if counts && self.latest.is_some() {
+                    self.admitted(moment, request, number);
                 }
             }
             Seen::Hold(id, holding) => self.hold(*id, holding),
@@ -269,7 +274,7 @@ mod tests {
             let mut history = history(&mut checker);
             let request = history.ask(&mut checker, 4);
             let kept = Holding::Kept { request: &request, ttl: SECOND };
-            checker.latest = Some(1_800_000_000);
+            checker.latest = Some((1_800_000_000, true));
             history.see(&mut checker, 4, &Seen::Hold(request.id, kept));
             let refund = Request { id: request.id + 1, kind: Kind::Refund, ..request };
             history.see(&mut checker, at, &Seen::Hold(request.id, Holding::Asks(&refund)));

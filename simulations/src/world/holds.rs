@@ -55,7 +55,7 @@ enum What {
 enum Purpose {
     Begin(Terms),
     Settle(Held, Settling),
-    GiveBack,
+    GiveBack(Charge),
 }
 
 /// Requests that are about holds, until they are answered.
@@ -66,6 +66,14 @@ impl Holders {
     /// The check of that id begins a hold, if it is admitted.
     pub(super) fn begin(&mut self, request: u64, terms: Terms) {
         self.0.insert(request, Purpose::Begin(terms));
+    }
+
+    /// What a refund gives back a part of.
+    pub(super) fn charge(&self, request: u64) -> Option<&Charge> {
+        match self.0.get(&request) {
+            Some(Purpose::GiveBack(charge)) => Some(charge),
+            _ => None,
+        }
     }
 
     /// No request is about a hold.
@@ -141,7 +149,7 @@ impl World<'_> {
             }
             Step::End { stands, back } => {
                 if back > 0 {
-                    self.ask_about(node, held, back, Kind::Refund, Purpose::GiveBack);
+                    self.ask_about(node, held, back, Kind::Refund, Purpose::GiveBack(*settling.charge()));
                 }
                 self.see(&Seen::Hold(held.hold, Holding::Stands(stands)));
             }

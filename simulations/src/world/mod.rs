@@ -297,7 +297,10 @@ impl<'a> World<'a> {
         let now = node.clock.local(self.now);
         let outcome = match request.kind {
             Kind::Check | Kind::Peek => node.limiter.check(now, question),
-            Kind::Refund => node.limiter.refund(now, question),
+            Kind::Refund => match self.holders.charge(request.id) {
+                Some(charge) => node.limiter.give_back(now, question, charge),
+                None => node.limiter.refund(now, question),
+            },
             Kind::Reset => node.limiter.reset(now, question),
         };
         let verdict = match outcome {
