@@ -7,6 +7,7 @@
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::fleet::FleetView;
 use rationd::core::holds::Charge;
+use rationd::core::key::Digest;
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Timestamp};
 use rationd::core::usage::{Origin, Usage};
@@ -55,6 +56,11 @@ pub trait Limiter {
 
     /// The books over all keys.
     fn balance(&self, now: Instant) -> Balance;
+
+    /// Tokens held of a key that may be spent. What a baseline holds is not known.
+    fn held_of(&self, _now: Instant, _digest: Digest) -> u64 {
+        0
+    }
 
     /// Checks that wait.
     fn waiting(&self) -> u64;
@@ -146,6 +152,10 @@ impl Limiter for Shard {
             balance.expired += stats.expired;
         }
         balance
+    }
+
+    fn held_of(&self, now: Instant, digest: Digest) -> u64 {
+        Self::held_of(self, now, digest).unwrap_or(0)
     }
 
     fn waiting(&self) -> u64 {

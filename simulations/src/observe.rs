@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Call, Grant};
+use rationd::core::call::{Call, Counter, Grant};
 use rationd::core::decision::Decision;
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
@@ -201,6 +201,17 @@ pub enum Seen<'a> {
         keys: u64,
         /// Checks that wait.
         waiting: u64,
+    },
+    /// A key is counted everywhere at once, after all has healed.
+    Census {
+        /// The key.
+        key: u32,
+        /// Tokens that nodes hold of it and may spend.
+        held: u64,
+        /// What the store says of its one limit, and when by its clock.
+        counter: Counter,
+        /// See there.
+        store: Timestamp,
     },
     /// Everything has healed: the liveness phase begins.
     Calm,

@@ -103,6 +103,7 @@ impl Observer for Trace {
             Seen::Audit { node, balance, keys, waiting } => {
                 self.add_all(&[15, (*node).into(), balance.spent, balance.held, *keys, *waiting]);
             }
+            Seen::Census { key, held, counter, .. } => self.add_all(&[24, (*key).into(), *held, counter.used]),
             Seen::Calm => self.add(16),
             Seen::Over => self.add(17),
             Seen::Stuck => self.add(18),

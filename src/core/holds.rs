@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::call::OPEN;
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
+use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::time::{Instant, Micros, Timestamp};
 use super::window;
@@ -91,6 +92,9 @@ impl<T> Holds<T> {
     /// Whether there is room for one more at `now`.
     pub fn has_room(&mut self, now: Instant) -> bool {
         while let Some(&(ends, id)) = self.by_end.first().filter(|(ends, _)| *ends <= now) {
+            if on(Mutant::ExpiredHoldSettled) {
+                break;
+            }
             self.by_end.remove(&(ends, id));
             self.holds.remove(&id);
         }
@@ -106,10 +110,20 @@ impl<T> Holds<T> {
     }
 
     /// Gives the hold of that id out of hand, once, unless its time is over.
-    pub fn take(&mut self, id: u64, now: Instant) -> Option<(Charge, T)> {
+    pub fn take(&mut self, id: u64, now: Instant) -> Option<(Charge, T)>
+    where
+        T: Clone,
+    {
+        if on(Mutant::HoldSettledTwice) {
+            return self
+                .holds
+                .get(&id)
+                .filter(|(ends, ..)| now < *ends)
+                .map(|(_, charge, what)| (*charge, what.clone()));
+        }
         let (ends, charge, what) = self.holds.remove(&id)?;
         self.by_end.remove(&(ends, id));
-        (now < ends).then_some((charge, what))
+        (now < ends || on(Mutant::ExpiredHoldSettled)).then_some((charge, what))
     }
 }
 
@@ -118,7 +132,7 @@ impl Charge {
     #[must_use]
     pub fn of(tokens: u64, decision: &Decision) -> Self {
         let Decision { reset_at, limit_index, source, reason, .. } = *decision;
-        let is_counted = source != Source::Policy && reason != Reason::Shadow;
+        let is_counted = source != Source::Policy && reason != Reason::Shadow || on(Mutant::FreeHoldBack);
         Self { tokens, at: clock(decision), reset_at, limit_index, source, is_counted }
     }
 
@@ -127,6 +141,9 @@ impl Charge {
     #[must_use]
     pub fn windows(&self, rule: &Rule) -> Option<[Timestamp; MAX_LIMITS]> {
         let mut windows = OPEN;
+        if on(Mutant::HoldOutlivesWindow) {
+            return Some(windows);
+        }
         for (index, limit) in rule.limits.iter().enumerate() {
             let is_told = index == usize::from(self.limit_index);
             windows[index] = match limit.algorithm {
@@ -147,15 +164,17 @@ impl Charge {
     pub fn counts_still(&self, rule: &Rule, later: &Decision) -> bool {
         let Some(windows) = self.windows(rule) else { return false };
         rule.limits.iter().zip(windows).all(|(limit, window)| match limit.algorithm {
-            Algorithm::FixedFromFirst => later.reset_at == window,
+            Algorithm::FixedFromFirst if window.0 > 0 => later.reset_at == window,
             _ => is_open(limit, clock(later), window),
         })
     }
 }
 
 /// Whether a window that was charged (see [`Charge::windows`]) is the one of `now`, as far as the clock says.
+/// 0 is any.
 pub(super) fn is_open(limit: &Limit, now: Timestamp, window: Timestamp) -> bool {
     match limit.algorithm {
+        _ if window.0 == 0 => true,
         Algorithm::Gcra | Algorithm::FixedFromFirst => now < window,
         Algorithm::Fixed => window::aligned_end(limit, now) == window,
         Algorithm::Sliding => window::aligned_start(limit, now) == window,
@@ -166,7 +185,11 @@ impl Settling {
     /// What was charged by estimate was `actual` in the end; and what to do first.
     #[must_use]
     pub fn begin(charge: Charge, actual: u64) -> (Self, Step) {
-        let more = actual.saturating_sub(charge.tokens);
+        let more = if on(Mutant::LessIsCharged) {
+            actual.abs_diff(charge.tokens)
+        } else {
+            actual.saturating_sub(charge.tokens)
+        };
         let asked = if more > 0 { Asked::More } else { Asked::Look };
         let step = if actual == charge.tokens { Step::stands(actual) } else { Step::Ask(more) };
         (Self { charge, actual, asked }, step)
@@ -186,10 +209,11 @@ impl Settling {
             (Asked::Look, _) => match rule.filter(|_| self.charge.is_counted) {
                 None => Step::stands(self.actual),
                 Some(rule) if !self.charge.counts_still(rule, decision) => Step::stands(estimate),
+                Some(_) if on(Mutant::WholeHoldBack) => Step::End { stands: self.actual, back: estimate },
                 Some(_) => Step::End { stands: self.actual, back: estimate - self.actual },
             },
             (Asked::More, Verdict::Allow) => Step::stands(self.actual),
-            (Asked::More, Verdict::Deny) => match decision.remaining.min(self.actual - estimate) {
+            (Asked::More, Verdict::Deny) => match decision.remaining.min(self.actual.saturating_sub(estimate)) {
                 0 => Step::stands(estimate),
                 left => {
                     self.asked = Asked::Rest(left);

@@ -23,6 +23,7 @@ mod bound;
 mod bucket;
 mod early;
 mod fairness;
+mod flow;
 mod holds;
 mod honest;
 mod ids;

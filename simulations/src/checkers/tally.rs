@@ -2,20 +2,25 @@
 //! aligned window the store's count is never below what was admitted in it, less what was taken back of it;
 //! and a hold is given back to the window that it was charged in, and to no other.
 //!
-//! It may be above: tokens that nodes hold, that lapsed, or that were lost on the way are counted and not
-//! spent; `census.rs` says when it is not. Not judged: buckets, whose tokens leak (`bucket.rs`); windows
+//! It may be above by what nodes hold, and by what was lost on the way or lapsed. When a key is counted
+//! everywhere at once, nothing of it is under way and nothing of the window was lost, it is the sum of what
+//! stands charged and what nodes hold (`flow.rs`). Not judged: buckets, whose tokens leak (`bucket.rs`); windows
 //! from the first request; policies of several limits; windows in which the store lost the key or
 //! somebody reset it. What a client refunds that holds nothing goes to the windows of the moment.
 
-use rationd::core::call::{Call, Grant, Op};
+use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
 use super::Found;
+use super::flow::Flow;
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+/// Around the boundary of two windows nodes may still spend of the one, or not yet of the other.
+const EDGE: u64 = 20_000;
 
 /// Windows of a key that are remembered: holds are given back to what is open.
 const WINDOWS: usize = 4;
@@ -61,6 +66,7 @@ pub(super) struct Tally {
     calls: Map<(u32, u64), (bool, u64)>,
     /// The refund that was asked for last, until the next request: it is of a hold; its window.
     refund: Option<(bool, u64)>,
+    flow: Flow,
     found: Found,
 }
 
@@ -96,6 +102,7 @@ impl Tally {
             asked: Map::default(),
             calls: Map::default(),
             refund: None,
+            flow: Flow::default(),
             found: Found::default(),
         }
     }
@@ -135,6 +142,23 @@ impl Tally {
             state.window(number - 1).used = counter.prev;
         }
         self.judge(moment, key, number);
+    }
+
+    /// A key was counted everywhere at once.
+    fn counted(&mut self, moment: Moment, key: u32, held: u64, counter: Counter, store: u64) {
+        let Some(since) = self.flow.still_since(key) else { return };
+        let state = self.keys.of(key);
+        let Some(number) = store.checked_div(state.period) else { return };
+        let (began, period) = (store % state.period, state.period);
+        let window = *state.window(number);
+        // Nodes stop to spend a little early, and what was lent ahead was lent in the window before.
+        let is_sure = began > EDGE && began + EDGE < period && since + began + period < moment.at;
+        let stands = window.admitted + held;
+        if is_sure && !window.void && counter.used + window.back != stands {
+            self.found.add("conservation", moment, || {
+                format!("key {key}: {counter:?} where {window:?} and {held} are held: they sum up to {stands}")
+            });
+        }
     }
 
     /// Some of what the store counted by `store` is gone, or will be.
@@ -183,7 +207,9 @@ impl Observer for Tally {
         if !self.is_on {
             return;
         }
+        self.flow.see(moment, seen);
         match seen {
+            Seen::Census { key, held, counter, store } => self.counted(moment, *key, *held, *counter, store.0),
             Seen::Asked(request) => {
                 self.refund = None;
                 if request.kind == Kind::Refund {

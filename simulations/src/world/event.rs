@@ -48,6 +48,8 @@ pub(super) enum Event {
     Told(Box<Told>),
     /// The books of all nodes are looked at.
     Audit,
+    /// Some keys are counted.
+    Census,
     /// The liveness phase begins.
     Calm,
     /// Demand ends; the prober begins.

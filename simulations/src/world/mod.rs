@@ -13,8 +13,10 @@
 //! | `gossip.rs` | what nodes hear of each other |
 //! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
 //! | `holds.rs` | who charges an estimate and settles it |
+//! | `census.rs` | a key counted everywhere at once |
 //! | `prober.rs` | the last questions, one client at a time |
 
+mod census;
 mod client;
 mod clock;
 mod cluster;
@@ -175,6 +177,7 @@ impl<'a> World<'a> {
         }
         self.queue.push(AUDIT, Event::Audit);
         self.queue.push(self.plan.span.0, Event::Calm);
+        self.queue.push(self.plan.span.0, Event::Census);
         self.queue.push(self.plan.span.0 + self.plan.calm.0, Event::Quiet);
     }
 
@@ -214,6 +217,7 @@ impl<'a> World<'a> {
                 self.audit();
                 self.queue.push(self.now + AUDIT.max(1_000 * self.nodes.len() as u64), Event::Audit);
             }
+            Event::Census => self.census(),
             Event::Calm => self.calm(),
             Event::Quiet => self.quiet(),
             Event::Probation => self.probation(),
