@@ -49,6 +49,7 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("takes unspent tokens back once", takes_tokens_back_once),
     ("takes nothing back of another epoch or window", takes_nothing_back_of_another_time),
     ("refunds once and never above the limit", refunds_once_and_never_above),
+    ("refunds of the windows that were charged", refunds_of_the_windows_that_were_charged),
     ("forgets on reset, and hears nothing of before", forgets_on_reset),
     ("begins an epoch with each reset", resets_never_bring_an_epoch_back),
     ("creates nothing but by an acquire", creates_nothing_but_by_an_acquire),
@@ -195,6 +196,22 @@ fn refunds_once_and_never_above(key: &mut Key<'_>) {
     assert_eq!((again.granted, again.replayed, again.counters[0].used), (0, true, 4));
     assert_eq!(key.call(0, 0, Op::Refund { amount: u64::MAX, windows: OPEN }).counters[0].used, 0);
     assert_eq!(key.lend(99).granted, 10);
+}
+
+fn refunds_of_the_windows_that_were_charged(key: &mut Key<'_>) {
+    key.limited(&["10/Y fixed", "20/Y sliding", "30/Y", "40/Y fixed"]);
+    let grant = key.lend(6);
+    let mut charged = windows(&grant);
+    charged[2] = grant.now + Micros(1 << 40);
+    let id = key.id();
+    let taken = key.call(0, id, Op::Refund { amount: 2, windows: charged });
+    assert_eq!((taken.granted, taken.counters[0].used, taken.counters[1].used), (2, 4, 4));
+    for (place, at) in [(0, charged[0] - Micros(1)), (1, charged[1] + Micros(1)), (2, grant.now), (3, Timestamp(1))] {
+        let (id, mut windows) = (key.id(), charged);
+        windows[place] = at;
+        let refused = key.call(0, id, Op::Refund { amount: 2, windows });
+        assert_eq!((refused.granted, refused.counters[0].used), (0, 4), "{place}");
+    }
 }
 
 fn forgets_on_reset(key: &mut Key<'_>) {
