@@ -239,7 +239,7 @@ impl Shard {
     /// Tokens held of one key that can be spent now; `None`: it is not known.
     #[must_use]
     pub fn held_of(&self, now: Instant, digest: Digest) -> Option<u64> {
-        self.table.find(digest.0).map(|index| self.table[index].lease.current(now))
+        self.table.find(digest.0).map(|index| self.table[index].lease.usable_by(now, now))
     }
 
     /// Up to `most` keys that the shard knows.

@@ -9,6 +9,9 @@ use rationd::core::decision::{Source, Verdict};
 use crate::maps::Numbered;
 use crate::observe::{Moment, Seen};
 
+/// Fewer keys than this may have to make room.
+const ROOM: u32 = 100;
+
 /// One key.
 #[derive(Debug, Default)]
 struct Key {
@@ -19,18 +22,24 @@ struct Key {
 }
 
 /// All keys.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Flow {
+    /// No key has to make room: what was lent to it ahead would lapse.
+    is_roomy: bool,
     keys: Numbered<Key>,
     /// The same of all keys.
     lost: u64,
 }
 
 impl Flow {
+    pub(super) fn new(max_keys: u32) -> Self {
+        Self { is_roomy: max_keys >= ROOM, keys: Numbered::default(), lost: 0 }
+    }
+
     /// Since when nothing of the key was lost, if nothing is under way.
     pub(super) fn still_since(&mut self, key: u32) -> Option<u64> {
         let key = self.keys.of(key);
-        key.calls.is_empty().then_some(key.lost.max(self.lost))
+        (self.is_roomy && key.calls.is_empty()).then_some(key.lost.max(self.lost))
     }
 
     /// What the store counts of a key is not all there.

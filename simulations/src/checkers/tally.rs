@@ -102,7 +102,7 @@ impl Tally {
             asked: Map::default(),
             calls: Map::default(),
             refund: None,
-            flow: Flow::default(),
+            flow: Flow::new(plan.daemon.max_keys),
             found: Found::default(),
         }
     }
@@ -236,8 +236,12 @@ impl Observer for Tally {
                     self.calls.insert((*node, call.id), refund);
                 }
             }
-            Seen::Executed { key, grant, stale: true, .. } => self.forget(*key, grant.now.0),
-            Seen::Executed { key, grant, call, .. } if call.op == Op::Reset => self.forget(*key, grant.now.0),
+            Seen::Executed { key, grant, call, stale, .. } if *stale || call.op == Op::Reset => {
+                if let Some(limit) = limit(&call.rule) {
+                    self.keys.of(*key).period = limit.period.0;
+                }
+                self.forget(*key, grant.now.0);
+            }
             Seen::Executed { node, key, call, grant, .. } => {
                 if let Some(limit) = limit(&call.rule) {
                     self.executed(moment, (*node, *key), limit, call, grant);
