@@ -302,6 +302,32 @@ mod tests {
         assert!(counts("10/10s fixed from-first", 109, 110) && !counts("10/10s fixed from-first", 109, 112));
     }
 
+    #[test]
+    fn a_bucket_that_has_filled_up_takes_nothing() {
+        let bucket = rule("10/10s");
+        let later = |now| decision(now, now + 1, Verdict::Allow, 9);
+        let full_soon = Charge { reset_at: Timestamp(103 * SECOND), ..CHARGE };
+        assert!(full_soon.counts_still(&bucket, &later(102)) && !full_soon.counts_still(&bucket, &later(103)));
+        let told_of_another = Charge { limit_index: 1, ..full_soon };
+        assert!(
+            told_of_another.counts_still(&bucket, &later(109)) && !told_of_another.counts_still(&bucket, &later(110))
+        );
+    }
+
+    #[test]
+    fn what_was_not_counted_is_not_given_back() {
+        let free = [
+            Decision { source: Source::Policy, ..decision(100, 110, Verdict::Allow, 9) },
+            Decision { reason: Reason::Shadow, ..decision(100, 110, Verdict::Allow, 9) },
+        ];
+        for decided in free {
+            let (mut settling, first) = Settling::begin(Charge::of(3, &decided), 1);
+            assert_eq!(first, Step::Ask(0));
+            let later = decision(101, 110, Verdict::Allow, 9);
+            assert_eq!(settling.next(&later, Some(&rule("10/10s fixed"))), Step::stands(1));
+        }
+    }
+
     /// All steps of a settling whose key answers so.
     fn steps(actual: u64, limit: Option<&str>, answers: &[Decision]) -> Vec<Step> {
         let (mut settling, first) = Settling::begin(CHARGE, actual);

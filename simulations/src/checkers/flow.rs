@@ -59,11 +59,11 @@ impl Flow {
                 }
             }
             Seen::Executed { key, call, grant, .. } if is_in_vain(call, grant) => self.lose(*key, moment),
-            Seen::Answered { request, decision, .. } => {
-                // What a share admitted the store is charged later.
-                if decision.source == Source::Share && decision.verdict == Verdict::Allow {
-                    self.lose(request.key, moment);
-                }
+            // What a share admitted the store is charged later.
+            Seen::Answered { request, decision, .. }
+                if decision.source == Source::Share && decision.verdict == Verdict::Allow =>
+            {
+                self.lose(request.key, moment);
             }
             Seen::Left { .. } | Seen::Joined { .. } | Seen::Begins(_) | Seen::Ends(_) => self.lost = moment.at,
             _ => {}
