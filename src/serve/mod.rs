@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod alarm;
+pub mod ask;
 pub mod connection;
 pub mod daemon;
 pub mod envoy;

@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
+pub use super::ask::Ask;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use crate::clock::{self, Clock};
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::decision::Decision;
 use crate::core::fleet::FleetView;
-use crate::core::holds::Charge;
 use crate::core::key::Digest;
 use crate::core::policy::Rule;
 use crate::core::shard::{Effect, KeyInfo, Outcome, Request, Settings, Shard, Ticket};
@@ -29,23 +29,6 @@ use crate::store::embedded::Embedded;
 
 /// Shards of a node. Two threads meet at one lock in one of so many checks.
 const SHARDS: usize = 64;
-
-/// What is asked of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// Decide and charge, or peek.
-    Check,
-    /// Tell what is known here, and ask nobody.
-    Glance,
-    /// A check will follow: lease for it. What it answers means nothing.
-    Warm,
-    /// Take a cost back.
-    Refund,
-    /// Take a part of this charge back.
-    GiveBack(Charge),
-    /// Forget the key.
-    Reset,
-}
 
 /// What left the shards and has yet to be carried on, once no lock is held. Reused.
 #[derive(Debug, Default)]
