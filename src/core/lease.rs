@@ -335,4 +335,14 @@ mod tests {
         assert_eq!(lease.add(segment(2, 12_000_000, false)), None);
         assert_eq!((lease.usable(NOW), lease.held()), (5, 5));
     }
+
+    #[test]
+    fn only_what_was_spent_of_a_window_goes_back_to_it() {
+        let mut lease = Lease::default();
+        assert_eq!(lease.add(segment(5, 11_000_000, false)), None);
+        assert!(lease.spend(NOW, 4));
+        assert_eq!(lease.refund(NOW, 3, &[Timestamp(12_000_000)]), 0);
+        assert_eq!(lease.refund(NOW, 3, &[Timestamp(11_000_000)]), 3);
+        assert_eq!((lease.refund(NOW, 3, &[Timestamp(0)]), lease.held()), (1, 5));
+    }
 }
