@@ -276,6 +276,16 @@ proptest! {
     }
 }
 
+/// The answer came when a window had just ended, and a bucket had been charged for nobody.
+#[test]
+fn what_is_over_when_it_comes_goes_back_to_the_bucket() {
+    let spender = |pause, cost| Spender { pause, cost, unit: Unit::Seconds };
+    let limits = rule(&["166/899ms sliding", "6/3078368ms burst 170"]);
+    let spenders = [spender(2_674_868, 14), spender(61_966, 33)];
+    let denied = keeps_its_word(&mut Leasing::new(Micros(4_109)), &limits, &spenders).expect("the wait is true");
+    assert_eq!(denied, 2);
+}
+
 /// The five integers that a client reads.
 fn throttle(limiter: &mut InLine, line: &[u8]) -> Vec<i64> {
     let mut parser = Parser::default();

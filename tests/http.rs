@@ -146,7 +146,7 @@ fn wrong_requests_say_what_was_wanted_and_charge_nothing() {
         ("/v1/check?policy=api&key=k&key=l", 400, "the parameter 'key' stands twice"),
         ("/v1/check?policy=api&key=k&style=y", 400, "'style' is 'y': there are draft, x and github"),
         ("/v1/check?policy=api&key=k&deny=500", 400, "'deny' is '500': a denial has status 429 or 403"),
-        ("/v2", 404, "nothing is served at /v2: there are /v1/check and /v1/explain"),
+        ("/v2", 404, "nothing is served at /v2: there are /v1/check, /v1/release and /v1/explain"),
     ] {
         let refused = http.get(path);
         assert_eq!((refused.status, refused.json()["detail"].as_str()), (status, Some(detail)), "{path}");

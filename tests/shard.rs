@@ -5,7 +5,7 @@
 
 mod support;
 
-use rationd::core::call::{Call, Op, StoreError};
+use rationd::core::call::{Call, OPEN, Op, StoreError};
 use rationd::core::decision::{Reason, Verdict};
 use rationd::core::time::Micros;
 
@@ -185,7 +185,7 @@ fn refund_gives_back_what_was_spent_here_and_no_more() {
     assert!(!bench.refund(9), "five more were spent here, the rest is the store's to credit");
     assert_eq!(bench.held(), 14);
     let refund = bench.calls().pop().unwrap();
-    assert_eq!(refund.op, Op::Refund { amount: 4 });
+    assert_eq!(refund.op, Op::Refund { amount: 4, windows: OPEN });
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Known, Op};
+use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -69,8 +69,8 @@ fn acquire(tokens: u32) -> Op {
 }
 
 fn all_ops() -> [Op; 5] {
-    let back = Op::Return { amount: 1, epoch: 5, held: 0, age: Micros::ZERO, windows: [NOW; MAX_LIMITS] };
-    [Op::Peek, back, Op::Refund { amount: 1 }, acquire(3), Op::Reset]
+    let back = Op::Return { amount: 1, epoch: 5, held: 0, age: Micros::ZERO, charged: 0, windows: [NOW; MAX_LIMITS] };
+    [Op::Peek, back, Op::Refund { amount: 1, windows: OPEN }, acquire(3), Op::Reset]
 }
 
 #[test]

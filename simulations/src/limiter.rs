@@ -6,6 +6,8 @@
 
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::fleet::FleetView;
+use rationd::core::holds::Charge;
+use rationd::core::key::Digest;
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Timestamp};
 use rationd::core::usage::{Origin, Usage};
@@ -22,6 +24,11 @@ pub trait Limiter {
     /// Takes a cost back. A baseline does not: it answers like a peek.
     fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         self.check(now, Request { peek: true, ..request })
+    }
+
+    /// Takes a part of a charge back, as far as its windows are open.
+    fn give_back(&mut self, now: Instant, request: Request<'_>, _charge: &Charge) -> Outcome {
+        self.refund(now, request)
     }
 
     /// Forgets a key in the whole fleet. A baseline does not: it answers like a peek.
@@ -49,6 +56,11 @@ pub trait Limiter {
 
     /// The books over all keys.
     fn balance(&self, now: Instant) -> Balance;
+
+    /// Tokens held of a key that may be spent. What a baseline holds is not known.
+    fn held_of(&self, _now: Instant, _digest: Digest) -> u64 {
+        0
+    }
 
     /// Checks that wait.
     fn waiting(&self) -> u64;
@@ -98,6 +110,10 @@ impl Limiter for Shard {
         Self::refund(self, now, request)
     }
 
+    fn give_back(&mut self, now: Instant, request: Request<'_>, charge: &Charge) -> Outcome {
+        Self::give_back(self, now, request, charge)
+    }
+
     fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         Self::reset(self, now, request)
     }
@@ -136,6 +152,10 @@ impl Limiter for Shard {
             balance.expired += stats.expired;
         }
         balance
+    }
+
+    fn held_of(&self, now: Instant, digest: Digest) -> u64 {
+        Self::held_of(self, now, digest).unwrap_or(0)
     }
 
     fn waiting(&self) -> u64 {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Call, Grant};
+use rationd::core::call::{Call, Counter, Grant};
 use rationd::core::decision::Decision;
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
@@ -51,6 +51,27 @@ pub struct Request {
     pub asked: u64,
 }
 
+/// What happens to a hold.
+#[derive(Clone, Copy, Debug)]
+pub enum Holding<'a> {
+    /// A check was admitted, and its node keeps it as a hold.
+    Kept {
+        /// The check.
+        request: &'a Request,
+        /// How long it can be settled, in microseconds of the node's clock.
+        ttl: u64,
+    },
+    /// A client said in time what it really was.
+    Settles {
+        /// Tokens.
+        actual: u64,
+    },
+    /// A step of the settling: a request that is about to reach the node.
+    Asks(&'a Request),
+    /// The client was told that so many tokens stand charged.
+    Stands(u64),
+}
+
 /// Tokens of one node, over all its keys, since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
@@ -86,6 +107,8 @@ pub enum Seen<'a> {
     },
     /// The node died before it answered: nobody waits any more.
     Orphaned(&'a Request),
+    /// Something about the hold that began with the request of this id.
+    Hold(u64, Holding<'a>),
     /// A server ran a script.
     Executed {
         /// The master's place; see `stale`.
@@ -178,6 +201,17 @@ pub enum Seen<'a> {
         keys: u64,
         /// Checks that wait.
         waiting: u64,
+    },
+    /// A key is counted everywhere at once, after all has healed.
+    Census {
+        /// The key.
+        key: u32,
+        /// Tokens that nodes hold of it and may spend.
+        held: u64,
+        /// What the store says of its one limit, and when by its clock.
+        counter: Counter,
+        /// See there.
+        store: Timestamp,
     },
     /// Everything has healed: the liveness phase begins.
     Calm,

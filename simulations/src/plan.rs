@@ -208,6 +208,12 @@ pub struct Demand {
     pub cost: u32,
     /// Of a thousand admitted checks, so many are refunded a little later.
     pub refunds: u32,
+    /// Of a thousand checks, so many are holds: their cost is an estimate, and settled later.
+    pub holds: u32,
+    /// The longest until a hold is settled; the last eighth of that is too late.
+    pub settle: Span,
+    /// Most that a hold really cost, in thousandths of its estimate.
+    pub actual: u32,
     /// Of a thousand checks, so many peek.
     pub peeks: u32,
     /// Of a thousand checks, so many reset the key instead.
@@ -567,6 +573,9 @@ impl Default for Demand {
             spread: Spread::default(),
             cost: 1,
             refunds: 0,
+            holds: 0,
+            settle: Span::secs(1),
+            actual: 1_500,
             peeks: 0,
             resets: 0,
             patience: Span(0),

@@ -4,7 +4,7 @@
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::Decision;
 
-use crate::observe::{Moment, Observer, Request, Seen};
+use crate::observe::{Holding, Moment, Observer, Request, Seen};
 
 /// Things seen between two checkpoints.
 const STRIDE: u64 = 4_096;
@@ -55,7 +55,7 @@ impl Trace {
             Op::Acquire(ask) => (0, u64::from(ask.want) << 32 | u64::from(ask.need)),
             Op::Return { amount, .. } => (1, u64::from(*amount)),
             Op::Peek => (2, 0),
-            Op::Refund { amount } => (3, *amount),
+            Op::Refund { amount, .. } => (3, *amount),
             Op::Reset => (4, 0),
             Op::Occupy(ask) => (5, u64::from(ask.want) << 32 | u64::from(ask.used)),
         };
@@ -82,6 +82,12 @@ impl Observer for Trace {
                 self.call(5, *node, call);
                 self.grant(grant);
             }
+            Seen::Hold(hold, holding) => match holding {
+                Holding::Kept { ttl, .. } => self.add_all(&[20, *hold, *ttl]),
+                Holding::Settles { actual } => self.add_all(&[21, *hold, *actual]),
+                Holding::Asks(request) => self.request(22, request),
+                Holding::Stands(tokens) => self.add_all(&[23, *hold, *tokens]),
+            },
             Seen::Undone { key, .. } => self.add_all(&[6, (*key).into()]),
             Seen::Lost { key, .. } => self.add_all(&[7, (*key).into()]),
             Seen::Called { node, call, sent, .. } => self.call(8 + u64::from(*sent), *node, call),
@@ -98,6 +104,7 @@ impl Observer for Trace {
             Seen::Audit { node, balance, keys, waiting } => {
                 self.add_all(&[15, (*node).into(), balance.spent, balance.held, *keys, *waiting]);
             }
+            Seen::Census { key, held, counter, .. } => self.add_all(&[24, (*key).into(), *held, counter.used]),
             Seen::Calm => self.add(16),
             Seen::Over => self.add(17),
             Seen::Stuck => self.add(18),

@@ -26,6 +26,9 @@ pub struct Call {
     pub sent_at: Instant,
 }
 
+/// Of each limit, whatever window is open (see [`Op::Refund`]).
+pub const OPEN: [Timestamp; MAX_LIMITS] = [Timestamp(0); MAX_LIMITS];
+
 /// What is asked of the store. Amounts are tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -41,15 +44,20 @@ pub enum Op {
         held: u32,
         /// How long ago it spent the last of the others.
         age: Micros,
+        /// Tokens handed back that buckets were charged for when they were lent: credited there.
+        charged: u32,
         /// `Counter::at` of each limit as it was when they were lent.
         windows: [Timestamp; MAX_LIMITS],
     },
     /// Report the counters and change nothing.
     Peek,
-    /// Take back a cost that was spent, into the current window.
+    /// Take back a cost that was spent: of all limits, or of none.
     Refund {
         /// Tokens credited.
         amount: u64,
+        /// Per limit 0, or the `Counter::at` of the window that was charged, if only that may be credited; for
+        /// gcra the time from which on the bucket has filled up since.
+        windows: [Timestamp; MAX_LIMITS],
     },
     /// Of a concurrent limit: say how many slots are in use here, and how many this node would like.
     Occupy(Occupy),

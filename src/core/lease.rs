@@ -38,6 +38,8 @@ pub struct Segment {
 pub struct Leftover {
     /// How many.
     pub tokens: u32,
+    /// Those of them that buckets were charged for when they were lent.
+    pub charged: u32,
     /// `Counter::at` per limit as they were lent.
     pub windows: Box<[Timestamp]>,
 }
@@ -138,7 +140,7 @@ impl Lease {
         }
         if self.segments.iter().any(|segment| now >= segment.ends) {
             for segment in self.segments.iter().filter(|segment| now >= segment.ends && segment.left > 0) {
-                gone(Leftover { tokens: segment.left, windows: segment.windows.clone() });
+                gone(Leftover { tokens: segment.left, charged: 0, windows: segment.windows.clone() });
             }
             self.segments.retain(|segment| now < segment.ends);
         }
@@ -191,10 +193,15 @@ impl Lease {
         true
     }
 
-    /// Takes back up to `tokens` that were spent from what is still held; returns how many. Under
-    /// gcra only until the store has been told of them.
-    pub fn refund(&mut self, now: Instant, tokens: u64) -> u64 {
-        let spent_last = self.segments.iter_mut().rev().find(|segment| segment.spent > 0 && now < segment.ends);
+    /// Takes back up to `tokens` that were spent from what is still held of those windows, 0 for any; returns
+    /// how many. Under gcra only until the store has been told of them.
+    pub fn refund(&mut self, now: Instant, tokens: u64, windows: &[Timestamp]) -> u64 {
+        let is_of = |segment: &Segment| {
+            let mut pairs = segment.windows.iter().zip(windows);
+            pairs.all(|(held, charged)| held == charged || held.0 == 0 || charged.0 == 0)
+        };
+        let mut live = self.segments.iter_mut().rev().filter(|segment| segment.spent > 0 && now < segment.ends);
+        let spent_last = live.find(|segment| is_of(segment));
         let Some(segment) = spent_last else { return 0 };
         let back = tokens.min(u64::from(segment.spent)) as u32; // at most `spent`
         segment.left += back;
@@ -266,7 +273,7 @@ impl Lease {
     pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
         let newest = self.segments.iter_mut().rev().find(|segment| segment.left > 0 && segment.starts <= now)?;
         let part = tokens.min(u64::from(newest.left)) as u32; // at most `left`
-        let leftover = Leftover { tokens: part, windows: newest.windows.clone() };
+        let leftover = Leftover { tokens: part, charged: 0, windows: newest.windows.clone() };
         newest.left -= part;
         if newest.left == 0 {
             // What was spent of it may yet be refunded.
@@ -285,7 +292,7 @@ impl Lease {
 
 impl From<Segment> for Leftover {
     fn from(segment: Segment) -> Self {
-        Self { tokens: segment.left, windows: segment.windows }
+        Self { tokens: segment.left, charged: 0, windows: segment.windows }
     }
 }
 
@@ -329,5 +336,15 @@ mod tests {
         assert_eq!(lease.usable(NOW), 0);
         assert_eq!(lease.add(segment(2, 12_000_000, false)), None);
         assert_eq!((lease.usable(NOW), lease.held()), (5, 5));
+    }
+
+    #[test]
+    fn only_what_was_spent_of_a_window_goes_back_to_it() {
+        let mut lease = Lease::default();
+        assert_eq!(lease.add(segment(5, 11_000_000, false)), None);
+        assert!(lease.spend(NOW, 4));
+        assert_eq!(lease.refund(NOW, 3, &[Timestamp(12_000_000)]), 0);
+        assert_eq!(lease.refund(NOW, 3, &[Timestamp(11_000_000)]), 3);
+        assert_eq!((lease.refund(NOW, 3, &[Timestamp(0)]), lease.held()), (1, 5));
     }
 }

@@ -16,6 +16,7 @@ mod errand;
 pub mod fleet;
 pub mod gcra;
 mod gossip;
+pub mod holds;
 pub mod key;
 mod learn;
 pub mod lease;

@@ -95,6 +95,18 @@ mutants! {
         "A check is served from what is held while others wait in line: line order.";
     RefundTwice, "refund-twice":
         "A refund goes back into the lease and into the store: at most once, bound.";
+    HoldOutlivesWindow, "hold-outlives-window":
+        "What a hold was too much is given back when its window is over: conservation, bound.";
+    HoldSettledTwice, "hold-settled-twice":
+        "A hold that was settled can be settled again: at most once.";
+    ExpiredHoldSettled, "expired-hold-settled":
+        "A hold can be settled when its time is over: at most once.";
+    WholeHoldBack, "whole-hold-back":
+        "Of a hold that was less all of the estimate is given back: at most once.";
+    LessIsCharged, "less-is-charged":
+        "A hold that was less is charged the difference instead of given it back: conservation.";
+    FreeHoldBack, "free-hold-back":
+        "What a policy let pass without counting it is given back to the store: conservation, bound.";
     EvictsDebtors, "evicts-debtors":
         "A key that spent its share is evicted and comes back with a fresh one: no free budget.";
     ShareRefilledPerCheck, "share-refilled-per-check":

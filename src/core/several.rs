@@ -1,14 +1,17 @@
-//! What requests of several keys need beside checks: a look, tokens in advance, and a way back.
+//! What requests of several keys and of several steps need beside checks: a look, tokens in advance, and
+//! ways back.
 //!
 //! Part of `shard.rs`.
 
 use super::answer::{self, Ending};
-use super::call::Counter;
+use super::call::{Counter, Op};
 use super::decision::{Decision, Source};
+use super::holds::{Charge, is_open};
 use super::limit::MAX_LIMITS;
-use super::refill;
-use super::shard::{Request, Shard, peeked};
-use super::time::Instant;
+use super::mutant::{Mutant, on};
+use super::shard::{Outcome, Request, Shard, overload, peeked};
+use super::time::{Instant, Timestamp};
+use super::{errand, refill};
 
 impl Shard {
     /// What a check would be answered as far as is known here: nothing is charged, and nobody is asked.
@@ -56,5 +59,53 @@ impl Shard {
             }
             _ => drop(self.refund(now, request)),
         }
+    }
+
+    /// Gives `request.cost` of a charge back that counts still, to the windows that it was charged in and to no
+    /// others: to what the share owes, to the lease, and the rest to the store.
+    pub fn give_back(&mut self, now: Instant, request: Request<'_>, charge: &Charge) -> Outcome {
+        let Some((_, slot, _)) = self.slot(now, &request) else {
+            return Outcome::Decided(overload(&request, now));
+        };
+        let (clock, mut due) = (slot.clock.latest(now), request.cost);
+        let windows = charge.windows(request.rule).filter(|windows| {
+            let counts = request.rule.limits.iter().zip(windows);
+            charge.is_counted && counts.into_iter().all(|(limit, window)| is_open(limit, clock, *window))
+        });
+        let Some(windows) = windows else {
+            return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
+        };
+        if charge.source == Source::Share {
+            // What is not owed any more the store has been paid; what nobody remembers, perhaps not.
+            due = match &mut slot.share {
+                Some(book) => due - book.refund(request.rule, clock, due),
+                None => 0,
+            };
+            slot.note_refund(request.cost - due);
+        }
+        self.take_back(now, Request { cost: due, ..request }, windows)
+    }
+
+    /// Takes tokens back that were spent of those windows: see [`Op::Refund`].
+    pub(super) fn take_back(
+        &mut self,
+        now: Instant,
+        request: Request<'_>,
+        windows: [Timestamp; MAX_LIMITS],
+    ) -> Outcome {
+        let Some((index, slot, desk)) = self.slot(now, &request) else {
+            return Outcome::Decided(overload(&request, now));
+        };
+        let back = slot.lease.refund(now, request.cost, &windows);
+        slot.note_refund(back);
+        let stats = desk.policy_stats(slot);
+        stats.spent = stats.spent.saturating_sub(back);
+        let back = if on(Mutant::RefundTwice) { 0 } else { back };
+        let amount = (request.cost - back).min(slot.refundable(now));
+        if amount == 0 {
+            return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
+        }
+        slot.note_refund(amount);
+        Outcome::Parked(errand::errand(index, slot, desk, now, Op::Refund { amount, windows }, 0))
     }
 }

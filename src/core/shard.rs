@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::answer::{self, Ending};
-use super::call::{Call, Counter, Grant, Op, StoreError};
+use super::call::{Call, Counter, Grant, OPEN, Op, StoreError};
 use super::concurrent::Concurrent;
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::desk::Desk;
@@ -156,20 +156,7 @@ impl Shard {
     /// Takes back a cost that was spent: from what is still held as far as it was spent here, the
     /// rest in the store.
     pub fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        let Some((index, slot, desk)) = self.slot(now, &request) else {
-            return Outcome::Decided(overload(&request, now));
-        };
-        let back = slot.lease.refund(now, request.cost);
-        slot.note_refund(back);
-        let stats = desk.policy_stats(slot);
-        stats.spent = stats.spent.saturating_sub(back);
-        let back = if on(Mutant::RefundTwice) { 0 } else { back };
-        let amount = (request.cost - back).min(slot.refundable(now));
-        if amount == 0 {
-            return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
-        }
-        slot.note_refund(amount);
-        Outcome::Parked(errand::errand(index, slot, desk, now, Op::Refund { amount }, 0))
+        self.take_back(now, request, OPEN)
     }
 
     /// Ends a slot of a concurrent limit; false when there is no such slot here.
@@ -270,7 +257,7 @@ impl Shard {
     /// Tokens held of one key that can be spent now; `None`: it is not known.
     #[must_use]
     pub fn held_of(&self, now: Instant, digest: Digest) -> Option<u64> {
-        self.table.find(digest.0).map(|index| self.table[index].lease.current(now))
+        self.table.find(digest.0).map(|index| self.table[index].lease.usable_by(now, now))
     }
 
     /// Up to `most` keys that the shard knows.
@@ -380,7 +367,7 @@ pub(super) fn turned_away(rule: &Rule) -> Ending {
     }
 }
 
-fn overload(request: &Request<'_>, now: Instant) -> Decision {
+pub(super) fn overload(request: &Request<'_>, now: Instant) -> Decision {
     let counters = [Counter::default(); MAX_LIMITS];
     let ending = turned_away(request.rule);
     let mut decision = answer::decision(request.rule, &counters, Timestamp(now.0), request.cost, ending);

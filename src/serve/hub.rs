@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use arc_swap::ArcSwap;
 
 use super::gossip::{Circle, Gossip};
-use super::holds::Holds;
+use super::inquiry::Inquiry;
 use super::listing;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::Node;
 use super::scripts::Scripts;
 use super::tally::{Durations, Tally};
 use super::worker::Worker;
+use crate::core::holds::Holds;
 use crate::core::policy::{Plan, PolicySet};
 use crate::core::shard::KeyInfo;
 use crate::core::time::Instant;
@@ -58,7 +59,7 @@ pub struct Hub {
     pub(super) control: tokio::runtime::Handle,
     pub(super) reload: Option<Reload>,
     /// Estimates that have yet to be settled.
-    pub(super) holds: Mutex<Holds>,
+    pub(super) holds: Mutex<Holds<Inquiry>>,
     /// Scripts that were understood.
     pub(super) scripts: Mutex<Scripts>,
     /// What is counted apart from the data threads.
@@ -93,7 +94,7 @@ impl Hub {
     }
 
     /// Estimates that have yet to be settled.
-    pub(super) fn holds(&self) -> MutexGuard<'_, Holds> {
+    pub(super) fn holds(&self) -> MutexGuard<'_, Holds<Inquiry>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

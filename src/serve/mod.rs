@@ -6,13 +6,13 @@
 
 pub mod admin;
 pub mod alarm;
+pub mod ask;
 pub mod connection;
 pub mod daemon;
 pub mod envoy;
 pub mod exposition;
 pub mod gossip;
 pub mod greeting;
-pub mod holds;
 pub mod http;
 pub mod hub;
 pub mod inquiry;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
+pub use super::ask::Ask;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use crate::clock::{self, Clock};
 use crate::core::call::{Call, Grant, StoreError};
@@ -29,21 +30,6 @@ mod counts;
 
 /// Shards of a node. Two threads meet at one lock in one of so many checks.
 const SHARDS: usize = 64;
-
-/// What is asked of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// Decide and charge, or peek.
-    Check,
-    /// Tell what is known here, and ask nobody.
-    Glance,
-    /// A check will follow: lease for it. What it answers means nothing.
-    Warm,
-    /// Take a cost back.
-    Refund,
-    /// Forget the key.
-    Reset,
-}
 
 /// What left the shards and has yet to be carried on, once no lock is held. Reused.
 #[derive(Debug, Default)]
@@ -147,6 +133,7 @@ impl Node {
                     Ask::Check => embedded.check(at, request),
                     Ask::Glance | Ask::Warm => embedded.check(at, Request { peek: true, ..request }),
                     Ask::Refund => embedded.refund(at, request),
+                    Ask::GiveBack(charge) => embedded.give_back(at, request, &charge),
                     Ask::Reset => embedded.reset(at, request),
                 });
             }
@@ -160,6 +147,7 @@ impl Node {
                 Outcome::Decided(leasing.shard.glance(now, request))
             }
             Ask::Refund => leasing.shard.refund(now, request),
+            Ask::GiveBack(charge) => leasing.shard.give_back(now, request, &charge),
             Ask::Reset => leasing.shard.reset(now, request),
         };
         let decision = match outcome {

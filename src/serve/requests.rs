@@ -5,18 +5,18 @@
 
 use std::sync::Arc;
 
-use super::holds::{self, Hold};
 use super::hub::Hub;
 use super::inquiry::{Asked, Inquiry, Told, decide_one};
 use super::listing;
 use super::node::{Ask, Outgoing};
 use super::slots::Slots;
 use crate::core::decision::{Decision, Verdict};
+use crate::core::holds::{self, Charge, Settling, Step, clock};
 use crate::core::key::Digest;
 use crate::core::limit::Algorithm;
 use crate::core::policy::Rule;
 use crate::core::shard::Request;
-use crate::core::time::{Micros, Timestamp};
+use crate::core::time::Micros;
 use crate::wire::headers::{Style, fields};
 use crate::wire::reply::{Protocol, Writer};
 
@@ -63,8 +63,8 @@ pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -
     let told = decide_one(&hub, inquiry.clone()).await;
     let is_held = told.decision.verdict == Verdict::Allow && told.rule.is_some();
     let id = is_held.then(|| {
-        let (at, reset_at) = (clock(&told.decision), told.decision.reset_at);
-        hub.holds().keep(Hold { charged: inquiry, at, reset_at }, hub.node.clock.now() + ttl)
+        let charge = Charge::of(inquiry.cost, &told.decision);
+        hub.holds().keep(charge, inquiry, hub.node.clock.now() + ttl)
     });
     whole(|writer| {
         writer.array(11);
@@ -80,41 +80,40 @@ pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -
 pub(super) async fn settle(hub: Arc<Hub>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
     let number = std::str::from_utf8(&id).ok().and_then(|id| u64::from_str_radix(id, 16).ok());
     let found = number.and_then(|id| hub.holds().take(id, hub.node.clock.now()));
-    let Some(hold) = found else {
+    let Some((charge, inquiry)) = found else {
         let text = "ERR no such hold here: it is settled, its time is over, or another node keeps it";
         return whole(|writer| writer.error(text));
     };
-    let charged = settled(&hub, hold, cost).await;
-    whole(|writer| writer.count(charged))
+    let stands = settled(&hub, charge, &inquiry, cost).await;
+    whole(|writer| writer.count(stands))
 }
 
-async fn settled(hub: &Hub, hold: Hold, cost: u64) -> u64 {
-    let estimate = hold.charged.cost;
-    if cost > estimate {
-        return estimate + charge_up_to(hub, &hold.charged.of(cost - estimate)).await;
+async fn settled(hub: &Hub, charge: Charge, inquiry: &Inquiry, cost: u64) -> u64 {
+    let (mut settling, mut step) = Settling::begin(charge, cost);
+    let mut rule = None;
+    loop {
+        match step {
+            Step::Ask(cost) => {
+                let told = decide_one(hub, inquiry.of(cost)).await;
+                step = settling.next(&told.decision, told.rule.as_deref());
+                rule = told.rule;
+            }
+            Step::End { stands, back } => {
+                if let Some(rule) = rule.filter(|_| back > 0) {
+                    give_back(hub, &rule, &inquiry.of(back), charge);
+                }
+                return stands;
+            }
+        }
     }
-    let told = decide_one(hub, hold.charged.of(0)).await;
-    let Some(rule) = &told.rule else { return cost };
-    if cost == estimate || !hold.counts_still(rule, clock(&told.decision), told.decision.reset_at) {
-        return estimate;
-    }
-    let Inquiry { policy, key, .. } = &hold.charged;
-    let request = Request { rule, digest: Digest::of(&policy.name, key), key, cost: estimate - cost, peek: false };
+}
+
+fn give_back(hub: &Hub, rule: &Arc<Rule>, inquiry: &Inquiry, charge: Charge) {
+    let Inquiry { policy, key, cost, .. } = inquiry;
+    let request = Request { rule, digest: Digest::of(&policy.name, key), key, cost: *cost, peek: false };
     let mut out = Outgoing::default();
-    hub.node.ask(hub.node.clock.now(), Ask::Refund, request, (&Arc::default(), 0), &mut out);
+    hub.node.ask(hub.node.clock.now(), Ask::GiveBack(charge), request, (&Arc::default(), 0), &mut out);
     hub.node.flush(&mut out);
-    cost
-}
-
-/// Charges what is asked for, or as much of it as is left; how much that was.
-async fn charge_up_to(hub: &Hub, inquiry: &Inquiry) -> u64 {
-    let told = decide_one(hub, inquiry.clone()).await;
-    if told.decision.verdict == Verdict::Allow {
-        return inquiry.cost;
-    }
-    let left = told.decision.remaining.min(inquiry.cost);
-    let told = decide_one(hub, inquiry.of(left)).await;
-    if left > 0 && told.decision.verdict == Verdict::Allow { left } else { 0 }
 }
 
 /// `RATION.LEASE`: how many tokens a client may spend by itself, for how long, and the decision.
@@ -178,11 +177,6 @@ pub(super) async fn explained(hub: &Hub, inquiry: Inquiry) -> String {
     let told = decide_one(hub, inquiry.clone()).await;
     let held = hub.node.held(hub.node.clock.now(), Digest::of(&inquiry.policy.name, &inquiry.key));
     listing::explanation(&inquiry, &told, held, hub.circle().map(|circle| circle.view.live))
-}
-
-/// The store's clock, as a decision was made.
-fn clock(decision: &Decision) -> Timestamp {
-    Timestamp(decision.reset_at.0.saturating_sub(decision.reset_after.0))
 }
 
 fn whole(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {

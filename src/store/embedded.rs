@@ -11,8 +11,9 @@ use std::sync::Arc;
 use super::inflight::InFlight;
 use super::memory::MemoryStore;
 use crate::core::answer::{self, Ending};
-use crate::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
+use crate::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError};
 use crate::core::decision::{Decision, Reason, Source, Verdict};
+use crate::core::holds::Charge;
 use crate::core::key::Digest;
 use crate::core::limit::MAX_LIMITS;
 use crate::core::policy::{OnStoreLoss, Rule};
@@ -104,7 +105,23 @@ impl Embedded {
 
     /// Takes back a cost that was spent.
     pub fn refund(&mut self, now: Timestamp, request: Request<'_>) -> Decision {
-        let grant = self.ask(now, &request, Op::Refund { amount: request.cost });
+        self.take_back(now, request, OPEN)
+    }
+
+    /// Gives a part of a charge back to the windows that it was charged in, and to no others.
+    pub fn give_back(&mut self, now: Timestamp, request: Request<'_>, charge: &Charge) -> Decision {
+        let windows = charge.windows(request.rule).filter(|_| charge.is_counted);
+        match windows {
+            Some(windows) => self.take_back(now, request, windows),
+            None => {
+                let grant = self.ask(now, &request, Op::Peek);
+                self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
+            }
+        }
+    }
+
+    fn take_back(&mut self, now: Timestamp, request: Request<'_>, windows: [Timestamp; MAX_LIMITS]) -> Decision {
+        let grant = self.ask(now, &request, Op::Refund { amount: request.cost, windows });
         self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
     }
 

@@ -73,11 +73,11 @@ impl MemoryStore {
         let view = self.view(now, node, call);
         match call.op {
             Op::Acquire(ask) => self.acquire(view, &ask).map_err(|Full| StoreError::Full),
-            Op::Return { amount, epoch, held, age, windows } => {
-                Ok(self.take_back(view, (amount, held, age), epoch, &windows))
+            Op::Return { amount, epoch, held, age, charged, windows } => {
+                Ok(self.take_back(view, (amount, charged.min(amount), held, age), epoch, &windows))
             }
             Op::Peek | Op::Occupy(_) => Ok(view.grant(0, Standing::New)),
-            Op::Refund { amount } => Ok(self.refund(view, amount)),
+            Op::Refund { amount, windows } => Ok(self.refund(view, amount, &windows)),
             Op::Reset => self.reset(view).map_err(|Full| StoreError::Full),
         }
     }
@@ -169,7 +169,7 @@ impl MemoryStore {
     fn take_back(
         &mut self,
         mut view: View<'_>,
-        (amount, held, age): (u32, u32, Micros),
+        (amount, charged, held, age): (u32, u32, u32, Micros),
         epoch: u64,
         windows: &[Timestamp; MAX_LIMITS],
     ) -> Grant {
@@ -181,13 +181,18 @@ impl MemoryStore {
             return view.grant(0, Standing::New);
         }
         let mut taken = false;
-        for (index, limit) in view.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm != Algorithm::Gcra) {
-            taken |= view.counters[index].credit_lent(limit, amount.into(), windows[index]);
+        for (index, limit) in view.limits.iter().enumerate() {
+            if limit.algorithm != Algorithm::Gcra {
+                taken |= view.counters[index].credit_lent(limit, amount.into(), windows[index]);
+            } else if charged > 0 {
+                view.counters[index].credit(limit, charged.into());
+                taken = true;
+            }
         }
         let mut account = None;
         // An acquire that was sent later has said what this node holds.
         if view.has_gcra() && view.record.is_none_or(|record| view.id > record.id) {
-            let before = view.close_account(u64::from(amount) + u64::from(held), age);
+            let before = view.close_account(u64::from(amount - charged) + u64::from(held), age);
             taken |= before > 0;
             let mut record = Record::default();
             view.lent.open(&mut record, before.min(held.into()));
@@ -199,12 +204,18 @@ impl MemoryStore {
         view.grant(if taken { amount } else { 0 }, Standing::New)
     }
 
-    fn refund(&mut self, mut view: View<'_>, amount: u64) -> Grant {
+    fn refund(&mut self, mut view: View<'_>, amount: u64, windows: &[Timestamp]) -> Grant {
         let seen = view.seen_before();
         if seen != Standing::New {
             return view.grant(0, seen);
         }
-        if view.head.is_none() {
+        let charges = |(limit, (counter, charged)): (&Limit, (&Counter, &Timestamp))| match limit.algorithm {
+            _ if charged.0 == 0 => true,
+            Algorithm::Gcra => view.now < *charged,
+            _ => counter.at == *charged,
+        };
+        let charged = view.limits.iter().zip(view.counters.iter().zip(windows)).all(charges);
+        if view.head.is_none() || !charged {
             return view.grant(0, Standing::New);
         }
         let amount = u32::try_from(amount.min(MAX_COUNT)).expect("MAX_COUNT is a u32");

@@ -129,13 +129,14 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
                 number(push, value);
             }
         }
-        Op::Return { amount, epoch, held, age, .. } => {
+        Op::Return { amount, epoch, held, age, charged, .. } => {
             number(push, (*amount).into());
             number(push, *epoch);
             number(push, (*held).into());
             number(push, age.0);
+            number(push, (*charged).into());
         }
-        Op::Refund { amount } => number(push, (*amount).min(MAX_COUNT)),
+        Op::Refund { amount, .. } => number(push, (*amount).min(MAX_COUNT)),
         Op::Occupy(ask) => {
             for value in [ask.used.into(), ask.need.into(), ask.want.into(), ask.lease.0] {
                 number(push, value);
@@ -153,8 +154,8 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
                 number(push, known[index].used);
                 number(push, known[index].at.0);
             }
-            Op::Return { windows, .. } => number(push, windows[index].0),
-            Op::Peek | Op::Refund { .. } | Op::Reset | Op::Occupy(_) => {}
+            Op::Return { windows, .. } | Op::Refund { windows, .. } => number(push, windows[index].0),
+            Op::Peek | Op::Reset | Op::Occupy(_) => {}
         }
     }
 }
@@ -228,7 +229,7 @@ fn most(op: &Op) -> u32 {
         Op::Return { amount, .. } => *amount,
         // What it says itself is taken note of; what it has it keeps.
         Op::Occupy(ask) => ask.used.max(ask.want),
-        Op::Refund { amount } => u32::try_from(*amount).unwrap_or(u32::MAX),
+        Op::Refund { amount, .. } => u32::try_from(*amount).unwrap_or(u32::MAX),
         Op::Peek | Op::Reset => 0,
     }
 }
@@ -238,6 +239,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::core::call::OPEN;
     use crate::core::policy::{OnStoreLoss, Rule};
     use crate::core::time::{Instant, Micros};
 
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn numbers_beyond_the_scripts_are_clamped() {
-        let refund = Op::Refund { amount: u64::MAX };
+        let refund = Op::Refund { amount: u64::MAX, windows: OPEN };
         let mut call = call(refund, &["1/1s"]);
         call.id = u64::MAX;
         assert_eq!(argv(&call)[2..4], [EXACT.to_string(), u32::MAX.to_string()]);
@@ -296,7 +298,7 @@ mod tests {
     #[test]
     fn reply_out_of_its_ranges_is_refused() {
         let call = call(
-            Op::Return { amount: 5, epoch: 1, held: 0, age: Micros::ZERO, windows: Default::default() },
+            Op::Return { amount: 5, epoch: 1, held: 0, age: Micros::ZERO, charged: 0, windows: Default::default() },
             &["1/1s fixed"],
         );
         let good = [5, 0, 0, 7, 0, 1, 1_000, 4, 5, 6];

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use rationd::clock::Clock;
-use rationd::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
+use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
@@ -88,7 +88,7 @@ fn next_call(key: &mut Key, id: u64, random: &mut Random, clock: &Clock) -> (usi
     let op = match (random.below(10), key.past.last()) {
         (0, Some((_, _, grant))) if grant.granted > 0 => give_back(grant, random),
         (1, _) => Op::Peek,
-        (2, _) => Op::Refund { amount: random.below(6) },
+        (2, _) => Op::Refund { amount: random.below(6), windows: OPEN },
         (3, _) if random.below(5) == 0 => Op::Reset,
         _ => Op::Acquire(acquire(key, random)),
     };
@@ -106,6 +106,7 @@ fn give_back(grant: &Grant, random: &mut Random) -> Op {
         epoch: grant.epoch,
         held: 0,
         age: Micros::ZERO,
+        charged: 0,
         windows,
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Known, Op};
+use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -142,7 +142,8 @@ impl Caller {
             78..88 => Op::Peek,
             88..97 => {
                 let few = random.below(20);
-                Op::Refund { amount: random.one_of(&[few, few, 3_000, u32::MAX.into(), u64::MAX]) }
+                let amount = random.one_of(&[few, few, 3_000, u32::MAX.into(), u64::MAX]);
+                Op::Refund { amount, windows: self.charged(random) }
             }
             _ => Op::Reset,
         }
@@ -188,19 +189,33 @@ impl Caller {
         Known { used: random.one_of(&[some, some / 4, some / 4, u64::MAX]), at }
     }
 
+    /// The windows of one of the last answers, or none.
+    fn charged(&self, random: &mut Random) -> [Timestamp; MAX_LIMITS] {
+        let last = self.past.iter().rev().nth(random.below(3) as usize);
+        last.filter(|_| random.percent(60)).map_or(OPEN, |(_, _, grant)| grant.counters.map(|counter| counter.at))
+    }
+
     fn take_back(&self, random: &mut Random) -> Op {
         let lent =
             self.past.iter().rev().filter(|(_, call, grant)| {
                 matches!(call.op, Op::Acquire(_)) && (grant.granted > 0 || self.past.len() < 3)
             });
         let Some((_, call, grant)) = lent.clone().nth(random.below(3) as usize).or(lent.clone().next()) else {
-            return Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, windows: [Timestamp(0); MAX_LIMITS] };
+            return Op::Return {
+                amount: 1,
+                epoch: 1,
+                held: 0,
+                age: Micros::ZERO,
+                charged: 0,
+                windows: [Timestamp(0); MAX_LIMITS],
+            };
         };
         let mut windows = grant.counters.map(|counter| counter.at);
         if matches!(call.op, Op::Acquire(ask) if ask.ahead_of.0 > 0) {
             windows[0] = windows[0] + call.rule.limits[0].period;
         }
         let amount = random.one_of(&[grant.granted, grant.granted / 2, 1, u32::MAX]);
-        Op::Return { amount, epoch: grant.epoch, held: self.held(random), age: self.age(random), windows }
+        let charged = if random.percent(30) { amount.min(1 + random.below(3) as u32) } else { 0 };
+        Op::Return { amount, epoch: grant.epoch, held: self.held(random), age: self.age(random), charged, windows }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Known, Op};
+use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -49,6 +49,7 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("takes unspent tokens back once", takes_tokens_back_once),
     ("takes nothing back of another epoch or window", takes_nothing_back_of_another_time),
     ("refunds once and never above the limit", refunds_once_and_never_above),
+    ("refunds of the windows that were charged", refunds_of_the_windows_that_were_charged),
     ("forgets on reset, and hears nothing of before", forgets_on_reset),
     ("begins an epoch with each reset", resets_never_bring_an_epoch_back),
     ("creates nothing but by an acquire", creates_nothing_but_by_an_acquire),
@@ -164,8 +165,10 @@ fn remembers_nothing_of_id_zero(key: &mut Key<'_>) {
 
 fn takes_tokens_back_once(key: &mut Key<'_>) {
     let grant = key.lend(6);
-    let (id, op) =
-        (key.id(), Op::Return { amount: 4, epoch: grant.epoch, held: 0, age: Micros::ZERO, windows: windows(&grant) });
+    let (id, op) = (
+        key.id(),
+        Op::Return { amount: 4, epoch: grant.epoch, held: 0, age: Micros::ZERO, charged: 0, windows: windows(&grant) },
+    );
     let taken = key.call(0, id, op);
     assert_eq!((taken.granted, taken.replayed, taken.counters[0].used), (4, false, 2));
     let again = key.call(0, id, op);
@@ -182,7 +185,7 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
         [(grant.epoch + 1, lent), (0, lent), (grant.epoch, earlier), (grant.epoch, Default::default())]
     {
         let id = key.id();
-        let taken = key.call(0, id, Op::Return { amount: 4, epoch, held: 0, age: Micros::ZERO, windows });
+        let taken = key.call(0, id, Op::Return { amount: 4, epoch, held: 0, age: Micros::ZERO, charged: 0, windows });
         assert_eq!((taken.granted, taken.counters[0].used), (0, 6), "{epoch} {windows:?}");
     }
 }
@@ -190,11 +193,27 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
 fn refunds_once_and_never_above(key: &mut Key<'_>) {
     key.lend(6);
     let id = key.id();
-    assert_eq!(key.call(0, id, Op::Refund { amount: 2 }).counters[0].used, 4);
-    let again = key.call(0, id, Op::Refund { amount: 2 });
+    assert_eq!(key.call(0, id, Op::Refund { amount: 2, windows: OPEN }).counters[0].used, 4);
+    let again = key.call(0, id, Op::Refund { amount: 2, windows: OPEN });
     assert_eq!((again.granted, again.replayed, again.counters[0].used), (0, true, 4));
-    assert_eq!(key.call(0, 0, Op::Refund { amount: u64::MAX }).counters[0].used, 0);
+    assert_eq!(key.call(0, 0, Op::Refund { amount: u64::MAX, windows: OPEN }).counters[0].used, 0);
     assert_eq!(key.lend(99).granted, 10);
+}
+
+fn refunds_of_the_windows_that_were_charged(key: &mut Key<'_>) {
+    key.limited(&["10/Y fixed", "20/Y sliding", "30/Y", "40/Y fixed"]);
+    let grant = key.lend(6);
+    let mut charged = windows(&grant);
+    charged[2] = grant.now + Micros(1 << 40);
+    let id = key.id();
+    let taken = key.call(0, id, Op::Refund { amount: 2, windows: charged });
+    assert_eq!((taken.granted, taken.counters[0].used, taken.counters[1].used), (2, 4, 4));
+    for (place, at) in [(0, charged[0] - Micros(1)), (1, charged[1] + Micros(1)), (2, grant.now), (3, Timestamp(1))] {
+        let (id, mut windows) = (key.id(), charged);
+        windows[place] = at;
+        let refused = key.call(0, id, Op::Refund { amount: 2, windows });
+        assert_eq!((refused.granted, refused.counters[0].used), (0, 4), "{place}");
+    }
 }
 
 fn forgets_on_reset(key: &mut Key<'_>) {
@@ -227,8 +246,9 @@ fn resets_never_bring_an_epoch_back(key: &mut Key<'_>) {
 
 fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
     let id = key.id();
-    let back = Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, windows: [Timestamp(1); MAX_LIMITS] };
-    for op in [back, Op::Refund { amount: 1 }, Op::Reset, Op::Peek] {
+    let back =
+        Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, charged: 0, windows: [Timestamp(1); MAX_LIMITS] };
+    for op in [back, Op::Refund { amount: 1, windows: OPEN }, Op::Reset, Op::Peek] {
         let grant = key.call(0, id, op);
         assert_eq!((grant.granted, grant.replayed, grant.epoch, grant.nodes), (0, false, 0, 1), "{op:?}");
         assert!(grant.counters[0].at > grant.now, "a fresh window is shown");
@@ -284,7 +304,11 @@ fn lends_ahead(key: &mut Key<'_>) {
     let mut lent = windows(&grant);
     lent[0] = end + key.rule.limits[0].period;
     let id = key.id();
-    let back = key.call(0, id, Op::Return { amount: 3, epoch: grant.epoch, held: 0, age: Micros::ZERO, windows: lent });
+    let back = key.call(
+        0,
+        id,
+        Op::Return { amount: 3, epoch: grant.epoch, held: 0, age: Micros::ZERO, charged: 0, windows: lent },
+    );
     assert_eq!((back.granted, back.counters[0].used, back.counters[0].prev), (3, 10, 3));
     key.limited(&["10/Y"]);
     assert_eq!(key.acquire(0, ahead(end)).granted, 0, "gcra lends nothing ahead");
@@ -303,12 +327,13 @@ fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {
     assert_eq!(second.counters[0].at.0, first.counters[0].at.0 + slot);
     let id = key.id();
     let windows = windows(&second);
-    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, age: Micros::ZERO, windows };
+    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, age: Micros::ZERO, charged: 0, windows };
     assert_eq!(seen(&key.call(0, id, back)), (2, 2));
     assert_eq!(seen(&key.call(0, id, back)), (0, 2), "once");
     assert_eq!(seen(&key.acquire(1, Acquire { need: 0, want: 9, ..eager })), (2, 4), "nobody takes more than its part");
     let id = key.id();
-    let rest = key.call(0, id, Op::Return { amount: 1, epoch: first.epoch, held: 0, age: Micros::ZERO, windows });
+    let rest =
+        key.call(0, id, Op::Return { amount: 1, epoch: first.epoch, held: 0, age: Micros::ZERO, charged: 0, windows });
     assert_eq!((seen(&rest), rest.counters[0].at.0), ((1, 2), second.counters[0].at.0 + slot), "the other was spent");
 }
 

@@ -6,6 +6,8 @@
 //! | `bound.rs` | **bound**, per algorithm, with what the README excepts and no more |
 //! | `shares.rs` | **static-shares**: while the store is away all nodes together stay below 95 % |
 //! | `books.rs`, `purse.rs`, `store.rs`, `bucket.rs` | **conservation**: of a node, of a key, of the store; **bounded** |
+//! | `tally.rs` | **conservation**: what stands charged is counted, window by window |
+//! | `holds.rs` | **conservation**, **at-most-once** of holds that are settled |
 //! | `told.rs` | **no-free-budget**: what nodes tell the store of themselves is so |
 //! | `fairness.rs` | **fairness**: nobody takes more than its part; **confirmed** |
 //! | `early.rs` | **early**: nobody is denied while little was asked for |
@@ -21,6 +23,8 @@ mod bound;
 mod bucket;
 mod early;
 mod fairness;
+mod flow;
+mod holds;
 mod honest;
 mod ids;
 mod liveness;
@@ -30,6 +34,7 @@ mod remaining;
 mod replies;
 mod shares;
 mod store;
+mod tally;
 #[cfg(test)]
 mod tests;
 mod thrift;
@@ -60,6 +65,8 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(purse::Purse::new(setting)),
         Box::new(store::Store::new(setting)),
         Box::new(bucket::Bucket::new(setting)),
+        Box::new(tally::Tally::new(setting)),
+        Box::new(holds::Holds::new(setting)),
         Box::new(told::Told::new(setting)),
         Box::new(fairness::Fairness::new(setting)),
         Box::new(early::Early::new(setting)),

@@ -4,9 +4,10 @@
 use std::collections::VecDeque;
 
 use rationd::core::call::Grant;
+use rationd::core::decision::{Source, Verdict};
 
 use crate::maps::{Map, Numbered};
-use crate::observe::Seen;
+use crate::observe::{Holding, Kind, Request, Seen};
 
 /// Ids that are remembered of a node.
 const REMEMBERED: usize = 2_048;
@@ -48,6 +49,36 @@ impl Ids {
             ids.pop_front();
         }
         true
+    }
+}
+
+/// Holds that a share admitted: what is given back of one is not spent of the share.
+#[derive(Debug, Default)]
+pub(super) struct Alone {
+    /// The latest admission: the request, and the owner's clock.
+    latest: Option<(u64, u64)>,
+    holds: Map<u64, u64>,
+}
+
+impl Alone {
+    /// A share gets back what this request says, in the window that was open at that time of the owner's clock.
+    pub(super) fn gives_back<'a>(&mut self, seen: &Seen<'a>) -> Option<(&'a Request, u64)> {
+        match seen {
+            Seen::Answered { request, decision, store, .. } => {
+                let on_share = decision.source == Source::Share && decision.verdict == Verdict::Allow;
+                self.latest = on_share.then_some((request.id, store.0));
+            }
+            Seen::Hold(hold, Holding::Kept { .. }) => {
+                if let Some((_, store)) = self.latest.filter(|(request, _)| request == hold) {
+                    self.holds.insert(*hold, store);
+                }
+            }
+            Seen::Hold(hold, Holding::Asks(request)) if request.kind == Kind::Refund => {
+                return self.holds.remove(hold).map(|store| (*request, store));
+            }
+            _ => {}
+        }
+        None
     }
 }
 

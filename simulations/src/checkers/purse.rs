@@ -104,7 +104,7 @@ impl Purse {
             Op::Return { amount, windows, .. } => {
                 (u64::from(*amount), Some(self.ends(&call.rule, &windows.map(|window| window.0))))
             }
-            Op::Refund { amount } => (*amount, None),
+            Op::Refund { amount, .. } => (*amount, None),
             _ => return,
         };
         if self.returned.is_first(life, call.id) {

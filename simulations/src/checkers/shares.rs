@@ -11,7 +11,7 @@ use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
 use super::Found;
-use super::notes::{Life, Lives};
+use super::notes::{Alone, Life, Lives};
 use super::window::Count;
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
@@ -90,6 +90,7 @@ pub(super) struct Shares {
     /// The limits that a key's counts are of.
     limits: Map<Place, Vec<Limit>>,
     lives: Lives,
+    holds: Alone,
     /// Who has had an answer of the store about the key, and so knows the windows of its clock.
     informed: Map<Place, Informed>,
     /// The clocks of masters agree.
@@ -196,6 +197,22 @@ impl Shares {
     }
 }
 
+impl Shares {
+    /// Of a hold that a share admitted then, so much is given back to it.
+    fn given_back(&mut self, place: Place, tokens: u64, store: u64) {
+        let (Some(counts), Some(limits)) = (self.keys.get_mut(&place), self.limits.get(&place)) else { return };
+        for (limit, count) in limits.iter().zip(counts) {
+            let number = store / limit.period.0;
+            match limit.algorithm {
+                Algorithm::Gcra => count.forgive(limit, tokens),
+                Algorithm::FixedFromFirst if count.window != (number + 1) * limit.period.0 => {}
+                Algorithm::Fixed | Algorithm::Sliding if count.window != number => {}
+                _ => count.used = count.used.saturating_sub(tokens),
+            }
+        }
+    }
+}
+
 impl Informed {
     fn fewest(&mut self, index: usize, window: u64) -> Option<u64> {
         let fewest = self.fewest.get_mut(index)?;
@@ -221,6 +238,9 @@ impl Observer for Shares {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         let place = |(node, incarnation): Life, key: u32| (key, node, incarnation);
+        if let Some((request, store)) = self.holds.gives_back(seen) {
+            self.given_back(place(self.lives.of(request.node), request.key), request.cost, store);
+        }
         match seen {
             Seen::Settled { node, incarnation, key, call, grant } => {
                 self.settled(moment, (*key, *node, *incarnation), call, *grant);

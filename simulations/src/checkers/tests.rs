@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Counter, Grant, Known, Op};
+use rationd::core::call::{Acquire, Call, Counter, Grant, Known, OPEN, Op};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
@@ -151,7 +151,7 @@ impl History {
     pub(super) fn refund(&mut self, observer: &mut dyn Observer, at: u64, cost: u32) {
         let request = Request { kind: Kind::Refund, cost: cost.into(), ..self.ask(observer, at) };
         self.see(observer, at, &Seen::Asked(&request));
-        let call = Call { op: Op::Refund { amount: cost.into() }, ..self.acquire(9, 1) };
+        let call = Call { op: Op::Refund { amount: cost.into(), windows: OPEN }, ..self.acquire(9, 1) };
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
         let grant = self.grant(at, cost);
         self.ran(observer, at, &call, &grant);

@@ -6,11 +6,14 @@
 //! all of it (what was lent and lapsed counts there, and what was handed back does not); and not again in a window in which the store has
 //! lent in spite of it, unless it had lost what it knew.
 
+use std::sync::Arc;
+
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
+use super::notes::Alone;
 use super::{Found, SAME, aligned};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
@@ -29,6 +32,9 @@ pub(super) struct Together {
     is_on: bool,
     lies: bool,
     shared: Map<Place, u64>,
+    holds: Alone,
+    /// The limits of each policy.
+    rules: Vec<Arc<Rule>>,
     /// By the end of an aligned window, as decisions told it.
     admitted: Map<(u32, u64), u64>,
     /// What the store has shown to be used, by the same: in its last answer, and the most.
@@ -63,6 +69,8 @@ impl Together {
             is_on,
             lies,
             shared: Map::default(),
+            holds: Alone::default(),
+            rules: setting.rules.clone(),
             admitted: Map::default(),
             shown: Map::default(),
             refuted: Map::default(),
@@ -86,6 +94,15 @@ impl Together {
                 self.found.add("static-shares", moment, || {
                     format!("{request:?}: {shared} on the shares of all nodes of {limit:?}")
                 });
+            }
+        }
+    }
+
+    /// Of a hold that a share admitted then, so much is given back to it.
+    fn given_back(&mut self, request: &Request, store: u64) {
+        for (index, limit) in self.rules[request.policy as usize].limits.iter().enumerate() {
+            if let Some(shared) = self.shared.get_mut(&(request.key, index, store / limit.period.0)) {
+                *shared = shared.saturating_sub(request.cost);
             }
         }
     }
@@ -137,6 +154,9 @@ impl Observer for Together {
         if let Seen::Settled { node, key, call, grant: Some(grant), .. } = seen {
             self.lent(*node, *key, call, grant);
         }
+        if let Some((request, store)) = self.holds.gives_back(seen) {
+            self.given_back(request, store);
+        }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
         if !self.is_on || request.kind != Kind::Check {
             return;
@@ -166,6 +186,7 @@ impl Checker for Together {
 mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
+    use crate::observe::Holding;
     use crate::plan::Gossip;
 
     fn checker(history: &History) -> Together {
@@ -207,5 +228,24 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 7 * SECOND + SECOND / 5, 1, Source::Prefilter, false);
         assert_eq!(checker.violations()[0].invariant, "prefilter");
+    }
+
+    #[test]
+    fn what_a_hold_gave_back_to_its_share_is_not_spent() {
+        for (back, seen) in [(3, 0), (2, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Together::new(&setting);
+            let at = SECOND / 2;
+            let request = Request { cost: 5, ..history.ask(&mut checker, at) };
+            history.answer(&mut checker, at, &request, Source::Share, true);
+            let refund = Request { kind: Kind::Refund, cost: back, ..request };
+            for holding in [Holding::Kept { request: &request, ttl: SECOND }, Holding::Asks(&refund)] {
+                history.see(&mut checker, at, &Seen::Hold(request.id, holding));
+            }
+            history.check(&mut checker, at, 8, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 }

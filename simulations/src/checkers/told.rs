@@ -13,7 +13,7 @@ use rationd::core::policy::Rule;
 use super::notes::{Ids, Life, Lives};
 use super::{Found, aligned};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
 /// A node knows a boundary of the store's clock to the longest trip and so much.
@@ -60,6 +60,9 @@ pub(super) struct Told {
     sent: Ids,
     settled: Ids,
     accounts: Map<(Life, u32), Account>,
+    /// Holds that a share admitted, with who owes that, and the window.
+    holds: Map<u64, ((Life, u32), u64)>,
+    alone: Option<((Life, u32), u64)>,
     /// How far the clock of a key's owner is ahead of true time.
     skews: Numbered<u64>,
     found: Found,
@@ -80,6 +83,8 @@ impl Told {
             sent: Ids::default(),
             settled: Ids::default(),
             accounts: Map::default(),
+            holds: Map::default(),
+            alone: None,
             skews: Numbered::default(),
             found: Found::default(),
         }
@@ -215,6 +220,25 @@ impl Told {
             account.owes = (end, 0);
         }
         account.owes.1 += request.cost;
+        self.alone = Some(((life, request.key), end));
+    }
+
+    /// What a share admitted and was settled for less is not owed.
+    fn hold(&mut self, id: u64, holding: &Holding<'_>) {
+        match holding {
+            Holding::Kept { .. } => {
+                let Some(alone) = self.alone else { return };
+                self.holds.insert(id, alone);
+            }
+            Holding::Asks(request) if request.kind == Kind::Refund => {
+                let Some(((life, key), end)) = self.holds.remove(&id) else { return };
+                let account = self.account(life, key);
+                if account.owes.0 == end {
+                    account.owes.1 = account.owes.1.saturating_sub(request.cost);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn forget(&mut self, life: Life, key: u32) {
@@ -267,8 +291,10 @@ impl Observer for Told {
                     self.lent(life, *key, call, order, grant);
                 }
             }
+            Seen::Hold(id, holding) => self.hold(*id, holding),
             Seen::Answered { request, rule, decision, store, .. } => {
                 *self.skews.of(request.key) = store.0.wrapping_sub(moment.store.0);
+                self.alone = None;
                 let on_share = decision.source == Source::Share && decision.verdict == Verdict::Allow;
                 if request.kind == Kind::Check && on_share {
                     self.alone(moment, request, rule);
@@ -312,5 +338,23 @@ mod tests {
         history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
         history.called(&mut checker, 3 * SECOND / 2, 2, 2);
         assert_eq!(checker.violations()[0].invariant, "no-free-budget");
+    }
+
+    #[test]
+    fn what_a_hold_gave_back_to_the_share_is_not_owed() {
+        for (back, seen) in [(2, 0), (1, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Told::new(&history.setting());
+            history.called(&mut checker, 1, 1, 4);
+            history.settled(&mut checker, 2, 1, 4);
+            history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
+            let request = history.ask(&mut checker, 5 * SECOND / 4);
+            let refund = Request { kind: Kind::Refund, cost: back, ..request };
+            for holding in [Holding::Kept { request: &request, ttl: SECOND }, Holding::Asks(&refund)] {
+                history.see(&mut checker, 5 * SECOND / 4, &Seen::Hold(request.id, holding));
+            }
+            history.called(&mut checker, 3 * SECOND / 2, 2, 2);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 }

@@ -42,7 +42,7 @@ pub(super) const HALVES: [Change<Plan>; 6] = [
 ];
 
 /// Of one source of checks.
-pub(super) const DEMAND: [Change<Demand>; 12] = [
+pub(super) const DEMAND: [Change<Demand>; 13] = [
     |demand| demand.spread = Spread::Even,
     |demand| demand.shape = Shape::Steady,
     |demand| demand.keys = 1,
@@ -52,6 +52,7 @@ pub(super) const DEMAND: [Change<Demand>; 12] = [
     |demand| demand.cost = 1,
     |demand| (demand.refunds, demand.peeks, demand.resets) = (0, 0, 0),
     |demand| demand.resets = 0,
+    |demand| demand.holds = 0,
     |demand| demand.patience = Span(0),
     |demand| demand.until = Span(0),
     |demand| demand.rate = demand.rate.div_ceil(2),

@@ -12,6 +12,9 @@ use crate::span::Span;
 /// Periods of limits in milliseconds.
 const PERIODS: [u64; 8] = [200, 250, 400, 500, 1_000, 1_500, 2_000, 3_000];
 
+/// Runs with holds, of a thousand.
+const HOLDS: u64 = 200;
+
 /// How much of a limit is asked for, in thousandths.
 const PRESSURES: [u64; 8] = [200, 500, 900, 1_000, 1_200, 2_000, 5_000, 10_000];
 
@@ -35,7 +38,23 @@ pub(super) fn draw(seed: u64, length: u64, nodes: u32) -> (Vec<Policy>, Vec<Dema
         }
         demands.push(demand);
     }
+    draw_holds(seed, &mut demands);
     (policies, demands)
+}
+
+/// Some of the runs have holds. Each asks again when it is settled: so much less is asked for otherwise.
+fn draw_holds(seed: u64, demands: &mut [Demand]) {
+    let mut random = Random::stream(seed, "swarm-holds");
+    if !random.chance(HOLDS) {
+        return;
+    }
+    for demand in demands {
+        demand.holds = random.between(50, 400) as u32; // at most 400
+        demand.settle = Span::millis(*random.pick(&[30, 150, 500, 1_500]));
+        demand.actual = *random.pick(&[500, 1_000, 2_000]);
+        demand.cost = demand.cost.max(random.between(1, 6) as u32); // at most 6
+        demand.rate -= demand.rate * u64::from(demand.holds) / 1_000;
+    }
 }
 
 /// The longest period of a policy in microseconds.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::holds::Terms;
 use crate::observe::Kind;
 use crate::plan::{Demand as DemandPlan, Shape, Spread};
 use crate::random::Random;
@@ -46,6 +47,8 @@ pub(super) struct Arrival {
     pub(super) kind: Kind,
     /// It will be refunded if it is admitted.
     pub(super) refund: bool,
+    /// A check that is settled afterwards, if it is admitted.
+    pub(super) hold: Option<Terms>,
 }
 
 /// One demand.
@@ -53,6 +56,8 @@ pub(super) struct Arrival {
 pub(super) struct Demand {
     pub(super) plan: DemandPlan,
     random: Random,
+    /// Of holds alone: with none of them everything else is drawn as ever.
+    holds: Random,
     keys: Popularity,
     /// For `Spread::Zipf`, by the number of nodes.
     nodes: BTreeMap<usize, Popularity>,
@@ -67,6 +72,7 @@ impl Demand {
         Self {
             plan: plan.clone(),
             random: Random::stream(seed, &format!("demand {index}")),
+            holds: Random::stream(seed, &format!("holds {index}")),
             keys: Popularity::new(plan.keys, plan.key_skew),
             nodes: BTreeMap::new(),
             next: plan.from.0.saturating_mul(1_000),
@@ -124,7 +130,21 @@ impl Demand {
             _ => Kind::Check,
         };
         let refund = self.random.chance(self.plan.refunds.into());
-        Arrival { rank, generation, node, cost, kind, refund }
+        let hold = if self.plan.holds > 0 && kind == Kind::Check { self.hold(cost) } else { None };
+        Arrival { rank, generation, node, cost, kind, refund: refund && hold.is_none(), hold }
+    }
+
+    /// Whether a check is a hold, and what becomes of it: an eighth comes too late, an eighth not at all, an
+    /// eighth twice; a fifth is settled as it was estimated.
+    fn hold(&mut self, estimate: u64) -> Option<Terms> {
+        let (random, settle) = (&mut self.holds, self.plan.settle.0);
+        if !random.chance(self.plan.holds.into()) {
+            return None;
+        }
+        let drawn = random.between(0, estimate * u64::from(self.plan.actual) / 1_000); // rounded down
+        let actual = if random.chance(200) { estimate } else { drawn };
+        let times = *random.pick(&[0, 1, 1, 1, 1, 1, 1, 2]);
+        Some(Terms { actual, ttl: settle - settle / 8, after: random.below(settle), times })
     }
 
     fn node(&mut self, now: u64, rank: u32, nodes: usize) -> usize {

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::gossip::Told;
+use super::holds::Errand;
 use super::message::Reply;
 use crate::observe::Request;
 
@@ -15,6 +16,8 @@ pub(super) enum Event {
     Arrive { demand: u32 },
     /// A request that was planned before: a refund, or a client that tries again.
     Come(Box<Request>),
+    /// A node is asked about a hold.
+    Errand(Box<Errand>),
     /// A letter reaches a server.
     AtServer { letter: u64, server: u32 },
     /// A server has waited for its replica.
@@ -45,6 +48,8 @@ pub(super) enum Event {
     Told(Box<Told>),
     /// The books of all nodes are looked at.
     Audit,
+    /// Some keys are counted.
+    Census,
     /// The liveness phase begins.
     Calm,
     /// Demand ends; the prober begins.

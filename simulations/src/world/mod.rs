@@ -12,8 +12,11 @@
 //! | `cluster.rs`, `service.rs` | servers, and what they answer |
 //! | `gossip.rs` | what nodes hear of each other |
 //! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
+//! | `holds.rs` | who charges an estimate and settles it |
+//! | `census.rs` | a key counted everywhere at once |
 //! | `prober.rs` | the last questions, one client at a time |
 
+mod census;
 mod client;
 mod clock;
 mod cluster;
@@ -23,6 +26,7 @@ mod failover;
 mod fault;
 mod fleet;
 mod gossip;
+mod holds;
 mod keys;
 mod message;
 mod network;
@@ -42,6 +46,7 @@ use self::cluster::Cluster;
 use self::demand::Demand;
 use self::event::{Event, Queue};
 use self::gossip::Grapevine;
+use self::holds::Holders;
 use self::keys::Keys;
 use self::message::Letter;
 use self::network::Network;
@@ -96,6 +101,7 @@ pub struct World<'a> {
     letters: Map<u64, Letter>,
     demands: Vec<Demand>,
     keys: Keys,
+    holders: Holders,
     first_rules: Vec<Arc<Rule>>,
     prober: Option<Prober>,
     random: Random,
@@ -124,6 +130,7 @@ impl<'a> World<'a> {
             letters: Map::default(),
             demands: demands.collect(),
             keys: Keys::new(&setting.rules),
+            holders: Holders::default(),
             first_rules: setting.rules.clone(),
             prober: None,
             random: Random::stream(plan.seed, "nodes"),
@@ -170,6 +177,7 @@ impl<'a> World<'a> {
         }
         self.queue.push(AUDIT, Event::Audit);
         self.queue.push(self.plan.span.0, Event::Calm);
+        self.queue.push(self.plan.span.0, Event::Census);
         self.queue.push(self.plan.span.0 + self.plan.calm.0, Event::Quiet);
     }
 
@@ -190,6 +198,7 @@ impl<'a> World<'a> {
             Event::Come(request) => {
                 self.ask(*request);
             }
+            Event::Errand(errand) => self.errand(*errand),
             Event::AtServer { letter, server } => self.at_server(letter, server),
             Event::Replicated { letter, server, numbers } => self.replicated(letter, server, numbers),
             Event::AtNode { letter, reply } => self.at_node(letter, *reply),
@@ -208,6 +217,7 @@ impl<'a> World<'a> {
                 self.audit();
                 self.queue.push(self.now + AUDIT.max(1_000 * self.nodes.len() as u64), Event::Audit);
             }
+            Event::Census => self.census(),
             Event::Calm => self.calm(),
             Event::Quiet => self.quiet(),
             Event::Probation => self.probation(),
@@ -242,6 +252,9 @@ impl<'a> World<'a> {
         let key = self.keys.id(policy, arrival.rank, arrival.generation);
         let node = self.up[arrival.node];
         let request = self.request(node, key, policy, arrival.cost, arrival.kind);
+        if let Some(terms) = arrival.hold {
+            self.holders.begin(request.id, terms);
+        }
         let admitted = self.ask(request);
         if arrival.refund && admitted == Some(Verdict::Allow) {
             let refund = Request { kind: Kind::Refund, ..self.request(node, key, policy, arrival.cost, Kind::Refund) };
@@ -288,7 +301,10 @@ impl<'a> World<'a> {
         let now = node.clock.local(self.now);
         let outcome = match request.kind {
             Kind::Check | Kind::Peek => node.limiter.check(now, question),
-            Kind::Refund => node.limiter.refund(now, question),
+            Kind::Refund => match self.holders.charge(request.id) {
+                Some(charge) => node.limiter.give_back(now, question, charge),
+                None => node.limiter.refund(now, question),
+            },
             Kind::Reset => node.limiter.reset(now, question),
         };
         let verdict = match outcome {
@@ -312,6 +328,9 @@ impl<'a> World<'a> {
         self.watch.see(self.moment(), &Seen::Answered { request, rule, decision, parked, store });
         if self.prober.is_some() {
             self.told(request, decision);
+        }
+        if !self.holders.is_empty() {
+            self.concluded(request, decision);
         }
     }
 

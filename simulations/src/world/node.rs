@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rationd::core::holds::Holds;
 use rationd::core::policy::Rule;
 use rationd::core::shard::{Settings, Ticket};
 use rationd::core::time::{Instant, Timestamp};
@@ -10,6 +11,7 @@ use rationd::core::time::{Instant, Timestamp};
 use super::client::Client;
 use super::clock::NodeClock;
 use super::gossip::Circle;
+use super::holds::Held;
 use crate::limiter::{Limiter, Start, limiter};
 use crate::maps::Map;
 use crate::observe::Request;
@@ -43,6 +45,7 @@ pub(super) struct Node {
     /// since. Kept only where rules change.
     pub(super) went_by: Map<u32, Arc<Rule>>,
     pub(super) parked: BTreeMap<Ticket, Request>,
+    pub(super) holds: Holds<Held>,
     /// True time of the timer that is set.
     pub(super) timer: u64,
     pub(super) client: Client,
@@ -70,6 +73,7 @@ impl Node {
             rules,
             went_by: Map::default(),
             parked: BTreeMap::new(),
+            holds: Holds::new(0),
             timer: u64::MAX,
             client: Client::new(),
             circle: Circle::default(),

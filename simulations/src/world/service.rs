@@ -10,7 +10,7 @@ use super::network::Heading;
 use crate::observe::Seen;
 
 /// Prefix of all keys.
-const PREFIX: &str = "s";
+pub(super) const PREFIX: &str = "s";
 
 /// Part of the call's timeout for which a server waits for its replica.
 const PATIENCE: u64 = 2;

@@ -71,7 +71,7 @@ mod tests {
         let mut hashes: Vec<_> = script::all().into_iter().map(sha).collect();
         hashes.sort_unstable();
         hashes.dedup();
-        assert_eq!(hashes.len(), 5);
+        assert_eq!(hashes.len(), 6);
         assert!(hashes.iter().all(|sha| sha.len() == 40));
     }
 

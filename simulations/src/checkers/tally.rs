@@ -1,0 +1,317 @@
+//! **conservation** of windows: whatever clients are told to stand charged, the store counts. Of each
+//! aligned window the store's count is never below what was admitted in it, less what was taken back of it;
+//! and a hold is given back to the window that it was charged in, and to no other.
+//!
+//! It may be above by what nodes hold, and by what was lost on the way or lapsed. When a key is counted
+//! everywhere at once, nothing of it is under way and nothing of the window was lost, it is the sum of what
+//! stands charged and what nodes hold (`flow.rs`). Not judged: buckets, whose tokens leak (`bucket.rs`); windows
+//! from the first request; policies of several limits; windows in which the store lost the key or
+//! somebody reset it. What a client refunds that holds nothing goes to the windows of the moment.
+
+use rationd::core::call::{Call, Counter, Grant, Op};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
+
+use super::Found;
+use super::flow::Flow;
+use crate::maps::{Map, Numbered};
+use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::{Brain, What};
+
+/// Around the boundary of two windows nodes may still spend of the one, or not yet of the other.
+const EDGE: u64 = 20_000;
+
+/// Windows of a key that are remembered: holds are given back to what is open.
+const WINDOWS: usize = 4;
+
+/// One window of one key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    number: u64,
+    /// What the store counts.
+    used: u64,
+    admitted: u64,
+    back: u64,
+    /// The store has been made to forget some of it.
+    void: bool,
+}
+
+/// One key.
+#[derive(Debug, Default)]
+struct Key {
+    windows: [Window; WINDOWS],
+    period: u64,
+    /// How far the owner's clock is ahead of true time.
+    skew: u64,
+    /// Up to this window nothing is judged.
+    void: u64,
+}
+
+/// A hold: its window, and whether the store lent it; it has nothing of it where a policy let it pass. What a
+/// share admitted it is charged later.
+type Held = Option<(u64, bool)>;
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Tally {
+    is_on: bool,
+    keys: Numbered<Key>,
+    /// The window of the latest admission.
+    latest: Held,
+    holds: Map<u64, Held>,
+    /// Requests that give back to a hold's window.
+    asked: Map<u64, Held>,
+    /// Calls that take back for a hold, by node and id; of a refund by a client, the window it was asked in.
+    calls: Map<(u32, u64), (bool, u64)>,
+    /// The refund that was asked for last, until the next request: it is of a hold; its window.
+    refund: Option<(bool, u64)>,
+    flow: Flow,
+    found: Found,
+}
+
+/// The one limit of a rule, if it has windows that begin with the clock's.
+fn limit(rule: &Rule) -> Option<&Limit> {
+    let [limit] = &rule.limits[..] else { return None };
+    matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding).then_some(limit)
+}
+
+impl Key {
+    fn window(&mut self, number: u64) -> &mut Window {
+        let window = &mut self.windows[(number % WINDOWS as u64) as usize];
+        if window.number < number {
+            *window = Window { number, void: number <= self.void, ..Window::default() };
+        }
+        window
+    }
+}
+
+impl Tally {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let takes_back = plan.demand.iter().any(|demand| demand.holds + demand.refunds > 0);
+        // Slots that move between masters whose clocks differ are in two windows at a time.
+        let moves = plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
+        let changes = plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        let leaps = moves && plan.redis.skew.0 > 0;
+        Self {
+            is_on: takes_back && plan.brain == Brain::Rationd && !leaps && !changes,
+            keys: Numbered::default(),
+            latest: None,
+            holds: Map::default(),
+            asked: Map::default(),
+            calls: Map::default(),
+            refund: None,
+            flow: Flow::new(plan.daemon.max_keys),
+            found: Found::default(),
+        }
+    }
+
+    fn admitted(&mut self, moment: Moment, request: &Request, number: u64) {
+        self.keys.of(request.key).window(number).admitted += request.cost;
+        self.judge(moment, request.key, number);
+    }
+
+    fn judge(&mut self, moment: Moment, key: u32, number: u64) {
+        let window = *self.keys.of(key).window(number);
+        if window.number == number && !window.void && window.used + window.back < window.admitted {
+            self.keys.of(key).window(number).void = true;
+            self.found.add("conservation", moment, || format!("key {key}: {window:?}: more stands than is counted"));
+        }
+    }
+
+    fn executed(&mut self, moment: Moment, (node, key): (u32, u32), limit: &Limit, call: &Call, grant: &Grant) {
+        let (counter, number) = (grant.counters[0], grant.now.0 / limit.period.0);
+        if let (Op::Refund { .. }, Some((is_hold, asked))) = (call.op, self.calls.get(&(node, call.id)).copied())
+            && grant.granted > 0
+            && asked != number
+        {
+            if is_hold {
+                self.found.add("conservation", moment, || {
+                    format!("key {key}: {} of window {asked} given back to {number}", grant.granted)
+                });
+            }
+            // Of a client: it goes to whatever is open when it arrives.
+            self.keys.of(key).window(number).back += u64::from(grant.granted);
+        }
+        let state = self.keys.of(key);
+        state.window(number).used = counter.used;
+        if limit.algorithm == Algorithm::Fixed {
+            state.window(number + 1).used = counter.prev;
+        } else if state.window(number - 1).number == number - 1 {
+            state.window(number - 1).used = counter.prev;
+        }
+        self.judge(moment, key, number);
+    }
+
+    /// A key was counted everywhere at once.
+    fn counted(&mut self, moment: Moment, key: u32, held: u64, counter: Counter, store: u64) {
+        let Some(since) = self.flow.still_since(key) else { return };
+        let state = self.keys.of(key);
+        let Some(number) = store.checked_div(state.period) else { return };
+        let (began, period) = (store % state.period, state.period);
+        let window = *state.window(number);
+        // Nodes stop to spend a little early, and what was lent ahead was lent in the window before.
+        let is_sure = began > EDGE && began + EDGE < period && since + began + period < moment.at;
+        let stands = window.admitted + held;
+        if is_sure && !window.void && counter.used + window.back != stands {
+            self.found.add("conservation", moment, || {
+                format!("key {key}: {counter:?} where {window:?} and {held} are held: they sum up to {stands}")
+            });
+        }
+    }
+
+    /// Some of what the store counted by `store` is gone, or will be.
+    fn forget(&mut self, key: u32, store: u64) {
+        let state = self.keys.of(key);
+        if let Some(number) = store.checked_div(state.period) {
+            state.void = number + 1;
+            state.windows.iter_mut().for_each(|window| window.void = true);
+        }
+    }
+
+    fn hold(&mut self, id: u64, holding: &Holding<'_>) {
+        match holding {
+            Holding::Kept { .. } => {
+                self.holds.insert(id, self.latest);
+            }
+            Holding::Asks(request) if request.kind == Kind::Refund => {
+                let held = self.holds.get(&id).copied().flatten();
+                self.asked.insert(request.id, held);
+            }
+            _ => {}
+        }
+    }
+
+    /// A refund was asked for.
+    fn refunds(&mut self, moment: Moment, request: &Request) {
+        let key = self.keys.of(request.key);
+        let Some(number) = moment.store.0.wrapping_add(key.skew).checked_div(key.period) else { return };
+        let (is_hold, number) = match self.asked.remove(&request.id) {
+            Some(Some((number, true))) => (true, number),
+            Some(Some((number, false))) => return self.refund = Some((true, number)),
+            // Nothing that the store counts was charged.
+            Some(None) => return self.refund = Some((true, u64::MAX)),
+            None => (false, number),
+        };
+        self.refund = Some((is_hold, number));
+        let window = self.keys.of(request.key).window(number);
+        if window.number == number {
+            window.back += request.cost;
+        }
+    }
+}
+
+impl Observer for Tally {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if !self.is_on {
+            return;
+        }
+        self.flow.see(moment, seen);
+        match seen {
+            Seen::Census { key, held, counter, store } => self.counted(moment, *key, *held, *counter, store.0),
+            Seen::Asked(request) => {
+                self.refund = None;
+                if request.kind == Kind::Refund {
+                    self.refunds(moment, request);
+                }
+            }
+            Seen::Answered { request, rule, decision, store, .. } => {
+                self.latest = None;
+                let Some(limit) = limit(rule) else { return };
+                let key = self.keys.of(request.key);
+                (key.period, key.skew) = (limit.period.0, store.0.wrapping_sub(moment.store.0));
+                let counts = matches!(decision.source, Source::Lease | Source::Store);
+                let number = store.0 / limit.period.0;
+                if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
+                    self.latest = (counts || decision.source == Source::Share).then_some((number, counts));
+                }
+                if counts && self.latest.is_some() {
+                    self.admitted(moment, request, number);
+                }
+            }
+            Seen::Hold(id, holding) => self.hold(*id, holding),
+            Seen::Called { node, call, .. } if matches!(call.op, Op::Refund { .. }) => {
+                if let Some(refund) = self.refund.take() {
+                    self.calls.insert((*node, call.id), refund);
+                }
+            }
+            Seen::Executed { key, grant, call, stale, .. } if *stale || call.op == Op::Reset => {
+                if let Some(limit) = limit(&call.rule) {
+                    self.keys.of(*key).period = limit.period.0;
+                }
+                self.forget(*key, grant.now.0);
+            }
+            Seen::Executed { node, key, call, grant, .. } => {
+                if let Some(limit) = limit(&call.rule) {
+                    self.executed(moment, (*node, *key), limit, call, grant);
+                }
+            }
+            Seen::Undone { key, store } | Seen::Lost { key, store } => self.forget(*key, store.0),
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Tally {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    fn checker(history: &History) -> Tally {
+        Tally { is_on: true, ..Tally::new(&history.setting()) }
+    }
+
+    /// Two tokens that the store lent are spent, and a client takes back one of them.
+    fn history(checker: &mut Tally) -> History {
+        let mut history = History::new("10/1s fixed");
+        history.executed(checker, 1, 1);
+        history.executed(checker, 2, 2);
+        history.check(checker, 3, 2, Source::Lease, true);
+        history
+    }
+
+    #[test]
+    fn more_than_the_store_counts_is_seen() {
+        let mut checker = checker(&History::new("10/1s fixed"));
+        let mut history = history(&mut checker);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 4, 1, Source::Lease, true);
+        assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    #[test]
+    fn a_refund_that_is_credited_twice_is_seen() {
+        for (used, violations) in [(1, 0), (0, 1)] {
+            let mut checker = checker(&History::new("10/1s fixed"));
+            let mut history = history(&mut checker);
+            history.used = used;
+            history.refund(&mut checker, 4, 1);
+            assert_eq!(checker.violations().len(), violations, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_hold_that_goes_back_to_another_window_is_seen() {
+        for (at, violations) in [(5, 0), (SECOND + 5, 1)] {
+            let mut checker = checker(&History::new("10/1s fixed"));
+            let mut history = history(&mut checker);
+            let request = history.ask(&mut checker, 4);
+            let kept = Holding::Kept { request: &request, ttl: SECOND };
+            checker.latest = Some((1_800_000_000, true));
+            history.see(&mut checker, 4, &Seen::Hold(request.id, kept));
+            let refund = Request { id: request.id + 1, kind: Kind::Refund, ..request };
+            history.see(&mut checker, at, &Seen::Hold(request.id, Holding::Asks(&refund)));
+            history.opened = at / SECOND * SECOND;
+            history.used = 2 - 1;
+            history.refund(&mut checker, at, 1);
+            assert_eq!(checker.violations().len(), violations, "{:?}", checker.violations());
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Those who charge an estimate and settle it a while later, in time, too late, twice, or never.
+//!
+//! A hold begins as a check like any other. The table of a node's holds and the steps of a settling are the
+//! shipped ones ([`rationd::core::holds`]); what they ask comes to the node as requests of their own. A
+//! node that is gone takes its holds with it: they stand as charged.
+
+use rationd::core::decision::{Decision, Verdict};
+use rationd::core::holds::{Charge, Settling, Step};
+use rationd::core::time::Micros;
+
+use super::event::Event;
+use super::{Phase, World};
+use crate::maps::Map;
+use crate::observe::{Holding, Kind, Request, Seen};
+
+/// What a client means to do with a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// What it will really have cost.
+    pub(super) actual: u64,
+    /// How long it can be settled.
+    pub(super) ttl: u64,
+    /// When it is settled, and how often.
+    pub(super) after: u64,
+    pub(super) times: u64,
+}
+
+/// Whose hold it is, as a node keeps it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// The request that it began with.
+    hold: u64,
+    key: u32,
+    policy: u32,
+}
+
+/// Something that one life of a node is asked about a hold.
+#[derive(Debug)]
+pub(super) struct Errand {
+    node: u32,
+    incarnation: u64,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// The hold of this id was so much in the end.
+    Settle { id: u64, actual: u64 },
+    /// A step of a settling.
+    Ask(Request),
+}
+
+/// What the answer to a request is for.
+#[derive(Debug)]
+enum Purpose {
+    Begin(Terms),
+    Settle(Held, Settling),
+    GiveBack(Charge),
+}
+
+/// Requests that are about holds, until they are answered.
+#[derive(Debug, Default)]
+pub(super) struct Holders(Map<u64, Purpose>);
+
+impl Holders {
+    /// The check of that id begins a hold, if it is admitted.
+    pub(super) fn begin(&mut self, request: u64, terms: Terms) {
+        self.0.insert(request, Purpose::Begin(terms));
+    }
+
+    /// What a refund gives back a part of.
+    pub(super) fn charge(&self, request: u64) -> Option<&Charge> {
+        match self.0.get(&request) {
+            Some(Purpose::GiveBack(charge)) => Some(charge),
+            _ => None,
+        }
+    }
+
+    /// No request is about a hold.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl World<'_> {
+    /// A request was answered that may be about a hold.
+    pub(super) fn concluded(&mut self, request: &Request, decision: &Decision) {
+        match self.holders.0.remove(&request.id) {
+            Some(Purpose::Begin(terms)) if decision.verdict == Verdict::Allow => self.hold(request, decision, terms),
+            Some(Purpose::Settle(held, mut settling)) => {
+                let place = &self.nodes[request.node as usize];
+                let rule = place.went_by.get(&request.key).unwrap_or(&place.rules[request.policy as usize]);
+                let step = settling.next(decision, Some(rule));
+                self.take_step(request.node, held, settling, step);
+            }
+            _ => {}
+        }
+    }
+
+    fn hold(&mut self, request: &Request, decision: &Decision, terms: Terms) {
+        let Request { id: hold, node, key, policy, cost, .. } = *request;
+        let place = &mut self.nodes[node as usize];
+        let (now, incarnation) = (place.clock.local(self.now), place.incarnation);
+        if !place.holds.has_room(now) {
+            return;
+        }
+        let ends = now + Micros(terms.ttl);
+        let id = place.holds.keep(Charge::of(cost, decision), Held { hold, key, policy }, ends);
+        self.see(&Seen::Hold(hold, Holding::Kept { request, ttl: terms.ttl }));
+        for time in 0..terms.times {
+            let what = What::Settle { id, actual: terms.actual };
+            let at = self.now + 1 + terms.after + time * terms.after / 4;
+            self.queue.push(at, Event::Errand(Box::new(Errand { node, incarnation, what })));
+        }
+    }
+
+    /// A node is asked about a hold, if it lives still.
+    pub(super) fn errand(&mut self, errand: Errand) {
+        let Errand { node, incarnation, ref what } = errand;
+        let place = &mut self.nodes[node as usize];
+        if place.incarnation != incarnation || place.phase != Phase::Up {
+            return;
+        }
+        if place.frozen_until > self.now {
+            return self.queue.push(place.frozen_until, Event::Errand(Box::new(errand)));
+        }
+        match *what {
+            What::Settle { id, actual } => self.settle_hold(node, id, actual),
+            What::Ask(request) => {
+                self.ask(request);
+            }
+        }
+    }
+
+    fn settle_hold(&mut self, node: u32, id: u64, actual: u64) {
+        let place = &mut self.nodes[node as usize];
+        let now = place.clock.local(self.now);
+        let Some((charge, held)) = place.holds.take(id, now) else { return };
+        self.see(&Seen::Hold(held.hold, Holding::Settles { actual }));
+        let (settling, step) = Settling::begin(charge, actual);
+        self.take_step(node, held, settling, step);
+    }
+
+    fn take_step(&mut self, node: u32, held: Held, settling: Settling, step: Step) {
+        match step {
+            Step::Ask(cost) => {
+                let kind = if cost == 0 { Kind::Peek } else { Kind::Check };
+                self.ask_about(node, held, cost, kind, Purpose::Settle(held, settling));
+            }
+            Step::End { stands, back } => {
+                if back > 0 {
+                    self.ask_about(node, held, back, Kind::Refund, Purpose::GiveBack(*settling.charge()));
+                }
+                self.see(&Seen::Hold(held.hold, Holding::Stands(stands)));
+            }
+        }
+    }
+
+    fn ask_about(&mut self, node: u32, held: Held, cost: u64, kind: Kind, purpose: Purpose) {
+        let request = self.request(node, held.key, held.policy, cost, kind);
+        self.see(&Seen::Hold(held.hold, Holding::Asks(&request)));
+        self.holders.0.insert(request.id, purpose);
+        let incarnation = self.nodes[node as usize].incarnation;
+        let what = What::Ask(request);
+        self.queue.push(self.now, Event::Errand(Box::new(Errand { node, incarnation, what })));
+    }
+}

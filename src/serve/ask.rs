@@ -1,0 +1,20 @@
+//! What the doors ask of a key. Answered by node.
+
+use crate::core::holds::Charge;
+
+/// What is asked of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Decide and charge, or peek.
+    Check,
+    /// Tell what is known here, and ask nobody.
+    Glance,
+    /// A check will follow: lease for it. What it answers means nothing.
+    Warm,
+    /// Take a cost back.
+    Refund,
+    /// Take a part of this charge back.
+    GiveBack(Charge),
+    /// Forget the key.
+    Reset,
+}

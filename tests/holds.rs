@@ -1,0 +1,90 @@
+//! What a hold gives back: of the windows that it was charged in, and of nothing else. On virtual time, against
+//! a store that the test plays.
+
+mod support;
+
+use rationd::core::call::{Op, StoreError};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::holds::Charge;
+use rationd::core::key::Digest;
+use rationd::core::shard::{Outcome, Request};
+use rationd::core::time::Micros;
+
+use support::bench::{Bench, SECOND};
+
+/// Charges key 0, which must be admitted at once.
+fn hold(bench: &mut Bench, cost: u64) -> Charge {
+    assert_eq!(bench.check(cost), Some(Verdict::Allow));
+    Charge::of(cost, &bench.last.unwrap())
+}
+
+/// Gives back; true when the shard settled it alone.
+fn give_back(bench: &mut Bench, tokens: u64, charge: &Charge) -> bool {
+    let rule = bench.rule.clone();
+    let request = Request { rule: &rule, digest: Digest::of("test", &[0]), key: &[0], cost: tokens, peek: false };
+    let outcome = bench.shard.give_back(bench.now, request, charge);
+    bench.advance(Micros::ZERO);
+    matches!(outcome, Outcome::Decided(_))
+}
+
+fn refunds(bench: &mut Bench) -> Vec<Op> {
+    bench.calls().into_iter().map(|call| call.op).filter(|op| matches!(op, Op::Refund { .. })).collect()
+}
+
+#[test]
+fn what_was_too_much_is_held_again_and_the_rest_is_the_stores_to_credit() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.used = 40; // by others
+    bench.hold(10);
+    let charge = hold(&mut bench, 4);
+    assert!(give_back(&mut bench, 3, &charge));
+    assert_eq!(bench.held(), 9);
+    assert!(!give_back(&mut bench, 9, &charge), "five more were spent here");
+    assert_eq!(bench.held(), 14);
+    let windows = charge.windows(&bench.rule).unwrap();
+    assert_eq!(refunds(&mut bench), [Op::Refund { amount: 4, windows }]);
+}
+
+#[test]
+fn nothing_goes_back_to_another_window() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    let charge = hold(&mut bench, 4);
+    bench.settle_window(Micros(10 * SECOND.0));
+    bench.hold(10);
+    assert_eq!(bench.check(6), Some(Verdict::Allow));
+    let held = bench.held();
+    assert!(give_back(&mut bench, 4, &charge));
+    assert_eq!((bench.held(), refunds(&mut bench)), (held, vec![]));
+}
+
+#[test]
+fn what_was_never_counted_is_not_given_back() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    let charge = hold(&mut bench, 4);
+    let held = bench.held();
+    assert!(give_back(&mut bench, 4, &Charge { is_counted: false, ..charge }));
+    assert_eq!((bench.held(), refunds(&mut bench)), (held, vec![]));
+}
+
+/// What a lone node admits of a window on its share, where ten were held and so many of them given back.
+fn alone(back: u64) -> usize {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    for _ in 0..3 {
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Unknown);
+    }
+    bench.settle_window(SECOND);
+    let charge = hold(&mut bench, 10);
+    assert_eq!(charge.source, Source::Share);
+    assert!(give_back(&mut bench, back, &charge));
+    assert_eq!(refunds(&mut bench), []);
+    (0..100).filter(|_| bench.check(1) == Some(Verdict::Allow)).count()
+}
+
+#[test]
+fn what_a_share_admitted_goes_back_to_the_share() {
+    assert_eq!((alone(0), alone(4)), (85, 89));
+}
