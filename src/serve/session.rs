@@ -21,7 +21,7 @@ use crate::core::time::Instant;
 use crate::wire::command::{Admin, Client, Command, CommandError, Commands};
 use crate::wire::reply::{Protocol, Writer};
 use crate::wire::resp::Args;
-use crate::wire::surface;
+use crate::wire::{help, surface};
 
 mod keys;
 
@@ -196,7 +196,7 @@ impl Session {
             Command::Commands(Commands::Info) => surface::write_info(&mut self.writer(batch), args.iter().skip(2)),
             Command::Commands(Commands::Docs) => surface::write_docs(&mut self.writer(batch), args.iter().skip(2)),
             Command::Commands(Commands::List) => surface::write_list(&mut self.writer(batch)),
-            Command::Help(command) => surface::write_help(&mut self.writer(batch), command),
+            Command::Help(command) => help::write_help(&mut self.writer(batch), command),
             Command::ConfigGet => greeting::write_config(&mut self.writer(batch), args.iter().skip(2)),
         }
     }

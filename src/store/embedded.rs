@@ -4,12 +4,12 @@
 //! exact, no waiting, no timers. Answers like `core::shard::Shard` does, with the same arithmetic.
 //! `serve/node.rs` puts one or the other behind each lock.
 
-use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::inflight::InFlight;
 use super::memory::MemoryStore;
+use super::names::Names;
 use crate::core::answer::{self, Ending};
 use crate::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError};
 use crate::core::decision::{Decision, Reason, Source, Verdict};
@@ -249,67 +249,6 @@ impl Embedded {
     }
 }
 
-/// The names of the keys seen last, for listings: bounded, oldest forgotten first, in blocks.
-#[derive(Debug)]
-struct Names {
-    blocks: VecDeque<Vec<u8>>,
-    /// By policy, the rule of the key seen last: what ad hoc limits are listed with.
-    rules: Vec<Arc<Rule>>,
-    most: usize,
-}
-
-impl Names {
-    const BLOCK: usize = 16 * 1024;
-
-    fn new(bytes: usize) -> Self {
-        Self { blocks: VecDeque::new(), rules: Vec::new(), most: (bytes / Self::BLOCK).max(1) }
-    }
-
-    /// Appends a name: policy (1 byte), length (2 bytes), bytes. Longer ones are not remembered.
-    fn push(&mut self, rule: &Arc<Rule>, key: &[u8]) {
-        const LONGEST: usize = 256;
-        let known = self.rules.iter().position(|known| known.policy == rule.policy);
-        let index = known.unwrap_or(self.rules.len());
-        match known {
-            Some(index) => self.rules[index] = rule.clone(),
-            None => self.rules.push(rule.clone()),
-        }
-        let Ok(index) = u8::try_from(index) else { return };
-        if key.len() > LONGEST {
-            return;
-        }
-        if self.blocks.back().is_none_or(|block| block.len() + key.len() + 3 > Self::BLOCK) {
-            if self.blocks.len() == self.most {
-                self.blocks.pop_front();
-            }
-            self.blocks.push_back(Vec::with_capacity(Self::BLOCK));
-        }
-        let block = self.blocks.back_mut().expect("one was just made sure of");
-        block.push(index);
-        block.extend_from_slice(&(key.len() as u16).to_le_bytes()); // at most LONGEST
-        block.extend_from_slice(key);
-    }
-
-    fn newest(&self, most: usize) -> Vec<(Arc<Rule>, Box<[u8]>)> {
-        let mut found = Vec::new();
-        for block in self.blocks.iter().rev() {
-            let mut rest = &block[..];
-            let mut names = Vec::new();
-            while let [policy, low, high, tail @ ..] = rest {
-                let (key, next) = tail.split_at(usize::from(u16::from_le_bytes([*low, *high])));
-                names.push((self.rules[usize::from(*policy)].clone(), key.into()));
-                rest = next;
-            }
-            found.extend(names.into_iter().rev());
-            if found.len() >= most {
-                found.truncate(most);
-                break;
-            }
-        }
-        found
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -378,17 +317,6 @@ mod tests {
         assert_eq!(names, [b"c", b"b"]);
         assert_eq!(keys[0].decision.remaining, 4);
         assert_eq!(store.keys(START, 9, |_, _| None).len(), 3, "rules without a policy in the configuration");
-    }
-
-    #[test]
-    fn names_are_bounded() {
-        let mut names = Names::new(2 * Names::BLOCK);
-        let rule = Arc::new(Rule::of("p", &[Limit::parse("1/1s").unwrap()]));
-        for number in 0..100_000_u32 {
-            names.push(&rule, &number.to_le_bytes());
-        }
-        assert!(names.blocks.len() <= 2);
-        assert_eq!(&*names.newest(1)[0].1, &99_999_u32.to_le_bytes());
     }
 
     #[test]

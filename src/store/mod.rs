@@ -12,6 +12,7 @@ mod census;
 pub mod embedded;
 mod inflight;
 pub mod memory;
+mod names;
 #[cfg(feature = "daemon")]
 pub mod redis;
 pub mod script;

@@ -7,6 +7,7 @@ pub mod command;
 #[cfg(feature = "gossip")]
 pub mod digest;
 pub mod headers;
+pub mod help;
 mod ration;
 mod refusal;
 pub mod reply;

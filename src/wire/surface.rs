@@ -2,6 +2,7 @@
 //!
 //! A description only: what a command does is decided elsewhere. Called by the daemon's sessions.
 
+use super::help::HELP;
 use super::reply::Writer;
 
 /// One command as clients see it.
@@ -199,62 +200,6 @@ pub const COMMANDS: &[Description] = &[
     with("select", 2, "Answers OK for database 0, the only one.", &[("index", "integer", "")]),
 ];
 
-/// What a command with subcommands says of them.
-const HELP: &[(&str, &[&str])] = &[
-    (
-        "CLIENT",
-        &[
-            "CLIENT <subcommand> [<arg> ...]. Subcommands are:",
-            "GETNAME",
-            "    Answers the name of this connection.",
-            "ID",
-            "    Answers the number of this connection.",
-            "INFO, LIST",
-            "    Describe this connection.",
-            "SETNAME <name>",
-            "    Names this connection.",
-            "CACHING, NO-EVICT, NO-TOUCH, REPLY ON, SETINFO, TRACKING, UNPAUSE",
-            "    Answer OK and change nothing.",
-        ],
-    ),
-    (
-        "COMMAND",
-        &[
-            "COMMAND <subcommand> [<arg> ...]. Subcommands are:",
-            "(no subcommand)",
-            "    Describes all commands for clients.",
-            "COUNT",
-            "    Answers how many there are.",
-            "DOCS [<command-name> ...]",
-            "    Describes them and their arguments for people.",
-            "INFO [<command-name> ...]",
-            "    Describes them for clients.",
-            "LIST",
-            "    Answers their names.",
-        ],
-    ),
-    (
-        "CONFIG",
-        &[
-            "CONFIG <subcommand> [<arg> ...]. Subcommands are:",
-            "GET <name> ...",
-            "    Answers save and appendonly, for programs that ask. rationd's own: rationd config show.",
-        ],
-    ),
-    (
-        "SCRIPT",
-        &[
-            "SCRIPT <subcommand> [<arg> ...]. Subcommands are:",
-            "EXISTS <sha1> ...",
-            "    Answers which of them EVALSHA knows.",
-            "FLUSH",
-            "    Forgets all.",
-            "LOAD <script>",
-            "    Answers the hash of the one script that is understood, for EVALSHA.",
-        ],
-    ),
-];
-
 fn find(name: &[u8]) -> Option<&'static Description> {
     COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
@@ -317,14 +262,6 @@ impl Shown {
 pub fn write_list(writer: &mut Writer<'_>) {
     writer.array(COMMANDS.len());
     COMMANDS.iter().for_each(|command| writer.bulk(command.name.as_bytes()));
-}
-
-/// Writes the answer to `CLIENT HELP`, `COMMAND HELP` or `CONFIG HELP`.
-pub fn write_help(writer: &mut Writer<'_>, command: &str) {
-    let found = HELP.iter().find(|(name, _)| *name == command);
-    let lines = found.map_or(&[][..], |(_, lines)| lines);
-    writer.array(lines.len());
-    lines.iter().for_each(|line| writer.simple(line));
 }
 
 /// Writes `COMMAND INFO`: of `names`, or of all when there are none.

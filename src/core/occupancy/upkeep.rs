@@ -1,0 +1,84 @@
+//! When a key of a concurrent limit asks the store without being asked, and how much it keeps.
+//!
+//! Part of `occupancy.rs`.
+
+use super::{IDLE, Occupancy};
+use crate::core::decision::Source;
+use crate::core::desk::Desk;
+use crate::core::time::{Instant, Micros};
+use crate::core::upkeep::{ATTEMPTS, send_again};
+
+impl Occupancy {
+    pub(in crate::core) fn handle_timer(&mut self, desk: &mut Desk, now: Instant) {
+        if let Some(flight) = &mut self.flight {
+            if flight.again <= now && flight.attempts < ATTEMPTS {
+                send_again(flight, desk, now);
+            } else if flight.deadline <= now {
+                self.lose_store(desk, now);
+            }
+        }
+        if self.line.front().is_some_and(|waiter| waiter.deadline <= now) {
+            self.lose_store(desk, now);
+        }
+        self.serve_line(desk, now, Source::Lease);
+        if self.flight.is_some() {
+            return;
+        }
+        if self.due(now) > now {
+            return;
+        }
+        let is_idle = self.away.is_none() && self.idle_at < self.renew_at;
+        let want = if is_idle { self.kept() } else { self.peak.max(self.kept()) };
+        if self.places.used() > 0 || self.usable(now) > 0 {
+            self.ask(desk, now, want);
+        }
+    }
+
+    /// When the store is to be asked, if no call is under way: a key of which nothing is in use only rests.
+    fn due(&self, now: Instant) -> Instant {
+        match self.away {
+            _ if self.places.used() == 0 && self.usable(now) == 0 => self.last_check + IDLE.1,
+            Some(again) => again,
+            None => self.idle_at.min(self.renew_at),
+        }
+    }
+
+    /// Slots that it would keep: those in use, and an eighth more where others have enough.
+    pub(super) fn kept(&self) -> u64 {
+        let used = self.places.used();
+        if self.is_pressed() { used } else { used + used / 8 }
+    }
+
+    /// Less than three tenths were left at the store's last answer.
+    fn is_pressed(&self) -> bool {
+        self.left() * 10 < self.limit().count * 3
+    }
+
+    /// Notes what slots lie idle; when this key wants to be looked at next.
+    pub(in crate::core) fn rest(&mut self, now: Instant) -> Instant {
+        let spare = self.usable(now).saturating_sub(self.kept());
+        if spare == 0 || self.flight.is_some() {
+            self.idle_at = Instant(u64::MAX);
+        } else if self.idle_at == Instant(u64::MAX) {
+            self.idle_at = now + if self.is_pressed() { IDLE.0 } else { IDLE.1 };
+        }
+        let never = Instant(u64::MAX);
+        let asks = match &self.flight {
+            Some(flight) if flight.attempts < ATTEMPTS => flight.again,
+            Some(flight) => flight.deadline,
+            None => self.due(now),
+        };
+        let ends = self.places.first_end().unwrap_or(never);
+        let due = [asks, ends, self.line.front().map_or(never, |waiter| waiter.deadline)];
+        due.into_iter().min().unwrap_or(never).max(now + Micros(1))
+    }
+
+    /// Nobody would notice if it were forgotten.
+    pub(in crate::core) fn is_unused(&self) -> bool {
+        self.places.used() == 0 && self.line.is_empty() && self.flight.is_none()
+    }
+
+    pub(in crate::core) fn is_done(&self, now: Instant) -> bool {
+        self.is_unused() && self.usable(now) == 0 && now >= self.last_check + IDLE.1
+    }
+}
