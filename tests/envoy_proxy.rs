@@ -163,11 +163,12 @@ fn daemon(rls: &Path) -> Daemon {
     Daemon::start(&with(&shipped("rationd.toml"), &changes))
 }
 
-/// As `envoy --version` says it, between the second and the third slash.
+/// What `envoy --version` says between the first slashes behind its colon.
 fn version() -> String {
     let said = Command::new(installed("venv/bin/envoy")).arg("--version").output().expect("it says its version");
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    said.split('/').nth(1).unwrap_or(&said).trim().to_owned()
+    let behind = said.split_once("version: ").map_or("", |(_, behind)| behind);
+    behind.split('/').nth(1).expect("a version").to_owned()
 }
 
 #[test]
