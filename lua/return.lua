@@ -2,17 +2,14 @@
 --
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
 -- ARGV     4 amount (tokens), 5 epoch that lent them, 6 held (tokens lent that it keeps), 7 age (us
---          since it spent the last of the others), 8 charged (tokens of the amount that gcra was
---          charged for at once); per limit more: window_at (us), the limit's `at` as it was when they
---          were lent
+--          since it spent the last of the others); per limit more: window_at (us), the limit's `at` as
+--          it was when they were lent
 -- Reply    lib.lua's; granted = amount if any limit took it back, else 0
 
 local amount, epoch = integer(ARGV[4], MOST), integer(ARGV[5], EXACT)
-local held, age, charged = integer(ARGV[6], MOST), integer(ARGV[7], EXACT), integer(ARGV[8], MOST)
-local limits = read_arguments(9, 1)
-if not limits or not amount or not epoch or not held or not age or not charged or charged > amount then
-  return redis.error_reply(WRONG)
-end
+local held, age = integer(ARGV[6], MOST), integer(ARGV[7], EXACT)
+local limits = read_arguments(8, 1)
+if not limits or not amount or not epoch or not held or not age then return redis.error_reply(WRONG) end
 local state, failure = load(limits)
 if not state then return failure end
 roll_census(state, limits)
@@ -23,10 +20,7 @@ if not state.epoch or epoch ~= state.epoch then return answer(state, 0) end
 -- What was lent ahead goes back to the window after this one; a sliding window that is over still
 -- weighs, and takes them back.
 local function credit_lent(counter, limit, window_at)
-  if limit.kind == 'g' then
-    if charged > 0 then credit(counter, limit, charged) end
-    return charged > 0
-  end
+  if limit.kind == 'g' then return false end
   if window_at ~= 0 and window_at == counter.at then
     credit(counter, limit, amount)
     return true
@@ -45,7 +39,7 @@ end
 local fields, record = {}, remembered(state)
 if has_gcra and id > record[2] then
   local account = close_account(state)
-  spend(state.counters, limits, max(account - held - (amount - charged), 0), max(now - age, 0))
+  spend(state.counters, limits, max(account - held - amount, 0), max(now - age, 0))
   taken = taken or account > 0
   open_account(record, min(held, account))
 end

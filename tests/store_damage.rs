@@ -69,7 +69,7 @@ fn acquire(tokens: u32) -> Op {
 }
 
 fn all_ops() -> [Op; 5] {
-    let back = Op::Return { amount: 1, epoch: 5, held: 0, age: Micros::ZERO, charged: 0, windows: [NOW; MAX_LIMITS] };
+    let back = Op::Return { amount: 1, epoch: 5, held: 0, age: Micros::ZERO, windows: [NOW; MAX_LIMITS] };
     [Op::Peek, back, Op::Refund { amount: 1, windows: OPEN }, acquire(3), Op::Reset]
 }
 

@@ -134,7 +134,7 @@ static SCRIPTS: [ScriptBug; 26] = [
     ScriptBug {
         name: "return-hides-spending",
         about: "A give-back closes the account of a bucket and charges nothing for what was spent: bound.",
-        edits: &[("spend(state.counters, limits, max(account - held - (amount - charged), 0), max(now - age, 0))", "")],
+        edits: &[("spend(state.counters, limits, max(account - held - amount, 0), max(now - age, 0))", "")],
     },
     ScriptBug {
         name: "set-aside-lent-again",

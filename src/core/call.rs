@@ -44,8 +44,6 @@ pub enum Op {
         held: u32,
         /// How long ago it spent the last of the others.
         age: Micros,
-        /// Tokens handed back that buckets were charged for when they were lent: credited there.
-        charged: u32,
         /// `Counter::at` of each limit as it was when they were lent.
         windows: [Timestamp; MAX_LIMITS],
     },

@@ -115,7 +115,7 @@ pub(super) fn give_back(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
 
 /// Tells the store what was spent of a bucket, before it takes that to have been later.
 pub(super) fn report(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let nothing = Leftover { tokens: 0, charged: 0, windows: vec![Timestamp(0); slot.rule.limits.len()].into() };
+    let nothing = Leftover { tokens: 0, windows: vec![Timestamp(0); slot.rule.limits.len()].into() };
     hand_over(index, slot, desk, now, nothing);
 }
 
@@ -126,24 +126,17 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
         windows.iter_mut().zip(&slot.counters).for_each(|(window, counter)| *window = counter.at);
     }
     // The store is told what was spent of buckets: it is charged there, and no more here.
-    let aside = u64::from(leftover.tokens - leftover.charged);
-    slot.charge(aside);
+    slot.charge(leftover.tokens.into());
     // What is known of the store counts them as back already: nobody is denied for want of them.
     let known = slot.rule.limits.iter().zip(&mut slot.counters).zip(&mut slot.net).zip(windows);
     for (((limit, counter), net), window) in known {
         if counter.at == window {
             *net = net.saturating_sub(u64::from(leftover.tokens));
         }
-        if limit.algorithm == Algorithm::Gcra {
-            counter.release(limit, aside);
-            counter.credit(limit, leftover.charged.into());
-        } else {
-            counter.credit_lent(limit, leftover.tokens.into(), window);
-        }
+        counter.credit_lent(limit, u64::from(leftover.tokens), window);
     }
     desk.policy_stats(slot).returned += u64::from(leftover.tokens);
-    let Leftover { tokens: amount, charged, .. } = leftover;
-    let op = Op::Return { amount, epoch: slot.epoch, held: slot.held(), age: slot.age(now), charged, windows };
+    let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), age: slot.age(now), windows };
     send_errand(slot, desk, now, op, None, 0);
     set_timer(index, slot, desk, now);
 }

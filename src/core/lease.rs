@@ -38,8 +38,6 @@ pub struct Segment {
 pub struct Leftover {
     /// How many.
     pub tokens: u32,
-    /// Those of them that buckets were charged for when they were lent.
-    pub charged: u32,
     /// `Counter::at` per limit as they were lent.
     pub windows: Box<[Timestamp]>,
 }
@@ -140,7 +138,7 @@ impl Lease {
         }
         if self.segments.iter().any(|segment| now >= segment.ends) {
             for segment in self.segments.iter().filter(|segment| now >= segment.ends && segment.left > 0) {
-                gone(Leftover { tokens: segment.left, charged: 0, windows: segment.windows.clone() });
+                gone(Leftover { tokens: segment.left, windows: segment.windows.clone() });
             }
             self.segments.retain(|segment| now < segment.ends);
         }
@@ -273,7 +271,7 @@ impl Lease {
     pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
         let newest = self.segments.iter_mut().rev().find(|segment| segment.left > 0 && segment.starts <= now)?;
         let part = tokens.min(u64::from(newest.left)) as u32; // at most `left`
-        let leftover = Leftover { tokens: part, charged: 0, windows: newest.windows.clone() };
+        let leftover = Leftover { tokens: part, windows: newest.windows.clone() };
         newest.left -= part;
         if newest.left == 0 {
             // What was spent of it may yet be refunded.
@@ -292,7 +290,7 @@ impl Lease {
 
 impl From<Segment> for Leftover {
     fn from(segment: Segment) -> Self {
-        Self { tokens: segment.left, charged: 0, windows: segment.windows }
+        Self { tokens: segment.left, windows: segment.windows }
     }
 }
 

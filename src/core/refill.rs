@@ -12,7 +12,7 @@ use super::desk::Desk;
 use super::errand::{dispose, give_back};
 use super::gossip::DOUBTED;
 use super::learn::learn;
-use super::lease::{Leftover, Segment};
+use super::lease::Segment;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::shard::Effect;
@@ -265,13 +265,7 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     let segment = Segment::new(&slot.rule, granted - paid, sent, clock, &windows, ahead);
     // What was lent ahead, or is over when it arrives, says nothing of what those in line want.
     let answers = u8::from(!ahead && segment.ends > now);
-    let leftover = if segment.ends <= now && segment.left > 0 {
-        // Buckets were charged for what somebody waits for, and nobody gets it.
-        let charged = if slot.has_account() { order.need.min(granted).saturating_sub(paid) } else { 0 };
-        Some(Leftover { charged: charged.min(segment.left), ..segment.into() })
-    } else {
-        slot.lease.add(segment)
-    };
+    let leftover = if segment.ends <= now && segment.left > 0 { Some(segment.into()) } else { slot.lease.add(segment) };
     if let Some(leftover) = leftover {
         dispose(index, slot, desk, now, leftover);
     }

@@ -73,8 +73,8 @@ impl MemoryStore {
         let view = self.view(now, node, call);
         match call.op {
             Op::Acquire(ask) => self.acquire(view, &ask).map_err(|Full| StoreError::Full),
-            Op::Return { amount, epoch, held, age, charged, windows } => {
-                Ok(self.take_back(view, (amount, charged.min(amount), held, age), epoch, &windows))
+            Op::Return { amount, epoch, held, age, windows } => {
+                Ok(self.take_back(view, (amount, held, age), epoch, &windows))
             }
             Op::Peek | Op::Occupy(_) => Ok(view.grant(0, Standing::New)),
             Op::Refund { amount, windows } => Ok(self.refund(view, amount, &windows)),
@@ -169,7 +169,7 @@ impl MemoryStore {
     fn take_back(
         &mut self,
         mut view: View<'_>,
-        (amount, charged, held, age): (u32, u32, u32, Micros),
+        (amount, held, age): (u32, u32, Micros),
         epoch: u64,
         windows: &[Timestamp; MAX_LIMITS],
     ) -> Grant {
@@ -181,18 +181,13 @@ impl MemoryStore {
             return view.grant(0, Standing::New);
         }
         let mut taken = false;
-        for (index, limit) in view.limits.iter().enumerate() {
-            if limit.algorithm != Algorithm::Gcra {
-                taken |= view.counters[index].credit_lent(limit, amount.into(), windows[index]);
-            } else if charged > 0 {
-                view.counters[index].credit(limit, charged.into());
-                taken = true;
-            }
+        for (index, limit) in view.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm != Algorithm::Gcra) {
+            taken |= view.counters[index].credit_lent(limit, amount.into(), windows[index]);
         }
         let mut account = None;
         // An acquire that was sent later has said what this node holds.
         if view.has_gcra() && view.record.is_none_or(|record| view.id > record.id) {
-            let before = view.close_account(u64::from(amount - charged) + u64::from(held), age);
+            let before = view.close_account(u64::from(amount) + u64::from(held), age);
             taken |= before > 0;
             let mut record = Record::default();
             view.lent.open(&mut record, before.min(held.into()));

@@ -129,12 +129,11 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
                 number(push, value);
             }
         }
-        Op::Return { amount, epoch, held, age, charged, .. } => {
+        Op::Return { amount, epoch, held, age, .. } => {
             number(push, (*amount).into());
             number(push, *epoch);
             number(push, (*held).into());
             number(push, age.0);
-            number(push, (*charged).into());
         }
         Op::Refund { amount, .. } => number(push, (*amount).min(MAX_COUNT)),
         Op::Occupy(ask) => {
@@ -298,7 +297,7 @@ mod tests {
     #[test]
     fn reply_out_of_its_ranges_is_refused() {
         let call = call(
-            Op::Return { amount: 5, epoch: 1, held: 0, age: Micros::ZERO, charged: 0, windows: Default::default() },
+            Op::Return { amount: 5, epoch: 1, held: 0, age: Micros::ZERO, windows: Default::default() },
             &["1/1s fixed"],
         );
         let good = [5, 0, 0, 7, 0, 1, 1_000, 4, 5, 6];

@@ -106,7 +106,6 @@ fn give_back(grant: &Grant, random: &mut Random) -> Op {
         epoch: grant.epoch,
         held: 0,
         age: Micros::ZERO,
-        charged: 0,
         windows,
     }
 }

@@ -201,21 +201,13 @@ impl Caller {
                 matches!(call.op, Op::Acquire(_)) && (grant.granted > 0 || self.past.len() < 3)
             });
         let Some((_, call, grant)) = lent.clone().nth(random.below(3) as usize).or(lent.clone().next()) else {
-            return Op::Return {
-                amount: 1,
-                epoch: 1,
-                held: 0,
-                age: Micros::ZERO,
-                charged: 0,
-                windows: [Timestamp(0); MAX_LIMITS],
-            };
+            return Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, windows: [Timestamp(0); MAX_LIMITS] };
         };
         let mut windows = grant.counters.map(|counter| counter.at);
         if matches!(call.op, Op::Acquire(ask) if ask.ahead_of.0 > 0) {
             windows[0] = windows[0] + call.rule.limits[0].period;
         }
         let amount = random.one_of(&[grant.granted, grant.granted / 2, 1, u32::MAX]);
-        let charged = if random.percent(30) { amount.min(1 + random.below(3) as u32) } else { 0 };
-        Op::Return { amount, epoch: grant.epoch, held: self.held(random), age: self.age(random), charged, windows }
+        Op::Return { amount, epoch: grant.epoch, held: self.held(random), age: self.age(random), windows }
     }
 }

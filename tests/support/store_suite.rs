@@ -165,10 +165,8 @@ fn remembers_nothing_of_id_zero(key: &mut Key<'_>) {
 
 fn takes_tokens_back_once(key: &mut Key<'_>) {
     let grant = key.lend(6);
-    let (id, op) = (
-        key.id(),
-        Op::Return { amount: 4, epoch: grant.epoch, held: 0, age: Micros::ZERO, charged: 0, windows: windows(&grant) },
-    );
+    let (id, op) =
+        (key.id(), Op::Return { amount: 4, epoch: grant.epoch, held: 0, age: Micros::ZERO, windows: windows(&grant) });
     let taken = key.call(0, id, op);
     assert_eq!((taken.granted, taken.replayed, taken.counters[0].used), (4, false, 2));
     let again = key.call(0, id, op);
@@ -185,7 +183,7 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
         [(grant.epoch + 1, lent), (0, lent), (grant.epoch, earlier), (grant.epoch, Default::default())]
     {
         let id = key.id();
-        let taken = key.call(0, id, Op::Return { amount: 4, epoch, held: 0, age: Micros::ZERO, charged: 0, windows });
+        let taken = key.call(0, id, Op::Return { amount: 4, epoch, held: 0, age: Micros::ZERO, windows });
         assert_eq!((taken.granted, taken.counters[0].used), (0, 6), "{epoch} {windows:?}");
     }
 }
@@ -246,8 +244,7 @@ fn resets_never_bring_an_epoch_back(key: &mut Key<'_>) {
 
 fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
     let id = key.id();
-    let back =
-        Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, charged: 0, windows: [Timestamp(1); MAX_LIMITS] };
+    let back = Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, windows: [Timestamp(1); MAX_LIMITS] };
     for op in [back, Op::Refund { amount: 1, windows: OPEN }, Op::Reset, Op::Peek] {
         let grant = key.call(0, id, op);
         assert_eq!((grant.granted, grant.replayed, grant.epoch, grant.nodes), (0, false, 0, 1), "{op:?}");
@@ -304,11 +301,7 @@ fn lends_ahead(key: &mut Key<'_>) {
     let mut lent = windows(&grant);
     lent[0] = end + key.rule.limits[0].period;
     let id = key.id();
-    let back = key.call(
-        0,
-        id,
-        Op::Return { amount: 3, epoch: grant.epoch, held: 0, age: Micros::ZERO, charged: 0, windows: lent },
-    );
+    let back = key.call(0, id, Op::Return { amount: 3, epoch: grant.epoch, held: 0, age: Micros::ZERO, windows: lent });
     assert_eq!((back.granted, back.counters[0].used, back.counters[0].prev), (3, 10, 3));
     key.limited(&["10/Y"]);
     assert_eq!(key.acquire(0, ahead(end)).granted, 0, "gcra lends nothing ahead");
@@ -327,13 +320,12 @@ fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {
     assert_eq!(second.counters[0].at.0, first.counters[0].at.0 + slot);
     let id = key.id();
     let windows = windows(&second);
-    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, age: Micros::ZERO, charged: 0, windows };
+    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, age: Micros::ZERO, windows };
     assert_eq!(seen(&key.call(0, id, back)), (2, 2));
     assert_eq!(seen(&key.call(0, id, back)), (0, 2), "once");
     assert_eq!(seen(&key.acquire(1, Acquire { need: 0, want: 9, ..eager })), (2, 4), "nobody takes more than its part");
     let id = key.id();
-    let rest =
-        key.call(0, id, Op::Return { amount: 1, epoch: first.epoch, held: 0, age: Micros::ZERO, charged: 0, windows });
+    let rest = key.call(0, id, Op::Return { amount: 1, epoch: first.epoch, held: 0, age: Micros::ZERO, windows });
     assert_eq!((seen(&rest), rest.counters[0].at.0), ((1, 2), second.counters[0].at.0 + slot), "the other was spent");
 }
 
