@@ -112,11 +112,11 @@ impl Slot {
         self.share.as_ref().is_some_and(|book| book.matters(&self.rule, self.clock.latest(now)))
     }
 
-    /// Nothing was charged to this window's share before the check just decided. True once a window.
-    pub(super) fn begins_share(&mut self, now: Instant) -> bool {
+    /// This window's share was asked for, or `spent` of, for the first time by the check just decided.
+    pub(super) fn begins_share(&mut self, now: Instant, spent: bool) -> bool {
         let clock = self.clock.latest(now);
         let rule = &self.rule;
-        self.share.as_mut().is_some_and(|book| book.begins(rule, clock))
+        self.share.as_mut().is_some_and(|book| book.begins(rule, clock, spent))
     }
 
     /// What is left of the share where leases count against it, too.

@@ -41,8 +41,8 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
     let due = match slot.away {
         // In each window the share begins with a question: the store may be back.
         Some(away) => {
-            let spent = decision.source == Source::Share && decision.verdict == Verdict::Allow;
-            spent && slot.begins_share(now) || now >= away.ask_again
+            let spent = decision.verdict == Verdict::Allow;
+            decision.source == Source::Share && slot.begins_share(now, spent) || now >= away.ask_again
         }
         None if decision.source == Source::Prefilter => slot.doubts_fleet() || now >= slot.probe_at,
         None if decision.verdict == Verdict::Deny => {

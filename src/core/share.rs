@@ -25,8 +25,8 @@ pub struct ShareBook {
     lost: Timestamp,
     /// A book opened in its place would begin earlier, and with more.
     late: bool,
-    /// The window of the latest question whether the store is back.
-    asked: u64,
+    /// The window in which a check was first denied or admitted, and that in which one was first admitted.
+    begun: [u64; 2],
     /// This node's part of each limit, in millionths, fixed for as long as the loss lasts.
     parts: Option<[u64; MAX_LIMITS]>,
     limits: Box<[Budget]>,
@@ -55,7 +55,7 @@ impl ShareBook {
     #[must_use]
     pub fn open(rule: &Rule, since: Timestamp) -> Self {
         let limits = vec![Budget::default(); rule.limits.len()].into();
-        Self { since, lost: since, late: false, asked: 0, parts: None, limits }
+        Self { since, lost: since, late: false, begun: [0; 2], parts: None, limits }
     }
 
     /// A book for a key whose part of the store has been away for longer: what was spent of it before
@@ -124,11 +124,13 @@ impl ShareBook {
         if budget.window == window { budget.spent.saturating_sub(budget.paid) } else { 0 }
     }
 
-    /// True once in each of the rule's windows: when this is first asked in it.
-    pub fn begins(&mut self, rule: &Rule, now: Timestamp) -> bool {
+    /// True when a check is the first of one of the rule's windows, or the first that `spent` of its share.
+    pub fn begins(&mut self, rule: &Rule, now: Timestamp, spent: bool) -> bool {
         let shortest = rule.limits.iter().map(|limit| limit.period.0.max(50_000)).min().unwrap_or(1);
         let window = now.0 / shortest;
-        std::mem::replace(&mut self.asked, window) != window
+        let is_first = self.begun[usize::from(spent)] != window;
+        self.begun = if spent { [window; 2] } else { [window, self.begun[1]] };
+        is_first
     }
 
     /// Whether a window is still open in which something was admitted here.
