@@ -5,7 +5,7 @@
 //! and body size and in time.
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -60,13 +60,7 @@ pub async fn serve(stream: UnixStream, head: Vec<u8>, pass: Pass, hub: Arc<Hub>)
         .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(Resumed { head, taken: 0, stream }), service);
     let mut connection = pin!(connection);
-    let served = poll_fn(|cx| {
-        pass.mailbox.listen(cx.waker());
-        if hub.doors.is_stopping() {
-            connection.as_mut().graceful_shutdown();
-        }
-        connection.as_mut().poll(cx)
-    });
+    let served = poll_fn(|cx| pass.drive(cx, connection.as_mut(), |connection| connection.graceful_shutdown()));
     if let Err(error) = served.await {
         tracing::debug!(%error, "an HTTP connection ended badly");
     }

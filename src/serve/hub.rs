@@ -2,8 +2,10 @@
 //! command line asks.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
 
@@ -324,6 +326,22 @@ impl Doors {
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pass {
+    /// Drives a connection on; when the daemon stops, `leave` tells it to take nothing more.
+    pub fn drive<C: Future>(
+        &self,
+        cx: &mut Context<'_>,
+        mut connection: Pin<&mut C>,
+        leave: impl FnOnce(Pin<&mut C>),
+    ) -> Poll<C::Output> {
+        self.mailbox.listen(cx.waker());
+        if self.hub.doors.is_stopping() {
+            leave(connection.as_mut());
+        }
+        connection.poll(cx)
     }
 }
 

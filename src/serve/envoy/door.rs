@@ -214,19 +214,19 @@ impl Visitor {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(visitor: Visitor, pass: Pass, hub: Arc<Hub>) {
-    let service = Service::new(hub.clone(), visitor.headers);
+    let service = Service::new(hub, visitor.headers);
     match visitor.stream {
         // The operating system tells when the other side is gone.
-        Stream::Unix(stream) => converse(stream, None, pass, hub, service).await,
+        Stream::Unix(stream) => converse(stream, None, pass, service).await,
         Stream::Tcp(stream) => {
             // Without it answers wait for more; where it cannot be set they merely do.
             let _ = stream.set_nodelay(true);
-            converse(stream, Some(QUIET), pass, hub, service).await;
+            converse(stream, Some(QUIET), pass, service).await;
         }
     }
 }
 
-async fn converse<S>(stream: S, quiet: Option<Duration>, pass: Pass, hub: Arc<Hub>, service: Service)
+async fn converse<S>(stream: S, quiet: Option<Duration>, pass: Pass, service: Service)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -243,13 +243,7 @@ where
         .keep_alive_timeout(PATIENCE)
         .serve_connection(TokioIo::new(Plain(stream)), answering);
     let mut connection = pin!(connection);
-    let served = poll_fn(|cx| {
-        pass.mailbox.listen(cx.waker());
-        if hub.doors.is_stopping() {
-            connection.as_mut().graceful_shutdown();
-        }
-        connection.as_mut().poll(cx)
-    });
+    let served = poll_fn(|cx| pass.drive(cx, connection.as_mut(), |connection| connection.graceful_shutdown()));
     if let Err(error) = served.await {
         tracing::debug!(%error, "a connection of Envoy ended badly");
     }
