@@ -23,6 +23,19 @@ struct Told {
     at: u64,
 }
 
+/// A node's latest acquire of a key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asking {
+    id: u64,
+    /// When it was answered; `None`: it is under way.
+    answered: Option<u64>,
+    /// Since when one has followed another.
+    since: u64,
+}
+
+/// Sooner than this after an answer the next acquire follows it.
+const AT_ONCE: u64 = 1_000;
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Honest {
@@ -36,6 +49,7 @@ pub(super) struct Honest {
     heard: Map<(u32, u32), u64>,
     /// When each node's latest acquire was answered; `None`: it was not. What it gives back first brings nothing.
     answered: Map<(u32, u32), Option<u64>>,
+    asking: Map<(u32, u32), Asking>,
     /// When the last two windows of a key's limits ended or will.
     ends: BTreeMap<u32, [[u64; 2]; MAX_LIMITS]>,
     found: Found,
@@ -51,6 +65,7 @@ impl Honest {
             lent: Map::default(),
             heard: Map::default(),
             answered: Map::default(),
+            asking: Map::default(),
             ends: BTreeMap::new(),
             found: Found::default(),
         }
@@ -58,10 +73,22 @@ impl Honest {
 
     /// What a node cannot know.
     fn note(&mut self, moment: Moment, seen: &Seen<'_>) {
-        if let Seen::Settled { node, key, call: Call { op: Op::Acquire(_), .. }, grant, .. } = seen {
+        if let Seen::Settled { node, key, call: Call { op: Op::Acquire(_), id, .. }, grant, .. } = seen {
             self.answered.insert((*key, *node), grant.map(|_| moment.at));
+            if let Some(asking) =
+                self.asking.get_mut(&(*key, *node)).filter(|asking| asking.id == *id && grant.is_some())
+            {
+                asking.answered = asking.answered.or(Some(moment.at));
+            }
         }
         match seen {
+            Seen::Called { node, key, call: Call { op: Op::Acquire(_), id, .. }, sent: true } => {
+                let asking = self.asking.entry((*key, *node)).or_default();
+                if asking.id != *id {
+                    let follows = asking.answered.is_none_or(|at| moment.at < at + AT_ONCE) && asking.id > 0;
+                    *asking = Asking { id: *id, answered: None, since: if follows { asking.since } else { moment.at } };
+                }
+            }
             Seen::Executed { node, key, call: Call { op: Op::Acquire(_), .. }, grant, .. } if grant.granted > 0 => {
                 self.lent.insert(*key, (*node, grant.now.0));
             }
@@ -84,6 +111,12 @@ impl Honest {
     fn is_silent(&self, request: &Request) -> bool {
         let answered = self.answered.get(&(request.key, request.node)).copied().flatten();
         answered.is_none_or(|at| at < request.asked)
+    }
+
+    /// The store was asked all the time, and its answer has not come: several take longer than a check waits.
+    fn is_slow(&self, request: &Request) -> bool {
+        let asking = self.asking.get(&(request.key, request.node));
+        asking.is_some_and(|asking| asking.answered.is_none() && asking.since < request.asked + AT_ONCE)
     }
 
     fn asked(&mut self, moment: Moment, request: &Request) {
@@ -121,8 +154,12 @@ impl Observer for Honest {
                     passed < near || limit.period.0 - passed < near || end.iter().any(by_then)
                 });
                 let told = self.patient.remove(&request.id).filter(|_| !crossed);
-                // A store that gives no answer in time leaves the share, of which nothing was told.
-                let alone = decision.reason == Reason::Share && self.is_silent(request);
+                // A store that gives no answer in time leaves the share, of which nothing was told, or nothing.
+                let alone = match decision.reason {
+                    Reason::Share => self.is_silent(request) || self.is_slow(request),
+                    Reason::Store => self.is_slow(request),
+                    _ => false,
+                };
                 let denied = decision.verdict == Verdict::Deny && !alone;
                 if let Some(told) = told.filter(|_| denied) {
                     self.found.add("honest", moment, || {
@@ -165,6 +202,26 @@ mod tests {
         history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Lease, false);
         assert_eq!(checker.violations()[0].invariant, "honest");
     }
+    #[test]
+    fn a_share_that_denies_while_the_store_is_asked_is_no_lie() {
+        for (pause, answers, seen) in [(0, 1, 0), (AT_ONCE, 1, 1), (0, 2, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Honest::new(&history.setting());
+            let late = 10 * SECOND;
+            history.check(&mut checker, late, 1, Source::Lease, false);
+            let late = late + 7 * SECOND / 5;
+            let request = history.ask(&mut checker, late);
+            history.called(&mut checker, late, 1, 1);
+            history.settled(&mut checker, late + SECOND / 10, 1, 0);
+            history.called(&mut checker, late + SECOND / 10 + pause, 2, 1);
+            if answers > 1 {
+                history.settled(&mut checker, late + SECOND / 5, 2, 0);
+            }
+            history.answer(&mut checker, late + SECOND / 4, &request, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
     #[test]
     fn a_share_that_denies_needs_a_silent_store() {
         for (answered, seen) in [(10 * SECOND, 0), (10 * SECOND + 5 * SECOND / 2, 1)] {

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Limit;
+use rationd::core::time::Timestamp;
 
 use super::notes::{Ids, Life, Lives};
 use super::{Found, aligned};
@@ -24,6 +25,7 @@ struct Known {
     /// The end of the window, what was used of it in the latest answers, and the node's own tokens.
     window: u64,
     used: [Option<u64>; ANSWERS],
+    heard: Timestamp,
     held: u64,
     /// The same of the next one, of which tokens are lent ahead.
     next: u64,
@@ -121,13 +123,13 @@ impl Remaining {
             }
             return;
         }
-        // What an acquire is answered again is passed over; of anything else nothing waits, and it is news.
+        // Answered again, an acquire lends nothing more, and what it shows is news unless later news came first.
         let first = self.settled.is_first(life, call.id);
-        if !first && matches!(call.op, Op::Acquire(_)) {
-            return;
+        if first || grant.now > known.heard {
+            known.show(counter);
         }
-        known.show(counter);
-        if let Op::Acquire(order) = &call.op {
+        known.heard = known.heard.max(grant.now);
+        if let (true, Op::Acquire(order)) = (first, &call.op) {
             if self.leaps {
                 known.lend(moment.at, limit.period.0, grant.granted.into());
             }

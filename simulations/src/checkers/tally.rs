@@ -33,6 +33,8 @@ struct Window {
     used: u64,
     admitted: u64,
     back: u64,
+    /// Of it, what was taken back where less was admitted: what was charged before goes to no later window.
+    vain: u64,
     /// The store has been made to forget some of it.
     void: bool,
 }
@@ -57,6 +59,8 @@ type Held = Option<(u64, bool)>;
 pub(super) struct Tally {
     is_on: bool,
     keys: Numbered<Key>,
+    /// What a node admitted in its latest window of a key, and did not take back.
+    spent: Map<(u32, u32), (u64, u64)>,
     /// The window of the latest admission.
     latest: Held,
     holds: Map<u64, Held>,
@@ -97,6 +101,7 @@ impl Tally {
         Self {
             is_on: takes_back && plan.brain == Brain::Rationd && !leaps && !changes,
             keys: Numbered::default(),
+            spent: Map::default(),
             latest: None,
             holds: Map::default(),
             asked: Map::default(),
@@ -109,6 +114,8 @@ impl Tally {
 
     fn admitted(&mut self, moment: Moment, request: &Request, number: u64) {
         self.keys.of(request.key).window(number).admitted += request.cost;
+        let spent = self.spent.entry((request.key, request.node)).or_default();
+        *spent = (number, if spent.0 == number { spent.1 + request.cost } else { request.cost });
         self.judge(moment, request.key, number);
     }
 
@@ -135,6 +142,7 @@ impl Tally {
             self.keys.of(key).window(number).back += u64::from(grant.granted);
         }
         let state = self.keys.of(key);
+        state.period = limit.period.0;
         state.window(number).used = counter.used;
         if limit.algorithm == Algorithm::Fixed {
             state.window(number + 1).used = counter.prev;
@@ -154,7 +162,8 @@ impl Tally {
         // Nodes stop to spend a little early, and what was lent ahead was lent in the window before.
         let is_sure = began > EDGE && began + EDGE < period && since + began + period < moment.at;
         let stands = window.admitted + held;
-        if is_sure && !window.void && counter.used + window.back != stands {
+        let counted = counter.used + window.back;
+        if is_sure && !window.void && !(counted - window.vain.min(counted)..=counted).contains(&stands) {
             self.found.add("conservation", moment, || {
                 format!("key {key}: {counter:?} where {window:?} and {held} are held: they sum up to {stands}")
             });
@@ -197,6 +206,10 @@ impl Tally {
         self.refund = Some((is_hold, number));
         let window = self.keys.of(request.key).window(number);
         if window.number == number {
+            let spent = self.spent.entry((request.key, request.node)).or_default();
+            let of_it = if spent.0 == number { spent.1.min(request.cost) } else { 0 };
+            spent.1 -= of_it;
+            window.vain += if is_hold { 0 } else { request.cost - of_it };
             window.back += request.cost;
         }
     }
@@ -261,6 +274,8 @@ impl Checker for Tally {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::time::Timestamp;
+
     use super::*;
     use crate::checkers::tests::{History, SECOND};
 
@@ -284,6 +299,39 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 4, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    #[test]
+    fn what_was_lost_before_anybody_was_answered_is_not_judged() {
+        for (lost, violations) in [(true, 0), (false, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            history.executed(&mut checker, 1, 1);
+            if lost {
+                history.see(&mut checker, 2, &Seen::Lost { key: 0, store: Timestamp(1_800_000_000_000_002) });
+            }
+            history.check(&mut checker, 3, 2, Source::Lease, true);
+            assert_eq!(checker.violations().len(), violations, "{:?}", checker.violations());
+        }
+    }
+
+    /// A window takes back what was charged in it, and no more.
+    #[test]
+    fn what_is_refunded_in_vain_is_no_gap() {
+        for (charged, used, violations) in [(1, 0, 0), (1, 1, 1), (2, 2, 1), (0, 0, 0), (0, 1, 1), (1, 2, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            let at = 2 * SECOND + SECOND / 4;
+            checker.keys.of(0).period = SECOND;
+            checker.keys.of(0).window(1_800_000_002).admitted = charged;
+            checker.spent.insert((0, 0), (1_800_000_002, charged));
+            let refund = Request { kind: Kind::Refund, ..history.ask(&mut checker, at) };
+            history.see(&mut checker, at, &Seen::Asked(&refund));
+            let counter = Counter { used, prev: 0, at: Timestamp(1_800_000_003_000_000) };
+            let store = Timestamp(1_800_000_000_000_000 + at);
+            history.see(&mut checker, at, &Seen::Census { key: 0, held: 0, counter, store });
+            assert_eq!(checker.violations().len(), violations, "{charged} {used}: {:?}", checker.violations());
+        }
     }
 
     #[test]
