@@ -236,6 +236,23 @@ fn a_refund_above_what_was_spent_does_not_credit_twice() {
     assert!(bench.calls().iter().all(|call| !matches!(call.op, Op::Refund { .. })));
 }
 
+/// The store has charged what somebody needed: held again, it would be spent while the bucket refills.
+#[test]
+fn what_a_bucket_was_charged_for_a_waiter_goes_back_to_the_store() {
+    let mut bench = Bench::new("10/10s burst 8");
+    assert_eq!(bench.check(2), None);
+    let call = bench.calls().pop().unwrap();
+    let Op::Acquire(order) = call.op else { panic!("{call:?}") };
+    assert_eq!(order.need, 2);
+    bench.grant(&call, 5);
+    assert_eq!(bench.held(), 3);
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert!(!bench.refund(3), "one more was spent here that the store does not know of");
+    assert_eq!(bench.held(), 3);
+    let refunds: Vec<_> = bench.calls().into_iter().filter(|call| matches!(call.op, Op::Refund { .. })).collect();
+    assert_eq!(refunds[0].op, Op::Refund { amount: 2, windows: OPEN });
+}
+
 /// What comes of 40 tokens held by a node that is idle from a tenth of the window on, where so much
 /// had been used by then.
 fn given_back_when_idle(used: u64) -> u32 {

@@ -82,11 +82,17 @@ impl Slot {
         buckets.map(|(_, net)| self.lease.held().saturating_sub(*net)).max().unwrap_or(0)
     }
 
+    /// Tokens spent that the store takes to be held still, so that they can be held again: of every bucket
+    /// as many. Those that somebody needed it has charged, and fills up again.
+    pub(super) fn untold(&self) -> u64 {
+        let held = self.lease.held();
+        let buckets = self.rule.limits.iter().zip(&self.net).filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
+        buckets.map(|(_, net)| net.saturating_sub(held)).min().unwrap_or(u64::MAX)
+    }
+
     /// Tokens of a bucket were spent that the store has not been told of.
     pub(super) fn has_untold(&self) -> bool {
-        let held = self.lease.held();
-        let untold = |(limit, net): (&Limit, &u64)| limit.algorithm == Algorithm::Gcra && *net > held;
-        self.rule.limits.iter().zip(&self.net).any(untold)
+        self.has_account() && self.untold() > 0
     }
 
     /// By how much a wait for the store may be over early, as this node's clock drifts; and how much

@@ -96,7 +96,7 @@ impl Shard {
         let Some((index, slot, desk)) = self.slot(now, &request) else {
             return Outcome::Decided(overload(&request, now));
         };
-        let back = slot.lease.refund(now, request.cost, &windows);
+        let back = slot.lease.refund(now, request.cost.min(slot.untold()), &windows);
         slot.note_refund(back);
         let stats = desk.policy_stats(slot);
         stats.spent = stats.spent.saturating_sub(back);
