@@ -190,13 +190,16 @@ pub(super) fn handle_acquire(
 ) {
     let current = slot.flight.as_ref().is_some_and(|flight| flight.call.id == call.id);
     if !current {
-        // Given up, yet merely late: held, if its window is still open.
-        if let (Some((id, sent)), Ok(grant)) = (slot.late, outcome)
-            && id == call.id
-            && !on(Mutant::LateReplyIgnored)
-        {
-            slot.late = None;
-            land(index, slot, desk, now, sent, call, &grant);
+        let Ok(grant) = outcome else { return };
+        match slot.late {
+            // Given up, yet merely late: held, if its window is still open.
+            Some((id, sent)) if id == call.id && !on(Mutant::LateReplyIgnored) => {
+                slot.late = None;
+                land(index, slot, desk, now, sent, call, &grant);
+            }
+            // Told once more: what it lends is held already, what else it says is news.
+            _ if grant.epoch == slot.epoch => learn(slot, desk, now, call, &grant),
+            _ => {}
         }
         return;
     }
