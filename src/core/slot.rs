@@ -189,7 +189,8 @@ impl Slot {
 
     /// Rolls what is known to `now`.
     pub(super) fn roll(&mut self, now: Instant) {
-        let latest = self.clock.latest(now);
+        // This node's clock may be slower: the store's is not back where it was already.
+        let latest = self.clock.latest(now).max(self.heard);
         if self.usage.is_some() {
             self.note_windows_that_turn(latest);
         }
