@@ -5,7 +5,8 @@
 --          after the one that ends then), 8 epoch (as the node knows it; 0 = none), 9 held (tokens
 --          lent before that it has not spent), 10 age (us since it spent the last of the others); per
 --          limit more: known_used (tokens), known_at (us)
--- Reply    lib.lua's; granted = tokens lent. With an id that was executed before, the answer of then.
+-- Reply    lib.lua's; granted = tokens lent: none where the node brings back what the store has lost. With
+--          an id that was executed before, the answer of then.
 
 local need, want, least = integer(ARGV[4], MOST), integer(ARGV[5], MOST), integer(ARGV[6], MOST)
 local ahead_of, epoch = integer(ARGV[7], EXACT), integer(ARGV[8], EXACT)
@@ -141,15 +142,21 @@ if seen ~= 0 then return answer(state, seen == 1 and granted_before() or 0, seen
 
 -- Once per node: its first acquire under an epoch that it does not know, unless a reset began it.
 local lost = epoch ~= 0 and epoch ~= state.epoch and not state.reset
+-- Others may have as much to tell: who brings back some of a window is lent nothing yet.
+local restored = false
 if lost and id ~= 0 and not state.record then
-  for i = 1, #limits do restore(counters[i], limits[i], limits[i][1], limits[i][2]) end
+  for i = 1, #limits do
+    local before = counters[i].used
+    restore(counters[i], limits[i], limits[i][1], limits[i][2])
+    restored = restored or counters[i].used ~= before
+  end
 end
 -- Ids of different nodes may meet: never the epoch that was lost.
 if not state.epoch then state.epoch = max(id == epoch and id - 1 or id, 1) end
 if id ~= 0 then count_node() else state.census = { -1, 0, 0, 0 } end
 -- What this node was lent and holds no more it has spent.
 spend(counters, limits, max(close_account(state) - held, 0), max(now - age, 0))
-local granted = share_of(left_of_all(held))
+local granted = restored and 0 or share_of(left_of_all(held))
 for i = 1, #limits do debit(counters[i], limits[i], granted) end
 -- gcra: what somebody waits for is spent now; the rest is set aside, and counts when it is spent.
 local at_once = id == 0 and granted or min(granted, need)

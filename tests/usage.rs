@@ -49,7 +49,7 @@ fn hear(bench: &mut Bench, origin: Origin, admitted: u64) {
 }
 
 fn usage(window: Timestamp, admitted: u64) -> Usage {
-    Usage { digest: Digest::of("test", &[0]), limit: 0, window, count: Count { admitted, refunded: 0 } }
+    Usage { digest: Digest::of("test", &[0]), limit: 0, window, count: Count { admitted, refunded: 0 }, epoch: 0 }
 }
 
 /// The window at hand, as the last decision told it.
@@ -162,6 +162,94 @@ fn peers_who_confirm_that_all_is_spent_spare_the_store_a_question() {
             .count()
     };
     assert_eq!((probes(50), probes(95)), (3, 0));
+}
+
+/// A peer tells that it admitted so much, and that the store began that epoch when it had lost the key.
+fn hear_of_a_loss(bench: &mut Bench, admitted: u64, epoch: u64) {
+    let usage = Usage { epoch, ..usage(window(bench), admitted) };
+    bench.shard.handle_usage(bench.now, PEER, &usage);
+    bench.advance(Micros::ZERO);
+}
+
+/// Epochs that are told now.
+fn losses(bench: &mut Bench) -> Vec<u64> {
+    let mut usage = Vec::new();
+    bench.shard.drain_usage(bench.now, usize::MAX, &mut usage);
+    usage.iter().map(|usage| usage.epoch).collect()
+}
+
+#[test]
+fn whoever_finds_the_stores_count_lost_tells_so_and_leases_when_all_have_told_theirs() {
+    let mut bench = bench_of(3, "100/10s fixed");
+    bench.hold(20);
+    spend(&mut bench, 20);
+    assert_eq!(losses(&mut bench), [0]);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    (bench.epoch, bench.used) = (6, 24);
+    bench.grant(&call, 0);
+    let denied = bench.last.unwrap();
+    assert_eq!((denied.verdict, denied.source), (Verdict::Deny, Source::Share));
+    assert!(denied.retry_after.is_some_and(|wait| wait <= Micros(400_000)), "{denied:?}");
+    assert_eq!(losses(&mut bench), [6]);
+    for _ in 0..3 {
+        assert_eq!(bench.check(1), Some(Verdict::Deny));
+        assert!(bench.try_acquire().is_none(), "others would be lent what peers hold");
+        bench.advance(Micros(100_000));
+    }
+    bench.advance(Micros(100_000));
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.grant(&call, 5);
+    assert_eq!(bench.last.map(|last| last.verdict), Some(Verdict::Allow));
+}
+
+#[test]
+fn whoever_hears_of_a_loss_tells_the_store_what_it_was_lent_once_a_second() {
+    let mut bench = bench_of(3, "100/10s fixed");
+    bench.hold(5);
+    spend(&mut bench, 2);
+    let epoch = bench.epoch;
+    for (told, asks) in [(epoch, false), (0, false), (6, true), (7, false)] {
+        hear_of_a_loss(&mut bench, 20, told);
+        let call = bench.try_acquire();
+        assert_eq!(call.is_some(), asks, "{told}");
+        if let Some(call) = call {
+            assert_eq!(bench.order(&call).known[0].used, 9);
+            bench.epoch = 6;
+            bench.grant(&call, 0);
+        }
+    }
+    bench.advance(SECOND);
+    hear_of_a_loss(&mut bench, 20, 7);
+    assert!(bench.try_acquire().is_some(), "a second later it may be news");
+}
+
+#[test]
+fn a_loss_that_is_told_while_the_store_is_asked_is_looked_into_afterwards() {
+    for (told, again) in [(6, true), (5, false)] {
+        let mut bench = bench_of(3, "100/10s fixed");
+        bench.hold(5);
+        spend(&mut bench, 5);
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        hear_of_a_loss(&mut bench, 20, told);
+        assert!(bench.try_acquire().is_none());
+        bench.grant(&call, 20);
+        assert_eq!(bench.try_acquire().is_some(), again);
+    }
+}
+
+#[test]
+fn whoever_holds_nothing_of_a_lost_window_is_lent_at_once() {
+    let mut bench = bench_of(3, "100/1s fixed");
+    bench.hold(5);
+    bench.settle_window(SECOND + SECOND);
+    (bench.epoch, bench.used) = (6, 0);
+    assert_eq!(bench.check(1), None, "the store forgets windows that are over");
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    assert_eq!(bench.last.map(|last| (last.verdict, last.source)), Some((Verdict::Allow, Source::Store)));
 }
 
 #[test]

@@ -34,6 +34,7 @@ impl Slot {
             }
             OnStoreLoss::Share => {
                 let (clock, rule) = (self.clock.latest(now), self.rule.clone());
+                let repaired = self.away.filter(|away| away.repairs).map(|away| away.ask_again.since(now));
                 if let Some(wait) = self.between_windows(now, clock) {
                     return self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait));
                 }
@@ -44,7 +45,10 @@ impl Slot {
                         book.keep_parts(parts);
                         Ending::allow(Source::Share)
                     }
-                    Err(wait) => Ending::deny(Reason::Share, Source::Share).after(wait),
+                    Err(wait) => {
+                        let wait = repaired.map_or(wait, |repaired| wait.min(repaired).max(Micros(1)));
+                        Ending::deny(Reason::Share, Source::Share).after(wait)
+                    }
                 };
                 let left = book.left(&rule, clock, &self.net);
                 Decision { remaining: left, ..self.answer(now, cost, ending) }
@@ -94,7 +98,7 @@ impl Slot {
                 None => self.share = Some(Box::new(ShareBook::open(&self.rule, since))),
             }
         }
-        self.away = Some(Away { ask_again: now + ASK_AGAIN, charged: false, back: None });
+        self.away = Some(Away { ask_again: now + ASK_AGAIN, charged: false, back: None, repairs: false });
     }
 
     /// A share was spent in a window that is still open: forgotten, it would be spent again.

@@ -42,7 +42,10 @@ pub(super) fn handle_errand(
 ) {
     let Some(position) = slot.errands.iter().position(|errand| errand.call.id == call.id) else {
         // Nobody waits for it any more, and what it says is news all the same.
-        return outcome.into_iter().for_each(|grant| learn(slot, desk, now, call, &grant));
+        if let Ok(grant) = outcome {
+            learn(slot, desk, now, call, &grant);
+        }
+        return;
     };
     let errand = &mut slot.errands[position];
     errand.unanswered = errand.unanswered.saturating_sub(1);

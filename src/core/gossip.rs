@@ -13,7 +13,8 @@ use super::fleet::{FleetView, Settled};
 use super::key::Digest;
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
-use super::shard::Shard;
+use super::refill::acquire;
+use super::shard::{Shard, settle};
 use super::slot::Slot;
 use super::time::{Instant, Micros, Timestamp};
 use super::usage::{Count, History, Occasion, Origin, Usage, Window};
@@ -31,10 +32,15 @@ impl Shard {
         self.desk.nodes = view.live;
     }
 
-    /// Takes in what a peer tells of the keys of this shard; of those that it does not know, nothing.
+    /// Takes in what a peer tells of the keys of this shard; of those that it does not know, nothing. May ask
+    /// the store.
     pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
-        if let Some(index) = self.table.find(usage.digest.0) {
-            self.table[index].hear(now, origin, usage);
+        let Some(index) = self.table.find(usage.digest.0) else { return };
+        let (slot, desk) = (&mut self.table[index], &mut self.desk);
+        slot.hear(now, origin, usage);
+        if slot.is_recalled(now, usage) && !desk.draining {
+            settle(index, slot, desk, now);
+            acquire(index, slot, desk, now);
         }
     }
 
@@ -134,6 +140,7 @@ impl Slot {
     pub(super) fn tell(&mut self, now: Instant, fleet: FleetView, leaving: bool, into: &mut Vec<Usage>) -> bool {
         self.roll(now);
         let (digest, rule, latest) = (Digest(self.digest), self.rule.clone(), self.clock.latest(now));
+        let known = self.epoch;
         let mut more = false;
         for (index, limit) in rule.limits.iter().enumerate().filter(|(_, limit)| has_windows(limit)) {
             self.note_window(index);
@@ -144,7 +151,8 @@ impl Slot {
                 let open = window.at == counter.at;
                 if window.is_due(&occasion, open) {
                     window.was_told(now, open);
-                    into.push(Usage { digest, limit: index as u8, window: window.at, count: window.own });
+                    let epoch = if window.lost { known } else { 0 };
+                    into.push(Usage { digest, limit: index as u8, window: window.at, count: window.own, epoch });
                 }
                 more |= window.will_be_due(&occasion, open);
             }
@@ -212,16 +220,6 @@ impl Slot {
         }
     }
 
-    /// The store has lost what it knew of this window: peers know better.
-    pub(super) fn believe_fleet(&mut self) {
-        self.is_bound = self.usage.is_some();
-        for (history, counter) in self.usage.iter_mut().flatten().zip(&self.counters) {
-            if let Some(window) = history.enter(counter.at) {
-                (window.lost, window.refuted) = (true, false);
-            }
-        }
-    }
-
     /// Peers tell that all is spent, and the store has not been asked about it: true once a window.
     pub(super) fn doubts_fleet(&mut self) -> bool {
         let mut doubts = false;
@@ -275,7 +273,7 @@ impl Slot {
 /// Windows shorter than that are over before a question to the store surely is.
 const SHORT: Micros = Micros(1_000_000);
 
-fn has_windows(limit: &Limit) -> bool {
+pub(super) fn has_windows(limit: &Limit) -> bool {
     limit.algorithm != Algorithm::Gcra
 }
 

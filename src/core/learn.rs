@@ -11,8 +11,10 @@ use super::skew::StoreClock;
 use super::slot::Slot;
 use super::time::{Instant, Timestamp};
 
-/// Takes note of any answer, and of what it says about what the store lost.
-pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, grant: &Grant) {
+/// Takes note of any answer, and of what it says about what the store lost: true when the store has told
+/// it to an acquire, and knows again what this node had been lent.
+pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, grant: &Grant) -> bool {
+    let mut lost = false;
     desk.stats.damaged += u64::from(grant.damaged);
     if slot.epoch != 0 && grant.epoch != 0 && grant.epoch != slot.epoch && !slot.has_overtaken(now, call, grant) {
         if grant.reset && !on(Mutant::ResetKeepsLeases) {
@@ -22,6 +24,9 @@ pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call,
         } else {
             desk.stats.lost_epochs += 1;
             slot.believe_fleet();
+            let voided = slot.void_ahead(now);
+            desk.policy_stats(slot).expired += voided;
+            lost = matches!(call.op, Op::Acquire(_));
         }
         if grant.reset {
             slot.begin_anew();
@@ -29,6 +34,7 @@ pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call,
         }
     }
     slot.learn(now, call, grant);
+    lost
 }
 
 impl Slot {

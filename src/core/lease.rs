@@ -280,6 +280,13 @@ impl Lease {
         (part > 0).then_some(leftover)
     }
 
+    /// Drops what may not be spent yet.
+    pub fn void_ahead(&mut self, now: Instant) -> u64 {
+        let held = self.held();
+        self.segments.retain(|segment| segment.starts <= now);
+        held - self.held()
+    }
+
     /// Drops everything held.
     pub fn void(&mut self) -> u64 {
         let held = self.held();

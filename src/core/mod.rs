@@ -27,6 +27,7 @@ mod order;
 pub mod places;
 pub mod policy;
 mod refill;
+mod repair;
 pub mod route;
 mod several;
 pub mod shard;

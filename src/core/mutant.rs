@@ -83,6 +83,8 @@ mutants! {
         "What was lent in a window counts as lent in the next, too: evidence, utilisation after a loss of data or away.";
     KnownNotSent, "known-not-sent":
         "A store that lost its data is not told what was lent: no free budget, bound after a loss of data.";
+    LendsBeforeRepair, "lends-before-repair":
+        "A node leases from a store that lost its data before its peers have told it what they hold: bound.";
     UnconfirmedAsConfirmed, "unconfirmed-as-confirmed":
         "Leases stay large while no replica holds what is lent: bound after a failover.";
     DeniesTheLastToken, "denies-the-last-token":

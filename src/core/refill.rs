@@ -15,6 +15,7 @@ use super::learn::learn;
 use super::lease::Segment;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
+use super::repair::{answer_recall, lapse};
 use super::shard::Effect;
 use super::skew::StoreClock;
 use super::slot::{Away, Slot};
@@ -42,7 +43,8 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
         // In each window the share begins with a question: the store may be back.
         Some(away) => {
             let spent = decision.verdict == Verdict::Allow;
-            decision.source == Source::Share && slot.begins_share(now, spent) || now >= away.ask_again
+            let begins = decision.source == Source::Share && !away.repairs && slot.begins_share(now, spent);
+            begins || now >= away.ask_again
         }
         None if decision.source == Source::Prefilter => slot.doubts_fleet() || now >= slot.probe_at,
         None if decision.verdict == Verdict::Deny => {
@@ -198,7 +200,7 @@ pub(super) fn handle_acquire(
                 land(index, slot, desk, now, sent, call, &grant);
             }
             // Told once more: what it lends is held already, what else it says is news.
-            _ if grant.epoch == slot.epoch => learn(slot, desk, now, call, &grant),
+            _ if grant.epoch == slot.epoch => _ = learn(slot, desk, now, call, &grant),
             _ => {}
         }
         return;
@@ -220,12 +222,12 @@ pub(super) fn handle_acquire(
 }
 
 fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
-    learn(slot, desk, now, call, grant);
+    let lost = learn(slot, desk, now, call, grant);
     let Op::Acquire(order) = call.op else { return };
     if !slot.is_of_these_limits(call) || grant.epoch != slot.epoch {
         return lapse(index, slot, desk, now, grant.granted);
     }
-    if desk.fleet.is_some() && slot.lent_in_fleet(grant.granted > 0 && order.ahead_of.0 == 0) {
+    if desk.fleet.is_some() && (slot.lent_in_fleet(grant.granted > 0 && order.ahead_of.0 == 0) || lost) {
         desk.talkers.insert(index);
     }
     slot.away = match slot.away {
@@ -234,15 +236,18 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
             if !away.charged && slot.owes(now) && u64::from(grant.granted) >= slot.debt(now) + slot.share_left(now) =>
         {
             let back = away.back.unwrap_or(now + GRACE);
-            Some(Away { ask_again: back.max(now), charged: true, back: Some(back) })
+            Some(Away { ask_again: back.max(now), charged: true, back: Some(back), repairs: false })
         }
         // Others may have spent theirs of this window already.
         Some(away) if !away.charged && !slot.owes(now) && slot.owed(now) => {
             let back = away.back.unwrap_or(now + GRACE);
-            (now < back).then_some(Away { ask_again: back, charged: false, back: Some(back) })
+            (now < back).then_some(Away { ask_again: back, charged: false, back: Some(back), repairs: false })
         }
         _ => None,
     };
+    if lost {
+        slot.wait_for_peers(now, desk.fleet);
+    }
     let ahead = order.ahead_of.0 != 0;
     let as_whole = on(Mutant::PartialAsWhole) && grant.granted > 0;
     let granted = if as_whole { order.want } else { grant.granted };
@@ -276,7 +281,9 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         slot.lot = slot.lease.current(now);
         let pause = probe_pause(slot);
         slot.probe_at = now + pause + desk.jitter(Micros(pause.0 / 4));
-        pace(slot, desk, now, &order, granted);
+        if !lost {
+            pace(slot, desk, now, &order, granted);
+        }
         plan_ahead(slot, desk, now);
     }
     for waiter in &mut slot.line {
@@ -284,19 +291,10 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     }
     serve_line(index, slot, desk, now, Source::Store);
     drop_charged(index, slot, desk, now);
+    answer_recall(index, slot, desk, now);
     if desk.draining && slot.line.is_empty() {
         give_back(index, slot, desk, now, u64::MAX);
     }
-}
-
-/// What was lent under limits that apply no more, or by a store that has lost or reset the key since, is
-/// spent by nobody; those in line ask again.
-fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, granted: u32) {
-    slot.away = None;
-    let stats = desk.policy_stats(slot);
-    stats.granted += u64::from(granted);
-    stats.expired += u64::from(granted);
-    serve_line(index, slot, desk, now, Source::Store);
 }
 
 /// Tokens of a bucket or a sliding window come back one by one. Where many ask for them the store has

@@ -326,7 +326,7 @@ impl Shard {
 }
 
 /// Drops what has ended and rolls what is known.
-fn settle(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+pub(super) fn settle(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     slot.roll(now);
     let mut gone = Vec::new();
     let voided = slot.lease.settle(now, |leftover| gone.push(leftover));

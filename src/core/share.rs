@@ -198,9 +198,14 @@ impl ShareBook {
     pub fn reopen(&mut self, rule: &Rule, since: Timestamp) {
         let period = rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
         if since.since(self.lost) > period.max(Micros::from_secs(1)) {
-            (self.since, self.late, self.parts) = (since, false, None);
+            self.begin_anew(since);
         }
         self.lost = since;
+    }
+
+    /// Another loss began at `since`, however short a time after the one before: the store has lent meanwhile.
+    pub fn begin_anew(&mut self, since: Timestamp) {
+        (self.since, self.lost, self.late, self.parts) = (since, since, false, None);
     }
 }
 

@@ -61,6 +61,8 @@ pub(super) struct Away {
     pub(super) charged: bool,
     /// The store has answered since: leases are taken again from here on.
     pub(super) back: Option<Instant>,
+    /// It is back, and lost what it knew: until `ask_again` peers tell it what it had lent them.
+    pub(super) repairs: bool,
 }
 
 /// What others hold of a bucket may have come back: after so long it denies nobody.
@@ -108,6 +110,9 @@ pub(super) struct Slot {
     pub(super) usage: Option<Box<[History]>>,
     /// The store has lost what it knew of a window at hand: what peers tell of it binds.
     pub(super) is_bound: bool,
+    /// Peers that tell of such a loss are not obeyed before; the epoch that one told while the store was asked.
+    pub(super) recall_at: Instant,
+    pub(super) recalled: Option<u64>,
     /// A denied check after this asks the store again in the background.
     pub(super) probe_at: Instant,
     /// Tokens trickle in, and the store had few: it is not asked before, so that there are some.
@@ -158,6 +163,8 @@ impl Slot {
             share: None,
             usage: None,
             is_bound: false,
+            recall_at: Instant(0),
+            recalled: None,
             probe_at: Instant(0),
             paced_until: Instant(0),
             promise: None,
@@ -234,6 +241,9 @@ impl Slot {
         // Until all nodes surely know, each keeps to its share in the next window, too.
         if self.away.is_some_and(|away| away.charged) && !self.owes(now) {
             self.away = self.away.filter(|away| now < away.ask_again).map(|away| Away { charged: false, ..away });
+        }
+        if self.away.is_some_and(|away| away.repairs && now >= away.ask_again) && !self.owes(now) {
+            self.away = None;
         }
         if self.is_away(now) {
             return Some(self.decide_alone(now, cost, fleet));

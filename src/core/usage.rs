@@ -62,6 +62,8 @@ pub struct Usage {
     pub window: Timestamp,
     /// What the node did in it.
     pub count: Count,
+    /// 0, or the epoch that the store began when it had lost what it knew of the window.
+    pub epoch: u64,
 }
 
 /// One window of one limit.

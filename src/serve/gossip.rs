@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
-use super::node::Node;
+use super::node::{Node, Outgoing};
 use crate::core::fleet::{FleetView, Roster};
 use crate::core::time::{Instant, Micros};
 use crate::fleet::{Fleet, FleetStats, Incoming, Member, MemberState, Members, PeerId};
@@ -161,7 +161,11 @@ impl Gossip {
         // Whoever is not known to live is not believed.
         let Some(origin) = heard else { return };
         match digest::decode(&incoming.frame) {
-            Ok(usage) => usage.iter().for_each(|usage| node.handle_usage(now, origin, usage)),
+            Ok(usage) => {
+                let mut out = Outgoing::default();
+                usage.iter().for_each(|usage| node.handle_usage(now, origin, usage, &mut out));
+                node.flush(&mut out);
+            }
             Err(error) => {
                 self.lock().bad += 1;
                 tracing::warn!(peer = %incoming.from, %error, "a peer's digest makes no sense");

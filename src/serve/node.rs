@@ -215,9 +215,11 @@ impl Node {
     }
 
     /// Takes in what a peer tells.
-    pub fn handle_usage(&self, now: Instant, origin: Origin, usage: &Usage) {
-        if let Engine::Leasing(leasing) = &mut *self.cell(usage.digest).lock() {
+    pub fn handle_usage(&self, now: Instant, origin: Origin, usage: &Usage, out: &mut Outgoing) {
+        let cell = self.cell(usage.digest);
+        if let Engine::Leasing(leasing) = &mut *cell.lock() {
             leasing.shard.handle_usage(now, origin, usage);
+            self.drain_effects(cell, leasing, out);
         }
     }
 

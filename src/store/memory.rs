@@ -137,10 +137,10 @@ impl MemoryStore {
             (Standing::Older, _) => return Ok(view.grant(0, Standing::Older)),
             _ => {}
         }
-        view.restore(ask);
+        let restored = view.restore(ask);
         view.count_node();
         view.close_account(ask.held.into(), ask.age);
-        let granted = view.lend(ask);
+        let granted = if restored { 0 } else { view.lend(ask) };
         let mut said = Record { id: view.id, granted, at: view.windows(), ..Record::default() };
         if view.id != 0 && view.has_gcra() {
             let aside = u64::from(granted) - view.at_once(ask, granted);

@@ -113,16 +113,21 @@ impl View<'_> {
     }
 
     /// Restores what the store has lost of this node's spending: once, in its first acquire under
-    /// an epoch that it does not know, unless that epoch began with a reset.
-    pub(super) fn restore(&mut self, ask: &Acquire) {
+    /// an epoch that it does not know, unless that epoch began with a reset. True when that was
+    /// some of a window: others may have as much to tell, and nothing is lent yet.
+    pub(super) fn restore(&mut self, ask: &Acquire) -> bool {
         let same = self.head.is_some_and(|head| head.epoch == ask.epoch);
         let reset = self.head.is_some_and(|head| head.reset);
         let lost = ask.epoch != 0 && !same && !reset;
+        let mut restored = false;
         if lost && self.id != 0 && self.record.is_none() {
             for (index, limit) in self.limits.iter().enumerate() {
+                let before = self.counters[index].used;
                 self.counters[index].restore(limit, self.now, ask.known[index]);
+                restored |= self.counters[index].used != before;
             }
         }
+        restored
     }
 
     /// Counts this node in the census, unless the call is not to be remembered.

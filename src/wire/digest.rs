@@ -1,7 +1,8 @@
 //! Usage digests as bytes: what a node tells its peers in one round.
 //!
 //! A frame is a version byte, which stands outside of the codec so that the codec can be replaced,
-//! and the entries in bincode. Frames come from peers: their size is checked before anything is
+//! and a body in bincode. The body of a version begins with that of the version before: each build reads
+//! what older ones write, and of the next one what it knows. Frames come from peers: their size is checked before anything is
 //! decoded, entries are bounded, and what a frame says is a claim that the core weighs. The only file
 //! that names bincode.
 
@@ -14,8 +15,10 @@ use crate::core::key;
 use crate::core::time::Timestamp;
 use crate::core::usage::{Count, Usage};
 
-/// The version that this build writes, and the only one so far.
-pub const VERSION: u8 = 1;
+/// The version that this build writes. It reads all before it, and the next.
+///
+/// 1: what was admitted. 2: and of which windows the store has lost its count.
+pub const VERSION: u8 = 2;
 
 /// Longest frame, in bytes.
 pub const LONGEST: usize = 64 << 10;
@@ -57,7 +60,7 @@ impl fmt::Display for BadDigest {
         match self {
             Self::Empty => write!(f, "an empty digest"),
             Self::TooLong { bytes } => write!(f, "a digest of {bytes} bytes: {LONGEST} are the most"),
-            Self::Version { seen } => write!(f, "a digest of version {seen}: this build reads {VERSION}"),
+            Self::Version { seen } => write!(f, "a digest of version {seen}: this build reads 1 to {}", VERSION + 1),
             Self::TooMany { entries } => write!(f, "a digest of {entries} entries: {MOST} are the most"),
             Self::Malformed => write!(f, "bytes that are no digest"),
         }
@@ -71,6 +74,19 @@ struct Frame {
     /// The latest of all windows (us); entries count back from it.
     latest: u64,
     entries: Vec<Entry>,
+}
+
+/// From version 2 on, behind the frame.
+#[derive(Encode, Decode)]
+struct Losses(Vec<Loss>);
+
+/// The store has lost what it counted of an entry's window.
+#[derive(Encode, Decode)]
+struct Loss {
+    /// The entry's place.
+    entry: u16,
+    /// The epoch that the store began then.
+    epoch: u64,
 }
 
 #[derive(Encode, Decode)]
@@ -103,7 +119,10 @@ fn frame(usage: &[Usage]) -> Vec<u8> {
     });
     let mut bytes = vec![VERSION];
     let frame = Frame { latest, entries: entries.collect() };
-    bincode::encode_into_std_write(&frame, &mut bytes, CODEC).expect("a vector takes all that is written");
+    let lost = usage.iter().enumerate().filter(|(_, one)| one.epoch != 0);
+    // As many entries as there are fit into 16 bits.
+    let losses = Losses(lost.map(|(entry, one)| Loss { entry: entry as u16, epoch: one.epoch }).collect());
+    bincode::encode_into_std_write((&frame, &losses), &mut bytes, CODEC).expect("a vector takes all that is written");
     bytes
 }
 
@@ -116,23 +135,35 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Usage>, BadDigest> {
     if bytes.len() > LONGEST {
         return Err(BadDigest::TooLong { bytes: bytes.len() });
     }
-    if *version != VERSION {
+    if !(1..=VERSION + 1).contains(version) {
         return Err(BadDigest::Version { seen: *version });
     }
-    let (frame, used): (Frame, usize) = bincode::decode_from_slice(body, CODEC).map_err(|_| BadDigest::Malformed)?;
-    if used != body.len() {
+    let (frame, rest): (Frame, &[u8]) = part(body)?;
+    let (losses, rest) = if *version > 1 { part(rest)? } else { (Losses(Vec::new()), rest) };
+    if *version <= VERSION && !rest.is_empty() {
         return Err(BadDigest::Malformed);
     }
     if frame.entries.len() > MOST {
         return Err(BadDigest::TooMany { entries: frame.entries.len() });
     }
-    let usage = frame.entries.into_iter().map(|entry| Usage {
+    let told = frame.entries.into_iter().map(|entry| Usage {
         digest: key::Digest(u128::from_be_bytes(entry.key)),
         limit: entry.limit,
         window: Timestamp(frame.latest.saturating_sub(entry.before)),
         count: Count { admitted: entry.admitted, refunded: entry.refunded },
+        epoch: 0,
     });
-    Ok(usage.collect())
+    let mut usage: Vec<_> = told.collect();
+    for loss in losses.0 {
+        usage.get_mut(usize::from(loss.entry)).ok_or(BadDigest::Malformed)?.epoch = loss.epoch;
+    }
+    Ok(usage)
+}
+
+/// What bytes begin with, and the rest of them.
+fn part<T: Decode<()>>(bytes: &[u8]) -> Result<(T, &[u8]), BadDigest> {
+    let (part, used) = bincode::decode_from_slice(bytes, CODEC).map_err(|_| BadDigest::Malformed)?;
+    Ok((part, &bytes[used..]))
 }
 
 #[cfg(test)]
@@ -145,6 +176,7 @@ mod tests {
             limit: (number % 3) as u8,
             window: Timestamp(1_800_000_000_000_000 + number % 5 * 1_000_000),
             count: Count { admitted: number * 7, refunded: number % 2 },
+            epoch: 0,
         }
     }
 
@@ -152,16 +184,40 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// What version 1 wrote when it was made. A build that writes or reads it otherwise talks to no
-    /// older one.
-    #[test]
-    fn golden_frame_of_version_1() {
-        let frames = encode(&[usage(1), usage(300)]);
-        assert_eq!(frames.iter().map(|frame| hex(frame)).collect::<Vec<_>>(), [GOLDEN]);
-        assert_eq!(decode(&frames[0]), Ok(vec![usage(1), usage(300)]));
-        assert_eq!(hex(&encode(&[])[0]), "010000");
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digit = |byte: u8| (byte as char).to_digit(16).expect("a digit") as u8;
+        hex.as_bytes().chunks(2).map(|pair| digit(pair[0]) * 16 + digit(pair[1])).collect()
     }
-    const GOLDEN: &str = "01fd40c2a72817650600028c83b926d24b90aefb57506a77351ff301000701ffe17ee11fd2af678233ed591922775c00fc40420f00fb340800";
+
+    /// Kept for ever. What version 1 wrote when it was made.
+    #[test]
+    fn a_golden_frame_of_version_1_is_read() {
+        assert_eq!(decode(&bytes(&format!("01{GOLDEN}"))), Ok(vec![usage(1), usage(300)]));
+        assert_eq!(decode(&[1, 0, 0]), Ok(vec![]));
+    }
+    const GOLDEN: &str = "fd40c2a72817650600028c83b926d24b90aefb57506a77351ff301000701ffe17ee11fd2af678233ed591922775c00fc40420f00fb340800";
+
+    /// Kept for ever: a build that writes it otherwise talks to no older one.
+    #[test]
+    fn a_golden_frame_of_version_2_is_written_and_read() {
+        let lost = Usage { epoch: 1_800_000_000_000_007, ..usage(300) };
+        for (second, losses) in [(usage(300), "00"), (lost, LOST)] {
+            let frames = encode(&[usage(1), second]);
+            assert_eq!(frames.iter().map(|frame| hex(frame)).collect::<Vec<_>>(), [format!("02{GOLDEN}{losses}")]);
+            assert_eq!(decode(&frames[0]), Ok(vec![usage(1), second]));
+        }
+        assert_eq!(hex(&encode(&[])[0]), "02000000");
+    }
+    const LOST: &str = "0101fd07c0d01b17650600";
+
+    /// Of the next version, whatever it adds, what this one knows is read.
+    #[test]
+    fn a_frame_of_the_next_version_is_read_as_far_as_it_is_known() {
+        let lost = Usage { epoch: 1_800_000_000_000_007, ..usage(300) };
+        let next = bytes(&format!("{:02x}{GOLDEN}{LOST}c0ffee", VERSION + 1));
+        assert_eq!(decode(&next), Ok(vec![usage(1), lost]));
+        assert_eq!(decode(&next[..next.len() - 4]), Err(BadDigest::Malformed));
+    }
 
     #[test]
     fn what_is_told_is_what_is_heard_in_frames_within_bounds() {
@@ -195,7 +251,9 @@ mod tests {
     fn anything_else_is_refused_and_said() {
         let good = encode(&[usage(1)]).remove(0);
         assert_eq!(decode(&[]), Err(BadDigest::Empty));
-        assert_eq!(decode(&[2, 0, 0]), Err(BadDigest::Version { seen: 2 }));
+        assert_eq!(decode(&[0, 0, 0]), Err(BadDigest::Version { seen: 0 }));
+        assert_eq!(decode(&[4, 0, 0, 0]), Err(BadDigest::Version { seen: 4 }));
+        assert_eq!(decode(&[2, 0, 0, 1, 0, 9]), Err(BadDigest::Malformed), "no such entry");
         assert_eq!(decode(&[&good[..], &[0]].concat()), Err(BadDigest::Malformed));
         for end in 1..good.len() {
             assert!(decode(&good[..end]).is_err(), "cut at {end}");

@@ -203,6 +203,7 @@ impl World<'_> {
         for usage in told.frames.iter().flat_map(|frame| digest::decode(frame).unwrap_or_default()) {
             place.limiter.handle_usage(now, origin, &usage);
         }
+        self.drain(told.to);
         let (from, to, frames) = (told.from, told.to, &told.frames);
         let moment = self.moment();
         self.watch.see(moment, &Seen::Told { from, to, frames });
@@ -227,7 +228,8 @@ impl World<'_> {
                     _ => Count { admitted: u64::MAX, refunded: 0 },
                 };
                 let window = rationd::core::time::Timestamp(window);
-                usage.push(Usage { digest, limit: index as u8, window, count });
+                // What it says of a loss costs those who believe it a question to the store.
+                usage.push(Usage { digest, limit: index as u8, window, count, epoch: store.0 });
             }
         }
         usage

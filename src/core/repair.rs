@@ -1,0 +1,90 @@
+//! What a key does when the store has lost what it knew of it (semantics, §5). Part of `slot.rs`.
+//!
+//! Each node's next acquire tells the store what it had lent that node, and is lent nothing. Whoever notices
+//! first tells its peers, who ask at once; until they have, the store would lend what they hold once more:
+//! so long a node spends what it holds, and asks for nothing.
+
+use super::decision::Source;
+use super::desk::Desk;
+use super::fleet::FleetView;
+use super::gossip::{DOUBTED, has_windows};
+use super::mutant::{Mutant, on};
+use super::policy::OnStoreLoss;
+use super::refill::{acquire, remaining, serve_line};
+use super::slot::Slot;
+use super::time::{Instant, Micros, Timestamp};
+use super::usage::{Count, Usage};
+
+/// By then peers have heard of a loss and told the store what they know: two rounds of gossip.
+const REPAIR: Micros = Micros(400_000);
+
+impl Slot {
+    /// The store has lost what it knew of this window: peers know better, and hear of it.
+    pub(super) fn believe_fleet(&mut self) {
+        self.is_bound = self.usage.is_some();
+        for (history, counter) in self.usage.iter_mut().flatten().zip(&self.counters) {
+            if let Some(window) = history.enter(counter.at) {
+                (window.lost, window.refuted, window.told) = (true, false, Count::default());
+            }
+        }
+    }
+
+    /// The store lends again what it has lent of windows to come.
+    pub(super) fn void_ahead(&mut self, now: Instant) -> u64 {
+        self.lent_ahead = (Timestamp(0), 0);
+        self.lease.void_ahead(now)
+    }
+
+    /// This node has told the store what it was lent; its peers have yet to.
+    pub(super) fn wait_for_peers(&mut self, now: Instant, fleet: Option<FleetView>) {
+        // Of a key that nobody asked for in this window there was nothing to lose.
+        let limits = self.rule.limits.iter().zip(&self.net).zip(self.usage.iter().flatten().zip(&self.counters));
+        let has_lost = limits.into_iter().any(|((limit, net), (history, counter))| {
+            has_windows(limit) && (*net > 0 || history.get(counter.at).is_some_and(|window| window.peers() > 0))
+        });
+        let has_peers = fleet.is_some_and(|fleet| fleet.live > 1) && has_lost;
+        if !has_peers || self.rule.on_store_loss == OnStoreLoss::Allow || on(Mutant::LendsBeforeRepair) {
+            return;
+        }
+        self.lose_store(now, now);
+        let since = self.clock.latest(now);
+        if let Some(book) = &mut self.share {
+            book.begin_anew(since);
+        }
+        let until = now + remaining(self, now).min(REPAIR);
+        if let Some(away) = &mut self.away {
+            (away.ask_again, away.repairs) = (until, true);
+        }
+    }
+
+    /// A peer tells that the store has lost this key, and this node has not told it yet what it was lent:
+    /// at most once a second, whatever peers say. Where the store is being asked, it is asked once more.
+    pub(super) fn is_recalled(&mut self, now: Instant, usage: &Usage) -> bool {
+        let is_news = usage.epoch != 0 && self.epoch != 0 && usage.epoch != self.epoch;
+        let has_any = self.net.iter().any(|net| *net > 0);
+        let is_put_off = now < self.recall_at || self.away.is_some_and(|away| now < away.ask_again);
+        if !is_news || !has_any || is_put_off {
+            return false;
+        }
+        self.recall_at = now + DOUBTED;
+        self.recalled = self.flight.as_ref().map(|_| usage.epoch);
+        self.recalled.is_none()
+    }
+}
+
+/// What was lent under limits that apply no more, or by a store that has lost or reset the key since, is
+/// spent by nobody; those in line ask again.
+pub(super) fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, granted: u32) {
+    slot.away = None;
+    let stats = desk.policy_stats(slot);
+    stats.granted += u64::from(granted);
+    stats.expired += u64::from(granted);
+    serve_line(index, slot, desk, now, Source::Store);
+}
+
+/// The store was asked before a peer told that it had lost the key: it is asked once more.
+pub(super) fn answer_recall(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    if slot.recalled.take().is_some_and(|epoch| epoch != slot.epoch) && slot.flight.is_none() {
+        acquire(index, slot, desk, now);
+    }
+}
