@@ -80,7 +80,12 @@ impl Bug {
     }
 }
 
-static SCRIPTS: [ScriptBug; 26] = [
+static SCRIPTS: [ScriptBug; 27] = [
+    ScriptBug {
+        name: "lends-what-it-lost",
+        about: "Whoever brings back what the store has lost is lent at once what others have yet to bring: no free budget.",
+        edits: &[("restored and 0 or share_of", "share_of")],
+    },
     ScriptBug {
         name: "acquire-executed-again",
         about: "The id of a node's last acquire is not remembered, and a repeat is lent again: at most once.",

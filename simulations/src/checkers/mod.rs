@@ -9,6 +9,7 @@
 //! | `tally.rs` | **conservation**: what stands charged is counted, window by window |
 //! | `holds.rs` | **conservation**, **at-most-once** of holds that are settled |
 //! | `told.rs` | **no-free-budget**: what nodes tell the store of themselves is so |
+//! | `repair.rs` | **no-free-budget**: who brings back what a store lost is lent nothing yet |
 //! | `fairness.rs` | **fairness**: nobody takes more than its part; **confirmed** |
 //! | `early.rs` | **early**: nobody is denied while little was asked for |
 //! | `thrift.rs` | **thrift**: a denial costs no call |
@@ -31,6 +32,7 @@ mod liveness;
 mod notes;
 mod purse;
 mod remaining;
+mod repair;
 mod replies;
 mod shares;
 mod store;
@@ -68,6 +70,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(tally::Tally::new(setting)),
         Box::new(holds::Holds::new(setting)),
         Box::new(told::Told::new(setting)),
+        Box::new(repair::Repair::new(setting)),
         Box::new(fairness::Fairness::new(setting)),
         Box::new(early::Early::new(setting)),
         Box::new(thrift::Thrift::new(setting)),

@@ -33,12 +33,25 @@ pub(super) struct History {
     /// The key's epoch, and by how much later its window ends.
     pub(super) epoch: u64,
     pub(super) opened: u64,
+    /// The epoch that a node says.
+    pub(super) asks_under: u64,
 }
 
 impl History {
     pub(super) fn new(limit: &str) -> Self {
         let rule = Arc::new(Rule::of("p0", &[Limit::parse(limit).expect(limit)]));
-        Self { rule, limit: limit.into(), id: 0, used: 0, known: 0, nodes: 1, remaining: 0, epoch: 1, opened: 0 }
+        Self {
+            rule,
+            limit: limit.into(),
+            id: 0,
+            used: 0,
+            known: 0,
+            nodes: 1,
+            remaining: 0,
+            epoch: 1,
+            opened: 0,
+            asks_under: 1,
+        }
     }
 
     pub(super) fn setting(&self) -> Setting {
@@ -102,8 +115,8 @@ impl History {
         if self.known > 0 {
             known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
         }
-        let order =
-            Acquire { need: 1, want, least: 1, ahead_of: Timestamp(0), epoch: 1, held: 0, age: Micros::ZERO, known };
+        let (ahead_of, epoch, age) = (Timestamp(0), self.asks_under, Micros::ZERO);
+        let order = Acquire { need: 1, want, least: 1, ahead_of, epoch, held: 0, age, known };
         let op = Op::Acquire(order);
         Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) }
     }

@@ -1,0 +1,150 @@
+//! **no-free-budget** after a loss: whoever brings back to the store what it had lost of a window is lent
+//! nothing by that call, and in a fleet asks for nothing until its peers could bring theirs.
+//!
+//! For one aligned window. In a round or two of gossip, that is, or until the window is over.
+
+use rationd::core::call::{Acquire, Call, Grant, Op};
+use rationd::core::policy::OnStoreLoss;
+
+use super::{Found, aligned};
+use crate::maps::Map;
+use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+use crate::plan::{Brain, What};
+
+/// So long a node waits for its peers, less what its clock may drift.
+const REPAIR: u64 = 390_000;
+
+/// A node knows a boundary of the store's clock to so much.
+const EDGE: u64 = 10_000;
+
+/// Whoever told something so long ago is known to live.
+const HEARD: u64 = 1_200_000;
+
+/// Until when a node waits, and under which epoch.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    until: u64,
+    epoch: u64,
+}
+
+/// The checker.
+#[derive(Debug, Default)]
+pub(super) struct Repair {
+    is_on: bool,
+    /// The epoch of a node's latest acquire of a key, as the store executed it.
+    epochs: Map<(u32, u32), u64>,
+    waits: Map<(u32, u32), Wait>,
+    /// Who told a node something last, and when.
+    heard: Map<u32, (u32, u64)>,
+    found: Found,
+}
+
+/// The window of what an order brings back, in time that is left of it: the store has lost it.
+fn brings(call: &Call, order: &Acquire, grant: &Grant) -> Option<u64> {
+    aligned(&call.rule)?;
+    let (known, at) = (order.known[0], grant.counters[0].at);
+    let lost = order.epoch != 0 && order.epoch != grant.epoch && !grant.reset && !grant.outdated;
+    (lost && known.at == at && known.used > 0).then_some(at.0 - grant.now.0)
+}
+
+impl Repair {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let pushes = plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        Self { is_on: plan.brain == Brain::Rationd && !pushes, ..Self::default() }
+    }
+
+    fn executed(&mut self, moment: Moment, (key, node): (u32, u32), call: &Call, order: &Acquire, grant: &Grant) {
+        let is_first = self.epochs.insert((key, node), grant.epoch) != Some(grant.epoch);
+        if is_first && grant.granted > 0 && !grant.replayed && brings(call, order, grant).is_some() {
+            self.found.add("no-free-budget", moment, || {
+                format!("key {key}, node {node}: {order:?} brings back what was lost, and is lent {}", grant.granted)
+            });
+        }
+    }
+
+    fn settled(&mut self, moment: Moment, (key, node): (u32, u32), call: &Call, order: &Acquire, grant: &Grant) {
+        let Some(left) = brings(call, order, grant).filter(|_| grant.granted == 0) else { return };
+        let heard = self.heard.get(&node).is_some_and(|(_, at)| moment.at < at + HEARD);
+        if heard && call.rule.on_store_loss != OnStoreLoss::Allow {
+            let until = moment.at + REPAIR.min(left.saturating_sub(EDGE));
+            self.waits.insert((key, node), Wait { until, epoch: grant.epoch });
+        }
+    }
+
+    fn called(&mut self, moment: Moment, (key, node): (u32, u32), order: &Acquire) {
+        let wait = self.waits.get(&(key, node)).copied();
+        if let Some(wait) = wait.filter(|wait| moment.at < wait.until && order.epoch == wait.epoch) {
+            self.found.add("no-free-budget", moment, || {
+                format!("key {key}, node {node}: {order:?} before its peers told theirs: {wait:?}")
+            });
+        }
+    }
+}
+
+impl Observer for Repair {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if !self.is_on {
+            return;
+        }
+        match seen {
+            Seen::Told { from, to, .. } => _ = self.heard.insert(*to, (*from, moment.at)),
+            Seen::Left { node, .. } => self.heard.retain(|_, (from, _)| from != node),
+            Seen::Executed { node, key, call, grant, stale: false, .. } => {
+                if let Op::Acquire(order) = &call.op {
+                    self.executed(moment, (*key, *node), call, order, grant);
+                }
+            }
+            Seen::Settled { node, key, call, grant: Some(grant), .. } => {
+                if let Op::Acquire(order) = &call.op {
+                    self.settled(moment, (*key, *node), call, order, grant);
+                }
+            }
+            Seen::Called { node, key, call, .. } => {
+                if let Op::Acquire(order) = &call.op {
+                    self.called(moment, (*key, *node), order);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Repair {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    #[test]
+    fn a_node_that_is_lent_by_the_call_that_brings_back_is_seen() {
+        for (known, epoch, seen) in [(3, 2, 1), (0, 2, 0), (3, 1, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Repair::new(&history.setting());
+            (history.known, history.epoch) = (known, epoch);
+            history.executed(&mut checker, 1, 1);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_node_that_does_not_wait_for_its_peers_is_seen() {
+        for (told, later, seen) in [(true, 300_000, 1), (true, 395_000, 0), (false, 300_000, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Repair::new(&history.setting());
+            if told {
+                history.see(&mut checker, 1, &Seen::Told { from: 1, to: 0, frames: &[] });
+            }
+            (history.known, history.epoch) = (3, 2);
+            history.settled(&mut checker, SECOND / 4, 1, 0);
+            history.asks_under = 2;
+            history.called(&mut checker, SECOND / 4 + later, 2, 1);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+}
