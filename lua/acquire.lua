@@ -146,9 +146,9 @@ local lost = epoch ~= 0 and epoch ~= state.epoch and not state.reset
 local restored = false
 if lost and id ~= 0 and not state.record then
   for i = 1, #limits do
-    local before = counters[i].used
-    restore(counters[i], limits[i], limits[i][1], limits[i][2])
-    restored = restored or counters[i].used ~= before
+    local used, at = limits[i][1], limits[i][2]
+    restore(counters[i], limits[i], used, at)
+    restored = restored or limits[i].kind ~= 'g' and used > 0 and at ~= 0 and at == counters[i].at
   end
 end
 -- Ids of different nodes may meet: never the epoch that was lost.

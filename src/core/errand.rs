@@ -64,7 +64,11 @@ pub(super) fn handle_errand(
                 slot.drop_orders_before(call.id);
             }
             if let Some(ticket) = errand.ticket {
-                let decision = peeked(slot, now, errand.cost, Source::Store);
+                let decision = if exceeded(&errand) {
+                    slot.answer(now, errand.cost, Ending::deny(Reason::Cost, Source::Policy))
+                } else {
+                    peeked(slot, now, errand.cost, Source::Store)
+                };
                 desk.effects.push_back(Effect::Reply { ticket, decision });
             }
         }
@@ -84,15 +88,19 @@ pub(super) fn handle_errand(
 pub(super) fn fail_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, errand: &Flight) {
     let Some(ticket) = errand.ticket else { return };
     let ending = match (errand.call.op, slot.rule.on_store_loss) {
-        (Op::Peek, _) if slot.rule.limits.iter().any(|limit| errand.cost > limit.capacity()) => {
-            Ending::deny(Reason::Cost, Source::Policy)
-        }
+        (Op::Peek, _) if exceeded(errand) => Ending::deny(Reason::Cost, Source::Policy),
         (Op::Peek, OnStoreLoss::Allow) => Ending::allow(Source::Policy),
         (Op::Peek, OnStoreLoss::Share) => Ending::allow(Source::Share),
         _ => Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)),
     };
     let decision = slot.answer(now, errand.cost, ending);
     desk.effects.push_back(Effect::Reply { ticket, decision });
+}
+
+/// A check of more than its limits ever have looks and charges nothing: it is not let pass, whatever limits
+/// apply when the answer comes.
+fn exceeded(errand: &Flight) -> bool {
+    errand.call.op == Op::Peek && errand.call.rule.limits.iter().any(|limit| errand.cost > limit.capacity())
 }
 
 /// Tokens that can no longer be spent here. A window that is still open under another limit of the

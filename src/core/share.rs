@@ -204,8 +204,9 @@ impl ShareBook {
     }
 
     /// Another loss began at `since`, however short a time after the one before: the store has lent meanwhile.
+    /// The next one is no part of it.
     pub fn begin_anew(&mut self, since: Timestamp) {
-        (self.since, self.lost, self.late, self.parts) = (since, since, false, None);
+        (self.since, self.lost, self.late, self.parts) = (since, Timestamp(0), false, None);
     }
 }
 

@@ -122,9 +122,10 @@ impl View<'_> {
         let mut restored = false;
         if lost && self.id != 0 && self.record.is_none() {
             for (index, limit) in self.limits.iter().enumerate() {
-                let before = self.counters[index].used;
-                self.counters[index].restore(limit, self.now, ask.known[index]);
-                restored |= self.counters[index].used != before;
+                let (counter, known) = (&mut self.counters[index], ask.known[index]);
+                counter.restore(limit, self.now, known);
+                let has_window = limit.algorithm != Algorithm::Gcra && known.at.0 != 0;
+                restored |= has_window && known.used > 0 && known.at == counter.at;
             }
         }
         restored

@@ -83,7 +83,8 @@ impl Purse {
         let (tokens, lots) = (grant.granted.into(), self.held.entry((life, key)).or_default());
         match lots.iter_mut().find(|lot| lot.ends == ends) {
             Some(lot) => (lot.tokens, lot.starts) = (lot.tokens + tokens, lot.starts.min(starts)),
-            None => lots.push(Lot { starts, ends, tokens }),
+            // What ends first is spent first.
+            None => lots.insert(lots.partition_point(|lot| lot.ends <= ends), Lot { starts, ends, tokens }),
         }
     }
 

@@ -89,7 +89,11 @@ impl Observer for Repair {
         }
         match seen {
             Seen::Told { from, to, .. } => _ = self.heard.insert(*to, (*from, moment.at)),
-            Seen::Left { node, .. } => self.heard.retain(|_, (from, _)| from != node),
+            Seen::Left { node, .. } | Seen::Joined { node, .. } => {
+                // Another life knows nothing of what was.
+                self.heard.retain(|to, (from, _)| to != node && from != node);
+                self.waits.retain(|(_, waits), _| waits != node);
+            }
             Seen::Executed { node, key, call, grant, stale: false, .. } => {
                 if let Op::Acquire(order) = &call.op {
                     self.executed(moment, (*key, *node), call, order, grant);
