@@ -12,6 +12,8 @@
 //! | `repair.rs` | **no-free-budget**: who brings back what a store lost is lent nothing yet |
 //! | `fairness.rs` | **fairness**: nobody takes more than its part; **confirmed** |
 //! | `early.rs` | **early**: nobody is denied while little was asked for |
+//! | `flights.rs` | **single-flight**: a key is asked for by one acquire at a time |
+//! | `telling.rs` | **gossip**: what peers are told was admitted |
 //! | `thrift.rs` | **thrift**: a denial costs no call |
 //! | `replies.rs` | **answered**, **line** |
 //! | `ids.rs` | **at-most-once** |
@@ -24,6 +26,7 @@ mod bound;
 mod bucket;
 mod early;
 mod fairness;
+mod flights;
 mod flow;
 mod holds;
 mod honest;
@@ -37,6 +40,7 @@ mod replies;
 mod shares;
 mod store;
 mod tally;
+mod telling;
 #[cfg(test)]
 mod tests;
 mod thrift;
@@ -73,6 +77,8 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(repair::Repair::new(setting)),
         Box::new(fairness::Fairness::new(setting)),
         Box::new(early::Early::new(setting)),
+        Box::new(flights::Flights::new(setting)),
+        Box::new(telling::Telling::new(setting)),
         Box::new(thrift::Thrift::new(setting)),
         Box::new(replies::Replies::new(setting)),
         Box::new(ids::Ids::default()),

@@ -1,0 +1,92 @@
+//! **single-flight**: one acquire of a key is under way at a time, so that what it brings is waited for and
+//! not asked for twice.
+
+use rationd::core::call::Op;
+
+use super::Found;
+use super::notes::{Life, Lives};
+use crate::maps::Map;
+use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+use crate::plan::Brain;
+
+/// Nobody gives up an acquire sooner than this.
+const PATIENCE: u64 = 9_900;
+
+/// An acquire that was sent, and has not come back.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    id: u64,
+    sent: u64,
+}
+
+/// The checker.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    is_on: bool,
+    lives: Lives,
+    flights: Map<(Life, u32), Flight>,
+    found: Found,
+}
+
+impl Flights {
+    pub(super) fn new(setting: &Setting) -> Self {
+        Self { is_on: setting.plan.brain == Brain::Rationd, ..Self::default() }
+    }
+}
+
+impl Observer for Flights {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        match seen {
+            Seen::Called { node, key, call, .. } if self.is_on && matches!(call.op, Op::Acquire(_)) => {
+                let place = (self.lives.of(*node), *key);
+                let fresh = Flight { id: call.id, sent: moment.at };
+                let flight = *self.flights.entry(place).or_insert(fresh);
+                if flight.id == call.id {
+                    return;
+                }
+                self.flights.insert(place, fresh);
+                if moment.at < flight.sent + PATIENCE {
+                    self.found.add("single-flight", moment, || {
+                        format!("key {key}, node {node}: {} while {flight:?} was under way", call.id)
+                    });
+                }
+            }
+            Seen::Settled { node, incarnation, key, call, .. } => {
+                let place = ((*node, *incarnation), *key);
+                let ended = |flight: &&Flight| flight.id == call.id || call.op == Op::Reset;
+                if self.flights.get(&place).as_ref().is_some_and(ended) {
+                    self.flights.remove(&place);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Flights {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::History;
+
+    #[test]
+    fn a_second_acquire_beside_the_first_is_seen() {
+        for (answered, later, seen) in [(true, 10, 0), (false, 10, 1), (false, 20_000, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Flights::new(&history.setting());
+            history.called(&mut checker, 1, 1, 4);
+            history.called(&mut checker, 2, 1, 4);
+            if answered {
+                history.settled(&mut checker, 3, 1, 4);
+            }
+            history.called(&mut checker, 3 + later, 2, 4);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+}
