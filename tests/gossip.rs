@@ -235,7 +235,7 @@ fn is_whole(server: &Server) -> bool {
 /// Every key is lost in the middle of a window while it is spent, and again when it is spent.
 fn data_lost(fleet: &mut Fleet, key: &str) -> Run {
     fleet.resize(NODES);
-    let mut run = Run { most: LONG_LIMIT * 110 / 100, ..Run::new(LONG_LIMIT, LONG, 0.0) };
+    let mut run = Run { most: LONG_LIMIT * 101 / 100, ..Run::new(LONG_LIMIT, LONG, 0.0) };
     let clients = fleet.clients(key, 0..NODES, &[400.0; NODES]);
     let clients: Vec<_> = clients.into_iter().map(|client| Client { policy: "long".into(), ..client }).collect();
     let mut lost = Vec::new();
