@@ -13,6 +13,7 @@
 //! | `fairness.rs` | **fairness**: nobody takes more than its part; **confirmed** |
 //! | `early.rs` | **early**: nobody is denied while little was asked for |
 //! | `flights.rs` | **single-flight**: a key is asked for by one acquire at a time |
+//! | `landing.rs` | **landing**: what the store lends is held |
 //! | `telling.rs` | **gossip**: what peers are told was admitted |
 //! | `thrift.rs` | **thrift**: a denial costs no call |
 //! | `replies.rs` | **answered**, **line** |
@@ -31,6 +32,7 @@ mod flow;
 mod holds;
 mod honest;
 mod ids;
+mod landing;
 mod liveness;
 mod notes;
 mod purse;
@@ -79,6 +81,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(early::Early::new(setting)),
         Box::new(flights::Flights::new(setting)),
         Box::new(telling::Telling::new(setting)),
+        Box::new(landing::Landing::new(setting)),
         Box::new(thrift::Thrift::new(setting)),
         Box::new(replies::Replies::new(setting)),
         Box::new(ids::Ids::default()),

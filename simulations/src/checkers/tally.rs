@@ -245,7 +245,10 @@ impl Observer for Tally {
             }
             Seen::Hold(id, holding) => self.hold(*id, holding),
             Seen::Called { node, call, .. } if matches!(call.op, Op::Refund { .. }) => {
-                if let Some(refund) = self.refund.take() {
+                // Sent again it is still the same one's.
+                if !self.calls.contains_key(&(*node, call.id))
+                    && let Some(refund) = self.refund.take()
+                {
                     self.calls.insert((*node, call.id), refund);
                 }
             }

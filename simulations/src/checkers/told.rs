@@ -60,7 +60,7 @@ pub(super) struct Told {
     sent: Ids,
     settled: Ids,
     accounts: Map<(Life, u32), Account>,
-    /// Holds that a share admitted, with who owes that, and the window.
+    /// Holds that a share admitted, with who owes that, and the window; 0: not known.
     holds: Map<u64, ((Life, u32), u64)>,
     alone: Option<((Life, u32), u64)>,
     /// How far the clock of a key's owner is ahead of true time.
@@ -210,6 +210,8 @@ impl Told {
     fn alone(&mut self, moment: Moment, request: &Request, rule: &Rule) {
         let (life, doubt) = (self.lives.of(request.node), self.doubt);
         let now = self.now(moment, life, request.key);
+        // Near a boundary it may be owed of either window; what comes back of it pays for what is owed by then.
+        self.alone = Some(((life, request.key), 0));
         let Some(end) = windowed(rule).and_then(|period| window(now, doubt, period)) else { return };
         let account = self.account(life, request.key);
         // Without any answer a node goes by its own clock.
@@ -233,7 +235,7 @@ impl Told {
             Holding::Asks(request) if request.kind == Kind::Refund => {
                 let Some(((life, key), end)) = self.holds.remove(&id) else { return };
                 let account = self.account(life, key);
-                if account.owes.0 == end {
+                if account.owes.0 == end || end == 0 {
                     account.owes.1 = account.owes.1.saturating_sub(request.cost);
                 }
             }

@@ -1,0 +1,137 @@
+//! **landing**: what the store lends a node holds, however late the answer comes: its next check of that key
+//! passes by it, and is no matter of what to do without the store.
+//!
+//! For one aligned window that stays open for a while, where the node owes nothing for a share.
+
+use rationd::core::call::{Acquire, Call, Grant, Op};
+use rationd::core::decision::{Decision, Source};
+
+use super::notes::{Life, Lives};
+use super::{Found, aligned};
+use crate::maps::Map;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::{Brain, What};
+
+/// So long after it was lent it may have been given back, or its window may be over.
+const SOON: u64 = 20_000;
+
+/// So long after an admission on a share that is what is paid first.
+const OWES: u64 = 2_000_000;
+
+/// What a node was lent just now.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
+    tokens: u64,
+    at: u64,
+}
+
+/// One key at one node.
+#[derive(Debug, Default)]
+struct Place {
+    latest: u64,
+    epoch: u64,
+    lent: Option<Lent>,
+    /// When a share was last spent of it.
+    alone: Option<u64>,
+}
+
+/// The checker.
+#[derive(Debug, Default)]
+pub(super) struct Landing {
+    is_on: bool,
+    /// An answer is under way for so long at most, as a node sees it.
+    timeout: u64,
+    lives: Lives,
+    places: Map<(Life, u32), Place>,
+    found: Found,
+}
+
+impl Landing {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        // Under other limits, or by another clock, what was lent is void.
+        let voids = |what: &What| matches!(what, What::Push { .. } | What::Reshard { .. });
+        let is_on = plan.brain == Brain::Rationd && !plan.faults.iter().any(|fault| voids(&fault.what));
+        Self { is_on, timeout: plan.daemon.timeout.0, ..Self::default() }
+    }
+
+    fn settled(&mut self, moment: Moment, place: (Life, u32), call: &Call, order: &Acquire, grant: &Grant) {
+        let timeout = self.timeout;
+        let place = self.places.entry(place).or_default();
+        let is_known = grant.epoch == place.epoch || place.epoch == 0;
+        place.epoch = grant.epoch;
+        let Some(limit) = aligned(&call.rule) else { return };
+        let left = grant.counters[0].at.0.saturating_sub(grant.now.0);
+        let owes = place.alone.is_some_and(|at| moment.at < at + OWES + 2 * limit.period.0);
+        let is_sure = is_known && !owes && left > 2 * timeout + 2 * SOON;
+        if call.id == place.latest && grant.granted > 0 && order.ahead_of.0 == 0 && is_sure {
+            place.lent = Some(Lent { tokens: grant.granted.into(), at: moment.at });
+        }
+    }
+
+    fn answered(&mut self, moment: Moment, place: (Life, u32), request: &Request, decision: &Decision) {
+        let place = self.places.entry(place).or_default();
+        let lent = place.lent.take().filter(|lent| moment.at < lent.at + SOON && request.cost <= lent.tokens);
+        let alone = matches!(decision.source, Source::Share | Source::Policy);
+        if decision.source == Source::Share {
+            place.alone = Some(moment.at);
+        }
+        if let Some(lent) = lent.filter(|_| alone) {
+            self.found.add("landing", moment, || format!("{request:?}: {decision:?}, and {lent:?}"));
+        }
+    }
+}
+
+impl Observer for Landing {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        if !self.is_on {
+            return;
+        }
+        match seen {
+            Seen::Called { node, key, call, .. } => {
+                let place = self.places.entry((self.lives.of(*node), *key)).or_default();
+                // What is handed back is not held.
+                place.lent = None;
+                if let Op::Acquire(order) = &call.op {
+                    place.latest = place.latest.max(call.id);
+                    place.epoch = order.epoch;
+                }
+            }
+            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
+                if let Op::Acquire(order) = &call.op {
+                    self.settled(moment, ((*node, *incarnation), *key), call, order, grant);
+                }
+            }
+            Seen::Answered { request, decision, .. } if request.kind == Kind::Check && request.cost > 0 => {
+                let place = (self.lives.of(request.node), request.key);
+                self.answered(moment, place, request, decision);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Landing {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    #[test]
+    fn a_late_answer_that_nobody_holds_is_seen() {
+        for (lent, source, seen) in [(2, Source::Share, 1), (2, Source::Lease, 0), (0, Source::Share, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Landing::new(&history.setting());
+            history.called(&mut checker, SECOND / 10, 1, 2);
+            history.settled(&mut checker, SECOND / 5, 1, lent);
+            history.check(&mut checker, SECOND / 5 + 9, 1, source, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+}
