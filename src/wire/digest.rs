@@ -208,7 +208,7 @@ mod tests {
         }
         assert_eq!(hex(&encode(&[])[0]), "02000000");
     }
-    const LOST: &str = "0101fd07c0d01b17650600";
+    const LOST: &str = "0101fd0780982817650600";
 
     /// Of the next version, whatever it adds, what this one knows is read.
     #[test]

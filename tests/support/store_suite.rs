@@ -265,8 +265,15 @@ fn is_lifted_to_what_a_node_knows(key: &mut Key<'_>) {
     knowing.known[0] = Known { used: 7, at: window };
     knowing.epoch = 77;
     let grant = key.acquire(0, knowing);
-    assert_eq!((grant.granted, grant.counters[0].used), (3, 10));
+    assert_eq!((grant.granted, grant.counters[0].used), (0, 7), "others may have as much to tell");
     assert_ne!(grant.epoch, 77, "what was lost has another epoch");
+    let other = key.acquire(1, Acquire { known: [Known { used: 1, at: window }; MAX_LIMITS], ..knowing });
+    assert_eq!((other.granted, other.counters[0].used), (0, 8));
+    let next = key.acquire(0, Acquire { epoch: grant.epoch, ..knowing });
+    assert_eq!((next.granted, next.counters[0].used), (2, 10));
+    key.limited(&["10/Y burst 8"]);
+    let bucket = key.acquire(0, Acquire { want: 2, need: 2, ..knowing });
+    assert_eq!(bucket.granted, 2, "of buckets peers know nothing: nobody waits for them");
 }
 
 fn shares_what_is_left(key: &mut Key<'_>) {
