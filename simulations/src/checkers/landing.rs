@@ -4,7 +4,7 @@
 //! For one aligned window that stays open for a while, where the node owes nothing for a share.
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
-use rationd::core::decision::{Decision, Source};
+use rationd::core::decision::{Decision, Reason, Source};
 
 use super::notes::{Life, Lives};
 use super::{Found, aligned};
@@ -29,6 +29,8 @@ struct Lent {
 #[derive(Debug, Default)]
 struct Place {
     latest: u64,
+    /// The latest that was answered: again, it brings nothing.
+    landed: u64,
     epoch: u64,
     lent: Option<Lent>,
     /// When a share was last spent of it.
@@ -60,6 +62,10 @@ impl Landing {
         let place = self.places.entry(place).or_default();
         let is_known = grant.epoch == place.epoch || place.epoch == 0;
         place.epoch = grant.epoch;
+        if call.id <= place.landed {
+            return;
+        }
+        place.landed = call.id;
         let Some(limit) = aligned(&call.rule) else { return };
         let left = grant.counters[0].at.0.saturating_sub(grant.now.0);
         let owes = place.alone.is_some_and(|at| moment.at < at + OWES + 2 * limit.period.0);
@@ -72,7 +78,7 @@ impl Landing {
     fn answered(&mut self, moment: Moment, place: (Life, u32), request: &Request, decision: &Decision) {
         let place = self.places.entry(place).or_default();
         let lent = place.lent.take().filter(|lent| moment.at < lent.at + SOON && request.cost <= lent.tokens);
-        let alone = matches!(decision.source, Source::Share | Source::Policy);
+        let alone = matches!(decision.source, Source::Share | Source::Policy) && decision.reason != Reason::Overload;
         if decision.source == Source::Share {
             place.alone = Some(moment.at);
         }
