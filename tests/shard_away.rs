@@ -123,6 +123,36 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
 }
 
 #[test]
+fn who_owes_nothing_is_lent_nothing_until_others_have_paid_theirs() {
+    let mut bench = Bench::new("10/1s fixed");
+    bench.nodes = 20;
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "a twentieth of it is no whole token");
+    let call = bench.acquire();
+    let order = bench.order(&call);
+    assert_eq!((order.need, order.want), (0, 0), "what seems to be left others may have spent");
+    bench.grant(&call, 0);
+    for _ in 0..9 {
+        bench.advance(Micros(110_000));
+        assert_eq!(bench.check(1), Some(Verdict::Deny), "others have yet to pay theirs");
+        if let Some(call) = bench.try_acquire() {
+            assert_eq!(bench.order(&call).want, 0);
+            bench.grant(&call, 0);
+        }
+    }
+    bench.advance(Micros(20_000));
+    bench.check(1);
+    let call = bench.acquire();
+    assert!(bench.order(&call).want > 0, "by now all have");
+}
+
+#[test]
 fn what_a_share_has_left_is_kept_until_others_have_paid_theirs() {
     let (mut bench, call) = on_its_share();
     bench.used = 1_000;

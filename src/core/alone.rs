@@ -106,9 +106,12 @@ impl Slot {
         self.share.as_ref().is_some_and(|book| book.is_open(&self.rule, self.clock.latest(now)))
     }
 
-    /// As `owes`, in the window before this one, too.
-    pub(super) fn owed(&self, now: Instant) -> bool {
-        self.share.as_ref().is_some_and(|book| book.was_open(&self.rule, self.clock.latest(now)))
+    /// The store has only just answered, if at all, and others may have yet to charge what they admitted
+    /// on their shares of the window at hand: it would be lent once more.
+    pub(super) fn awaits_others(&self, now: Instant) -> bool {
+        let is_over = self.away.and_then(|away| away.back).is_some_and(|back| now >= back);
+        let clock = self.clock.latest(now);
+        !is_over && self.share.as_ref().is_some_and(|book| book.spans(&self.rule, clock))
     }
 
     /// Forgotten, it would have more of a share than it has.

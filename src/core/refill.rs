@@ -43,7 +43,8 @@ pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: 
         // In each window the share begins with a question: the store may be back.
         Some(away) => {
             let spent = decision.verdict == Verdict::Allow;
-            let begins = decision.source == Source::Share && !away.repairs && slot.begins_share(now, spent);
+            let is_lent_nothing = away.repairs || away.charged;
+            let begins = decision.source == Source::Share && !is_lent_nothing && slot.begins_share(now, spent);
             begins || now >= away.ask_again
         }
         None if decision.source == Source::Prefilter => slot.doubts_fleet() || now >= slot.probe_at,
@@ -93,7 +94,7 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     if on(Mutant::StaysAway) && slot.away.is_some() || slot.has_account_under_way() {
         return;
     }
-    if slot.away.is_some_and(|away| !away.charged) && slot.owes(now) {
+    if slot.away.is_some_and(|away| !away.charged) && (slot.owes(now) || slot.awaits_others(now)) {
         return charge(index, slot, desk, now);
     }
     let (debt, held) = (slot.debt(now), slot.lease.usable(now));
@@ -139,9 +140,10 @@ fn clamp(tokens: u64) -> u32 {
 }
 
 /// The store may be back: asks for what the share admitted and for what it has left, so that others
-/// are lent neither, and for nothing more.
+/// are lent neither, and for nothing more; for nothing where nobody spent of it here.
 fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let owed = clamp(slot.debt(now)).saturating_add(clamp(slot.share_left(now)));
+    let left = if slot.owes(now) { clamp(slot.share_left(now)) } else { 0 };
+    let owed = clamp(slot.debt(now)).saturating_add(left);
     let (epoch, known) = (slot.epoch, slot.known());
     // All of it is needed: who is lent a part leases on, and takes what others have yet to pay.
     let order = Acquire {
@@ -239,13 +241,14 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
             Some(Away { ask_again: back.max(now), charged: true, back: Some(back), repairs: false })
         }
         // Others may have spent theirs of this window already.
-        Some(away) if !away.charged && !slot.owes(now) && slot.owed(now) => {
+        Some(away) if !away.charged && !slot.owes(now) && slot.awaits_others(now) => {
             let back = away.back.unwrap_or(now + GRACE);
             (now < back).then_some(Away { ask_again: back, charged: false, back: Some(back), repairs: false })
         }
         _ => None,
     };
-    if lost {
+    // Whoever has to wait for what others owe waits for what they know, too.
+    if lost && slot.away.is_none() {
         slot.wait_for_peers(now, desk.fleet);
     }
     let ahead = order.ahead_of.0 != 0;

@@ -142,11 +142,13 @@ impl ShareBook {
         })
     }
 
-    /// As `is_open`, or it was the window before.
+    /// Whether a window is open of which shares have been released since the store was lost.
     #[must_use]
-    pub fn was_open(&self, rule: &Rule, now: Timestamp) -> bool {
-        let is_last = |limit: &Limit, budget: &Budget| budget.spent > 0 && budget.window + 1 == now.0 / limit.period.0;
-        self.is_open(rule, now) || rule.limits.iter().zip(&self.limits).any(|(limit, budget)| is_last(limit, budget))
+    pub fn spans(&self, rule: &Rule, now: Timestamp) -> bool {
+        let part = |limit: &Limit, at: Timestamp| (at.0 / limit.period.0, at.0 % limit.period.0 / slice(limit));
+        // Those from the first request begin anew with whoever is lent something first.
+        let is_aligned = |limit: &&Limit| matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+        rule.limits.iter().filter(is_aligned).any(|limit| part(limit, now) > part(limit, self.since))
     }
 
     /// Takes back up to `cost` that was admitted here and is not paid; how much.
@@ -182,7 +184,7 @@ impl ShareBook {
     /// The store's clock is learned: what was noted as `guess` by an estimate of it is now `known`.
     pub fn rebase(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
         let shift = |at: Timestamp| (at + known.since(guess)) - guess.since(known);
-        (self.since, self.lost) = (shift(self.since), shift(self.lost));
+        (self.since, self.lost, self.begun) = (shift(self.since), shift(self.lost), [0; 2]);
         for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
             if budget.tat.0 > 0 {
                 budget.tat = shift(budget.tat);

@@ -101,6 +101,10 @@ fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant)
     if slot.flight.is_some() || slot.is_away(now) || desk.draining || !recent || !slot.confirmed {
         return;
     }
+    // In a flood it is gone before an answer of the store could come: it would only be one call more.
+    if slot.is_flooded(slot.ceiling(desk.fleet)) {
+        return;
+    }
     let window = slot.rule.limits[0].period;
     let few = slot.tuner.used_in(window).min(SMALL.into());
     let want = (slot.tuner.batch() / 4).max(few as u32).clamp(1, slot.ceiling(desk.fleet));
