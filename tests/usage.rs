@@ -299,8 +299,8 @@ fn a_bucket_beside_the_window_unbinds_nothing() {
 fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
     let share = |heard: bool| {
         let mut bench = bench_of(2, "100/1s fixed");
-        // Two windows in which this node admitted 44 and its peer 50.
-        for _ in 0..2 {
+        // Four windows in which this node admitted 44 and its peer 50.
+        for _ in 0..4 {
             bench.used = 50;
             bench.hold(40);
             spend(&mut bench, 40);
@@ -320,4 +320,27 @@ fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
     };
     // 95 % of (95 % of 44 and of what nobody used, or of 44; and 5 % for all alike).
     assert_eq!((share(true), share(false)), (47, 41));
+}
+
+#[test]
+fn a_share_follows_the_mean_of_three_windows() {
+    let mut bench = bench_of(2, "100/1s fixed");
+    for (own, peer) in [(60_u32, 40), (30, 70), (60, 40), (30, 70)] {
+        bench.used = peer;
+        bench.hold(own - 4);
+        spend(&mut bench, own - 4);
+        hear(&mut bench, PEER, peer);
+        bench.used = 0;
+        bench.advance(SECOND);
+    }
+    let view = FleetView { live: 2, largest: 2, is_settled: true, is_steady: true, heard: bench.now };
+    bench.shard.handle_fleet(view);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    bench.shard.handle_fleet(FleetView { heard: bench.now, ..view });
+    let admitted = (0..200).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+    // 95 % of (95 % of 40, the lower of two means, and 5 % for all alike).
+    assert_eq!(admitted, 38);
 }

@@ -111,7 +111,7 @@ impl Slot {
     pub(super) fn awaits_others(&self, now: Instant) -> bool {
         let is_over = self.away.and_then(|away| away.back).is_some_and(|back| now >= back);
         let clock = self.clock.latest(now);
-        !is_over && self.share.as_ref().is_some_and(|book| book.spans(&self.rule, clock))
+        self.is_away(now) && !is_over && self.share.as_ref().is_some_and(|book| book.spans(&self.rule, clock))
     }
 
     /// Forgotten, it would have more of a share than it has.

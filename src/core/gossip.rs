@@ -243,21 +243,22 @@ impl Slot {
         }
         let ended = Timestamp(lost.0 / limit.period.0 * limit.period.0);
         let everybody = fleet.is_whole() && self.clock.earliest(fleet.heard) >= ended + SETTLING;
-        // Nodes notice a loss up to a window apart; of short windows up to two.
-        let windows = [1, 2, 3].map(|back| {
-            let at = window_at(limit, (ended.0 / limit.period.0).saturating_sub(back));
-            self.window(index, at)
-        });
-        let windows = &windows[..if limit.period >= SHORT { 2 } else { 3 }];
-        let own = windows.iter().map(|window| window.map_or(0, |window| window.own.net())).min().unwrap_or(0);
-        let all = windows.iter().map(|window| {
-            let (peers, told) = window.map_or((0, 0), |window| (window.peers(), window.origins()));
-            let own = window.map_or(0, |window| window.own.net());
-            let heard = told + usize::from(own > 0) >= self.nodes as usize;
-            heard.then_some(peers.saturating_add(own))
-        });
-        let all = all.reduce(|one, other| Some(one?.max(other?))).flatten();
-        fleet.part_ppm(limit.count, Settled { own, fleet: all.filter(|_| everybody).map(|all| (all, self.nodes)) })
+        let back =
+            |windows: u64| self.window(index, window_at(limit, (ended.0 / limit.period.0).saturating_sub(windows)));
+        let own = |windows: u64| back(windows).map_or(0, |window| window.own.net());
+        // Of a window of which somebody may not have told all may be gone.
+        let all = |windows: u64| {
+            let (peers, told) = back(windows).map_or((0, 0), |window| (window.peers(), window.origins()));
+            let heard = told + usize::from(own(windows) > 0) >= self.nodes as usize;
+            if heard { peers.saturating_add(own(windows)).min(limit.count) } else { limit.count }
+        };
+        // Nodes notice a loss up to a window apart; of short windows up to two. One mean they have in common.
+        let ends = 1..=if limit.period >= SHORT { 2 } else { 3 };
+        let mean = |of: &dyn Fn(u64) -> u64, last: u64| (last..last + MEAN).map(of).sum::<u64>();
+        let least = ends.clone().map(|last| mean(&own, last) / MEAN).min().unwrap_or(0);
+        let most = ends.map(|last| mean(&all, last).div_ceil(MEAN)).max().unwrap_or(limit.count);
+        let known = everybody.then_some((most, self.nodes));
+        fleet.part_ppm(limit.count, Settled { own: least, fleet: known })
     }
 
     /// A limit's share follows what was used: its windows are the same for all, whoever asks first.
@@ -269,6 +270,9 @@ impl Slot {
         self.usage.as_ref()?[index].get(at)
     }
 }
+
+/// What a share follows is the mean of so many windows: what nodes take of each differs by chance.
+const MEAN: u64 = 3;
 
 /// Windows shorter than that are over before a question to the store surely is.
 const SHORT: Micros = Micros(1_000_000);

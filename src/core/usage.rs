@@ -12,8 +12,8 @@ use super::limit::Limit;
 use super::mutant::{Mutant, on};
 use super::time::{Instant, Micros, Timestamp};
 
-/// Windows of one limit that are remembered: the one at hand, and two to take a share from.
-const WINDOWS: usize = 4;
+/// Windows of one limit that are remembered: the one at hand, and five to take a share from.
+const WINDOWS: usize = 6;
 
 /// Nodes that one window remembers.
 const MOST_ORIGINS: usize = 4_096;
@@ -235,12 +235,12 @@ mod tests {
     #[test]
     fn old_windows_make_room_and_do_not_come_back() {
         let mut history = History::default();
-        for at in 1..=6 {
+        for at in 1..=8 {
             history.merge(Origin(1), Timestamp(at), count(1, 0), 100);
         }
         assert!(history.get(Timestamp(2)).is_none());
         assert!(history.enter(Timestamp(2)).is_none());
-        assert_eq!(history.iter_mut().map(|window| window.at.0).collect::<Vec<_>>(), [6, 5, 4, 3]);
+        assert_eq!(history.iter_mut().map(|window| window.at.0).collect::<Vec<_>>(), [8, 7, 6, 5, 4, 3]);
     }
 
     #[test]
