@@ -23,7 +23,14 @@ const OTHER: Origin = Origin(2);
 fn bench_of(live: u32, limit: &str) -> Bench {
     let mut bench = Bench::new(limit);
     let heard = bench.now;
-    bench.shard.handle_fleet(FleetView { live, largest: live, is_settled: true, is_steady: true, heard });
+    bench.shard.handle_fleet(FleetView {
+        live,
+        largest: live,
+        is_settled: true,
+        is_steady: true,
+        heard,
+        ..FleetView::STRANGER
+    });
     bench
 }
 
@@ -309,7 +316,8 @@ fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
             bench.advance(SECOND);
         }
         let largest = if heard { 2 } else { 3 };
-        let view = FleetView { live: 2, largest, is_settled: true, is_steady: heard, heard: bench.now };
+        let view =
+            FleetView { live: 2, largest, is_settled: true, is_steady: heard, heard: bench.now, ..FleetView::STRANGER };
         bench.shard.handle_fleet(view);
         assert_eq!(bench.check(1), None);
         let call = bench.acquire();
@@ -333,7 +341,8 @@ fn a_share_follows_the_mean_of_three_windows() {
         bench.used = 0;
         bench.advance(SECOND);
     }
-    let view = FleetView { live: 2, largest: 2, is_settled: true, is_steady: true, heard: bench.now };
+    let view =
+        FleetView { live: 2, largest: 2, is_settled: true, is_steady: true, heard: bench.now, ..FleetView::STRANGER };
     bench.shard.handle_fleet(view);
     assert_eq!(bench.check(1), None);
     let call = bench.acquire();

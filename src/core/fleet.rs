@@ -31,6 +31,8 @@ pub struct FleetView {
     pub is_steady: bool,
     /// Everything that any of them told before this has been heard.
     pub heard: Instant,
+    /// Between two rounds of gossip.
+    pub round: Micros,
 }
 
 /// What is known of a limit's last settled windows. Tokens, of all windows the least favourable.
@@ -44,7 +46,8 @@ pub struct Settled {
 
 impl FleetView {
     /// What a node knows that has not looked yet.
-    pub const STRANGER: Self = Self { live: 1, largest: 1, is_settled: false, is_steady: false, heard: Instant(0) };
+    pub const STRANGER: Self =
+        Self { live: 1, largest: 1, is_settled: false, is_steady: false, heard: Instant(0), round: Micros(200_000) };
 
     /// Nobody is missing.
     #[must_use]
@@ -122,15 +125,15 @@ impl Roster {
         Some(peer.origin)
     }
 
-    /// The fleet at `now`.
-    pub fn view(&mut self, now: Instant) -> FleetView {
+    /// The fleet at `now`, where all tell each other of what they did each `round`.
+    pub fn view(&mut self, now: Instant, round: Micros) -> FleetView {
         self.missed.retain(|_, since| now.since(*since) < MISSED_FOR);
         let live = self.peers.len() as u32 + 1;
         let heard = self.peers.values().map(|peer| peer.heard).min().unwrap_or(now);
         let is_settled = now.since(*self.began.get_or_insert(now)) >= SETTLING;
         let has_met = self.next > 0;
         let is_steady = has_met && self.missed.is_empty() && now.since(*self.changed.get_or_insert(now)) >= STEADY;
-        FleetView { live, largest: live + self.missed.len() as u32, is_settled, is_steady, heard }
+        FleetView { live, largest: live + self.missed.len() as u32, is_settled, is_steady, heard, round }
     }
 
     /// All peers that live.
@@ -147,6 +150,8 @@ impl Roster {
 mod tests {
     use super::*;
 
+    const ROUND: Micros = Micros(200_000);
+
     fn name(text: &str) -> Arc<str> {
         text.into()
     }
@@ -155,9 +160,9 @@ mod tests {
     fn who_has_just_come_knows_nothing_of_its_part() {
         let mut roster = Roster::default();
         let start = Instant(1_000_000);
-        assert!(!roster.view(start).is_settled);
-        assert!(!roster.view(start + Micros(4_999_999)).is_settled);
-        assert!(roster.view(start + SETTLING).is_settled);
+        assert!(!roster.view(start, ROUND).is_settled);
+        assert!(!roster.view(start + Micros(4_999_999), ROUND).is_settled);
+        assert!(roster.view(start + SETTLING, ROUND).is_settled);
     }
 
     #[test]
@@ -166,12 +171,12 @@ mod tests {
         let start = Instant(1_000_000);
         roster.joined(start, &name("a"), 1);
         roster.joined(start, &name("b"), 1);
-        assert_eq!((roster.view(start).live, roster.view(start).largest), (3, 3));
+        assert_eq!((roster.view(start, ROUND).live, roster.view(start, ROUND).largest), (3, 3));
         roster.left(start, &name("a"), 1, false);
         roster.left(start, &name("b"), 1, true);
-        assert_eq!((roster.view(start).live, roster.view(start).largest), (1, 2));
+        assert_eq!((roster.view(start, ROUND).live, roster.view(start, ROUND).largest), (1, 2));
         let later = start + MISSED_FOR;
-        assert_eq!((roster.view(later).live, roster.view(later).largest), (1, 1));
+        assert_eq!((roster.view(later, ROUND).live, roster.view(later, ROUND).largest), (1, 1));
     }
 
     #[test]
@@ -181,7 +186,7 @@ mod tests {
         let new = roster.joined(Instant(2), &name("a"), 2);
         assert_ne!(old, new);
         roster.left(Instant(3), &name("a"), 1, false);
-        assert_eq!((roster.view(Instant(3)).live, roster.view(Instant(3)).largest), (2, 2));
+        assert_eq!((roster.view(Instant(3), ROUND).live, roster.view(Instant(3), ROUND).largest), (2, 2));
     }
 
     #[test]
@@ -190,9 +195,9 @@ mod tests {
         roster.joined(Instant(1), &name("a"), 1);
         roster.joined(Instant(1), &name("b"), 1);
         roster.heard(Instant(9), &name("a"), 1);
-        assert_eq!(roster.view(Instant(10)).heard, Instant(1));
+        assert_eq!(roster.view(Instant(10), ROUND).heard, Instant(1));
         roster.heard(Instant(8), &name("b"), 1);
-        assert_eq!(roster.view(Instant(10)).heard, Instant(8));
+        assert_eq!(roster.view(Instant(10), ROUND).heard, Instant(8));
         assert_eq!(roster.heard(Instant(9), &name("c"), 1), None);
     }
 

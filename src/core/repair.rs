@@ -15,8 +15,8 @@ use super::slot::Slot;
 use super::time::{Instant, Micros, Timestamp};
 use super::usage::{Count, Usage};
 
-/// By then peers have heard of a loss and told the store what they know: two rounds of gossip.
-const REPAIR: Micros = Micros(400_000);
+/// In so many rounds of gossip peers have heard of a loss and told the store what they know.
+const ROUNDS: u64 = 2;
 
 impl Slot {
     /// The store has lost what it knew of this window: peers know better, and hear of it.
@@ -42,8 +42,8 @@ impl Slot {
         let has_lost = limits.into_iter().any(|((limit, net), (history, counter))| {
             has_windows(limit) && (*net > 0 || history.get(counter.at).is_some_and(|window| window.peers() > 0))
         });
-        let has_peers = fleet.is_some_and(|fleet| fleet.live > 1) && has_lost;
-        if !has_peers || self.rule.on_store_loss == OnStoreLoss::Allow || on(Mutant::LendsBeforeRepair) {
+        let Some(fleet) = fleet.filter(|fleet| fleet.live > 1 && has_lost) else { return };
+        if self.rule.on_store_loss == OnStoreLoss::Allow || on(Mutant::LendsBeforeRepair) {
             return;
         }
         self.lose_store(now, now);
@@ -51,7 +51,7 @@ impl Slot {
         if let Some(book) = &mut self.share {
             book.begin_anew(since);
         }
-        let until = now + remaining(self, now).min(REPAIR);
+        let until = now + remaining(self, now).min(Micros(fleet.round.0.saturating_mul(ROUNDS)));
         if let Some(away) = &mut self.away {
             (away.ask_again, away.repairs) = (until, true);
         }

@@ -102,7 +102,7 @@ impl Gossip {
             self.tell(node, now, most_entries(peers, self.tick));
         }
         let mut state = self.lock();
-        let view = state.roster.view(now);
+        let view = state.roster.view(now, micros(self.tick));
         state.view = Some(view);
         drop(state);
         node.handle_fleet(view);
@@ -147,7 +147,7 @@ impl Gossip {
             roster.left(now, &peer.name, peer.incarnation, *leaving || self.fleet.has_left(peer));
         }
         *known = live;
-        let view = roster.view(now);
+        let view = roster.view(now, micros(self.tick));
         (state.view, state.members) = (Some(view), Some(members.clone()));
         drop(state);
         tracing::info!(live = view.live, largest = view.largest, "the fleet has changed");
@@ -204,9 +204,13 @@ impl Circle {
     }
 }
 
+fn micros(tick: Duration) -> Micros {
+    Micros(u64::try_from(tick.as_micros()).unwrap_or(u64::MAX))
+}
+
 /// How many entries fit into a round for so many peers.
 fn most_entries(peers: u64, tick: Duration) -> usize {
-    let bytes = BYTES_PER_SECOND * u64::try_from(tick.as_millis()).unwrap_or(u64::MAX) / 1_000;
+    let bytes = BYTES_PER_SECOND * micros(tick).0 / 1_000_000;
     let each = (bytes / peers.max(1)).saturating_sub(FRAME) / ENTRY;
     usize::try_from(each.max(FEWEST)).unwrap_or(usize::MAX)
 }

@@ -11,8 +11,9 @@ use crate::maps::Map;
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
-/// So long a node waits for its peers, less what its clock may drift.
-const REPAIR: u64 = 390_000;
+/// So many rounds of gossip a node waits for its peers, less what its clock may drift.
+const ROUNDS: u64 = 2;
+const DRIFT: u64 = 10_000;
 
 /// A node knows a boundary of the store's clock to so much.
 const EDGE: u64 = 10_000;
@@ -31,6 +32,7 @@ struct Wait {
 #[derive(Debug, Default)]
 pub(super) struct Repair {
     is_on: bool,
+    repair: u64,
     /// The epoch of a node's latest acquire of a key, as the store executed it.
     epochs: Map<(u32, u32), u64>,
     waits: Map<(u32, u32), Wait>,
@@ -51,7 +53,9 @@ impl Repair {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         let pushes = plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
-        Self { is_on: plan.brain == Brain::Rationd && !pushes, ..Self::default() }
+        let round = plan.gossip.map_or(0, |gossip| gossip.tick.0);
+        let repair = (ROUNDS * round).saturating_sub(DRIFT);
+        Self { is_on: plan.brain == Brain::Rationd && !pushes, repair, ..Self::default() }
     }
 
     fn executed(&mut self, moment: Moment, (key, node): (u32, u32), call: &Call, order: &Acquire, grant: &Grant) {
@@ -67,7 +71,7 @@ impl Repair {
         let Some(left) = brings(call, order, grant).filter(|_| grant.granted == 0) else { return };
         let heard = self.heard.get(&node).is_some_and(|(_, at)| moment.at < at + HEARD);
         if heard && call.rule.on_store_loss != OnStoreLoss::Allow {
-            let until = moment.at + REPAIR.min(left.saturating_sub(EDGE));
+            let until = moment.at + self.repair.min(left.saturating_sub(EDGE));
             self.waits.insert((key, node), Wait { until, epoch: grant.epoch });
         }
     }
@@ -124,6 +128,7 @@ impl Checker for Repair {
 mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
+    use crate::span::Span;
 
     #[test]
     fn a_node_that_is_lent_by_the_call_that_brings_back_is_seen() {
@@ -140,7 +145,9 @@ mod tests {
     fn a_node_that_does_not_wait_for_its_peers_is_seen() {
         for (told, later, seen) in [(true, 300_000, 1), (true, 395_000, 0), (false, 300_000, 0)] {
             let mut history = History::new("10/1s fixed");
-            let mut checker = Repair::new(&history.setting());
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(crate::plan::Gossip { tick: Span(200_000), ..Default::default() });
+            let mut checker = Repair::new(&setting);
             if told {
                 history.see(&mut checker, 1, &Seen::Told { from: 1, to: 0, frames: &[] });
             }

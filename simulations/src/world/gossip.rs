@@ -95,7 +95,7 @@ impl World<'_> {
         place.limiter.handle_fleet(FleetView::STRANGER);
         if self.now == 0 {
             // Those that are there from the start have been there for long.
-            place.circle.roster.view(place.clock.local(0) - Micros::from_secs(6));
+            place.circle.roster.view(place.clock.local(0) - Micros::from_secs(6), plan.tick.micros());
         }
         let incarnation = place.incarnation;
         let at = self.now + self.grapevine.random.below(plan.tick.0.max(1));
@@ -150,7 +150,7 @@ impl World<'_> {
             }
             !gone
         });
-        let view = circle.roster.view(now);
+        let view = circle.roster.view(now, plan.tick.micros());
         let place = &mut self.nodes[node as usize];
         place.circle = circle;
         place.limiter.handle_fleet(view);
