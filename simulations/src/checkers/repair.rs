@@ -15,7 +15,7 @@ use crate::plan::{Brain, What};
 const ROUNDS: u64 = 2;
 const DRIFT: u64 = 10_000;
 
-/// A node knows a boundary of the store's clock to so much.
+/// A node knows a boundary of the store's clock to so much, and to what its call took.
 const EDGE: u64 = 10_000;
 
 /// Whoever told something so long ago is known to live.
@@ -36,6 +36,8 @@ pub(super) struct Repair {
     /// The epoch of a node's latest acquire of a key, as the store executed it.
     epochs: Map<(u32, u32), u64>,
     waits: Map<(u32, u32), Wait>,
+    /// A node's latest acquire of a key, and when it was sent first.
+    asked: Map<(u32, u32), (u64, u64)>,
     /// Who told a node something last, and when.
     heard: Map<u32, (u32, u64)>,
     found: Found,
@@ -71,12 +73,21 @@ impl Repair {
         let Some(left) = brings(call, order, grant).filter(|_| grant.granted == 0) else { return };
         let heard = self.heard.get(&node).is_some_and(|(_, at)| moment.at < at + HEARD);
         if heard && call.rule.on_store_loss != OnStoreLoss::Allow {
-            let until = moment.at + self.repair.min(left.saturating_sub(EDGE));
-            self.waits.insert((key, node), Wait { until, epoch: grant.epoch });
+            let asked = self.asked.get(&(key, node)).filter(|(id, _)| *id == call.id);
+            let trip = asked.map_or(0, |(_, at)| moment.at - at);
+            let until = moment.at + self.repair.min(left.saturating_sub(EDGE + trip));
+            // The same answer once more begins nothing.
+            let wait = self.waits.get(&(key, node)).filter(|wait| wait.epoch == grant.epoch);
+            let wait = wait.copied().unwrap_or(Wait { until, epoch: grant.epoch });
+            self.waits.insert((key, node), wait);
         }
     }
 
-    fn called(&mut self, moment: Moment, (key, node): (u32, u32), order: &Acquire) {
+    fn called(&mut self, moment: Moment, (key, node): (u32, u32), call: &Call, order: &Acquire) {
+        let asked = self.asked.entry((key, node)).or_default();
+        if asked.0 != call.id {
+            *asked = (call.id, moment.at);
+        }
         let wait = self.waits.get(&(key, node)).copied();
         if let Some(wait) = wait.filter(|wait| moment.at < wait.until && order.epoch == wait.epoch) {
             self.found.add("no-free-budget", moment, || {
@@ -110,7 +121,7 @@ impl Observer for Repair {
             }
             Seen::Called { node, key, call, .. } => {
                 if let Op::Acquire(order) = &call.op {
-                    self.called(moment, (*key, *node), order);
+                    self.called(moment, (*key, *node), call, order);
                 }
             }
             _ => {}
