@@ -3,7 +3,7 @@
 
 mod support;
 
-use rationd::core::call::StoreError;
+use rationd::core::call::{Op, StoreError};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
@@ -328,6 +328,25 @@ fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
     };
     // 95 % of (95 % of 44 and of what nobody used, or of 44; and 5 % for all alike).
     assert_eq!((share(true), share(false)), (47, 41));
+}
+
+#[test]
+fn what_lies_idle_goes_back_when_peers_spend() {
+    for (peer, gone) in [(450, 0), (650, 100)] {
+        let mut bench = bench_of(2, "1000/60s fixed");
+        bench.advance(Micros::from_secs(30));
+        bench.hold(100);
+        bench.advance(Micros::from_secs(10));
+        assert!(bench.calls().is_empty(), "there is plenty");
+        hear(&mut bench, PEER, peer);
+        bench.advance(Micros::from_secs(10));
+        // Sent once more each time that no answer comes.
+        let back = bench.calls().first().map_or(0, |call| match call.op {
+            Op::Return { amount, .. } => amount,
+            op => panic!("{op:?}"),
+        });
+        assert_eq!(back, gone, "after {peer} of a peer");
+    }
 }
 
 #[test]

@@ -178,17 +178,22 @@ impl Slot {
 
     /// Peers and this node together are known to have spent a limit's window.
     pub(super) fn is_spent_by_fleet(&self) -> bool {
-        self.usage.is_some()
-            && (0..self.rule.limits.len()).any(|index| {
-                let limit = &self.rule.limits[index];
-                let at = self.counters[index].at;
-                let heard = self.window(index, at).filter(|window| !window.refuted);
-                has_windows(limit)
-                    && heard.is_some_and(|window| {
-                        let own = self.admitted(index).net();
-                        window.peers() > 0 && window.peers().saturating_add(own) >= limit.count
-                    })
-            })
+        self.has_spent_in_fleet(|spent, limit| spent >= limit.count)
+    }
+
+    /// They are known to have spent more than six tenths of one: what lies idle others will want.
+    pub(super) fn is_pressed_by_fleet(&self) -> bool {
+        self.has_spent_in_fleet(|spent, limit| spent.saturating_mul(10) > limit.count.saturating_mul(6))
+    }
+
+    fn has_spent_in_fleet(&self, is_much: impl Fn(u64, &Limit) -> bool) -> bool {
+        let spent = |index: usize| {
+            let heard = self.window(index, self.counters[index].at).filter(|window| !window.refuted);
+            let peers = heard.map(Window::peers).filter(|peers| *peers > 0)?;
+            Some(peers.saturating_add(self.admitted(index).net()))
+        };
+        let mut windows = self.rule.limits.iter().enumerate().filter(|(_, limit)| has_windows(limit));
+        self.usage.is_some() && windows.any(|(index, limit)| spent(index).is_some_and(|spent| is_much(spent, limit)))
     }
 
     /// Denies because of what peers told, as long as the store is asked in between.

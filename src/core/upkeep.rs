@@ -190,8 +190,8 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     let interval = refill_interval(&slot.rule);
     let held = slot.lease.current(now);
     let idle = slot.tuner.used_in(pause) > 8 || pause > interval && !slot.tuner.is_slow(interval);
-    // Who asks for nothing hears nothing of how much is left.
-    let pressed = slot.is_pressed(now) || idle && slot.is_pressed_by(now);
+    // Who asks for nothing hears of how much is left from peers only.
+    let pressed = slot.is_pressed(now) || slot.is_pressed_by_fleet() || idle && slot.is_pressed_by(now);
     if !pressed {
         return 0;
     }
