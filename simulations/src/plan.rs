@@ -434,6 +434,15 @@ pub enum What {
         /// What it tells of all keys.
         lie: Lie,
     },
+    /// These nodes run another build: what they tell their peers is of another version, and what those
+    /// tell them they read as far as they know it. Nothing else of them differs.
+    Build {
+        /// The nodes.
+        nodes: Vec<u32>,
+        /// It is the build after this one instead of the one before.
+        #[serde(default)]
+        newer: bool,
+    },
     /// The demand is so many times as high, in thousandths.
     Surge {
         /// How high.

@@ -129,6 +129,8 @@ mutants! {
         "The part of a share that is for all alike is that of a fleet of one: static shares.";
     DebtNotCharged, "debt-not-charged":
         "What was admitted on the share is not charged to the store that is back: no free budget, bound.";
+    OwnVersionOnly, "own-version-only":
+        "A node does not read what peers of the build before or after its own tell it: gossip, utilisation while away.";
     IdsStartAnew, "ids-start-anew":
         "After a restart call ids begin at 1 again, and the store takes acquires for repeats: liveness, at most once.";
 }

@@ -12,6 +12,7 @@ use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use bincode::{Decode, Encode};
 
 use crate::core::key;
+use crate::core::mutant::{Mutant, on};
 use crate::core::time::Timestamp;
 use crate::core::usage::{Count, Usage};
 
@@ -135,7 +136,8 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Usage>, BadDigest> {
     if bytes.len() > LONGEST {
         return Err(BadDigest::TooLong { bytes: bytes.len() });
     }
-    if !(1..=VERSION + 1).contains(version) {
+    let read = if on(Mutant::OwnVersionOnly) { VERSION..=VERSION } else { 1..=VERSION + 1 };
+    if !read.contains(version) {
         return Err(BadDigest::Version { seen: *version });
     }
     let (frame, rest): (Frame, &[u8]) = part(body)?;

@@ -1,5 +1,5 @@
 //! **gossip**: of a window that is open a node tells its peers no more than it has admitted of it. What lapsed
-//! counts when the window is over.
+//! counts when the window is over. And its peers read what it tells, be it of their build or the one before or after.
 //!
 //! For one aligned window, whose decisions tell it. Liars are not judged, they do it on purpose.
 
@@ -47,7 +47,11 @@ impl Telling {
     }
 
     fn told(&mut self, moment: Moment, from: u32, frame: &[u8]) {
-        for told in digest::decode(frame).unwrap_or_default() {
+        let heard = digest::decode(frame).unwrap_or_else(|error| {
+            self.found.add("gossip", moment, || format!("node {from} told what its peers do not read: {error}"));
+            Vec::new()
+        });
+        for told in heard {
             let Some(key) = self.keys.get(&told.digest.0).copied().filter(|_| told.limit == 0) else { continue };
             let now = moment.store.0.wrapping_add(self.skews.get(&key).copied().unwrap_or(0));
             if told.window.0 < now + self.edge {
@@ -118,6 +122,18 @@ mod tests {
             let count = Count { admitted, refunded: 0 };
             let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
             history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames });
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_node_whose_peers_do_not_read_what_it_tells_is_seen() {
+        for (version, seen) in [(1, 0), (digest::VERSION, 1), (digest::VERSION + 1, 1), (digest::VERSION + 2, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Telling::new(&setting);
+            history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &[vec![version, 0, 0]] });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

@@ -27,8 +27,8 @@ use crate::{scenario, swarm};
 const EARLY: (u64, usize) = (20, 80);
 
 /// Scenarios in which a fleet is what matters: they are good without any bug.
-const DRILLS: [&str; 6] =
-    ["parted-outage", "outage-scale-up", "liar", "slow-clocks", "to-the-microsecond", "small-limits"];
+const DRILLS: [&str; 7] =
+    ["parted-outage", "outage-scale-up", "liar", "slow-clocks", "to-the-microsecond", "small-limits", "mixed-versions"];
 
 /// Arguments of `mutants`.
 #[derive(Debug, Args)]

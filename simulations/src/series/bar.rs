@@ -58,6 +58,9 @@ pub fn label(what: &What) -> String {
             format!("{} {}", some("node", nodes), if *one_way { "not heard" } else { "apart" })
         }
         What::Liar { node, lie } => format!("node {node} lies ({lie:?})"),
+        What::Build { nodes, newer } => {
+            format!("{} of the build {}", some("node", nodes), if *newer { "after" } else { "before" })
+        }
         What::Surge { factor } => format!("demand × {}", crate::ledger::thousandths(u64::from(*factor))),
     }
 }

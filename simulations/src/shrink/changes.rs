@@ -67,7 +67,9 @@ pub(super) const FAULT: [Change<Fault>; 2] = [
         _ => {}
     },
     |fault| match &mut fault.what {
-        What::Cut { nodes, .. } | What::Isolate { nodes, .. } if nodes.len() > 1 => nodes.truncate(nodes.len() / 2),
+        What::Cut { nodes, .. } | What::Isolate { nodes, .. } | What::Build { nodes, .. } if nodes.len() > 1 => {
+            nodes.truncate(nodes.len() / 2);
+        }
         What::Slow { by, .. } | What::Jump { by, .. } => halve(by),
         What::Noise { loss, .. } => *loss /= 2,
         _ => {}

@@ -54,6 +54,7 @@ impl World<'_> {
             }
             What::Part { nodes, one_way } => self.grapevine.part(index, self.places(nodes), *one_way),
             What::Liar { node, lie } => self.grapevine.lie(index, self.place(*node), *lie),
+            What::Build { nodes, newer } => self.grapevine.build(index, self.places(nodes), *newer),
             What::Surge { factor } => self.surge(u64::from(*factor)),
         }
     }
@@ -75,7 +76,7 @@ impl World<'_> {
             What::Refuse { master, .. } => self.refuse(*master, false),
             What::NoReplica { master } => self.regain_replica(*master),
             What::Surge { .. } => self.surge(1_000),
-            What::Part { .. } | What::Liar { .. } => self.grapevine.mend(index),
+            What::Part { .. } | What::Liar { .. } | What::Build { .. } => self.grapevine.mend(index),
             // These end by steps of their own.
             What::Clog { .. }
             | What::Kill { .. }

@@ -12,9 +12,9 @@ use rationd::core::fleet::{FleetView, Roster};
 use rationd::core::key::Digest;
 use rationd::core::time::Micros;
 use rationd::core::usage::{Count, Usage};
-use rationd::wire::digest;
 
 use super::World;
+use super::build::Build;
 use super::event::Event;
 use super::node::Phase;
 use crate::observe::Seen;
@@ -24,7 +24,7 @@ use crate::random::Random;
 /// How often a node is heard that has nothing to tell.
 const HEARTBEAT: u64 = 1_000_000;
 
-/// Who hears whom, and who lies.
+/// Who hears whom, who lies, and who runs another build.
 #[derive(Debug)]
 pub(super) struct Grapevine {
     pub(super) plan: Option<Gossip>,
@@ -32,6 +32,7 @@ pub(super) struct Grapevine {
     /// By fault: these nodes are not heard by the others, and if so, do not hear them.
     parts: Vec<(u32, Vec<u32>, bool)>,
     liars: Vec<(u32, u32, Lie)>,
+    builds: Vec<(u32, Vec<u32>, Build)>,
     /// Bytes that went out, for the figures.
     pub(super) bytes: u64,
 }
@@ -54,7 +55,8 @@ struct Other {
 
 impl Grapevine {
     pub(super) fn new(plan: Option<Gossip>, seed: u64) -> Self {
-        Self { plan, random: Random::stream(seed, "gossip"), parts: Vec::new(), liars: Vec::new(), bytes: 0 }
+        let random = Random::stream(seed, "gossip");
+        Self { plan, random, parts: Vec::new(), liars: Vec::new(), builds: Vec::new(), bytes: 0 }
     }
 
     pub(super) fn part(&mut self, fault: u32, nodes: Vec<u32>, one_way: bool) {
@@ -65,14 +67,20 @@ impl Grapevine {
         self.liars.push((fault, node, lie));
     }
 
+    pub(super) fn build(&mut self, fault: u32, nodes: Vec<u32>, newer: bool) {
+        self.builds.push((fault, nodes, if newer { Build::Newer } else { Build::Older }));
+    }
+
     pub(super) fn mend(&mut self, fault: u32) {
         self.parts.retain(|(index, ..)| *index != fault);
         self.liars.retain(|(index, ..)| *index != fault);
+        self.builds.retain(|(index, ..)| *index != fault);
     }
 
     pub(super) fn calm(&mut self) {
         self.parts.clear();
         self.liars.clear();
+        self.builds.clear();
     }
 
     fn reaches(&self, from: u32, to: u32) -> bool {
@@ -84,6 +92,10 @@ impl Grapevine {
 
     fn lie_of(&self, node: u32) -> Option<Lie> {
         self.liars.iter().find(|(_, liar, _)| *liar == node).map(|(_, _, lie)| *lie)
+    }
+
+    fn build_of(&self, node: u32) -> Build {
+        self.builds.iter().find(|(_, nodes, _)| nodes.contains(&node)).map_or(Build::Ours, |(.., build)| *build)
     }
 }
 
@@ -168,12 +180,13 @@ impl World<'_> {
         if let Some(lie) = self.grapevine.lie_of(node) {
             usage = self.lies(lie);
         }
+        let build = self.grapevine.build_of(node);
         let place = &mut self.nodes[node as usize];
         if usage.is_empty() && self.now < place.circle.told + HEARTBEAT {
             return;
         }
         place.circle.told = self.now;
-        let (incarnation, frames) = (place.incarnation, Rc::new(digest::encode(&usage)));
+        let (incarnation, frames) = (place.incarnation, Rc::new(build.encode(usage)));
         let joined: Vec<_> = place.circle.others.iter().filter(|(_, other)| other.joined).map(|(to, _)| *to).collect();
         for (to, life) in joined {
             self.grapevine.bytes += frames.iter().map(Vec::len).sum::<usize>() as u64;
@@ -193,6 +206,7 @@ impl World<'_> {
             self.queue.push(thaws, Event::Told(Box::new(told.clone())));
             return;
         }
+        let build = self.grapevine.build_of(told.to);
         let name: Arc<str> = self.nodes[told.from as usize].name.as_str().into();
         let place = &mut self.nodes[told.to as usize];
         if place.incarnation != told.incarnation || !place.is_there() {
@@ -200,7 +214,7 @@ impl World<'_> {
         }
         let now = place.clock.local(self.now);
         let Some(origin) = place.circle.roster.heard(now, &name, told.life) else { return };
-        for usage in told.frames.iter().flat_map(|frame| digest::decode(frame).unwrap_or_default()) {
+        for usage in told.frames.iter().flat_map(|frame| build.decode(frame)) {
             place.limiter.handle_usage(now, origin, &usage);
         }
         self.drain(told.to);

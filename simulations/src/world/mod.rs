@@ -10,12 +10,13 @@
 //! | `node.rs`, `clock.rs`, `client.rs` | a daemon, its clock, its way to the store |
 //! | `message.rs`, `post.rs`, `network.rs` | letters, and what becomes of them |
 //! | `cluster.rs`, `service.rs` | servers, and what they answer |
-//! | `gossip.rs` | what nodes hear of each other |
+//! | `gossip.rs`, `build.rs` | what nodes hear of each other, also of another version |
 //! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
 //! | `holds.rs` | who charges an estimate and settles it |
 //! | `census.rs` | a key counted everywhere at once |
 //! | `prober.rs` | the last questions, one client at a time |
 
+mod build;
 mod census;
 mod client;
 mod clock;

@@ -1,0 +1,105 @@
+//! Other builds of the daemon, as far as the wire goes: what the ones before and after this one write of
+//! the same usage, and what they read of what others write.
+//!
+//! Made of what the shipped codec writes and reads, by its one rule: the body of a version begins with that
+//! of the version before.
+
+use rationd::core::usage::Usage;
+use rationd::wire::digest::{self, VERSION};
+
+/// What is written here for the build before is version 1.
+const _: () = assert!(VERSION == 2, "say what the build before writes now, and what it reads");
+
+/// What a version that nobody knows yet puts behind the rest.
+const UNKNOWN: &[u8] = b"\x03new";
+
+/// Which build a node runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Build {
+    /// The one before: it knows of no losses.
+    Older,
+    /// This one.
+    Ours,
+    /// The one after.
+    Newer,
+}
+
+impl Build {
+    /// The frames that tell of `usage`.
+    pub(super) fn encode(self, mut usage: Vec<Usage>) -> Vec<Vec<u8>> {
+        if self == Self::Older {
+            usage.iter_mut().for_each(|one| one.epoch = 0);
+        }
+        let mut frames = digest::encode(&usage);
+        for frame in &mut frames {
+            match self {
+                Self::Older => {
+                    assert_eq!(frame.pop(), Some(0), "a list of no losses is the last byte");
+                    frame[0] = VERSION - 1;
+                }
+                Self::Ours => {}
+                Self::Newer => {
+                    frame[0] = VERSION + 1;
+                    frame.extend(UNKNOWN);
+                }
+            }
+        }
+        frames
+    }
+
+    /// What a frame says; nothing, if it is two versions ahead.
+    pub(super) fn decode(self, frame: &[u8]) -> Vec<Usage> {
+        let mut usage = digest::decode(frame).unwrap_or_default();
+        if self == Self::Older {
+            usage.retain(|_| frame[0] <= VERSION);
+            usage.iter_mut().for_each(|one| one.epoch = 0);
+        }
+        usage
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rationd::core::key::Digest;
+    use rationd::core::time::Timestamp;
+    use rationd::core::usage::Count;
+
+    use super::*;
+
+    const ALL: [Build; 3] = [Build::Older, Build::Ours, Build::Newer];
+
+    /// Each third of a window that the store has lost.
+    fn usage(number: u64) -> Usage {
+        let window = Timestamp(1_800_000_000_000_000 + number % 5 * 1_000_000);
+        let count = Count { admitted: number * 7, refunded: number % 2 };
+        let epoch = if number.is_multiple_of(3) { 1_800_000_000_000_007 } else { 0 };
+        Usage { digest: Digest::of("api", &number.to_be_bytes()), limit: (number % 3) as u8, window, count, epoch }
+    }
+
+    #[test]
+    fn each_build_reads_the_next_ones_and_the_oldest_of_no_losses() {
+        let told: Vec<_> = (0..3_000).map(usage).collect();
+        let without: Vec<_> = told.iter().map(|one| Usage { epoch: 0, ..*one }).collect();
+        for (writes, version) in ALL.into_iter().zip(VERSION - 1..) {
+            let frames = writes.encode(told.clone());
+            assert!(frames.len() == 3 && frames.iter().all(|frame| frame[0] == version), "{writes:?}");
+            for reads in ALL {
+                let heard: Vec<_> = frames.iter().flat_map(|frame| reads.decode(frame)).collect();
+                let wanted = match (writes, reads) {
+                    (Build::Newer, Build::Older) => &[],
+                    (Build::Older, _) | (_, Build::Older) => &without[..],
+                    _ => &told[..],
+                };
+                assert!(heard == wanted, "{reads:?} of {writes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_has_nothing_to_tell_says_so_in_each_version() {
+        let frames = ALL.map(|build| build.encode(Vec::new()));
+        assert_eq!(frames[0], [[1, 0, 0]]);
+        assert_eq!(frames[1], digest::encode(&[]));
+        assert_eq!(frames[2], [[&[3, 0, 0, 0], UNKNOWN].concat()]);
+    }
+}
