@@ -1,7 +1,7 @@
 //! `run`: scenarios by their files, names or directories. `replay`: one file, twice, at length.
 //!
 //! Each run is a line, and what it was expected to do and did not is below it. With `--report` the
-//! pages have charts.
+//! pages have charts. With `--seeds` only what is bad is a line, and each scenario one more in the end.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,8 @@ use super::many::Many;
 use super::progress::Progress;
 use super::runner::Runner;
 use super::{Common, Verdict};
-use crate::outcome::sentence;
+use crate::ledger::percent;
+use crate::outcome::{Outcome, sentence};
 use crate::plan::Plan;
 use crate::run::Detail;
 use crate::{report, scenario};
@@ -25,6 +26,9 @@ pub(super) struct Run {
     /// Another seed than the file's.
     #[arg(long)]
     seed: Option<u64>,
+    /// So many seeds of each, from that one on.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
     #[command(flatten)]
     common: Common,
 }
@@ -42,9 +46,20 @@ impl Run {
         plans.iter_mut().for_each(|plan| plan.seed = self.seed.unwrap_or(plan.seed));
         let detail = if self.common.report.is_some() { Detail::Charts } else { Detail::Figures };
         let (mut progress, mut bad, mut kept) = (Progress::new(), 0, Vec::new());
-        let plan = |place: u64| plans.get(place as usize).cloned();
+        let mut sums = vec![Sum::default(); plans.len()];
+        let plan = |place: u64| {
+            let plan = plans.get((place / self.seeds) as usize)?;
+            Some(Plan { seed: plan.seed + place % self.seeds, ..plan.clone() })
+        };
         progress.show(|| format!("{} scenarios", plans.len()));
+        let mut place = 0;
         Many { plan: &plan, jobs: self.common.jobs, detail, twice: false }.run(&mut |outcome| {
+            sums[(place / self.seeds) as usize].add(&outcome);
+            place += 1;
+            progress.show(|| format!("{place} of {} runs", plans.len() as u64 * self.seeds));
+            if self.seeds > 1 && outcome.is_good() {
+                return;
+            }
             progress.print(&outcome);
             outcome.failed.iter().for_each(|failed| progress.print(format_args!("     {failed}")));
             outcome.missed.iter().for_each(|missed| progress.print(format_args!("     short of its goal: {missed}")));
@@ -53,10 +68,40 @@ impl Run {
                 kept.push(outcome);
             }
         })?;
+        if self.seeds > 1 {
+            plans.iter().zip(sums).for_each(|(plan, sum)| progress.print(sum.line(&plan.name)));
+        }
         if let Some(directory) = &self.common.report {
             report::write(directory, &kept)?;
         }
         Ok(Verdict::of(bad))
+    }
+}
+
+/// What the seeds of one scenario came to.
+#[derive(Clone, Debug, Default)]
+struct Sum {
+    used: Vec<u64>,
+    runs: u64,
+    bad: u64,
+    over: u64,
+}
+
+impl Sum {
+    fn add(&mut self, outcome: &Outcome) {
+        self.used.extend(outcome.figures.used);
+        self.runs += 1;
+        self.bad += u64::from(!outcome.is_good());
+        self.over = self.over.max(outcome.figures.over);
+    }
+
+    /// `outage-10s: 1000 seeds, 0 bad, used 85 % at least, 91 % in the median, 0 % over at most`.
+    fn line(mut self, name: &str) -> String {
+        self.used.sort_unstable();
+        let used = |place: usize| self.used.get(place).map_or("nothing".to_owned(), |used| percent(*used));
+        let (least, median, most) = (used(0), used(self.used.len() / 2), percent(self.over));
+        let Self { runs, bad, .. } = self;
+        format!("{name}: {runs} seeds, {bad} bad, used {least} at least, {median} in the median, {most} over at most")
     }
 }
 
