@@ -240,10 +240,11 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
             let back = away.back.unwrap_or(now + GRACE);
             Some(Away { ask_again: back.max(now), charged: true, back: Some(back), repairs: false })
         }
-        // Others may have spent theirs of this window already.
-        Some(away) if !away.charged && !slot.owes(now) && slot.awaits_others(now) => {
+        // Others may have spent theirs of this window already. What was admitted since the call is charged next.
+        Some(away) if !away.charged && slot.awaits_others(now) && (!slot.owes(now) || grant.granted >= order.need) => {
             let back = away.back.unwrap_or(now + GRACE);
-            (now < back).then_some(Away { ask_again: back, charged: false, back: Some(back), repairs: false })
+            let ask_again = if slot.owes(now) { now } else { back };
+            (now < back).then_some(Away { ask_again, charged: false, back: Some(back), repairs: false })
         }
         _ => None,
     };
