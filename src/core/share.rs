@@ -224,6 +224,8 @@ impl Budget {
         if self.spent == 0 || window != self.window || on(Mutant::ShareRefilledPerCheck) {
             *self = Self { window, ppm: ppm.max(1), ..Self::default() };
         }
+        // A store that is back may have counted more nodes than were known.
+        self.ppm = self.ppm.min(ppm.max(1));
     }
 
     /// The wait until `cost` fits; zero when it fits now.
@@ -336,6 +338,8 @@ mod tests {
         assert_eq!(admitted(&mut book, &rule, share_ppm(4), 5_000_000), 237);
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 5_000_001), 0);
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 6_000_000), 950);
+        book.spend(&rule, &[share_ppm(1)], Timestamp(7_000_000), 100, &[0]).unwrap();
+        assert_eq!(admitted(&mut book, &rule, share_ppm(4), 7_000_001), 137);
     }
 
     #[test]
