@@ -24,7 +24,7 @@ fn peak() -> u64 {
     kib << 10
 }
 
-/// Noise, or a head that claims more entries than all memory holds and noise behind it.
+/// Noise, or a head that claims up to four million entries and noise behind it.
 fn garbage(number: usize, random: &mut u64) -> Vec<u8> {
     let mut frame: Vec<u8> = (0..MAX_FRAME).map(|_| below(random, 256) as u8).collect();
     frame[0] = (number % 4) as u8;
@@ -32,7 +32,7 @@ fn garbage(number: usize, random: &mut u64) -> Vec<u8> {
         // The latest window, then a length of eight bytes.
         frame[1] = 0;
         frame[2] = 253;
-        frame[3..11].copy_from_slice(&(u64::MAX >> (number % 40)).to_le_bytes());
+        frame[3..11].copy_from_slice(&(1_u64 << (10 + 2 * number)).to_le_bytes());
     }
     frame
 }
