@@ -6,6 +6,7 @@ mod support;
 use rationd::fleet::MAX_FRAME;
 use rationd::wire::digest;
 use support::membership_suite::Start;
+use support::memory::peak;
 use support::peers::{Authority, FLEET, Stranger};
 use support::random::below;
 
@@ -15,14 +16,6 @@ const ALLOWED: u64 = 4 << 20;
 /// Frames, sent so many at a time.
 const FRAMES: usize = 400;
 const AT_ONCE: usize = 8;
-
-/// The most memory that this process has had.
-fn peak() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells it");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is there");
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    kib << 10
-}
 
 /// Noise, or a head that claims up to four million entries and noise behind it.
 fn garbage(number: usize, random: &mut u64) -> Vec<u8> {

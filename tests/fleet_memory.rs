@@ -5,19 +5,12 @@ mod support;
 
 use rationd::fleet::MAX_FRAME;
 use support::membership_suite::{Node, Start, sees};
+use support::memory::peak;
 use support::peers::{Authority, FLEET, Stranger};
 use support::poll::wait_until;
 
 /// Growth that is allowed, in bytes: a bomb that goes off takes ten times as much.
 const ALLOWED: u64 = 24 << 20;
-
-/// The most memory that this process has had.
-fn peak() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells it");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it is there");
-    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    kib << 10
-}
 
 /// A gossip message that says a delta of `blocks` blocks, each of 65,535 zeros in 11 bytes of zstd.
 fn bomb(blocks: usize) -> Vec<u8> {

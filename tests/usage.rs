@@ -302,6 +302,18 @@ fn a_bucket_beside_the_window_unbinds_nothing() {
     assert!(admitted <= 10, "{admitted} after 90 of peers");
 }
 
+/// What one of two nodes that live, of so many that did, admits in the window after it lost the store.
+fn admitted_on_share(bench: &mut Bench, largest: u32) -> usize {
+    let view = FleetView { live: 2, largest, is_settled: true, is_steady: largest == 2, ..FleetView::STRANGER };
+    bench.shard.handle_fleet(FleetView { heard: bench.now, ..view });
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    bench.shard.handle_fleet(FleetView { heard: bench.now, ..view });
+    (0..200).filter(|_| bench.check(1) == Some(Verdict::Allow)).count()
+}
+
 #[test]
 fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
     let share = |heard: bool| {
@@ -316,15 +328,7 @@ fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
             bench.advance(SECOND);
         }
         let largest = if heard { 2 } else { 3 };
-        let view =
-            FleetView { live: 2, largest, is_settled: true, is_steady: heard, heard: bench.now, ..FleetView::STRANGER };
-        bench.shard.handle_fleet(view);
-        assert_eq!(bench.check(1), None);
-        let call = bench.acquire();
-        bench.fail(&call, StoreError::Away { since: bench.now });
-        bench.advance(SECOND);
-        bench.shard.handle_fleet(FleetView { heard: bench.now, ..view });
-        (0..200).filter(|_| bench.check(1) == Some(Verdict::Allow)).count()
+        admitted_on_share(&mut bench, largest)
     };
     // 95 % of (95 % of 44 and of what nobody used, or of 44; and 5 % for all alike).
     assert_eq!((share(true), share(false)), (47, 41));
@@ -360,15 +364,6 @@ fn a_share_follows_the_mean_of_three_windows() {
         bench.used = 0;
         bench.advance(SECOND);
     }
-    let view =
-        FleetView { live: 2, largest: 2, is_settled: true, is_steady: true, heard: bench.now, ..FleetView::STRANGER };
-    bench.shard.handle_fleet(view);
-    assert_eq!(bench.check(1), None);
-    let call = bench.acquire();
-    bench.fail(&call, StoreError::Away { since: bench.now });
-    bench.advance(SECOND);
-    bench.shard.handle_fleet(FleetView { heard: bench.now, ..view });
-    let admitted = (0..200).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
     // 95 % of (95 % of 40, the lower of two means, and 5 % for all alike).
-    assert_eq!(admitted, 38);
+    assert_eq!(admitted_on_share(&mut bench, 2), 38);
 }

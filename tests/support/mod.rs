@@ -18,6 +18,7 @@ pub mod installed;
 pub mod ledger;
 pub mod matrix;
 pub mod membership_suite;
+pub mod memory;
 pub mod metrics;
 pub mod namespaces;
 pub mod peers;
