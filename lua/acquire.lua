@@ -3,16 +3,16 @@
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
 -- ARGV     4 need, 5 want, 6 least (tokens), 7 ahead_of (us; 0 = lend of now, else of the window
 --          after the one that ends then), 8 epoch (as the node knows it; 0 = none), 9 held (tokens
---          lent before that it has not spent), 10 age (us since it spent the last of the others); per
---          limit more: known_used (tokens), known_at (us)
+--          lent before that it has not spent); per limit more: known_used (tokens), known_at (us), age
+--          (gcra: us since it spent the others, taken as spent in one go)
 -- Reply    lib.lua's; granted = tokens lent: none where the node brings back what the store has lost. With
 --          an id that was executed before, the answer of then.
 
-local need, want, least = integer(ARGV[4], MOST), integer(ARGV[5], MOST), integer(ARGV[6], MOST)
+local need, want, least = integer(ARGV[4], EXACT), integer(ARGV[5], EXACT), integer(ARGV[6], EXACT)
 local ahead_of, epoch = integer(ARGV[7], EXACT), integer(ARGV[8], EXACT)
-local held, age = integer(ARGV[9], MOST), integer(ARGV[10], EXACT)
-local limits = read_arguments(11, 2)
-if not limits or not need or not want or not least or not ahead_of or not epoch or not held or not age then
+local held = integer(ARGV[9], EXACT)
+local limits = read_arguments(10, 3)
+if not limits or not need or not want or not least or not ahead_of or not epoch or not held then
   return redis.error_reply(WRONG)
 end
 local state, failure = load(limits)
@@ -37,7 +37,7 @@ end
 -- the limit.
 local function restore(counter, limit, used, at)
   if limit.kind == 'g' then
-    counter.at = max(counter.at, clamp_tat(at, limit))
+    counter.at = max(counter.at, clamp_tat(at, limit, 0))
     spend({ counter }, { limit }, used, now)
     return
   end
@@ -63,7 +63,9 @@ local function left_of_all(kept)
     local next_is_known = counter.at == ahead_of and counter.at % limit.period == 0
     if #limits > 1 or limit.kind ~= 'f' or not next_is_known then return 0 end
     -- Two fifths are kept for who asks in that window.
-    return max(limit.count - up(2 * limit.count, 5) - counter.prev, 0)
+    local fifth = floor(limit.count / 5)
+    local for_then = 2 * fifth + up(2 * (limit.count - 5 * fifth), 5)
+    return max(limit.count - for_then - counter.prev, 0)
   end
   local least_left = EXACT
   for i = 1, #limits do
@@ -72,6 +74,23 @@ local function left_of_all(kept)
     least_left = min(least_left, tokens)
   end
   return least_left
+end
+
+-- A node that is alone with a key may be lent tokens of a bucket before they have trickled in: it knows from
+-- the answer when each of them comes, and spends none before. Another node finds them lent. What somebody
+-- waits for is charged at once, and has to be there.
+local function reach(kept, tokens)
+  if ahead_of ~= 0 or id == 0 or not has_gcra or nodes(state) > 1 or tokens < need then return tokens end
+  local most = EXACT
+  for i = 1, #limits do
+    local limit, counter = limits[i], counters[i]
+    if limit.kind == 'g' then
+      most = min(most, left_gcra(counter, limit) - (lent[1] + lent[2]) - kept + limit.coming)
+    else
+      most = min(most, left(counter, limit))
+    end
+  end
+  return max(most, tokens)
 end
 
 -- Guided self-scheduling: nobody takes more than its part of what is left, beyond what waits.
@@ -155,8 +174,8 @@ end
 if not state.epoch then state.epoch = max(id == epoch and id - 1 or id, 1) end
 if id ~= 0 then count_node() else state.census = { -1, 0, 0, 0 } end
 -- What this node was lent and holds no more it has spent.
-spend(counters, limits, max(close_account(state) - held, 0), max(now - age, 0))
-local granted = restored and 0 or share_of(left_of_all(held))
+settle_account(state, limits, held, 0, 3)
+local granted = restored and 0 or share_of(reach(held, left_of_all(held)))
 for i = 1, #limits do debit(counters[i], limits[i], granted) end
 -- gcra: what somebody waits for is spent now; the rest is set aside, and counts when it is spent.
 local at_once = id == 0 and granted or min(granted, need)
@@ -166,7 +185,7 @@ local fields = { 'e', format('%.0f', state.epoch) }
 add_counters(fields, state, limits, true)
 if id ~= 0 then
   local record = { state.census[1], id, granted, state.record and state.record[4] or 0, 0, 0 }
-  open_account(record, held + granted - at_once)
+  open_account(record, held + (granted - at_once))
   for i = 1, #limits do record[6 + i] = counters[i].gcra and 0 or counters[i].at end
   add_record(fields, record)
   if has_gcra then add_lent(fields) end

@@ -10,7 +10,8 @@
 --          n:NODE   a node's last calls and its account
 --                   "cid acquire-id granted other-id lent period at1 at2 ..."
 --          p:NODE   slots of a concurrent limit (occupy.lua)
---          gI fI oI sI   limit I by algorithm (gcra, fixed, from-first, sliding): "used prev at"
+--          fI oI sI      limit I by algorithm (fixed, from-first, sliding): "used prev at"
+--          gI       a bucket: "micros seconds at", the first two how deep it was when it was charged
 -- ARGV     now (us; 0 = the clock of Redis), node, id (0 = remember nothing), then what the script
 --          says, then for each limit: kind letter, count, period, burst (gcra with
 --          count and period in lowest terms), and what the script says.
@@ -27,10 +28,15 @@ local has_gcra = false
 local floor, max, min = math.floor, math.max, math.min
 
 local EXACT = 9007199254740991
+-- Nodes of a key, and slots of a concurrent limit.
 local MOST = 4294967295
+-- The deepest that a bucket may be: 71 years.
+local DEEPEST = 2 ^ 51
 local SECOND = 1000000
 -- Under gcra a lease is accounted for within this period or the next, or counts as spent.
 local PERIOD = 2 * SECOND
+-- gcra: a node that is alone with a key is lent what comes within this time, too (acquire.lua).
+local AHEAD = 500000
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 
 local find, format, sub = string.find, string.format, string.sub
@@ -60,31 +66,57 @@ local function written(list)
   return format(sub(INTEGERS, 1, 5 * #list - 1), unpack(list))
 end
 
--- a / b, rounded up; a + b is exact.
+-- a / b, rounded up. Where a + b is not exact, the quotient could reach the next integer.
 local function up(a, b)
-  return floor((a + b - 1) / b)
+  if a + b <= EXACT then return floor((a + b - 1) / b) end
+  local rest = math.fmod(a, b)
+  return (a - rest) / b + (rest > 0 and 1 or 0)
 end
 
--- a * b / c, rounded up, for a < 2^35 and b <= c < 2^45: long division, seven bits at a time.
-local function scaled_up(a, b, c)
-  if a == 0 then return 0 end
+-- a * b / c for b <= c, rounded down, and whether there is a rest: long division, for products that are
+-- not exact. Seven bits of a at a time where c < 2^45, else one: so no step leaves the exact integers.
+local function divided(a, b, c)
+  local base, place = c < 2 ^ 45 and 128 or 2, 1
+  while place * base <= a do place = place * base end
   local whole, rest = 0, 0
-  for shift = 4, 0, -1 do
-    local part = rest * 128 + floor(a / 128 ^ shift) % 128 * b
-    whole = whole * 128 + floor(part / c)
-    rest = part % c
+  while place >= 1 do
+    local digit = floor(a / place)
+    a, place = a - digit * place, place / base
+    if base == 128 then
+      local part = rest * 128 + digit * b
+      whole, rest = whole * 128 + floor(part / c), part % c
+    else
+      whole = whole + whole
+      if rest >= c - rest then whole, rest = whole + 1, rest - (c - rest) else rest = rest + rest end
+      local more = digit * b
+      if rest >= c - more then whole, rest = whole + 1, rest - (c - more) else rest = rest + more end
+    end
   end
-  if rest > 0 then whole = whole + 1 end
-  return whole
+  return whole, rest > 0
+end
+
+-- a * b / c for b <= c, rounded up.
+local function scaled_up(a, b, c)
+  local product = a * b
+  if product + c <= EXACT then return floor((product + c - 1) / c) end
+  local whole, more = divided(a, b, c)
+  return more and whole + 1 or whole
+end
+
+-- The same, rounded down.
+local function scaled_down(a, b, c)
+  local product = a * b
+  if product + c <= EXACT then return floor(product / c) end
+  return (divided(a, b, c))
 end
 
 -- gcra: the time that tokens cost (rounded up), and that they are worth when returned (down).
 local function cost(limit, tokens)
-  return tokens * limit.whole + up(tokens * limit.part, limit.count)
+  return tokens * limit.whole + scaled_up(tokens, limit.part, limit.count)
 end
 
 local function worth(limit, tokens)
-  return tokens * limit.whole + floor(tokens * limit.part / limit.count)
+  return tokens * limit.whole + scaled_down(tokens, limit.part, limit.count)
 end
 
 -- Completes a gcra limit, and says whether all that is computed from it stays exact.
@@ -94,7 +126,13 @@ local function complete_gcra(limit)
   -- Single costs round up; a full bucket takes all of its burst one by one all the same.
   local slack = limit.part == 0 and 0 or min(limit.burst, limit.whole)
   limit.depth = cost(limit, limit.burst) + slack
-  return tokens * limit.count <= EXACT and tokens * limit.period / limit.count <= 2 ^ 51
+  -- What a node that is alone with the key is lent before it comes; nothing where numbers would not be exact.
+  limit.coming = floor(AHEAD * limit.count / limit.period)
+  local most = tokens + limit.coming
+  if limit.count > MOST or most * limit.count > EXACT or most * limit.period / limit.count > DEEPEST then
+    limit.coming = 0
+  end
+  return tokens * limit.period / limit.count <= DEEPEST
 end
 
 -- now, node and id, then the limits from ARGV[first] on, of the kinds that match, each with `extra`
@@ -110,9 +148,9 @@ local function read_arguments(first, extra, kinds)
     local limit = {
       kind = ARGV[at],
       field = ARGV[at] .. i,
-      count = integer(ARGV[at + 1], MOST),
-      period = integer(ARGV[at + 2], 2 ^ 45),
-      burst = integer(ARGV[at + 3], MOST),
+      count = integer(ARGV[at + 1], EXACT),
+      period = integer(ARGV[at + 2], 2 ^ 49),
+      burst = integer(ARGV[at + 3], EXACT),
     }
     if not find(limit.kind, kinds or '^[gfos]$') then return nil end
     if not limit.count or not limit.period or not limit.burst then return nil end
@@ -161,14 +199,16 @@ local function roll_sliding(counter, limit)
   counter.at = start
 end
 
-local function clamp_tat(tat, limit)
-  return min(tat, now + limit.depth)
+-- Never further ahead than the bucket is deep, or was when it was charged: no change of numbers forgives
+-- a debt, and a clock that stepped back locks nobody out for longer than that bucket took to fill.
+local function clamp_tat(tat, limit, depth)
+  return min(tat, now + max(limit.depth, depth))
 end
 
 -- Brings the counter to now.
 local function roll(counter, limit)
   if limit.kind == 'g' then
-    counter.used, counter.prev, counter.at = 0, 0, clamp_tat(counter.at, limit)
+    counter.at = clamp_tat(counter.at, limit, counter.prev)
   elseif limit.kind == 'f' then
     roll_fixed(counter, limit)
   elseif limit.kind == 'o' then
@@ -190,11 +230,11 @@ end
 -- Tokens that can be lent, rounded down.
 local function left(counter, limit)
   if limit.kind == 'g' then return max(left_gcra(counter, limit) - lent[1] - lent[2], 0) end
-  local spent = counter.used
+  local tokens = limit.count - counter.used
   if limit.kind == 's' then
-    spent = spent + scaled_up(counter.prev, counter.at + limit.period - now, limit.period)
+    tokens = tokens - scaled_up(counter.prev, counter.at + limit.period - now, limit.period)
   end
-  return max(limit.count - spent, 0)
+  return max(tokens, 0)
 end
 
 local function credit(counter, limit, tokens)
@@ -207,12 +247,15 @@ local function credit(counter, limit, tokens)
   end
 end
 
--- gcra: tokens were spent, the last of them at that time.
+-- gcra: tokens were spent, the last of them at that time. What a deeper bucket still has owed stays owed.
 local function spend(counters, limits, tokens, at)
   for i = 1, #limits do
     local limit, counter = limits[i], counters[i]
     if limit.kind == 'g' and tokens > 0 then
-      counter.at = clamp_tat(max(counter.at, at) + cost(limit, min(tokens, limit.burst)), limit)
+      local fits = counter.at <= at + limit.depth
+      counter.prev = fits and limit.depth or max(limit.depth, counter.prev)
+      local tat = max(counter.at, at) + cost(limit, min(tokens, limit.burst + limit.coming))
+      counter.at = clamp_tat(tat, limit, counter.prev)
     end
   end
 end
@@ -246,12 +289,49 @@ local function close_account(state)
   return record[5]
 end
 
+-- An account that was not renewed in time has been charged as spent. A node that was only late says now what it
+-- has not spent of it, and that is credited, as long as the bucket cannot have filled up since: a charge
+-- that has leaked away is worth nothing any more.
+local function take_back_lapsed(state, limits, rest)
+  local record = state.record
+  local lapsed = record[5]
+  if lapsed == 0 or record[6] == 0 or rest == 0 then return false end
+  record[5] = 0
+  local charged_at = (record[6] + 2) * PERIOD
+  for i = 1, #limits do
+    local limit = limits[i]
+    if limit.kind == 'g' and now < charged_at + cost(limit, min(lapsed, limit.burst)) then
+      credit(state.counters[i], limit, min(rest, lapsed))
+    end
+  end
+  return true
+end
+
+-- The account is closed: what this node was lent, less what it still `has` and hands `back`, it has spent, as if
+-- in one go as long ago as the argument in that place of each limit says. What it has beyond the account was
+-- charged for somebody at the node who did not get it: that charge is taken back. Returns what it was lent, and
+-- whether anything was open.
+local function settle_account(state, limits, has, back, place)
+  local record = state.record
+  if not record then return 0, false end
+  if not is_open(record) then return 0, take_back_lapsed(state, limits, has + back) end
+  local account = close_account(state)
+  -- One after the other: their sum may be no exact number.
+  local spent = account - has - back
+  for i = 1, #limits do
+    local one, counter = { limits[i] }, state.counters[i]
+    spend({ counter }, one, max(spent, 0), max(now - limits[i][place], 0))
+    if limits[i].kind == 'g' and spent < 0 then credit(counter, limits[i], -spent) end
+  end
+  return account, true
+end
+
 -- From here on this node is lent so much.
 local function open_account(record, tokens)
   record[5], record[6] = 0, 0
   if not has_gcra then return end
-  tokens = min(tokens, MOST)
-  lent[1] = min(lent[1] + tokens, MOST)
+  tokens = min(tokens, EXACT)
+  lent[1] = min(lent[1] + tokens, EXACT)
   record[5], record[6] = tokens, lent[3]
 end
 
@@ -278,18 +358,19 @@ local function load(limits)
   state.census = parsed(3, integers, 4, 4) or { -1, 0, 0, 0 }
   state.record = parsed(4, integers, 6, 14)
   lent = parsed(5, integers, 3, 3) or { 0, 0, 0 }
-  if lent[1] > MOST or lent[2] > MOST or lent[3] > EXACT / PERIOD then
+  if lent[3] > EXACT / PERIOD then
     lent, state.bad[#state.bad + 1] = { 0, 0, 0 }, 'o'
   end
   for i = 1, #limits do
-    local list = parsed(i + 5, integers, 3, 3)
-    if list and (list[1] > MOST or list[2] > MOST) then
+    local list, gcra = parsed(i + 5, integers, 3, 3), limits[i].kind == 'g'
+    if list and gcra and (list[1] >= SECOND or list[2] > MOST) then
       list, state.bad[#state.bad + 1] = nil, limits[i].field
     end
     local stored = list ~= nil
     list = list or { 0, 0, 0 }
-    local counter = { used = list[1], prev = list[2], at = list[3], stored = stored }
-    counter.gcra = limits[i].kind == 'g'
+    local counter = { used = list[1], prev = list[2], at = list[3], stored = stored, gcra = gcra }
+    -- Apart, as scripts of before take no number above 2^32 there.
+    if gcra then counter.used, counter.prev = 0, list[2] * SECOND + list[1] end
     roll(counter, limits[i])
     state.counters[i] = counter
   end
@@ -318,8 +399,10 @@ local function add_counters(fields, state, limits, all)
   for i = 1, #limits do
     local counter = state.counters[i]
     if all or counter.stored then
+      local used, prev = counter.used, counter.prev
+      if counter.gcra then used, prev = prev % SECOND, floor(prev / SECOND) end
       fields[#fields + 1] = limits[i].field
-      fields[#fields + 1] = written({ counter.used, counter.prev, counter.at })
+      fields[#fields + 1] = written({ used, prev, counter.at })
     end
   end
 end
@@ -370,7 +453,7 @@ local function answer(state, granted, replayed)
   }
   for i = 1, #state.counters do
     local counter = state.counters[i]
-    reply[#reply + 1] = counter.gcra and lent[1] + lent[2] or counter.used
+    reply[#reply + 1] = counter.gcra and min(lent[1] + lent[2], EXACT) or counter.used
     reply[#reply + 1] = counter.prev
     reply[#reply + 1] = counter.at
   end

@@ -6,7 +6,7 @@
 -- Reply    lib.lua's; granted = amount, or 0 when nothing is stored, which is a full limit, or when another
 --          window was charged
 
-local amount = integer(ARGV[4], MOST)
+local amount = integer(ARGV[4], EXACT)
 local limits = read_arguments(5, 1)
 if not limits or not amount then return redis.error_reply(WRONG) end
 local state, failure = load(limits)

@@ -1,15 +1,15 @@
 -- return: takes back unspent tokens, into the windows that lent them or not at all.
 --
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
--- ARGV     4 amount (tokens), 5 epoch that lent them, 6 held (tokens lent that it keeps), 7 age (us
---          since it spent the last of the others); per limit more: window_at (us), the limit's `at` as
---          it was when they were lent
+-- ARGV     4 amount (tokens), 5 epoch that lent them, 6 held (tokens lent that it keeps); per limit more:
+--          window_at (us), the limit's `at` as it was when they were lent, age (gcra: us since it spent
+--          the others, taken as spent in one go)
 -- Reply    lib.lua's; granted = amount if any limit took it back, else 0
 
-local amount, epoch = integer(ARGV[4], MOST), integer(ARGV[5], EXACT)
-local held, age = integer(ARGV[6], MOST), integer(ARGV[7], EXACT)
-local limits = read_arguments(8, 1)
-if not limits or not amount or not epoch or not held or not age then return redis.error_reply(WRONG) end
+local amount, epoch = integer(ARGV[4], EXACT), integer(ARGV[5], EXACT)
+local held = integer(ARGV[6], EXACT)
+local limits = read_arguments(7, 2)
+if not limits or not amount or not epoch or not held then return redis.error_reply(WRONG) end
 local state, failure = load(limits)
 if not state then return failure end
 roll_census(state, limits)
@@ -38,10 +38,10 @@ end
 -- gcra: the account is closed, but for what this node keeps. An acquire that was sent later has said so.
 local fields, record = {}, remembered(state)
 if has_gcra and id > record[2] then
-  local account = close_account(state)
-  spend(state.counters, limits, max(account - held - amount, 0), max(now - age, 0))
-  taken = taken or account > 0
-  open_account(record, min(held, account))
+  local was_open = record[6] > 0 and is_open(record)
+  local account, settled = settle_account(state, limits, held, amount, 2)
+  taken = taken or account > 0 or settled and held + amount > 0
+  open_account(record, was_open and held or 0)
 end
 if not taken then return answer(state, 0) end
 add_counters(fields, state, limits)

@@ -49,3 +49,9 @@ pub fn random() -> u64 {
     // std seeds each RandomState's keys from the operating system; hashing nothing shows the keys.
     RandomState::new().build_hasher().finish()
 }
+
+/// A number that nobody can guess who has seen others: each half is what a keyed hash makes of another key.
+#[must_use]
+pub fn unguessable() -> u128 {
+    u128::from(random()) << 64 | u128::from(random())
+}

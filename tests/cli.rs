@@ -10,17 +10,20 @@ use std::process::{Command, Output};
 
 use support::clock::Watch;
 use support::poll::wait_until;
-use support::process::Daemon;
+use support::process::{Daemon, without_settings};
 
 const POLICIES: &str = "[policy.api]\nlimits = [\"3/1h fixed\"]\n";
 
 /// Runs `rationd` without any variable of this environment that it would read.
 fn rationd(words: &[&str]) -> Output {
+    command(words).output().expect("cargo built it")
+}
+
+fn command(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RATIOND_")) {
-        command.env_remove(name);
-    }
-    command.args(words).output().expect("cargo built it")
+    without_settings(&mut command);
+    command.args(words);
+    command
 }
 
 fn ask(daemon: &Daemon, words: &[&str]) -> Output {
@@ -113,6 +116,71 @@ fn a_bad_configuration_ends_with_78() {
     assert_eq!(code(&rationd(&["-c", "/nonexistent/x.toml", "config", "check"])), 78);
 }
 
+/// With it a daemon would come up with a store of its own, and each node would admit the whole limit.
+#[test]
+fn a_slip_in_the_name_of_a_variable_ends_with_78() {
+    for words in [&["serve", "--admin", "off"][..], &["config", "check"], &["reset", "api", "k"]] {
+        let output = command(words).env("RATIOND_STORE_URL", "redis://127.0.0.1:1").output().expect("cargo built it");
+        assert_eq!(code(&output), 78, "{words:?}: {output:?}");
+        assert!(stderr(&output).contains("did you mean `RATIOND_STORE__URL`?"), "{output:?}");
+    }
+    let every = ["RATIOND_LOG", "RATIOND_COUNT", "RATIOND_BENCH_RATE", "RATIOND_CERT_DIR", "RATIOND_COLOR"];
+    let mut flags = command(&["config", "check"]);
+    for name in every {
+        flags.env(name, if name == "RATIOND_COLOR" { "never" } else { "1" });
+    }
+    let output = flags.env("RATIOND_LOG", "warn").output().expect("cargo built it");
+    assert_eq!(code(&output), 0, "{output:?}");
+}
+
+#[test]
+fn a_log_that_would_say_nothing_is_refused() {
+    for filter in ["nonsense", "nonsense=debug", "info,stroe", "rationd"] {
+        for words in [&["serve", "--admin", "off"][..], &["config", "check"]] {
+            let output = command(words).env("RATIOND_LOG", filter).output().expect("cargo built it");
+            assert_eq!(code(&output), 78, "{filter}, {words:?}: {output:?}");
+            assert!(stderr(&output).contains("a level (error, warn, info"), "{output:?}");
+        }
+    }
+    for filter in ["debug", "INFO", "off", "info,rationd::store=debug", "rationd=trace", "warn,quinn=off"] {
+        let output = command(&["config", "check"]).env("RATIOND_LOG", filter).output().expect("cargo built it");
+        assert_eq!(code(&output), 0, "{filter}: {output:?}");
+    }
+}
+
+/// The default socket is another daemon's, as likely as not.
+#[test]
+fn with_a_broken_configuration_nobody_is_asked() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("rationd.toml");
+    write(&file, "[listen]\nsocket = \"own.sock\"\n[policy.api]\nlimits = [\"1/1y\"]\n");
+    let file = file.to_str().expect("a plain path");
+    for words in [&["reset", "api", "u1"][..], &["refund", "api", "u1", "1"], &["check", "api", "u1"], &["reload"]] {
+        let output = rationd(&[&["-c", file], words].concat());
+        assert_eq!(code(&output), 78, "{words:?}: {output:?}");
+        let said = stderr(&output);
+        assert!(said.contains("\"1y\" where a period") && said.contains("no daemon was asked"), "{said}");
+    }
+}
+
+#[test]
+fn a_socket_that_may_not_be_opened_says_so() {
+    let daemon = Daemon::start(POLICIES);
+    fs::set_permissions(daemon.socket(), std::os::unix::fs::PermissionsExt::from_mode(0o000)).expect("it is ours");
+    let socket = daemon.socket();
+    // Root may open everything, unless it gives that up.
+    let root = std::os::unix::fs::MetadataExt::uid(&fs::metadata("/proc/self").expect("there is a /proc")) == 0;
+    let mut asking = if root { Command::new("setpriv") } else { command(&[]) };
+    if root {
+        asking.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_rationd")]);
+    }
+    let output = asking.arg("--socket").arg(&socket).args(["check", "api", "k"]).output().expect("setpriv exists");
+    assert_eq!(code(&output), 69, "{output:?}");
+    let said = stderr(&output);
+    assert!(said.contains("may not be opened: Permission denied") && said.contains("listen.group"), "{said}");
+    assert!(said.contains("mode 0000") && !said.contains("start one with"), "{said}");
+}
+
 #[test]
 fn what_only_this_machine_can_tell_is_checked_too() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -176,9 +244,15 @@ fn a_denial_for_want_of_a_store_ends_with_75() {
 
 #[test]
 fn policies_and_keys_are_listed() {
-    let daemon = Daemon::start(&format!("{POLICIES}[policy.api.override.\"acct:acme\"]\nblocked = true\n"));
+    let daemon = Daemon::start(&format!(
+        "{POLICIES}[policy.api.override.\"acct:acme\"]\nblocked = true\n\
+         [policy.api.override.\"team:*\"]\nlimits = [\"7/1h fixed\"]\n"
+    ));
     assert_eq!(code(&ask(&daemon, &["check", "api", "user:1"])), 0);
     let table = stdout(&ask(&daemon, &["policies"]));
+    assert!(table.lines().any(|line| line.contains("team:*") && line.ends_with("7/1h fixed")), "{table}");
+    let explained = stdout(&ask(&daemon, &["explain", "api", "team:red"]));
+    assert!(explained.contains("7/1h fixed (of override \"team:*\")"), "{explained}");
     assert!(table.lines().any(|line| line.contains("acct:acme") && line.ends_with("blocked")), "{table}");
     let listed = json(&ask(&daemon, &["-o", "json", "policies"]));
     assert_eq!(listed[0]["limits"][0], "3/1h fixed");

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use support::deployed::{found, succeeds, version};
 use support::installed::installed;
-use support::matrix::{ALL, Client, WAYS, driver, output};
+use support::matrix::{ALL, Client, DEEP_POLICY, DEPTHS, WAYS, assert_charged, depths, driver, output};
 use support::process::Daemon;
 use support::resp::Reply;
 
@@ -185,8 +185,22 @@ fn redis_cli_on_a_terminal_shows_hints_and_help() {
         assert_eq!(said.lines().count(), SEEN.len(), "{said}");
         seen += SEEN.len();
     }
-    let version = version("redis-cli", "--version");
-    print_row(&format!("| redis-cli | {version} | RESP2, RESP3 | on a terminal: hints, `help`, answers | {seen} |"));
+    for depth in DEPTHS {
+        pipe(depth, ["", ""]);
+        pipe(depth, ["MULTI\r\n", "EXEC\r\n"]);
+    }
+    let (version, asked) = (version("redis-cli", "--version"), "on a terminal: hints, `help`, answers; `--pipe`");
+    print_row(&format!("| redis-cli | {version} | RESP2, RESP3 | {asked} | {seen} | {} |", depths()));
+}
+
+/// So many checks through `redis-cli --pipe`, between these commands.
+fn pipe(depth: usize, [begin, end]: [&str; 2]) {
+    let daemon = Daemon::start(DEEP_POLICY);
+    let input = [begin, &"RATION.CHECK api piped\r\n".repeat(depth), end].concat();
+    let said = output(Command::new("redis-cli").arg("-s").arg(daemon.socket()).arg("--pipe"), &input);
+    let replies = depth + usize::from(!begin.is_empty()) + usize::from(!end.is_empty());
+    assert!(said.contains(&format!("errors: 0, replies: {replies}\n")), "{depth} {begin}: {said}");
+    assert_charged(&daemon, "piped", depth, &format!("redis-cli --pipe {depth} {begin}"));
 }
 
 #[test]
@@ -213,6 +227,18 @@ fn redis_benchmark_charges_each_check_once() {
             charged += CHECKS;
         }
     }
+    let daemon = Daemon::start(DEEP_POLICY);
+    for depth in DEPTHS {
+        let (key, count) = (format!("deep{depth}"), depth.to_string());
+        let mut command = Command::new("redis-benchmark");
+        command.arg("-s").arg(daemon.socket()).args(["-c", "1", "-q", "-n", &count, "-P", &count]);
+        let said = output(command.args(["RATION.CHECK", "api", &key]), "");
+        assert!(said.contains("requests per second"), "{said}");
+        assert_charged(&daemon, &key, depth, &format!("redis-benchmark -P {depth}"));
+    }
     let version = version("redis-benchmark", "--version");
-    print_row(&format!("| redis-benchmark | {version} | RESP2 | `-P 1`, `-P 16` | {charged} charged |"));
+    let deep = depths();
+    print_row(&format!(
+        "| redis-benchmark | {version} | RESP2 | `-P 1`, `-P 16` | {charged} charged | {deep} (not in `MULTI`) |"
+    ));
 }

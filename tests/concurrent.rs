@@ -58,6 +58,9 @@ struct Weather {
     repeats: u64,
 }
 
+/// How long a connection waits for what was lost.
+const RETRANSMISSION: u64 = 200_000;
+
 const FAIR: Weather = Weather { delay: 0, loss: 0, repeats: 0 };
 
 impl World {
@@ -78,10 +81,12 @@ impl World {
 
     fn post(&mut self, mail: impl Fn() -> Mail) {
         let lost = below(&mut self.random, 1_000) < self.weather.loss;
-        let copies = if lost { 0 } else { 1 + u64::from(below(&mut self.random, 1_000) < self.weather.repeats) };
+        let copies = 1 + u64::from(below(&mut self.random, 1_000) < self.weather.repeats);
+        // A connection sends again what is lost.
+        let again = if lost { RETRANSMISSION } else { 0 };
         for _ in 0..copies {
             self.sent += 1;
-            let delay = below(&mut self.random, 2 * self.weather.delay + 1);
+            let delay = again + below(&mut self.random, 2 * self.weather.delay + 1);
             self.mail.insert((self.now + delay, self.sent), mail());
         }
     }
@@ -387,7 +392,7 @@ fn a_call_that_was_overtaken_changes_nothing() {
     let mut world = World::new("10/1h concurrent", 1, 3, FAIR);
     assert!(world.allowed(0));
     let digest = Digest::of("flight", b"k");
-    let occupy = |id: u64, used: u32| Call {
+    let occupy = |id: u64, used: u64| Call {
         id,
         digest,
         rule: world.rule.clone(),
@@ -424,7 +429,7 @@ fn what_a_node_has_it_keeps_while_it_says_what_it_uses() {
     let mut world = World::new("10/1h concurrent", 1, 3, FAIR);
     let (digest, rule, now) = (Digest::of("flight", b"k"), world.rule.clone(), Timestamp(EPOCH));
     let mut id = EPOCH;
-    let mut occupy = |node: &str, used: u32, need: u32, want: u32| {
+    let mut occupy = |node: &str, used: u64, need: u64, want: u64| {
         id += 1;
         let op = Op::Occupy(Occupy { used, need, want, lease: Micros(10 * SECOND) });
         let call = Call { id, digest, rule: rule.clone(), op, sent_at: Instant(0) };

@@ -156,6 +156,108 @@ fn errors_in_variables_and_flags_name_them() {
 }
 
 #[test]
+fn a_variable_that_means_nothing_is_an_error() {
+    let files = Files::new("");
+    let environment = variables(&[
+        ("RATIOND_STORE_URL", "redis://10.0.0.1:6379"),
+        ("RATIOND_POLICY_WEB_LIMITS", "10/1s"),
+        ("RATIOND_LGO", "debug"),
+        ("RATIOND_LOG", "debug"),
+        ("RATIOND_PORT", "9464"),
+        ("RATIOND_BLUE", "1"),
+    ]);
+    let sources = Sources { environment, variables: vec!["RATIOND_LOG".into()], ..files.sources() };
+    let errors = load(&sources).map(|_| ()).expect_err("most of them mean nothing").to_string();
+    assert_eq!(
+        errors,
+        "RATIOND_STORE_URL: no such variable (did you mean `RATIOND_STORE__URL`?)\n\
+         RATIOND_POLICY_WEB_LIMITS: no such variable (did you mean `RATIOND_POLICY__WEB__LIMITS`?)\n\
+         RATIOND_LGO: no such variable (did you mean `RATIOND_LOG`?)\n\
+         RATIOND_PORT: no such variable\n\
+         RATIOND_BLUE: no such variable"
+    );
+}
+
+/// Kubernetes tells every container of a namespace where its services are; one of them may be called like this.
+#[test]
+fn variables_of_a_platform_are_left_alone() {
+    let files = Files::new("");
+    let environment = variables(&[
+        ("RATIOND_SERVICE_HOST", "10.0.0.1"),
+        ("RATIOND_SERVICE_PORT", "9464"),
+        ("RATIOND_SERVICE_PORT_METRICS", "9464"),
+        ("RATIOND_PORT", "tcp://10.0.0.1:9464"),
+        ("RATIOND_PORT_9464_TCP", "tcp://10.0.0.1:9464"),
+        ("RATIOND_PORT_9464_TCP_PROTO", "tcp"),
+        ("RATIOND_PORT_9464_TCP_ADDR", "10.0.0.1"),
+        ("RATIOND_ADMIN_SERVICE_HOST", "10.0.0.1"),
+        ("RATIOND_ADMIN_PORT_80_UDP_PORT", "80"),
+    ]);
+    load(&Sources { environment, ..files.sources() }).unwrap_or_else(|errors| panic!("{errors}"));
+}
+
+#[test]
+fn overrides_with_a_star_stand_for_many_keys() {
+    let text = "[policy.api]\nlimits = [\"10/1s\"]\n[policy.api.override.\"plan:pro:*\"]\nlimits = [\"50/1s\"]\n\
+                [policy.api.override.\"plan:*\"]\nlimits = [\"20/1s\"]\n[policy.api.override.\"*:off\"]\nblocked = true\n\
+                [policy.api.override.\"plan:pro:acme\"]\nunlimited = true\n[policy.api.override.'a\\*']\nblocked = true\n";
+    let loaded = Files::new(text).load();
+    let api = loaded.policies.get("api").expect("it is there");
+    let count = |key: &str| match api.plan(key.as_bytes()) {
+        Plan::Limited(rule) => rule.limits[0].count,
+        Plan::Unlimited => u64::MAX,
+        Plan::Blocked => 0,
+    };
+    let keys = ["plan:pro:x", "plan:pro:acme", "plan:team", "user:off", "user", "a*", "ab"];
+    assert_eq!(keys.map(count), [50, u64::MAX, 20, 0, 10, 0, 10]);
+    let shown = loaded.entries.iter().find(|entry| entry.key == "policy.api.override.\"plan:pro:*\".limits");
+    assert_eq!(shown.and_then(|entry| entry.value.as_deref()), Some("[\"50/1s\"]"));
+}
+
+#[test]
+fn a_star_elsewhere_is_pointed_at() {
+    assert_eq!(
+        error_of("[policy.api]\nunlimited = true\n[policy.api.override.\"a*b\"]\nblocked = true\n"),
+        "rationd.toml:3:22: policy \"api\", override \"a*b\": one `*` at the beginning or at the end was wanted; \
+         a star of the key itself is `\\*`\n  \
+           3 | [policy.api.override.\"a*b\"]\n    \
+             |                      ^^^^^"
+    );
+    let seen = error_of("[policy.api]\nunlimited = true\n[policy.api.override.\"*\"]\nblocked = true\n");
+    assert!(seen.contains("`*` alone is every key: give the policy itself these limits"), "{seen}");
+    let seen = error_of(
+        "[policy.api]\nunlimited = true\n[policy.api.override.'a\\\\b']\nblocked = true\n\
+         [policy.api.override.'a\\b']\nunlimited = true\n",
+    );
+    assert!(seen.contains("means the same as override"), "{seen}");
+}
+
+/// The sample policy is gone as soon as there is a configuration, and with it what the examples ask about.
+#[test]
+fn examples_say_which_policy_they_ask_about() {
+    let mut asked = 0;
+    let mut places = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")];
+    while let Some(place) = places.pop() {
+        if place.is_dir() {
+            places.extend(fs::read_dir(&place).expect("a directory").map(|entry| entry.expect("an entry").path()));
+            continue;
+        }
+        let text = fs::read_to_string(&place).expect("a text");
+        if !["policy=api", "\"api\"", "'api'", "rationd.sock api"].iter().any(|word| text.contains(word)) {
+            continue;
+        }
+        asked += 1;
+        let wanted = "[policy.api]";
+        let (_, rest) = text.split_once(wanted).unwrap_or_else(|| panic!("{} does not say it", place.display()));
+        let words: String =
+            rest.lines().take(2).flat_map(|line| line.split_once("limits = ")).map(|(_, end)| end).collect();
+        let limits = words.split_once(']').map(|(limits, _)| format!("{limits}]")).expect("a list");
+        assert_eq!(Files::new(&format!("{wanted}\nlimits = {limits}\n")).load().policies.iter().count(), 1);
+    }
+    assert!(asked >= 9, "{asked} examples were found");
+}
+
+#[test]
 fn unknown_keys_and_sections_are_pointed_at() {
     assert_eq!(
         error_of("[listen]\nsokcet = \"/tmp/x\"\n\n[stor]\nurl = \"memory:\"\n"),
@@ -355,7 +457,7 @@ fn a_fleet_says_what_it_needs_and_how_to_get_it() {
          rationd.toml:2:10: fleet.listen is \"here\": an IP address with a port, like \"0.0.0.0:7946\", was wanted\n  \
            2 | listen = \"here\"\n    \
              |          ^^^^^^\n\
-         rationd.toml:5:11: policy \"a\", limit 1: count is 0: it must be 1 to 4294967295\n  \
+         rationd.toml:5:11: policy \"a\", limit 1: count is 0: it must be 1 to 9007199254740991 (2^53 - 1)\n  \
            5 | limits = [\"0/1s\"]\n    \
              |           ^^^^^^"
     );
@@ -391,7 +493,7 @@ fn errors_of_policies_point_at_the_limit() {
     );
     assert_eq!(
         error_of("[policy.api]\nunlimited = true\n[policy.api.override.\"a b\"]\nlimits = [\"0/1s\"]\n"),
-        "rationd.toml:4:11: policy \"api\", override \"a b\", limit 1: count is 0: it must be 1 to 4294967295\n  \
+        "rationd.toml:4:11: policy \"api\", override \"a b\", limit 1: count is 0: it must be 1 to 9007199254740991 (2^53 - 1)\n  \
            4 | limits = [\"0/1s\"]\n    \
              |           ^^^^^^"
     );

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rationd::config::Door;
-use rationd::core::policy::PolicySet;
+use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::route::{RouteSet, RouteSpec};
 use rationd::serve::envoy::EnvoyOptions;
 use rationd::serve::envoy::proto::{
@@ -163,8 +163,27 @@ fn hits_of_the_request_and_of_each_descriptor() {
     assert_eq!(each(&rls.ask(&asked(2, true))), [(Code::Ok, 2)], "given back");
     assert_eq!(each(&rls.ask(&asked(2, false))), [(Code::Ok, 0)]);
     assert_eq!(each(&rls.ask(&asked(9, true))), [(Code::Ok, 5)], "never above the limit");
-    let refused = rls.refused(&asked(1 << 32, false));
-    assert_eq!(refused, "InvalidArgument: hits_addend is 4294967296: at most 4294967295");
+    let refused = rls.refused(&asked(1 << 53, false));
+    assert_eq!(refused, "InvalidArgument: hits_addend is 9007199254740992: at most 9007199254740991");
+}
+
+#[test]
+fn a_policy_that_takes_nothing_back_says_so() {
+    let kept = PolicySpec { limits: vec!["5/1h fixed".into()], refunds: Some(false), ..PolicySpec::default() };
+    let policies = PolicySet::compile(&BTreeMap::from([("kept".to_owned(), kept)])).expect("it is right");
+    let route = RouteSpec { patterns: vec!["user".into()], policy: Some("kept".into()), ..RouteSpec::default() };
+    let routes = RouteSet::compile(&BTreeMap::from([("edge".to_owned(), vec![route])]), |_| None).expect("it is right");
+    let daemon = TestDaemon::with(|options| {
+        let directory = options.socket.parent().expect("it has a directory");
+        options.envoy = Some(EnvoyOptions { door: Door::Path(directory.join("rls.sock")), headers: None });
+        options.policies = Arc::new(ArcSwap::from_pointee(policies.with_routes(routes)));
+    });
+    let mut rls = client(&daemon);
+    assert_eq!(each(&rls.ask(&user("k"))), [(Code::Ok, 4)]);
+    let own = RateLimitDescriptor { is_negative_hits: true, ..descriptor(&[("user", "k")]) };
+    let refused = rls.refused(&request(&[RateLimitDescriptor { hits_addend: Some(UInt64Value { value: 1 }), ..own }]));
+    assert_eq!(refused, "PermissionDenied: policy \"kept\" takes nothing back (refunds = false)");
+    assert_eq!(each(&rls.ask(&user("k"))), [(Code::Ok, 3)]);
 }
 
 #[test]
@@ -320,7 +339,9 @@ fn a_living_daemons_door_is_not_taken_and_its_file_goes_with_it() {
     let mut daemon = daemon();
     let path = socket_of(&daemon);
     let options = EnvoyOptions { door: Door::Path(path.clone()), headers: None };
-    let error = rationd::serve::envoy::Door::bind(&options, 0o600, None).expect_err("somebody listens there");
+    let error =
+        rationd::serve::envoy::Door::bind(&options, 0o600, None, &mut rationd::serve::handed::Handed::default())
+            .expect_err("somebody listens there");
     assert!(error.to_string().starts_with("a daemon already listens on"), "{error}");
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(path.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);

@@ -31,11 +31,13 @@ const KINDS: [(&[&str], &[Item]); 5] = [
     (&["5/1d sliding", "100/7d"], &[("5/1d sliding", 5, 86_400), ("100/7d", 100, 604_800)]),
     (&["1/1h burst 5", "250/250ms fixed"], &[("1/1h burst 5", 5, 18_000), ("250/250ms fixed", 250, 1)]),
     (
-        &["5/30d fixed", "4294967295/366d fixed", "1/366d burst 60"],
+        &["5/30d fixed", "4294967295/366d fixed", "1/366d burst 60", "9007199254740991/3660d fixed"],
         &[
             ("5/30d fixed", 5, 2_592_000),
             ("4294967295/366d fixed", 4_294_967_295, 31_622_400),
             ("1/366d burst 60", 60, 1_897_344_000),
+            // The largest integer of a structured field.
+            ("9007199254740991/3660d fixed", 999_999_999_999_999, 316_224_000),
         ],
     ),
 ];
@@ -49,7 +51,7 @@ fn daemon() -> Daemon {
         // JSON's escapes are TOML's as well.
         format!("[policy.{}]\nlimits = {limits:?}\n", serde_json::to_string(&name(index)).expect("a text"))
     });
-    Daemon::start(&policies.collect::<String>())
+    Daemon::start(&format!("admin_checks = true\n{}", policies.collect::<String>()))
 }
 
 /// What `RATION.HEADERS` tells of this request.
@@ -67,8 +69,8 @@ fn sent(daemon: &Daemon, index: usize, key: &str) -> Fields {
         let _ = write!(text, "%{byte:02x}");
         text
     });
-    let path = format!("/v1/check?policy={policy}&key={key}");
-    let response = ask(daemon.admin().port(), &path, "").expect("an answer");
+    let body = format!("policy={policy}&key={key}");
+    let response = ask(daemon.admin().port(), "/v1/check", &body).expect("an answer");
     let fields = response.head.lines().filter_map(|line| line.split_once(": "));
     fields.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect()
 }

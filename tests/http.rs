@@ -154,7 +154,7 @@ fn wrong_requests_say_what_was_wanted_and_charge_nothing() {
     let body = http.post("/v1/check", "application/json", "{");
     assert_eq!(body.status, 400);
     let explained = http.post("/v1/explain?policy=api&key=k", "text/plain", "");
-    assert_eq!((explained.status, explained.header("allow")), (405, Some("GET")));
+    assert_eq!((explained.status, explained.header("allow")), (405, Some("GET, HEAD")));
     assert_eq!(http.get("/v1/explain?policy=api&key=k").json()["remaining"], 5);
 }
 
@@ -187,4 +187,111 @@ fn a_head_without_end_is_refused() {
     let _ = http.stream.read_to_end(&mut answer);
     assert!(refused || answer.starts_with(b"HTTP/1.1 431"), "{}", String::from_utf8_lossy(&answer));
     assert_eq!(daemon.client().ask("PING"), "PONG");
+}
+
+/// The status of the answer to this request on a connection of its own; what the daemon does not read is left.
+fn status(daemon: &TestDaemon, request: &str) -> u16 {
+    let mut http = Http::connect(daemon);
+    let _ = http.stream.write_all(request.as_bytes());
+    http.response().status
+}
+
+#[test]
+fn a_request_has_one_host() {
+    let daemon = TestDaemon::start();
+    let path = "/v1/check?policy=api&key=h";
+    for head in ["", "host: x\r\nhost: x\r\n", "host: a@b\r\n", "host: a b\r\n", "host: a/b\r\n"] {
+        assert_eq!(status(&daemon, &format!("GET {path} HTTP/1.1\r\n{head}\r\n")), 400, "{head:?}");
+    }
+    assert_eq!(status(&daemon, &format!("GET {path} HTTP/1.0\r\nhost: x\r\nhost: y\r\n\r\n")), 400);
+    let mut http = Http::connect(&daemon);
+    assert_eq!(http.get("/v1/explain?policy=api&key=h").json()["remaining"], 5, "none of them was charged");
+    for head in ["host:\r\n", "host: [::1]:80\r\n", "host: x:80\r\n"] {
+        assert_eq!(status(&daemon, &format!("GET {path} HTTP/1.1\r\n{head}\r\n")), 200, "{head:?}");
+    }
+    assert_eq!(status(&daemon, &format!("GET {path} HTTP/1.0\r\n\r\n")), 200);
+    assert_eq!(status(&daemon, &format!("GET http://a{path} HTTP/1.1\r\nhost: a\r\n\r\n")), 200);
+}
+
+#[test]
+fn head_is_told_what_get_would_be_and_charges_nothing() {
+    let daemon = TestDaemon::start();
+    let head = |path: &str| {
+        let mut http = Http::connect(&daemon);
+        http.send(&format!("HEAD {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"));
+        let mut text = String::new();
+        http.stream.read_to_string(&mut text).expect("a head");
+        assert!(text.ends_with("\r\n\r\n"), "it has no body: {text}");
+        text
+    };
+    for _ in 0..7 {
+        let told = head("/v1/check?policy=api&key=k");
+        assert!(told.starts_with("HTTP/1.1 200") && told.contains("ratelimit: \"5/1h fixed\";r=5;t="), "{told}");
+    }
+    let mut http = Http::connect(&daemon);
+    assert_eq!(http.get("/v1/check?policy=api&key=k&cost=5").status, 200);
+    let told = head("/v1/check?policy=api&key=k");
+    assert!(told.starts_with("HTTP/1.1 429") && told.contains("retry-after: "), "{told}");
+    assert!(head("/v1/explain?policy=api&key=k").starts_with("HTTP/1.1 200"));
+    assert!(head("/v1/release?policy=api&key=k&id=1").starts_with("HTTP/1.1 405"));
+}
+
+#[test]
+fn what_is_too_long_says_what_of_it() {
+    let daemon = TestDaemon::start();
+    let key = "k".repeat(65_536);
+    assert_eq!(status(&daemon, &format!("GET /v1/check?policy=api&key={key} HTTP/1.1\r\nhost: x\r\n\r\n")), 414);
+    assert_eq!(status(&daemon, &format!("\r\nGET /v1/check?policy=api&key={key}")), 414);
+    let post = "POST /v1/check?policy=api HTTP/1.1\r\nhost: x\r\n";
+    let length = 4 + key.len();
+    assert_eq!(status(&daemon, &format!("{post}content-length: {length}\r\n\r\nkey={key}")), 200);
+    assert_eq!(status(&daemon, &format!("{post}content-length: 262145\r\n\r\n")), 413);
+    let chunks = format!("10000\r\n{key}\r\n").repeat(5);
+    assert_eq!(status(&daemon, &format!("{post}transfer-encoding: chunked\r\n\r\n{chunks}")), 413);
+    let field = "y".repeat(600_000);
+    assert_eq!(status(&daemon, &format!("{post}x: {field}\r\n\r\n")), 431);
+}
+
+#[test]
+fn what_is_not_spoken_here_says_so() {
+    let daemon = TestDaemon::start();
+    let rest = "host: x\r\n\r\n";
+    for version in ["1.2", "2.0", "3.0", "0.9"] {
+        assert_eq!(status(&daemon, &format!("GET / HTTP/{version}\r\n{rest}")), 505, "{version}");
+    }
+    assert_eq!(status(&daemon, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505);
+    let path = "/v1/check?policy=api&key=k";
+    assert_eq!(status(&daemon, &format!("BREW {path} HTTP/1.1\r\n{rest}")), 501);
+    assert_eq!(status(&daemon, &format!("PUT {path} HTTP/1.1\r\n{rest}")), 405);
+    let post = format!("POST {path} HTTP/1.1\r\n");
+    let end = format!("{rest}0\r\n\r\n");
+    assert_eq!(status(&daemon, &format!("{post}transfer-encoding: gzip, chunked\r\n{end}")), 501);
+    assert_eq!(status(&daemon, &format!("{post}transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n{end}")), 501);
+    assert_eq!(status(&daemon, &format!("{post}content-encoding: gzip\r\ncontent-length: 0\r\n{rest}")), 415);
+    let asked = format!("GET {path}&cost=0 HTTP/1.1\r\ncontent-encoding: gzip\r\n{rest}");
+    assert_eq!(status(&daemon, &asked), 200, "a proxy sends the fields of its client's request");
+    assert_eq!(status(&daemon, &format!("{post}transfer-encoding: Chunked\r\n{end}")), 200);
+    let mut http = Http::connect(&daemon);
+    assert_eq!(http.get("/v1/explain?policy=api&key=k").json()["remaining"], 4, "one was charged");
+}
+
+#[test]
+fn empty_lines_before_a_request_are_ignored() {
+    let daemon = TestDaemon::start();
+    let mut http = Http::connect(&daemon);
+    for lines in ["\r\n", "\r\n\r\n\r\n", "\n"] {
+        http.send(lines);
+        assert_eq!(http.get("/v1/check?policy=api&key=k&cost=0").status, 200);
+        assert_eq!(status(&daemon, &format!("{lines}GET /v1/check?policy=api&key=k HTTP/1.0\r\n\r\n")), 200);
+    }
+}
+
+#[test]
+fn a_name_of_a_json_object_stands_once() {
+    let daemon = TestDaemon::start();
+    let mut http = Http::connect(&daemon);
+    let body = r#"{"policy":"api","key":"j","cost":1,"cost":5}"#;
+    let refused = http.post("/v1/check", "application/json", body);
+    assert_eq!((refused.status, refused.json()["detail"].as_str()), (400, Some("the parameter 'cost' stands twice")));
+    assert_eq!(http.get("/v1/explain?policy=api&key=j").json()["remaining"], 5);
 }

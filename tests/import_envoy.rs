@@ -43,6 +43,44 @@ fn loaded(toml: &str) -> Loaded {
     load(&Sources { file: Some(file), ..Sources::default() }).unwrap_or_else(|errors| panic!("{errors}\n{toml}"))
 }
 
+#[test]
+fn a_directory_is_imported_whole() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
+        command.args(["config", "import-envoy"]).arg(directory.path()).output().expect("cargo built it")
+    };
+    let write = |name: &str, text: &str| {
+        let file = directory.path().join(name);
+        fs::create_dir_all(file.parent().expect("a directory")).expect("a directory");
+        fs::write(file, text).expect("a file");
+    };
+    let of = |domain: &str| {
+        format!("domain: {domain}\ndescriptors:\n- key: to\n  rate_limit: {{unit: day, requests_per_unit: 9}}\n")
+    };
+    let output = run();
+    assert_eq!(output.status.code(), Some(78), "there is nothing in it: {output:?}");
+    write("b.yaml", &of("mail"));
+    write("a.yml", &of("web"));
+    write("config/c.yaml", &of("deep"));
+    write("notes.txt", "no configuration");
+    write("..2026/b.yaml", &of("mail"));
+    let output = run();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let loaded = loaded(&text);
+    for domain in ["mail", "web", "deep"] {
+        assert!(loaded.policies.routes().domain(domain).is_some(), "{domain} is not in {text}");
+        assert!(loaded.policies.get(&format!("{domain}|to")).is_some(), "{domain} is not in {text}");
+    }
+    write("z.yaml", &of("web"));
+    write("y.yaml", "domain: x\ndescriptors: 3\n");
+    let output = run();
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(78), 0), "{said}");
+    assert!(said.contains("z.yaml: domain \"web\" stands in") && said.contains("y.yaml:2"), "all at once: {said}");
+}
+
 const SHOP: &str = r#"---
 domain: shop
 descriptors:

@@ -98,21 +98,21 @@ fn commands_that_know_no_slots_say_what_does() {
 
 #[test]
 fn over_http_a_slot_is_told_in_the_body() {
-    let daemon = daemon("");
+    let daemon = daemon("admin_checks = true\n");
     let port = daemon.admin().port();
     let slot = |response: &web::Response| {
         let body: serde_json::Value = serde_json::from_str(&response.body).expect("JSON");
         body["slot"].as_str().map(str::to_owned)
     };
-    let taken = web::ask(port, "/v1/check?policy=one&key=k", "").unwrap();
+    let taken = web::ask(port, "/v1/check", "policy=one&key=k").unwrap();
     let id = slot(&taken).expect("a slot");
-    let denied = web::ask(port, "/v1/check?policy=one&key=k", "").unwrap();
+    let denied = web::ask(port, "/v1/check", "policy=one&key=k").unwrap();
     assert_eq!((taken.status, denied.status, slot(&denied)), (200, 429, None));
     let released = web::ask(port, "/v1/release", &format!("policy=one&key=k&id={id}")).unwrap();
     assert_eq!((released.status, released.body.as_str()), (200, "{\"released\":true}"));
     let again = web::ask(port, "/v1/release", &format!("policy=one&key=k&id={id}")).unwrap();
     assert_eq!(again.status, 404, "{}", again.body);
-    assert_eq!(web::ask(port, "/v1/check?policy=one&key=k", "").unwrap().status, 200);
+    assert_eq!(web::ask(port, "/v1/check", "policy=one&key=k").unwrap().status, 200);
 }
 
 #[test]

@@ -211,11 +211,12 @@ fn an_explanation_charges_nothing() {
 fn other_libraries_words_are_understood() {
     let daemon = TestDaemon::start();
     let mut client = daemon.client();
-    // throttlecrab: 1 is allowed, and the waits stand the other way round.
-    assert_eq!(client.ask("THROTTLE k 15 30 60"), "1 16 15 2 0");
-    assert_eq!(client.ask("THROTTLE k 15 30 60 20"), "0 16 15 2 -1");
-    assert_eq!(client.ask("THROTTLE k 15 30 60 15"), "1 16 0 32 0");
-    assert_eq!(client.ask("THROTTLE k 15 30 60"), "0 16 0 32 2");
+    // throttlecrab: 1 is allowed, max_burst is the limit, and the waits stand the other way round.
+    assert_eq!(client.ask("THROTTLE k 15 86400 86400"), "1 15 14 14 0");
+    assert_eq!(client.ask("THROTTLE k2 15 1 3600 15"), "1 15 0 100800 0");
+    assert_eq!(client.ask("THROTTLE k2 15 1 3600"), "0 15 0 100799 3600");
+    assert_eq!(client.ask("THROTTLE k2 15 1 3600 16"), "0 15 0 100799 -1");
+    assert_eq!(client.ask("THROTTLE fresh 15 1 3600 0"), "1 15 15 46800 0");
     for script in [
         "return redis.call('cl.throttle', KEYS[1], ARGV[1], ARGV[2], ARGV[3])",
         "return redis.call(\"CL.THROTTLE\", KEYS[1], ARGV[1],ARGV[2],ARGV[3]);\n",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rationd::core::call::{Op, StoreError};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::key::Digest;
+use rationd::core::page::Place;
 use rationd::core::policy::Rule;
 use rationd::core::shard::Request;
 use rationd::core::time::Micros;
@@ -76,7 +77,7 @@ fn a_look_charges_nothing_and_asks_nobody() {
     let rule = bench.rule.clone();
     let unknown = bench.shard.glance(bench.now, request(&rule, 1));
     assert_eq!((unknown.verdict, unknown.remaining), (Verdict::Allow, 100));
-    assert!(bench.shard.poll_effect().is_none() && bench.shard.keys(bench.now, 9).is_empty());
+    assert!(bench.shard.poll_effect().is_none() && bench.shard.keys(bench.now, Place::default(), 9).is_empty());
     bench.hold(10);
     let held = bench.shard.held();
     assert_eq!(bench.shard.glance(bench.now, request(&rule, 3)).verdict, Verdict::Allow);

@@ -255,7 +255,7 @@ fn what_a_bucket_was_charged_for_a_waiter_goes_back_to_the_store() {
 
 /// What comes of 40 tokens held by a node that is idle from a tenth of the window on, where so much
 /// had been used by then.
-fn given_back_when_idle(used: u64) -> u32 {
+fn given_back_when_idle(used: u64) -> u64 {
     let mut bench = Bench::new("1000/10s fixed");
     bench.advance(SECOND);
     bench.used = used;

@@ -22,6 +22,8 @@ fn an_unknown_outcome_is_asked_again_under_the_same_id() {
     bench.check(1);
     let first = bench.acquire();
     bench.advance(Micros(10_000));
+    assert!(bench.try_acquire().is_none(), "a call whose connection lives is not sent again");
+    bench.fail(&first, StoreError::Unknown);
     let second = bench.acquire();
     assert_eq!(first.id, second.id);
     bench.grant(&second, 1);
@@ -62,27 +64,69 @@ fn what_was_lent_under_other_limits_is_void() {
 }
 
 #[test]
-fn what_a_bucket_lent_for_nobody_any_more_is_spent() {
+fn a_slow_answer_charges_nobody_who_was_denied_and_serves_the_next() {
     let mut bench = Bench::with_loss("100/1s", OnStoreLoss::Deny);
     assert_eq!(bench.check(1), None);
     let call = bench.acquire();
     bench.advance(Micros(60_000));
-    assert_eq!(bench.replies(), [Verdict::Deny], "it has waited long enough");
+    let denied = bench.last.unwrap();
+    assert_eq!((denied.verdict, denied.reason), (Verdict::Deny, Reason::Overload), "slow is not lost");
+    assert!(bench.calls().is_empty(), "the call goes on");
     bench.grant(&call, 1);
-    assert_eq!(bench.held(), 0, "the store has charged it: later it would be one too many");
+    assert_eq!(bench.held(), 1, "kept for the next");
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.advance(Micros(60_000));
+    bench.grant(&call, 1);
+    bench.advance(SECOND);
+    let back = bench.calls().into_iter().find_map(|call| match call.op {
+        Op::Return { amount, held, .. } => Some((amount, held)),
+        _ => None,
+    });
+    assert_eq!((back, bench.held()), (Some((1, 0)), 0), "nobody came: the charge is taken back");
 }
 
 #[test]
-fn waits_no_longer_than_the_timeout_and_then_lives_on_its_share() {
+fn the_first_check_of_a_bucket_is_not_denied_for_one_late_answer() {
+    let mut bench = Bench::new("5/1h");
+    assert_eq!([bench.check(1), bench.check(1)], [None, None]);
+    let call = bench.acquire();
+    bench.advance(Micros(50_000));
+    assert_eq!(bench.replies(), [Verdict::Allow, Verdict::Deny], "the first passes on credit");
+    let denied = bench.last.unwrap();
+    assert_eq!((denied.reason, denied.retry_after), (Reason::Overload, Some(Micros(50_000))));
+    bench.advance(Micros(100_000));
+    bench.grant(&call, 1);
+    assert_eq!(bench.held(), 0, "the grant paid for it");
+}
+
+#[test]
+fn waits_no_longer_than_the_timeout_and_lives_on_its_share_when_the_store_is_lost() {
     let mut bench = Bench::new("1000/1s fixed");
     bench.check(1);
+    let call = bench.acquire();
     bench.advance(Micros(50_000));
-    assert_eq!(bench.replies(), [Verdict::Deny], "the window in which it began: what it holds, nothing");
+    assert_eq!(bench.last.unwrap().reason, Reason::Overload, "it may be slow");
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.check(1);
+    assert_eq!(bench.last.unwrap().reason, Reason::Share, "the window in which it began: what it holds, nothing");
     bench.advance(SECOND);
     let allowed = (0..1_000).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
     assert_eq!(allowed, 950);
     let last = bench.last.unwrap();
     assert_eq!((last.reason, last.source), (Reason::Share, Source::Share));
+}
+
+#[test]
+fn a_busy_store_turns_checks_away_and_is_not_lost() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Busy { wait: Micros(70_000) });
+    let denied = bench.last.unwrap();
+    assert_eq!((denied.reason, denied.retry_after), (Reason::Overload, Some(Micros(70_000))));
+    assert_eq!(bench.check(1), None, "the next one asks anew");
 }
 
 /// The store is away, one check was admitted on the share, and the store is asked whether it is back.
@@ -280,7 +324,8 @@ fn an_old_loss_of_the_store_is_forgotten_and_a_new_one_noticed_in_time() {
     bench.fail(&call, StoreError::Away { since: bench.now });
     bench.advance(Micros(3 * SECOND.0));
     assert_eq!(bench.check(1), None, "the store is asked");
-    bench.advance(Micros(50_000));
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
     let last = bench.last.unwrap();
     assert_eq!(last.source, Source::Share, "it did not answer");
 }
@@ -379,7 +424,7 @@ fn an_answer_about_another_window_denies_nobody() {
     bench.grant(&call, 3);
     bench.replies();
     bench.advance(Micros::ZERO);
-    assert_eq!(bench.last.unwrap().reason, Reason::Share, "nothing is known of this window");
+    assert_eq!(bench.last.unwrap().reason, Reason::Overload, "nothing is known of this window");
 }
 
 #[test]
@@ -412,7 +457,10 @@ fn what_a_lost_store_lent_is_void_when_it_comes_after_the_loss() {
     bench.check(1);
     let given_up = bench.acquire();
     bench.advance(Micros(60_000));
-    bench.check(1);
+    for _ in 0..3 {
+        bench.fail(&given_up, StoreError::Unknown);
+    }
+    bench.calls();
     bench.advance(Micros(300_000));
     bench.check(1);
     let call = bench.calls().pop().unwrap();

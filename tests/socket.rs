@@ -3,7 +3,7 @@
 mod support;
 
 use rationd::wire::value::Value;
-use support::daemon::{Client, TestDaemon, encode, show, until};
+use support::daemon::{TestDaemon, encode, flood, show, until};
 
 /// Recorded answers of redis-cell on fresh keys.
 #[test]
@@ -298,30 +298,9 @@ fn the_last_words_of_a_half_closed_client_are_answered() {
     assert!(client.is_closed());
 }
 
-/// How much `client` can write before the daemon no longer reads.
-fn flood(client: &mut Client, line: &[u8]) -> usize {
-    use std::io::Write;
-    client.stream.set_nonblocking(true).unwrap();
-    let mut written = 0;
-    let mut refused = 0;
-    while refused < 20 {
-        match client.stream.write(&line[written % line.len()..]) {
-            Ok(len) => (written, refused) = (written + len, 0),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                refused += 1;
-                std::thread::park_timeout(std::time::Duration::from_millis(5));
-            }
-            Err(error) => panic!("{error}"),
-        }
-        assert!(written < 64 << 20, "the daemon never stopped reading");
-    }
-    client.stream.set_nonblocking(false).unwrap();
-    written
-}
-
 #[test]
 fn a_slow_reader_hurts_nobody_and_loses_nothing() {
-    let daemon = TestDaemon::start();
+    let daemon = TestDaemon::with(|options| options.limits.kept = 256 << 10);
     let mut slow = daemon.client();
     let line = encode(&[b"ECHO", &[b'x'; 1_000]]);
     let written = flood(&mut slow, &line);
@@ -338,7 +317,7 @@ fn a_slow_reader_hurts_nobody_and_loses_nothing() {
 
 #[test]
 fn small_requests_with_large_replies_are_held_too() {
-    let daemon = TestDaemon::start();
+    let daemon = TestDaemon::with(|options| options.limits.kept = 256 << 10);
     let mut slow = daemon.client();
     let line = b"COMMAND DOCS\r\n";
     let written = flood(&mut slow, line);

@@ -36,7 +36,7 @@ impl Bench {
         self.store.call(self.now, node, &call)
     }
 
-    fn lend(&mut self, tokens: u32) -> Grant {
+    fn lend(&mut self, tokens: u64) -> Grant {
         self.next_id += 1;
         self.ask(1, "a", self.next_id, acquire(tokens)).expect("room")
     }
@@ -47,7 +47,7 @@ impl Bench {
     }
 }
 
-fn acquire(tokens: u32) -> Op {
+fn acquire(tokens: u64) -> Op {
     let known = [Known::default(); MAX_LIMITS];
     Op::Acquire(Acquire {
         need: tokens,
@@ -56,7 +56,7 @@ fn acquire(tokens: u32) -> Op {
         ahead_of: Timestamp(0),
         epoch: 0,
         held: 0,
-        age: Micros::ZERO,
+        ages: rationd::core::call::JUST_NOW,
         known,
     })
 }

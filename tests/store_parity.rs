@@ -5,9 +5,9 @@ mod support;
 
 use std::sync::Arc;
 
-use rationd::core::call::{Call, Grant, Occupy, Op};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, Occupy, Op};
 use rationd::core::key::Digest;
-use rationd::core::limit::Limit;
+use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 use rationd::core::time::{Instant, Micros, Timestamp};
 use rationd::store::memory::MemoryStore;
@@ -109,14 +109,108 @@ fn memory_store_and_scripts_answer_alike() {
     assert!(granted > calls / 5 && replayed > calls / 20 && credited > calls / 20);
 }
 
+#[test]
+fn a_debt_outlasts_other_numbers_and_no_longer_than_its_bucket_takes() {
+    const HOUR: u64 = 3_600_000_000;
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    server.load_scripts(&mut connection);
+    let (mut store, mut id) = (MemoryStore::new(10, 1), 0);
+    let mut ask = |now: u64, text: &str, tokens: u64| {
+        id += 1;
+        let (now, need, none) = (Timestamp(now), tokens, Known::default());
+        let (rule, digest) = (Arc::new(Rule::of("p", &[Limit::parse(text).expect(text)])), Digest::of("debt", b"k"));
+        let ask = Acquire {
+            need,
+            want: need,
+            least: need,
+            ahead_of: Timestamp(0),
+            epoch: 0,
+            held: 0,
+            ages: JUST_NOW,
+            known: [none; MAX_LIMITS],
+        };
+        let op = if tokens == 0 { Op::Peek } else { Op::Acquire(ask) };
+        let call = Call { id, digest, rule, op, sent_at: Instant(0) };
+        let here = store.call(now, "a", &call).expect("there is room");
+        let asked = Asked { prefix: "debt", node: "a", now: Some(now) };
+        let there: Value = evalsha::command(&asked, &call, false).query(&mut connection).expect("an answer");
+        assert_eq!(evalsha::grant(&call, &there).expect("a grant"), here, "{text} at {}", now.0);
+        (here.granted, here.counters[0].at.0 as i64 - now.0 as i64)
+    };
+    let (now, hour) = (1_800_000_000_000_000, HOUR as i64);
+    assert_eq!(ask(now, "10/1h", 10), (10, hour));
+    // Denied, and asked without a charge, under a bucket that fills in six minutes.
+    assert_eq!((ask(now, "100/1h burst 10", 1), ask(now, "100/1h burst 10", 0)), ((0, hour), (0, hour)));
+    assert_eq!(ask(now + HOUR / 2, "100/1h burst 10", 1), (0, hour / 2));
+    // The clock steps back a day: an hour is the longest, whichever bucket asks.
+    assert_eq!(ask(now - 24 * HOUR, "100/1h burst 10", 1), (0, hour));
+    assert_eq!(ask(now - 48 * HOUR, "10/1h", 1), (0, hour));
+    // What is owed fits again into the smaller bucket, and what is charged now is charged to that.
+    let later = now - 47 * HOUR;
+    assert_eq!(ask(later - HOUR / 10, "100/1h burst 10", 1), (0, hour / 10));
+    assert_eq!(ask(later - HOUR / 20, "100/1h burst 10", 5), (5, hour / 10));
+    assert_eq!(ask(later - 24 * HOUR, "100/1h burst 10", 1), (0, hour / 10), "a tenth of an hour is the longest");
+}
+
+#[test]
+fn scripts_of_before_and_after_read_each_others_buckets() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    server.load_scripts(&mut connection);
+    let (digest, now) = (Digest::of("upgrade", b"k"), Timestamp(1_800_000_000_000_000));
+    let key = script::key("upgrade", digest);
+    let limit = Limit::parse("1/3660d burst 5").expect("a limit");
+    let rule = Arc::new(Rule::of("p", &[limit]));
+    let peek = |connection: &mut redis::Connection| {
+        let call = Call { id: 0, digest, rule: rule.clone(), op: Op::Peek, sent_at: Instant(0) };
+        let asked = Asked { prefix: "upgrade", node: "a", now: Some(now) };
+        let reply: Value = evalsha::command(&asked, &call, false).query(connection).expect("an answer");
+        evalsha::grant(&call, &reply).expect("a grant")
+    };
+    // As version 0.1 wrote it: nothing of the bucket's depth.
+    let hset = |connection: &mut redis::Connection, value: &str| {
+        redis::cmd("HSET").arg(&key).arg("e").arg("7").arg("g1").arg(value).exec(connection).expect("a hash");
+    };
+    hset(&mut connection, &format!("0 0 {}", now.0 + 5_000));
+    let grant = peek(&mut connection);
+    assert_eq!((grant.damaged, grant.counters[0].at, grant.counters[0].prev), (false, now + Micros(5_000), 0));
+    hset(&mut connection, &format!("0 0 {}", now.0 * 4));
+    assert_eq!(peek(&mut connection).counters[0].at, now + limit.depth(), "the bucket at hand bounds it");
+    let call = Call {
+        id: 0,
+        digest,
+        rule: rule.clone(),
+        op: Op::Acquire(Acquire {
+            need: 1,
+            want: 1,
+            least: 1,
+            ahead_of: Timestamp(0),
+            epoch: 0,
+            held: 0,
+            ages: JUST_NOW,
+            known: [Known::default(); MAX_LIMITS],
+        }),
+        sent_at: Instant(0),
+    };
+    redis::cmd("DEL").arg(&key).exec(&mut connection).expect("a key");
+    let asked = Asked { prefix: "upgrade", node: "a", now: Some(now) };
+    evalsha::command(&asked, &call, false).query::<Value>(&mut connection).expect("an answer");
+    let written: String = redis::cmd("HGET").arg(&key).arg("g1").query(&mut connection).expect("a field");
+    let numbers: Vec<u64> = written.split(' ').map(|number| number.parse().expect("a number")).collect();
+    // It refused what was above 2^32 here, and took it for damage.
+    assert!(numbers.len() == 3 && numbers[0] <= u32::MAX.into() && numbers[1] <= u32::MAX.into(), "{written}");
+    assert_eq!(numbers[1] * 1_000_000 + numbers[0], limit.depth().0);
+}
+
 /// What two nodes say of the slots of one key, old words among it.
 fn occupy(random: &mut Random, rule: &Arc<Rule>, ids: &mut u64, past: &[Call]) -> Call {
     if !past.is_empty() && random.below(6) == 0 {
         return past[random.below(past.len() as u64) as usize].clone();
     }
     *ids += 1;
-    let used = random.below(6) as u32;
-    let (need, more) = (random.below(3) as u32, random.below(8) as u32);
+    let used = random.below(6);
+    let (need, more) = (random.below(3), random.below(8));
     let lease = Micros(random.one_of(&[1_000_000, 2_500_000, 10_000_000]));
     let op = Op::Occupy(Occupy { used, need, want: used + more, lease });
     Call { id: *ids, digest: Digest::of("slots", b"k"), rule: rule.clone(), op, sent_at: Instant(0) }

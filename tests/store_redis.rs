@@ -179,7 +179,7 @@ fn lost_reply_is_replayed_and_debits_once() {
     server.pause();
     let began = Instant::now();
     assert_eq!(bench.acquire(b"k", 2), Err(StoreError::Unknown));
-    assert!(began.elapsed() < Duration::from_millis(150), "the deadline is 50 ms: {:?}", began.elapsed());
+    assert!(began.elapsed() >= Duration::from_secs(1), "slow is not lost: {:?}", began.elapsed());
     server.resume();
     let mut replay = None;
     wait_until("the same id is answered", 5, || {

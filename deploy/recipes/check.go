@@ -1,4 +1,9 @@
 // One check with the right headers, in Go: the standard library, any router. Try it: go run check.go
+//
+// A rationd that has any configuration knows only the policies written there. This asks about one:
+//
+//     [policy.api]
+//     limits = ["100/1s burst 200"]
 package main
 
 import (

@@ -1,4 +1,9 @@
 // One check with the right headers, in Node: ioredis, any web framework. Try it: node check.mjs
+//
+// A rationd that has any configuration knows only the policies written there. This asks about one:
+//
+//     [policy.api]
+//     limits = ["100/1s burst 200"]
 
 import http from "node:http";
 import Redis from "ioredis";

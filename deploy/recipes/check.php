@@ -1,5 +1,10 @@
 <?php
 // One check with the right headers, in PHP: the extension redis. Try it: php -S 127.0.0.1:8080 check.php
+//
+// A rationd that has any configuration knows only the policies written there. This asks about one:
+//
+//     [policy.api]
+//     limits = ["100/1s burst 200"]
 
 const SOCKET = '/run/rationd/rationd.sock';
 

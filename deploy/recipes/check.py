@@ -1,4 +1,10 @@
-"""One check with the right headers, in Python: redis-py, any web framework. Try it: python3 check.py"""
+"""One check with the right headers, in Python: redis-py, any web framework. Try it: python3 check.py
+
+A rationd that has any configuration knows only the policies written there. This asks about one:
+
+    [policy.api]
+    limits = ["100/1s burst 200"]
+"""
 
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 

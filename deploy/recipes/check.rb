@@ -1,4 +1,9 @@
 # One check with the right headers, in Ruby: the gem redis, any Rack application. Try it: ruby check.rb
+#
+# A rationd that has any configuration knows only the policies written there. This asks about one:
+#
+#     [policy.api]
+#     limits = ["100/1s burst 200"]
 
 require "redis"
 

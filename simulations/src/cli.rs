@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::plan::{Calls, Network, Plan};
 use crate::scenario;
 use crate::span::Span;
 
@@ -57,6 +58,17 @@ struct Common {
     /// Write summary.json and index.html into this directory.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
+    /// Calls travel in order on connections, whatever the plans say.
+    #[arg(long)]
+    streams: bool,
+}
+
+impl Common {
+    /// A plan as it is to be run.
+    fn adapt(&self, plan: Plan) -> Plan {
+        let calls = if self.streams { Calls::Streams } else { plan.network.calls };
+        Plan { network: Network { calls, ..plan.network }, ..plan }
+    }
 }
 
 /// How a subcommand ended.

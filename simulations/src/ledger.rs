@@ -105,6 +105,7 @@ impl Ledger {
             calls_per_window_mean: fleet.mean_per_window(self.period),
             herd: fleet.herd(self.now.saturating_sub(self.warm)),
             waits: ratio(counts.parked, counts.checks, WHOLE),
+            shares: ratio(counts.sources[Source::Share as usize], counts.checks, WHOLE),
             answer_p50_us: self.answers.percentile(50_000),
             answer_p99_us: self.answers.percentile(99_000),
             answer_p999_us: self.answers.percentile(99_900),

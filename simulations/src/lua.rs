@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn acquire(scripts: &mut Scripts, keyspace: &mut Keyspace) -> Vec<i64> {
-        let argv = ["0", "n", "7", "2", "4", "0", "0", "0", "0", "0", "f", "10", "1000000", "10", "0", "0"];
+        let argv = ["0", "n", "7", "2", "4", "0", "0", "0", "0", "f", "10", "1000000", "10", "0", "0", "0"];
         run(scripts, keyspace, "acquire", &argv).unwrap()
     }
 

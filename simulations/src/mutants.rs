@@ -139,7 +139,10 @@ static SCRIPTS: [ScriptBug; 27] = [
     ScriptBug {
         name: "return-hides-spending",
         about: "A give-back closes the account of a bucket and charges nothing for what was spent: bound.",
-        edits: &[("spend(state.counters, limits, max(account - held - amount, 0), max(now - age, 0))", "")],
+        edits: &[(
+            "local account, settled = settle_account(state, limits, held, amount, 2)",
+            "local account, settled = close_account(state), true",
+        )],
     },
     ScriptBug {
         name: "set-aside-lent-again",
@@ -174,7 +177,7 @@ static SCRIPTS: [ScriptBug; 27] = [
     ScriptBug {
         name: "one-token-more",
         about: "A window lends one token more than its limit: bound.",
-        edits: &[("return max(limit.count - spent, 0)", "return max(limit.count + 1 - spent, 0)")],
+        edits: &[("local tokens = limit.count - counter.used", "local tokens = limit.count + 1 - counter.used")],
     },
     ScriptBug {
         name: "window-holds-its-end",
@@ -209,7 +212,7 @@ static SCRIPTS: [ScriptBug; 27] = [
     ScriptBug {
         name: "charged-from-now",
         about: "What is spent of a bucket is charged from now on, and not after what was spent before: bound.",
-        edits: &[("clamp_tat(max(counter.at, at) + cost(", "clamp_tat(at + cost(")],
+        edits: &[("local tat = max(counter.at, at) + cost(", "local tat = at + cost(")],
     },
     ScriptBug {
         name: "rest-to-one",

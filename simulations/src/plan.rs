@@ -34,6 +34,9 @@ pub struct Plan {
     pub clocks: Clocks,
     /// The network between daemons and Redis.
     pub network: Network,
+    /// Daemons that are further from Redis than others; those of no zone are near.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub zones: Vec<Zone>,
     /// The Redis Cluster.
     pub redis: Redis,
     /// How daemons hear of each other; absent: each is alone with the store.
@@ -64,6 +67,7 @@ impl Plan {
             over: goal.over.or(expect.over),
             herd: goal.herd.or(expect.herd),
             fairness: goal.fairness.or(expect.fairness),
+            shares: goal.shares.or(expect.shares),
             answer: goal.answer.or(expect.answer),
         }
     }
@@ -124,6 +128,30 @@ pub struct Network {
     pub loss: u32,
     /// Of a thousand messages, so many arrive twice.
     pub repeats: u32,
+    /// How calls and their answers travel.
+    pub calls: Calls,
+}
+
+/// How calls and their answers travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Calls {
+    /// Each by itself: it overtakes others, is lost or arrives twice, and is given up after `store.timeout`.
+    #[default]
+    Letters,
+    /// In order on connections: what is lost is sent again and arrives late, nothing arrives twice, and a
+    /// call is given up only with its connection.
+    Streams,
+}
+
+/// Daemons in one place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Zone {
+    /// Of a thousand daemons, so many.
+    pub nodes: u32,
+    /// So much longer a call to Redis and its answer are under way together.
+    pub store: Span,
 }
 
 /// The Redis Cluster.
@@ -204,8 +232,10 @@ pub struct Demand {
     pub churn: Span,
     /// How the checks of a key are spread over the nodes.
     pub spread: Spread,
-    /// Costs are drawn evenly from 1 to this.
+    /// Costs are drawn evenly from `cost_from` to this.
     pub cost: u32,
+    /// The least that a check costs.
+    pub cost_from: u32,
     /// Of a thousand admitted checks, so many are refunded a little later.
     pub refunds: u32,
     /// Of a thousand checks, so many are holds: their cost is an estimate, and settled later.
@@ -386,6 +416,15 @@ pub enum What {
         /// The node.
         node: u32,
     },
+    /// Nodes get no processor again and again: they do nothing for a third of `longest` up to all of it, and
+    /// run for up to as long in between. No nodes: all of them.
+    Starve {
+        /// The nodes.
+        #[serde(default)]
+        nodes: Vec<u32>,
+        /// The longest that one does nothing at a time.
+        longest: Span,
+    },
     /// A node drains and leaves, and is back with a new incarnation after `lasts`.
     Restart {
         /// The node.
@@ -450,6 +489,14 @@ pub enum What {
     },
 }
 
+impl What {
+    /// Whether nodes do nothing for a while: they answer late, and tell late.
+    #[must_use]
+    pub fn stops_nodes(&self) -> bool {
+        matches!(self, Self::Freeze { .. } | Self::Starve { .. })
+    }
+}
+
 /// What a node tells that is not so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -495,6 +542,8 @@ pub struct Expect {
     pub herd: Option<u32>,
     /// Least fairness between the nodes (Jain's index), in thousandths.
     pub fairness: Option<u32>,
+    /// Most checks that are decided by a share, in thousandths of a percent.
+    pub shares: Option<u32>,
     /// Longest answer.
     pub answer: Option<Span>,
 }
@@ -513,6 +562,7 @@ impl Default for Plan {
             daemon: Daemon::default(),
             clocks: Clocks::default(),
             network: Network::default(),
+            zones: Vec::new(),
             redis: Redis::default(),
             gossip: None,
             policies: vec![Policy::default()],
@@ -538,7 +588,7 @@ impl Default for Clocks {
 
 impl Default for Network {
     fn default() -> Self {
-        Self { latency: Span(200), jitter: Span(50), loss: 0, repeats: 0 }
+        Self { latency: Span(200), jitter: Span(50), loss: 0, repeats: 0, calls: Calls::default() }
     }
 }
 
@@ -581,6 +631,7 @@ impl Default for Demand {
             churn: Span(0),
             spread: Spread::default(),
             cost: 1,
+            cost_from: 1,
             refunds: 0,
             holds: 0,
             settle: Span::secs(1),

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rationd::core::limit::{Limit, MAX_LIMITS};
 
 use crate::plan::{Plan, Shape, Spread, What};
+use crate::span::Span;
 
 /// What is wrong with a file.
 #[derive(Debug)]
@@ -145,6 +146,8 @@ pub fn check(plan: &Plan) -> Result<(), String> {
     wrong(plan.redis.masters == 0, "`redis.masters` is 0: wanted at least one")?;
     wrong(plan.span.0 == 0, "`span` is 0: wanted some time for the run to take")?;
     wrong(plan.warm_up >= plan.span, "`warm_up` takes the whole `span`: wanted some time to measure")?;
+    let zoned: u64 = plan.zones.iter().map(|zone| u64::from(zone.nodes)).sum();
+    wrong(zoned > 1_000, "`zones` of more nodes than there are: wanted 1000 in all, in thousandths of them")?;
     wrong(plan.policies.is_empty(), "no `policies`: wanted at least one")?;
     for policy in &plan.policies {
         limits(&policy.limits)?;
@@ -167,6 +170,9 @@ pub fn check(plan: &Plan) -> Result<(), String> {
             place(*policy, policies)?;
             limits(pushed)?;
         }
+        let starves = |longest: Span| longest < Span::millis(1);
+        let is_moment = matches!(fault.what, What::Starve { longest, .. } if starves(longest));
+        wrong(is_moment, "nodes that starve for less than `1ms` at a time: wanted `longest` of that at least")?;
         wrong(matches!(fault.what, What::Scale { nodes: 0 }), "a scaling to 0 nodes: wanted at least one")?;
     }
     Ok(())

@@ -133,7 +133,7 @@ impl Series {
         let is_first = self.tracks.first().is_some_and(|track| track.policy == call.rule.policy);
         let limit = call.rule.limits[0].capacity();
         let bucket = self.bucket(at);
-        let granted = u64::from(grant.granted);
+        let granted = grant.granted;
         bucket.grants += u64::from(granted > 0);
         bucket.tokens.granted += granted;
         bucket.largest = bucket.largest.max(granted);

@@ -72,9 +72,9 @@ fn network(random: &mut Random) -> Network {
     let (is_noisy, is_bad) = (random.chance(300), random.chance(300));
     let (loss, repeats) = (random.between(1, 20) as u32, random.between(0, 50) as u32); // small
     match (is_noisy, is_bad) {
-        (false, _) => Network { latency, jitter, loss: 0, repeats: 0 },
-        (true, false) => Network { latency, jitter, loss, repeats },
-        (true, true) => Network { latency, jitter, loss: loss * 15, repeats: repeats * 10 },
+        (false, _) => Network { latency, jitter, loss: 0, repeats: 0, ..Network::default() },
+        (true, false) => Network { latency, jitter, loss, repeats, ..Network::default() },
+        (true, true) => Network { latency, jitter, loss: loss * 15, repeats: repeats * 10, ..Network::default() },
     }
 }
 

@@ -52,18 +52,18 @@ impl Trace {
 
     fn call(&mut self, kind: u64, node: u32, call: &Call) {
         let (what, amount) = match &call.op {
-            Op::Acquire(ask) => (0, u64::from(ask.want) << 32 | u64::from(ask.need)),
-            Op::Return { amount, .. } => (1, u64::from(*amount)),
+            Op::Acquire(ask) => (0, ask.want.rotate_left(32) ^ ask.need),
+            Op::Return { amount, .. } => (1, *amount),
             Op::Peek => (2, 0),
             Op::Refund { amount, .. } => (3, *amount),
             Op::Reset => (4, 0),
-            Op::Occupy(ask) => (5, u64::from(ask.want) << 32 | u64::from(ask.used)),
+            Op::Occupy(ask) => (5, ask.want.rotate_left(32) ^ ask.used),
         };
         self.add_all(&[kind, node.into(), call.id, call.digest.0 as u64, what, amount]);
     }
 
     fn grant(&mut self, grant: &Grant) {
-        self.add_all(&[grant.granted.into(), grant.replayed.into(), grant.epoch, grant.now.0, grant.nodes.into()]);
+        self.add_all(&[grant.granted, grant.replayed.into(), grant.epoch, grant.now.0, grant.nodes.into()]);
         self.add_all(&[grant.counters[0].used, grant.counters[0].at.0]);
     }
 }

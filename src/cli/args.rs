@@ -162,7 +162,8 @@ pub(crate) enum ConfigCommand {
     Init,
     /// Print policies and descriptors for a configuration of envoyproxy/ratelimit
     ImportEnvoy {
-        /// Its YAML file
+        /// Its YAML file, or the directory that its YAML files are in
+        #[arg(value_name = "PATH")]
         file: PathBuf,
     },
 }

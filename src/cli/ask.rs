@@ -1,6 +1,7 @@
 //! One question to the daemon, over its socket.
 
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -17,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Nobody answers (exit code 69). An error reply is an answer.
 pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, Stop> {
     exchange(socket, words).map_err(|error| {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            return Stop::new(Code::DaemonUnreachable, closed_to_us(socket, &error));
+        }
         let why = match error.kind() {
             io::ErrorKind::NotFound => "there is no such socket".to_owned(),
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("no answer within {PATIENCE:?}"),
@@ -42,9 +46,19 @@ pub(crate) fn ask_json(socket: &Path, words: &[&[u8]]) -> Result<serde_json::Val
     }
 }
 
-/// An error reply without its leading `ERR`.
+/// An error reply without its leading `ERR` or `NOPERM`.
 pub(crate) fn without_code(problem: &str) -> &str {
-    problem.strip_prefix("ERR ").unwrap_or(problem)
+    ["ERR ", "NOPERM "].iter().find_map(|code| problem.strip_prefix(code)).unwrap_or(problem)
+}
+
+/// Why a socket that is there may not be opened, and by whom it may.
+fn closed_to_us(socket: &Path, error: &io::Error) -> String {
+    let whose = std::fs::metadata(socket).map_or_else(
+        |_| "its directory may not be entered".to_owned(),
+        |seen| format!("it is of uid {} and gid {}, mode {:04o}", seen.uid(), seen.gid(), seen.mode() & 0o777),
+    );
+    let next = "run as that user or in its group; `listen.group` and `listen.mode` of the daemon say who may";
+    format!("{} may not be opened: {error}: {whose}; {next}", socket.display())
 }
 
 fn exchange(socket: &Path, words: &[&[u8]]) -> io::Result<Value> {

@@ -10,7 +10,7 @@ mod replies;
 mod report;
 mod template;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -77,9 +77,18 @@ pub(crate) struct BenchArgs {
     threads: u32,
 }
 
-pub(crate) fn run(args: &BenchArgs, globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {
+/// `socket` is asked for only where no TCP address is loaded.
+pub(crate) fn run(
+    args: &BenchArgs,
+    globals: &Globals,
+    socket: impl FnOnce() -> Result<PathBuf, Stop>,
+) -> anyhow::Result<ExitCode> {
     let template = Template::parse(&args.command).map_err(|problem| Stop::new(Code::Usage, problem))?;
-    let plan = args.plan(socket, template);
+    let target = match &args.tcp {
+        Some(address) => Target::Tcp(address.clone()),
+        None => Target::Unix(socket()?),
+    };
+    let plan = args.plan(target, template);
     let outcome = load::run(&plan).map_err(|error| Stop::new(error_code(&error), error))?;
     match globals.output {
         Output::Json => output::data(&report::json(&outcome).to_string())?,
@@ -99,13 +108,13 @@ fn error_code(error: &LoadError) -> Code {
 }
 
 impl BenchArgs {
-    fn plan(&self, socket: &Path, template: Template) -> Plan {
+    fn plan(&self, target: Target, template: Template) -> Plan {
         let duration = match (self.duration, self.requests) {
             (None, None) => Some(Duration::from_secs(5)),
             (duration, _) => duration,
         };
         Plan {
-            target: self.tcp.clone().map_or_else(|| Target::Unix(socket.to_owned()), Target::Tcp),
+            target,
             template,
             connections: self.connections as usize,
             pipeline: self.pipeline as usize,

@@ -6,9 +6,9 @@ use serde_json::json;
 
 use super::args::{ConfigCommand, Globals, Output};
 use super::exit::{Code, Stop};
-use super::import;
 use super::output::{self, Paint};
 use super::settle::settle;
+use super::{import, log};
 use crate::config::{self, ConfigErrors, Loaded, Sources};
 
 pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources) -> anyhow::Result<ExitCode> {
@@ -19,7 +19,11 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
         }
         ConfigCommand::ImportEnvoy { file } => return import::run(file, globals),
         ConfigCommand::Check | ConfigCommand::Show => {
-            config::load(sources).and_then(|loaded| settle(&loaded).map(|_| loaded))
+            let loaded = config::load(sources).and_then(|loaded| settle(&loaded).map(|_| loaded));
+            if let Ok(loaded) = &loaded {
+                log::filter(&loaded.config.log, globals).map_err(|problem| Stop::new(Code::BadConfig, problem))?;
+            }
+            loaded
         }
     };
     let loaded = match loaded {
@@ -38,7 +42,9 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
         (_, Output::Text) => {
             let files: Vec<_> = loaded.files.iter().map(|file| file.display().to_string()).collect();
             let from = if files.is_empty() { "no file, built-in defaults".to_owned() } else { files.join(", ") };
-            output::data(&format!("ok: {} policies ({from})", loaded.policies.iter().count()))?;
+            let patterns: usize = loaded.policies.iter().map(|policy| policy.overrides.patterns()).sum();
+            let wide = if patterns == 0 { String::new() } else { format!(", {patterns} overrides by `*`") };
+            output::data(&format!("ok: {} policies{wide} ({from})", loaded.policies.iter().count()))?;
         }
     }
     Ok(Code::Ok.into())

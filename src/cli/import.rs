@@ -1,4 +1,4 @@
-//! `rationd config import-envoy FILE`: the YAML of envoyproxy/ratelimit as policies and routes of ours.
+//! `rationd config import-envoy PATH`: the YAML of envoyproxy/ratelimit as policies and routes of ours.
 //!
 //! `yaml` reads it with its places, `ratelimit` knows its keys, `translate` writes TOML. What ours cannot say is an
 //! error, what only that service's own metrics need is left out with a warning.
@@ -7,10 +7,12 @@ mod ratelimit;
 mod translate;
 mod yaml;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use self::translate::Fragment;
 use super::args::{Globals, Output};
 use super::exit::{Code, Stop};
 use super::output;
@@ -18,6 +20,8 @@ use crate::config::{ConfigErrors, Place, Problem};
 
 /// Largest file that is read.
 const MAX_FILE: u64 = 8 << 20;
+/// Directories within a directory.
+const MAX_DEPTH: usize = 8;
 
 /// Something that is wrong with a file, or left out of it: where, in characters.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,12 +65,73 @@ pub(super) fn run(path: &Path, globals: &Globals) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The file as TOML, and what was left out.
+/// A file, or all of a directory, as TOML, and what was left out.
 fn imported(path: &Path) -> Result<(String, Vec<Problem>), ConfigErrors> {
-    let unreadable = |why: String| {
-        let place = Place::Named(path.display().to_string());
-        ConfigErrors(vec![Problem { place, message: format!("cannot be read: {why}"), hint: None }])
-    };
+    let files = files(path).map_err(|problem| ConfigErrors(vec![problem]))?;
+    let (mut text, mut warnings, mut errors) = (String::new(), Vec::new(), Vec::new());
+    let mut domains: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for file in files {
+        match translated(&file) {
+            Ok((fragment, mut left_out)) => {
+                warnings.append(&mut left_out);
+                if !text.is_empty() {
+                    text.push('\n');
+                }
+                text.push_str(&fragment.toml);
+                // There, too, a domain belongs to one file.
+                if let Some(other) = domains.insert(fragment.domain.clone(), file.clone()) {
+                    let message = format!("domain {:?} stands in {}, too", fragment.domain, other.display());
+                    let hint = Some("write one file for each domain".to_owned());
+                    errors.push(Problem { place: Place::Named(file.display().to_string()), message, hint });
+                }
+            }
+            Err(ConfigErrors(mut problems)) => errors.append(&mut problems),
+        }
+    }
+    if errors.is_empty() { Ok((text, warnings)) } else { Err(ConfigErrors::in_order(errors)) }
+}
+
+fn unreadable(path: &Path, why: impl std::fmt::Display) -> Problem {
+    let place = Place::Named(path.display().to_string());
+    Problem { place, message: format!("cannot be read: {why}"), hint: None }
+}
+
+/// The file itself, or the YAML files at and below a directory, in order, without those whose names begin with a dot:
+/// a mounted ConfigMap keeps its versions there.
+fn files(path: &Path) -> Result<Vec<PathBuf>, Problem> {
+    if !std::fs::metadata(path).map_err(|error| unreadable(path, error))?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    collect(path, MAX_DEPTH, &mut found)?;
+    if found.is_empty() {
+        return Err(unreadable(path, "no .yaml or .yml file is in this directory"));
+    }
+    Ok(found)
+}
+
+fn collect(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Problem> {
+    let list = std::fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let mut paths: Vec<_> =
+        list.map_err(|error| unreadable(directory, error))?.into_iter().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.file_name().is_some_and(|name| !name.as_encoded_bytes().starts_with(b".")));
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            match depth.checked_sub(1) {
+                Some(depth) => collect(&path, depth, found)?,
+                None => return Err(unreadable(&path, format!("more than {MAX_DEPTH} directories deep"))),
+            }
+        } else if path.extension().is_some_and(|end| end == "yaml" || end == "yml") {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// A file as TOML, and what was left out.
+fn translated(path: &Path) -> Result<(Fragment, Vec<Problem>), ConfigErrors> {
+    let unreadable = |why: String| ConfigErrors(vec![unreadable(path, why)]);
     let length = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
     if length > MAX_FILE {
         return Err(unreadable(format!("larger than {} MiB", MAX_FILE >> 20)));
@@ -76,6 +141,11 @@ fn imported(path: &Path) -> Result<(String, Vec<Problem>), ConfigErrors> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let placed = |flaws: Vec<Flaw>| flaws.into_iter().map(|flaw| flaw.place(path, text)).collect::<Vec<_>>();
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let told = translate::fragment(text, &name);
-    told.map(|(text, warnings)| (text, placed(warnings))).map_err(|flaws| ConfigErrors::in_order(placed(flaws)))
+    match translate::fragment(text, &name) {
+        Ok(mut fragment) => {
+            let warnings = placed(std::mem::take(&mut fragment.warnings));
+            Ok((fragment, warnings))
+        }
+        Err(flaws) => Err(ConfigErrors::in_order(placed(flaws))),
+    }
 }

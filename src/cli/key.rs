@@ -26,8 +26,16 @@ fn text(answer: &serde_json::Value, limited: bool, paint: Paint) -> String {
     let mut lines = vec![format!("{verdict}: {}", answer["why"].as_str().unwrap_or("?"))];
     let limits: Vec<_> = answer["limits"].as_array().into_iter().flatten().filter_map(|limit| limit.as_str()).collect();
     if !limits.is_empty() {
-        let which = if answer["overridden"] == true { "of this key alone" } else { "of the policy" };
+        let which = match answer["override"].as_str() {
+            Some(name) => format!("of override {name:?}"),
+            None => "of the policy".to_owned(),
+        };
         lines.push(format!("limits    {} ({which})", limits.join(", ")));
+    }
+    for each in answer["each"].as_array().into_iter().flatten().filter(|_| limits.len() > 1) {
+        let (name, left) = (each["limit_name"].as_str().unwrap_or("?"), &each["remaining"]);
+        let whole = each["reset_after_ms"].as_u64().unwrap_or(0).div_ceil(1_000);
+        lines.push(format!("          {name}: {left} of {} left, whole in {whole} s", each["limit"]));
     }
     if let Some(percent) = answer["enforce"].as_u64().filter(|percent| *percent < 100) {
         lines.push(format!("enforced  for {percent} % of keys"));

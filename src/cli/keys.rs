@@ -3,20 +3,21 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde_json::Value;
+
 use super::args::{Globals, KeysArgs, Output};
 use super::ask::ask_json;
 use super::exit::Code;
 use super::output;
 
 pub(crate) fn run(args: &KeysArgs, globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {
-    let count = args.count.to_string();
-    let answer = ask_json(socket, &[b"RATION.KEYS", b"COUNT", count.as_bytes()])?;
+    let answer = all(args.count as usize, socket)?;
     if globals.output == Output::Json {
-        output::data(&answer.to_string())?;
+        output::data(&Value::Array(answer).to_string())?;
         return Ok(Code::Ok.into());
     }
     let mut rows = vec![["POLICY", "KEY", "REMAINING", "LIMIT", "HELD", "WHOLE IN"].map(str::to_owned).to_vec()];
-    for key in answer.as_array().into_iter().flatten() {
+    for key in &answer {
         let text = |field: &str| key[field].as_str().map(str::to_owned);
         let number = |field: &str| key[field].to_string();
         // A key whose bytes are no longer kept is shown by its digest.
@@ -34,4 +35,22 @@ pub(crate) fn run(args: &KeysArgs, globals: &Globals, socket: &Path) -> anyhow::
     }
     output::data(&output::table(&rows))?;
     Ok(Code::Ok.into())
+}
+
+/// So many keys, page after page.
+fn all(count: usize, socket: &Path) -> anyhow::Result<Vec<Value>> {
+    let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
+    while keys.len() < count {
+        let left = (count - keys.len()).to_string();
+        let words: [&[u8]; 5] = [b"RATION.KEYS", b"CURSOR", cursor.as_bytes(), b"COUNT", left.as_bytes()];
+        let mut page = ask_json(socket, &words)?;
+        if let Some(Value::Array(more)) = page.get_mut("keys").map(Value::take) {
+            keys.extend(more);
+        }
+        match page["cursor"].as_str() {
+            None | Some("0") => break,
+            Some(next) => cursor = next.to_owned(),
+        }
+    }
+    Ok(keys)
 }

@@ -1,19 +1,24 @@
 //! The daemon's log: to stderr, as text on a terminal and as JSON otherwise.
 //!
-//! Warnings and errors that repeat are left out after a few within a while, and counted: a store that is
-//! away must not fill a disk.
+//! Lines that repeat are left out after a few within a while, and counted: neither a store that is away nor a client
+//! that asks for reloads may fill a disk. Nobody waits for whoever reads them: see `queue`.
+
+mod queue;
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tracing::callsite::Identifier;
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
+use self::queue::Queue;
 use super::args::Globals;
 use super::output::Paint;
 use crate::clock::Clock;
@@ -21,16 +26,42 @@ use crate::config::{Log, LogFormat};
 use crate::core::time::{Instant, Micros};
 
 /// The variable that names a level or a filter.
-const VARIABLE: &str = "RATIOND_LOG";
-/// Lines of one place in the source that are written within [`WHILE`].
+pub(crate) const VARIABLE: &str = "RATIOND_LOG";
+/// Warnings and errors of one place in the source that are written within [`WHILE`].
 const MOST: u32 = 10;
+/// The same of what is merely told: a fleet that comes up has more to tell.
+const MOST_INFO: u32 = 50;
 const WHILE: Micros = Micros::from_secs(10);
 
-/// Starts the log. Returns the count of lines that were left out.
+/// The log of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct Started {
+    suppressed: Arc<AtomicU64>,
+    queue: Queue,
+}
+
+impl Started {
+    /// Lines left out because there were too many like them.
+    pub(crate) fn suppressed(&self) -> u64 {
+        self.suppressed.load(Ordering::Relaxed)
+    }
+
+    /// Lines dropped because whoever reads them did not keep up.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.queue.dropped()
+    }
+
+    /// Waits until all lines are written, `patience` at most.
+    pub(crate) fn flush(&self, patience: Duration) {
+        self.queue.flush(patience);
+    }
+}
+
+/// Starts the log.
 ///
 /// # Errors
-/// What is wrong with the filter that was asked for.
-pub(crate) fn start(log: &Log, globals: &Globals) -> Result<Arc<AtomicU64>, String> {
+/// What is wrong with the filter that was asked for, or with stderr.
+pub(crate) fn start(log: &Log, globals: &Globals) -> Result<Started, String> {
     let filter = filter(log, globals)?;
     let suppressed = Arc::new(AtomicU64::new(0));
     let flood = Flood { clock: Clock::start(), seen: Mutex::default(), suppressed: suppressed.clone() };
@@ -40,18 +71,31 @@ pub(crate) fn start(log: &Log, globals: &Globals) -> Result<Arc<AtomicU64>, Stri
         LogFormat::Json => true,
     };
     let base = tracing_subscriber::registry().with(filter).with(flood);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let queue = Queue::to_stderr().map_err(|error| format!("the log cannot be written: {error}"))?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(queue.clone());
     let started = if json {
         base.with(lines.json().flatten_event(true)).try_init()
     } else {
         base.with(lines.with_ansi(Paint::stderr(globals.color).is_on()).with_target(false)).try_init()
     };
     started.map_err(|error| error.to_string())?;
-    Ok(suppressed)
+    // The default hook writes to stderr itself, and whoever panics would wait there.
+    std::panic::set_hook(Box::new(|panic| {
+        let backtrace = std::backtrace::Backtrace::capture();
+        let captured = backtrace.status() == std::backtrace::BacktraceStatus::Captured;
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let thread = std::thread::current();
+        let payload = panic.payload();
+        let words = payload.downcast_ref::<&str>().copied().or(payload.downcast_ref::<String>().map(String::as_str));
+        let why = words.unwrap_or("no words");
+        let backtrace = if captured { format!("\n{backtrace}") } else { String::new() };
+        tracing::error!(place, thread = thread.name().unwrap_or("?"), "panicked: {why}{backtrace}");
+    }));
+    Ok(Started { suppressed, queue })
 }
 
 /// -v and -q win over the variable, which wins over the configuration.
-fn filter(log: &Log, globals: &Globals) -> Result<EnvFilter, String> {
+pub(crate) fn filter(log: &Log, globals: &Globals) -> Result<EnvFilter, String> {
     let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let text = match (globals.verbose, globals.quiet) {
         (0, 0) => variable.as_deref().unwrap_or(&log.level),
@@ -60,7 +104,27 @@ fn filter(log: &Log, globals: &Globals) -> Result<EnvFilter, String> {
         (1, _) => "info,rationd=debug",
         _ => "debug,rationd=trace",
     };
-    EnvFilter::try_new(text).map_err(|error| format!("{VARIABLE} or log.level is {text:?}: {error}"))
+    parse(text).map_err(|problem| format!("{VARIABLE} or log.level is {text:?}: {problem}"))
+}
+
+/// A level, or a filter that leaves something of this program's own log.
+///
+/// # Errors
+/// What is wrong with it. A word that is no level would be taken for a part of the program, and all others would
+/// fall silent without a word.
+pub(crate) fn parse(text: &str) -> Result<EnvFilter, String> {
+    let directives = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    let bare = |part: &&str| !part.contains(['=', '[', '{', ']', '}']);
+    let wanted = "a level (error, warn, info, debug, trace) or a filter like \"info,rationd::store=debug\" was wanted";
+    if let Some(word) = directives().filter(bare).find(|word| !is_level(word)) {
+        return Err(format!("{word:?} is no level; {wanted}"));
+    }
+    let tells_of_us = |part: &str| is_level(part) || part.starts_with("rationd=") || part.starts_with("rationd::");
+    if !directives().any(tells_of_us) && !text.contains('[') {
+        return Err(format!("it would leave nothing of rationd's log; {wanted}"));
+    }
+    EnvFilter::try_new(text).map_err(|error| format!("{error}; {wanted}"))
 }
 
 /// Leaves out what repeats too often.
@@ -72,9 +136,11 @@ struct Flood {
 
 impl<S: Subscriber> Layer<S> for Flood {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
-        if *event.metadata().level() > Level::WARN {
-            return true;
-        }
+        let most = match *event.metadata().level() {
+            Level::ERROR | Level::WARN => MOST,
+            Level::INFO => MOST_INFO,
+            _ => return true,
+        };
         let now = self.clock.now();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, count) = seen.entry(event.metadata().callsite()).or_insert((now, 0));
@@ -82,7 +148,7 @@ impl<S: Subscriber> Layer<S> for Flood {
             (*since, *count) = (now, 0);
         }
         *count += 1;
-        let enabled = *count <= MOST;
+        let enabled = *count <= most;
         if !enabled {
             self.suppressed.fetch_add(1, Ordering::Relaxed);
         }

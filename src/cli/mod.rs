@@ -14,12 +14,14 @@ mod import;
 mod key;
 mod keys;
 mod log;
+mod open_files;
 mod output;
 mod peers;
 mod policies;
 mod reload;
 mod run;
 mod serve;
+mod service_manager;
 mod settle;
 
 pub use run::run;

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
-use super::args::{Cli, Command, Globals, Output, ServeArgs};
+use super::args::{Cli, Command, Globals, ServeArgs};
 use super::exit::{Code, Stop};
 use super::output::Paint;
-use super::{bench, cert, check, config, key, keys, peers, policies, reload, serve};
+use super::{bench, cert, check, config, key, keys, log, peers, policies, reload, serve};
 use crate::clock;
-use crate::config::{Override, Sources, default_socket, load};
+use crate::config::{Override, Sources, load};
 
 /// Runs the command line of this process.
 #[must_use]
@@ -31,15 +31,15 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(globals, sources(Some(&args))),
         Command::Config(command) => config::run(&command, globals, &sources(None)),
         Command::Cert(command) => cert::run(&command, globals),
-        Command::Check(args) => check::run(&args, globals, &socket(globals)),
-        Command::Explain(args) => key::explain(&args, globals, &socket(globals)),
-        Command::Refund(args) => key::refund(&args, globals, &socket(globals)),
-        Command::Reset(args) => key::reset(&args, globals, &socket(globals)),
-        Command::Reload => reload::run(globals, &socket(globals)),
-        Command::Peers => peers::run(globals, &socket(globals)),
-        Command::Policies => policies::run(globals, &socket(globals)),
-        Command::Keys(args) => keys::run(&args, globals, &socket(globals)),
-        Command::Bench(args) => bench::run(&args, globals, &socket(globals)),
+        Command::Check(args) => check::run(&args, globals, &socket(globals)?),
+        Command::Explain(args) => key::explain(&args, globals, &socket(globals)?),
+        Command::Refund(args) => key::refund(&args, globals, &socket(globals)?),
+        Command::Reset(args) => key::reset(&args, globals, &socket(globals)?),
+        Command::Reload => reload::run(globals, &socket(globals)?),
+        Command::Peers => peers::run(globals, &socket(globals)?),
+        Command::Policies => policies::run(globals, &socket(globals)?),
+        Command::Keys(args) => keys::run(&args, globals, &socket(globals)?),
+        Command::Bench(args) => bench::run(&args, globals, || socket(globals)),
     }
 }
 
@@ -61,25 +61,35 @@ fn sources(globals: &Globals, serve: Option<&ServeArgs>) -> Sources {
     Sources {
         file: globals.config.clone(),
         environment: std::env::vars_os().collect(),
+        variables: variables(),
         flags,
         suffix: clock::random() as u32,
     }
 }
 
-/// The socket to ask: the one named, the configured one, or the default. A broken configuration is
-/// the daemon's business here, and must not keep anybody from asking it.
-fn socket(globals: &Globals) -> PathBuf {
+/// Variables that are read as flags, and the log's.
+fn variables() -> Vec<String> {
+    fn visit(command: &clap::Command, names: &mut Vec<String>) {
+        let own = command.get_arguments().filter_map(|argument| argument.get_env());
+        names.extend(own.map(|name| name.to_string_lossy().into_owned()));
+        command.get_subcommands().for_each(|command| visit(command, names));
+    }
+    let mut names = vec![log::VARIABLE.to_owned()];
+    visit(&Cli::command(), &mut names);
+    names
+}
+
+/// The socket to ask: the one named, the configured one, or the default.
+///
+/// # Errors
+/// The configuration is broken: what it says of the socket may be, too, and another daemon may listen at the default.
+fn socket(globals: &Globals) -> Result<PathBuf, Stop> {
     if let Some(socket) = &globals.socket {
-        return socket.clone();
+        return Ok(socket.clone());
     }
-    match load(&sources(globals, None)) {
-        Ok(loaded) => loaded.config.listen.socket,
-        Err(errors) => {
-            let socket = default_socket();
-            if globals.quiet == 0 && globals.output == Output::Text {
-                eprintln!("rationd: the configuration has errors, asking {}:\n{errors}", socket.display());
-            }
-            socket
-        }
-    }
+    let next = "no daemon was asked: set the configuration right, or name the socket with --socket";
+    let loaded = load(&sources(globals, None));
+    loaded
+        .map(|loaded| loaded.config.listen.socket)
+        .map_err(|errors| Stop::new(Code::BadConfig, format!("{errors}\n{next}")))
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -10,32 +10,41 @@ use tokio::sync::mpsc;
 
 use super::args::Globals;
 use super::exit::{Code, Stop};
-use super::log;
 use super::settle::{Settled, settle};
+use super::{log, open_files, service_manager};
 use crate::clock::{self, Clock};
 use crate::config::{self, Config, Door, Loaded, Sources};
 use crate::core::policy::PolicySet;
 use crate::core::shard::Settings;
 use crate::fleet::{Fleet, FleetError, FleetOptions, IdentityFiles, Incoming};
-use crate::serve::admin::{Admin, Tell};
+use crate::serve::admin::{Access, Admin, Tell};
 use crate::serve::envoy::EnvoyOptions;
+use crate::serve::handed::Handed;
 use crate::serve::metrics::Scrape;
 use crate::serve::reload::Reloader;
-use crate::serve::{AnyStore, Daemon, Hub, Limits, StartOptions};
+use crate::serve::{AnyStore, Daemon, Hub, Limits, StartOptions, vital};
 use crate::store::redis::RedisStore;
 use crate::wire::headers::Style;
 
-/// Longest time between the signal to end and the end.
-const DRAIN: Duration = Duration::from_millis(1_900);
+/// Longest time between the signal to end and the end, but for the two below.
+const DRAIN: Duration = Duration::from_millis(1_750);
+/// Longest time for what still runs then, and for the last lines of the log, which may have no reader.
+const ENDING: Duration = Duration::from_millis(50);
+const LAST_LINES: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(globals: &Globals, sources: Sources) -> anyhow::Result<ExitCode> {
+    // Before there are threads: it takes variables out of the environment.
+    let handed = Handed::from_environment().map_err(|problem| Stop::new(Code::System, problem))?;
     let checked = config::load(&sources).and_then(|loaded| settle(&loaded).map(|settled| (loaded, settled)));
     let (loaded, settled) = checked.map_err(|errors| Stop::new(Code::BadConfig, errors))?;
-    let suppressed = log::start(&loaded.config.log, globals).map_err(|problem| Stop::new(Code::BadConfig, problem))?;
+    let log = log::start(&loaded.config.log, globals).map_err(|problem| Stop::new(Code::BadConfig, problem))?;
+    let of_abort = log.clone();
+    vital::on_abort(move || of_abort.flush(LAST_LINES));
     // Checks have threads of their own; this runtime serves the store, deadlines and people.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let served = runtime.block_on(serve(sources, loaded, settled, suppressed));
-    runtime.shutdown_timeout(Duration::from_millis(50));
+    let served = runtime.block_on(serve(sources, loaded, settled, handed, log.clone()));
+    runtime.shutdown_timeout(ENDING);
+    log.flush(LAST_LINES);
     served
 }
 
@@ -43,10 +52,36 @@ async fn serve(
     sources: Sources,
     loaded: Loaded,
     settled: Settled,
-    suppressed: Arc<AtomicU64>,
+    handed: Handed,
+    log: log::Started,
 ) -> anyhow::Result<ExitCode> {
     // Before anything is visible: whoever sees the socket may send signals.
     let mut signals = Signals::new()?;
+    let up = tokio::select! {
+        up = bring_up(sources, loaded, settled, handed, log) => up?,
+        () = signals.end() => return Ok(Code::Ok.into()),
+    };
+    service_manager::ready(up.told.hub.clone()).await;
+    signals.wait_for_the_end(&up.told.reloader).await;
+    up.told.leaving.store(true, Ordering::Relaxed);
+    service_manager::stopping().await;
+    leave(up.daemon, signals).await;
+    Ok(Code::Ok.into())
+}
+
+/// A daemon that serves, and what its admin address tells.
+struct Up {
+    daemon: Daemon,
+    told: Arc<Told>,
+}
+
+async fn bring_up(
+    sources: Sources,
+    loaded: Loaded,
+    settled: Settled,
+    mut handed: Handed,
+    log: log::Started,
+) -> anyhow::Result<Up> {
     let config = loaded.config.clone();
     let admin_is_default = loaded.entries.iter().any(|entry| entry.key == "listen.admin" && entry.origin == "default");
     let policies = loaded.policies.iter().count();
@@ -58,9 +93,9 @@ async fn serve(
             Some(Arc::new(store))
         }
     };
-    let admin = bind_admin(&config, admin_is_default).await?;
+    let admin = bind_admin(&config, admin_is_default, &mut handed).await?;
     let fleet = join(&config).await?;
-    let mut daemon = start(&config, &settled, shared.clone(), &reloader)?;
+    let mut daemon = start(&config, &settled, shared.clone(), &reloader, handed)?;
     if let (Some((fleet, incoming)), Some(options)) = (fleet, &config.fleet) {
         daemon.join(fleet, incoming, Duration::from_micros(options.tick.0));
     }
@@ -68,12 +103,13 @@ async fn serve(
         hub: daemon.hub().clone(),
         shared,
         reloader: reloader.clone(),
-        suppressed,
+        log,
         leaving: AtomicBool::new(false),
     });
     if let Some(admin) = admin {
         tracing::info!("admin address http://{}", admin.address()?);
-        tokio::spawn(admin.run(told.clone()));
+        let access = Access { checks: config.listen.admin_checks, hosts: config.listen.admin_hosts.clone() };
+        tokio::spawn(admin.run(told.clone(), access));
     }
     if let Some(door) = daemon.envoy() {
         announce_envoy(&door, &daemon.policies());
@@ -86,10 +122,7 @@ async fn serve(
         "listening on {}",
         daemon.socket().display()
     );
-    signals.wait_for_the_end(&reloader).await;
-    told.leaving.store(true, Ordering::Relaxed);
-    leave(daemon, signals).await;
-    Ok(Code::Ok.into())
+    Ok(Up { daemon, told })
 }
 
 fn start(
@@ -97,9 +130,18 @@ fn start(
     settled: &Settled,
     shared: Option<Arc<RedisStore>>,
     reloader: &Arc<Reloader>,
+    handed: Handed,
 ) -> anyhow::Result<Daemon> {
     let listen = &config.listen;
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if listen.threads == 0 { cores() } else { listen.threads };
+    let limits = Limits {
+        connections: listen.max_connections,
+        connections_per_uid: listen.max_connections_per_uid,
+        allow_uids: listen.allow_uids.clone().unwrap_or_default(),
+        admin_uids: listen.admin_uids.clone(),
+        ..Limits::default()
+    };
     let again = reloader.clone();
     let options = StartOptions {
         socket: listen.socket.clone(),
@@ -109,19 +151,15 @@ fn start(
             .envoy
             .clone()
             .map(|door| EnvoyOptions { door, headers: Style::named(listen.envoy_headers.as_bytes()) }),
-        limits: Limits {
-            connections: listen.max_connections,
-            connections_per_uid: listen.max_connections_per_uid,
-            allow_uids: listen.allow_uids.clone().unwrap_or_default(),
-        },
-        threads: if listen.threads == 0 { cores() } else { listen.threads },
+        limits: open_files::fit(limits, threads),
+        threads,
         store: shared.map_or(AnyStore::Memory, |store| AnyStore::Remote(store)),
         policies: reloader.policies().clone(),
         in_fleet: config.fleet.is_some(),
         settings: Settings { max_keys: config.node.max_keys, timeout: config.store.timeout, lease_ahead: true },
         reload: Some(Arc::new(move || again.reload())),
     };
-    Daemon::start(options).map_err(|error| Stop::new(Code::System, error).into())
+    Daemon::start_with(options, handed).map_err(|error| Stop::new(Code::System, error).into())
 }
 
 /// Binds the fleet's port and looks for peers; nobody need be there.
@@ -148,12 +186,17 @@ async fn join(config: &Config) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<I
 }
 
 /// A default address that is taken is no reason not to serve; one that was asked for is.
-async fn bind_admin(config: &Config, is_default: bool) -> anyhow::Result<Option<Admin>> {
+async fn bind_admin(config: &Config, is_default: bool, handed: &mut Handed) -> anyhow::Result<Option<Admin>> {
     let Some(address) = config.listen.admin else { return Ok(None) };
-    match Admin::bind(address).await {
+    let bound = match handed.take_tcp(address) {
+        Some(listener) => Admin::adopt(listener),
+        None => Admin::bind(address).await,
+    };
+    match bound {
         Ok(admin) => {
             if !address.ip().is_loopback() {
-                tracing::warn!(%address, "the admin address is not a loopback address: anybody who reaches it may read it");
+                let may = if config.listen.admin_checks { "read it and spend" } else { "read it" };
+                tracing::warn!(%address, "the admin address is not a loopback address: anybody who reaches it may {may}");
             }
             Ok(Some(admin))
         }
@@ -236,7 +279,7 @@ struct Told {
     hub: Arc<Hub>,
     shared: Option<Arc<RedisStore>>,
     reloader: Arc<Reloader>,
-    suppressed: Arc<AtomicU64>,
+    log: log::Started,
     leaving: AtomicBool,
 }
 
@@ -252,9 +295,14 @@ impl Tell for Told {
             reload_successful: self.reloader.was_successful(),
             generation: self.reloader.generation(),
             version: env!("CARGO_PKG_VERSION"),
-            suppressed: self.suppressed.load(Ordering::Relaxed),
+            suppressed: self.log.suppressed(),
+            dropped: self.log.dropped(),
         };
         scrape.render()
+    }
+
+    fn not_alive(&self) -> Option<String> {
+        self.hub.vitals.still(self.hub.node.clock.now())
     }
 
     fn not_ready(&self) -> Option<&'static str> {
@@ -269,7 +317,7 @@ impl Tell for Told {
         let stats = self.hub.stats();
         let policies = self.reloader.policies().load().iter().count();
         format!(
-            "rationd {}: {policies} policies, {} keys, {} connections\n/metrics /livez /readyz /v1/check /v1/explain\n",
+            "rationd {}: {policies} policies, {} keys, {} connections",
             env!("CARGO_PKG_VERSION"),
             stats.shards.keys,
             stats.connections

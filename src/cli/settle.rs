@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
-
+use super::log;
 use crate::config::{ConfigErrors, Confirm, Loaded, Place, Problem};
 use crate::store::redis::{Confirm as StoreConfirm, OptionsError, RedisOptions};
 
@@ -36,9 +35,8 @@ pub(crate) fn settle(loaded: &Loaded) -> Result<Settled, ConfigErrors> {
         }
         number
     });
-    if let Err(error) = EnvFilter::try_new(&config.log.level) {
-        let wanted = "a level or a filter like \"info,rationd::store=debug\" was wanted";
-        complain("log.level", format!("log.level is {:?}: {error}; {wanted}", config.log.level));
+    if let Err(problem) = log::parse(&config.log.level) {
+        complain("log.level", format!("log.level is {:?}: {problem}", config.log.level));
     }
     let store = (config.store.url != "memory:").then(|| store_options(loaded));
     if let Some(error) = store.as_ref().and_then(|store| store.validate().err()) {

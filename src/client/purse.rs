@@ -12,6 +12,9 @@ use crate::clock::{self, Clock};
 /// Most tokens asked for at once.
 const MOST: u64 = 1 << 20;
 
+/// More than anybody spends at once: the largest limit.
+const PLENTY: u64 = 1 << 53;
+
 /// How long a daemon that could not be asked is left alone: at least, and up to twice that.
 const REST: Duration = Duration::from_millis(100);
 
@@ -143,7 +146,7 @@ impl Purse {
         match habits.when_away {
             // Asked again soon, and meanwhile as if it had lent more than anybody spends.
             WhenAway::Allow => {
-                self.hold(now, u64::from(u32::MAX), rest);
+                self.hold(now, PLENTY, rest);
                 true
             }
             WhenAway::LastShare if habits.lent.1 > 0 => {

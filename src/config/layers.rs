@@ -39,6 +39,8 @@ pub struct Sources {
     pub file: Option<PathBuf>,
     /// The environment.
     pub environment: Vec<(OsString, OsString)>,
+    /// Variables of ours in it that are no keys: the command line reads them itself.
+    pub variables: Vec<String>,
     /// Flags, which win.
     pub flags: Vec<Override>,
     /// Makes the default of `node.name` unique: drawn at random once per process, so that a reload
@@ -96,7 +98,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
         let dict = std::mem::take(&mut document.dict);
         Layer { name: document.path.display().to_string(), dict, document: Some(document) }
     }));
-    layers.extend(environment(&sources.environment, &mut problems));
+    layers.extend(environment(&sources.environment, &sources.variables, &mut problems));
     for flag in &sources.flags {
         let path: Vec<_> = flag.key.split('.').map(str::to_owned).collect();
         layers.extend(outside(flag.origin.clone(), &path, &flag.text, &mut problems));

@@ -1,4 +1,7 @@
 //! Values that are set outside the files: by the environment and by flags, each one a layer of its own.
+//!
+//! A variable that begins as ours do and means nothing is an error: with a slip in its name the daemon would start
+//! and count elsewhere than was asked for.
 
 use std::ffi::OsString;
 
@@ -6,24 +9,68 @@ use figment::value::{Dict, Value};
 
 use super::layers::Layer;
 use super::problem::{Place, Problem, did_you_mean, nearest};
-use super::schema::{DESCRIPTORS, POLICY, keys_of, sections};
+use super::schema::{DESCRIPTORS, KEYS, POLICY, keys_of, sections};
 use super::value::{Kind, Seen};
 
 const PREFIX: &str = "RATIOND_";
 
-/// Variables with `__` are keys; others are flags, or a platform's that happen to share our prefix.
-pub(crate) fn environment(variables: &[(OsString, OsString)], problems: &mut Vec<Problem>) -> Vec<Layer> {
+/// Variables with `__` are keys; others are `flags`, or a platform's that happen to share our prefix.
+pub(crate) fn environment(
+    variables: &[(OsString, OsString)],
+    flags: &[String],
+    problems: &mut Vec<Problem>,
+) -> Vec<Layer> {
     let mut layers = Vec::new();
     for (name, text) in variables {
-        let Some(name) = name.to_str() else { continue };
-        let Some(path) = name.strip_prefix(PREFIX).filter(|rest| rest.contains("__")) else { continue };
-        let path: Vec<_> = path.split("__").map(str::to_lowercase).collect();
+        let shown = name.to_string_lossy();
+        let Some(rest) = shown.strip_prefix(PREFIX) else { continue };
+        let Some(name) = name.to_str().filter(|_| rest.contains("__")) else {
+            if !flags.iter().any(|flag| *flag == shown) && !is_a_platforms(rest, text.to_str().unwrap_or("")) {
+                let hint = did_you_mean(near_variable(rest, flags).as_deref());
+                problems.push(Problem::named(&*shown, "no such variable").with_hint(hint));
+            }
+            continue;
+        };
+        let path: Vec<_> = rest.split("__").map(str::to_lowercase).collect();
         match text.to_str() {
             Some(text) => layers.extend(outside(name.to_owned(), &path, text, problems)),
             None => problems.push(Problem::named(name, "not UTF-8")),
         }
     }
     layers
+}
+
+/// Whether a platform sets it for a service that is called like this program, or has a name that begins so:
+/// Kubernetes tells each container where the services of its namespace are.
+fn is_a_platforms(rest: &str, value: &str) -> bool {
+    let is_address = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
+    let of_port = || {
+        let (_, port) = rest.split_once("PORT_")?;
+        let (number, rest) = port.split_once('_')?;
+        let protocol = rest.split('_').next()?;
+        (number.parse::<u16>().is_ok() && ["TCP", "UDP", "SCTP"].contains(&protocol)).then_some(())
+    };
+    rest.ends_with("SERVICE_HOST")
+        || rest.contains("SERVICE_PORT")
+        || (rest.ends_with("PORT") && is_address)
+        || of_port().is_some()
+}
+
+/// The variable that was probably meant: a flag's, or a key's.
+fn near_variable(rest: &str, flags: &[String]) -> Option<String> {
+    let policy = rest.strip_prefix("POLICY_").and_then(|name_and_key| {
+        let split = |(key, _): &(&str, Kind)| {
+            let key = key.to_uppercase();
+            let name = name_and_key.strip_suffix(&*key)?.trim_matches('_');
+            (!name.is_empty()).then(|| format!("POLICY__{name}__{key}"))
+        };
+        POLICY.iter().find_map(split)
+    });
+    let flags = flags.iter().filter_map(|flag| flag.strip_prefix(PREFIX)).map(str::to_owned);
+    let keys = KEYS.iter().map(|key| format!("{}__{}", key.section, key.name).to_uppercase());
+    let known: Vec<String> = flags.chain(keys).collect();
+    let near = policy.or_else(|| nearest(rest, known.iter().map(String::as_str)).map(str::to_owned));
+    near.map(|rest| format!("{PREFIX}{rest}"))
 }
 
 /// A layer of one value that was set outside the files.

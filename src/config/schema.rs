@@ -30,9 +30,12 @@ pub(crate) const KEYS: &[Key] = &[
     key("listen", "mode", Kind::Mode, Some("0660")),
     key("listen", "group", Kind::Text, None),
     key("listen", "allow_uids", Kind::Uids, None),
+    key("listen", "admin_uids", Kind::Uids, None),
     key("listen", "envoy", Kind::Door, None),
     key("listen", "envoy_headers", choice(&["draft", "x", "github", "off"]), Some("draft")),
     key("listen", "admin", Kind::Address, Some("127.0.0.1:9464")),
+    key("listen", "admin_checks", Kind::Bool, Some("false")),
+    key("listen", "admin_hosts", Kind::Words, None),
     key("listen", "max_connections", Kind::Count(1, 1_000_000), Some("10000")),
     key("listen", "max_connections_per_uid", Kind::Count(1, 1_000_000), Some("1024")),
     key("listen", "threads", Kind::Count(0, 1_024), Some("0")),
@@ -76,6 +79,7 @@ pub(crate) const POLICY: &[(&str, Kind)] = &[
     ("on_store_loss", choice(&["share", "allow", "deny"])),
     ("shadow", Kind::Bool),
     ("enforce", Kind::Count(0, 100)),
+    ("refunds", Kind::Bool),
     ("unlimited", Kind::Bool),
 ];
 

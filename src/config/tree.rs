@@ -45,6 +45,8 @@ pub struct Listen {
     pub group: Option<String>,
     /// Users whose processes may connect; `None`: whoever the permissions let.
     pub allow_uids: Option<Vec<u32>>,
+    /// Users who may do what concerns others; `None`: root and the daemon's own.
+    pub admin_uids: Option<Vec<u32>>,
     /// Where Envoy's Rate Limit Service is served; `None`: nowhere.
     #[serde(default, deserialize_with = "door")]
     pub envoy: Option<Door>,
@@ -53,6 +55,11 @@ pub struct Listen {
     /// Where metrics and health are served; `None`: nowhere.
     #[serde(deserialize_with = "address")]
     pub admin: Option<SocketAddr>,
+    /// Whether checks are served there, too.
+    pub admin_checks: bool,
+    /// Names by which it may be asked, beside `localhost` and IP addresses.
+    #[serde(default)]
+    pub admin_hosts: Vec<String>,
     /// Most connections at once.
     pub max_connections: usize,
     /// Most connections of one user at once.
@@ -178,6 +185,7 @@ pub(crate) struct RawPolicy {
     on_store_loss: OnStoreLoss,
     shadow: bool,
     enforce: Option<u8>,
+    refunds: Option<bool>,
     unlimited: bool,
     blocked: bool,
     #[serde(rename = "override")]
@@ -221,6 +229,7 @@ impl RawPolicy {
             on_store_loss: self.on_store_loss,
             shadow: self.shadow,
             enforce: self.enforce,
+            refunds: self.refunds,
             unlimited: self.unlimited,
             blocked: self.blocked,
             overrides: self.overrides.iter().map(|(key, raw)| (key.clone(), raw.spec())).collect(),

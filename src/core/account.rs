@@ -4,7 +4,7 @@
 //! spent. Until then the node counts as the store will. Where tokens come back one by one and many
 //! ask, the store is asked at a pace, and clients are told so. Part of `slot.rs`.
 
-use super::call::{Counter, Op};
+use super::call::{Ages, Counter, JUST_NOW, Op};
 use super::decision::Decision;
 use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
@@ -13,7 +13,7 @@ use super::slot::Slot;
 use super::time::{Instant, Micros};
 
 impl Slot {
-    /// The counters as the store will have them when it is told what was spent of buckets.
+    /// The counters as the store will have them when it is told what is held of buckets: see [`Slot::charge`].
     pub(super) fn charged(&self) -> [Counter; MAX_LIMITS] {
         let mut counters = [Counter::default(); MAX_LIMITS];
         counters[..self.counters.len()].copy_from_slice(&self.counters);
@@ -21,9 +21,11 @@ impl Slot {
         for (index, limit) in
             self.rule.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm == Algorithm::Gcra)
         {
-            let spent = self.net[index].saturating_sub(held);
-            counters[index].used = counters[index].used.saturating_sub(spent);
-            counters[index].debit(limit, self.clock.latest(self.last_spend), spent);
+            let (net, counter) = (self.net[index], &mut counters[index]);
+            let spent = net.saturating_sub(held);
+            counter.debit(limit, self.clock.latest(self.spent_at(index, spent)), spent);
+            counter.credit(limit, held.saturating_sub(net));
+            counter.used = counter.used.saturating_sub(net).saturating_add(held);
         }
         counters
     }
@@ -38,31 +40,73 @@ impl Slot {
         }
     }
 
-    /// Takes it that the store has been told what was spent of buckets. So many tokens, which are held
-    /// no more, go back with that.
+    /// Takes it that the store has been told what is held of buckets, `returned` tokens less than before: the
+    /// rest of what it lent was spent. What is there beyond that it had charged for somebody who did not get
+    /// it; it takes that charge back, and sets aside what is held.
     pub(super) fn charge(&mut self, returned: u64) {
         let held = self.lease.held();
-        let (limits, last) = (&self.rule.limits, self.clock.latest(self.last_spend));
-        let buckets = limits.iter().zip(&mut self.counters).zip(&mut self.net);
-        for ((limit, counter), net) in buckets.filter(|((limit, _), _)| limit.algorithm == Algorithm::Gcra) {
-            let spent = net.saturating_sub(held + returned);
-            counter.used = counter.used.saturating_sub(spent);
-            counter.debit(limit, last, spent);
-            *net = held;
+        let rule = self.rule.clone();
+        for (index, limit) in rule.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm == Algorithm::Gcra) {
+            let (net, there) = (self.net[index], held.saturating_add(returned));
+            let spent = net.saturating_sub(there);
+            let at = self.clock.latest(self.spent_at(index, spent));
+            let counter = &mut self.counters[index];
+            counter.debit(limit, at, spent);
+            counter.credit(limit, there.saturating_sub(net));
+            counter.used = counter.used.saturating_sub(net).saturating_add(held);
+            self.net[index] = held;
         }
     }
 
-    /// How long ago the last token was spent.
-    pub(super) fn age(&self, now: Instant) -> Micros {
-        now.since(self.last_spend).rounded_early()
+    /// Takes note that so many tokens have just left the lease. Those that the store has charged already
+    /// go first, and need not be told.
+    pub(super) fn note_spent(&mut self, now: Instant, tokens: u64) {
+        if !self.has_account() {
+            return;
+        }
+        let held = self.lease.held().saturating_add(tokens);
+        for (index, limit) in self.rule.limits.iter().enumerate() {
+            let untold = tokens.saturating_sub(held.saturating_sub(self.net[index]));
+            if limit.algorithm == Algorithm::Gcra && untold > 0 {
+                self.filled[index] = self.filled[index].max(now) + gcra::cost(limit, untold);
+            }
+        }
+    }
+
+    /// Takes note that so many tokens are back in the lease that were spent, and not told.
+    pub(super) fn note_unspent(&mut self, tokens: u64) {
+        for (limit, filled) in self.rule.limits.iter().zip(&mut self.filled) {
+            *filled = *filled - gcra::worth(limit, tokens);
+        }
+    }
+
+    /// When `spent` tokens of a bucket would have been spent in one go to leave it as it is: not before the
+    /// first of them was, nor after the last. A bucket that is charged so is charged what it would have been
+    /// by each check in its turn, whoever else spends of it: a later charge is never less, an earlier one could be.
+    fn spent_at(&self, index: usize, spent: u64) -> Instant {
+        self.filled[index] - gcra::cost(&self.rule.limits[index], spent)
+    }
+
+    /// How long ago what the store has not been told of was spent, once `returned` tokens are back: as it will
+    /// be charged.
+    pub(super) fn ages(&self, now: Instant, returned: u64) -> Ages {
+        let kept = self.lease.held().saturating_add(returned);
+        let mut ages = JUST_NOW;
+        for (index, limit) in self.rule.limits.iter().enumerate() {
+            let untold = self.net[index].saturating_sub(kept);
+            if limit.algorithm == Algorithm::Gcra && untold > 0 {
+                ages[index] = now.since(self.spent_at(index, untold)).rounded_early();
+            }
+        }
+        ages
     }
 
     /// Tokens held, as the store is told.
-    pub(super) fn held(&self) -> u32 {
+    pub(super) fn held(&self) -> u64 {
         if on(Mutant::SpendingNotTold) {
-            return u32::try_from(self.net[0]).unwrap_or(u32::MAX);
+            return self.net[0];
         }
-        u32::try_from(self.lease.held()).unwrap_or(u32::MAX)
+        self.lease.held()
     }
 
     /// A limit is a bucket: what is lent of it has to be accounted for.
@@ -99,8 +143,9 @@ impl Slot {
     /// later than it was the store will take the last spending to have been, when it is told after
     /// `wait`. Nothing where a window ends: both sides go by the boundary then.
     pub(super) fn doubt(&self, now: Instant, wait: Micros) -> Micros {
-        let since = if self.has_untold() { self.last_spend } else { self.answered.unwrap_or(now) };
-        let span = now.since(since) + wait;
+        let silent = self.answered.map_or(Micros::ZERO, |at| now.since(at));
+        let since = if self.has_untold() { self.ages(now, 0).into_iter().max().unwrap_or(silent) } else { silent };
+        let span = since + wait;
         let trickles = self.rule.limits.iter().any(Limit::trickles);
         if trickles { Micros(span.0 - span.rounded_early().0 + 1) } else { Micros::ZERO }
     }

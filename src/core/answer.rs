@@ -42,6 +42,25 @@ impl Ending {
     }
 }
 
+/// One limit of a key, as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Tokens that are left; never above what the limit holds.
+    pub remaining: u64,
+    /// The wait until it is whole again.
+    pub reset_after: Micros,
+}
+
+/// How each limit of a rule stands at `now`, in order.
+#[must_use]
+pub fn standings(rule: &Rule, counters: &[Counter], now: Timestamp) -> Vec<Standing> {
+    let each = rule.limits.iter().zip(counters).map(|(limit, counter)| Standing {
+        remaining: counter.left(limit, now).min(limit.capacity()),
+        reset_after: counter.whole_at(limit, now).since(now),
+    });
+    each.collect()
+}
+
 /// Fills in a decision. `counters` are the limits' counters as they stand after the decision, less
 /// whatever this node still holds of them; `cost` is what was asked for.
 ///

@@ -13,27 +13,33 @@ use super::time::{Instant, Micros};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tuner {
     /// Tokens asked for in the latest refill.
-    batch: u32,
+    batch: u64,
     /// When that was.
     since: Instant,
-    /// Tokens spent since, and one for each check denied since.
+    /// Tokens spent since, and for each check denied since what one costs in the mean.
     demand: u64,
+    /// Checks spent or denied since.
+    checks: u64,
+    /// What a check costs in the mean, and what the dearest of late cost; 0: not known yet.
+    cost: u64,
+    dearest: u64,
     /// Thousandths of a token a second, measured at the latest refill.
     rate: u64,
     /// From so many checks that it is no chance.
     sure: bool,
 }
 
-/// So few tokens that they are leased for a whole window where there is plenty.
-pub(super) const SMALL: u32 = 8;
+/// Tokens for so few checks are leased for a whole window where there is plenty; a rate that is measured from
+/// fewer may be chance.
+const FEW: u64 = 8;
 
 /// How the tuner is bounded in one refill.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// What waits now: never ask for less.
-    pub need: u32,
+    pub need: u64,
     /// This node's part of the limit: never ask for more, but for what waits.
-    pub ceiling: u32,
+    pub ceiling: u64,
     /// The refill interval.
     pub interval: Micros,
     /// How long the tokens can be spent: what is left of the window.
@@ -45,48 +51,72 @@ pub struct Bounds {
 }
 
 impl Tuner {
-    /// Notes tokens spent.
+    /// Notes tokens spent by one check.
     pub fn spent(&mut self, tokens: u64) {
         self.demand = self.demand.saturating_add(tokens);
+        self.checks = self.checks.saturating_add(1);
+        self.dearest = self.dearest.max(tokens);
     }
 
-    /// Notes a check denied: demand, whatever its cost.
+    /// Notes a check denied: demand of the usual size, whatever its cost, because clients repeat it.
     pub fn denied(&mut self) {
-        self.demand = self.demand.saturating_add(1);
+        self.demand = self.demand.saturating_add(self.mean_cost());
+        self.checks = self.checks.saturating_add(1);
+    }
+
+    /// What a check costs in the mean; at least 1.
+    #[must_use]
+    pub fn mean_cost(&self) -> u64 {
+        self.cost.max(1)
+    }
+
+    /// What the dearest check of late cost; at least 1.
+    #[must_use]
+    pub fn dearest(&self) -> u64 {
+        self.dearest.max(1)
+    }
+
+    /// Tokens for a few checks of the usual size.
+    #[must_use]
+    pub fn few(&self) -> u64 {
+        self.mean_cost().saturating_mul(FEW)
     }
 
     /// Tokens to ask for at `now`, and starts measuring anew.
-    pub fn refill(&mut self, now: Instant, bounds: Bounds) -> u32 {
+    pub fn refill(&mut self, now: Instant, bounds: Bounds) -> u64 {
         // A shorter time than this says nothing of a rate.
         let elapsed = now.since(self.since).0.max(1_000);
+        self.cost = self.demand.checked_div(self.checks).map_or(self.cost, |mean| mean.max(1));
         // A few say little: one of them may as well be chance.
-        let halves = 2 * u128::from(self.demand) - u128::from(self.demand > 0 && self.demand < SMALL.into());
+        let by_chance = if self.checks > 0 && self.checks < FEW { self.mean_cost() } else { 0 };
+        let halves = (2 * u128::from(self.demand)).saturating_sub(by_chance.into());
         self.rate = clamp(halves * 500_000_000 / u128::from(elapsed));
-        self.sure = self.demand >= SMALL.into();
+        self.sure = self.checks >= FEW;
         let slow = self.is_slow(bounds.window + bounds.window);
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
-        let small = rest.saturating_add(bounds.need.into()).min(if bounds.plenty { SMALL.into() } else { 0 });
+        let small = rest.saturating_add(bounds.need).min(if bounds.plenty { self.few() } else { 0 });
         let target = self.used_in(bounds.interval).max(small);
-        let (low, high) = (u64::from(self.batch / 2), u64::from(self.batch).max(1) * 4);
+        let (low, high) = (self.batch / 2, self.batch.max(1).saturating_mul(4));
         // Seen about once per interval: ask for what waits, hold nothing.
-        let tuned = if target <= 1 { 1 } else { target.clamp(low.min(high), high) };
-        let batch = tuned.min(u64::from(bounds.ceiling)).max(u64::from(bounds.need)).max(1);
-        self.batch = u32::try_from(batch).unwrap_or(u32::MAX);
+        let tuned = if target <= self.mean_cost() { 1 } else { target.clamp(low.min(high), high) };
+        self.batch = tuned.min(bounds.ceiling).max(bounds.need).max(1);
         // They are measured for longer than from one refill to the next.
         let longest = bounds.window.0.saturating_mul(4);
-        if self.demand >= u64::from(2 * SMALL) || self.demand == 0 {
-            (self.since, self.demand) = (now, 0);
-        } else if self.demand >= SMALL.into() || elapsed >= longest {
-            (self.since, self.demand) = (now - Micros(elapsed.min(longest) / 2), self.demand / 2);
+        if self.checks >= 2 * FEW || self.checks == 0 {
+            (self.since, self.demand, self.checks) = (now, 0, 0);
+            self.dearest -= self.dearest / 8;
+        } else if self.checks >= FEW || elapsed >= longest {
+            let half = now - Micros(elapsed.min(longest) / 2);
+            (self.since, self.demand, self.checks) = (half, self.demand / 2, self.checks / 2);
         }
         // Near a window's end, what would be left over is not asked for; the tuned batch stays.
-        let useful = self.used_in(bounds.remaining).saturating_add(1).max(u64::from(bounds.need));
-        self.batch.min(u32::try_from(useful).unwrap_or(u32::MAX))
+        let useful = self.used_in(bounds.remaining).saturating_add(1).max(bounds.need);
+        self.batch.min(useful)
     }
 
     /// Tokens asked for in the latest refill.
     #[must_use]
-    pub fn batch(&self) -> u32 {
+    pub fn batch(&self) -> u64 {
         self.batch
     }
 
@@ -96,10 +126,10 @@ impl Tuner {
         clamp((u128::from(self.rate) * u128::from(span.0)).div_ceil(1_000_000_000))
     }
 
-    /// Surely less than one token is used in `span`.
+    /// Surely less than one check comes in `span`.
     #[must_use]
     pub fn is_slow(&self, span: Micros) -> bool {
-        self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < 1_000_000_000
+        self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < 1_000_000_000 * u128::from(self.mean_cost())
     }
 
     /// Surely so many tokens are used in `span`.
@@ -111,7 +141,7 @@ impl Tuner {
     /// Is it worth holding tokens for this key?
     #[must_use]
     pub fn is_warm(&self) -> bool {
-        self.batch > 1
+        self.batch > self.mean_cost()
     }
 }
 
@@ -142,7 +172,7 @@ mod tests {
 
     const HALF: Micros = Micros(500_000);
 
-    fn bounds(need: u32, ceiling: u32) -> Bounds {
+    fn bounds(need: u64, ceiling: u64) -> Bounds {
         let minute = Micros::from_secs(60);
         Bounds { need, ceiling, interval: HALF, remaining: minute, window: minute, plenty: false }
     }
@@ -157,10 +187,12 @@ mod tests {
     }
 
     /// Asks for one token every 20 s; what the fourth refill comes to.
-    fn seldom(bounds: Bounds) -> u32 {
+    fn seldom(bounds: Bounds) -> u64 {
         let mut tuner = Tuner::default();
         let batches = (1..=4).map(|round| {
-            tuner.spent(u64::from(round > 1));
+            if round > 1 {
+                tuner.spent(1);
+            }
             tuner.refill(Instant(round * 20_000_000), bounds)
         });
         batches.last().unwrap()
@@ -179,10 +211,10 @@ mod tests {
     fn a_rate_of_few_checks_is_no_flood() {
         let mut tuner = Tuner::default();
         tuner.refill(Instant(1_000_000), bounds(1, 100));
-        tuner.spent(u64::from(SMALL) - 1);
+        (1..FEW).for_each(|_| tuner.spent(1));
         tuner.refill(Instant(1_010_000), bounds(1, 100));
         assert!(tuner.used_in(HALF) > 100 && !tuner.uses(100, HALF));
-        tuner.spent(SMALL.into());
+        (0..FEW).for_each(|_| tuner.spent(1));
         tuner.refill(Instant(1_020_000), bounds(1, 100));
         assert!(tuner.uses(100, HALF));
     }
@@ -191,11 +223,11 @@ mod tests {
     fn grows_to_what_one_interval_uses() {
         let mut tuner = Tuner::default();
         let mut now = Instant(1_000_000);
-        let mut batch = u64::from(tuner.refill(now, bounds(1, 10_000)));
+        let mut batch = tuner.refill(now, bounds(1, 10_000));
         for _ in 0..12 {
-            tuner.spent(batch);
+            (0..batch).for_each(|_| tuner.spent(1));
             now = now + Micros(batch * 1_000); // a thousand a second
-            batch = u64::from(tuner.refill(now, bounds(1, 10_000)));
+            batch = tuner.refill(now, bounds(1, 10_000));
         }
         assert_eq!(batch, 500);
     }
@@ -203,16 +235,16 @@ mod tests {
     #[test]
     fn grows_at_most_fourfold_and_shrinks_at_most_by_half() {
         let mut tuner = Tuner { batch: 10, ..Tuner::default() };
-        tuner.spent(1_000_000);
+        (0..1_000_000).for_each(|_| tuner.spent(1));
         assert_eq!(tuner.refill(Instant(1_000_000), bounds(1, 10_000)), 40);
-        tuner.spent(5);
+        (0..5).for_each(|_| tuner.spent(1));
         assert_eq!(tuner.refill(Instant(2_000_000), bounds(1, 10_000)), 20);
     }
 
     #[test]
     fn never_above_the_share_but_for_what_waits() {
         let mut tuner = Tuner { batch: 100, ..Tuner::default() };
-        tuner.spent(1_000);
+        (0..1_000).for_each(|_| tuner.spent(1));
         assert_eq!(tuner.refill(Instant(1_000_000), bounds(1, 30)), 30);
         assert_eq!(tuner.refill(Instant(2_000_000), bounds(70, 30)), 70);
     }
@@ -220,7 +252,7 @@ mod tests {
     #[test]
     fn near_a_windows_end_it_asks_for_what_can_be_spent() {
         let mut tuner = Tuner { batch: 100, ..Tuner::default() };
-        tuner.spent(200);
+        (0..200).for_each(|_| tuner.spent(1));
         let near = Bounds { remaining: Micros(100_000), ..bounds(1, 1_000) };
         assert_eq!(tuner.refill(Instant(1_000_000), near), 21);
         assert_eq!(tuner.batch(), 100);

@@ -29,6 +29,13 @@ pub struct Call {
 /// Of each limit, whatever window is open (see [`Op::Refund`]).
 pub const OPEN: [Timestamp; MAX_LIMITS] = [Timestamp(0); MAX_LIMITS];
 
+/// Per bucket, how long ago a node spent those of its tokens that it holds no more: the moment at which all of
+/// them, spent in one go, would have left the bucket as they did one by one.
+pub type Ages = [Micros; MAX_LIMITS];
+
+/// They were spent just now, or there were none.
+pub const JUST_NOW: Ages = [Micros::ZERO; MAX_LIMITS];
+
 /// What is asked of the store. Amounts are tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -37,13 +44,13 @@ pub enum Op {
     /// Take back unspent tokens, into the windows that lent them or not at all.
     Return {
         /// Tokens handed back.
-        amount: u32,
+        amount: u64,
         /// The epoch of the key that lent them.
         epoch: u64,
         /// Tokens lent that this node keeps: under gcra the rest of what it was lent is spent.
-        held: u32,
-        /// How long ago it spent the last of the others.
-        age: Micros,
+        held: u64,
+        /// See [`Ages`].
+        ages: Ages,
         /// `Counter::at` of each limit as it was when they were lent.
         windows: [Timestamp; MAX_LIMITS],
     },
@@ -68,20 +75,20 @@ pub enum Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquire {
     /// What waits for this answer.
-    pub need: u32,
+    pub need: u64,
     /// What the batch tuner would like, at least `need`.
-    pub want: u32,
+    pub want: u64,
     /// The smallest amount that is of any use; when less is left, nothing is lent.
-    pub least: u32,
+    pub least: u64,
     /// Zero, or lend from the window after the one that ends at this time (aligned `fixed` only).
     pub ahead_of: Timestamp,
     /// The epoch of the key as this node knows it; 0 for none. `known` counts only when the store
     /// has lost that epoch.
     pub epoch: u64,
     /// Tokens lent before that this node has not spent: under gcra the rest of what it was lent is.
-    pub held: u32,
-    /// How long ago it spent the last of the others.
-    pub age: Micros,
+    pub held: u64,
+    /// See [`Ages`].
+    pub ages: Ages,
     /// Per limit, what this node spent or holds: added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
 }
@@ -90,11 +97,11 @@ pub struct Acquire {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupy {
     /// Slots that its clients hold: the store takes note of them, whatever the limit.
-    pub used: u32,
+    pub used: u64,
     /// Slots beyond those that somebody waits for.
-    pub need: u32,
+    pub need: u64,
     /// All that it would like, at least `used`. Less than it has: the rest is free for others.
-    pub want: u32,
+    pub want: u64,
     /// How long they are this node's if it says nothing more.
     pub lease: Micros,
 }
@@ -112,7 +119,7 @@ pub struct Known {
 ///
 /// | algorithm | `used` | `prev` | `at` |
 /// |---|---|---|---|
-/// | gcra | lent, and not known to be spent | – | theoretical arrival time (TAT); 0 = full bucket |
+/// | gcra | lent, and not known to be spent | depth (us) of the bucket that was charged last; 0 = not known | theoretical arrival time (TAT); 0 = full bucket |
 /// | fixed | lent in this window | lent ahead of the next | end of this window; 0 = none open |
 /// | sliding | lent in this window | lent in the last, frozen | start of this window |
 /// | concurrent | slots of all nodes | – | when those of the node that asks lapse |
@@ -130,7 +137,7 @@ pub struct Counter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Tokens lent: 0 to `want`; all slots that this node has now. For other calls: tokens credited.
-    pub granted: u32,
+    pub granted: u64,
     /// This answer had been given before.
     pub replayed: bool,
     /// This node has used a higher id for the key: its clock was ahead when it started before.
@@ -161,6 +168,11 @@ pub enum StoreError {
     Away {
         /// Since when this part of the store has not answered.
         since: Instant,
+    },
+    /// The call never left, because too many were waiting to leave: the store is busy, not lost.
+    Busy {
+        /// About the time that the calls which wait need.
+        wait: Micros,
     },
     /// An embedded store's table is full of live keys.
     Full,

@@ -11,6 +11,7 @@ use super::decision::{Decision, Source};
 use super::desk::Desk;
 use super::key::Digest;
 use super::occupancy::Occupancy;
+use super::page::Place;
 use super::shard::{KeyInfo, Outcome, Request};
 use super::time::Instant;
 
@@ -105,9 +106,9 @@ impl Concurrent {
         }
     }
 
-    /// The keys, for listings.
-    pub(super) fn keys(&self, desk: &Desk, now: Instant) -> impl Iterator<Item = KeyInfo> {
-        self.keys.values().map(move |key| key.listed(desk, now))
+    /// The keys from a digest on, for listings.
+    pub(super) fn keys(&self, desk: &Desk, now: Instant, from: u128) -> impl Iterator<Item = (Place, KeyInfo)> {
+        self.keys.range(from..).map(move |(digest, key)| (Place::behind(*digest), key.listed(desk, now)))
     }
 
     fn key(&mut self, desk: &mut Desk, now: Instant, request: &Request<'_>) -> Option<&mut Occupancy> {

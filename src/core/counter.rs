@@ -9,13 +9,10 @@ use super::time::{Micros, Timestamp};
 use super::{gcra, window};
 
 impl Counter {
-    /// Brings the counter to `now`: closes windows that are over, and pulls in times that lie
-    /// further ahead than the limit allows.
+    /// Brings the counter to `now`: closes windows that are over, pulls in times further ahead than is allowed.
     pub fn roll(&mut self, limit: &Limit, now: Timestamp) {
         match limit.algorithm {
-            Algorithm::Gcra => {
-                *self = Self { prev: 0, at: gcra::roll(limit, self.at, now), ..*self };
-            }
+            Algorithm::Gcra => self.at = gcra::roll(limit, self.at, now, Micros(self.prev)),
             Algorithm::Fixed => window::roll_fixed(self, limit, now),
             Algorithm::FixedFromFirst => window::roll_from_first(self, limit, now),
             Algorithm::Sliding => window::roll_sliding(self, limit, now),
@@ -37,6 +34,16 @@ impl Counter {
             Algorithm::Gcra => gcra::left(limit, self.at, now).saturating_sub(self.used),
             Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Concurrent => window::left_plain(self, limit),
             Algorithm::Sliding => window::left_sliding(self, limit, now),
+        }
+    }
+
+    /// Tokens that can be spent at `now` by a node that was lent `own` of those that this counter says are lent.
+    #[must_use]
+    pub fn left_beside(&self, limit: &Limit, now: Timestamp, own: u64) -> u64 {
+        match limit.algorithm {
+            // It may have been lent some that have yet to trickle in.
+            Algorithm::Gcra => gcra::left(limit, self.at, now).saturating_sub(self.used.saturating_sub(own)),
+            _ => self.left(limit, now).saturating_add(own),
         }
     }
 
@@ -62,7 +69,11 @@ impl Counter {
     /// Spends `tokens`.
     pub fn debit(&mut self, limit: &Limit, now: Timestamp, tokens: u64) {
         match limit.algorithm {
-            Algorithm::Gcra => self.at = gcra::debit(limit, self.at, now, tokens),
+            Algorithm::Gcra if tokens == 0 => {}
+            Algorithm::Gcra => {
+                self.prev = gcra::charged(limit, self.at, now, Micros(self.prev)).0;
+                self.at = gcra::debit(limit, self.at, now, tokens);
+            }
             Algorithm::FixedFromFirst if self.at.0 == 0 && tokens > 0 => {
                 *self = Self { used: tokens, prev: 0, at: now + limit.period };
             }
@@ -85,8 +96,7 @@ impl Counter {
         }
     }
 
-    /// Takes back `tokens` that were spent into the current window or bucket, as far as they are
-    /// missing there.
+    /// Takes back `tokens` that were spent into the current window or bucket, as far as they are missing there.
     pub fn credit(&mut self, limit: &Limit, tokens: u64) {
         match limit.algorithm {
             Algorithm::Gcra => self.at = gcra::credit(limit, self.at, tokens),
@@ -123,9 +133,9 @@ impl Counter {
     /// limit. Under gcra the latest TAT known counts, and what was spent since.
     pub fn restore(&mut self, limit: &Limit, now: Timestamp, known: Known) {
         if limit.algorithm == Algorithm::Gcra {
-            let tat = self.at.max(gcra::roll(limit, known.at, now));
-            self.at = gcra::roll(limit, gcra::debit(limit, tat, now, known.used.min(limit.burst)), now);
-            return;
+            self.at = self.at.max(gcra::roll(limit, known.at, now, Micros::ZERO));
+            self.debit(limit, now, known.used.min(gcra::most_lent(limit)));
+            return self.roll(limit, now);
         }
         let unopened = limit.algorithm == Algorithm::FixedFromFirst && self.at.0 == 0;
         if unopened && known.at > now && known.at <= now + limit.period {

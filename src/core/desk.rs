@@ -47,6 +47,8 @@ pub(super) struct Desk {
     skip: u64,
     next_ticket: u64,
     clock: (Instant, Timestamp),
+    /// How long the slowest answers of late were under way.
+    slowest: Micros,
 }
 
 impl Desk {
@@ -68,6 +70,7 @@ impl Desk {
             skip: FIRST_SKIP,
             next_ticket: 0,
             clock,
+            slowest: Micros::ZERO,
         }
     }
 
@@ -81,6 +84,22 @@ impl Desk {
         let id = self.next_id;
         self.next_id += self.id_step;
         id
+    }
+
+    /// An answer was so long under way, from its call's way through the queue on. What was slow counts for less
+    /// with each answer that was quick.
+    pub(super) fn note_trip(&mut self, trip: Micros) {
+        self.slowest = trip.max(Micros(self.slowest.0 - self.slowest.0 / 8));
+    }
+
+    /// About how long a call is under way now: so long somebody waits in vain who comes back at once.
+    pub(super) fn queue(&self) -> Micros {
+        self.slowest.max(self.settings.timeout)
+    }
+
+    /// How long an answer is worth waiting for, as calls go now.
+    pub(super) fn patience(&self) -> Micros {
+        (self.slowest + self.slowest).max(self.settings.timeout)
     }
 
     /// The store has seen a higher id: the clock that the first one came from was ahead then. Twice as

@@ -2,6 +2,8 @@
 //!
 //! Sent again under the same id like an acquire; tokens leave the node before the call is sent.
 
+use std::sync::Arc;
+
 use super::answer::Ending;
 use super::call::{Call, Grant, Op, StoreError};
 use super::decision::{Reason, Source};
@@ -10,7 +12,7 @@ use super::learn::learn;
 use super::lease::Leftover;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
-use super::policy::OnStoreLoss;
+use super::policy::Rule;
 use super::refill::serve_line;
 use super::shard::{Effect, Ticket, peeked};
 use super::slot::{Flight, Slot};
@@ -31,6 +33,13 @@ fn send_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, op: Op, ticket: O
     slot.errands.push(flight(call, now, desk.settings.timeout, ticket, cost));
 }
 
+/// Sends a call under the limits of before, for which nobody waits.
+pub(super) fn send_under(slot: &mut Slot, desk: &mut Desk, now: Instant, rule: Arc<Rule>, op: Op) {
+    let call = Call { rule, ..slot.call(now, desk.id(), op) };
+    desk.effects.push_back(Effect::Call(call.clone()));
+    slot.errands.push(flight(call, now, desk.settings.timeout, None, 0));
+}
+
 /// Takes the outcome of a peek, refund, reset or return.
 pub(super) fn handle_errand(
     index: u32,
@@ -48,7 +57,6 @@ pub(super) fn handle_errand(
         return;
     };
     let errand = &mut slot.errands[position];
-    errand.unanswered = errand.unanswered.saturating_sub(1);
     match outcome {
         Ok(grant) => {
             let errand = slot.errands.swap_remove(position);
@@ -67,13 +75,12 @@ pub(super) fn handle_errand(
                 let decision = if exceeded(&errand) {
                     slot.answer(now, errand.cost, Ending::deny(Reason::Cost, Source::Policy))
                 } else {
-                    peeked(slot, now, errand.cost, Source::Store)
+                    peeked(slot, now, errand.cost, Source::Store, desk.fleet)
                 };
                 desk.effects.push_back(Effect::Reply { ticket, decision });
             }
         }
         Err(StoreError::Unknown) if errand.attempts < ATTEMPTS => send_again(errand, desk, now),
-        Err(_) if errand.unanswered > 0 => {}
         Err(_) => {
             let errand = slot.errands.swap_remove(position);
             fail_errand(slot, desk, now, &errand);
@@ -87,10 +94,17 @@ pub(super) fn handle_errand(
 
 pub(super) fn fail_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, errand: &Flight) {
     let Some(ticket) = errand.ticket else { return };
-    let ending = match (errand.call.op, slot.rule.on_store_loss) {
-        (Op::Peek, _) if exceeded(errand) => Ending::deny(Reason::Cost, Source::Policy),
-        (Op::Peek, OnStoreLoss::Allow) => Ending::allow(Source::Policy),
-        (Op::Peek, OnStoreLoss::Share) => Ending::allow(Source::Share),
+    let ending = match errand.call.op {
+        Op::Peek if exceeded(errand) => Ending::deny(Reason::Cost, Source::Policy),
+        Op::Peek => {
+            let is_known = slot.answered.is_some() || slot.is_away(now);
+            let decision = if is_known {
+                peeked(slot, now, errand.cost, Source::Lease, desk.fleet)
+            } else {
+                slot.turn_away(now, errand.cost, desk.queue())
+            };
+            return desk.effects.push_back(Effect::Reply { ticket, decision });
+        }
         _ => Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)),
     };
     let decision = slot.answer(now, errand.cost, ending);
@@ -111,7 +125,7 @@ pub(super) fn dispose(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     if matters && !slot.is_away(now) {
         return hand_over(index, slot, desk, now, leftover);
     }
-    desk.policy_stats(slot).expired += u64::from(leftover.tokens);
+    desk.policy_stats(slot).expired += leftover.tokens;
 }
 
 /// Gives up to `amount` unspent tokens back to the store. They leave here before the call is sent.
@@ -119,7 +133,7 @@ pub(super) fn give_back(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
     let mut due = amount;
     while due > 0 {
         let Some(leftover) = slot.lease.take(now, due) else { break };
-        due -= u64::from(leftover.tokens);
+        due -= leftover.tokens;
         hand_over(index, slot, desk, now, leftover);
     }
 }
@@ -136,18 +150,19 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
     if on(Mutant::ReturnToCurrentWindow) {
         windows.iter_mut().zip(&slot.counters).for_each(|(window, counter)| *window = counter.at);
     }
+    let ages = slot.ages(now, leftover.tokens);
     // The store is told what was spent of buckets: it is charged there, and no more here.
-    slot.charge(leftover.tokens.into());
+    slot.charge(leftover.tokens);
     // What is known of the store counts them as back already: nobody is denied for want of them.
     let known = slot.rule.limits.iter().zip(&mut slot.counters).zip(&mut slot.net).zip(windows);
-    for (((limit, counter), net), window) in known {
+    for (((limit, counter), net), window) in known.filter(|(((limit, _), _), _)| limit.algorithm != Algorithm::Gcra) {
         if counter.at == window {
-            *net = net.saturating_sub(u64::from(leftover.tokens));
+            *net = net.saturating_sub(leftover.tokens);
         }
-        counter.credit_lent(limit, u64::from(leftover.tokens), window);
+        counter.credit_lent(limit, leftover.tokens, window);
     }
-    desk.policy_stats(slot).returned += u64::from(leftover.tokens);
-    let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), age: slot.age(now), windows };
+    desk.policy_stats(slot).returned += leftover.tokens;
+    let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), ages, windows };
     send_errand(slot, desk, now, op, None, 0);
     set_timer(index, slot, desk, now);
 }

@@ -16,6 +16,27 @@ pub const PERIOD: Micros = Micros(2_000_000);
 /// The longest that tokens can be lent without being accounted for.
 pub const LEASE_LIFE: Micros = Micros(2 * PERIOD.0);
 
+/// A node that is alone with a key is lent tokens that come within this time, and spends none before it comes.
+pub const AHEAD: Micros = Micros(500_000);
+
+/// Tokens that come within [`AHEAD`]; none of limits so large that the scripts' numbers would not be exact.
+#[must_use]
+pub fn coming(limit: &Limit) -> u64 {
+    let (period, count) = limit.interval();
+    let coming = tokens_in(limit, AHEAD);
+    let most = u128::from(limit.burst) + 2 + u128::from(coming);
+    let is_exact = count <= u64::from(u32::MAX)
+        && most * u128::from(count) < 1 << 53
+        && most * u128::from(period) <= u128::from(count) << 51;
+    if is_exact { coming } else { 0 }
+}
+
+/// Most tokens of a bucket that a node can have been lent and spent before it tells.
+#[must_use]
+pub fn most_lent(limit: &Limit) -> u64 {
+    limit.burst.saturating_add(coming(limit))
+}
+
 /// The time that `tokens` cost: `tokens * P / C`, rounded up.
 #[must_use]
 pub fn cost(limit: &Limit, tokens: u64) -> Micros {
@@ -50,11 +71,19 @@ pub fn tokens_in(limit: &Limit, span: Micros) -> u64 {
     }
 }
 
-/// The TAT as it counts at `now`: never more than the depth ahead, so that a clock
-/// that stepped back, or a bucket that shrank, locks nobody out for longer than a full bucket takes.
+/// The TAT as it counts at `now`: never more than the depth ahead, or that of the bucket that was `charged`.
+/// So a bucket that shrank forgives no debt, and a clock that stepped back locks nobody out for longer
+/// than the bucket took to fill that the debt was made under.
 #[must_use]
-pub fn roll(limit: &Limit, tat: Timestamp, now: Timestamp) -> Timestamp {
-    tat.min(now + depth(limit))
+pub fn roll(limit: &Limit, tat: Timestamp, now: Timestamp, charged: Micros) -> Timestamp {
+    tat.min(now + depth(limit).max(charged))
+}
+
+/// The depth that bounds the TAT once tokens are charged at `now`: that of the bucket `charged` before as long
+/// as its debt does not fit into this one.
+#[must_use]
+pub fn charged(limit: &Limit, tat: Timestamp, now: Timestamp, charged: Micros) -> Micros {
+    if tat <= now + depth(limit) { depth(limit) } else { depth(limit).max(charged) }
 }
 
 /// Tokens that can be lent at `now`, rounded down.
@@ -92,6 +121,7 @@ fn narrow(micros: u128) -> Micros {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::limit::{MAX_COUNT, MAX_PERIOD};
     use super::*;
 
     const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
@@ -102,15 +132,15 @@ mod tests {
 
     /// Valid limits, biased towards extremes and towards intervals that do not divide.
     fn limits() -> impl Strategy<Value = Limit> {
-        let count = prop_oneof![1..8u64, 1..100_000u64, 1..=u64::from(u32::MAX)];
-        let period = prop_oneof![1..50u64, 1..10_000_000u64, 1..31_622_400_000_000u64];
+        let count = prop_oneof![1..8u64, 1..100_000u64, 1..=u64::from(u32::MAX), 1..=MAX_COUNT];
+        let period = prop_oneof![1..50u64, 1..10_000_000u64, 1..31_622_400_000_000u64, 1..=MAX_PERIOD.0];
         (count.clone(), period, count)
             .prop_filter_map("not exact", |(count, period, burst)| Limit::gcra(count, Micros(period), burst).ok())
     }
 
     proptest! {
         #[test]
-        fn cost_and_worth_bracket_the_exact_value(limit in limits(), tokens in 0..=u64::from(u32::MAX)) {
+        fn cost_and_worth_bracket_the_exact_value(limit in limits(), tokens in 0..=MAX_COUNT) {
             let tokens = tokens.min(limit.burst);
             let (period, count) = limit.interval();
             let exact = u128::from(tokens) * u128::from(period);
@@ -129,7 +159,7 @@ mod tests {
 
         #[test]
         fn left_can_be_lent_and_no_more(limit in limits(), ahead in 0..1u64 << 52) {
-            let tat = roll(&limit, NOW - Micros(1 << 50) + Micros(ahead), NOW);
+            let tat = roll(&limit, NOW - Micros(1 << 50) + Micros(ahead), NOW, Micros::ZERO);
             let tokens = left(&limit, tat, NOW);
             prop_assert!(tokens <= limit.burst);
             let after = debit(&limit, tat, NOW, tokens);
@@ -139,8 +169,8 @@ mod tests {
 
         #[test]
         fn waiting_as_told_is_enough_and_less_is_not(limit in limits(), ahead in 0..1u64 << 50, part in 1..=100u64) {
-            let tokens = (limit.burst * part / 100).max(1);
-            let tat = roll(&limit, NOW + Micros(ahead), NOW);
+            let tokens = (limit.burst / 100 * part).max(1);
+            let tat = roll(&limit, NOW + Micros(ahead), NOW, Micros::ZERO);
             let wait = wait(&limit, tat, NOW, tokens).expect("within the burst");
             prop_assert!(left(&limit, tat, NOW + wait) >= tokens);
             if wait > Micros::ZERO {
@@ -149,7 +179,7 @@ mod tests {
         }
 
         #[test]
-        fn credit_never_returns_more_than_was_charged(limit in limits(), tokens in 0..=u64::from(u32::MAX)) {
+        fn credit_never_returns_more_than_was_charged(limit in limits(), tokens in 0..=MAX_COUNT) {
             let tokens = tokens.min(limit.burst);
             let after = credit(&limit, debit(&limit, NOW, NOW, tokens), tokens);
             prop_assert!(after >= NOW && after <= NOW + Micros(1));
@@ -179,7 +209,17 @@ mod tests {
     #[test]
     fn tat_of_the_far_future_is_pulled_in() {
         let limit = limit("10/1s");
-        assert_eq!(roll(&limit, NOW + Micros::from_secs(900), NOW), NOW + Micros::from_secs(1));
+        assert_eq!(roll(&limit, NOW + Micros::from_secs(900), NOW, Micros::ZERO), NOW + Micros::from_secs(1));
+    }
+
+    #[test]
+    fn debt_of_a_deeper_bucket_stays_until_it_fits() {
+        let (small, deep) = (limit("10/1s"), Micros::from_secs(60));
+        let tat = NOW + Micros::from_secs(40);
+        assert_eq!(roll(&small, tat, NOW, deep), tat);
+        assert_eq!(charged(&small, tat, NOW, deep), deep);
+        assert_eq!(charged(&small, tat, NOW + Micros::from_secs(39), deep), Micros::from_secs(1));
+        assert_eq!(roll(&small, tat, NOW - Micros::from_secs(900), deep), NOW - Micros::from_secs(840));
     }
 
     #[test]

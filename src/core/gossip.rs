@@ -244,7 +244,8 @@ impl Slot {
             return 0;
         }
         if !self.follows_usage(index) {
-            return super::share::share_ppm(self.nodes);
+            // The store counted when this node last asked, and others may have come since.
+            return super::share::share_ppm(self.nodes.max(fleet.largest).max(fleet.live));
         }
         let ended = Timestamp(lost.0 / limit.period.0 * limit.period.0);
         let everybody = fleet.is_whole() && self.clock.earliest(fleet.heard) >= ended + SETTLING;

@@ -44,9 +44,14 @@ pub struct Charge {
 /// All holds of a daemon. A hold is a charge, and whatever the driver keeps with it.
 #[derive(Debug)]
 pub struct Holds<T> {
-    holds: BTreeMap<u64, (Instant, Charge, T)>,
-    by_end: BTreeSet<(Instant, u64)>,
-    next: u64,
+    holds: BTreeMap<u128, (Instant, Charge, T)>,
+    by_end: BTreeSet<(Instant, u128)>,
+}
+
+impl<T> Default for Holds<T> {
+    fn default() -> Self {
+        Self { holds: BTreeMap::new(), by_end: BTreeSet::new() }
+    }
 }
 
 /// A hold that is being settled.
@@ -83,12 +88,6 @@ pub enum Step {
 }
 
 impl<T> Holds<T> {
-    /// None yet; ids follow `first`.
-    #[must_use]
-    pub fn new(first: u64) -> Self {
-        Self { holds: BTreeMap::new(), by_end: BTreeSet::new(), next: first }
-    }
-
     /// Whether there is room for one more at `now`.
     pub fn has_room(&mut self, now: Instant) -> bool {
         while let Some(&(ends, id)) = self.by_end.first().filter(|(ends, _)| *ends <= now) {
@@ -101,16 +100,15 @@ impl<T> Holds<T> {
         self.holds.len() < MOST
     }
 
-    /// Keeps a charge and what belongs to it until `ends`, and returns its id.
-    pub fn keep(&mut self, charge: Charge, what: T, ends: Instant) -> u64 {
-        self.next = self.next.wrapping_add(1);
-        self.holds.insert(self.next, (ends, charge, what));
-        self.by_end.insert((ends, self.next));
-        self.next
+    /// Keeps a charge and what belongs to it until `ends`, under an id that no other hold has. Whoever knows the id
+    /// settles it: where clients do not trust each other, it must be one that nobody can guess.
+    pub fn keep(&mut self, id: u128, charge: Charge, what: T, ends: Instant) {
+        self.holds.insert(id, (ends, charge, what));
+        self.by_end.insert((ends, id));
     }
 
     /// Gives the hold of that id out of hand, once, unless its time is over.
-    pub fn take(&mut self, id: u64, now: Instant) -> Option<(Charge, T)>
+    pub fn take(&mut self, id: u128, now: Instant) -> Option<(Charge, T)>
     where
         T: Clone,
     {
@@ -276,8 +274,10 @@ mod tests {
 
     #[test]
     fn a_hold_is_settled_once_and_in_time() {
-        let mut holds = Holds::new(7);
-        let (first, second) = (holds.keep(CHARGE, (), Instant(10)), holds.keep(CHARGE, (), Instant(20)));
+        let mut holds = Holds::default();
+        let (first, second) = (9, 7);
+        holds.keep(first, CHARGE, (), Instant(10));
+        holds.keep(second, CHARGE, (), Instant(20));
         assert!(holds.take(first, Instant(9)).is_some() && holds.take(first, Instant(9)).is_none());
         assert!(holds.take(second, Instant(20)).is_none());
         assert!(holds.by_end.is_empty() && holds.holds.is_empty());
@@ -285,10 +285,10 @@ mod tests {
 
     #[test]
     fn what_nobody_settles_is_forgotten_and_the_number_is_bounded() {
-        let mut holds = Holds::new(0);
-        for _ in 0..MOST {
+        let mut holds = Holds::default();
+        for id in 0..MOST as u128 {
             assert!(holds.has_room(Instant(1)));
-            holds.keep(CHARGE, (), Instant(10));
+            holds.keep(id, CHARGE, (), Instant(10));
         }
         assert!(!holds.has_room(Instant(9)));
         assert!(holds.has_room(Instant(10)));

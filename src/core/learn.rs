@@ -15,6 +15,7 @@ use super::time::{Instant, Timestamp};
 /// it to an acquire, and knows again what this node had been lent.
 pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, grant: &Grant) -> bool {
     let mut lost = false;
+    desk.note_trip(now.since(call.sent_at));
     desk.stats.damaged += u64::from(grant.damaged);
     if slot.epoch != 0 && grant.epoch != 0 && grant.epoch != slot.epoch && !slot.has_overtaken(now, call, grant) {
         if grant.reset && !on(Mutant::ResetKeepsLeases) {
@@ -80,8 +81,11 @@ impl Slot {
     /// is that of a call sent since.
     fn has_overtaken(&self, now: Instant, call: &Call, grant: &Grant) -> bool {
         let sent_before = self.answered.is_some_and(|at| call.sent_at < at);
-        let mut windows = self.counters.iter().zip(&grant.counters);
-        let older = grant.now < self.heard && windows.all(|(known, fresh)| fresh.at <= known.at || known.at.0 == 0);
+        // A bucket's time may have gone back since, as tokens were taken back.
+        let limits = self.rule.limits.iter().zip(self.counters.iter().zip(&grant.counters));
+        let mut windows = limits.filter(|(limit, _)| limit.algorithm != Algorithm::Gcra);
+        let older =
+            grant.now < self.heard && windows.all(|(_, (known, fresh))| fresh.at <= known.at || known.at.0 == 0);
         older && sent_before && self.clock.agrees(&StoreClock::new(call.sent_at, now, grant.now))
     }
 
@@ -94,12 +98,15 @@ impl Slot {
     /// The store has forgotten what it lent.
     pub(super) fn forget_lent(&mut self) {
         self.net.fill(0);
+        self.filled.fill(Instant(0));
         self.lent_ahead = (Timestamp(0), 0);
     }
 
     /// The key begins anew: nobody waits for tokens to trickle in.
     pub(super) fn begin_anew(&mut self) {
         self.forget_lent();
+        self.credit = 0;
+        self.fruitless = 0;
         (self.paced_until, self.probe_at) = (Instant(0), Instant(0));
     }
 

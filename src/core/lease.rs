@@ -22,9 +22,9 @@ const MAX_SEGMENTS: usize = 6;
 #[derive(Clone, Debug)]
 pub struct Segment {
     /// Unspent tokens.
-    pub left: u32,
+    pub left: u64,
     /// Tokens spent.
-    spent: u32,
+    spent: u64,
     /// Not to be spent before.
     pub starts: Instant,
     /// Not to be spent from here on.
@@ -37,7 +37,7 @@ pub struct Segment {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
     /// How many.
-    pub tokens: u32,
+    pub tokens: u64,
     /// `Counter::at` per limit as they were lent.
     pub windows: Box<[Timestamp]>,
 }
@@ -59,7 +59,7 @@ impl Default for Lease {
 impl Segment {
     /// The tokens of a grant. `ahead` of the current window: they start where it ends.
     #[must_use]
-    pub fn new(rule: &Rule, tokens: u32, sent: Instant, clock: StoreClock, windows: &[Timestamp], ahead: bool) -> Self {
+    pub fn new(rule: &Rule, tokens: u64, sent: Instant, clock: StoreClock, windows: &[Timestamp], ahead: bool) -> Self {
         let mut windows: Box<[Timestamp]> = windows[..rule.limits.len()].into();
         let mut starts = Instant(0);
         let mut ends = Instant(u64::MAX);
@@ -84,7 +84,7 @@ impl Segment {
     }
 
     /// Unspent tokens that may be spent at `now`.
-    fn usable(&self, now: Instant) -> u32 {
+    fn usable(&self, now: Instant) -> u64 {
         if now < self.starts || now >= self.ends { 0 } else { self.left }
     }
 }
@@ -154,7 +154,7 @@ impl Lease {
         let mut usable = 0;
         for segment in &self.segments {
             let part = segment.usable(now);
-            usable += u64::from(part);
+            usable += part;
             if part < segment.left {
                 break;
             }
@@ -169,7 +169,7 @@ impl Lease {
         if now >= self.until {
             return 0;
         }
-        self.segments.iter().filter(begun).map(|segment| u64::from(segment.left)).sum()
+        self.segments.iter().filter(begun).map(|segment| segment.left).sum()
     }
 
     /// Spends `cost`, oldest tokens first, if that much is usable; otherwise nothing.
@@ -180,10 +180,10 @@ impl Lease {
         }
         let mut due = cost;
         for segment in &mut self.segments {
-            let part = due.min(u64::from(segment.left)) as u32; // at most `left`
+            let part = due.min(segment.left);
             segment.left -= part;
             segment.spent = segment.spent.saturating_add(part);
-            due -= u64::from(part);
+            due -= part;
             if due == 0 {
                 break;
             }
@@ -201,10 +201,10 @@ impl Lease {
         let mut live = self.segments.iter_mut().rev().filter(|segment| segment.spent > 0 && now < segment.ends);
         let spent_last = live.find(|segment| is_of(segment));
         let Some(segment) = spent_last else { return 0 };
-        let back = tokens.min(u64::from(segment.spent)) as u32; // at most `spent`
+        let back = tokens.min(segment.spent);
         segment.left += back;
         segment.spent -= back;
-        u64::from(back)
+        back
     }
 
     /// What was spent up to here counts in the store: no refund brings it back to the lease.
@@ -217,19 +217,19 @@ impl Lease {
     /// Tokens held whose window has begun or will.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.segments.iter().map(|segment| u64::from(segment.left)).sum()
+        self.segments.iter().map(|segment| segment.left).sum()
     }
 
     /// Tokens held of a limit's window, by its `Counter::at`.
     #[must_use]
     pub fn held_of(&self, index: usize, at: Timestamp) -> u64 {
-        self.segments.iter().filter(|segment| segment.windows[index] == at).map(|segment| u64::from(segment.left)).sum()
+        self.segments.iter().filter(|segment| segment.windows[index] == at).map(|segment| segment.left).sum()
     }
 
     /// Tokens held that belong to the current windows: all but those lent ahead.
     #[must_use]
     pub fn current(&self, now: Instant) -> u64 {
-        self.segments.iter().filter(|segment| segment.starts <= now).map(|segment| u64::from(segment.left)).sum()
+        self.segments.iter().filter(|segment| segment.starts <= now).map(|segment| segment.left).sum()
     }
 
     /// When `cost` will be usable from what is held; `None` when less is held.
@@ -239,7 +239,7 @@ impl Lease {
         let mut ready = Instant(0);
         for segment in &self.segments {
             ready = ready.max(segment.starts);
-            due = due.saturating_sub(segment.left.into());
+            due = due.saturating_sub(segment.left);
             if due == 0 {
                 return Some(ready);
             }
@@ -270,7 +270,7 @@ impl Lease {
     /// returned to the store.
     pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
         let newest = self.segments.iter_mut().rev().find(|segment| segment.left > 0 && segment.starts <= now)?;
-        let part = tokens.min(u64::from(newest.left)) as u32; // at most `left`
+        let part = tokens.min(newest.left);
         let leftover = Leftover { tokens: part, windows: newest.windows.clone() };
         newest.left -= part;
         if newest.left == 0 {
@@ -318,7 +318,7 @@ mod tests {
 
     const NOW: Instant = Instant(10_900_000);
 
-    fn segment(tokens: u32, end: u64, ahead: bool) -> Segment {
+    fn segment(tokens: u64, end: u64, ahead: bool) -> Segment {
         let rule = Rule::of("p", &[Limit::parse("10/1s fixed").expect("a limit")]);
         let clock = StoreClock::new(NOW, NOW, Timestamp(NOW.0));
         Segment::new(&rule, tokens, NOW, clock, &[Timestamp(end)], ahead)

@@ -10,14 +10,18 @@ use super::time::Micros;
 /// Most limits that one policy may have.
 pub const MAX_LIMITS: usize = 8;
 
-/// Largest count or burst of a limit.
-pub const MAX_COUNT: u64 = u32::MAX as u64;
+/// Largest count or burst of a limit, and largest number of tokens anywhere: the scripts' numbers (doubles)
+/// are exact up to here.
+pub const MAX_COUNT: u64 = (1 << 53) - 1;
 
-/// Longest period: 366 days.
-pub const MAX_PERIOD: Micros = Micros(366 * 86_400 * 1_000_000);
+/// Most slots of a concurrent limit: a node keeps each.
+pub const MAX_SLOTS: u64 = u32::MAX as u64;
 
-/// Integers above this are not exact in the scripts' numbers (doubles).
-const EXACT: u128 = 1 << 53;
+/// Longest period: ten years, of 366 days.
+pub const MAX_PERIOD: Micros = Micros(3_660 * 86_400 * 1_000_000);
+
+/// The longest that an empty bucket may take to fill: 71 years. Whatever is added to it stays exact.
+const DEEPEST: u128 = 1 << 51;
 
 /// How tokens come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,14 +103,20 @@ impl Limit {
     pub fn new(count: u64, period: Micros, algorithm: Algorithm, burst: u64) -> Result<Self, LimitError> {
         let burst = if algorithm == Algorithm::Gcra { burst } else { count };
         for (what, value) in [("count", count), ("burst", burst)] {
-            if !(1..=MAX_COUNT).contains(&value) {
-                return Err(LimitError::Range { what, seen: value.to_string(), wanted: format!("1 to {MAX_COUNT}") });
+            if !(1..=most_of(algorithm)).contains(&value) {
+                return Err(LimitError::Range { what, seen: value.to_string(), wanted: counts_of(algorithm) });
             }
         }
         let least = if algorithm == Algorithm::Gcra { Micros(1) } else { Micros::from_millis(1) };
         if period < least || period > MAX_PERIOD {
-            let wanted = format!("{}us to 366d", least.0);
-            return Err(LimitError::Range { what: "period", seen: format!("{}us", period.0), wanted });
+            let wanted = format!("{} to {}", format_period(least), format_period(MAX_PERIOD));
+            return Err(LimitError::Range { what: "period", seen: format_period(period), wanted });
+        }
+        let deepest = deepest(count, period);
+        if algorithm == Algorithm::Gcra && burst > deepest {
+            let wanted =
+                format!("{deepest} at most, or 71 years would not fill it at {count}/{}", format_period(period));
+            return Err(LimitError::Range { what: "burst", seen: burst.to_string(), wanted });
         }
         let divisor = gcd(period.0, count);
         let interval = (period.0 / divisor, count / divisor);
@@ -114,22 +124,7 @@ impl Limit {
         // Single costs round up; a full bucket takes all of its burst one by one all the same.
         let slack = if interval.0.is_multiple_of(interval.1) { 0 } else { burst.min(interval.0 / interval.1) };
         let depth = Micros(u64::try_from(depth + u128::from(slack)).unwrap_or(u64::MAX));
-        let limit = Self { count, period, burst, algorithm, interval, depth };
-        if algorithm == Algorithm::Gcra && !limit.is_exact() {
-            return Err(LimitError::Range {
-                what: "burst",
-                seen: burst.to_string(),
-                wanted: format!("smaller: burst times count must stay below 2^53 with {count}/{}us", period.0),
-            });
-        }
-        Ok(limit)
-    }
-
-    /// The scripts compute `tokens * (period mod count)` in doubles: exact below 2^53.
-    fn is_exact(&self) -> bool {
-        let (period, count) = (u128::from(self.interval.0), u128::from(self.interval.1));
-        let tokens = u128::from(self.burst) + 2;
-        tokens * count < EXACT && tokens * period / count < EXACT / 4
+        Ok(Self { count, period, burst, algorithm, interval, depth })
     }
 
     /// Parses the grammar above.
@@ -141,8 +136,7 @@ impl Limit {
         let mut words = text.split_whitespace().peekable();
         let rate = words.next().unwrap_or("");
         let (count, period) = rate.split_once('/').ok_or_else(|| syntax(rate, "COUNT/PERIOD, like 100/1s,"))?;
-        let number = |seen: &str| seen.replace('_', "").parse().map_err(|_| syntax(seen, "a whole number"));
-        let count = number(count)?;
+        let count = number("count", count)?;
         let period = parse_period(period)?;
         let mut algorithm = Algorithm::Gcra;
         match words.peek().copied() {
@@ -171,7 +165,7 @@ impl Limit {
             if algorithm != Algorithm::Gcra {
                 return Err(syntax("burst", "nothing more (only gcra has a burst)"));
             }
-            burst = number(words.next().unwrap_or(""))?;
+            burst = number("burst", words.next().unwrap_or(""))?;
         }
         match words.next() {
             None => Self::new(count, period, algorithm, burst),
@@ -204,6 +198,44 @@ impl Limit {
     }
 }
 
+/// A whole number, `_` between its digits or not.
+fn number(what: &'static str, seen: &str) -> Result<u64, LimitError> {
+    let digits = seen.replace('_', "");
+    digits.parse().map_err(|_| {
+        let seen = seen.to_owned();
+        if is_number(&digits) {
+            LimitError::Range { what, seen, wanted: counts_of(Algorithm::Gcra) }
+        } else {
+            LimitError::Syntax { seen, wanted: "a whole number" }
+        }
+    })
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Largest count by that algorithm.
+fn most_of(algorithm: Algorithm) -> u64 {
+    if algorithm == Algorithm::Concurrent { MAX_SLOTS } else { MAX_COUNT }
+}
+
+/// The counts that there are, in words.
+fn counts_of(algorithm: Algorithm) -> String {
+    if algorithm == Algorithm::Concurrent {
+        format!("1 to {MAX_SLOTS}, as a node keeps every slot")
+    } else {
+        format!("1 to {MAX_COUNT} (2^53 - 1)")
+    }
+}
+
+/// The largest burst of a bucket that gains `count` tokens per `period`: 71 years fill it.
+#[must_use]
+pub fn deepest(count: u64, period: Micros) -> u64 {
+    let tokens = DEEPEST * u128::from(count) / u128::from(period.0.max(1));
+    u64::try_from(tokens - 2).unwrap_or(u64::MAX).min(MAX_COUNT)
+}
+
 /// Parses a length of time: a whole number and one of `us ms s m h d`.
 ///
 /// # Errors
@@ -221,8 +253,15 @@ pub fn parse_period(text: &str) -> Result<Micros, LimitError> {
         "d" => 86_400 * 1_000_000,
         _ => return Err(error()),
     };
-    let number: u64 = number.parse().map_err(|_| error())?;
-    number.checked_mul(scale).map(Micros).ok_or_else(error)
+    let parsed = number.parse().ok().and_then(|number: u64| number.checked_mul(scale));
+    parsed.map(Micros).ok_or_else(|| match is_number(number) {
+        true => LimitError::Range {
+            what: "period",
+            seen: text.to_owned(),
+            wanted: format!("{} at most", format_period(MAX_PERIOD)),
+        },
+        false => error(),
+    })
 }
 
 /// Writes a length of time in the largest unit that divides it.
@@ -289,12 +328,45 @@ mod tests {
             "-1/1s",
             "1/1s burst",
             "1/1s burst 0",
-            "99999999999/1s",
-            "1/99999d",
+            "9007199254740992/1s",
+            "1/3661d",
             "1/1s concurrent burst 2",
-            "4000000007/7d burst 4000000007",
+            "4294967296/1s concurrent",
+            "1/3660d burst 6",
         ] {
             assert!(Limit::parse(text).is_err(), "{text:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn counts_reach_2_to_the_53_and_periods_ten_years() {
+        for text in [
+            "10000000000/1d",
+            "10000000000/1d fixed",
+            "4000000007/7d burst 4000000009",
+            "9007199254740991/1d",
+            "9007199254740991/3660d sliding",
+            "9007199254740991/1ms fixed from-first",
+            "1/3660d burst 5",
+        ] {
+            assert_eq!(Limit::parse(text).expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_says_which_bound_and_why() {
+        for (text, wanted) in [
+            ("9007199254740992/1d fixed", "count is 9007199254740992: it must be 1 to 9007199254740991 (2^53 - 1)"),
+            ("99999999999999999999/1d", "count is 99999999999999999999: it must be 1 to 9007199254740991 (2^53 - 1)"),
+            ("1/1s burst 0", "burst is 0: it must be 1 to 9007199254740991 (2^53 - 1)"),
+            ("1/4000d", "period is 4000d: it must be 1us to 3660d"),
+            ("1/99999999999999999999d", "period is 99999999999999999999d: it must be 3660d at most"),
+            ("1/1us fixed", "period is 1us: it must be 1ms to 3660d"),
+            ("1/3660d burst 6", "burst is 6: it must be 5 at most, or 71 years would not fill it at 1/3660d"),
+            ("5000000000/1m concurrent", "count is 5000000000: it must be 1 to 4294967295, as a node keeps every slot"),
+            ("1x/1s", "\"1x\" where a whole number was wanted"),
+        ] {
+            assert_eq!(Limit::parse(text).expect_err(text).to_string(), wanted);
         }
     }
 

@@ -24,6 +24,8 @@ pub mod limit;
 pub mod mutant;
 mod occupancy;
 mod order;
+pub mod overrides;
+pub mod page;
 pub mod places;
 pub mod policy;
 mod refill;

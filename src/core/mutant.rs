@@ -109,6 +109,8 @@ mutants! {
         "A hold that was less is charged the difference instead of given it back: conservation.";
     FreeHoldBack, "free-hold-back":
         "What a policy let pass without counting it is given back to the store: conservation, bound.";
+    SpendsBeforeItComes, "spends-before-it-comes":
+        "Tokens of a bucket that a lone node was lent ahead are spent before they have trickled in: bound.";
     EvictsDebtors, "evicts-debtors":
         "A key that spent its share is evicted and comes back with a fresh one: no free budget.";
     ShareRefilledPerCheck, "share-refilled-per-check":

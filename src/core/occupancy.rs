@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::answer::Ending;
 use super::call::{Call, Grant, Occupy, Op, StoreError};
-use super::decision::{Decision, Reason, Source};
+use super::decision::{Decision, Reason, Source, Verdict};
 use super::desk::Desk;
 use super::key::Digest;
 use super::limit::Limit;
@@ -95,7 +95,7 @@ impl Occupancy {
     pub(super) fn listed(&self, desk: &Desk, now: Instant) -> KeyInfo {
         KeyInfo {
             digest: self.digest,
-            key: Some(self.key.clone()),
+            key: Some(super::page::name(&self.key)),
             rule: self.rule.clone(),
             held: self.usable(now).saturating_sub(self.places.used()),
             decision: self.peeked(desk, now, 0),
@@ -151,7 +151,7 @@ impl Occupancy {
             return Outcome::Decided(decision);
         }
         if self.line.len() >= MAX_LINE {
-            let decision = self.answer(desk, now, cost, turned_away(&self.rule));
+            let decision = self.answer(desk, now, cost, turned_away(&self.rule, desk.queue()));
             desk.policies[self.policy].1.count(&decision);
             return Outcome::Decided(decision);
         }
@@ -248,11 +248,10 @@ impl Occupancy {
         let used = self.places.used();
         let waiting: u64 = self.line.iter().map(|waiter| waiter.cost).sum();
         self.line.iter_mut().for_each(|waiter| waiter.answers = waiter.answers.saturating_add(1));
-        let clamp = |slots: u64| u32::try_from(slots).unwrap_or(u32::MAX);
         let want = want.max(used + waiting).min(self.limit().count.max(used));
         // What it does not want any more is others' from here on.
         self.lent = self.lent.min(want);
-        let occupy = Occupy { used: clamp(used), need: clamp(waiting), want: clamp(want), lease: LEASE };
+        let occupy = Occupy { used, need: waiting, want, lease: LEASE };
         let (id, digest, rule) = (desk.id(), self.digest, self.rule.clone());
         let call = Call { id, digest, rule, op: Op::Occupy(occupy), sent_at: now };
         desk.effects.push_back(Effect::Call(call.clone()));
@@ -280,21 +279,18 @@ impl Occupancy {
                 self.flight = None;
                 self.land(desk, now, sent, &grant);
             }
-            Err(StoreError::Unknown) if under_way.attempts < ATTEMPTS => {
-                under_way.unanswered = under_way.unanswered.saturating_sub(1);
-                send_again(under_way, desk, now);
+            Err(StoreError::Unknown) if under_way.attempts < ATTEMPTS => send_again(under_way, desk, now),
+            Err(StoreError::Busy { wait }) => {
+                desk.note_trip(wait);
+                self.flight = None;
+                self.turn_away_until(desk, Instant(u64::MAX), now);
             }
-            Err(error) => {
-                under_way.unanswered = under_way.unanswered.saturating_sub(1);
-                if under_way.unanswered == 0 || error != StoreError::Unknown {
-                    self.lose_store(desk, now);
-                }
-            }
+            Err(_) => self.lose_store(desk, now),
         }
     }
 
     fn land(&mut self, desk: &mut Desk, now: Instant, sent: Instant, grant: &Grant) {
-        self.lent = grant.granted.into();
+        self.lent = grant.granted;
         self.until = sent + LEASE - Micros(LEASE.0 / 5_000);
         self.others = grant.counters[0].used.saturating_sub(self.lent);
         self.nodes = grant.nodes.max(1);
@@ -339,6 +335,22 @@ impl Occupancy {
             desk.policies[self.policy].1.count(&decision);
         }
         desk.effects.push_back(Effect::Reply { ticket: waiter.ticket, decision });
+    }
+
+    /// Answers those in line whose time is up by `last`: the store has not answered, which is no outage.
+    fn turn_away_until(&mut self, desk: &mut Desk, last: Instant, now: Instant) {
+        while let Some(waiter) = self.line.front().filter(|waiter| waiter.deadline <= last).copied() {
+            self.line.pop_front();
+            let decision = match (waiter.cost, turned_away(&self.rule, desk.queue())) {
+                (0, _) => self.peeked(desk, now, 0),
+                (cost, ending) if ending.verdict == Verdict::Allow => self.take(desk, now, cost, Source::Policy),
+                (cost, ending) => {
+                    let decision = self.answer(desk, now, cost, ending);
+                    Decision { remaining: decision.remaining.min(cost - 1), ..decision }
+                }
+            };
+            self.reply(desk, &waiter, decision);
+        }
     }
 
     fn lose_store(&mut self, desk: &mut Desk, now: Instant) {

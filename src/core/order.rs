@@ -3,6 +3,7 @@
 use super::batch::refill_interval;
 use super::call::{Call, Known, Op};
 use super::fleet::FleetView;
+use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::slot::Slot;
@@ -13,7 +14,7 @@ impl Slot {
     pub(super) fn known(&self) -> [Known; MAX_LIMITS] {
         let mut known = [Known::default(); MAX_LIMITS];
         if self.answered.is_some() && !on(Mutant::KnownNotSent) {
-            let held = u64::from(self.held());
+            let held = self.held();
             for (index, (counter, net)) in self.counters.iter().zip(&self.net).enumerate() {
                 let gcra = self.rule.limits[index].algorithm == Algorithm::Gcra;
                 // Of a bucket, what the store has been told is in its TAT, and what is held is no loss.
@@ -26,12 +27,11 @@ impl Slot {
 
     /// Most tokens worth asking for: this node's part of the smallest limit. The store remembers nodes
     /// for a while that are gone; the fleet knows.
-    pub(super) fn ceiling(&self, fleet: Option<FleetView>) -> u32 {
+    pub(super) fn ceiling(&self, fleet: Option<FleetView>) -> u64 {
         let smallest = self.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
         let live = fleet.filter(|fleet| fleet.is_steady).map_or(u32::MAX, |fleet| fleet.live);
         let nodes = u64::from(self.nodes.min(live));
-        let part = if nodes > 1 { smallest.div_ceil(nodes) } else { (smallest * 6).div_ceil(10) };
-        u32::try_from(part).unwrap_or(u32::MAX)
+        if nodes > 1 { smallest.div_ceil(nodes) } else { (smallest * 6).div_ceil(10) }
     }
 
     /// The call for `op`, to be sent at `now`.
@@ -44,17 +44,24 @@ impl Slot {
         if self.answered.is_none() {
             return u64::MAX;
         }
-        let (latest, held) = (self.clock.latest(now), self.lease.current(now));
-        let charged =
-            self.rule.limits.iter().zip(&self.counters).map(|(limit, counter)| {
-                limit.capacity().saturating_sub(counter.left(limit, latest)).saturating_sub(held)
-            });
+        // Rather too much than too little: the store takes back no more than a full bucket holds.
+        let (earliest, held) = (self.clock.earliest(now), self.lease.current(now));
+        let counters = self.charged();
+        let charged = self.rule.limits.iter().zip(&counters).map(|(limit, counter)| match limit.algorithm {
+            // What others hold they may have spent.
+            Algorithm::Gcra => {
+                let spent = limit.burst.saturating_sub(gcra::left(limit, counter.at, earliest));
+                spent.saturating_add(counter.used.saturating_sub(held))
+            }
+            // What an earlier window was charged stays charged.
+            _ => counter.used.saturating_sub(held),
+        });
         charged.max().unwrap_or(0)
     }
 
     /// So many tokens are gone in a small part of a refill interval. What trickles is not taken at once.
-    pub(super) fn is_flooded(&self, part: u32) -> bool {
+    pub(super) fn is_flooded(&self, part: u64) -> bool {
         let soon = Micros(refill_interval(&self.rule).0 / 8);
-        self.confirmed && !self.rule.limits.iter().any(Limit::trickles) && self.tuner.uses(part.into(), soon)
+        self.confirmed && !self.rule.limits.iter().any(Limit::trickles) && self.tuner.uses(part, soon)
     }
 }

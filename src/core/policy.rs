@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::key::Digest;
 use super::limit::{Algorithm, Limit, LimitError, MAX_LIMITS};
+use super::overrides::{Overrides, Subject};
 use super::route::RouteSet;
 use super::time::{Micros, Timestamp};
 
@@ -61,10 +62,12 @@ pub struct Policy {
     pub name: Arc<str>,
     /// What it says of a key without an override.
     pub plan: Plan,
-    /// What it says of single keys.
-    pub overrides: BTreeMap<Box<[u8]>, Plan>,
+    /// What it says of single keys, and of all that begin or end alike.
+    pub overrides: Overrides,
     /// Share of keys, in percent, for which a denial is carried out: 100 normally, 0 for a shadow.
     pub enforce: u8,
+    /// Whether clients may give back what was spent.
+    pub refunds: bool,
 }
 
 /// All policies of one configuration.
@@ -85,11 +88,14 @@ pub struct PolicySpec {
     pub shadow: bool,
     /// Deny for this share of keys only, in percent.
     pub enforce: Option<u8>,
+    /// Whether clients may give back what was spent; `None`: they may.
+    pub refunds: Option<bool>,
     /// Nothing is limited.
     pub unlimited: bool,
     /// Nothing passes (of an override).
     pub blocked: bool,
-    /// Other rules for single keys; their own `overrides`, `shadow` and `enforce` do not count.
+    /// Other rules for single keys, or with a `*` at one end for all that begin or end alike; their own
+    /// `overrides`, `shadow`, `enforce` and `refunds` do not count.
     pub overrides: BTreeMap<String, PolicySpec>,
 }
 
@@ -152,9 +158,6 @@ impl Policy {
     /// What applies to `key`.
     #[must_use]
     pub fn plan(&self, key: &[u8]) -> &Plan {
-        if self.overrides.is_empty() {
-            return &self.plan;
-        }
         self.overrides.get(key).unwrap_or(&self.plan)
     }
 
@@ -262,9 +265,23 @@ fn compile_policy(name: &str, spec: &PolicySpec, errors: &mut Vec<PolicyError>) 
         compile_plan(&shared, part, spec.on_store_loss, &mut |limit, text| problem(key, limit, text))
     };
     let base = plan(None, spec);
-    let overrides = spec.overrides.iter().map(|(key, part)| (key.as_bytes().into(), plan(Some(key), part))).collect();
+    let plans: Vec<Plan> = spec.overrides.iter().map(|(name, part)| plan(Some(name), part)).collect();
+    let mut subjects: BTreeMap<Subject, &String> = BTreeMap::new();
+    let mut overrides = Vec::new();
+    for ((name, _), plan) in spec.overrides.iter().zip(plans) {
+        match Subject::parse(name) {
+            Ok(subject) => {
+                if let Some(other) = subjects.insert(subject.clone(), name) {
+                    problem(Some(name), None, format!("means the same as override {other:?}: keep one"));
+                }
+                overrides.push((subject, name.clone(), plan));
+            }
+            Err(text) => problem(Some(name), None, text),
+        }
+    }
+    let overrides = Overrides::new(overrides);
     let enforce = if spec.shadow { 0 } else { spec.enforce.unwrap_or(100) };
-    Policy { name: shared, plan: base, overrides, enforce }
+    Policy { name: shared, plan: base, overrides, enforce, refunds: spec.refunds.unwrap_or(true) }
 }
 
 fn compile_plan(

@@ -31,6 +31,10 @@ const HOT: u64 = 8;
 /// Answers that may leave a waiter unsettled before it is denied.
 const ANSWERS: u8 = 4;
 
+/// So long after they were asked for, tokens that the store has charged for somebody who did not get them may
+/// be spent by others.
+const UNCLAIMED: Micros = Micros(1_000_000);
+
 /// After a check has been decided from memory: refill at the low-water mark, ask again in the
 /// background after a denial or while the store is away.
 pub(super) fn after_decision(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, decision: &Decision) {
@@ -70,13 +74,15 @@ fn is_put_off(slot: &mut Slot) -> bool {
 }
 
 /// A quarter of the lot is left, or what is used in two trips to the store and 3 ms (at most three
-/// quarters of the lot).
+/// quarters of the lot), or less than a dear check costs.
 fn is_low(slot: &Slot, now: Instant) -> bool {
     let (trip, lot) = (slot.trip, slot.lot);
     let (tuner, soon) = (&slot.tuner, Micros(3_000) + trip + trip);
     // The last token of a key that is seldom asked for lasts a while.
     let soon = if tuner.is_slow(refill_interval(&slot.rule)) { 0 } else { tuner.used_in(soon) };
     let mark = soon.clamp(lot / 4, lot - lot / 4);
+    // The dearest check of late would find too little.
+    let mark = mark.max(tuner.dearest() - 1);
     tuner.is_warm() && slot.lease.current(now) <= mark && !tuner.is_slow(remaining(slot, now))
 }
 
@@ -98,17 +104,17 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
         return charge(index, slot, desk, now);
     }
     let (debt, held) = (slot.debt(now), slot.lease.usable(now));
-    let waiting: u64 = slot.line.iter().map(|waiter| waiter.cost).sum();
-    let need = clamp(waiting.saturating_sub(held).saturating_add(debt));
+    let waiting = slot.line.iter().map(|waiter| waiter.cost).fold(0, u64::saturating_add);
+    let need = waiting.saturating_sub(held).saturating_add(debt).saturating_add(slot.credit);
     // Less than what the least of them lacks serves nobody.
     let smallest = slot.line.iter().map(|waiter| waiter.cost.saturating_sub(held)).min();
-    let least = if debt > 0 { 1 } else { clamp(smallest.unwrap_or(1)).max(1) };
+    let least = if debt > 0 { 1 } else { smallest.unwrap_or(1).max(1) };
     // While Redis has no replica to hold what it lends, leases are small: so much can be lost.
     let ceiling = slot.ceiling(desk.fleet);
     let part = if slot.confirmed { ceiling } else { ceiling.div_ceil(32) };
     let bounds = Bounds {
         need,
-        ceiling: part.saturating_sub(clamp(held)),
+        ceiling: part.saturating_sub(held),
         interval: refill_interval(&slot.rule),
         remaining: remaining(slot, now),
         window: slot.rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default(),
@@ -119,8 +125,8 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     // A flood spends this node's part before it could ask again: it takes it at once.
     let need = if ahead && slot.has_left(now) && slot.is_flooded(part) { need.max(part) } else { need };
     let want = if ahead { tuned.max(need) } else { need };
-    let want = if on(Mutant::BatchUncapped) { u32::MAX } else { want };
-    desk.policy_stats(slot).batch = u64::from(want.max(1));
+    let want = if on(Mutant::BatchUncapped) { u64::MAX } else { want };
+    desk.policy_stats(slot).batch = want.max(1);
     let (epoch, known) = (slot.epoch, slot.known());
     let order = Acquire {
         need,
@@ -129,21 +135,17 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
         ahead_of: Timestamp(0),
         epoch,
         held: slot.held(),
-        age: slot.age(now),
+        ages: slot.ages(now, 0),
         known,
     };
     take_off(index, slot, desk, now, order);
 }
 
-fn clamp(tokens: u64) -> u32 {
-    u32::try_from(tokens).unwrap_or(u32::MAX)
-}
-
 /// The store may be back: asks for what the share admitted and for what it has left, so that others
 /// are lent neither, and for nothing more; for nothing where nobody spent of it here.
 fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let left = if slot.owes(now) { clamp(slot.share_left(now)) } else { 0 };
-    let owed = clamp(slot.debt(now)).saturating_add(left);
+    let left = if slot.owes(now) { slot.share_left(now) } else { 0 };
+    let owed = slot.debt(now).saturating_add(left);
     let (epoch, known) = (slot.epoch, slot.known());
     // All of it is needed: who is lent a part leases on, and takes what others have yet to pay.
     let order = Acquire {
@@ -153,7 +155,7 @@ fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
         ahead_of: Timestamp(0),
         epoch,
         held: slot.held(),
-        age: slot.age(now),
+        ages: slot.ages(now, 0),
         known,
     };
     take_off(index, slot, desk, now, order);
@@ -227,16 +229,14 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     let lost = learn(slot, desk, now, call, grant);
     let Op::Acquire(order) = call.op else { return };
     if !slot.is_of_these_limits(call) || grant.epoch != slot.epoch {
-        return lapse(index, slot, desk, now, grant.granted);
+        return lapse(index, slot, desk, now, call, grant);
     }
     if desk.fleet.is_some() && (slot.lent_in_fleet(grant.granted > 0 && order.ahead_of.0 == 0) || lost) {
         desk.talkers.insert(index);
     }
     slot.away = match slot.away {
         // A share goes on only when the store has lent all of it: then no other node is lent it, too.
-        Some(away)
-            if !away.charged && slot.owes(now) && u64::from(grant.granted) >= slot.debt(now) + slot.share_left(now) =>
-        {
+        Some(away) if !away.charged && slot.owes(now) && grant.granted >= slot.debt(now) + slot.share_left(now) => {
             let back = away.back.unwrap_or(now + GRACE);
             Some(Away { ask_again: back.max(now), charged: true, back: Some(back), repairs: false })
         }
@@ -255,22 +255,24 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     let ahead = order.ahead_of.0 != 0;
     let as_whole = on(Mutant::PartialAsWhole) && grant.granted > 0;
     let granted = if as_whole { order.want } else { grant.granted };
-    desk.policy_stats(slot).granted += u64::from(granted);
+    desk.policy_stats(slot).granted += granted;
     let paid = if ahead { 0 } else { pay_debt(slot, desk, now, granted) };
+    let paid = if ahead { 0 } else { paid + pay_credit(slot, desk, granted - paid) };
     let mut windows = [Timestamp(0); MAX_LIMITS];
     for (position, limit) in slot.rule.limits.iter().enumerate() {
         let lender = if on(Mutant::LateReplyRebound) { &slot.counters[position] } else { &grant.counters[position] };
         let at = lender.at;
         windows[position] = if ahead { at + limit.period } else { at };
         if limit.algorithm == Algorithm::Gcra {
-            slot.net[position] = u64::from(order.held) + u64::from(granted.saturating_sub(order.need));
+            slot.net[position] = order.held + granted.saturating_sub(order.need);
         } else if slot.counters[position].at == windows[position] {
-            slot.net[position] += u64::from(granted);
+            slot.net[position] += granted;
         }
     }
     slot.lease.account(&slot.rule, sent, now, grant.now);
+    slot.note_ahead(now);
     if ahead {
-        slot.lent_ahead = (windows[0], u64::from(granted));
+        slot.lent_ahead = (windows[0], granted);
     }
     // Tokens end by the clock that lent them, whatever is known of it otherwise.
     let clock = StoreClock::new(call.sent_at, now, grant.now);
@@ -283,7 +285,8 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     }
     if !ahead {
         slot.lot = slot.lease.current(now);
-        let pause = probe_pause(slot);
+        slot.fruitless = if granted > 0 { 0 } else { slot.fruitless.saturating_add(1) };
+        let pause = probe_pause(slot, now);
         slot.probe_at = now + pause + desk.jitter(Micros(pause.0 / 4));
         if !lost {
             pace(slot, desk, now, &order, granted);
@@ -294,21 +297,24 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
         waiter.answers += answers;
     }
     serve_line(index, slot, desk, now, Source::Store);
-    drop_charged(index, slot, desk, now);
+    note_unclaimed(index, slot, desk, now, sent);
     answer_recall(index, slot, desk, now);
     if desk.draining && slot.line.is_empty() {
         give_back(index, slot, desk, now, u64::MAX);
     }
 }
 
-/// Tokens of a bucket or a sliding window come back one by one. Where many ask for them the store has
-/// one or two each time: then it is asked less often, and checks are denied until then.
-fn pace(slot: &mut Slot, desk: &mut Desk, now: Instant, order: &Acquire, granted: u32) {
+/// Tokens of a bucket or a sliding window come back one by one. Where several nodes ask for them the store has
+/// one or two each time: then it is asked less often, and checks are denied until then. A node that is alone
+/// with the key knows what the store has, and has no reason to wait; nor has one of several while the store
+/// has enough for a few checks of each.
+fn pace(slot: &mut Slot, desk: &mut Desk, now: Instant, order: &Acquire, granted: u64) {
     slot.paced_until = Instant(0);
     let trickles = slot.rule.limits.iter().filter(|limit| limit.trickles());
     let longest = trickles.map(|limit| slot.pause_of(limit)).min().unwrap_or(Micros::ZERO);
-    let hot = slot.tuner.used_in(longest) >= HOT;
-    if hot && granted < order.want / 2 {
+    let hot = slot.tuner.used_in(longest) >= slot.tuner.mean_cost().saturating_mul(HOT);
+    let contested = slot.nodes > 1 && !slot.has_left_for_all(now);
+    if hot && contested && granted < order.want / 2 {
         slot.paced_until = now + longest + desk.jitter(Micros(longest.0 / 4));
         // Whoever was told an earlier time finds tokens then, or the store is asked.
         if let Some((at, cost)) = slot.promise
@@ -321,25 +327,47 @@ fn pace(slot: &mut Slot, desk: &mut Desk, now: Instant, order: &Acquire, granted
     }
 }
 
-/// What was needed of a bucket the store has charged: when nobody takes it, a waiter was denied in time
-/// or a debt is none any more, it is gone, or it would be spent at another time than it was charged.
-fn drop_charged(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let mut charged = if slot.line.is_empty() { slot.charged_and_held() } else { 0 };
-    while charged > 0 {
-        let Some(leftover) = slot.lease.take(now, charged) else { break };
-        charged -= u64::from(leftover.tokens);
-        dispose(index, slot, desk, now, leftover);
+/// A bucket was charged at once for those who waited. Where they have been answered meanwhile, what they
+/// wanted is here unclaimed. It goes back, because spent later it would be spent at another time than it was
+/// charged, beyond the burst. Only where the answer was late is it kept for the next checks, until a second
+/// after it was asked for: a store that is slow would otherwise never serve anybody.
+fn note_unclaimed(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instant) {
+    slot.unclaimed_until = Instant(u64::MAX);
+    if slot.charged_and_held() == 0 {
+        return;
+    }
+    let late = now.since(sent) >= desk.settings.timeout;
+    slot.unclaimed_until = if late { (sent + UNCLAIMED).max(now) } else { now };
+    if slot.unclaimed_until <= now {
+        give_unclaimed(index, slot, desk, now);
     }
 }
 
+/// Hands back what the store has charged for somebody who did not get it.
+pub(super) fn give_unclaimed(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    slot.unclaimed_until = Instant(u64::MAX);
+    // What an acquire under way brings the account cannot be told of yet.
+    let is_settled = slot.line.is_empty() && slot.flight.is_none();
+    let charged = if is_settled { slot.charged_and_held() } else { 0 };
+    give_back(index, slot, desk, now, charged);
+}
+
+/// What was let pass before the store had answered is charged next.
+fn pay_credit(slot: &mut Slot, desk: &mut Desk, granted: u64) -> u64 {
+    let paid = slot.credit.min(granted);
+    slot.credit -= paid;
+    desk.policy_stats(slot).spent += paid;
+    paid
+}
+
 /// What was admitted on the share is charged first.
-fn pay_debt(slot: &mut Slot, desk: &mut Desk, now: Instant, granted: u32) -> u32 {
-    let paid = slot.debt(now).min(u64::from(granted));
+fn pay_debt(slot: &mut Slot, desk: &mut Desk, now: Instant, granted: u64) -> u64 {
+    let paid = slot.debt(now).min(granted);
     if let (true, Some(book)) = (paid > 0, &mut slot.share) {
         book.pay(paid);
         desk.policy_stats(slot).spent += paid;
     }
-    paid as u32 // at most `granted`
+    paid
 }
 
 /// Serves the line from its head as far as the answer goes, and asks again for the rest.
@@ -366,25 +394,30 @@ pub(super) fn settle_first(slot: &mut Slot, desk: &mut Desk, now: Instant, decis
     desk.effects.push_back(Effect::Reply { ticket: waiter.ticket, decision });
 }
 
-/// One sending of the acquire failed.
+/// The acquire has no answer, and will have none.
 fn miss(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, error: &StoreError) {
     let Some(flight) = &mut slot.flight else { return };
-    flight.unanswered = flight.unanswered.saturating_sub(1);
-    if *error == StoreError::Unknown && flight.attempts < ATTEMPTS {
-        send_again(flight, desk, now);
-        return;
+    match error {
+        StoreError::Unknown if flight.attempts < ATTEMPTS => send_again(flight, desk, now),
+        StoreError::Busy { wait } if flight.attempts == 1 => {
+            desk.note_trip(*wait);
+            slot.flight = None;
+            // Who is in line has waited as long as the queue allows; who comes next asks anew.
+            while let Some(waiter) = slot.line.front().copied() {
+                let decision = slot.let_first_pass(now, waiter.cost, desk.settings.timeout);
+                let decision = decision.unwrap_or_else(|| slot.turn_away(now, waiter.cost, desk.queue()));
+                settle_first(slot, desk, now, decision);
+            }
+        }
+        _ => give_up(index, slot, desk, now, error),
     }
-    if flight.unanswered > 0 {
-        return;
-    }
-    give_up(index, slot, desk, now, error);
 }
 
 pub(super) fn give_up(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, error: &StoreError) {
     let Some(flight) = slot.flight.take() else { return };
     let since = match error {
         StoreError::Away { since } => *since,
-        StoreError::Unknown | StoreError::Full => flight.sent,
+        StoreError::Unknown | StoreError::Busy { .. } | StoreError::Full => flight.sent,
     };
     if *error == StoreError::Unknown || flight.attempts > 1 {
         slot.late = Some((flight.call.id, flight.sent));

@@ -4,10 +4,13 @@
 //! first tells its peers, who ask at once; until they have, the store would lend what they hold once more:
 //! so long a node spends what it holds, and asks for nothing.
 
+use super::call::{Call, Grant, JUST_NOW, Op};
 use super::decision::Source;
 use super::desk::Desk;
+use super::errand::send_under;
 use super::fleet::FleetView;
 use super::gossip::{DOUBTED, has_windows};
+use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
 use super::policy::OnStoreLoss;
 use super::refill::{acquire, remaining, serve_line};
@@ -73,12 +76,20 @@ impl Slot {
 }
 
 /// What was lent under limits that apply no more, or by a store that has lost or reset the key since, is
-/// spent by nobody; those in line ask again.
-pub(super) fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, granted: u32) {
+/// spent by nobody; those in line ask again. Under the limits of then it goes back.
+pub(super) fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, grant: &Grant) {
     slot.away = None;
     let stats = desk.policy_stats(slot);
-    stats.granted += u64::from(granted);
-    stats.expired += u64::from(granted);
+    stats.granted += grant.granted;
+    stats.expired += grant.granted;
+    if !slot.is_of_these_limits(call) && grant.granted > 0 {
+        let windows = std::array::from_fn(|index| match call.rule.limits.get(index) {
+            Some(limit) if limit.algorithm != Algorithm::Gcra => grant.counters[index].at,
+            _ => Timestamp(0),
+        });
+        let op = Op::Return { amount: grant.granted, epoch: grant.epoch, held: 0, ages: JUST_NOW, windows };
+        send_under(slot, desk, now, call.rule.clone(), op);
+    }
     serve_line(index, slot, desk, now, Source::Store);
 }
 

@@ -25,7 +25,7 @@ impl Shard {
             return self.concurrent.glance(&self.desk, now, &request).unwrap_or_else(fresh);
         }
         match self.table.find(request.digest.0).map(|index| &self.table[index]) {
-            Some(slot) if slot.rule == *request.rule => peeked(slot, now, request.cost, Source::Lease),
+            Some(slot) if slot.rule == *request.rule => peeked(slot, now, request.cost, Source::Lease, self.desk.fleet),
             _ => fresh(),
         }
     }
@@ -97,6 +97,7 @@ impl Shard {
             return Outcome::Decided(overload(&request, now));
         };
         let back = slot.lease.refund(now, request.cost.min(slot.untold()), &windows);
+        slot.note_unspent(back);
         slot.note_refund(back);
         let stats = desk.policy_stats(slot);
         stats.spent = stats.spent.saturating_sub(back);
@@ -106,6 +107,11 @@ impl Shard {
             return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
         }
         slot.note_refund(amount);
+        slot.note_unspent(amount);
+        // What was spent of a bucket is charged first: a bucket that is full otherwise takes nothing back.
+        if slot.has_untold() && slot.flight.is_none() {
+            errand::report(index, slot, desk, now);
+        }
         Outcome::Parked(errand::errand(index, slot, desk, now, Op::Refund { amount, windows }, 0))
     }
 }

@@ -7,11 +7,12 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use super::answer::{self, Ending};
+use super::answer::{self, Ending, Standing};
 use super::call::{Call, Counter, Grant, OPEN, Op, StoreError};
 use super::concurrent::Concurrent;
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::desk::Desk;
+use super::fleet::FleetView;
 use super::key::Digest;
 use super::limit::MAX_LIMITS;
 use super::mutant::{Mutant, on};
@@ -66,6 +67,7 @@ pub enum Outcome {
 
 /// What the driver must do.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a few wait at a time, until the driver drains them")]
 pub enum Effect {
     /// Ask the store; report with [`Shard::handle_outcome`].
     Call(Call),
@@ -83,7 +85,7 @@ pub enum Effect {
 pub struct KeyInfo {
     /// The digest.
     pub digest: Digest,
-    /// The key's bytes, when they are still remembered.
+    /// The key's first bytes, when they are still remembered.
     pub key: Option<Box<[u8]>>,
     /// The limits that applied last.
     pub rule: Arc<Rule>,
@@ -141,7 +143,13 @@ impl Shard {
             return Outcome::Decided(decision);
         }
         if slot.line.len() >= MAX_LINE {
-            let decision = slot.answer(now, cost, turned_away(&slot.rule));
+            let decision = slot.turn_away(now, cost, desk.queue());
+            desk.count(slot, cost, &decision);
+            return Outcome::Decided(decision);
+        }
+        if slot.is_overdue(now, desk.patience()) {
+            let decision = slot.let_first_pass(now, cost, desk.settings.timeout);
+            let decision = decision.unwrap_or_else(|| slot.turn_away(now, cost, desk.queue()));
             desk.count(slot, cost, &decision);
             return Outcome::Decided(decision);
         }
@@ -260,18 +268,10 @@ impl Shard {
         self.table.find(digest.0).map(|index| self.table[index].lease.usable_by(now, now))
     }
 
-    /// Up to `most` keys that the shard knows.
+    /// How each limit of one key stands, as far as is known here; `None`: it is not known.
     #[must_use]
-    pub fn keys(&self, now: Instant, most: usize) -> Vec<KeyInfo> {
-        let slots = self.table.iter().take(most).map(|(_, slot)| slot);
-        let slots = slots.map(|slot| KeyInfo {
-            digest: Digest(slot.digest),
-            key: Some(slot.key.clone()),
-            rule: slot.rule.clone(),
-            held: slot.lease.held(),
-            decision: slot.answer(now, 0, Ending::allow(Source::Lease)),
-        });
-        slots.chain(self.concurrent.keys(&self.desk, now)).take(most).collect()
+    pub fn standings(&self, now: Instant, digest: Digest) -> Option<Vec<Standing>> {
+        self.table.find(digest.0).map(|index| self.table[index].standings(now))
     }
 
     /// The key's slot, settled at `now`; makes one, if need be in the place of a quiet key.
@@ -282,6 +282,11 @@ impl Shard {
         };
         let (slot, desk) = (&mut self.table[index], &mut self.desk);
         if !Arc::ptr_eq(&slot.rule, request.rule) && slot.rule != *request.rule {
+            // Under other limits nothing that is held may be spent. The store hears what was, and gets the rest.
+            errand::give_back(index, slot, desk, now, u64::MAX);
+            if slot.has_untold() {
+                errand::report(index, slot, desk, now);
+            }
             let voided = slot.adopt(now, request.rule);
             desk.policy_stats(slot).expired += voided;
         }
@@ -329,6 +334,11 @@ impl Shard {
 pub(super) fn settle(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     slot.roll(now);
     let mut gone = Vec::new();
+    // The store has charged what this node did not account for in time, spent or not: it hears what was not.
+    let lapsed = now >= slot.lease.until() && slot.lease.held() > 0 && slot.flight.is_none();
+    if lapsed {
+        errand::give_back(index, slot, desk, now, u64::MAX);
+    }
     let voided = slot.lease.settle(now, |leftover| gone.push(leftover));
     desk.policy_stats(slot).expired += voided;
     for leftover in gone {
@@ -339,18 +349,22 @@ pub(super) fn settle(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant)
 fn peek(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, cost: u64) -> Outcome {
     let fresh = slot.answered.is_some_and(|at| now.since(at) < super::batch::refill_interval(&slot.rule));
     if fresh || slot.is_away(now) {
-        return Outcome::Decided(peeked(slot, now, cost, Source::Lease));
+        return Outcome::Decided(peeked(slot, now, cost, Source::Lease, desk.fleet));
     }
     Outcome::Parked(errand::errand(index, slot, desk, now, Op::Peek, cost))
 }
 
 /// What a check of `cost` would be answered, charging nothing.
-pub(super) fn peeked(slot: &Slot, now: Instant, cost: u64, source: Source) -> Decision {
+pub(super) fn peeked(slot: &Slot, now: Instant, cost: u64, source: Source, fleet: Option<FleetView>) -> Decision {
     if slot.rule.limits.iter().any(|limit| cost > limit.capacity()) {
         return slot.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy));
     }
-    if cost > 0 && slot.is_exhausted(now, cost) {
+    let is_held = cost > 0 && slot.has_matured(now, cost) && slot.lease.usable(now) >= cost;
+    if cost > 0 && !is_held && slot.is_exhausted(now, cost) {
         return slot.deny(now, cost, source);
+    }
+    if slot.is_away(now) && !is_held {
+        return slot.look_alone(now, cost, fleet);
     }
     slot.answer(now, cost, Ending::allow(source))
 }
@@ -359,17 +373,17 @@ fn exceeds(request: &Request<'_>) -> bool {
     request.rule.limits.iter().any(|limit| request.cost > limit.capacity())
 }
 
-/// The ending of a check that a bound of this node turns away.
-pub(super) fn turned_away(rule: &Rule) -> Ending {
+/// The ending of a check that a bound of this node turns away, for that long.
+pub(super) fn turned_away(rule: &Rule, wait: Micros) -> Ending {
     match rule.on_store_loss {
         OnStoreLoss::Allow => Ending { reason: Reason::Overload, ..Ending::allow(Source::Policy) },
-        _ => Ending::deny(Reason::Overload, Source::Policy).after(Micros::from_secs(1)),
+        _ => Ending::deny(Reason::Overload, Source::Policy).after(wait),
     }
 }
 
 pub(super) fn overload(request: &Request<'_>, now: Instant) -> Decision {
     let counters = [Counter::default(); MAX_LIMITS];
-    let ending = turned_away(request.rule);
+    let ending = turned_away(request.rule, Micros::from_secs(1));
     let mut decision = answer::decision(request.rule, &counters, Timestamp(now.0), request.cost, ending);
     if decision.verdict == Verdict::Deny {
         decision.remaining = 0;

@@ -215,9 +215,8 @@ impl ShareBook {
 impl Budget {
     fn enter(&mut self, limit: &Limit, ppm: u64, now: Timestamp) {
         if limit.algorithm == Algorithm::Gcra {
-            if self.ppm == 0 {
-                self.ppm = ppm.max(1);
-            }
+            // It shrinks as soon as more nodes are counted, and grows with the next loss only.
+            self.ppm = if self.ppm == 0 { ppm.max(1) } else { self.ppm.min(ppm.max(1)) };
             return;
         }
         let window = now.0 / limit.period.0;
@@ -237,6 +236,10 @@ impl Budget {
         }
         if self.left(limit, since, now, lent) >= cost {
             return Micros::ZERO;
+        }
+        if self.allowance(limit, u64::MAX / slice(limit)) < cost {
+            // No window's share is as much: the store has to come back.
+            return Micros(u64::MAX / 2);
         }
         let (start, slice) = (self.window * limit.period.0, slice(limit));
         let open = now.0.saturating_sub(start) / slice + 1;
@@ -279,7 +282,7 @@ impl Budget {
     /// Tokens of the share released by the end of the first `slices` slices of the window.
     fn allowance(&self, limit: &Limit, slices: u64) -> u64 {
         let share = u128::from(limit.count) * u128::from(self.ppm) / 1_000_000;
-        let released = u128::from((slices * slice(limit)).min(limit.period.0));
+        let released = u128::from(slices.saturating_mul(slice(limit)).min(limit.period.0));
         u64::try_from(share * released / u128::from(limit.period.0)).unwrap_or(u64::MAX)
     }
 

@@ -7,16 +7,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::answer::{self, Ending};
+use super::answer::{self, Ending, Standing};
 use super::batch::Tuner;
 use super::call::{Call, Counter, Op};
-use super::decision::{Decision, Reason, Source};
+use super::decision::{Decision, Reason, Source, Verdict};
 use super::fleet::FleetView;
+use super::gcra;
 use super::lease::Lease;
-use super::limit::Algorithm;
+use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
-use super::shard::Ticket;
+use super::shard::{Ticket, turned_away};
 use super::share::ShareBook;
 use super::skew::StoreClock;
 use super::table::Keyed;
@@ -42,13 +43,10 @@ pub(super) struct Flight {
     /// When it was first sent.
     pub(super) sent: Instant,
     pub(super) attempts: u8,
-    /// Sendings whose outcome is not known yet.
-    pub(super) unanswered: u8,
-    /// When to send it again under the same id, if no answer has come.
-    pub(super) again: Instant,
     /// Who waits for it; an acquire serves the line instead.
     pub(super) ticket: Option<Ticket>,
     pub(super) cost: u64,
+    /// Who waits is answered by then, and the call goes on.
     pub(super) deadline: Instant,
 }
 
@@ -94,6 +92,8 @@ pub(super) struct Slot {
     pub(super) nodes: u32,
     pub(super) confirmed: bool,
     pub(super) lease: Lease,
+    /// Some of what is held of a bucket has yet to trickle in: this node is alone with the key.
+    pub(super) runs_ahead: bool,
     /// Tokens of the latest grants that the low-water mark is measured by.
     pub(super) lot: u64,
     pub(super) tuner: Tuner,
@@ -113,17 +113,26 @@ pub(super) struct Slot {
     /// Peers that tell of such a loss are not obeyed before; the epoch that one told while the store was asked.
     pub(super) recall_at: Instant,
     pub(super) recalled: Option<u64>,
+    /// Answers in a row that brought nothing.
+    pub(super) fruitless: u8,
     /// A denied check after this asks the store again in the background.
     pub(super) probe_at: Instant,
     /// Tokens trickle in, and the store had few: it is not asked before, so that there are some.
     pub(super) paced_until: Instant,
+    /// Tokens that a check was let pass with before the store had answered about the key at all: the next
+    /// grant pays for them.
+    pub(super) credit: u64,
+    /// When what the store has charged for somebody who did not get it goes back.
+    pub(super) unclaimed_until: Instant,
     /// The earliest time that a denied client was told, and the largest cost it may come with.
     pub(super) promise: Option<(Instant, u64)>,
     /// When to lease ahead of the next window; of which window it has been done.
     pub(super) ahead_at: Instant,
     pub(super) ahead_of: Timestamp,
     pub(super) last_check: Instant,
-    pub(super) last_spend: Instant,
+    /// Per bucket, when it would be full again if nobody but this node spent of it: where the spending that
+    /// the store has not been told of leads.
+    pub(super) filled: Box<[Instant]>,
     /// When the shard's timer is set for this slot.
     pub(super) wake: Instant,
 }
@@ -153,6 +162,7 @@ impl Slot {
             nodes,
             confirmed: true,
             lease: Lease::default(),
+            runs_ahead: false,
             lot: 0,
             tuner: Tuner::default(),
             line: VecDeque::new(),
@@ -165,13 +175,16 @@ impl Slot {
             is_bound: false,
             recall_at: Instant(0),
             recalled: None,
+            fruitless: 0,
             probe_at: Instant(0),
             paced_until: Instant(0),
+            credit: 0,
+            unclaimed_until: Instant(u64::MAX),
             promise: None,
             ahead_at: Instant(u64::MAX),
             ahead_of: Timestamp(0),
             last_check: Instant(0),
-            last_spend: Instant(0),
+            filled: vec![Instant(0); rule.limits.len()].into(),
             wake: Instant(u64::MAX),
         }
     }
@@ -185,6 +198,7 @@ impl Slot {
             voided = self.lease.void();
             self.counters = vec![Counter::default(); rule.limits.len()].into();
             self.net = vec![0; rule.limits.len()].into();
+            self.filled = vec![Instant(0); rule.limits.len()].into();
             self.forget_lent();
             self.answered = None;
             self.share = self.share.take().map(|_| Box::new(ShareBook::open_late(rule, self.clock.latest(now))));
@@ -228,9 +242,9 @@ impl Slot {
         {
             return Some(denied);
         }
-        if self.lease.spend(now, cost) {
+        if self.has_matured(now, cost) && self.lease.spend(now, cost) {
             self.tuner.spent(cost);
-            self.last_spend = now;
+            self.note_spent(now, cost);
             return Some(self.answer(now, cost, Ending::allow(source)));
         }
         if self.is_exhausted(now, cost) {
@@ -271,16 +285,31 @@ impl Slot {
         if self.answered.is_some_and(|at| now.since(at) >= STALE) {
             self.doubt_lent(&mut counters);
         }
-        self.rule
-            .limits
-            .iter()
-            .zip(&counters)
-            .any(|(limit, counter)| counter.left(limit, latest).saturating_add(usable) < cost)
+        self.rule.limits.iter().zip(&counters).any(|(limit, counter)| counter.left_beside(limit, latest, usable) < cost)
+    }
+
+    /// So much of what is held of buckets has trickled in, as far as that is not certain.
+    pub(super) fn has_matured(&self, now: Instant, cost: u64) -> bool {
+        if !self.runs_ahead || on(Mutant::SpendsBeforeItComes) {
+            return true;
+        }
+        let (earliest, held, counters) = (self.clock.earliest(now), self.lease.held(), self.charged());
+        let mut buckets =
+            self.rule.limits.iter().zip(&counters).filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
+        buckets.all(|(limit, counter)| counter.left_beside(limit, earliest, held) >= cost)
+    }
+
+    /// Whether the store lent more of a bucket than was there: what comes next it lends to nobody else.
+    pub(super) fn note_ahead(&mut self, now: Instant) {
+        let earliest = self.clock.earliest(now);
+        let mut buckets =
+            self.rule.limits.iter().zip(&self.counters).filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
+        self.runs_ahead = buckets.any(|(limit, counter)| gcra::left(limit, counter.at, earliest) < counter.used);
     }
 
     /// Tokens on their way back to the store.
     fn returning(&self) -> u64 {
-        let amount = |errand: &Flight| if let Op::Return { amount, .. } = errand.call.op { amount.into() } else { 0 };
+        let amount = |errand: &Flight| if let Op::Return { amount, .. } = errand.call.op { amount } else { 0 };
         self.errands.iter().map(amount).sum()
     }
 
@@ -288,8 +317,21 @@ impl Slot {
     pub(super) fn has_left(&self, now: Instant) -> bool {
         let latest = self.clock.latest(now);
         let counters = self.charged();
-        self.answered.is_none()
-            || self.rule.limits.iter().zip(&counters).all(|(limit, counter)| counter.left(limit, latest) > 0)
+        // To a node that is alone with the key it lends what comes soon, too.
+        let more = |limit: &Limit| if self.nodes == 1 { gcra::coming(limit) } else { 0 };
+        let has_some = |(limit, counter): (&Limit, &Counter)| match limit.algorithm {
+            Algorithm::Gcra => gcra::left(limit, counter.at, latest).saturating_add(more(limit)) > counter.used,
+            _ => counter.left(limit, latest) > 0,
+        };
+        self.answered.is_none() || self.rule.limits.iter().zip(&counters).all(has_some)
+    }
+
+    /// Whether the store is known to have enough left for a check of the usual size at each node.
+    pub(super) fn has_left_for_all(&self, now: Instant) -> bool {
+        let (latest, each) = (self.clock.latest(now), self.tuner.mean_cost().max(1));
+        let few = each.saturating_mul(u64::from(self.nodes));
+        let counters = self.charged();
+        self.rule.limits.iter().zip(&counters).all(|(limit, counter)| counter.left(limit, latest) >= few)
     }
 
     /// Less than three tenths of a window's limit will be left when it ends, if it goes on as it did
@@ -316,19 +358,31 @@ impl Slot {
     }
 
     pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {
-        let wait = match self.lease.ready(cost) {
+        let wait = match self.lease.ready(cost).filter(|_| !self.runs_ahead) {
             Some(ready) => ready.since(now),
-            // What is held will not do: the wait is for the store, and counts nothing held.
+            // What is held will not do, or has yet to come. It stays here, and the store has to have the rest.
             None => {
-                let (earliest, counters) = (self.clock.earliest(now), self.charged());
+                let (earliest, mut counters) = (self.clock.earliest(now), self.charged());
+                let held = self.lease.current(now);
+                for (index, (limit, counter)) in self.rule.limits.iter().zip(&mut counters).enumerate() {
+                    counter.release(limit, held);
+                    if limit.algorithm == Algorithm::Fixed {
+                        let ahead = self.lease.held_of(index, counter.at + limit.period);
+                        counter.prev = counter.prev.saturating_sub(ahead);
+                    }
+                }
                 let all = self.rule.limits.iter().zip(&counters);
                 let wait = all.filter_map(|(limit, counter)| counter.wait(limit, earliest, cost)).max();
                 wait.unwrap_or_default() + self.doubt(now, wait.unwrap_or_default())
             }
         };
+        let is_paced = now < self.paced_until;
         let wait = wait.max(self.paced_until.since(now));
         let wait = if on(Mutant::WaitHalved) { Micros(wait.0 / 2) } else { wait };
-        self.answer(now, cost, Ending::deny(Reason::Rate, source).after(wait))
+        let decision = self.answer(now, cost, Ending::deny(Reason::Rate, source).after(wait));
+        // What has trickled in since the store was asked is as much the others'.
+        let most = if is_paced { cost.saturating_sub(1) } else { u64::MAX };
+        Decision { remaining: decision.remaining.min(most), ..decision }
     }
 
     /// Denies a waiter: whenever the store was asked for it, it had less, and what came back meanwhile
@@ -340,8 +394,33 @@ impl Slot {
         Decision { remaining, retry_after, ..decision }
     }
 
+    /// The answer that this key waits for should have come long ago, as calls go now: nobody waits for it any
+    /// more, since most would wait in vain. It serves who asks after it has come.
+    pub(super) fn is_overdue(&self, now: Instant, patience: Micros) -> bool {
+        self.flight.as_ref().is_some_and(|flight| now.since(flight.sent) > patience)
+    }
+
+    /// Turns a check away because the store has not answered in time. It may be slow, or asked too much: that
+    /// is no outage, and nothing is charged.
+    pub(super) fn turn_away(&self, now: Instant, cost: u64, wait: Micros) -> Decision {
+        let decision = self.answer(now, cost, turned_away(&self.rule, wait));
+        let most = if decision.verdict == Verdict::Deny { cost.saturating_sub(1) } else { u64::MAX };
+        Decision { remaining: decision.remaining.min(most), ..decision }
+    }
+
     /// Fills in the numbers of a decision.
     pub(super) fn answer(&self, now: Instant, cost: u64, ending: Ending) -> Decision {
+        let counters = self.shown(now);
+        answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
+    }
+
+    /// How each limit stands, as far as is known.
+    pub(super) fn standings(&self, now: Instant) -> Vec<Standing> {
+        answer::standings(&self.rule, &self.shown(now), self.clock.earliest(now))
+    }
+
+    /// The counters less what this node holds.
+    fn shown(&self, now: Instant) -> [Counter; MAX_LIMITS] {
         let mut counters = self.charged();
         let held = if on(Mutant::CountsNextWindowAsLeft) { self.lease.held() } else { self.lease.current(now) };
         for (index, (limit, counter)) in self.rule.limits.iter().zip(&self.counters).enumerate() {
@@ -353,7 +432,7 @@ impl Slot {
             }
             counters[index].release(limit, held);
         }
-        answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
+        counters
     }
 
     /// Nothing would be lost by forgetting this key, but for a rate of use and denials.

@@ -1,41 +1,48 @@
 //! What time does to a key: calls sent again, waiters past their deadline, leases of the next window,
 //! surplus given back, and when the shard's timer must look at it again.
 
-use super::batch::{SMALL, refill_interval};
-use super::call::{Acquire, Call, Op, StoreError};
+use super::batch::refill_interval;
+use super::call::{Acquire, Call, Op};
 use super::decision::Source;
 use super::desk::Desk;
 use super::errand::{fail_errand, give_back, report};
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
-use super::refill::{acquire, give_up, remaining, serve_line, settle_first, take_off};
+use super::refill::{acquire, give_unclaimed, remaining, serve_line, settle_first, take_off};
 use super::shard::{Effect, Ticket};
-use super::slot::{Flight, Slot, Waiter};
+use super::slot::{Flight, Slot};
 use super::time::{Instant, Micros};
 
-/// A call is sent again under the same id when no answer has come in this time.
+/// Tokens that start so soon are worth waiting for.
 pub(super) const PATIENCE: Micros = Micros(10_000);
 
-/// Sendings of one call.
+/// Sendings of one call: it is sent again under the same id when the connection broke that it left by.
 pub(super) const ATTEMPTS: u8 = 3;
 
 /// Answers after which what a waiter wants has been in an order: one may have been under way before.
 const ASKED_FOR: u8 = 2;
 
 /// So long before an account closes it is renewed.
-const CLOSING: Micros = Micros(300_000);
+const CLOSING: Micros = Micros(600_000);
 
-/// How long a remembered denial lasts before the store is asked in the background.
-pub(super) fn probe_pause(slot: &Slot) -> Micros {
+/// How long a remembered denial lasts before the store is asked in the background: a quarter of the window that
+/// is spent, at most two seconds; where several are, of the longest. Of long windows it lasts longer each time
+/// that the store had nothing: an hour that has been spent for a while rarely gets tokens back.
+pub(super) fn probe_pause(slot: &Slot, now: Instant) -> Micros {
     let quarter = |limit: &Limit| match limit.algorithm {
         Algorithm::Gcra => 250_000,
         _ => limit.period.0 / 4,
     };
-    let shortest = slot.rule.limits.iter().map(quarter).min().unwrap_or(250_000);
-    Micros(shortest.clamp(50_000, 2_000_000))
+    let clamp = |pause: u64| pause.clamp(50_000, 2_000_000);
+    let Some(longest) = longest_spent(slot, now) else {
+        return Micros(clamp(slot.rule.limits.iter().map(quarter).min().unwrap_or(250_000)));
+    };
+    let least = clamp(quarter(longest));
+    let most = least.max((longest.period.0 / 64).min(30_000_000));
+    Micros((least << slot.fruitless.saturating_sub(3).min(8)).min(most))
 }
 
-/// An active key leases a part of the next window shortly before it starts: 20 ms and up to a
+/// An active key leases a part of the next window shortly before it starts: a trip, 20 ms and up to a
 /// quarter of the window, at random, so that a fleet does not ask at one instant.
 pub(super) fn plan_ahead(slot: &mut Slot, desk: &mut Desk, now: Instant) {
     let [limit] = &slot.rule.limits[..] else { return };
@@ -44,7 +51,8 @@ pub(super) fn plan_ahead(slot: &mut Slot, desk: &mut Desk, now: Instant) {
     if !fits || !desk.settings.lease_ahead || slot.ahead_of == at || !slot.tuner.is_warm() {
         return;
     }
-    let early = Micros(20_000) + desk.jitter(Micros(limit.period.0 / 4));
+    // The answer has to be there when the window begins.
+    let early = slot.trip.min(Micros(limit.period.0 / 2)) + Micros(20_000) + desk.jitter(Micros(limit.period.0 / 4));
     slot.ahead_of = at;
     slot.ahead_at = (slot.clock.before(at) - early).max(now);
 }
@@ -54,19 +62,20 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
     if slot.ahead_at <= now {
         lease_next_window(index, slot, desk, now);
     }
-    if slot.line.front().is_some_and(|waiter| waiter.deadline <= now) && !slot.is_away(now) {
-        run_out(slot, desk, now);
-    }
     // Nobody is denied while an answer is under way that may be for them.
     let due = slot.flight.is_none() || slot.is_away(now);
     if slot.line.front().is_some_and(|waiter| due || slot.lease.usable(now) >= waiter.cost) {
         serve_line(index, slot, desk, now, Source::Store);
     }
-    resend(index, slot, desk, now);
+    run_out(slot, desk, now);
+    answer_in_time(slot, desk, now);
+    if slot.unclaimed_until <= now {
+        give_unclaimed(index, slot, desk, now);
+    }
     if slot.flight.is_none() && slot.debt(now) > 0 && slot.away.is_some_and(|away| now >= away.ask_again) {
         acquire(index, slot, desk, now);
     }
-    if slot.has_untold() && slot.lease.held() == 0 && closes(slot) <= now {
+    if slot.has_untold() && slot.lease.held() == 0 && closes(slot) <= now && slot.flight.is_none() {
         report(index, slot, desk, now);
     } else if slot.lease.held() > 0 && desk.settings.lease_ahead {
         let active = now.since(slot.last_check) < refill_interval(&slot.rule);
@@ -78,20 +87,33 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         }
     }
     set_timer(index, slot, desk, now);
-    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot) && !slot.is_indebted(now))
+    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot, now) && !slot.is_indebted(now))
 }
 
-/// The first in line has waited as long as it may.
-fn run_out(slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let is_known = |slot: &Slot, waiter: &Waiter| waiter.answers >= ASKED_FOR || slot.is_exhausted(now, waiter.cost);
-    while let Some(waiter) = slot.line.front().filter(|waiter| waiter.deadline <= now && is_known(slot, waiter)) {
-        // The store was asked for it, and had less, or has said so since: that is no silence.
-        let decision = slot.deny_in_line(now, waiter.cost);
+/// Answers those in line who have waited as long as they may. The call that they wait for goes on.
+pub(super) fn run_out(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    while let Some(waiter) = slot.line.front().filter(|waiter| waiter.deadline <= now).copied() {
+        let decision = if waiter.answers >= ASKED_FOR || slot.is_exhausted(now, waiter.cost) {
+            // The store was asked for it, and had less, or has said so since.
+            slot.deny_in_line(now, waiter.cost)
+        } else if let Some(allowed) = slot.let_first_pass(now, waiter.cost, desk.settings.timeout) {
+            allowed
+        } else {
+            slot.turn_away(now, waiter.cost, desk.queue())
+        };
         settle_first(slot, desk, now, decision);
     }
-    if slot.line.front().is_some_and(|waiter| waiter.deadline <= now) {
-        let since = slot.flight.as_ref().map_or(now, |flight| flight.sent);
-        slot.lose_store(now, since);
+}
+
+/// Answers those whose errands have been under way as long as they may wait. What they asked for may be
+/// done yet.
+fn answer_in_time(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    for position in 0..slot.errands.len() {
+        if slot.errands[position].ticket.is_some() && slot.errands[position].deadline <= now {
+            let errand = slot.errands[position].clone();
+            slot.errands[position].ticket = None;
+            fail_errand(slot, desk, now, &errand);
+        }
     }
 }
 
@@ -106,8 +128,10 @@ fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant)
         return;
     }
     let window = slot.rule.limits[0].period;
-    let few = slot.tuner.used_in(window).min(SMALL.into());
-    let want = (slot.tuner.batch() / 4).max(few as u32).clamp(1, slot.ceiling(desk.fleet));
+    let few = slot.tuner.used_in(window).min(slot.tuner.few());
+    // It has to last until a question that is asked in the window is answered.
+    let soon = slot.tuner.used_in(slot.trip + slot.trip);
+    let want = (slot.tuner.batch() / 4).max(few).max(soon).clamp(1, slot.ceiling(desk.fleet));
     let (epoch, known) = (slot.epoch, slot.known());
     let order = Acquire {
         need: 0,
@@ -116,45 +140,14 @@ fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant)
         ahead_of: slot.ahead_of,
         epoch,
         held: slot.held(),
-        age: slot.age(now),
+        ages: slot.ages(now, 0),
         known,
     };
     take_off(index, slot, desk, now, order);
 }
 
-fn resend(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let given_up = slot.flight.as_mut().is_some_and(|flight| !keep_asking(flight, desk, now));
-    if given_up {
-        give_up(index, slot, desk, now, &StoreError::Unknown);
-    }
-    let mut position = 0;
-    while position < slot.errands.len() {
-        if keep_asking(&mut slot.errands[position], desk, now) {
-            position += 1;
-        } else {
-            let errand = slot.errands.swap_remove(position);
-            fail_errand(slot, desk, now, &errand);
-        }
-    }
-}
-
-/// False when a call has been sent often enough and waited for long enough.
-fn keep_asking(flight: &mut Flight, desk: &mut Desk, now: Instant) -> bool {
-    if flight.again > now {
-        return true;
-    }
-    if flight.attempts < ATTEMPTS {
-        send_again(flight, desk, now);
-        return true;
-    }
-    flight.again = flight.deadline;
-    now < flight.deadline
-}
-
 pub(super) fn send_again(flight: &mut Flight, desk: &mut Desk, now: Instant) {
     flight.attempts += 1;
-    flight.unanswered += 1;
-    flight.again = now + PATIENCE;
     flight.call.sent_at = now;
     let returns = matches!(flight.call.op, Op::Return { .. });
     if on(if returns { Mutant::ReturnUnderNewId } else { Mutant::RetryUnderNewId }) {
@@ -164,7 +157,7 @@ pub(super) fn send_again(flight: &mut Flight, desk: &mut Desk, now: Instant) {
 }
 
 pub(super) fn flight(call: Call, now: Instant, timeout: Micros, ticket: Option<Ticket>, cost: u64) -> Flight {
-    Flight { call, sent: now, attempts: 1, unanswered: 1, again: now + PATIENCE, ticket, cost, deadline: now + timeout }
+    Flight { call, sent: now, attempts: 1, ticket, cost, deadline: now + timeout }
 }
 
 /// When the account of what is held must be renewed, or what is held handed back.
@@ -175,6 +168,10 @@ fn closes(slot: &Slot) -> Instant {
 /// Unspent tokens that others need more: all of them when the key is idle, else what two refill
 /// intervals do not use; only while the limit is under pressure, and never a trifle.
 fn surplus(slot: &Slot, now: Instant) -> u64 {
+    // What an acquire under way lends a bucket's account is not known here: the store would take it for spent.
+    if slot.flight.is_some() && slot.has_account() {
+        return 0;
+    }
     if closes(slot) <= now {
         return slot.lease.held();
     }
@@ -189,13 +186,13 @@ fn surplus(slot: &Slot, now: Instant) -> u64 {
     let pause = now.since(slot.last_check);
     let interval = refill_interval(&slot.rule);
     let held = slot.lease.current(now);
-    let idle = slot.tuner.used_in(pause) > 8 || pause > interval && !slot.tuner.is_slow(interval);
+    let idle = slot.tuner.used_in(pause) > slot.tuner.few() || pause > interval && !slot.tuner.is_slow(interval);
     // Who asks for nothing hears of how much is left from peers only.
     let pressed = slot.is_pressed(now) || slot.is_pressed_by_fleet() || idle && slot.is_pressed_by(now);
     if !pressed {
         return 0;
     }
-    let few = slot.tuner.used_in(remaining(slot, now)).min(SMALL.into());
+    let few = slot.tuner.used_in(remaining(slot, now)).min(slot.tuner.few());
     let kept = slot.tuner.used_in(interval + interval).max(few);
     let spare = if idle { held } else { held.saturating_sub(kept) };
     // Whoever was told to come back finds what there is.
@@ -212,9 +209,10 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
         at = at.min(waiter.deadline);
         at = slot.lease.starts(now).map_or(at, |starts| at.min(starts));
     }
-    for flight in slot.flight.iter().chain(&slot.errands) {
-        at = at.min(flight.again);
+    for errand in slot.errands.iter().filter(|errand| errand.ticket.is_some()) {
+        at = at.min(errand.deadline);
     }
+    at = at.min(slot.unclaimed_until);
     if let Some(away) = slot.away
         && slot.debt(now) > 0
     {
@@ -227,13 +225,25 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
         at = at.min(now + Micros(refill_interval(&slot.rule).0 / 4)).min(closes(slot).max(now + PATIENCE));
     } else if slot.is_quiet() {
         let retry = if slot.is_indebted(now) { Micros::from_secs(1) } else { Micros(1) };
-        at = at.min(keep_until(slot).max(now + retry));
+        at = at.min(keep_until(slot, now).max(now + retry));
     }
     desk.wake(index, slot, at);
 }
 
-/// How long a quiet key is remembered: two of its shortest periods within [2 s, 1 min].
-fn keep_until(slot: &Slot) -> Instant {
-    let shortest = slot.rule.limits.iter().map(|limit| limit.period.0).min().unwrap_or(0);
-    slot.last_check + Micros(shortest.saturating_mul(2).clamp(2_000_000, 60_000_000))
+/// How long a quiet key is remembered: two of its shortest periods, or of the longest that is spent, within
+/// [2 s, 1 min].
+fn keep_until(slot: &Slot, now: Instant) -> Instant {
+    let shortest = slot.rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
+    let period = longest_spent(slot, now).map_or(shortest, |limit| limit.period);
+    slot.last_check + Micros(period.0.saturating_mul(2).clamp(2_000_000, 60_000_000))
+}
+
+/// The longest window of which the store is known to have nothing left.
+fn longest_spent(slot: &Slot, now: Instant) -> Option<&Limit> {
+    let latest = slot.clock.latest(now);
+    let limits = slot.rule.limits.iter().zip(&slot.counters);
+    let spent = limits.filter(|(limit, counter)| {
+        limit.algorithm != Algorithm::Gcra && slot.answered.is_some() && counter.left(limit, latest) == 0
+    });
+    spent.map(|(limit, _)| limit).max_by_key(|limit| limit.period)
 }

@@ -1,42 +1,64 @@
-//! The admin address: metrics, health, a page for people, and checks, over HTTP/1.1.
+//! The admin address: metrics, health, a page for people, and checks where they are wanted, over HTTP/1.1.
 //!
-//! Meant for a loopback address: there is no authentication. hyper parses, because
-//! an own parser would be one more surface to defend. Bounded in connections, header size and time.
+//! Meant for a loopback address: there is no authentication, and every program of the host reaches it, web pages in
+//! a browser among them. So it is judged who asks ([`Access`]), and nothing is charged by a request that a page can
+//! make unseen. hyper parses, because an own parser would be one more surface to defend. Bounded in connections,
+//! header size and time; whoever asks for health finds a place whatever others leave open.
 
-use std::convert::Infallible;
+use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, ORIGIN};
-use hyper::service::service_fn;
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
+use super::http::form::host;
+use super::http::stream::{Bounds, Progress, converse};
+use super::http::{Refusal, not_allowed, problem};
 use super::hub::Hub;
 
-/// Connections served at once; more wait in the listener's queue.
+/// Connections served at once. One more takes the place of the oldest that asks nothing, or else of the oldest: nobody
+/// can hold them all.
 const MOST: usize = 64;
 /// Longest wait for a request's head.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest life of a connection.
 const LIFE: Duration = Duration::from_secs(300);
+/// What a connection may take.
+const BOUNDS: Bounds = Bounds { head: 16 << 10, line: 8 << 10, rest: PATIENCE, half: PATIENCE };
+
+/// Why checks are refused where nobody configured them.
+const NO_CHECKS: &str = "checks are not served on the admin address, which every program of this host can reach \
+     whatever listen.mode and listen.allow_uids say: ask on the Unix socket, or set listen.admin_checks = true";
 
 /// What the admin address tells.
 pub trait Tell: Send + Sync + 'static {
     /// All metrics as Prometheus text. May take locks, never long ones.
     fn metrics(&self) -> String;
+    /// What no longer works, so that another daemon should take the place of this one; `None`: all is well.
+    fn not_alive(&self) -> Option<String>;
     /// Why checks should not be sent here now; `None`: they are served.
     fn not_ready(&self) -> Option<&'static str>;
-    /// One paragraph for people.
+    /// One line for people.
     fn summary(&self) -> String;
     /// What answers `/v1/…`.
     fn hub(&self) -> &Hub;
+}
+
+/// Who may ask for what.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// `/v1/…` is served.
+    pub checks: bool,
+    /// Names by which the address may be asked, beside `localhost` and IP addresses.
+    pub hosts: Vec<String>,
 }
 
 /// A bound admin address.
@@ -54,6 +76,15 @@ impl Admin {
         Ok(Self { listener: TcpListener::bind(address).await? })
     }
 
+    /// A listener that another process bound.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn adopt(listener: std::net::TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener: TcpListener::from_std(listener)? })
+    }
+
     /// The address, with the port that was chosen.
     ///
     /// # Errors
@@ -63,17 +94,24 @@ impl Admin {
     }
 
     /// Serves until it is dropped.
-    pub async fn run(self, tell: Arc<dyn Tell>) {
-        let places = Arc::new(Semaphore::new(MOST));
+    pub async fn run(self, tell: Arc<dyn Tell>, access: Access) {
+        let access = Arc::new(access);
+        let mut open: VecDeque<(AbortHandle, Arc<Progress>)> = VecDeque::with_capacity(MOST);
         loop {
-            let Ok(place) = places.clone().acquire_owned().await else { return };
             match self.listener.accept().await {
                 Ok((stream, _)) => {
-                    let tell = tell.clone();
-                    tokio::spawn(async move {
-                        let _ = tokio::time::timeout(LIFE, serve(stream, tell)).await;
-                        drop(place);
-                    });
+                    open.retain(|(connection, _)| !connection.is_finished());
+                    // Half heads and half bodies would keep health from being told for as long as they may last.
+                    if open.len() >= MOST {
+                        let idle = open.iter().position(|(_, progress)| !progress.is_answering());
+                        if let Some((oldest, _)) = open.remove(idle.unwrap_or(0)) {
+                            oldest.abort();
+                        }
+                    }
+                    let progress = Arc::<Progress>::default();
+                    let served = serve(stream, tell.clone(), access.clone(), progress.clone());
+                    let served = tokio::spawn(async move { drop(tokio::time::timeout(LIFE, served).await) });
+                    open.push_back((served.abort_handle(), progress));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the admin address could not accept a connection");
@@ -84,49 +122,97 @@ impl Admin {
     }
 }
 
-async fn serve(stream: TcpStream, tell: Arc<dyn Tell>) {
-    let service = service_fn(move |request| {
-        let tell = tell.clone();
-        async move { Ok::<_, Infallible>(answer(request, &*tell).await) }
-    });
-    let served = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
-        .max_buf_size(16 << 10)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-    if let Err(error) = served {
-        tracing::debug!(%error, "a connection to the admin address ended badly");
-    }
+async fn serve(stream: TcpStream, tell: Arc<dyn Tell>, access: Arc<Access>, progress: Arc<Progress>) {
+    let answering = |request| {
+        let (tell, access) = (tell.clone(), access.clone());
+        async move { answer(request, &*tell, &access).await }
+    };
+    converse(stream, Vec::new(), &BOUNDS, progress, answering, |_| false).await;
 }
 
-async fn answer(request: Request<Incoming>, tell: &dyn Tell) -> Response<Full<Bytes>> {
-    if request.uri().path().starts_with("/v1/") {
-        // A page that a browser on this host shows could charge keys: none has business here.
-        if request.headers().contains_key(ORIGIN) {
-            return text(StatusCode::FORBIDDEN, "not for web pages: the request has an Origin\n".into());
-        }
-        return super::http::answer(tell.hub(), request).await;
+async fn answer(request: Request<Incoming>, tell: &dyn Tell, access: &Access) -> Response<Full<Bytes>> {
+    let (head, body) = request.into_parts();
+    let host = match host(&head) {
+        Ok(host) => host,
+        Err(refusal) => return Refusal::into_reply(refusal),
+    };
+    let path = head.uri.path();
+    // Health tells nothing that a page could use, and a probe that is refused ends the daemon.
+    if let Some(why) = access.refusal(&head, &host).filter(|_| !matches!(path, "/livez" | "/readyz")) {
+        return problem(StatusCode::FORBIDDEN, &why);
     }
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if path.starts_with("/v1/") {
+        if !access.checks {
+            return problem(StatusCode::FORBIDDEN, NO_CHECKS);
+        }
+        if path == "/v1/check" && head.method == Method::GET {
+            let why =
+                ": on the admin address a GET charges nothing, because web pages can send it (on the socket it does)";
+            return not_allowed(&head.method, &[Method::HEAD, Method::POST], why);
+        }
+        return super::http::answer(tell.hub(), Request::from_parts(head, body)).await;
+    }
+    if !matches!(head.method, Method::GET | Method::HEAD) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n".into());
         refusal.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
         return refusal;
     }
-    match request.uri().path() {
+    match path {
         "/metrics" => {
             let mut response = text(StatusCode::OK, tell.metrics());
             let kind = hyper::header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        "/livez" => text(StatusCode::OK, "ok\n".into()),
+        "/livez" => match tell.not_alive() {
+            None => text(StatusCode::OK, "ok\n".into()),
+            Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+        },
         "/readyz" => match tell.not_ready() {
             None => text(StatusCode::OK, "ok\n".into()),
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
-        "/" => text(StatusCode::OK, tell.summary()),
-        _ => text(StatusCode::NOT_FOUND, "nothing here: /metrics /livez /readyz /v1/check /v1/explain /\n".into()),
+        "/" => text(StatusCode::OK, format!("{}\n{}\n", tell.summary(), access.paths())),
+        _ => text(StatusCode::NOT_FOUND, format!("nothing here: {} /\n", access.paths())),
+    }
+}
+
+impl Access {
+    /// Why this request is not answered; `None`: it may have come from a program that means this address.
+    fn refusal(&self, head: &Parts, host: &str) -> Option<String> {
+        if !self.is_ours(host) {
+            return Some(format!(
+                "the Host '{}' is not known here, and a web page of that name may ask: use an IP address or localhost, \
+                 or add the name to listen.admin_hosts",
+                host.escape_debug()
+            ));
+        }
+        // Browsers say so themselves, and no page can keep them from it.
+        let site = head.headers.get("sec-fetch-site").map(|site| site.as_bytes().trim_ascii());
+        if site.is_some_and(|site| !matches!(site, b"none" | b"same-origin")) {
+            return Some("not for web pages: the request has a Sec-Fetch-Site of another site".into());
+        }
+        let has_origin = head.headers.contains_key(ORIGIN) && head.uri.path().starts_with("/v1/");
+        has_origin.then(|| "not for web pages: the request has an Origin".into())
+    }
+
+    /// Whether whoever asks for that host means this address: a name can be made to lead here by whoever owns it,
+    /// an IP address cannot. Empty: no browser leaves it out.
+    fn is_ours(&self, host: &str) -> bool {
+        let plain = host.trim_start_matches('[').trim_end_matches(']');
+        let name = host.trim_end_matches('.');
+        host.is_empty()
+            || plain.parse::<IpAddr>().is_ok()
+            || name.eq_ignore_ascii_case("localhost")
+            || self.hosts.iter().any(|known| name.eq_ignore_ascii_case(known.trim_end_matches('.')))
+    }
+
+    /// What there is, for people.
+    fn paths(&self) -> &'static str {
+        match self.checks {
+            true => "/metrics /livez /readyz /v1/check /v1/explain",
+            false => "/metrics /livez /readyz",
+        }
     }
 }
 
@@ -136,4 +222,22 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     let kind = hyper::header::HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_here_only_if_they_are_listed() {
+        let access = Access { checks: false, hosts: vec!["App-17.internal".into()] };
+        for host in
+            ["", "localhost", "LOCALHOST", "127.0.0.1", "10.1.2.3", "[::1]", "app-17.internal.", "app-17.INTERNAL"]
+        {
+            assert!(access.is_ours(host), "{host}");
+        }
+        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "app-17", "internal"] {
+            assert!(!access.is_ours(host), "{host}");
+        }
+    }
 }

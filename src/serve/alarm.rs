@@ -1,23 +1,44 @@
 //! The alarm: sleeps until the earliest deadline of any shard, and no longer.
 //!
 //! One task on the control runtime. A thread that sets an earlier deadline rings the bell; nothing
-//! else wakes it, except that an embedded store's clock is drawn to the wall clock once a second.
+//! else wakes it, except that once a second it gives a sign of life, and an embedded store's clock is drawn to the
+//! wall clock. Where it rings late, this node was not run, and neither did it read replies that had come: deadlines
+//! have that time more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::node::{Node, Outgoing};
-use crate::core::time::Micros;
+use super::vital::Pulse;
+use crate::core::time::{Instant, Micros};
+use crate::store::pulse::LATE;
 
 /// How much an embedded store's clock may gain or lose in a second: 1000 ppm, more than clocks drift.
 const DRAW: Micros = Micros(1_000);
 
+/// Turns that others get before deadlines are handled: who reads from a socket, who carries a reply, and who
+/// brings it home.
+const TURNS: u32 = 3;
+
+/// How much longer deadlines that have passed are left alone. No longer than a check waits, because deadlines
+/// that were set since must be met.
+fn grace(due: Instant, now: Instant, timeout: Micros) -> Option<Micros> {
+    let late = now.since(due);
+    (late > LATE).then(|| late.min(timeout))
+}
+
 /// Runs until it is aborted.
-pub async fn run(node: Arc<Node>) {
+pub async fn run(node: Arc<Node>, pulse: Pulse) {
     let mut out = Outgoing::default();
     let mut drawn = node.clock.now();
+    let mut beats = Pulse::timer();
     loop {
+        if node.earliest() <= node.clock.now().0 {
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+        }
         let now = node.clock.now();
         node.handle_timeouts(now, &mut out);
         node.flush(&mut out);
@@ -30,15 +51,32 @@ pub async fn run(node: Arc<Node>) {
         if node.earliest() < next {
             continue;
         }
-        let mut wait = next.saturating_sub(node.clock.now().0);
-        if node.is_embedded() {
-            wait = wait.min(1_000_000);
-        }
-        // Far enough for any deadline there is, near enough for any timer.
-        let wait = Duration::from_micros(wait.min(3_600_000_000));
+        // Beyond the next beat it need not reach.
+        let wait = next.saturating_sub(node.clock.now().0).min(3_600_000_000);
+        let due = node.clock.now() + Micros(wait);
         tokio::select! {
             () = node.bell.notified() => {}
-            () = tokio::time::sleep(wait) => {}
+            () = tokio::time::sleep(Duration::from_micros(wait)) => {}
+            _ = beats.tick() => pulse.beat(node.clock.now()),
         }
+        if let Some(grace) = grace(due, node.clock.now(), node.timeout) {
+            tokio::time::sleep(Duration::from_micros(grace.0)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_have_the_time_more_for_which_the_node_was_not_run() {
+        let (due, timeout) = (Instant(10_000_000), Micros::from_millis(50));
+        let grace = |late| grace(due, due + Micros::from_millis(late), timeout);
+        assert_eq!(grace(0), None);
+        assert_eq!(grace(5), None, "timers are late by chance, too");
+        assert_eq!(grace(20), Some(Micros::from_millis(20)));
+        assert_eq!(grace(3_000), Some(timeout));
+        assert_eq!(super::grace(due, due - timeout, timeout), None, "the bell rang before");
     }
 }

@@ -1,8 +1,10 @@
 //! One connection on its data thread: bytes in, commands run, bytes out, nothing in between.
 //!
 //! Reads into the thread's buffer, parses in place, collects all replies of the batch and writes them
-//! at once. Owns memory only while something is unfinished: a part of a command, replies that the
-//! peer has not taken. Stops reading while too much waits to be sent. Knows no command.
+//! at once. Owns memory only while something is unfinished: a part of a command, a transaction, replies
+//! that the peer has not taken. Many clients write a whole pipeline before they read, so replies are kept
+//! as far as the budget allows; only beyond it nothing more is read or run. Ends where a peer then reads
+//! nothing for too long, or a request stays half. Knows no command.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -12,15 +14,21 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::time::Sleep;
 
+use super::budget::{Account, FLOOR};
 use super::hub::{Hub, Pass};
 use super::session::{Batch, Session};
+use super::spool::Spool;
 use super::worker::{Scratch, Worker};
 use crate::core::time::Instant;
 use crate::wire::resp::{Parser, ProtocolError};
 
-/// Most bytes that wait to be sent; beyond it nothing more is read or run.
-pub const MAX_PENDING: usize = 256 << 10;
+/// Bytes that are collected before they are sent or kept.
+pub const BATCH: usize = 256 << 10;
+
+/// Whoever lets no more than this wait may take all the time in the world to read it.
+const LENIENT: usize = 1 << 20;
 
 /// Most answers that wait for the store.
 const MAX_WAITING: usize = 1_024;
@@ -45,10 +53,14 @@ pub struct Connection {
     pass: Pass,
     session: Session,
     intake: Intake,
-    /// Replies that the peer has not taken, from `sent` on.
-    unsent: Vec<u8>,
-    sent: usize,
+    /// Replies that the peer has not taken.
+    unsent: Spool,
+    account: Account,
+    /// Rings when a peer that has too much wait has read nothing for too long.
+    stall: Option<Pin<Box<Sleep>>>,
     ended: bool,
+    /// When what is half by now must be whole; `None`: nothing is.
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
 /// Input that is not yet used up.
@@ -65,11 +77,12 @@ struct Intake {
 }
 
 impl Connection {
-    /// A connection that was let in.
+    /// A connection that was let in. `account`: what it may keep.
     #[must_use]
-    pub fn new(stream: UnixStream, pass: Pass) -> Self {
+    pub fn new(stream: UnixStream, pass: Pass, account: Account) -> Self {
         let session = Session::new(pass.id, pass.uid.unwrap_or(u32::MAX), pass.mailbox.clone());
-        Self { stream, pass, session, intake: Intake::default(), unsent: Vec::new(), sent: 0, ended: false }
+        let (intake, unsent) = (Intake::default(), Spool::default());
+        Self { stream, pass, session, intake, unsent, account, stall: None, ended: false, deadline: None }
     }
 
     /// Serves it to its end.
@@ -104,7 +117,12 @@ impl Connection {
             if self.send(cx, &scratch.direct).is_err() {
                 return Poll::Ready(Turn::Over);
             }
-            let told = self.unsent.is_empty() && self.session.outbox().waiting() == 0;
+            let waits = self.waits();
+            self.account.settle(waits);
+            if self.session.outbox().is_ready() {
+                return Poll::Ready(Turn::Yield);
+            }
+            let told = self.unsent.is_empty() && self.session.outbox().is_empty();
             let last = self.ended || self.session.is_closing();
             let idle = !self.intake.halted && matches!(input, Poll::Pending);
             if told && ((last && !self.intake.halted) || (idle && hub.doors.is_stopping())) {
@@ -115,6 +133,9 @@ impl Connection {
                 Poll::Ready(false) => {}
                 Poll::Pending if self.intake.halted && self.has_room() => {}
                 Poll::Pending => {
+                    if self.is_stalled(cx, hub) || self.is_overdue(cx, hub) {
+                        return Poll::Ready(Turn::Over);
+                    }
                     self.shrink(scratch);
                     return Poll::Pending;
                 }
@@ -122,22 +143,45 @@ impl Connection {
         }
     }
 
+    /// Whether the rest of a request, or the end of a long transaction, is awaited for too long. Only the peer's own
+    /// delay counts: not while its input is not read.
+    fn is_overdue(&mut self, cx: &mut Context<'_>, hub: &Hub) -> bool {
+        let is_half = !self.intake.pending.is_empty() || self.session.queued() > KEEP;
+        if !is_half || self.intake.halted || self.session.is_closing() || !self.has_room() {
+            self.deadline = None;
+            return false;
+        }
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(hub.doors.patience())));
+        deadline.as_mut().poll(cx).is_ready()
+    }
+
     fn collect_answers(&mut self, hub: &Hub, scratch: &mut Scratch) {
         self.pass.mailbox.take(&mut scratch.mail);
-        if scratch.mail.is_empty() {
-            return;
-        }
-        let now = hub.node.clock.now();
-        let outbox = self.session.outbox();
         for (seq, answer) in scratch.mail.drain(..) {
-            outbox.fill(seq, answer);
+            let bytes = answer.bytes();
+            let has_room = bytes < FLOOR || {
+                let waits = self.waits();
+                self.account.has_room(waits + bytes)
+            };
+            self.session.fill(seq, answer, has_room);
         }
-        outbox.release(now, &mut scratch.direct, &mut scratch.tally);
+        if self.session.outbox().is_ready() {
+            let now = hub.node.clock.now();
+            self.session.outbox().release(now, &mut scratch.direct, BATCH, &mut scratch.tally);
+        }
+    }
+
+    /// Bytes that are kept for the peer.
+    fn waits(&mut self) -> usize {
+        self.unsent.len() + self.session.outbox().held_back() + self.session.queued()
     }
 
     /// Runs what is there to run. Ready: something was done, and whether it was a full buffer.
     /// Pending: nothing can be done before a wake-up.
     fn poll_input(&mut self, cx: &mut Context<'_>, hub: &Arc<Hub>, scratch: &mut Scratch) -> io::Result<Poll<bool>> {
+        if scratch.direct.len() >= BATCH {
+            return Ok(Poll::Ready(true));
+        }
         if self.session.is_closing() || !self.has_room() {
             return Ok(Poll::Pending);
         }
@@ -195,29 +239,43 @@ impl Connection {
         let Scratch { direct, rules, outgoing, tally, .. } = scratch;
         let mut batch = Batch { now, hub, policies: &policies, rules, outgoing, tally, direct };
         let (intake, session) = (&mut self.intake, &mut self.session);
-        let waiting_to_be_sent = self.unsent.len() - self.sent;
+        let unsent = self.unsent.len();
+        let mut kept = unsent + session.outbox().held_back() + batch.direct.len();
         let mut used = 0;
         intake.halted = false;
-        while used < input.len() && !session.is_closing() {
-            let outbox = session.outbox();
-            let pending = waiting_to_be_sent + batch.direct.len() + outbox.held_back();
-            if pending >= MAX_PENDING || outbox.waiting() >= MAX_WAITING {
+        while (session.is_running() || used < input.len()) && !session.is_closing() {
+            if batch.direct.len() >= BATCH || !may_run(session) || !has_room(session, &mut self.account, kept) {
                 intake.halted = true;
                 break;
             }
-            match intake.parser.parse(&input[used..]) {
-                Ok(None) => break,
-                Err(ProtocolError::Http) if !intake.is_begun => {
-                    intake.is_http = true;
-                    break;
+            let mark = session.outbox().mark(batch.direct);
+            if session.is_running() {
+                session.go_on(&mut batch);
+            } else {
+                match intake.parser.parse(&input[used..]) {
+                    Ok(None) => break,
+                    Err(ProtocolError::Http) if !intake.is_begun => {
+                        intake.is_http = true;
+                        break;
+                    }
+                    Ok(Some(len)) => {
+                        let args = intake.parser.args(&input[used..]);
+                        // An HTTP client may send empty lines before its first request.
+                        intake.is_begun |= !args.is_empty();
+                        session.run(&mut batch, args);
+                        used += len;
+                    }
+                    Err(problem) => session.break_off(&mut batch, &problem),
                 }
-                Ok(Some(len)) => {
-                    intake.is_begun = true;
-                    session.run(&mut batch, intake.parser.args(&input[used..]));
-                    used += len;
-                }
-                Err(problem) => session.break_off(&mut batch, &problem),
             }
+            let before = std::mem::replace(&mut kept, unsent + session.outbox().held_back() + batch.direct.len());
+            if kept >= before + FLOOR && !self.account.has_room(kept + session.queued()) {
+                session.withhold(&mut batch, mark);
+                kept = unsent + session.outbox().held_back() + batch.direct.len();
+            }
+        }
+        if used > 0 && session.queued() <= KEEP {
+            self.deadline = None;
         }
         let at_once = std::mem::take(&mut batch.tally.at_once);
         if at_once > 0 {
@@ -228,43 +286,61 @@ impl Connection {
     }
 
     fn has_room(&mut self) -> bool {
-        let outbox = self.session.outbox();
-        self.unsent.len() - self.sent + outbox.held_back() < MAX_PENDING && outbox.waiting() < MAX_WAITING
+        let kept = self.unsent.len() + self.session.outbox().held_back();
+        may_run(&mut self.session) && has_room(&mut self.session, &mut self.account, kept)
     }
 
     /// Writes what is there; what the peer does not take now is kept, and a wake-up arranged.
-    fn send(&mut self, cx: &mut Context<'_>, direct: &[u8]) -> io::Result<()> {
-        let mut written = 0;
-        if !self.unsent.is_empty() {
-            self.unsent.extend_from_slice(direct);
-            written = direct.len();
-        }
+    fn send(&mut self, cx: &mut Context<'_>, mut direct: &[u8]) -> io::Result<()> {
         loop {
             let kept = !self.unsent.is_empty();
-            let rest = if kept { &self.unsent[self.sent..] } else { &direct[written..] };
+            let rest = if kept { self.unsent.front() } else { direct };
             if rest.is_empty() {
-                self.unsent.clear();
-                self.sent = 0;
                 return Ok(());
             }
             match self.stream.try_write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(len) if kept => self.sent += len,
-                Ok(len) => written += len,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !kept {
-                        self.unsent.extend_from_slice(&direct[written..]);
-                        written = direct.len();
-                    }
-                    match self.stream.poll_write_ready(cx) {
-                        Poll::Pending => return Ok(()),
-                        Poll::Ready(ready) => ready?,
+                Ok(len) => {
+                    self.stall = None;
+                    if kept {
+                        self.unsent.take(len);
+                    } else {
+                        direct = &direct[len..];
                     }
                 }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.stream.poll_write_ready(cx) {
+                    Poll::Pending => {
+                        self.unsent.push(direct);
+                        return Ok(());
+                    }
+                    Poll::Ready(ready) => ready?,
+                },
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether the peer has read nothing for too long while too much waits for it: more than a peer may leave
+    /// unread, or what keeps its input from being read.
+    fn is_stalled(&mut self, cx: &mut Context<'_>, hub: &Hub) -> bool {
+        let (bytes, limit) = (self.unsent.len(), hub.doors.stall_after());
+        if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session)) {
+            self.stall = None;
+            return false;
+        }
+        let stall = self.stall.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        if stall.as_mut().poll(cx).is_pending() {
+            return false;
+        }
+        hub.doors.note_stalled();
+        let uid = self.pass.uid;
+        tracing::warn!(
+            uid,
+            bytes,
+            "a client is closed: it read nothing for {limit:?} while so many bytes of replies waited; shorter pipelines help"
+        );
+        true
     }
 
     /// Gives memory back that a busy moment took.
@@ -272,12 +348,21 @@ impl Connection {
         if self.intake.pending.is_empty() && self.intake.pending.capacity() > KEEP {
             self.intake.pending = Vec::new();
         }
-        if self.unsent.is_empty() && self.unsent.capacity() > KEEP {
-            self.unsent = Vec::new();
-        }
         self.intake.parser.shrink();
         scratch.shrink();
     }
+}
+
+/// Whether nothing is awaited that must come before the next command.
+fn may_run(session: &mut Session) -> bool {
+    session.outbox().waiting() < MAX_WAITING && !session.is_asking()
+}
+
+/// Whether there is room for one more reply beside the bytes that are kept. If not because of what a transaction
+/// has queued, that is given up: its client may write all of it before it reads.
+fn has_room(session: &mut Session, account: &mut Account, kept: usize) -> bool {
+    let queued = session.queued();
+    account.has_room(kept + queued) || (session.is_running() && kept < FLOOR) || (queued > kept && session.give_up())
 }
 
 /// What has come, though the runtime may not have noticed it yet; 0 for nothing, whatever the cause.

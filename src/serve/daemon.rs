@@ -15,13 +15,14 @@ use tokio::task::JoinHandle;
 use super::alarm;
 use super::envoy::{BindError, Door, EnvoyOptions};
 use super::gossip::Gossip;
+use super::handed::Handed;
 use super::hub::{Doors, Hub, Limits, Reload, Stats};
 use super::node::{Node, Outgoing};
 use super::refill::{self, AnyStore};
 use super::socket::{Socket, SocketError};
+use super::vital::{Vital, Vitals, vital};
 use super::worker::Worker;
 use crate::core::fleet::FleetView;
-use crate::core::holds::Holds;
 use crate::core::policy::PolicySet;
 use crate::core::shard::{KeyInfo, Settings};
 use crate::fleet::{Fleet, Incoming};
@@ -69,6 +70,8 @@ pub enum StartError {
     Socket(SocketError),
     /// Envoy's door.
     Envoy(BindError),
+    /// A socket that was handed over is nowhere in the configuration.
+    Handed(String),
     /// A thread or a descriptor.
     Io(std::io::Error),
 }
@@ -78,6 +81,13 @@ impl std::fmt::Display for StartError {
         match self {
             Self::Socket(error) => error.fmt(f),
             Self::Envoy(error) => error.fmt(f),
+            Self::Handed(place) => {
+                let places = "listen.socket, listen.envoy or listen.admin";
+                write!(
+                    f,
+                    "a socket was handed over that listens on {place}: it is none of {places}; set one of them to it"
+                )
+            }
             Self::Io(error) => write!(f, "cannot start the data threads: {error}"),
         }
     }
@@ -106,27 +116,49 @@ impl Daemon {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start(options: StartOptions) -> Result<Self, StartError> {
+        Self::start_with(options, Handed::default())
+    }
+
+    /// The same with the listening sockets that were handed over, instead of those that would be bound.
+    ///
+    /// # Errors
+    /// As [`Self::start`], or one of them is nowhere in the options.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start_with(options: StartOptions, mut handed: Handed) -> Result<Self, StartError> {
         let control = Handle::current();
-        let socket = Socket::bind(&options.socket, options.mode, options.group).map_err(StartError::Socket)?;
-        let door = options.envoy.map(|envoy| Door::bind(&envoy, options.mode, options.group));
+        let socket = match handed.take_unix(&options.socket) {
+            Some(listener) => Socket::adopt(listener, &options.socket),
+            None => Socket::bind(&options.socket, options.mode, options.group),
+        };
+        let socket = socket.map_err(StartError::Socket)?;
+        let door = options.envoy.map(|envoy| Door::bind(&envoy, options.mode, options.group, &mut handed));
         let door = door.transpose().map_err(StartError::Envoy)?;
-        let mut tasks = Vec::new();
+        if let Some(place) = handed.rest() {
+            return Err(StartError::Handed(place));
+        }
+        let (mut tasks, vitals) = (Vec::new(), Vitals::default());
         let node = match options.store {
             AnyStore::Memory => Arc::new(Node::new(options.settings, None)),
             AnyStore::Remote(store) => {
                 let (sender, receiver) = mpsc::unbounded_channel();
                 let node = Arc::new(Node::new(options.settings, Some(sender)));
-                tasks.push(control.spawn(refill::run(node.clone(), receiver, store)));
+                let pulse = vitals.expect("the way to the store", node.clock.now());
+                let carried = refill::run(node.clone(), receiver, store, pulse);
+                tasks.push(control.spawn(vital("the way to the store", carried)));
                 node
             }
         };
         if options.in_fleet {
             node.handle_fleet(FleetView::STRANGER);
         }
-        tasks.push(control.spawn(alarm::run(node.clone())));
+        let pulse = vitals.expect("the alarm", node.clock.now());
+        tasks.push(control.spawn(vital("the alarm", alarm::run(node.clone(), pulse))));
         let workers = (0..options.threads.max(1)).map(|_| Arc::new(Worker::new())).collect();
         let hub = Arc::new(Hub {
             started: node.clock.now(),
+            vitals,
             node,
             policies: options.policies,
             doors: Doors::new(options.limits),
@@ -134,7 +166,7 @@ impl Daemon {
             gossip: OnceLock::new(),
             control,
             reload: options.reload,
-            holds: Mutex::new(Holds::new(crate::clock::random())),
+            holds: Mutex::default(),
             scripts: Mutex::default(),
             aside: Mutex::default(),
             desk: tokio::sync::Mutex::new(()),
@@ -151,8 +183,10 @@ impl Daemon {
     fn start_thread(&self, index: usize, stop: watch::Receiver<bool>) -> std::io::Result<std::thread::JoinHandle<()>> {
         let (hub, worker) = (self.hub.clone(), self.hub.workers[index].clone());
         let listeners = (self.socket.listener()?, self.door.as_ref().map(Door::handle).transpose()?);
+        let pulse = self.hub.vitals.expect(format!("data thread {index}"), self.hub.node.clock.now());
         std::thread::Builder::new().name(format!("rationd-data-{index}")).spawn(move || {
-            if let Err(error) = worker.run(hub, listeners, stop) {
+            let _watched = Vital::new("a data thread");
+            if let Err(error) = worker.run(hub, listeners, stop, pulse) {
                 tracing::error!(%error, "a data thread could not be set up");
             }
         })
@@ -163,7 +197,9 @@ impl Daemon {
     pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration) {
         let gossip = Arc::new(Gossip::new(fleet, tick));
         if self.hub.gossip.set(gossip.clone()).is_ok() {
-            self.tasks.push(self.hub.control.spawn(gossip.run(self.hub.node.clone(), incoming)));
+            let pulse = self.hub.vitals.expect("gossip", self.hub.node.clock.now());
+            let gossiping = gossip.run(self.hub.node.clone(), incoming, pulse);
+            self.tasks.push(self.hub.control.spawn(vital("gossip", gossiping)));
         }
     }
 
@@ -205,7 +241,7 @@ impl Daemon {
     /// Up to `most` keys that this node knows.
     #[must_use]
     pub fn keys(&self, most: usize) -> Vec<KeyInfo> {
-        self.hub.keys(most)
+        self.hub.keys(0, most).into_iter().map(|(_, info)| info).collect()
     }
 
     /// Stops accepting, answers what has come, closes, and gives leases back: returns how many store

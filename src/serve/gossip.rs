@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use super::node::{Node, Outgoing};
+use super::vital::Pulse;
 use crate::core::fleet::{FleetView, Roster};
 use crate::core::time::{Instant, Micros};
 use crate::fleet::{Fleet, FleetStats, Incoming, Member, MemberState, Members, PeerId};
@@ -78,13 +79,15 @@ impl Gossip {
     }
 
     /// Runs until it is aborted.
-    pub async fn run(self: Arc<Self>, node: Arc<Node>, mut incoming: mpsc::Receiver<Incoming>) {
+    pub async fn run(self: Arc<Self>, node: Arc<Node>, mut incoming: mpsc::Receiver<Incoming>, pulse: Pulse) {
+        let mut beats = Pulse::timer();
         let mut members = self.fleet.members();
         let mut rounds = tokio::time::interval(self.tick);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = rounds.tick() => self.round(&node),
+                _ = beats.tick() => pulse.beat(node.clock.now()),
                 changed = members.changed() => match changed {
                     Ok(()) => self.meet(&node, &members.borrow_and_update().clone()),
                     Err(_) => return,

@@ -93,7 +93,7 @@ pub fn unknown_policy(policies: &PolicySet, name: &[u8]) -> String {
     let mut all: Vec<String> = near.iter().map(|(_, name)| format!("'{name}'")).collect();
     all.sort();
     match all.len() {
-        0 => format!("ERR unknown policy '{seen}': none is configured"),
+        0 => format!("ERR unknown policy '{seen}': none is configured; write [policy.NAME] with limits = [\"100/1s\"]"),
         1..=10 => format!("ERR unknown policy '{seen}': there are {}", all.join(", ")),
         many => format!("ERR unknown policy '{seen}': {many} others are configured, see RATION.POLICIES"),
     }

@@ -1,25 +1,18 @@
 //! HTTP/1.1: `/v1/check` and `/v1/explain`, on the Unix socket and on the admin address.
 //!
-//! hyper parses. A connection comes here when its first line is HTTP's; parameters stand in the query, or in
-//! the body of a POST as a form or a JSON object. Keys are bytes: percent-encoded, any of them. Bounded in header
-//! and body size and in time.
+//! hyper parses; `line` and `form` look at what it lets pass and the RFCs do not. A connection comes here when its
+//! first line is HTTP's; parameters stand in the query, or in the body of a POST as a form or a JSON object. Keys are
+//! bytes: percent-encoded, any of them. Bounded in header and body size and in time.
 
-use std::convert::Infallible;
-use std::future::poll_fn;
-use std::io;
-use std::pin::{Pin, pin};
+use std::error::Error;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
-use hyper::service::service_fn;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
 use super::greeting;
@@ -34,9 +27,16 @@ use crate::core::key::Digest;
 use crate::core::policy::Policy;
 use crate::wire::command::MAX_KEY;
 use crate::wire::headers::{Style, fields};
+use crate::wire::resp::MAX_LINE;
 
-/// Longest wait for a request's head, and longest rest of a connection between two.
-const PATIENCE: Duration = Duration::from_secs(75);
+pub(in crate::serve) mod form;
+mod line;
+pub(in crate::serve) mod stream;
+
+use stream::{Bounds, converse};
+
+/// Longest rest of a connection between two requests.
+const REST: Duration = Duration::from_secs(75);
 /// Longest request head: a key of [`MAX_KEY`] bytes, percent-encoded.
 const MAX_HEAD: usize = 256 << 10;
 /// Longest body.
@@ -49,56 +49,90 @@ pub type Reply = Response<Full<Bytes>>;
 
 /// Serves a connection of the socket to its end; `head` was read already.
 pub async fn serve(stream: UnixStream, head: Vec<u8>, pass: Pass, hub: Arc<Hub>) {
-    let answering = hub.clone();
-    let service = service_fn(move |request| {
-        let hub = answering.clone();
-        async move { Ok::<_, Infallible>(answer(&hub, request).await) }
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE)
-        .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(Resumed { head, taken: 0, stream }), service);
-    let mut connection = pin!(connection);
-    let served = poll_fn(|cx| pass.drive(cx, connection.as_mut(), |connection| connection.graceful_shutdown()));
-    if let Err(error) = served.await {
-        tracing::debug!(%error, "an HTTP connection ended badly");
-    }
+    let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: hub.doors.patience() };
+    let answering = |request| {
+        let hub = hub.clone();
+        async move { answer(&hub, request).await }
+    };
+    converse(stream, head, &bounds, Arc::default(), answering, |cx| pass.is_to_leave(cx)).await;
 }
 
 /// Answers a request of `/v1/…`.
 pub async fn answer(hub: &Hub, request: Request<Incoming>) -> Reply {
-    let allowed: &[Method] = match request.uri().path() {
-        "/v1/check" => &[Method::GET, Method::POST],
-        "/v1/explain" => &[Method::GET],
+    respond(hub, request).await.unwrap_or_else(Refusal::into_reply)
+}
+
+async fn respond(hub: &Hub, request: Request<Incoming>) -> Result<Reply, Refusal> {
+    let (head, body) = request.into_parts();
+    form::check(&head)?;
+    let allowed: &[Method] = match head.uri.path() {
+        "/v1/check" => &[Method::GET, Method::HEAD, Method::POST],
+        "/v1/explain" => &[Method::GET, Method::HEAD],
         "/v1/release" => &[Method::POST],
         path => {
             let detail = format!("nothing is served at {path}: there are /v1/check, /v1/release and /v1/explain");
-            return problem(StatusCode::NOT_FOUND, &detail);
+            return Err(Refusal { status: StatusCode::NOT_FOUND, detail });
         }
     };
-    if !allowed.contains(request.method()) {
-        let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
-        let detail = format!("{} is not served here: only {}", request.method(), names.join(" and "));
-        let mut refusal = problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
-        refusal.headers_mut().insert(ALLOW, text(&names.join(", ")));
-        return refusal;
+    if !allowed.contains(&head.method) {
+        return Ok(not_allowed(&head.method, allowed, ""));
     }
-    if request.uri().path() == "/v1/release" {
-        return match parameters(request).await.and_then(|parameters| release(hub, &parameters)) {
-            Err(refusal) => problem(refusal.status, &refusal.detail),
-            Ok(()) => reply(StatusCode::OK, "application/json", json!({ "released": true }).to_string()),
-        };
+    let mut parameters = Parameters::default();
+    parameters.read_form(head.uri.query().unwrap_or_default().as_bytes()).map_err(bad)?;
+    if head.method == Method::POST {
+        form::check_body(&head)?;
+        let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let is_json = kind.trim_start().to_ascii_lowercase().starts_with("application/json");
+        let body = whole(body, hub.doors.patience()).await?;
+        let read = if is_json { parameters.read_json(&body) } else { parameters.read_form(body.trim_ascii()) };
+        read.map_err(bad)?;
     }
-    let explains = request.uri().path() == "/v1/explain";
-    match parameters(request).await.and_then(|parameters| Question::read(hub, &parameters, explains)) {
-        Err(refusal) => problem(refusal.status, &refusal.detail),
-        Ok(question) if explains => {
-            let body = requests::explained(hub, question.inquiry).await;
-            reply(StatusCode::OK, "application/json", body)
+    if head.uri.path() == "/v1/release" {
+        release(hub, &parameters)?;
+        return Ok(reply(StatusCode::OK, "application/json", json!({ "released": true }).to_string()));
+    }
+    let explains = head.uri.path() == "/v1/explain";
+    let mut question = Question::read(hub, &parameters, explains)?;
+    if explains {
+        let body = requests::explained(hub, question.inquiry).await;
+        return Ok(reply(StatusCode::OK, "application/json", body));
+    }
+    // HEAD is for looking: it is told what GET would be, and charges nothing.
+    question.inquiry.peek |= head.method == Method::HEAD;
+    Ok(check(hub, question).await)
+}
+
+/// 405 with the methods that are served, and `why` behind that.
+pub(super) fn not_allowed(method: &Method, allowed: &[Method], why: &str) -> Reply {
+    let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+    let detail = format!("{method} is not served here: only {}{why}", names.join(" and "));
+    let mut refusal = problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
+    refusal.headers_mut().insert(ALLOW, text(&names.join(", ")));
+    refusal
+}
+
+/// The body of a request, which must come within `patience`.
+async fn whole(body: Incoming, patience: Duration) -> Result<Bytes, Refusal> {
+    let too_long = || Refusal {
+        status: StatusCode::PAYLOAD_TOO_LARGE,
+        detail: format!("the body has more than {MAX_BODY} bytes"),
+    };
+    if body.size_hint().lower() > MAX_BODY as u64 {
+        return Err(too_long());
+    }
+    match tokio::time::timeout(patience, Limited::new(body, MAX_BODY).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if is_length(&*error) => Err(too_long()),
+        Ok(Err(error)) => Err(bad(format!("the body did not come whole: {error}"))),
+        Err(_) => {
+            let detail = format!("the body did not come within {} s", patience.as_secs_f32());
+            Err(Refusal { status: StatusCode::REQUEST_TIMEOUT, detail })
         }
-        Ok(question) => check(hub, question).await,
     }
+}
+
+fn is_length(error: &(dyn Error + 'static)) -> bool {
+    error.is::<LengthLimitError>()
 }
 
 /// Ends a slot of a concurrent limit.
@@ -153,9 +187,20 @@ struct Question {
 }
 
 /// Why a request cannot be answered.
-struct Refusal {
+pub(super) struct Refusal {
     status: StatusCode,
     detail: String,
+}
+
+impl Refusal {
+    pub(super) fn into_reply(self) -> Reply {
+        let mut reply = problem(self.status, &self.detail);
+        // Of these the body has not come, or not been read.
+        if matches!(self.status, StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE) {
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        reply
+    }
 }
 
 fn bad(detail: impl Into<String>) -> Refusal {
@@ -210,26 +255,14 @@ impl Question {
     }
 }
 
-/// Parameters of the query and of the body; one that stands twice is an error.
-async fn parameters(request: Request<Incoming>) -> Result<Parameters, Refusal> {
-    let mut parameters = Parameters::default();
-    parameters.read_form(request.uri().query().unwrap_or_default().as_bytes()).map_err(bad)?;
-    if request.method() == Method::POST {
-        let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let is_json = kind.trim_start().to_ascii_lowercase().starts_with("application/json");
-        let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-        let body = body.map_err(|_| bad(format!("the body did not come whole, or has more than {MAX_BODY} bytes")))?;
-        let body = body.to_bytes();
-        let read = if is_json { parameters.read_json(&body) } else { parameters.read_form(body.trim_ascii()) };
-        read.map_err(bad)?;
-    }
-    Ok(parameters)
+/// A problem document (RFC 9457) as a response.
+pub(super) fn problem(status: StatusCode, detail: &str) -> Reply {
+    reply(status, "application/problem+json", document(status, detail))
 }
 
-fn problem(status: StatusCode, detail: &str) -> Reply {
+fn document(status: StatusCode, detail: &str) -> String {
     let title = status.canonical_reason().unwrap_or_default();
-    let body = json!({"type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail});
-    reply(status, "application/problem+json", body.to_string())
+    json!({"type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail}).to_string()
 }
 
 fn reply(status: StatusCode, kind: &'static str, body: String) -> Reply {
@@ -241,40 +274,4 @@ fn reply(status: StatusCode, kind: &'static str, body: String) -> Reply {
 
 fn text(value: &str) -> HeaderValue {
     HeaderValue::from_str(value).unwrap_or_else(|_| HeaderValue::from_static(""))
-}
-
-/// A stream of which some bytes were read already.
-struct Resumed {
-    head: Vec<u8>,
-    taken: usize,
-    stream: UnixStream,
-}
-
-impl AsyncRead for Resumed {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let rest = &self.head[self.taken..];
-        if rest.is_empty() {
-            self.head = Vec::new();
-            self.taken = 0;
-            return Pin::new(&mut self.stream).poll_read(cx, into);
-        }
-        let len = rest.len().min(into.remaining());
-        into.put_slice(&rest[..len]);
-        self.taken += len;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Resumed {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }

@@ -1,21 +1,19 @@
 //! What all data threads share: the node, the policies in force, the doors, and who answers what the
 //! command line asks.
 
-use std::collections::HashMap;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 
+pub use super::doors::{Doors, Limits, Pass, Refusal};
 use super::gossip::{Circle, Gossip};
 use super::inquiry::Inquiry;
 use super::listing;
-use super::mailbox::{Answer, Mailbox, Waiter};
-use super::node::Node;
+use super::mailbox::{Answer, Promise, Waiter};
+use super::node::{Cursor, Node};
 use super::scripts::Scripts;
 use super::tally::{Durations, Tally};
+use super::vital::Vitals;
 use super::worker::Worker;
 use crate::core::holds::Holds;
 use crate::core::policy::{Plan, PolicySet};
@@ -27,23 +25,6 @@ use crate::wire::reply::{Protocol, Writer};
 /// Reads the configuration again: what to tell about it, or why the old one stays.
 pub type Reload = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
 
-/// Bounds of the socket.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Most connections.
-    pub connections: usize,
-    /// Most connections of one uid.
-    pub connections_per_uid: usize,
-    /// Uids that may connect; empty: whoever may open the socket.
-    pub allow_uids: Vec<u32>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { connections: 10_000, connections_per_uid: 1_024, allow_uids: Vec::new() }
-    }
-}
-
 /// The shared things.
 pub struct Hub {
     /// The shards.
@@ -54,6 +35,8 @@ pub struct Hub {
     pub doors: Doors,
     /// When the daemon began.
     pub started: Instant,
+    /// Who is to give signs of life.
+    pub vitals: Vitals,
     /// The data threads.
     pub(super) workers: Vec<Arc<Worker>>,
     /// The fleet, once it is joined.
@@ -79,7 +62,7 @@ impl std::fmt::Debug for Hub {
 impl Hub {
     /// Answers a question of the command line from the control runtime.
     pub fn answer_admin(self: Arc<Self>, admin: Admin, waiter: Waiter) {
-        let control = self.control.clone();
+        let (control, promise) = (self.control.clone(), Promise::to(waiter));
         control.spawn(async move {
             let _turn = self.desk.lock().await;
             let hub = self.clone();
@@ -91,7 +74,7 @@ impl Hub {
                 Ok(Err(problem)) => writer.error(&format!("ERR {problem}")),
                 Err(_) => writer.error("ERR the answer could not be made: see the daemon's log"),
             }
-            waiter.answer(Answer::Reply(reply));
+            promise.keep(Answer::Reply(reply));
         });
     }
 
@@ -116,7 +99,9 @@ impl Hub {
                 Some(reload) => reload(),
                 None => Err("this daemon was started without a configuration to read again".into()),
             },
-            Admin::Keys { most } => Ok(listing::keys(&self.keys(most.min(100_000)))),
+            Admin::Keys { cursor, most } => {
+                Ok(listing::keys(&self.keys(cursor.unwrap_or(0), most), cursor.is_some(), most))
+            }
             Admin::Policies => Ok(listing::policies(&self.policies.load())),
             Admin::Peers => match self.circle() {
                 Some(circle) => Ok(listing::peers(&circle)),
@@ -126,13 +111,15 @@ impl Hub {
         }
     }
 
-    /// Up to `most` keys that this node knows.
+    /// Up to `most` keys that this node knows, from a cursor on, each with the cursor behind it.
     #[must_use]
-    pub fn keys(&self, most: usize) -> Vec<KeyInfo> {
+    pub fn keys(&self, cursor: u128, most: usize) -> Vec<(Cursor, KeyInfo)> {
         let policies = self.policies.load();
-        self.node.keys(self.node.clock.now(), most, |policy, key| match policies.get(policy)?.plan(key) {
-            Plan::Limited(rule) => Some(rule.clone()),
-            _ => None,
+        self.node.keys(self.node.clock.now(), Cursor::of(cursor), most, |policy, key| {
+            match policies.get(policy)?.plan(key) {
+                Plan::Limited(rule) => Some(rule.clone()),
+                _ => None,
+            }
         })
     }
 
@@ -181,8 +168,10 @@ impl Hub {
             errors,
             durations,
             connections: self.doors.open() as u64,
-            accepted: self.doors.accepted.load(Ordering::Relaxed),
-            refused: self.doors.refused.load(Ordering::Relaxed),
+            accepted: self.doors.accepted(),
+            refused: self.doors.refused(),
+            stalled: self.doors.stalled(),
+            kept: self.doors.kept(),
             calls_in_flight: self.node.in_flight() as u64,
         }
     }
@@ -207,153 +196,10 @@ pub struct Stats {
     pub accepted: u64,
     /// Connections turned away: too many, or a uid that may not.
     pub refused: u64,
+    /// Connections closed since their clients read nothing.
+    pub stalled: u64,
+    /// Bytes of replies and transactions that wait for clients.
+    pub kept: u64,
     /// Store calls in flight.
     pub calls_in_flight: u64,
-}
-
-/// Why a connection is turned away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// As many are open as may be, in all or of this uid.
-    TooMany,
-    /// The uid is not on the list.
-    Uid,
-}
-
-impl Refusal {
-    /// The reply that says so.
-    #[must_use]
-    pub fn as_reply(self) -> &'static [u8] {
-        match self {
-            Self::TooMany => b"-ERR max number of clients reached\r\n",
-            Self::Uid => b"-NOPERM this uid may not connect: see listen.allow_uids\r\n",
-        }
-    }
-}
-
-/// Counts who is in, and decides who may come in.
-#[derive(Debug)]
-pub struct Doors {
-    limits: Limits,
-    inside: Mutex<Inside>,
-    next_id: AtomicU64,
-    accepted: AtomicU64,
-    pub(super) refused: AtomicU64,
-    stopping: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Inside {
-    mailboxes: HashMap<u64, Weak<Mailbox>>,
-    per_uid: HashMap<Option<u32>, usize>,
-}
-
-/// A connection's place inside; given back when dropped.
-#[derive(Debug)]
-pub struct Pass {
-    hub: Arc<Hub>,
-    /// The connection's number.
-    pub id: u64,
-    /// Whose it is, where that can be told.
-    pub uid: Option<u32>,
-    /// Its mailbox.
-    pub mailbox: Arc<Mailbox>,
-}
-
-impl Doors {
-    /// Nobody is in.
-    #[must_use]
-    pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            inside: Mutex::default(),
-            next_id: AtomicU64::new(1),
-            accepted: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
-        }
-    }
-
-    /// Lets a peer in, or says why not. `None`: a peer over TCP, who has no uid to judge by; all of them together
-    /// may have as many connections as one uid.
-    ///
-    /// # Errors
-    /// There are too many, or this one may not.
-    pub fn admit(hub: &Arc<Hub>, uid: Option<u32>) -> Result<Pass, Refusal> {
-        let doors = &hub.doors;
-        let mut inside = doors.lock();
-        let of_uid = inside.per_uid.get(&uid).copied().unwrap_or(0);
-        let allowed = &doors.limits.allow_uids;
-        let refusal = if uid.is_some_and(|uid| !allowed.is_empty() && !allowed.contains(&uid)) {
-            Some(Refusal::Uid)
-        } else if inside.mailboxes.len() >= doors.limits.connections || of_uid >= doors.limits.connections_per_uid {
-            Some(Refusal::TooMany)
-        } else {
-            None
-        };
-        if let Some(refusal) = refusal {
-            doors.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(refusal);
-        }
-        doors.accepted.fetch_add(1, Ordering::Relaxed);
-        let id = doors.next_id.fetch_add(1, Ordering::Relaxed);
-        let mailbox = Arc::new(Mailbox::default());
-        inside.mailboxes.insert(id, Arc::downgrade(&mailbox));
-        *inside.per_uid.entry(uid).or_default() += 1;
-        Ok(Pass { hub: hub.clone(), id, uid, mailbox })
-    }
-
-    /// Connections that are open.
-    #[must_use]
-    pub fn open(&self) -> usize {
-        self.lock().mailboxes.len()
-    }
-
-    /// Whether connections are to close once what has come is answered.
-    #[must_use]
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-
-    /// Tells all connections to close once what has come is answered.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Release);
-        let all: Vec<_> = self.lock().mailboxes.values().filter_map(Weak::upgrade).collect();
-        for mailbox in all {
-            mailbox.nudge();
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Pass {
-    /// Drives a connection on; when the daemon stops, `leave` tells it to take nothing more.
-    pub fn drive<C: Future>(
-        &self,
-        cx: &mut Context<'_>,
-        mut connection: Pin<&mut C>,
-        leave: impl FnOnce(Pin<&mut C>),
-    ) -> Poll<C::Output> {
-        self.mailbox.listen(cx.waker());
-        if self.hub.doors.is_stopping() {
-            leave(connection.as_mut());
-        }
-        connection.poll(cx)
-    }
-}
-
-impl Drop for Pass {
-    fn drop(&mut self) {
-        let mut inside = self.hub.doors.lock();
-        inside.mailboxes.remove(&self.id);
-        if let Some(count) = inside.per_uid.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                inside.per_uid.remove(&self.uid);
-            }
-        }
-    }
 }

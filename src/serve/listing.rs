@@ -6,34 +6,56 @@ use serde_json::{Map, Value, json};
 use super::gossip::Circle;
 use super::hub::Stats;
 use super::inquiry::{Inquiry, Told};
+use super::node::Cursor;
+use crate::core::answer::Standing;
 use crate::core::decision::{Reason, Source, Verdict};
 use crate::core::key::Digest;
+use crate::core::page::LONGEST_NAME;
 use crate::core::policy::{OnStoreLoss, Plan, PolicySet};
 use crate::core::shard::KeyInfo;
 use crate::core::time::Micros;
 
-/// `RATION.KEYS`: an array of objects. A key that is not UTF-8 is shown with `\x` escapes.
+/// A page of `RATION.KEYS` is not begun upon another key when it has so many bytes.
+const PAGE: usize = 1 << 20;
+
+/// `RATION.KEYS`: an array of objects, or where a cursor was given an object of it and the next page's cursor, "0" behind
+/// the last one. A key that is not UTF-8 is shown with `\x` escapes, a long one by its start. `most`: as many were
+/// asked for.
 #[must_use]
-pub fn keys(keys: &[KeyInfo]) -> String {
-    let list: Vec<Value> = keys
-        .iter()
-        .map(|info| {
-            let key = info.key.as_deref().map(shown);
-            let limits: Vec<String> = info.rule.limits.iter().map(ToString::to_string).collect();
-            json!({
-                "policy": &*info.rule.policy,
-                "key": key,
-                "digest": info.digest.to_string(),
-                "limits": limits,
-                "held": info.held,
-                "limit": info.decision.limit,
-                "remaining": info.decision.remaining,
-                "reset_after_ms": info.decision.reset_after.as_millis_ceil(),
-                "reset_at_ms": info.decision.reset_at.as_millis_ceil(),
-            })
-        })
-        .collect();
-    Value::Array(list).to_string()
+pub fn keys(keys: &[(Cursor, KeyInfo)], is_page: bool, most: usize) -> String {
+    let mut list = String::from("[");
+    let mut next = None;
+    for (index, (behind, info)) in keys.iter().enumerate() {
+        if index > 0 {
+            list.push(',');
+        }
+        list.push_str(&key(info).to_string());
+        if list.len() >= PAGE || index + 1 == most {
+            next = Some(*behind);
+            break;
+        }
+    }
+    list.push(']');
+    if !is_page {
+        return list;
+    }
+    format!("{{\"cursor\":\"{:x}\",\"keys\":{list}}}", next.map_or(0, Cursor::number))
+}
+
+fn key(info: &KeyInfo) -> Value {
+    let key = info.key.as_deref().map(shown);
+    let limits: Vec<String> = info.rule.limits.iter().map(ToString::to_string).collect();
+    json!({
+        "policy": &*info.rule.policy,
+        "key": key,
+        "digest": info.digest.to_string(),
+        "limits": limits,
+        "held": info.held,
+        "limit": info.decision.limit,
+        "remaining": info.decision.remaining,
+        "reset_after_ms": info.decision.reset_after.as_millis_ceil(),
+        "reset_at_ms": info.decision.reset_at.as_millis_ceil(),
+    })
 }
 
 /// `RATION.POLICIES`: an array of objects.
@@ -45,11 +67,8 @@ pub fn policies(policies: &PolicySet) -> String {
             let mut object = plan(&policy.plan);
             object.insert("name".into(), json!(&*policy.name));
             object.insert("enforce".into(), json!(policy.enforce));
-            let overrides: Map<String, Value> = policy
-                .overrides
-                .iter()
-                .map(|(key, part)| (String::from_utf8_lossy(key).into_owned(), Value::Object(plan(part))))
-                .collect();
+            let overrides: Map<String, Value> =
+                policy.overrides.iter().map(|(name, part)| (name.to_owned(), Value::Object(plan(part)))).collect();
             object.insert("overrides".into(), Value::Object(overrides));
             Value::Object(object)
         })
@@ -156,19 +175,41 @@ pub fn decision(told: &Told) -> Map<String, Value> {
 
 /// `RATION.EXPLAIN`: one object. `nodes`: how many live in the fleet.
 #[must_use]
-pub fn explanation(inquiry: &Inquiry, told: &Told, held: Option<u64>, nodes: Option<u32>) -> String {
+pub fn explanation(
+    inquiry: &Inquiry,
+    told: &Told,
+    held: Option<u64>,
+    standings: &[Standing],
+    nodes: Option<u32>,
+) -> String {
     let Inquiry { policy, key, .. } = inquiry;
     let mut object = plan(policy.plan(key));
     object.append(&mut decision(told));
     object.insert("policy".into(), json!(&*policy.name));
     object.insert("key".into(), json!(shown(key)));
     object.insert("digest".into(), json!(Digest::of(&policy.name, key).to_string()));
-    object.insert("overridden".into(), json!(policy.overrides.contains_key(&**key)));
+    object.insert("overridden".into(), json!(policy.overrides.get(key).is_some()));
+    object.insert("override".into(), json!(policy.overrides.name_of(key)));
     object.insert("enforce".into(), json!(policy.enforce));
     object.insert("held".into(), json!(held));
     object.insert("nodes".into(), json!(nodes));
+    object.insert("each".into(), each(told, standings));
     object.insert("why".into(), json!(why(told)));
     Value::Object(object).to_string()
+}
+
+/// How each limit stands by itself.
+fn each(told: &Told, standings: &[Standing]) -> Value {
+    let limits = told.rule.iter().flat_map(|rule| rule.limits.iter());
+    let each = limits.zip(standings).map(|(limit, standing)| {
+        json!({
+            "limit_name": limit.to_string(),
+            "limit": limit.capacity(),
+            "remaining": standing.remaining,
+            "reset_after_ms": standing.reset_after.as_millis_ceil(),
+        })
+    });
+    each.collect()
 }
 
 /// A sentence for people.
@@ -193,13 +234,19 @@ pub fn why(told: &Told) -> String {
         Reason::Cost => format!("{name} never holds so much at once"),
         Reason::Blocked => "the policy blocks this key".into(),
         Reason::Shadow => format!("{name} is spent, but the policy only watches this key"),
-        Reason::Overload => "this node holds as many keys, or lets as many checks wait, as it may".into(),
+        Reason::Overload => "the store has not answered in time, or this node holds as many keys, or lets as many \
+            checks wait, as it may"
+            .into(),
     }
 }
 
 fn shown(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) => text.to_owned(),
+        // The rest of a letter may lie behind what is shown of a long key.
+        Err(error) if error.error_len().is_none() && key.len() == LONGEST_NAME => {
+            String::from_utf8_lossy(&key[..error.valid_up_to()]).into_owned()
+        }
         Err(_) => key.escape_ascii().to_string(),
     }
 }
@@ -242,6 +289,7 @@ pub fn stats(stats: &Stats) -> String {
         "connections": stats.connections,
         "accepted": stats.accepted,
         "refused": stats.refused,
+        "stalled": stats.stalled,
         "calls_in_flight": stats.calls_in_flight,
     })
     .to_string()

@@ -9,6 +9,9 @@ use std::task::Waker;
 
 use crate::core::decision::Decision;
 
+/// The reply to a command whose task ended without one.
+const BROKEN: &[u8] = b"-ERR the answer could not be made: see the daemon's log\r\n";
+
 /// An answer that did not come at once.
 #[derive(Debug)]
 pub enum Answer {
@@ -16,6 +19,17 @@ pub enum Answer {
     Decision(Decision),
     /// A whole reply, ready to be sent.
     Reply(Vec<u8>),
+}
+
+impl Answer {
+    /// Bytes that it keeps beside itself.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Decision(_) => 0,
+            Self::Reply(reply) => reply.len(),
+        }
+    }
 }
 
 /// One connection's mailbox.
@@ -55,6 +69,34 @@ impl Waiter {
     }
 }
 
+/// A waiter who is answered in any case: a task that ends without an answer, by a panic say, would leave a client
+/// waiting for ever, and with it all that it asked behind.
+#[derive(Debug)]
+pub struct Promise(Option<Waiter>);
+
+impl Promise {
+    /// Somebody waits.
+    #[must_use]
+    pub fn to(waiter: Waiter) -> Self {
+        Self(Some(waiter))
+    }
+
+    /// Answers.
+    pub fn keep(mut self, answer: Answer) {
+        if let Some(waiter) = self.0.take() {
+            waiter.answer(answer);
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.0.take() {
+            waiter.answer(Answer::Reply(BROKEN.to_vec()));
+        }
+    }
+}
+
 impl Mailbox {
     /// Registers whom to wake. Cheap when it is the same as before.
     pub fn listen(&self, waker: &Waker) {
@@ -87,6 +129,24 @@ impl Mailbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_promise_that_is_not_kept_is_answered_with_an_error() {
+        let mailbox = Arc::new(Mailbox::default());
+        let promise = |seq| Promise::to(Waiter { mailbox: mailbox.clone(), seq });
+        let (broken, kept) = (promise(1), promise(2));
+        let panicked = std::thread::spawn(move || {
+            let _held = broken;
+            std::panic::resume_unwind(Box::new("a bug"));
+        });
+        assert!(panicked.join().is_err());
+        kept.keep(Answer::Reply(b"+OK\r\n".to_vec()));
+        let mut taken = Vec::new();
+        mailbox.take(&mut taken);
+        let replies: Vec<_> = taken.iter().map(|(seq, answer)| (*seq, format!("{answer:?}"))).collect();
+        let reply = |text: &[u8]| format!("{:?}", Answer::Reply(text.to_vec()));
+        assert_eq!(replies, [(1, reply(BROKEN)), (2, reply(b"+OK\r\n"))]);
+    }
 
     #[test]
     fn answers_come_once_and_in_order() {

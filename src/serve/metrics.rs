@@ -8,7 +8,7 @@ use super::exposition::{Exposition, Type};
 use super::gossip::Circle;
 use super::hub::Stats;
 use super::tally::DURATION_BOUNDS;
-use crate::store::redis::{BreakerState, LATENCY_BOUNDS, Snapshot};
+use crate::store::redis::{BreakerState, LATENCY_BOUNDS, ServerView, Snapshot};
 
 /// Everything that a scrape shows.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub struct Scrape<'a> {
     pub version: &'a str,
     /// Log lines left out because there were too many like them.
     pub suppressed: u64,
+    /// Log lines dropped because whoever reads them did not keep up.
+    pub dropped: u64,
 }
 
 impl Scrape<'_> {
@@ -120,9 +122,16 @@ impl Scrape<'_> {
         let stats = self.stats;
         out.single("rationd_connections", Type::Gauge, "Connections open now.", stats.connections);
         let name = "rationd_connections_total";
-        out.family(name, Type::Counter, "Connections by whether they were let in.");
+        out.family(
+            name,
+            Type::Counter,
+            "Connections by whether they were let in, and those closed as their clients did not read.",
+        );
         out.sample(name, &[("outcome", "accepted")], stats.accepted);
         out.sample(name, &[("outcome", "refused")], stats.refused);
+        out.sample(name, &[("outcome", "stalled")], stats.stalled);
+        let help = "Bytes of replies and transactions that wait for clients, beside a few KiB each.";
+        out.single("rationd_connections_kept_bytes", Type::Gauge, help, stats.kept);
         out.single("rationd_commands_total", Type::Counter, "Commands understood or refused.", stats.commands);
         out.single("rationd_command_errors_total", Type::Counter, "Error replies.", stats.errors);
         let help = "Store calls without an outcome yet.";
@@ -137,6 +146,8 @@ impl Scrape<'_> {
         out.single("rationd_config_generation", Type::Gauge, help, self.generation);
         let help = "Log lines left out because there were too many like them.";
         out.single("rationd_log_lines_suppressed_total", Type::Counter, help, self.suppressed);
+        let help = "Log lines dropped because whoever reads them did not keep up.";
+        out.single("rationd_log_lines_dropped_total", Type::Counter, help, self.dropped);
         out.family("rationd_build_info", Type::Gauge, "Always 1.");
         out.sample("rationd_build_info", &[("version", self.version)], 1);
     }
@@ -207,6 +218,18 @@ fn store_servers(out: &mut Exposition, store: &Snapshot) {
     for server in &store.servers {
         let up = server.breaker == BreakerState::Closed && server.away_since.is_none();
         out.sample(name, &[("server", &server.address)], u8::from(up));
+    }
+    type Gauge = (&'static str, &'static str, fn(&ServerView) -> u64);
+    let gauges: [Gauge; 3] = [
+        ("rationd_store_window", "Calls that may be at this server at a time, for now.", |server| server.window.into()),
+        ("rationd_store_out", "Calls that are at this server.", |server| server.out.into()),
+        ("rationd_store_waiting", "Calls that wait until they may go to this server.", |server| server.waiting as u64),
+    ];
+    for (name, help, read) in gauges {
+        out.family(name, Type::Gauge, help);
+        for server in &store.servers {
+            out.sample(name, &[("server", &server.address)], read(server));
+        }
     }
     let name = "rationd_store_replicas";
     out.family(name, Type::Gauge, "Replicas in touch with this server.");

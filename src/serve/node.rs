@@ -9,13 +9,14 @@
 use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
 pub use super::ask::Ask;
 use super::mailbox::{Answer, Mailbox, Waiter};
+use super::vital;
 use crate::clock::{self, Clock};
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::decision::Decision;
@@ -27,6 +28,8 @@ use crate::core::usage::{Origin, Usage};
 use crate::store::embedded::Embedded;
 
 mod counts;
+
+pub use counts::Cursor;
 
 /// Shards of a node. Two threads meet at one lock in one of so many checks.
 const SHARDS: usize = 64;
@@ -43,6 +46,8 @@ pub struct Outgoing {
 pub struct Node {
     /// The monotonic clock that everything of this node uses.
     pub clock: Clock,
+    /// How long a check waits for a store.
+    pub(super) timeout: Micros,
     cells: Box<[Cell]>,
     /// What to add to the monotonic clock to get the embedded store's.
     offset: AtomicU64,
@@ -104,6 +109,7 @@ impl Node {
         });
         Self {
             clock,
+            timeout: settings.timeout,
             cells: cells.collect(),
             offset: AtomicU64::new(wall.0.wrapping_sub(now.0)),
             calls,
@@ -335,8 +341,8 @@ impl Node {
 
 impl Cell {
     fn lock(&self) -> MutexGuard<'_, Engine> {
-        // A panic while it was held is a bug, but no reason to refuse everybody else.
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+        // After a panic in the middle of a change nobody knows what it has lent: it must not lend on.
+        self.engine.lock().unwrap_or_else(|_| vital::abort("a shard was left in the middle of a change by a panic"))
     }
 }
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::mailbox::Answer;
+use super::spool::Spool;
 use super::tally::Tally;
 use crate::core::decision::{Decision, Reason};
 use crate::core::key::Digest;
@@ -20,8 +21,8 @@ use crate::wire::reply::{Protocol, Writer};
 pub enum Shape {
     /// As `CL.THROTTLE` does.
     Throttle,
-    /// As `THROTTLE` does.
-    Crab,
+    /// As `THROTTLE` does, of this limit.
+    Crab(Arc<Rule>),
     /// As `RATION.CHECK` does.
     Decision {
         /// The policy: it may only watch.
@@ -42,7 +43,7 @@ pub enum Shape {
 impl Shape {
     /// A check's, and nothing else's.
     fn is_check(&self) -> bool {
-        matches!(self, Self::Throttle | Self::Crab | Self::Decision { .. })
+        matches!(self, Self::Throttle | Self::Crab(_) | Self::Decision { .. })
     }
 
     /// Writes `answer` in this shape.
@@ -51,7 +52,7 @@ impl Shape {
         match (self, answer) {
             (_, Answer::Reply(reply)) => writer.raw(reply),
             (Self::Throttle, Answer::Decision(decision)) => writer.throttle(decision),
-            (Self::Crab, Answer::Decision(decision)) => writer.crab(decision),
+            (Self::Crab(rule), Answer::Decision(decision)) => writer.crab(decision, &rule.limits[0]),
             (Self::Decision { policy, rule, digest, charged }, Answer::Decision(decision)) => {
                 writer.decision(&tally.enforced(policy, *digest, *decision, *charged), Some(rule));
             }
@@ -71,8 +72,8 @@ pub fn write_done(writer: &mut Writer<'_>, decision: &Decision) {
 
 #[derive(Debug)]
 struct Gap {
-    /// Where it lies: before this byte of `behind`.
-    at: usize,
+    /// Where it lies: before this place of `behind`.
+    at: u64,
     /// When it was asked.
     asked: Instant,
     shape: Shape,
@@ -85,15 +86,34 @@ pub struct Outbox {
     gaps: VecDeque<Gap>,
     /// The number of the first gap; the others follow without a break.
     first: u64,
-    behind: Vec<u8>,
-    /// How much of `behind` has moved up.
-    moved: usize,
+    behind: Spool,
+    /// Bytes of whole replies that gaps were filled with.
+    filled: usize,
+}
+
+/// Where replies stood at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    direct: usize,
+    behind: u64,
 }
 
 impl Outbox {
     /// Where the next reply is to be written.
     pub fn sink<'a>(&'a mut self, direct: &'a mut Vec<u8>) -> &'a mut Vec<u8> {
-        if self.gaps.is_empty() { direct } else { &mut self.behind }
+        if self.is_empty() { direct } else { self.behind.tail() }
+    }
+
+    /// Where replies end now.
+    #[must_use]
+    pub fn mark(&self, direct: &[u8]) -> Mark {
+        Mark { direct: direct.len(), behind: self.behind.end() }
+    }
+
+    /// Takes back the replies that were written since.
+    pub fn cut(&mut self, mark: Mark, direct: &mut Vec<u8>) {
+        direct.truncate(mark.direct);
+        self.behind.cut(mark.behind);
     }
 
     /// The number that [`Self::park`] will give next.
@@ -102,43 +122,61 @@ impl Outbox {
         self.first + self.gaps.len() as u64
     }
 
+    /// Whether the answer of that number has yet to move up.
+    #[must_use]
+    pub fn awaits(&self, seq: u64) -> bool {
+        (self.first..self.next_seq()).contains(&seq)
+    }
+
     /// Leaves a gap for an answer that comes later.
     pub fn park(&mut self, now: Instant, shape: Shape) {
-        self.gaps.push_back(Gap { at: self.behind.len(), asked: now, shape, answer: None });
+        self.gaps.push_back(Gap { at: self.behind.end(), asked: now, shape, answer: None });
     }
 
     /// Takes an answer in.
     pub fn fill(&mut self, seq: u64, answer: Answer) {
         let index = seq.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(gap) = index.and_then(|index| self.gaps.get_mut(index)) {
+            self.filled += answer.bytes();
             gap.answer = Some(answer);
         }
     }
 
-    /// Moves up what no gap stands before any more.
-    pub fn release(&mut self, now: Instant, direct: &mut Vec<u8>, tally: &mut Tally) {
-        while let Some(answer) = self.gaps.front_mut().and_then(|gap| gap.answer.take()) {
+    /// Moves up what no gap stands before any more, until there are about `most` bytes.
+    pub fn release(&mut self, now: Instant, direct: &mut Vec<u8>, most: usize, tally: &mut Tally) {
+        while direct.len() < most {
+            let ready = self.gaps.front().map_or(self.behind.end(), |gap| gap.at) - self.behind.taken();
+            if ready > 0 {
+                let front = self.behind.front();
+                let part = front.len().min(most - direct.len()).min(usize::try_from(ready).unwrap_or(usize::MAX));
+                direct.extend_from_slice(&front[..part]);
+                self.behind.take(part);
+                continue;
+            }
+            let Some(answer) = self.gaps.front_mut().and_then(|gap| gap.answer.take()) else { return };
             let gap = self.gaps.pop_front().expect("it was seen just now");
             self.first += 1;
+            self.filled -= answer.bytes();
             gap.shape.write(direct, &answer, tally);
             if gap.shape.is_check() {
                 tally.durations.add(now.since(gap.asked), 1);
             }
-            let end = self.gaps.front().map_or(self.behind.len(), |next| next.at);
-            direct.extend_from_slice(&self.behind[self.moved..end]);
-            self.moved = end;
         }
-        if self.gaps.is_empty() {
-            self.behind.clear();
-            self.moved = 0;
-            if self.behind.capacity() > 16 << 10 {
-                self.behind = Vec::new();
-            }
-        } else if self.moved > 64 << 10 {
-            self.behind.drain(..self.moved);
-            self.gaps.iter_mut().for_each(|gap| gap.at -= self.moved);
-            self.moved = 0;
+    }
+
+    /// Whether [`Self::release`] has something to move up.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        match self.gaps.front() {
+            Some(gap) => gap.answer.is_some() || gap.at > self.behind.taken(),
+            None => !self.behind.is_empty(),
         }
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.gaps.is_empty() && self.behind.is_empty()
     }
 
     /// Answers that have not come.
@@ -147,10 +185,10 @@ impl Outbox {
         self.gaps.len()
     }
 
-    /// Bytes that stand behind a gap.
+    /// Bytes that stand behind a gap, or in one.
     #[must_use]
     pub fn held_back(&self) -> usize {
-        self.behind.len() - self.moved
+        self.behind.len() + self.filled
     }
 }
 
@@ -173,10 +211,10 @@ mod tests {
         outbox.park(Instant(1), Shape::Whole);
         outbox.sink(&mut direct).extend(b"e");
         outbox.fill(second, reply("d"));
-        outbox.release(Instant(2), &mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
         assert_eq!(direct, b"a");
         outbox.fill(first, reply("b"));
-        outbox.release(Instant(2), &mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
         assert_eq!(direct, b"abcde");
         outbox.sink(&mut direct).extend(b"f");
         assert_eq!(direct, b"abcdef");
@@ -191,18 +229,58 @@ mod tests {
         outbox.park(Instant(1), Shape::Whole);
         outbox.sink(&mut direct).extend(b"d");
         outbox.fill(0, reply("a"));
-        outbox.release(Instant(2), &mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
         assert_eq!(direct, b"ab");
         outbox.fill(1, reply("c"));
-        outbox.release(Instant(2), &mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
         assert_eq!(direct, b"abcd");
+    }
+
+    #[test]
+    fn much_moves_up_in_parts_and_keeps_its_order() {
+        let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
+        outbox.park(Instant(1), Shape::Whole);
+        let mut wanted = b"first".to_vec();
+        for number in 0..100_000_u32 {
+            let line = format!("{number}\r\n");
+            outbox.sink(&mut direct).extend(line.as_bytes());
+            wanted.extend(line.as_bytes());
+        }
+        assert!(!outbox.is_ready());
+        outbox.fill(0, reply("first"));
+        assert_eq!(outbox.held_back(), wanted.len());
+        let mut told = Vec::new();
+        while outbox.is_ready() {
+            outbox.release(Instant(2), &mut direct, 10_000, &mut Tally::default());
+            assert!(direct.len() <= 10_000);
+            told.append(&mut direct);
+        }
+        assert_eq!(told, wanted);
+        assert!(outbox.is_empty() && outbox.held_back() == 0);
+    }
+
+    #[test]
+    fn what_is_taken_back_leaves_what_stood_before() {
+        let (mut outbox, mut direct) = (Outbox::default(), b"a".to_vec());
+        let mark = outbox.mark(&direct);
+        outbox.sink(&mut direct).extend(b"b");
+        outbox.cut(mark, &mut direct);
+        assert_eq!(direct, b"a");
+        outbox.park(Instant(1), Shape::Whole);
+        outbox.sink(&mut direct).extend(b"c");
+        let mark = outbox.mark(&direct);
+        outbox.sink(&mut direct).extend(b"d");
+        outbox.cut(mark, &mut direct);
+        outbox.fill(0, reply("b"));
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
+        assert_eq!(direct, b"abc");
     }
 
     #[test]
     fn an_answer_to_nobody_is_dropped() {
         let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
         outbox.fill(7, reply("x"));
-        outbox.release(Instant(2), &mut direct, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
         assert!(direct.is_empty());
     }
 }

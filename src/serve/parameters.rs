@@ -5,7 +5,8 @@
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode;
-use serde_json::{Map, Value};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
 
 /// Every name there is; each door knows some of them.
 const NAMES: [&str; 6] = ["policy", "key", "cost", "style", "deny", "id"];
@@ -51,8 +52,8 @@ impl Parameters {
     /// # Errors
     /// It is none, a value is neither text nor a number, or one stands twice: in words.
     pub fn read_json(&mut self, text: &[u8]) -> Result<(), String> {
-        let object: Map<String, Value> = serde_json::from_slice(text).map_err(|error| format!("the body: {error}"))?;
-        for (name, value) in object {
+        let Members(members) = serde_json::from_slice(text).map_err(|error| format!("the body: {error}"))?;
+        for (name, value) in members {
             let value = match value {
                 Value::String(text) => text,
                 Value::Number(number) => number.to_string(),
@@ -72,6 +73,30 @@ impl Parameters {
             None => Ok(()),
             Some(_) => Err(format!("the parameter '{}' stands twice", NAMES[index])),
         }
+    }
+}
+
+/// The members of a JSON object as they stand: a map would keep the last of two with one name, unsaid.
+struct Members(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Self(Vec::new()))
+    }
+}
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Self, A::Error> {
+        while let Some(member) = map.next_entry()? {
+            self.0.push(member);
+        }
+        Ok(self)
     }
 }
 
@@ -109,5 +134,9 @@ mod tests {
         assert_eq!(both.read_json(br#"{"cost":7,"key":"j"}"#).unwrap_err(), "the parameter 'key' stands twice");
         assert_eq!(both.get("cost"), Some(&b"7"[..]));
         assert_eq!(both.read_json(br#"{"style":[]}"#).unwrap_err(), "'style' is []: wanted a string or a number");
+        for doubled in [&br#"{"key":"a","key":"b"}"#[..], br#"{"key":"a","other":1,"k\u0065y":"a"}"#] {
+            let told = Parameters::default().read_json(doubled).unwrap_err();
+            assert_eq!(told, "the parameter 'key' stands twice");
+        }
     }
 }

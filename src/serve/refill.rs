@@ -1,8 +1,8 @@
 //! The way to the store: calls that left the shards go out, their outcomes come back.
 //!
 //! Runs on the control runtime, so that a slow store never stands before a check. Bounds what is in
-//! flight; beyond the bound a call fails at once as if the store were away, and the core goes on as
-//! it does then. Knows nothing of what the calls mean.
+//! flight; beyond the bound a call fails at once, because the store is busy: that is no outage. Knows
+//! nothing of what the calls mean.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,16 +11,23 @@ use std::task::Poll;
 
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::unconstrained;
 
 use super::node::{Node, Outgoing};
+use super::vital::{Pulse, vital};
 use crate::core::call::{Call, Grant, StoreError};
+use crate::core::time::Micros;
 
-/// Most calls in flight.
-pub const MAX_IN_FLIGHT: usize = 4_096;
+/// Most calls in flight. What is at a server, or waits for it, a store bounds more tightly itself; this is
+/// for all of its servers together, and for memory.
+pub const MAX_IN_FLIGHT: usize = 16_384;
+
+/// After so long a call beyond the bound may try again: when about as many have ended.
+const RELIEF: Micros = Micros::from_millis(250);
 
 /// A store that is somewhere else.
 pub trait Remote: Send + Sync + 'static {
-    /// Sends one call and waits for its outcome, within the store's own deadline.
+    /// Sends one call and waits for its outcome, however late that comes while its connection lives.
     fn call<'a>(&'a self, call: &'a Call) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>>;
 }
 
@@ -40,27 +47,36 @@ impl std::fmt::Debug for AnyStore {
 }
 
 /// Carries calls until the node is gone.
-pub async fn run(node: Arc<Node>, mut calls: UnboundedReceiver<Call>, store: Arc<dyn Remote>) {
+pub async fn run(node: Arc<Node>, mut calls: UnboundedReceiver<Call>, store: Arc<dyn Remote>, pulse: Pulse) {
     const GATHER: usize = 64;
     let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     let mut gathered = Vec::with_capacity(GATHER);
-    while calls.recv_many(&mut gathered, GATHER).await > 0 {
+    let mut beats = Pulse::timer();
+    loop {
+        tokio::select! {
+            _ = beats.tick() => pulse.beat(node.clock.now()),
+            received = calls.recv_many(&mut gathered, GATHER) => {
+                if received == 0 {
+                    return;
+                }
+            }
+        }
         for call in gathered.drain(..) {
             let (node, store) = (node.clone(), store.clone());
             let Ok(permit) = permits.clone().try_acquire_owned() else {
-                let now = node.clock.now();
-                settle(&node, &call, Err(StoreError::Away { since: now }));
+                settle(&node, &call, Err(StoreError::Busy { wait: RELIEF }));
                 continue;
             };
-            let mut answered = Box::pin(async move {
+            // Unconstrained: after so many calls the runtime would let no more of them begin in this turn.
+            let mut answered = Box::pin(unconstrained(async move {
                 let outcome = store.call(&call).await;
                 settle(&node, &call, outcome);
                 drop(permit);
-            });
+            }));
             // Begun here, so that calls go out in the order in which they came.
             let begun = std::future::poll_fn(|cx| Poll::Ready(answered.as_mut().poll(cx)));
             if begun.await.is_pending() {
-                tokio::spawn(answered);
+                tokio::spawn(vital("a call to the store", answered));
             }
         }
     }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::hub::Hub;
-use super::inquiry::{Asked, Inquiry, Told, decide_one};
+use super::inquiry::{Asked, Inquiry, Told, decide_one, look};
 use super::listing;
 use super::node::{Ask, Outgoing};
 use super::slots::Slots;
@@ -64,13 +64,15 @@ pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -
     let is_held = told.decision.verdict == Verdict::Allow && told.rule.is_some();
     let id = is_held.then(|| {
         let charge = Charge::of(inquiry.cost, &told.decision);
-        hub.holds().keep(charge, inquiry, hub.node.clock.now() + ttl)
+        let id = crate::clock::unguessable();
+        hub.holds().keep(id, charge, inquiry, hub.node.clock.now() + ttl);
+        id
     });
     whole(|writer| {
         writer.array(11);
         writer.ten(&told.decision, told.rule.as_deref());
         match id {
-            Some(id) => writer.bulk(format!("{id:016x}").as_bytes()),
+            Some(id) => writer.bulk(format!("{id:032x}").as_bytes()),
             None => writer.bulk(b""),
         }
     })
@@ -78,7 +80,7 @@ pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -
 
 /// `RATION.SETTLE`: what stands charged in the end.
 pub(super) async fn settle(hub: Arc<Hub>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
-    let number = std::str::from_utf8(&id).ok().and_then(|id| u64::from_str_radix(id, 16).ok());
+    let number = std::str::from_utf8(&id).ok().and_then(|id| u128::from_str_radix(id, 16).ok());
     let found = number.and_then(|id| hub.holds().take(id, hub.node.clock.now()));
     let Some((charge, inquiry)) = found else {
         let text = "ERR no such hold here: it is settled, its time is over, or another node keeps it";
@@ -94,7 +96,8 @@ async fn settled(hub: &Hub, charge: Charge, inquiry: &Inquiry, cost: u64) -> u64
     loop {
         match step {
             Step::Ask(cost) => {
-                let told = decide_one(hub, inquiry.of(cost)).await;
+                // Whether a window is open still this node knows: the store is not asked.
+                let told = if cost == 0 { look(hub, inquiry) } else { decide_one(hub, inquiry.of(cost)).await };
                 step = settling.next(&told.decision, told.rule.as_deref());
                 rule = told.rule;
             }
@@ -175,8 +178,14 @@ pub(super) async fn explain(hub: Arc<Hub>, inquiry: Inquiry) -> Vec<u8> {
 pub(super) async fn explained(hub: &Hub, inquiry: Inquiry) -> String {
     let inquiry = Inquiry { peek: true, ..inquiry };
     let told = decide_one(hub, inquiry.clone()).await;
-    let held = hub.node.held(hub.node.clock.now(), Digest::of(&inquiry.policy.name, &inquiry.key));
-    listing::explanation(&inquiry, &told, held, hub.circle().map(|circle| circle.view.live))
+    let (now, digest) = (hub.node.clock.now(), Digest::of(&inquiry.policy.name, &inquiry.key));
+    let held = hub.node.held(now, digest);
+    let standings = told.rule.as_ref().and_then(|rule| {
+        let request = Request { rule, digest, key: &inquiry.key, cost: 0, peek: true };
+        hub.node.standings(now, &request)
+    });
+    let nodes = hub.circle().map(|circle| circle.view.live);
+    listing::explanation(&inquiry, &told, held, &standings.unwrap_or_default(), nodes)
 }
 
 fn whole(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! The rules behind `CL.THROTTLE`: numbers of a request become one shared [`Rule`], once.
+//! The rules behind `CL.THROTTLE` and `THROTTLE`: numbers of a request become one shared [`Rule`], once.
 //!
 //! One per data thread. Bounded: numbers come from clients. Called by the sessions of its thread.
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     fn rate(count: u64) -> Rate {
-        Rate { max_burst: 15, count, period_s: 60 }
+        Rate { crab: false, max_burst: 15, count, period_s: 60 }
     }
 
     #[test]

@@ -2,15 +2,16 @@
 //!
 //! Holds the state that the protocol gives a connection (its version, its name, an open
 //! transaction). Never waits: what cannot be answered at once becomes a gap in the outbox. Knows
-//! shards and policies, not sockets. Called by connections, one read batch at a time.
+//! shards and policies, not sockets. Called by connections, one command at a time: they see to it that
+//! there is room for what it comes to.
 
 use std::sync::Arc;
 
 use super::greeting;
 use super::hub::Hub;
-use super::mailbox::{Mailbox, Waiter};
+use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::{Ask, Outgoing};
-use super::outbox::{Outbox, Shape};
+use super::outbox::{Mark, Outbox, Shape};
 use super::requests;
 use super::rules::Rules;
 use super::slots::Slots;
@@ -25,6 +26,9 @@ use crate::wire::{help, surface};
 
 mod keys;
 
+/// What is answered in the place of an answer for which there is no memory.
+const NO_ROOM: &str = "ERR too much waits to be sent to this daemon's clients for so long an answer: try again later";
+
 /// The protocol's state of one connection.
 #[derive(Debug)]
 pub struct Session {
@@ -33,6 +37,10 @@ pub struct Session {
     protocol: Protocol,
     name: Vec<u8>,
     transaction: Option<Transaction>,
+    /// What `EXEC` has begun upon: it goes on command by command, as there is room for replies.
+    running: Option<Transaction>,
+    /// The question of the command line that was asked last. Its answer may be long, so the next waits for it.
+    asked: Option<u64>,
     outbox: Outbox,
     mailbox: Arc<Mailbox>,
     slots: Arc<Slots>,
@@ -68,6 +76,8 @@ impl Session {
             protocol: Protocol::Two,
             name: Vec::new(),
             transaction: None,
+            running: None,
+            asked: None,
             outbox: Outbox::default(),
             mailbox,
             slots: Arc::default(),
@@ -89,6 +99,56 @@ impl Session {
     /// What has yet to be told.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
+    }
+
+    /// Bytes that transactions keep.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        let bytes = |queue: &Option<Transaction>| queue.as_ref().map_or(0, Transaction::bytes);
+        bytes(&self.transaction) + bytes(&self.running)
+    }
+
+    /// Whether an answer is awaited before which nothing more may be run.
+    #[must_use]
+    pub fn is_asking(&self) -> bool {
+        self.asked.is_some_and(|seq| self.outbox.awaits(seq))
+    }
+
+    /// Whether commands of a transaction are left to be run: [`Self::go_on`], before all others.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Runs the next command of the transaction that `EXEC` began upon.
+    pub fn go_on(&mut self, batch: &mut Batch<'_>) {
+        let Some(mut running) = self.running.take() else { return };
+        if let Some(args) = running.next_command() {
+            match Command::parse(args) {
+                Ok(command) => self.execute(batch, command, args),
+                Err(problem) => self.refuse(batch, args, &problem),
+            }
+        }
+        self.running = Some(running).filter(|running| !running.is_empty());
+    }
+
+    /// There is no room for more: the open transaction is given up. Whether there was one with something queued.
+    pub fn give_up(&mut self) -> bool {
+        let open = self.transaction.as_mut().filter(|transaction| !transaction.is_empty());
+        open.map(Transaction::overflow).is_some()
+    }
+
+    /// Puts an error in the place of what a command was answered since `mark`: there is no room for it. Only what
+    /// charges nothing has an answer so long.
+    pub fn withhold(&mut self, batch: &mut Batch<'_>, mark: Mark) {
+        self.outbox.cut(mark, batch.direct);
+        self.error(batch, NO_ROOM);
+    }
+
+    /// Takes an answer in, or an error in its place where there is no room for it.
+    pub fn fill(&mut self, seq: u64, answer: Answer, has_room: bool) {
+        let answer = if has_room { answer } else { Answer::Reply(format!("-{NO_ROOM}\r\n").into_bytes()) };
+        self.outbox.fill(seq, answer);
     }
 
     /// Tells of a broken protocol, after which nothing can be understood.
@@ -126,10 +186,7 @@ impl Session {
                     return;
                 }
                 self.writer(batch).array(transaction.len());
-                transaction.each(|args| match Command::parse(args) {
-                    Ok(command) => self.execute(batch, command, args),
-                    Err(problem) => self.refuse(batch, args, &problem),
-                });
+                self.running = Some(transaction).filter(|transaction| !transaction.is_empty());
             }
             Command::Discard => {
                 self.transaction = None;
@@ -138,19 +195,26 @@ impl Session {
             Command::Multi => self.error(batch, "ERR MULTI calls can not be nested"),
             Command::Quit | Command::Reconnect => self.execute(batch, command, args),
             _ => {
-                let queued = self.transaction.as_mut().is_some_and(|transaction| transaction.queue(args));
-                if queued {
-                    self.writer(batch).simple("QUEUED");
-                } else {
-                    self.error(batch, "ERR the transaction is too long: it is discarded at EXEC");
+                let Some(transaction) = &mut self.transaction else { return };
+                if transaction.has_overflown() {
+                    return self.error(batch, "ERR there is no memory for so long a transaction: EXEC will discard it");
                 }
+                if !transaction.is_spoilt() {
+                    transaction.queue(args);
+                }
+                self.writer(batch).simple("QUEUED");
             }
         }
     }
 
     pub(super) fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
         match command {
-            Command::Throttle { crab, key, rate, quantity } => self.throttle(batch, crab, key, rate, quantity),
+            Command::Reset { .. } | Command::Admin(Admin::Reload | Admin::Keys { .. })
+                if !batch.hub.doors.rights.has(self.uid) =>
+            {
+                self.forbid(batch, args);
+            }
+            Command::Throttle { key, rate, quantity } => self.throttle(batch, key, rate, quantity),
             Command::Check { policy, key, cost, peek } => self.check(batch, policy, key, cost, peek),
             Command::Refund { policy, key, cost } => self.settle(batch, Ask::Refund, policy, key, cost),
             Command::Release { policy, key, id } => self.release(batch, policy, key, id),
@@ -203,8 +267,19 @@ impl Session {
 
     fn admin(&mut self, batch: &mut Batch<'_>, admin: Admin) {
         let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
+        self.asked = Some(waiter.seq);
         self.outbox.park(batch.now, Shape::Whole);
         batch.hub.clone().answer_admin(admin, waiter);
+    }
+
+    /// What concerns other clients is for administrators.
+    fn forbid(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
+        let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
+        let text = format!(
+            "NOPERM {name} is for administrators: uid {} is not in listen.admin_uids (unset: root and the daemon's own user)",
+            self.uid
+        );
+        self.error(batch, &text);
     }
 
     fn hello(&mut self, batch: &mut Batch<'_>, protocol: Option<u8>, name: Option<&[u8]>) {

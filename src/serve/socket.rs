@@ -1,16 +1,36 @@
-//! The Unix socket as a file: bound under its final mode, and never in the place of a living daemon's.
+//! The Unix socket as a file: bound under its final mode, never in the place of a living daemon's, and taken away by
+//! nobody but its owner.
+//!
+//! A lock beside the file is held while it is there: of several that start at once one wins, and who stops removes no
+//! file that is another's by then.
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// A bound socket. Its file goes away with it.
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+/// A listening socket. The file of one that was bound here goes away with it.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
+    /// `None`: another process bound it, and its file is that one's.
+    bound: Option<Bound>,
+}
+
+/// The file of a socket of our own.
+#[derive(Debug)]
+struct Bound {
+    /// Device and inode.
+    identity: (u64, u64),
+    /// Held as long as the file is there.
+    _lock: OwnedFd,
 }
 
 /// Why a socket cannot be bound.
@@ -58,6 +78,7 @@ impl Socket {
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
             fs::create_dir_all(directory).map_err(failed("make the directory of"))?;
         }
+        let lock = lock(path)?;
         make_sure_it_is_free(path)?;
         // Bound beside its place and moved there, so that nobody can connect before the mode is set.
         let mut beside = path.as_os_str().to_owned();
@@ -65,16 +86,33 @@ impl Socket {
         let beside = PathBuf::from(beside);
         let _ = fs::remove_file(&beside);
         let listener = UnixListener::bind(&beside).map_err(failed("bind"))?;
+        let identity = fs::symlink_metadata(&beside).map_err(failed("look at"));
         let placed = fs::set_permissions(&beside, fs::Permissions::from_mode(mode))
             .map_err(failed("set the mode of"))
             .and_then(|()| std::os::unix::fs::chown(&beside, None, group).map_err(failed("set the group of")))
             .and_then(|()| fs::rename(&beside, path).map_err(failed("put in place")))
-            .and_then(|()| listener.set_nonblocking(true).map_err(failed("set up")));
-        if let Err(error) = placed {
-            let _ = fs::remove_file(&beside);
-            return Err(error);
+            .and_then(|()| listener.set_nonblocking(true).map_err(failed("set up")))
+            .and(identity);
+        match placed {
+            Ok(seen) => {
+                let bound = Bound { identity: (seen.dev(), seen.ino()), _lock: lock };
+                Ok(Self { listener, path: path.to_owned(), bound: Some(bound) })
+            }
+            Err(error) => {
+                let _ = fs::remove_file(&beside);
+                Err(error)
+            }
         }
-        Ok(Self { listener, path: path.to_owned() })
+    }
+
+    /// A listener that another process bound at `path`. Its file, mode and group are that one's business.
+    ///
+    /// # Errors
+    /// It cannot be set up.
+    pub fn adopt(listener: UnixListener, path: &Path) -> Result<Self, SocketError> {
+        let failed = |error| SocketError::Io { doing: "set up", path: path.to_owned(), error };
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(Self { listener, path: path.to_owned(), bound: None })
     }
 
     /// Another handle of the listener, for one more thread.
@@ -94,18 +132,96 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        // The lock is still held: nobody puts a file there between the look and the removal.
+        if let Some(bound) = &self.bound
+            && fs::symlink_metadata(&self.path).is_ok_and(|seen| (seen.dev(), seen.ino()) == bound.identity)
+        {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
+/// The lock of `path`, which ends with the process that holds it, however that ends. Its file stays: if it were
+/// removed, two could hold locks of that name.
+fn lock(path: &Path) -> Result<OwnedFd, SocketError> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    let failed = |error: Errno| SocketError::Io { doing: "lock", path: path.to_owned(), error: error.into() };
+    let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = open(Path::new(&beside), flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(SocketError::InUse(path.to_owned())),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// A daemon without a lock may listen there, or another program. Asked without waiting: one that stands still and
+/// whose queue is full would never answer.
 fn make_sure_it_is_free(path: &Path) -> Result<(), SocketError> {
     let Ok(seen) = fs::symlink_metadata(path) else { return Ok(()) };
     if !seen.file_type().is_socket() {
         return Err(SocketError::Occupied(path.to_owned()));
     }
-    match UnixStream::connect(path) {
-        Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => Ok(()),
+    let failed = |error: Errno| SocketError::Io { doing: "look at", path: path.to_owned(), error: error.into() };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let asking = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    match connect(&asking, &address) {
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
         // It listens, or it is so busy or so closed to us that somebody must be there.
         _ => Err(SocketError::InUse(path.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_anothers_by_now_is_left_alone() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let first = Socket::bind(&path, 0o600, None).expect("nobody is there");
+        fs::remove_file(&path).expect("it is there");
+        let other = UnixListener::bind(&path).expect("there is room");
+        drop(first);
+        assert!(UnixStream::connect(&path).is_ok(), "its file is gone");
+        drop(other);
+        let last = Socket::bind(&path, 0o600, None).expect("a dead file is replaced");
+        drop(last);
+        assert!(!path.exists(), "its own file goes with it");
+    }
+
+    #[test]
+    fn of_two_that_start_at_once_one_wins() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let bound: Vec<_> = std::thread::scope(|scope| {
+            let starts: Vec<_> = (0..16).map(|_| scope.spawn(|| Socket::bind(&path, 0o600, None))).collect();
+            starts.into_iter().map(|start| start.join().expect("it ends")).collect()
+        });
+        let (won, lost): (Vec<_>, Vec<_>) = bound.into_iter().partition(Result::is_ok);
+        assert_eq!(won.len(), 1, "{lost:?}");
+        assert!(lost.iter().all(|lost| matches!(lost, Err(SocketError::InUse(_)))), "{lost:?}");
+        drop(lost);
+        assert!(UnixStream::connect(&path).is_ok(), "a loser took the winner's file");
+    }
+
+    #[test]
+    fn a_daemon_that_stands_still_with_a_full_queue_is_there() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s");
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = || socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a descriptor");
+        let (still, address) = (socket(), SocketAddrUnix::new(&path).expect("a short path"));
+        rustix::net::bind(&still, &address).expect("there is room");
+        rustix::net::listen(&still, 1).expect("it is bound");
+        let clients = std::iter::repeat_with(socket);
+        let waiting: Vec<_> = clients.take_while(|client| connect(client, &address).is_ok()).collect();
+        assert!(!waiting.is_empty() && waiting.len() < 100, "{} wait", waiting.len());
+        assert!(matches!(Socket::bind(&path, 0o600, None), Err(SocketError::InUse(_))));
     }
 }

@@ -14,13 +14,14 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::connection::{Connection, MAX_PENDING};
+use super::connection::{BATCH, Connection};
 use super::envoy;
 use super::hub::{Doors, Hub, Refusal};
 use super::mailbox::Answer;
 use super::node::Outgoing;
 use super::rules::Rules;
 use super::tally::Tally;
+use super::vital::Pulse;
 
 /// Bytes of one read.
 const READ: usize = 64 << 10;
@@ -50,7 +51,7 @@ pub struct Scratch {
 
 impl Scratch {
     pub(super) fn shrink(&mut self) {
-        if self.direct.capacity() > 2 * MAX_PENDING {
+        if self.direct.capacity() > 2 * BATCH {
             self.direct = Vec::with_capacity(READ);
         }
     }
@@ -90,6 +91,7 @@ impl Worker {
         hub: Arc<Hub>,
         (listener, door): (StdListener, Option<envoy::Handle>),
         mut stop: watch::Receiver<bool>,
+        pulse: Pulse,
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         runtime.block_on(async move {
@@ -97,6 +99,7 @@ impl Worker {
             let door = door.map(envoy::Handle::listen).transpose()?;
             let mut tasks = JoinSet::new();
             let mut reserve = spare(&listener);
+            let mut beats = Pulse::timer();
             // After a failed accept the door rests; the socket does not wait for it.
             let mut rest = pin!(tokio::time::sleep(Duration::ZERO));
             loop {
@@ -114,6 +117,7 @@ impl Worker {
                         }
                     },
                     _ = stop.changed() => break,
+                    _ = beats.tick() => pulse.beat(hub.node.clock.now()),
                     Some(_) = tasks.join_next() => {}
                 }
             }
@@ -129,7 +133,10 @@ impl Worker {
         // A peer whose uid cannot be told is nobody's.
         let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
         match Doors::admit(hub, Some(uid)) {
-            Ok(pass) => drop(tasks.spawn(Connection::new(stream, pass).serve(hub.clone(), self))),
+            Ok(pass) => {
+                let connection = Connection::new(stream, pass, hub.doors.account());
+                tasks.spawn(connection.serve(hub.clone(), self));
+            }
             Err(refusal) => turn_away(stream, refusal),
         }
     }
@@ -177,7 +184,7 @@ async fn recover(error: &io::Error, listener: &UnixListener, reserve: &mut Optio
         tracing::warn!(%error, "a connection could not be accepted");
         return tokio::task::yield_now().await;
     }
-    hub.doors.refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    hub.doors.note_refused();
     *reserve = None;
     if let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::from_millis(10), listener.accept()).await {
         turn_away(stream, Refusal::TooMany);

@@ -1,14 +1,14 @@
 //! When to stop asking one Redis server, and when to try again. Pure: time comes in, nothing is read.
 //!
-//! A lost connection or a refusal opens the breaker at once, silence after [`SILENCES`] calls in a
-//! row. While it is open every call fails without leaving the process; the keeper of the server
+//! A lost connection, a refusal or silence (`pulse.rs` says what that is) opens the breaker at once; calls
+//! that are late, where calls have deadlines, after [`SILENCES`] in a row. While it is open every call fails without leaving the process; the keeper of the server
 //! probes in the background. After silence or a refusal one trial call goes first: an answer to a
 //! PING does not yet mean that scripts run. Called by
 //! `redis/master.rs`, and by simulations.
 
 use crate::core::time::{Instant, Micros};
 
-/// Unanswered calls in a row that open the breaker.
+/// Late calls in a row that open the breaker.
 pub const SILENCES: u32 = 3;
 
 /// Wait between probes; doubled after `PATIENCE` of them failed.
@@ -33,8 +33,10 @@ pub enum BreakerState {
 pub enum Fault {
     /// The connection is gone.
     Lost,
-    /// No answer by the deadline.
+    /// Nothing came from the server for too long while something was awaited.
     Silent,
+    /// No answer to this call by a deadline of its own, whatever else came. The daemon's calls have none.
+    Late,
     /// The server said that it cannot serve now.
     Refused,
 }
@@ -123,7 +125,7 @@ impl Breaker {
         if pass.generation != self.generation || self.state == BreakerState::Open {
             return false;
         }
-        if fault == Fault::Silent && !pass.trial {
+        if fault == Fault::Late && !pass.trial {
             self.silences += 1;
             if self.silences < SILENCES {
                 return false;
@@ -131,6 +133,13 @@ impl Breaker {
         }
         self.open(now, fault);
         true
+    }
+
+    /// The call was given up by whoever made it, and says nothing: another may be the trial.
+    pub fn handle_abandoned(&mut self, pass: Pass) {
+        if pass.trial && pass.generation == self.generation {
+            self.trial_out = false;
+        }
     }
 
     fn open(&mut self, now: Instant, fault: Fault) {
@@ -188,20 +197,41 @@ mod tests {
     }
 
     #[test]
-    fn opens_after_three_silences_in_a_row_only() {
+    fn opens_after_three_late_calls_in_a_row_only() {
         let mut breaker = closed();
         for fault in 0..2 {
             let pass = breaker.admit().expect("closed");
-            assert!(!breaker.handle_fault(NOW, pass, Fault::Silent), "silence {fault}");
+            assert!(!breaker.handle_fault(NOW, pass, Fault::Late), "call {fault}");
         }
         let pass = breaker.admit().expect("closed");
         breaker.handle_answer(pass);
         for _ in 0..2 {
-            assert!(!breaker.handle_fault(NOW, pass, Fault::Silent));
+            assert!(!breaker.handle_fault(NOW, pass, Fault::Late));
         }
-        assert!(breaker.handle_fault(NOW, pass, Fault::Silent));
+        assert!(breaker.handle_fault(NOW, pass, Fault::Late));
         assert_eq!(breaker.admit(), Err(NOW));
         assert_eq!(breaker.probe_at(), Some(NOW + PAUSE));
+    }
+
+    #[test]
+    fn silence_opens_at_once_and_needs_a_trial() {
+        let mut breaker = closed();
+        assert!(breaker.handle_fault(NOW, Breaker::on_behalf_of(1), Fault::Silent));
+        assert_eq!(breaker.probe_at(), Some(NOW + PAUSE));
+        breaker.handle_probe();
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    }
+
+    #[test]
+    fn abandoned_trial_makes_room_for_another() {
+        let mut breaker = closed();
+        breaker.handle_fault(NOW, Breaker::on_behalf_of(1), Fault::Silent);
+        breaker.handle_probe();
+        let trial = breaker.admit().expect("the trial");
+        breaker.handle_abandoned(trial);
+        let other = breaker.admit().expect("another trial");
+        breaker.handle_answer(other);
+        assert_eq!(breaker.state(), BreakerState::Closed);
     }
 
     #[test]

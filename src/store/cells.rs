@@ -5,11 +5,12 @@
 //! was stored first. The others are side cells: they come and go with their head. Cells expire, they
 //! are never evicted. Knows nothing of calls; called by `memory.rs` only.
 
-use std::num::NonZeroU64;
+use std::collections::HashMap;
 
+use super::cell::{Cell, ELSEWHERE, SIDE};
 use crate::core::call::Counter;
-use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
-use crate::core::table::{Full, Keyed, Table};
+use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::table::{Full, Table};
 use crate::core::time::Timestamp;
 
 /// Slots that the clock hand passes when a key comes, and when there is no room for it.
@@ -30,68 +31,8 @@ pub(super) struct Head {
 #[derive(Debug)]
 pub(super) struct Cells {
     table: Table<Cell>,
-}
-
-/// One counter, and of the first one of a key what is known beside.
-#[derive(Debug)]
-pub(super) struct Cell {
-    digest: u128,
-    used: u32,
-    prev: u32,
-    at: u64,
-    /// Of a head: epoch (53 bits), born by a reset (1), algorithm of the counter here (2), limits
-    /// that have side cells (8). Of a side cell: 1.
-    meta: NonZeroU64,
-    /// `SIDE` in side cells: they go with their head.
-    expires: u64,
-}
-
-const SIDE: u64 = u64::MAX;
-
-impl Keyed for Cell {
-    fn digest(&self) -> u128 {
-        self.digest
-    }
-}
-
-impl Cell {
-    pub(super) fn counter(&self) -> Counter {
-        Counter { used: self.used.into(), prev: self.prev.into(), at: Timestamp(self.at) }
-    }
-
-    pub(super) fn set(&mut self, counter: Counter) {
-        let narrow = |tokens: u64| u32::try_from(tokens.min(MAX_COUNT)).expect("MAX_COUNT is a u32");
-        (self.used, self.prev, self.at) = (narrow(counter.used), narrow(counter.prev), counter.at.0);
-    }
-
-    pub(super) fn live_until(&mut self, expires: Timestamp) {
-        self.expires = expires.0;
-    }
-
-    fn algorithm(&self) -> u64 {
-        self.meta.get() >> 54 & 3
-    }
-
-    fn has_side(&self, index: usize) -> bool {
-        self.meta.get() >> (56 + index) & 1 == 1
-    }
-
-    fn add_side(&mut self, index: usize) {
-        self.meta |= 1 << (56 + index);
-    }
-
-    fn head(&self) -> Head {
-        let epoch = self.meta.get() & ((1 << 53) - 1);
-        Head { epoch, reset: self.meta.get() >> 53 & 1 == 1, expires: Timestamp(self.expires) }
-    }
-
-    fn set_head(&mut self, head: Head) {
-        let kept = self.meta.get() >> 54 << 54;
-        let epoch = NonZeroU64::new(head.epoch).expect("an epoch is never 0");
-        debug_assert!(epoch.get() >> 53 == 0, "an epoch is below 2^53");
-        self.meta = epoch | u64::from(head.reset) << 53 | kept;
-        self.expires = head.expires.0;
-    }
+    /// Epochs that a cell has no room for: none where calls have no ids.
+    epochs: HashMap<u128, u64>,
 }
 
 fn number(algorithm: Algorithm) -> u64 {
@@ -112,7 +53,7 @@ fn side(digest: u128, index: usize, algorithm: u64) -> u128 {
 
 impl Cells {
     pub(super) fn new(max: usize, secret: u128) -> Self {
-        Self { table: Table::new(max, secret) }
+        Self { table: Table::new(max, secret), epochs: HashMap::new() }
     }
 
     /// Cells in use.
@@ -121,12 +62,31 @@ impl Cells {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.table.bytes()
+        self.table.bytes() + self.epochs.capacity() * size_of::<(u128, u64)>()
     }
 
     /// The key's head, expired or not.
     pub(super) fn head(&self, digest: u128) -> Option<Head> {
-        self.table.find(digest).map(|slot| self.table[slot].head())
+        let cell = &self.table[self.table.find(digest)?];
+        let epoch = match cell.epoch() {
+            ELSEWHERE => *self.epochs.get(&digest).expect("an epoch that is elsewhere is there"),
+            epoch => epoch,
+        };
+        Some(Head { epoch, reset: cell.is_reset(), expires: cell.expires() })
+    }
+
+    fn set_head(&mut self, slot: u32, head: Head) {
+        debug_assert!(head.epoch > 0 && head.epoch >> 53 == 0, "an epoch is below 2^53 and never 0");
+        let cell = &mut self.table[slot];
+        let (digest, had) = (cell.digest, cell.epoch());
+        cell.set_epoch(head.epoch.min(ELSEWHERE));
+        cell.set_reset(head.reset);
+        cell.live_until(head.expires);
+        if head.epoch >= ELSEWHERE {
+            self.epochs.insert(digest, head.epoch);
+        } else if had == ELSEWHERE {
+            self.epochs.remove(&digest);
+        }
     }
 
     /// The live cell of a key whose only counter is this limit's, to be read and written in place;
@@ -134,8 +94,9 @@ impl Cells {
     pub(super) fn only(&mut self, now: Timestamp, digest: u128, limit: &Limit) -> Option<&mut Cell> {
         let slot = self.table.find(digest)?;
         let cell = &mut self.table[slot];
-        let alone = cell.meta.get() >> 56 == 0 && cell.algorithm() == number(limit.algorithm);
-        (alone && cell.expires > now.0).then_some(cell)
+        // Of this algorithm, and no limit has a side cell.
+        let alone = cell.marks() == number(limit.algorithm);
+        (alone && cell.expires() > now).then_some(cell)
     }
 
     /// The counter of one limit of a key that has a head; zero when it was never stored.
@@ -170,15 +131,15 @@ impl Cells {
         }
         let slot = match self.table.find(digest) {
             Some(slot) => slot,
-            None => self.table.insert(new_head(digest, number(limits[0].algorithm)))?,
+            None => self.table.insert(Cell::new(digest, number(limits[0].algorithm), 0))?,
         };
-        self.table[slot].set_head(head);
+        self.set_head(slot, head);
         for (index, (limit, counter)) in limits.iter().zip(counters).enumerate() {
             let place = match self.place(digest, index, limit) {
                 Some(place) => place,
                 None => {
                     self.table[slot].add_side(index);
-                    self.table.insert(new_side(side(digest, index, number(limit.algorithm))))?
+                    self.table.insert(Cell::new(side(digest, index, number(limit.algorithm)), 0, SIDE))?
                 }
             };
             self.table[place].set(*counter);
@@ -202,6 +163,9 @@ impl Cells {
     pub(super) fn forget(&mut self, digest: u128) {
         let Some(slot) = self.table.find(digest) else { return };
         let head = self.table.remove(slot);
+        if head.epoch() == ELSEWHERE {
+            self.epochs.remove(&digest);
+        }
         for index in (0..MAX_LIMITS).filter(|&index| head.has_side(index)) {
             for algorithm in 0..4 {
                 if let Some(slot) = self.table.find(side(digest, index, algorithm)) {
@@ -220,7 +184,7 @@ impl Cells {
             passed += 1;
             let Some(slot) = self.table.step() else { continue };
             let cell = &self.table[slot];
-            if cell.expires <= now.0 {
+            if cell.expires() <= now {
                 let digest = cell.digest;
                 self.forget(digest);
                 forgotten(digest);
@@ -228,15 +192,6 @@ impl Cells {
         }
         Ok(())
     }
-}
-
-fn new_head(digest: u128, algorithm: u64) -> Cell {
-    let meta = NonZeroU64::MIN | algorithm << 54;
-    Cell { digest, used: 0, prev: 0, at: 0, meta, expires: 0 }
-}
-
-fn new_side(digest: u128) -> Cell {
-    Cell { digest, used: 0, prev: 0, at: 0, meta: NonZeroU64::MIN, expires: SIDE }
 }
 
 #[cfg(test)]
@@ -256,11 +211,6 @@ mod tests {
             (0..texts.len() as u64).map(|n| Counter { used: n + head.epoch, prev: n, at: now }).collect();
         let mut gone = Vec::new();
         cells.store(now, digest, head, &limits, &counters, |digest| gone.push(digest)).map(|()| gone)
-    }
-
-    #[test]
-    fn cell_takes_forty_eight_bytes() {
-        assert_eq!(size_of::<Option<Cell>>(), 48);
     }
 
     #[test]
@@ -290,9 +240,31 @@ mod tests {
     #[test]
     fn head_keeps_what_it_is_told() {
         let mut cells = Cells::new(10, 7);
-        let told = Head { epoch: (1 << 53) - 1, reset: true, expires: Timestamp((1 << 53) - 1) };
-        store(&mut cells, NOW, 1, told, &["1/1s sliding", "1/1s"]).unwrap();
-        assert_eq!(cells.head(1), Some(told));
+        for epoch in [1, ELSEWHERE - 1, ELSEWHERE, (1 << 53) - 1, 2] {
+            let told = Head { epoch, reset: epoch % 2 == 0, expires: Timestamp((1 << 53) - 1) };
+            store(&mut cells, NOW, 1, told, &["1/1s sliding", "1/1s"]).unwrap();
+            assert_eq!(cells.head(1), Some(told));
+        }
+        assert!(cells.epochs.is_empty());
+    }
+
+    #[test]
+    fn counter_keeps_what_it_is_told_whatever_stands_beside() {
+        let most = (1 << 53) - 1;
+        let limits = [Limit::parse("1/1s sliding").unwrap(), Limit::parse("1/1s sliding").unwrap()];
+        let told = [
+            Counter { used: most, prev: 1, at: Timestamp(most - 1) },
+            Counter { used: most - 5, prev: most, at: Timestamp(0) },
+        ];
+        let mut cells = Cells::new(10, 7);
+        for (first, second) in [(0, 1), (1, 0)] {
+            let head = Head { epoch: 77 << first, reset: first == 0, expires: Timestamp(most) };
+            cells.store(NOW, 1, head, &limits, &[told[first], told[second]], |_| {}).unwrap();
+            assert_eq!(cells.counter(1, 0, &limits[0]), told[first]);
+            assert_eq!(cells.counter(1, 1, &limits[1]), told[second]);
+            assert_eq!(cells.head(1), Some(head));
+        }
+        assert_eq!(cells.len(), 2);
     }
 
     #[test]

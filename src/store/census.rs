@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::core::gcra;
-use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
 /// Records beyond two for each counted node that a key may have before old ones are dropped.
@@ -31,11 +31,11 @@ pub(super) struct Record {
     /// The id of its last acquire.
     pub(super) id: u64,
     /// What that was granted.
-    pub(super) granted: u32,
+    pub(super) granted: u64,
     /// The id of its last return, refund or reset.
     pub(super) other: u64,
     /// gcra: what it was lent and has not accounted for, and in which period that was said.
-    pub(super) lent: u32,
+    pub(super) lent: u64,
     pub(super) period: u64,
     /// `Counter::at` of each limit after that grant; 0 beyond them.
     pub(super) at: [Timestamp; MAX_LIMITS],
@@ -141,14 +141,14 @@ impl Lent {
             return 0;
         }
         let place = if record.period == self.period { &mut self.now } else { &mut self.before };
-        *place = place.saturating_sub(record.lent.into());
-        record.lent.into()
+        *place = place.saturating_sub(record.lent);
+        record.lent
     }
 
     /// From here on a node is lent so much.
     pub(super) fn open(&mut self, record: &mut Record, tokens: u64) {
-        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-        self.now = (self.now + u64::from(tokens)).min(u32::MAX.into());
+        let tokens = tokens.min(MAX_COUNT);
+        self.now = (self.now + tokens).min(MAX_COUNT);
         (record.lent, record.period) = (tokens, self.period);
     }
 }

@@ -4,18 +4,20 @@
 //! exact, no waiting, no timers. Answers like `core::shard::Shard` does, with the same arithmetic.
 //! `serve/node.rs` puts one or the other behind each lock.
 
+use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::inflight::InFlight;
 use super::memory::MemoryStore;
 use super::names::Names;
-use crate::core::answer::{self, Ending};
+use crate::core::answer::{self, Ending, Standing};
 use crate::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError};
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::holds::Charge;
 use crate::core::key::Digest;
 use crate::core::limit::MAX_LIMITS;
+use crate::core::page::Place;
 use crate::core::policy::{OnStoreLoss, Rule};
 use crate::core::shard::{KeyInfo, Request};
 use crate::core::stats::{PolicyStats, ShardStats};
@@ -83,7 +85,7 @@ impl Embedded {
 
     /// The way of a key's first check, and of policies with several limits.
     fn acquire(&mut self, now: Timestamp, request: &Request<'_>) -> Decision {
-        let cost = u32::try_from(request.cost).unwrap_or(u32::MAX);
+        let cost = request.cost;
         let known = [Known::default(); MAX_LIMITS];
         let order = Acquire {
             need: cost,
@@ -92,7 +94,7 @@ impl Embedded {
             ahead_of: Timestamp(0),
             epoch: 0,
             held: 0,
-            age: Micros::ZERO,
+            ages: crate::core::call::JUST_NOW,
             known,
         };
         let cells = self.store.len();
@@ -154,30 +156,51 @@ impl Embedded {
         self.policies.iter().map(|(name, stats)| (name, stats))
     }
 
-    /// Up to `most` of the keys seen last whose names are remembered; `rule_of` gives the rule that
-    /// a policy applies to a key now; ad hoc limits are listed with the numbers seen last.
+    /// Up to `most` keys from a place on, each with the place behind it: those seen last come first, as far as
+    /// their names are remembered. `rule_of` gives the rule that a policy applies to a key now; ad hoc limits are
+    /// listed with the numbers seen last.
     #[must_use]
     pub fn keys(
         &mut self,
         now: Timestamp,
+        from: Place,
         most: usize,
         rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>,
-    ) -> Vec<KeyInfo> {
-        let names = self.names.newest(most);
-        let mut keys: Vec<_> = self.in_flight.keys(now).take(most).collect();
-        for (latest, key) in names {
-            let rule = rule_of(&latest.policy, &key).unwrap_or(latest);
-            let digest = Digest::of(&rule.policy, &key);
-            if keys.iter().any(|known: &KeyInfo| known.digest == digest)
-                || self.store.expires_at(digest).is_none_or(|at| at <= now)
-            {
-                continue;
+    ) -> Vec<(Place, KeyInfo)> {
+        let in_flight = from.digest().into_iter().flat_map(|from| self.in_flight.keys(now, from));
+        let mut keys: Vec<_> = in_flight.take(most).collect();
+        let mut shown: HashSet<_> = keys.iter().map(|(_, info)| info.digest.0).collect();
+        let mut before = if from.slot() == 0 { u64::MAX } else { from.slot() };
+        while keys.len() < most {
+            let names = self.names.before(before);
+            let Some(&(last, ..)) = names.last() else { break };
+            before = last;
+            for (number, latest, key) in names {
+                let rule = rule_of(&latest.policy, &key).unwrap_or(latest);
+                let digest = Digest::of(&rule.policy, &key);
+                if keys.len() == most {
+                    break;
+                }
+                // A name stands here for each time that its key came.
+                let is_gone = self.store.expires_at(digest).is_none_or(|at| at <= now);
+                if is_gone || !shown.insert(digest.0) {
+                    continue;
+                }
+                let request = Request { rule: &rule, digest, key: &key, cost: 0, peek: true };
+                let decision = self.peek(now, &request);
+                keys.push((
+                    Place::at(number),
+                    KeyInfo { digest, key: Some(key), rule: rule.clone(), held: 0, decision },
+                ));
             }
-            let request = Request { rule: &rule, digest, key: &key, cost: 0, peek: true };
-            let decision = self.peek(now, &request);
-            keys.push(KeyInfo { digest, key: Some(key.clone()), rule: rule.clone(), held: 0, decision });
         }
         keys
+    }
+
+    /// How each limit of a key stands.
+    pub fn standings(&mut self, now: Timestamp, request: &Request<'_>) -> Option<Vec<Standing>> {
+        let grant = self.ask(now, request, Op::Peek).ok()?;
+        Some(answer::standings(request.rule, &grant.counters, grant.now))
     }
 
     fn peek(&mut self, now: Timestamp, request: &Request<'_>) -> Decision {
@@ -212,7 +235,7 @@ impl Embedded {
         let limits = request.rule.limits.len();
         match grant {
             Ok(grant) => {
-                let granted = u64::from(grant.granted) >= request.cost;
+                let granted = grant.granted >= request.cost;
                 let ending = ending.unwrap_or(if granted {
                     Ending::allow(Source::Store)
                 } else {
@@ -288,6 +311,33 @@ mod tests {
     }
 
     #[test]
+    fn other_numbers_on_a_key_keep_its_debt_as_redis_cell_does() {
+        let mut store = embedded(10);
+        assert_eq!(throttle(&mut store, 0, 1, 3_600, 1), [0, 1, 0, -1, 3_600]);
+        assert_eq!(throttle(&mut store, 0, 1, 60, 1), [1, 1, 0, 3_600, 3_600]);
+        let mut store = embedded(10);
+        assert_eq!(throttle(&mut store, 9, 10, 3_600, 10), [0, 10, 0, -1, 3_600]);
+        assert_eq!(throttle(&mut store, 9, 100, 3_600, 1), [1, 10, 0, 3_276, 3_600]);
+        assert_eq!(throttle(&mut store, 19, 10, 3_600, 5), [0, 20, 5, -1, 5_400]);
+    }
+
+    #[test]
+    fn ten_gigabytes_a_day_are_a_limit() {
+        for text in ["10000000000/1d", "10000000000/1d fixed", "10000000000/1d sliding"] {
+            let rule = Arc::new(Rule::of("p", &[Limit::parse(text).unwrap()]));
+            let (mut store, digest) = (embedded(10), Digest::of("p", b"k"));
+            let mut check = |cost| {
+                let decision = store.check(START, Request { rule: &rule, digest, key: b"k", cost, peek: false });
+                (decision.verdict, decision.reason, decision.remaining)
+            };
+            assert_eq!(check(4_999_999_999), (Verdict::Allow, Reason::Ok, 5_000_000_001), "{text}");
+            assert_eq!(check(5_000_000_001), (Verdict::Allow, Reason::Ok, 0), "{text}");
+            assert_eq!(check(1), (Verdict::Deny, Reason::Rate, 0), "{text}");
+            assert_eq!(check(10_000_000_001), (Verdict::Deny, Reason::Cost, 0), "{text}");
+        }
+    }
+
+    #[test]
     fn short_way_and_long_way_answer_alike() {
         for text in ["7/3s burst 5", "1000/1s", "5/1s fixed", "5/700ms fixed from-first", "9/1s sliding"] {
             let rule = Arc::new(Rule::of("p", &[Limit::parse(text).unwrap()]));
@@ -312,11 +362,15 @@ mod tests {
             let digest = Digest::of("api", key);
             store.check(START, Request { rule: &rule, digest, key, cost: 1, peek: false });
         }
-        let keys = store.keys(START, 2, |_, _| Some(rule.clone()));
-        let names: Vec<_> = keys.iter().map(|key| key.key.as_deref().unwrap()).collect();
+        let keys = store.keys(START, Place::default(), 2, |_, _| Some(rule.clone()));
+        let names: Vec<_> = keys.iter().map(|(_, info)| info.key.as_deref().unwrap()).collect();
         assert_eq!(names, [b"c", b"b"]);
-        assert_eq!(keys[0].decision.remaining, 4);
-        assert_eq!(store.keys(START, 9, |_, _| None).len(), 3, "rules without a policy in the configuration");
+        assert_eq!(keys[0].1.decision.remaining, 4);
+        assert_eq!(
+            store.keys(START, Place::default(), 9, |_, _| None).len(),
+            3,
+            "rules without a policy in the configuration"
+        );
     }
 
     #[test]

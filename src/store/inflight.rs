@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::core::answer::Ending;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::key::Digest;
+use crate::core::page::{self, Place};
 use crate::core::places::{Places, View};
 use crate::core::policy::Rule;
 use crate::core::shard::{KeyInfo, Request};
@@ -90,14 +91,14 @@ impl InFlight {
         released
     }
 
-    /// The keys, for listings.
-    pub(super) fn keys(&self, now: Timestamp) -> impl Iterator<Item = KeyInfo> {
-        self.keys.iter().map(move |(digest, key)| {
+    /// The keys from a digest on, for listings.
+    pub(super) fn keys(&self, now: Timestamp, from: u128) -> impl Iterator<Item = (Place, KeyInfo)> {
+        self.keys.range(from..).map(move |(digest, key)| {
             let limit = &key.rule.limits[0];
             let view = Self::view(now, limit.count);
             let decision = key.places.decision(limit, view, 0, Ending::allow(Source::Store));
-            let (bytes, rule) = (Some(key.bytes.clone()), key.rule.clone());
-            KeyInfo { digest: Digest(*digest), key: bytes, rule, held: 0, decision }
+            let (bytes, rule) = (Some(page::name(&key.bytes)), key.rule.clone());
+            (Place::behind(*digest), KeyInfo { digest: Digest(*digest), key: bytes, rule, held: 0, decision })
         })
     }
 

@@ -11,7 +11,7 @@ use super::cells::{Cells, Head};
 use super::census::{self, Census, Nodes, Record};
 use super::slots::Slots;
 use super::view::{Standing, View, lifetime};
-use crate::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
+use crate::core::call::{Acquire, Ages, Call, Counter, Grant, Op, StoreError};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::table::Full;
@@ -73,8 +73,8 @@ impl MemoryStore {
         let view = self.view(now, node, call);
         match call.op {
             Op::Acquire(ask) => self.acquire(view, &ask).map_err(|Full| StoreError::Full),
-            Op::Return { amount, epoch, held, age, windows } => {
-                Ok(self.take_back(view, (amount, held, age), epoch, &windows))
+            Op::Return { amount, epoch, held, ages, windows } => {
+                Ok(self.take_back(view, (amount, held, &ages), epoch, &windows))
             }
             Op::Peek | Op::Occupy(_) => Ok(view.grant(0, Standing::New)),
             Op::Refund { amount, windows } => Ok(self.refund(view, amount, &windows)),
@@ -130,6 +130,8 @@ impl MemoryStore {
     }
 
     fn acquire(&mut self, mut view: View<'_>, ask: &Acquire) -> Result<Grant, Full> {
+        let [need, want, least, held] = [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
+        let ask = &Acquire { need, want, least, held, ..*ask };
         match (view.standing(view.record.map(|record| record.id)), view.record) {
             (Standing::Same, Some(record)) => {
                 return Ok(view.grant(view.granted_before(&record, ask), Standing::Same));
@@ -139,12 +141,12 @@ impl MemoryStore {
         }
         let restored = view.restore(ask);
         view.count_node();
-        view.close_account(ask.held.into(), ask.age);
+        view.settle_account(ask.held, &ask.ages);
         let granted = if restored { 0 } else { view.lend(ask) };
         let mut said = Record { id: view.id, granted, at: view.windows(), ..Record::default() };
         if view.id != 0 && view.has_gcra() {
-            let aside = u64::from(granted) - view.at_once(ask, granted);
-            view.lent.open(&mut said, u64::from(ask.held) + aside);
+            let aside = granted - view.at_once(ask, granted);
+            view.lent.open(&mut said, ask.held.saturating_add(aside));
         }
         // Ids of different nodes may meet: never the epoch that was lost.
         let fresh = if view.id == ask.epoch { view.id.saturating_sub(1) } else { view.id };
@@ -169,7 +171,7 @@ impl MemoryStore {
     fn take_back(
         &mut self,
         mut view: View<'_>,
-        (amount, held, age): (u32, u32, Micros),
+        (amount, held, ages): (u64, u64, &Ages),
         epoch: u64,
         windows: &[Timestamp; MAX_LIMITS],
     ) -> Grant {
@@ -180,17 +182,20 @@ impl MemoryStore {
         if view.head.is_none_or(|head| head.epoch != epoch) {
             return view.grant(0, Standing::New);
         }
+        let amount = amount.min(MAX_COUNT);
         let mut taken = false;
         for (index, limit) in view.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm != Algorithm::Gcra) {
-            taken |= view.counters[index].credit_lent(limit, amount.into(), windows[index]);
+            taken |= view.counters[index].credit_lent(limit, amount, windows[index]);
         }
         let mut account = None;
         // An acquire that was sent later has said what this node holds.
         if view.has_gcra() && view.record.is_none_or(|record| view.id > record.id) {
-            let before = view.close_account(u64::from(amount) + u64::from(held), age);
-            taken |= before > 0;
+            let rest = amount.saturating_add(held.min(MAX_COUNT));
+            let was_open = view.record.is_some_and(|record| view.lent.is_open(&record));
+            let before = view.settle_account(rest, ages);
+            taken |= before.is_some_and(|account| account > 0 || rest > 0);
             let mut record = Record::default();
-            view.lent.open(&mut record, before.min(held.into()));
+            view.lent.open(&mut record, if was_open { held.min(MAX_COUNT) } else { 0 });
             account = Some(record);
         }
         if taken {
@@ -213,9 +218,9 @@ impl MemoryStore {
         if view.head.is_none() || !charged {
             return view.grant(0, Standing::New);
         }
-        let amount = u32::try_from(amount.min(MAX_COUNT)).expect("MAX_COUNT is a u32");
+        let amount = amount.min(MAX_COUNT);
         for (index, limit) in view.limits.iter().enumerate() {
-            view.counters[index].credit(limit, amount.into());
+            view.counters[index].credit(limit, amount);
         }
         self.save_credit(&view, None);
         view.grant(amount, Standing::New)

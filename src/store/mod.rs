@@ -3,16 +3,20 @@
 //! Two stores of one behaviour. [`memory`] keeps counters in this process: the default, and what
 //! one node alone needs. In Redis the scripts of `lua/` are the only writers of shared state;
 //! [`script`] turns calls into their arguments and their replies into grants, `redis` carries them,
-//! [`breaker`] says when a server is not asked.
+//! [`pulse`] says when a server counts as lost, [`breaker`] when it is not asked, [`limiter`] how much
+//! it is asked at a time.
 //! Both answer every sequence of calls alike: `tests/store_parity.rs` compares them.
 
 pub mod breaker;
+mod cell;
 mod cells;
 mod census;
 pub mod embedded;
 mod inflight;
+pub mod limiter;
 pub mod memory;
 mod names;
+pub mod pulse;
 #[cfg(feature = "daemon")]
 pub mod redis;
 pub mod script;

@@ -8,17 +8,29 @@ use crate::core::policy::Rule;
 /// The names of the keys seen last, for listings: bounded, oldest forgotten first, in blocks.
 #[derive(Debug)]
 pub(super) struct Names {
-    blocks: VecDeque<Vec<u8>>,
+    blocks: VecDeque<Block>,
+    /// How many names ever came.
+    count: u64,
     /// By policy, the rule of the key seen last: what ad hoc limits are listed with.
     rules: Vec<Arc<Rule>>,
     most: usize,
 }
 
+#[derive(Debug)]
+struct Block {
+    /// The number of its first name, from 1 on: the others follow without a break.
+    first: u64,
+    bytes: Vec<u8>,
+}
+
+/// A name with its number, and the rule that its policy was last seen with.
+pub(super) type Name = (u64, Arc<Rule>, Box<[u8]>);
+
 impl Names {
     pub(super) const BLOCK: usize = 16 * 1024;
 
     pub(super) fn new(bytes: usize) -> Self {
-        Self { blocks: VecDeque::new(), rules: Vec::new(), most: (bytes / Self::BLOCK).max(1) }
+        Self { blocks: VecDeque::new(), count: 0, rules: Vec::new(), most: (bytes / Self::BLOCK).max(1) }
     }
 
     /// Appends a name: policy (1 byte), length (2 bytes), bytes. Longer ones are not remembered.
@@ -34,35 +46,34 @@ impl Names {
         if key.len() > LONGEST {
             return;
         }
-        if self.blocks.back().is_none_or(|block| block.len() + key.len() + 3 > Self::BLOCK) {
+        self.count += 1;
+        if self.blocks.back().is_none_or(|block| block.bytes.len() + key.len() + 3 > Self::BLOCK) {
             if self.blocks.len() == self.most {
                 self.blocks.pop_front();
             }
-            self.blocks.push_back(Vec::with_capacity(Self::BLOCK));
+            self.blocks.push_back(Block { first: self.count, bytes: Vec::with_capacity(Self::BLOCK) });
         }
-        let block = self.blocks.back_mut().expect("one was just made sure of");
+        let block = &mut self.blocks.back_mut().expect("one was just made sure of").bytes;
         block.push(index);
         block.extend_from_slice(&(key.len() as u16).to_le_bytes()); // at most LONGEST
         block.extend_from_slice(key);
     }
 
-    pub(super) fn newest(&self, most: usize) -> Vec<(Arc<Rule>, Box<[u8]>)> {
-        let mut found = Vec::new();
-        for block in self.blocks.iter().rev() {
-            let mut rest = &block[..];
-            let mut names = Vec::new();
-            while let [policy, low, high, tail @ ..] = rest {
-                let (key, next) = tail.split_at(usize::from(u16::from_le_bytes([*low, *high])));
-                names.push((self.rules[usize::from(*policy)].clone(), key.into()));
-                rest = next;
-            }
-            found.extend(names.into_iter().rev());
-            if found.len() >= most {
-                found.truncate(most);
+    /// Names that came before the one of that number, the newest first: those of one block. None: there is none.
+    pub(super) fn before(&self, number: u64) -> Vec<Name> {
+        let Some(block) = self.blocks.iter().rev().find(|block| block.first < number) else { return Vec::new() };
+        let mut names = Vec::new();
+        let (mut rest, mut next) = (&block.bytes[..], block.first);
+        while let [policy, low, high, tail @ ..] = rest {
+            if next >= number {
                 break;
             }
+            let (key, after) = tail.split_at(usize::from(u16::from_le_bytes([*low, *high])));
+            names.push((next, self.rules[usize::from(*policy)].clone(), key.into()));
+            (rest, next) = (after, next + 1);
         }
-        found
+        names.reverse();
+        names
     }
 }
 
@@ -79,6 +90,23 @@ mod tests {
             names.push(&rule, &number.to_le_bytes());
         }
         assert!(names.blocks.len() <= 2);
-        assert_eq!(&*names.newest(1)[0].1, &99_999_u32.to_le_bytes());
+        let newest = names.before(u64::MAX);
+        assert_eq!((newest[0].0, &*newest[0].2), (100_000, &99_999_u32.to_le_bytes()[..]));
+    }
+
+    #[test]
+    fn all_names_are_told_once_from_the_newest_on() {
+        let mut names = Names::new(8 * Names::BLOCK);
+        let rule = Arc::new(Rule::of("p", &[Limit::parse("1/1s").unwrap()]));
+        for number in 0..10_000_u32 {
+            names.push(&rule, &number.to_le_bytes());
+        }
+        let (mut told, mut before) = (Vec::new(), u64::MAX);
+        while let Some(&(last, ..)) = names.before(before).last() {
+            told.extend(names.before(before).into_iter().map(|(number, _, key)| (number, key)));
+            before = last;
+        }
+        let wanted = (0..10_000_u32).rev().map(|number| (u64::from(number) + 1, number.to_le_bytes().into()));
+        assert_eq!(told, wanted.collect::<Vec<(u64, Box<[u8]>)>>());
     }
 }

@@ -1,24 +1,27 @@
 //! The shared store: scripts on a Redis server or a Redis Cluster.
 //!
-//! Decides where a call goes, how long it may take and what its outcome is. Routing, breakers and
+//! Decides where a call goes, when it may leave and what its outcome is. Routing, breakers and
 //! the watch over the slot map are ours (one connection per master), because a failing master must
 //! not delay calls to others and nothing may be executed twice: no call is ever retried here. A
 //! MOVED and an ASK are followed once each, a missing script is sent once; all three say that
 //! nothing was executed. Repeating an unknown outcome under the same id is up to the caller.
 //!
-//! A call fails at once while its server is away. Called by `serve`, which carries out the core's
-//! effects.
+//! A call fails at once while its server is away. One that has left is answered however late, as long as
+//! its connection lives: slow is not lost. Called by `serve`, which carries out the core's effects.
 
 mod address;
 mod cluster;
 pub mod evalsha;
+mod gate;
 mod health;
+mod heart;
 mod keeper;
 mod link;
 mod master;
 mod options;
 mod reply;
 mod slots;
+mod supervised;
 mod tally;
 mod url;
 
@@ -36,14 +39,22 @@ pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 
 use self::address::Address;
 use self::cluster::Cluster;
+use self::gate::Parcel;
 use self::link::{Answer, Letter};
 use self::master::{Failure, Master, Shared};
+use self::supervised::supervised;
 use self::tally::Tally;
 use super::script::{self, Caller};
 use crate::clock::Clock;
 use crate::core::call::{Call, Grant, Op, StoreError};
 use crate::core::key::Digest;
 use crate::core::time::{Instant, Micros};
+
+/// How long a return may wait until it leaves, at least.
+const RETURNING: Micros = Micros::from_secs(1);
+
+/// How long a call waits for the connection to a server that it was sent to: nobody else has its key.
+const DIALLING: Duration = Duration::from_secs(1);
 
 /// Makes ring the process's cryptography. Call it before anything else that may use TLS; calling
 /// it again does nothing.
@@ -97,7 +108,10 @@ impl RedisStore {
         let cluster = Arc::new(Cluster::new(Arc::new(shared), target.seeds, options.confirm));
         let watch = target.cluster.then(|| {
             let cluster = cluster.clone();
-            tokio::spawn(async move { cluster.watch().await })
+            tokio::spawn(supervised("the watch over the cluster", move || {
+                let cluster = cluster.clone();
+                async move { cluster.watch().await }
+            }))
         });
         Ok(Self {
             cluster,
@@ -108,16 +122,17 @@ impl RedisStore {
         })
     }
 
-    /// Carries out `call`, within the timeout of the options.
+    /// Carries out `call`, however long that takes while its connection lives.
     ///
     /// # Errors
-    /// `Unknown` when it may have been executed, `Away` when it surely was not.
+    /// `Unknown` when it may have been executed, `Away` and `Busy` when it surely was not.
     pub async fn call(&self, call: &Call) -> Result<Grant, StoreError> {
         let result = self.follow(call).await;
         let outcome = match &result {
             Ok(grant) if grant.replayed || grant.outdated => CallOutcome::Replayed,
             Ok(_) => CallOutcome::Ok,
             Err(StoreError::Unknown) => CallOutcome::Unknown,
+            Err(StoreError::Busy { .. }) => CallOutcome::Busy,
             Err(StoreError::Away { .. } | StoreError::Full) => CallOutcome::Away,
         };
         self.tally().count_call(&call.op, outcome);
@@ -159,7 +174,6 @@ impl RedisStore {
     async fn follow(&self, call: &Call) -> Result<Grant, StoreError> {
         let shared = &self.cluster.shared;
         let started = shared.clock.now();
-        let deadline = started + Micros(u64::try_from(shared.timeout.as_micros()).unwrap_or(u64::MAX));
         let away = |since| StoreError::Away { since };
         let key = self.key_of(call.digest);
         let slot = if shared.cluster { slots::slot_of(key.as_bytes()) } else { 0 };
@@ -169,16 +183,19 @@ impl RedisStore {
         let (mut moved, mut asking, mut with_source) = (false, false, false);
         loop {
             let expects = shared.confirm.load(Relaxed) && matches!(call.op, Op::Acquire(_));
-            let letter = Letter { command: self.command(call, with_source), asking };
-            let remaining = Duration::from_micros(deadline.since(shared.clock.now()).0);
-            if remaining.is_zero() {
-                return Err(away(started));
-            }
-            let sent = server.exchange(letter, expects && server.can_confirm(), remaining);
-            match sent.await {
+            let parcel = Parcel {
+                letter: Letter { command: self.command(call, with_source), asking },
+                confirmed: expects && server.can_confirm(),
+                key: call.digest.0,
+                errand: matches!(call.op, Op::Peek | Op::Refund { .. } | Op::Reset),
+                again: moved || asking || with_source,
+                until: call.sent_at + self.patience(&call.op),
+            };
+            match server.exchange(parcel).await {
                 Ok(answer) => return self.read(call, &answer, expects),
                 Err(Failure::Unknown) => return Err(StoreError::Unknown),
                 Err(Failure::Away(since)) => return Err(away(since)),
+                Err(Failure::Busy(wait)) => return Err(StoreError::Busy { wait }),
                 Err(Failure::NoScript) if !with_source => {
                     self.tally().noscript.fetch_add(1, Relaxed);
                     with_source = true;
@@ -186,12 +203,12 @@ impl RedisStore {
                 Err(Failure::Moved(place)) if !moved => {
                     self.tally().moved.fetch_add(1, Relaxed);
                     shared.alarm.notify_one();
-                    server = self.detour(&server, &place, deadline).await.ok_or(away(started))?;
+                    server = self.detour(&server, &place).await.ok_or(away(started))?;
                     (moved, asking, with_source) = (true, false, false);
                 }
                 Err(Failure::Ask(place)) if !asking => {
                     self.tally().ask.fetch_add(1, Relaxed);
-                    server = self.detour(&server, &place, deadline).await.ok_or(away(started))?;
+                    server = self.detour(&server, &place).await.ok_or(away(started))?;
                     (asking, with_source) = (true, false);
                 }
                 Err(failure) => {
@@ -203,15 +220,25 @@ impl RedisStore {
         }
     }
 
+    /// How long a call may wait until it leaves. Nobody waits for what a return brings, and it is tokens that
+    /// are lost if it does not leave.
+    fn patience(&self, op: &Op) -> Micros {
+        let timeout = u64::try_from(self.cluster.shared.timeout.as_micros()).unwrap_or(u64::MAX);
+        match op {
+            Op::Return { .. } => Micros(timeout).max(RETURNING),
+            // The answer must come in time, too, and take no part in a race against the deadline.
+            _ => Micros(timeout - timeout / 8),
+        }
+    }
+
     /// The server that `from` sends us to, once it is connected; `None` when that takes too long.
-    async fn detour(&self, from: &Master, place: &str, deadline: Instant) -> Option<Arc<Master>> {
+    async fn detour(&self, from: &Master, place: &str) -> Option<Arc<Master>> {
         let address = match (Address::parse(place), place.strip_prefix(':')) {
             (_, Some(port)) => from.address().neighbour("", port.parse().ok()?)?,
             (address, None) => address?,
         };
         let server = self.cluster.master_at(&address);
-        let remaining = Duration::from_micros(deadline.since(self.cluster.shared.clock.now()).0);
-        timeout(remaining, server.connected()).await.ok()?;
+        timeout(DIALLING, server.connected()).await.ok()?;
         Some(server)
     }
 

@@ -1,9 +1,9 @@
 //! The scripts of `lua/`: their texts and hashes, calls to arguments, replies to grants.
 //!
 //! `lua/lib.lua` stands before each script; what is hashed and loaded is the whole. Numbers are
-//! clamped here to what the scripts take (amounts to 32 bits, everything else below 2^53), so that no
-//! valid call is refused. Called by `redis.rs`, which carries the commands, and by simulations, which
-//! run the scripts themselves; knows no connection.
+//! clamped here to what the scripts take, below 2^53, so that no valid call is refused. Called by
+//! `redis.rs`, which carries the commands, and by simulations, which run the scripts themselves; knows
+//! no connection.
 
 use std::fmt;
 
@@ -117,27 +117,20 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
     number(push, call.id);
     match &call.op {
         Op::Acquire(ask) => {
-            for value in [
-                ask.need.into(),
-                ask.want.into(),
-                ask.least.into(),
-                ask.ahead_of.0,
-                ask.epoch,
-                ask.held.into(),
-                ask.age.0,
-            ] {
+            let [need, want, least, held] =
+                [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
+            for value in [need, want, least, ask.ahead_of.0, ask.epoch, held] {
                 number(push, value);
             }
         }
-        Op::Return { amount, epoch, held, age, .. } => {
-            number(push, (*amount).into());
+        Op::Return { amount, epoch, held, .. } => {
+            number(push, (*amount).min(MAX_COUNT));
             number(push, *epoch);
-            number(push, (*held).into());
-            number(push, age.0);
+            number(push, (*held).min(MAX_COUNT));
         }
         Op::Refund { amount, .. } => number(push, (*amount).min(MAX_COUNT)),
         Op::Occupy(ask) => {
-            for value in [ask.used.into(), ask.need.into(), ask.want.into(), ask.lease.0] {
+            for value in [ask.used, ask.need, ask.want, ask.lease.0] {
                 number(push, value);
             }
         }
@@ -149,11 +142,16 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             number(push, value);
         }
         match &call.op {
-            Op::Acquire(Acquire { known, .. }) => {
+            Op::Acquire(Acquire { known, ages, .. }) => {
                 number(push, known[index].used);
                 number(push, known[index].at.0);
+                number(push, ages[index].0);
             }
-            Op::Return { windows, .. } | Op::Refund { windows, .. } => number(push, windows[index].0),
+            Op::Return { windows, ages, .. } => {
+                number(push, windows[index].0);
+                number(push, ages[index].0);
+            }
+            Op::Refund { windows, .. } => number(push, windows[index].0),
             Op::Peek | Op::Reset | Op::Occupy(_) => {}
         }
     }
@@ -197,7 +195,7 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
         *number = u64::try_from(*value).ok().filter(|value| *value <= EXACT).ok_or_else(|| BadReply::new(&reply))?;
     }
     let [granted, replayed, damaged, epoch, reset, nodes, now, ..] = numbers;
-    let (Ok(granted), Ok(nodes)) = (u32::try_from(granted), u32::try_from(nodes)) else {
+    let Ok(nodes) = u32::try_from(nodes) else {
         return Err(BadReply::new(&reply));
     };
     if granted > most(&call.op) || nodes == 0 || replayed > 2 || [damaged, reset].iter().any(|flag| *flag > 1) {
@@ -222,13 +220,13 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
 }
 
 /// The most that an answer may grant.
-fn most(op: &Op) -> u32 {
+fn most(op: &Op) -> u64 {
     match op {
         Op::Acquire(ask) => ask.want.max(ask.need),
         Op::Return { amount, .. } => *amount,
         // What it says itself is taken note of; what it has it keeps.
         Op::Occupy(ask) => ask.used.max(ask.want),
-        Op::Refund { amount, .. } => u32::try_from(*amount).unwrap_or(u32::MAX),
+        Op::Refund { amount, .. } => *amount,
         Op::Peek | Op::Reset => 0,
     }
 }
@@ -240,7 +238,7 @@ mod tests {
     use super::*;
     use crate::core::call::OPEN;
     use crate::core::policy::{OnStoreLoss, Rule};
-    use crate::core::time::{Instant, Micros};
+    use crate::core::time::Instant;
 
     fn call(op: Op, limits: &[&str]) -> Call {
         let limits = limits.iter().map(|text| Limit::parse(text).expect(text)).collect();
@@ -267,7 +265,7 @@ mod tests {
         let refund = Op::Refund { amount: u64::MAX, windows: OPEN };
         let mut call = call(refund, &["1/1s"]);
         call.id = u64::MAX;
-        assert_eq!(argv(&call)[2..4], [EXACT.to_string(), u32::MAX.to_string()]);
+        assert_eq!(argv(&call)[2..4], [EXACT.to_string(), MAX_COUNT.to_string()]);
     }
 
     #[test]
@@ -284,7 +282,7 @@ mod tests {
             ahead_of: Timestamp(0),
             epoch: 0,
             held: 0,
-            age: Micros::ZERO,
+            ages: crate::core::call::JUST_NOW,
             known: Default::default(),
         };
         let call = call(Op::Acquire(ask), &["1/1s fixed"]);
@@ -297,7 +295,7 @@ mod tests {
     #[test]
     fn reply_out_of_its_ranges_is_refused() {
         let call = call(
-            Op::Return { amount: 5, epoch: 1, held: 0, age: Micros::ZERO, windows: Default::default() },
+            Op::Return { amount: 5, epoch: 1, held: 0, ages: crate::core::call::JUST_NOW, windows: Default::default() },
             &["1/1s fixed"],
         );
         let good = [5, 0, 0, 7, 0, 1, 1_000, 4, 5, 6];

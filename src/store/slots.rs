@@ -42,7 +42,7 @@ impl Slots {
             let mut counters = [Counter::default(); MAX_LIMITS];
             counters[0] = Counter { used: others + had, prev: 0, at };
             Grant {
-                granted: u32::try_from(slots).unwrap_or(u32::MAX),
+                granted: slots,
                 replayed,
                 outdated,
                 confirmed: true,
@@ -62,11 +62,11 @@ impl Slots {
             Some(own) if id != 0 && own.id > id => return answer(0, had, Timestamp(0), false, true),
             _ => {}
         }
-        let (used, need, want) = (u64::from(ask.used), u64::from(ask.need), u64::from(ask.want));
+        let Occupy { used, need, want, lease } = *ask;
         let left = count.saturating_sub(others);
         let part = need.max(left.saturating_sub(used).div_ceil(u64::from(live)));
         let slots = used.max(want.min(had)).max(want.min(left).min(used + part));
-        let at = now + ask.lease;
+        let at = now + lease;
         key.insert(node.into(), Record { id, slots, at });
         answer(slots, slots, at, false, false)
     }

@@ -5,9 +5,9 @@
 
 use super::cells::Head;
 use super::census::{self, Census, Lent, Record};
-use crate::core::call::{Acquire, Counter, Grant};
+use crate::core::call::{Acquire, Ages, Counter, Grant};
 use crate::core::gcra;
-use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
 /// How an id stands to the last one that the node used for the key.
@@ -38,7 +38,7 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// The answer to the call.
-    pub(super) fn grant(&self, granted: u32, standing: Standing) -> Grant {
+    pub(super) fn grant(&self, granted: u64, standing: Standing) -> Grant {
         Grant {
             granted,
             replayed: standing == Standing::Same,
@@ -58,7 +58,7 @@ impl View<'_> {
         let mut counters = self.counters;
         for (limit, counter) in self.limits.iter().zip(&mut counters) {
             if limit.algorithm == Algorithm::Gcra {
-                counter.used = self.lent.total();
+                counter.used = self.lent.total().min(MAX_COUNT);
             }
         }
         counters
@@ -73,19 +73,48 @@ impl View<'_> {
     pub(super) fn spend(&mut self, tokens: u64, at: Timestamp) {
         for (limit, counter) in self.limits.iter().zip(&mut self.counters) {
             if limit.algorithm == Algorithm::Gcra && tokens > 0 {
-                counter.debit(limit, at, tokens.min(limit.burst));
+                counter.debit(limit, at, tokens.min(gcra::most_lent(limit)));
                 counter.roll(limit, self.now);
             }
         }
     }
 
-    /// Counts what this node has spent of what it was lent: all but what it holds or hands back.
-    /// It spent the last of them that long ago.
-    pub(super) fn close_account(&mut self, rest: u64, age: Micros) -> u64 {
-        let Some(record) = self.record.filter(|_| self.has_gcra()) else { return 0 };
+    /// The account is closed: what this node was lent, less the `rest` that it still has or hands back, it
+    /// has spent, as if in one go so long ago. What it has beyond the account was charged for somebody at the
+    /// node who did not get it: that charge is taken back. What it was lent; `None` where nothing was said
+    /// of an account.
+    pub(super) fn settle_account(&mut self, rest: u64, ages: &Ages) -> Option<u64> {
+        let record = self.record.filter(|_| self.has_gcra())?;
+        if !self.lent.is_open(&record) {
+            return self.take_back_lapsed(&record, rest).then_some(0);
+        }
         let account = self.lent.close(&record);
-        self.spend(account.saturating_sub(rest), self.now - age);
-        account
+        let (spent, charged) = (account.saturating_sub(rest), rest.saturating_sub(account));
+        for ((limit, counter), age) in self.limits.iter().zip(&mut self.counters).zip(ages) {
+            if limit.algorithm == Algorithm::Gcra {
+                counter.debit(limit, self.now - *age, spent.min(gcra::most_lent(limit)));
+                counter.credit(limit, charged);
+                counter.roll(limit, self.now);
+            }
+        }
+        Some(account)
+    }
+
+    /// An account that was not renewed in time has been charged as spent. A node that was only late says now what
+    /// it has not spent of it, and that is credited, as long as the bucket cannot have filled up since: a
+    /// charge that has leaked away is worth nothing any more.
+    fn take_back_lapsed(&mut self, record: &Record, rest: u64) -> bool {
+        if record.lent == 0 || record.period == 0 || rest == 0 {
+            return false;
+        }
+        let charged_at = Timestamp((record.period + 2) * gcra::PERIOD.0);
+        for (limit, counter) in self.limits.iter().zip(&mut self.counters) {
+            let leaks_until = charged_at + gcra::cost(limit, record.lent.min(limit.burst));
+            if limit.algorithm == Algorithm::Gcra && self.now < leaks_until {
+                counter.credit(limit, rest.min(record.lent));
+            }
+        }
+        true
     }
 
     /// How the call's id stands to the last one of its kind.
@@ -104,7 +133,7 @@ impl View<'_> {
 
     /// What was granted under this id, as far as it can still be spent: a window that is over took
     /// its tokens with it, and so did an account that was closed for this node.
-    pub(super) fn granted_before(&self, record: &Record, ask: &Acquire) -> u32 {
+    pub(super) fn granted_before(&self, record: &Record, ask: &Acquire) -> u64 {
         let open = self.limits.iter().enumerate().all(|(index, limit)| match limit.algorithm {
             Algorithm::Gcra => self.lent.is_open(record),
             _ => self.counters[index].at == record.at[index],
@@ -141,13 +170,13 @@ impl View<'_> {
     }
 
     /// Debits what can be lent of all limits, and says how much that is.
-    pub(super) fn lend(&mut self, ask: &Acquire) -> u32 {
-        let tokens = self.share_of(self.left_of_all(ask), ask);
+    pub(super) fn lend(&mut self, ask: &Acquire) -> u64 {
+        let tokens = self.share_of(self.reach(ask, self.left_of_all(ask)), ask);
         for (index, limit) in self.limits.iter().enumerate() {
             if ask.ahead_of.0 != 0 {
-                self.counters[index].debit_ahead(tokens.into());
+                self.counters[index].debit_ahead(tokens);
             } else if limit.algorithm != Algorithm::Gcra {
-                self.counters[index].debit(limit, self.now, tokens.into());
+                self.counters[index].debit(limit, self.now, tokens);
             }
         }
         self.spend(self.at_once(ask, tokens), self.now);
@@ -156,14 +185,14 @@ impl View<'_> {
 
     /// Of tokens lent from a bucket, those that somebody waits for: they are spent now. The rest is
     /// set aside, and counts when it is spent.
-    pub(super) fn at_once(&self, ask: &Acquire, tokens: u32) -> u64 {
-        if self.id == 0 { tokens.into() } else { tokens.min(ask.need).into() }
+    pub(super) fn at_once(&self, ask: &Acquire, tokens: u64) -> u64 {
+        if self.id == 0 { tokens } else { tokens.min(ask.need) }
     }
 
     fn left_of_all(&self, ask: &Acquire) -> u64 {
         let all = self.limits.iter().zip(&self.counters);
         if ask.ahead_of.0 == 0 {
-            let lent = self.lent.total() + u64::from(ask.held);
+            let lent = self.lent.total().saturating_add(ask.held);
             let left = all.map(|(limit, counter)| match limit.algorithm {
                 Algorithm::Gcra => counter.left(limit, self.now).saturating_sub(lent),
                 _ => counter.left(limit, self.now),
@@ -176,18 +205,34 @@ impl View<'_> {
         }
     }
 
+    /// A node that is alone with a key may be lent tokens of a bucket before they have trickled in: it knows from
+    /// the answer when each of them comes, and spends none before. Another node finds them lent. What
+    /// somebody waits for is charged at once, and has to be there.
+    fn reach(&self, ask: &Acquire, left: u64) -> u64 {
+        let is_alone = ask.ahead_of.0 == 0 && self.id != 0 && self.has_gcra() && self.census.nodes() == 1;
+        if !is_alone || left < ask.need {
+            return left;
+        }
+        let lent = self.lent.total().saturating_add(ask.held);
+        let all = self.limits.iter().zip(&self.counters);
+        let most = all.map(|(limit, counter)| match limit.algorithm {
+            Algorithm::Gcra => counter.left(limit, self.now).saturating_add(gcra::coming(limit)).saturating_sub(lent),
+            _ => counter.left(limit, self.now),
+        });
+        most.min().unwrap_or(0).max(left)
+    }
+
     /// Guided self-scheduling: nobody takes more than its part of what is left, beyond what waits.
-    fn share_of(&self, left: u64, ask: &Acquire) -> u32 {
-        if left < ask.least.into() {
+    fn share_of(&self, left: u64, ask: &Acquire) -> u64 {
+        if left < ask.least {
             return 0;
         }
         let nodes = self.census.nodes();
         let capacity = self.limits.iter().map(Limit::capacity).min().unwrap_or(0);
         // A window's tail is shared to the last; what trickles in is handed out by the lot.
         let parts = if self.limits.iter().all(Limit::trickles) { 2 } else { 32 };
-        let part = u64::from(ask.need).max(left.div_ceil(nodes)).max(capacity.div_ceil(parts * nodes));
-        let granted = u64::from(ask.want.max(ask.need)).min(left).min(part);
-        u32::try_from(granted).expect("at most what was asked for")
+        let part = ask.need.max(left.div_ceil(nodes)).max(capacity.div_ceil(parts * nodes));
+        ask.want.max(ask.need).min(left).min(part)
     }
 
     /// `Counter::at` of each limit that has windows.

@@ -10,7 +10,7 @@ use super::ration::{check, ration};
 pub use super::refusal::CommandError;
 use super::resp::Args;
 pub use super::throttle::{Rate, Script, scripted};
-use super::throttle::{eval, script, throttle};
+use super::throttle::{crab, eval, script, throttle};
 
 /// Longest key.
 pub const MAX_KEY: usize = 64 << 10;
@@ -20,11 +20,9 @@ pub const MAX_KEY: usize = 64 << 10;
 pub enum Command<'a> {
     /// `CL.THROTTLE key max_burst count period [quantity]`, or `THROTTLE`.
     Throttle {
-        /// Answer in throttlecrab's order and polarity.
-        crab: bool,
         /// The key.
         key: &'a [u8],
-        /// The limit in numbers.
+        /// The limit in numbers, and in whose words.
         rate: Rate,
         /// Tokens asked for; 0 peeks, below 0 gives back.
         quantity: i64,
@@ -156,8 +154,10 @@ pub enum Command<'a> {
 pub enum Admin {
     /// `RATION.RELOAD`.
     Reload,
-    /// `RATION.KEYS [COUNT n]`.
+    /// `RATION.KEYS [CURSOR cursor] [COUNT n]`.
     Keys {
+        /// Where the page begins; `None`: the first page, without a word about the next.
+        cursor: Option<u128>,
         /// Most keys listed.
         most: usize,
     },
@@ -207,7 +207,7 @@ impl<'a> Command<'a> {
         let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
         // The two that matter come first; the rest is asked once per connection.
         match name.len() {
-            11 if is("CL.THROTTLE") => throttle(args, 1, false),
+            11 if is("CL.THROTTLE") => throttle(args, 1),
             12 if is("RATION.CHECK") => check(args),
             _ if name.len() > 7 && name[..7].eq_ignore_ascii_case(b"RATION.") => ration(args),
             _ => handshake(args),
@@ -252,7 +252,7 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
         return if (2..=3).contains(&args.len()) { Ok(Command::Nothing) } else { Err(arity(args)) };
     }
     if is("THROTTLE") {
-        return throttle(args, 1, true);
+        return crab(args);
     }
     if is("EVAL") || is("EVALSHA") {
         return eval(args, is("EVALSHA"));

@@ -47,12 +47,12 @@ pub fn fields(style: Style, decision: &Decision, rule: Option<&Rule>) -> Vec<Fie
             let (mut policy, mut name) = (String::with_capacity(64), String::new());
             for (index, each) in rule.limits.iter().enumerate() {
                 let (comma, shown) = (if policy.is_empty() { "" } else { "," }, each.to_string());
-                let _ = write!(policy, "{comma}\"{shown}\";q={};w={}", each.capacity(), window(each));
+                let _ = write!(policy, "{comma}\"{shown}\";q={};w={}", sized(each.capacity()), window(each));
                 if index == usize::from(decision.limit_index) {
                     name = shown;
                 }
             }
-            vec![("ratelimit-policy", policy), ("ratelimit", format!("\"{name}\";r={remaining};t={more}"))]
+            vec![("ratelimit-policy", policy), ("ratelimit", format!("\"{name}\";r={};t={more}", sized(remaining)))]
         }
         Style::X => vec![
             ("x-ratelimit-limit", decision.limit.to_string()),
@@ -99,6 +99,11 @@ fn more_after(decision: &Decision, limit: &Limit) -> Micros {
 #[must_use]
 pub fn window(limit: &Limit) -> u64 {
     if limit.algorithm == Algorithm::Gcra { limit.depth().as_secs_ceil() } else { limit.period.as_secs_ceil() }
+}
+
+/// An integer of a structured field (RFC 8941) has fifteen digits at most.
+fn sized(tokens: u64) -> u64 {
+    tokens.min(999_999_999_999_999)
 }
 
 /// What a header may carry: names of policies are free text.

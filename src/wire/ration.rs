@@ -4,6 +4,9 @@ use super::command::{Admin, Command, CommandError, amount, arity, key};
 use super::headers::Style;
 use super::resp::Args;
 
+/// Most keys of one page of `RATION.KEYS`.
+pub(super) const MAX_LISTED: usize = 1_000;
+
 /// Most keys of one `RATION.MCHECK`.
 pub const MAX_KEYS: usize = 64;
 
@@ -126,12 +129,7 @@ pub(super) fn ration<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>
         return Ok(Command::Explain { policy, key: key(subject)? });
     }
     if is("KEYS") {
-        let most = match (args.len(), args.get(1)) {
-            (1, _) => 100,
-            (3, Some(option)) if option.eq_ignore_ascii_case(b"COUNT") => amount(subject)?,
-            _ => return Err(CommandError::Syntax),
-        };
-        return Ok(Command::Admin(Admin::Keys { most: usize::try_from(most).unwrap_or(usize::MAX) }));
+        return keys(args);
     }
     let admin =
         [("RELOAD", Admin::Reload), ("POLICIES", Admin::Policies), ("PEERS", Admin::Peers), ("STATS", Admin::Stats)];
@@ -140,4 +138,26 @@ pub(super) fn ration<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>
     };
     exactly(1)?;
     Ok(Command::Admin(admin))
+}
+
+/// `RATION.KEYS [CURSOR cursor] [COUNT n]`.
+fn keys<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    let (mut cursor, mut most) = (None, None);
+    let mut at = 1;
+    while let Some(option) = args.get(at) {
+        let value = args.get(at + 1).ok_or(CommandError::Syntax)?;
+        if option.eq_ignore_ascii_case(b"CURSOR") && cursor.is_none() {
+            let text = std::str::from_utf8(value).ok().filter(|text| !text.starts_with('+'));
+            let number = text.and_then(|text| u128::from_str_radix(text, 16).ok());
+            cursor = Some(number.ok_or(CommandError::Cursor(value))?);
+        } else if option.eq_ignore_ascii_case(b"COUNT") && most.is_none() {
+            most = Some(usize::try_from(amount(value)?).unwrap_or(usize::MAX));
+        } else {
+            return Err(CommandError::Syntax);
+        }
+        at += 2;
+    }
+    // A page shows something, or it would be taken for the end.
+    let least = usize::from(cursor.is_some());
+    Ok(Command::Admin(Admin::Keys { cursor, most: most.unwrap_or(100).clamp(least, MAX_LISTED) }))
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a command, in the words that clients know from Redis and redis-cell.
+//! What is wrong with a command, in the words that clients know from Redis, redis-cell and throttlecrab.
 //!
 //! Borrows from the request; formatting allocates, and only then. Called by `command.rs`.
 
@@ -26,6 +26,8 @@ pub enum CommandError<'a> {
     Style(&'a [u8]),
     /// `RATION.MCHECK` of no key, or of too many.
     Keys(usize),
+    /// No cursor of `RATION.KEYS`.
+    Cursor(&'a [u8]),
     /// A script that is not the one that is recognised.
     Script,
     /// A script by its hash: its text must come.
@@ -34,6 +36,12 @@ pub enum CommandError<'a> {
     ThrottleUsage,
     /// `CL.THROTTLE` with a count or a period of zero.
     ZeroRate,
+    /// `THROTTLE` with something else than an integer.
+    CrabNumber(&'static str),
+    /// `THROTTLE` with a quantity below zero.
+    CrabQuantity(i64),
+    /// `THROTTLE` with a burst, a count or a period of zero or less.
+    CrabRate,
     /// A key above [`MAX_KEY`].
     LongKey(usize),
     /// `HELLO` with another protocol than 2 or 3.
@@ -65,6 +73,13 @@ impl fmt::Display for CommandError<'_> {
             Self::Negative(what, seen) => write!(f, "ERR {what} is {seen}: it must not be negative"),
             Self::Style(seen) => write!(f, "ERR no header style '{}': there are draft, x and github", clipped(seen)),
             Self::Keys(seen) => write!(f, "ERR {seen} keys: RATION.MCHECK takes 1 to {MAX_KEYS}"),
+            Self::Cursor(seen) => {
+                write!(
+                    f,
+                    "ERR CURSOR is '{}': it is 0 for the first page, then what the last page named",
+                    clipped(seen)
+                )
+            }
             Self::Script => f.write_str(
                 "ERR no scripts run here: the one that is understood is return redis.call('cl.throttle', \
                  KEYS[1], ARGV[1], ARGV[2], ARGV[3]); use CL.THROTTLE or RATION.CHECK instead",
@@ -74,6 +89,9 @@ impl fmt::Display for CommandError<'_> {
                 f.write_str("ERR Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]")
             }
             Self::ZeroRate => f.write_str("ERR Zero rates are not supported"),
+            Self::CrabNumber(what) => write!(f, "ERR invalid {what}"),
+            Self::CrabQuantity(seen) => write!(f, "ERR Rate limit check failed: negative quantity: {seen}"),
+            Self::CrabRate => f.write_str("ERR Rate limit check failed: invalid rate limit parameters"),
             Self::LongKey(len) => write!(f, "ERR the key has {len} bytes: at most {MAX_KEY} are allowed"),
             Self::Protocol => f.write_str("NOPROTO unsupported protocol version: HELLO 2 and HELLO 3 are understood"),
             Self::ProtocolNumber => f.write_str("ERR Protocol version is not an integer or out of range"),

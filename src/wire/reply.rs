@@ -4,6 +4,7 @@
 //! the flat arrays of the contract in both.
 
 use crate::core::decision::{Decision, Verdict};
+use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::policy::Rule;
 
@@ -96,13 +97,16 @@ impl<'a> Writer<'a> {
         self.five(decision);
     }
 
-    /// The answer to `THROTTLE`: throttlecrab's five integers, 1 for allowed and the waits swapped.
-    pub fn crab(&mut self, decision: &Decision) {
+    /// The answer to `THROTTLE`: throttlecrab's five integers, 1 for allowed and the waits swapped. Its
+    /// `reset_after` counts to when the bucket has been full for all but two tokens' time, in whole seconds
+    /// that have passed; who waits `retry_after` is admitted, so that rounds up.
+    pub fn crab(&mut self, decision: &Decision, limit: &Limit) {
         self.array(5);
         self.integer(i64::from(decision.verdict == Verdict::Allow));
         self.count(decision.limit);
         self.count(decision.remaining.min(decision.limit));
-        self.count(decision.reset_after.as_secs_ceil());
+        let reset_after = decision.reset_after.0 + gcra::worth(limit, limit.burst).0;
+        self.count(reset_after.saturating_sub(gcra::worth(limit, 2).0) / 1_000_000);
         match (decision.verdict, decision.retry_after) {
             (Verdict::Deny, Some(wait)) => self.count(wait.as_secs_ceil().max(1)),
             (Verdict::Deny, None) => self.integer(-1),
@@ -272,6 +276,7 @@ mod tests {
             "5000/1h fixed",
             "3/250ms fixed from-first",
             "4294967295/366d sliding",
+            "9007199254740991/3660d fixed from-first",
             "7/90s",
         ] {
             let limit = Limit::parse(text).unwrap();
@@ -279,7 +284,7 @@ mod tests {
             name.limit(&limit);
             assert_eq!(name.as_bytes(), limit.to_string().as_bytes());
         }
-        let limit = Limit::gcra(4_000_000_000, Micros(31_622_399_999_999), 4).unwrap();
+        let limit = Limit::gcra(9_007_199_254_740_990, Micros(316_223_999_999_999), 9_007_199_254_740_991).unwrap();
         let mut name = Name::new();
         name.limit(&limit);
         assert_eq!(name.as_bytes(), limit.to_string().as_bytes());

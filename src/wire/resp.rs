@@ -177,10 +177,14 @@ impl Parser {
     fn parse_inline(&mut self, input: &[u8]) -> Result<Option<usize>, ProtocolError> {
         let head = &input[..input.len().min(MAX_LINE)];
         let Some(end) = head.iter().position(|&byte| byte == b'\n') else {
-            return if input.len() >= MAX_LINE { Err(ProtocolError::InlineLength) } else { Ok(None) };
+            return match input.len() >= MAX_LINE {
+                true if begins_as_http(head) => Err(ProtocolError::Http),
+                true => Err(ProtocolError::InlineLength),
+                false => Ok(None),
+            };
         };
         let line = head[..end].strip_suffix(b"\r").unwrap_or(&head[..end]);
-        if line.ends_with(b" HTTP/1.1") || line.ends_with(b" HTTP/1.0") {
+        if ends_as_http(line) {
             return Err(ProtocolError::Http);
         }
         self.is_inline = true;
@@ -197,6 +201,17 @@ impl Parser {
         }
         Ok(Some(end + 1))
     }
+}
+
+/// Whether a line ends as a request line of HTTP does, of whatever version.
+fn ends_as_http(line: &[u8]) -> bool {
+    matches!(line, [.., b' ', b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'])
+}
+
+/// Whether a line without an end begins as a request line of HTTP does: a method and a path.
+fn begins_as_http(head: &[u8]) -> bool {
+    let method = head.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
+    method > 0 && head[method..].starts_with(b" /")
 }
 
 /// The number in `input` from `start` to its CRLF, and what comes behind that.

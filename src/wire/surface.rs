@@ -70,7 +70,7 @@ pub const COMMANDS: &[Description] = &[
         name: "throttle",
         arity: -5,
         key: 1,
-        summary: "The same as CL.THROTTLE; answers throttlecrab's five integers.",
+        summary: "The same with max_burst for a limit; answers throttlecrab's five integers.",
         arguments: BUCKET,
     },
     Description {
@@ -153,7 +153,7 @@ pub const COMMANDS: &[Description] = &[
         arity: -1,
         key: 0,
         summary: "Lists keys that this node knows, as JSON.",
-        arguments: &[("count?", "integer", "COUNT")],
+        arguments: &[("cursor?", "string", "CURSOR"), ("count?", "integer", "COUNT")],
     },
     plain("ration.policies", 1, "Lists the policies in force, as JSON."),
     plain("ration.peers", 1, "Lists the nodes of the fleet, as JSON."),

@@ -2,13 +2,15 @@
 
 use super::command::{Command, CommandError, arity, integer, key};
 use super::resp::Args;
-use crate::core::limit::{Limit, LimitError};
+use crate::core::limit::{self, Limit, LimitError, MAX_COUNT, MAX_PERIOD};
 use crate::core::time::Micros;
 
-/// The numbers of `CL.THROTTLE`, known to be positive (a burst of 0 is allowed).
+/// The numbers of `CL.THROTTLE` or `THROTTLE`, known to be positive (a burst of 0 is redis-cell's).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// Tokens above the first that may come at once.
+    /// As throttlecrab means them: `max_burst` is all that may come at once, not what may come above the first.
+    pub crab: bool,
+    /// As it was written.
     pub max_burst: u64,
     /// Tokens per period.
     pub count: u64,
@@ -17,17 +19,62 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The token bucket that redis-cell means by these numbers.
+    /// The token bucket that redis-cell or throttlecrab means by these numbers.
     ///
     /// # Errors
-    /// A number is out of range.
+    /// A number is out of range, in the words and units of the request.
     pub fn limit(&self) -> Result<Limit, LimitError> {
-        Limit::gcra(self.count, Micros::from_secs(self.period_s), self.max_burst.saturating_add(1))
+        let longest = MAX_PERIOD.0 / 1_000_000;
+        let first = u64::from(!self.crab);
+        let range = |what, seen: u64, wanted| Err(LimitError::Range { what, seen: seen.to_string(), wanted });
+        if self.count > MAX_COUNT {
+            return range("count", self.count, format!("1 to {MAX_COUNT} (2^53 - 1)"));
+        }
+        if self.period_s > longest {
+            return range("period", self.period_s, format!("1 to {longest} (seconds, of ten years)"));
+        }
+        if self.max_burst > MAX_COUNT - first {
+            let wanted = format!("{} to {} (below 2^53)", 1 - first, MAX_COUNT - first);
+            return range("max_burst", self.max_burst, wanted);
+        }
+        let (period, burst) = (Micros::from_secs(self.period_s), self.max_burst + first);
+        let deepest = limit::deepest(self.count, period);
+        if burst > deepest {
+            let wanted = format!(
+                "{} at most, or 71 years would not fill the bucket at {} per {} s",
+                deepest - first,
+                self.count,
+                self.period_s
+            );
+            return range("max_burst", self.max_burst, wanted);
+        }
+        Limit::gcra(self.count, period, burst)
     }
 }
 
-/// The numbers of a throttle begin behind its key, which is the argument at `place`.
-pub(super) fn throttle<'a>(args: Args<'a>, place: usize, crab: bool) -> Result<Command<'a>, CommandError<'a>> {
+/// `THROTTLE key max_burst count period [quantity]`, with throttlecrab's errors, in its order.
+pub(super) fn crab<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    if !(5..=6).contains(&args.len()) {
+        return Err(arity(args));
+    }
+    let key = key(args.get(1).unwrap_or_default())?;
+    let number = |index, what| match args.get(index) {
+        None => Ok(1),
+        Some(text) => integer(text).map_err(|_| CommandError::CrabNumber(what)),
+    };
+    let (max_burst, count) = (number(2, "max_burst")?, number(3, "count_per_period")?);
+    let (period, quantity) = (number(4, "period")?, number(5, "quantity")?);
+    if quantity < 0 {
+        return Err(CommandError::CrabQuantity(quantity));
+    }
+    let positive = |value: i64| u64::try_from(value).ok().filter(|value| *value > 0).ok_or(CommandError::CrabRate);
+    let rate =
+        Rate { crab: true, max_burst: positive(max_burst)?, count: positive(count)?, period_s: positive(period)? };
+    Ok(Command::Throttle { key, rate, quantity })
+}
+
+/// The numbers of `CL.THROTTLE` begin behind its key, which is the argument at `place`.
+pub(super) fn throttle<'a>(args: Args<'a>, place: usize) -> Result<Command<'a>, CommandError<'a>> {
     if !(place + 4..=place + 5).contains(&args.len()) {
         return Err(CommandError::ThrottleUsage);
     }
@@ -36,6 +83,7 @@ pub(super) fn throttle<'a>(args: Args<'a>, place: usize, crab: bool) -> Result<C
     let (max_burst, count, period, quantity) = (number(1)?, number(2)?, number(3)?, number(4)?);
     let positive = |what, value: i64| u64::try_from(value).map_err(|_| CommandError::Negative(what, value));
     let rate = Rate {
+        crab: false,
         max_burst: positive("max_burst", max_burst)?,
         count: positive("count", count)?,
         period_s: positive("period", period)?,
@@ -43,7 +91,7 @@ pub(super) fn throttle<'a>(args: Args<'a>, place: usize, crab: bool) -> Result<C
     if rate.count == 0 || rate.period_s == 0 {
         return Err(CommandError::ZeroRate);
     }
-    Ok(Command::Throttle { crab, key, rate, quantity })
+    Ok(Command::Throttle { key, rate, quantity })
 }
 
 /// What is asked about scripts. All that are understood do the same: call `cl.throttle`.
@@ -79,7 +127,7 @@ pub(super) fn eval<'a>(args: Args<'a>, by_hash: bool) -> Result<Command<'a>, Com
 /// # Errors
 /// Those of `CL.THROTTLE`, or another number of keys.
 pub fn scripted<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    if args.get(2) == Some(b"1") { throttle(args, 3, false) } else { Err(CommandError::Script) }
+    if args.get(2) == Some(b"1") { throttle(args, 3) } else { Err(CommandError::Script) }
 }
 
 pub(super) fn script<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {

@@ -10,7 +10,7 @@ use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
-use rationd::core::time::{Micros, Timestamp};
+use rationd::core::time::Timestamp;
 use rationd::store::memory::MemoryStore;
 
 /// Windows are short, so that they roll while the suite runs.
@@ -63,7 +63,7 @@ pub fn compare_with_memory(
         let mut wanted = memory.call(seen.now, NODES[node], &call).expect("the table is large enough");
         wanted.confirmed = seen.confirmed;
         assert_eq!(seen, wanted, "call {id} of seed {seed}: {call:?}");
-        granted += u64::from(seen.granted);
+        granted += seen.granted;
         keys[index].past.push((node, call, seen));
     }
     assert!(granted > calls / 2, "hardly anything was granted: {granted} in {calls} calls");
@@ -102,24 +102,24 @@ fn give_back(grant: &Grant, random: &mut Random) -> Op {
         *window = counter.at;
     }
     Op::Return {
-        amount: 1 + random.below(grant.granted.into()) as u32,
+        amount: 1 + random.below(grant.granted),
         epoch: grant.epoch,
         held: 0,
-        age: Micros::ZERO,
+        ages: rationd::core::call::JUST_NOW,
         windows,
     }
 }
 
 fn acquire(key: &Key, random: &mut Random) -> Acquire {
-    let need = random.below(5) as u32;
+    let need = random.below(5);
     let mut ask = Acquire {
         need,
-        want: need + random.below(8) as u32,
-        least: random.below(3) as u32,
+        want: need + random.below(8),
+        least: random.below(3),
         ahead_of: Timestamp(0),
         epoch: 0,
         held: 0,
-        age: Micros::ZERO,
+        ages: rationd::core::call::JUST_NOW,
         known: [Known::default(); MAX_LIMITS],
     };
     if let Some((_, _, last)) = key.past.last() {

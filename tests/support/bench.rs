@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use rationd::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
 use rationd::core::decision::{Decision, Verdict};
+use rationd::core::gcra;
 use rationd::core::key::Digest;
-use rationd::core::limit::{Limit, MAX_LIMITS};
+use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use rationd::core::page::Place;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Micros, Timestamp};
@@ -167,13 +169,20 @@ impl Bench {
     }
 
     /// The store grants so many tokens, now.
-    pub fn grant(&mut self, call: &Call, tokens: u32) {
+    pub fn grant(&mut self, call: &Call, tokens: u64) {
         let store = Timestamp(self.now.0 - self.behind + SKEW);
         let period = self.rule.limits[0].period.0;
-        self.used = (self.used + u64::from(tokens)).min(self.rule.limits[0].count);
+        self.used = (self.used + tokens).min(self.rule.limits[0].count);
         let mut counters = [Counter::default(); MAX_LIMITS];
         let sent = call.sent_at.0 + SKEW;
         counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(sent / period * period + period) };
+        if let (Algorithm::Gcra, Op::Acquire(order)) = (self.rule.limits[0].algorithm, call.op) {
+            let at_once = order.need.min(tokens);
+            let at = store + gcra::cost(&self.rule.limits[0], at_once);
+            // Where nothing is lent, others hold what is used.
+            let used = if tokens == 0 { self.used } else { order.held + tokens - at_once };
+            counters[0] = Counter { used, prev: 0, at };
+        }
         let grant = Grant {
             granted: tokens,
             replayed: false,
@@ -197,11 +206,11 @@ impl Bench {
 
     /// Tokens held for key 0.
     pub fn held(&self) -> u64 {
-        self.shard.keys(self.now, 10).iter().map(|key| key.held).sum()
+        self.shard.keys(self.now, Place::default(), 10).iter().map(|(_, key)| key.held).sum()
     }
 
     /// Makes key 0 hold `tokens` and be warm.
-    pub fn hold(&mut self, tokens: u32) {
+    pub fn hold(&mut self, tokens: u64) {
         for _ in 0..4 {
             self.check(1);
         }
@@ -211,7 +220,7 @@ impl Bench {
         let call = self.acquire();
         self.grant(&call, 3 + tokens);
         self.replies();
-        assert_eq!(self.held(), u64::from(tokens));
+        assert_eq!(self.held(), tokens);
     }
 
     /// Spends until a background refill is sent.

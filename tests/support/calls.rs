@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op};
 use rationd::core::key::Digest;
-use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Micros, Timestamp};
 use rationd::store::memory::MemoryStore;
@@ -52,11 +52,14 @@ pub fn limit(random: &mut Random) -> Limit {
     let algorithms = [Algorithm::Gcra, Algorithm::Fixed, Algorithm::FixedFromFirst, Algorithm::Sliding];
     loop {
         let (small, odd) = (1 + random.below(12), 1 + random.below(5_000));
-        let count = random.one_of(&[small, small, odd, 100, 60_000, u32::MAX.into()]);
-        let any = 1 + random.below(31_622_400_000_000);
+        // As many of each number of digits, to the largest.
+        let shift = random.below(53);
+        let large = 1 + random.below(MAX_COUNT >> shift);
+        let count = random.one_of(&[small, small, odd, 100, 60_000, u32::MAX.into(), large, MAX_COUNT]);
+        let any = 1 + random.below(MAX_PERIOD.0);
         let period =
             random.one_of(&[1, 1_000, 7_001, 1_000_000, 1_000_000, 3_000_000, 61_000_000, 86_400_000_000, any]);
-        let burst = random.one_of(&[count, small, odd, u32::MAX.into()]);
+        let burst = random.one_of(&[count, small, odd, u32::MAX.into(), large, MAX_COUNT - 1]);
         if let Ok(limit) = Limit::new(count, Micros(period), random.one_of(&algorithms), burst) {
             return limit;
         }
@@ -142,7 +145,8 @@ impl Caller {
             78..88 => Op::Peek,
             88..97 => {
                 let few = random.below(20);
-                let amount = random.one_of(&[few, few, 3_000, u32::MAX.into(), u64::MAX]);
+                let any = random.below(1 << 53);
+                let amount = random.one_of(&[few, few, 3_000, any, u32::MAX.into(), u64::MAX]);
                 Op::Refund { amount, windows: self.charged(random) }
             }
             _ => Op::Reset,
@@ -150,11 +154,11 @@ impl Caller {
     }
 
     fn acquire(&self, random: &mut Random, rule: &Rule) -> Acquire {
-        let few = random.below(6) as u32;
-        let capacity = rule.limits.iter().map(Limit::capacity).min().expect("one limit at least") as u32;
+        let few = random.below(6);
+        let capacity = rule.limits.iter().map(Limit::capacity).min().expect("one limit at least");
         let part = capacity / 3;
         let need = random.one_of(&[0, 1, few, few, capacity, part]);
-        let want = random.one_of(&[need, few, part, capacity, u32::MAX]);
+        let want = random.one_of(&[need, few, part, capacity, u64::MAX]);
         let least = random.one_of(&[0, 0, 1, need, want]);
         let at = self.last().map_or(Timestamp(0), |grant| grant.counters[0].at);
         let ahead = random.percent(12);
@@ -164,14 +168,14 @@ impl Caller {
         let epoch = random.one_of(&[0, epoch, epoch, older]);
         let known = std::array::from_fn(|index| self.known(random, rule, index));
         let held = self.held(random);
-        let age = self.age(random);
-        Acquire { need, want, least, ahead_of, epoch, held, age, known }
+        let ages = [self.age(random); MAX_LIMITS];
+        Acquire { need, want, least, ahead_of, epoch, held, ages, known }
     }
 
     /// Tokens that the node says it has not spent: often none, or what it was lent last.
-    fn held(&self, random: &mut Random) -> u32 {
+    fn held(&self, random: &mut Random) -> u64 {
         let last = self.last().map_or(0, |grant| grant.granted);
-        random.one_of(&[0, 0, last, last / 2, 3, u32::MAX])
+        random.one_of(&[0, 0, last, last / 2, 3, u64::MAX])
     }
 
     /// Often none, or any.
@@ -201,13 +205,25 @@ impl Caller {
                 matches!(call.op, Op::Acquire(_)) && (grant.granted > 0 || self.past.len() < 3)
             });
         let Some((_, call, grant)) = lent.clone().nth(random.below(3) as usize).or(lent.clone().next()) else {
-            return Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, windows: [Timestamp(0); MAX_LIMITS] };
+            return Op::Return {
+                amount: 1,
+                epoch: 1,
+                held: 0,
+                ages: rationd::core::call::JUST_NOW,
+                windows: [Timestamp(0); MAX_LIMITS],
+            };
         };
         let mut windows = grant.counters.map(|counter| counter.at);
         if matches!(call.op, Op::Acquire(ask) if ask.ahead_of.0 > 0) {
             windows[0] = windows[0] + call.rule.limits[0].period;
         }
-        let amount = random.one_of(&[grant.granted, grant.granted / 2, 1, u32::MAX]);
-        Op::Return { amount, epoch: grant.epoch, held: self.held(random), age: self.age(random), windows }
+        let amount = random.one_of(&[grant.granted, grant.granted / 2, 1, u64::MAX]);
+        Op::Return {
+            amount,
+            epoch: grant.epoch,
+            held: self.held(random),
+            ages: [self.age(random); MAX_LIMITS],
+            windows,
+        }
     }
 }

@@ -139,6 +139,23 @@ impl Client {
         }
     }
 
+    /// The length of an array whose items are the next replies.
+    pub fn array(&mut self) -> usize {
+        loop {
+            let rest = &self.input[self.used..];
+            if let Some(end) = rest.windows(2).position(|pair| pair == b"\r\n") {
+                assert_eq!(rest[0], b'*', "an array was wanted");
+                let len = std::str::from_utf8(&rest[1..end]).expect("digits").parse().expect("a length");
+                self.used += end + 2;
+                return len;
+            }
+            let mut buffer = [0; 16 << 10];
+            let len = self.stream.read(&mut buffer).expect("a reply");
+            assert!(len > 0, "the daemon closed before an array");
+            self.input.extend_from_slice(&buffer[..len]);
+        }
+    }
+
     pub fn ask_bytes(&mut self, words: &[&[u8]]) -> Value {
         self.send(&encode(words));
         self.reply().expect("a reply")
@@ -154,6 +171,26 @@ impl Client {
     pub fn is_closed(&mut self) -> bool {
         self.reply().is_none()
     }
+}
+
+/// How much `client` can write before the daemon no longer reads.
+pub fn flood(client: &mut Client, line: &[u8]) -> usize {
+    client.stream.set_nonblocking(true).expect("a socket can");
+    let mut written = 0;
+    let mut refused = 0;
+    while refused < 20 {
+        match client.stream.write(&line[written % line.len()..]) {
+            Ok(len) => (written, refused) = (written + len, 0),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                refused += 1;
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(written < 64 << 20, "the daemon never stopped reading");
+    }
+    client.stream.set_nonblocking(false).expect("a socket can");
+    written
 }
 
 /// A command as clients write it.

@@ -12,7 +12,7 @@ use rationd::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::Rule;
-use rationd::core::time::{Micros, Timestamp};
+use rationd::core::time::Timestamp;
 use rationd::store::redis::RedisStore;
 
 /// A rule that no test exhausts, with a window that ends after the test.
@@ -30,7 +30,7 @@ pub fn acquire_one(clock: &Clock, rule: &Arc<Rule>, digest: Digest, id: u64) -> 
         ahead_of: Timestamp(0),
         epoch: 0,
         held: 0,
-        age: Micros::ZERO,
+        ages: rationd::core::call::JUST_NOW,
         known: [Known::default(); MAX_LIMITS],
     });
     Call { id, digest, rule: rule.clone(), op, sent_at: clock.now() }
@@ -174,7 +174,7 @@ async fn work(
 impl Book {
     fn note(&mut self, grant: &Grant, began: Instant) {
         let now = Instant::now();
-        self.granted += u64::from(grant.granted);
+        self.granted += grant.granted;
         self.open = 0;
         self.replays += u64::from(grant.replayed);
         self.unconfirmed += u64::from(!grant.confirmed);

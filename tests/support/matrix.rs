@@ -9,11 +9,23 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
-use super::process::Daemon;
+use super::process::{Daemon, signal};
 
 /// What the daemon of each way knows: no window ends before the test does.
 pub const POLICY: &str = "[policy.api]\nlimits = [\"5/1h fixed from-first\"]\n";
+
+/// What the daemon of a deep pipeline knows: so many checks of one key pass.
+pub const DEEP_POLICY: &str = "[policy.api]\nlimits = [\"1000000/1h fixed from-first\"]\n";
+pub const DEEP_LIMIT: i64 = 1_000_000;
+
+/// How many checks of one key are asked at once: many clients write all of them before they read.
+pub const DEPTHS: [usize; 3] = [1_000, 20_000, 100_000];
+
+/// Longest that a client may take: who waits for a daemon that waits for it waits for ever.
+const PATIENCE: Duration = Duration::from_secs(400);
 
 /// Words between bars, and the answer, in which `*` stands for anything. In this order on one connection; keys are
 /// Latin-1, so that any byte can be in one.
@@ -31,8 +43,8 @@ pub const CASES: &[(&str, &str)] = &[
     ("CL.THROTTLE|user:42|x|30|60", "-*Couldn't parse as integer: x"),
     ("CL.THROTTLE|user:42|15|0|60", "-*Zero rates are not supported"),
     ("CL.THROTTLE|user:42", "-*Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]"),
-    ("THROTTLE|crab|0|1|60", "[1 1 0 60 0]"),
-    ("THROTTLE|crab|0|1|60", "[0 1 0 60 60]"),
+    ("THROTTLE|crab|1|1|60", "[1 1 0 0 0]"),
+    ("THROTTLE|crab|1|1|60", "[0 1 0 0 60]"),
     ("EVAL|return redis.call('cl.throttle', KEYS[1], ARGV[1], ARGV[2], ARGV[3])|1|scripted|15|30|60", "[0 16 15 -1 2]"),
     (
         "SCRIPT|LOAD|return redis.call('cl.throttle', KEYS[1], ARGV[1], ARGV[2], ARGV[3])",
@@ -98,14 +110,22 @@ pub fn driver(name: &str) -> PathBuf {
 /// Runs a program with this on its stdin to its end, and returns what it wrote to stdout.
 ///
 /// # Panics
-/// When it fails.
+/// When it fails, or takes longer than any client should.
 pub fn output(command: &mut Command, input: &str) -> String {
     let program = command.get_program().to_string_lossy().into_owned();
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap_or_else(|error| panic!("{program}: {error}; `tests/run tools` installs what it may"));
+    let (process, (ended, end)) = (child.id(), mpsc::channel::<()>());
+    let guard = std::thread::spawn(move || {
+        if end.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            signal(process, "KILL");
+        }
+    });
     // Who ends early without reading says so by its status.
     let _ = child.stdin.take().expect("it is piped").write_all(input.as_bytes());
     let output = child.wait_with_output().expect("it is our child");
+    drop(ended);
+    let _ = guard.join();
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{program} ended with {}\n{stdout}\n{stderr}", output.status);
     stdout.into_owned()
@@ -129,6 +149,18 @@ fn hexadecimal(asked: &str) -> String {
     asked.split('|').map(word).collect::<Vec<_>>().join(" ")
 }
 
+/// The depths of pipelines as the table shows them.
+pub fn depths() -> String {
+    DEPTHS.map(|depth| format!("{},000", depth / 1_000)).join("; ")
+}
+
+/// # Panics
+/// When not just so many checks of the deep policy's key were charged.
+pub fn assert_charged(daemon: &Daemon, key: &str, count: usize, place: &str) {
+    let left = daemon.ask(&format!("RATION.CHECK api {key} PEEK")).items()[2].int();
+    assert_eq!(DEEP_LIMIT - left, count as i64, "{place}: charged");
+}
+
 impl Client {
     /// Asks in every way, each of a fresh daemon, and returns its row of the table in README.md.
     ///
@@ -150,7 +182,35 @@ impl Client {
         let protocols = if self.protocols.contains(&"3") { "RESP2, RESP3" } else { "RESP2" };
         let kinds = if self.ways.iter().any(|way| way.starts_with("async")) { "sync, asyncio; " } else { "" };
         let asked = format!("{kinds}alone, pipeline, `MULTI`");
-        format!("| {} | {version} | {protocols} | {asked} | {compared} |", self.name)
+        for way in self.ways.iter().filter(|way| !way.ends_with("alone")) {
+            DEPTHS.into_iter().for_each(|depth| self.ask_deep(way, depth));
+        }
+        format!("| {} | {version} | {protocols} | {asked} | {compared} | {} |", self.name, depths())
+    }
+
+    /// Asks so often at once, and has each check charged once and answered in its place.
+    fn ask_deep(&self, way: &str, depth: usize) {
+        let daemon = Daemon::start(DEEP_POLICY);
+        let place = format!("{} {way} of {depth}", self.name);
+        let input = (hexadecimal("RATION.CHECK|api|deep") + "\n").repeat(depth);
+        let protocol = self.protocols.first().copied().unwrap_or_default();
+        let said = self.said(&daemon, protocol, way, &input);
+        let answers: Vec<_> = said.lines().skip(1).collect();
+        assert_eq!(answers.len(), depth, "{place}");
+        for (number, answer) in (1..).zip(answers) {
+            let wanted = format!("[0 {DEEP_LIMIT} {} -1 ", DEEP_LIMIT - number);
+            assert!(answer.starts_with(&wanted), "{place}: the {number}th is answered {answer}");
+        }
+        assert_charged(&daemon, "deep", depth, &place);
+    }
+
+    /// What its driver says to this.
+    fn said(&self, daemon: &Daemon, protocol: &str, way: &str, input: &str) -> String {
+        let words = [protocol, way].into_iter().filter(|word| !word.is_empty());
+        let mut command = Command::new(self.command.get_program());
+        command.args(self.command.get_args());
+        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        output(command.arg(daemon.socket()).args(words), input)
     }
 
     /// The client's version, and how many answers were compared.
@@ -162,11 +222,7 @@ impl Client {
             .collect();
         let input: String = cases.iter().map(|(asked, _)| hexadecimal(asked) + "\n").collect();
         let daemon = Daemon::start(POLICY);
-        let words = [protocol, way].into_iter().filter(|word| !word.is_empty());
-        let mut command = Command::new(self.command.get_program());
-        command.args(self.command.get_args());
-        command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let said = output(command.arg(daemon.socket()).args(words), &input);
+        let said = self.said(&daemon, protocol, way, &input);
         let place = format!("{} {protocol} {way}", self.name);
         let (version, answers) = said.split_once('\n').expect("a version and answers");
         let answers: Vec<_> = answers.lines().collect();

@@ -28,7 +28,8 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts `rationd serve` with this configuration, to which socket and admin address are added,
-    /// and returns when both answer. `config` must hold no `[listen]` table.
+    /// and returns when both answer. `config` must hold no `[listen]` table; it may begin
+    /// with keys of it.
     ///
     /// # Panics
     /// When the daemon does not come up: its log is part of the message.
@@ -134,6 +135,12 @@ impl Daemon {
         connection.ask_text(command).unwrap_or_else(|error| panic!("{command}: {error}; log:\n{}", self.log()))
     }
 
+    /// Its process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its admin address.
     #[must_use]
     pub fn admin(&self) -> SocketAddr {
@@ -183,15 +190,22 @@ impl Drop for Daemon {
     }
 }
 
+/// Takes what this environment says to a daemon, or to a test, away from a command.
+pub fn without_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("RATIOND_")) {
+        command.env_remove(name);
+    }
+}
+
 /// The process, with what [`Daemon::start_at`] wrote into its directory.
 fn launch(place: &Place, directory: &Path) -> Child {
     let log = File::create(directory.join("log")).expect("a log file");
-    place
-        .command(env!("CARGO_BIN_EXE_rationd"))
+    let mut command = place.command(env!("CARGO_BIN_EXE_rationd"));
+    without_settings(&mut command);
+    command
         .arg("--config")
         .arg(directory.join("rationd.toml"))
         .arg("serve")
-        .env_remove("RATIOND_STORE__URL")
         .env_remove("RUST_LOG")
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a second handle"))

@@ -1,10 +1,10 @@
-//! A TCP proxy before a store, for losing and delaying its replies: requests always get through, so
-//! what the store did and what its client learnt differ.
+//! A TCP proxy before a store. One kind loses and delays its replies: requests always get through, so
+//! what the store did and what its client learnt differ. The other is a long way there and back.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -56,6 +56,30 @@ impl Proxy {
         Self { address, shared }
     }
 
+    /// Stands as far before `store` as bytes take so long each way. As many as like are on the way at once.
+    ///
+    /// # Panics
+    /// When there is no port.
+    #[must_use]
+    pub fn far(store: SocketAddr, each_way: Duration) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let shared = Arc::new(Shared { mode: Mutex::new(Mode::Pass), replies: 0.into(), spoiled: 0.into() });
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if let Ok(server) = TcpStream::connect(store) {
+                    let clone = |stream: &TcpStream| stream.try_clone().expect("a second handle");
+                    for stream in [&client, &server] {
+                        stream.set_nodelay(true).expect("a TCP socket");
+                    }
+                    carry(clone(&client), clone(&server), each_way);
+                    carry(server, client, each_way);
+                }
+            }
+        });
+        Self { address, shared }
+    }
+
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -98,6 +122,29 @@ fn pump(mut from: TcpStream, mut to: TcpStream, mut treat: impl FnMut() -> bool)
     }
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Copies, each chunk so much later than it came, until either side ends.
+fn carry(mut from: TcpStream, mut to: TcpStream, later: Duration) {
+    let (leaves, arrives) = mpsc::channel::<(Watch, Vec<u8>)>();
+    thread::spawn(move || {
+        let mut chunk = [0; 64 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut chunk) {
+            if leaves.send((Watch::start(), chunk[..count].to_vec())).is_err() {
+                break;
+            }
+        }
+        let _ = from.shutdown(Shutdown::Both);
+    });
+    thread::spawn(move || {
+        for (watch, bytes) in arrives {
+            watch.pause_until(later);
+            if to.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    });
 }
 
 impl Shared {

@@ -167,11 +167,16 @@ impl Run {
         let Outage { away, back, up } = outage;
         let period = self.period.as_micros() as u64;
         let (limit, windows) = (self.limit, self.ledger.windows());
-        let (first, last) = (away.div_ceil(period) + 1, back / period);
+        // A server that says nothing is slow for a second, and only then lost: README.
+        let lost = away + 1_000_000;
+        let (first, last) = (lost.div_ceil(period) + 1, back / period);
         let admitted = (first..=last).map(|end| windows.get(&(end * period / 1_000)).map_or(0, |w| w.admitted()));
         let used = admitted.sum::<u64>() as f64 / (limit * (last + 1).saturating_sub(first)) as f64;
         let whole = (last + 1).saturating_sub(first);
-        self.notes.push(format!("{:.2} % admitted of {whole} windows that lay wholly in the outage", 100.0 * used));
+        self.notes.push(format!(
+            "{:.2} % admitted of {whole} windows that lay wholly in the outage, from a second after it began",
+            100.0 * used
+        ));
         self.demand(used >= 0.85 && whole >= 8, || format!("{:.2} % of {whole} windows without a store", 100.0 * used));
 
         let (calm, storm) =

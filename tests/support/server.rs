@@ -206,6 +206,11 @@ impl Server {
         self.child.wait().expect("our child");
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Stops it in its tracks (SIGSTOP).
     pub fn pause(&self) {
         self.signal("-STOP");

@@ -25,7 +25,7 @@ pub struct Key<'a> {
     next_id: u64,
 }
 
-/// A limit's text, and the longest period there is.
+/// Stands for Y in a limit's text: longer than any test.
 const YEAR: &str = "366d";
 
 /// Runs the whole suite; a failure names the behaviour.
@@ -62,6 +62,8 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("opens a window from first when tokens are lent", opens_a_window_from_first),
     ("slides", slides),
     ("keeps what was spent when the policy changes", keeps_what_was_spent),
+    ("keeps what is owed when a bucket's numbers change", keeps_what_is_owed),
+    ("counts beyond 2^32, and to 2^53", counts_beyond_32_bits),
 ];
 
 fn rule(limits: &[&str]) -> Arc<Rule> {
@@ -70,7 +72,7 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
     Arc::new(Rule { policy: "suite".into(), limits, on_store_loss: OnStoreLoss::Share })
 }
 
-fn ask(tokens: u32) -> Acquire {
+fn ask(tokens: u64) -> Acquire {
     let known = [Known::default(); MAX_LIMITS];
     Acquire {
         need: tokens,
@@ -79,7 +81,7 @@ fn ask(tokens: u32) -> Acquire {
         ahead_of: Timestamp(0),
         epoch: 0,
         held: 0,
-        age: Micros::ZERO,
+        ages: rationd::core::call::JUST_NOW,
         known,
     }
 }
@@ -105,7 +107,7 @@ impl Key<'_> {
         self.call(node, id, Op::Acquire(ask))
     }
 
-    fn lend(&mut self, tokens: u32) -> Grant {
+    fn lend(&mut self, tokens: u64) -> Grant {
         self.acquire(0, ask(tokens))
     }
 
@@ -165,8 +167,16 @@ fn remembers_nothing_of_id_zero(key: &mut Key<'_>) {
 
 fn takes_tokens_back_once(key: &mut Key<'_>) {
     let grant = key.lend(6);
-    let (id, op) =
-        (key.id(), Op::Return { amount: 4, epoch: grant.epoch, held: 0, age: Micros::ZERO, windows: windows(&grant) });
+    let (id, op) = (
+        key.id(),
+        Op::Return {
+            amount: 4,
+            epoch: grant.epoch,
+            held: 0,
+            ages: rationd::core::call::JUST_NOW,
+            windows: windows(&grant),
+        },
+    );
     let taken = key.call(0, id, op);
     assert_eq!((taken.granted, taken.replayed, taken.counters[0].used), (4, false, 2));
     let again = key.call(0, id, op);
@@ -183,7 +193,8 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
         [(grant.epoch + 1, lent), (0, lent), (grant.epoch, earlier), (grant.epoch, Default::default())]
     {
         let id = key.id();
-        let taken = key.call(0, id, Op::Return { amount: 4, epoch, held: 0, age: Micros::ZERO, windows });
+        let taken =
+            key.call(0, id, Op::Return { amount: 4, epoch, held: 0, ages: rationd::core::call::JUST_NOW, windows });
         assert_eq!((taken.granted, taken.counters[0].used), (0, 6), "{epoch} {windows:?}");
     }
 }
@@ -244,7 +255,13 @@ fn resets_never_bring_an_epoch_back(key: &mut Key<'_>) {
 
 fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
     let id = key.id();
-    let back = Op::Return { amount: 1, epoch: 1, held: 0, age: Micros::ZERO, windows: [Timestamp(1); MAX_LIMITS] };
+    let back = Op::Return {
+        amount: 1,
+        epoch: 1,
+        held: 0,
+        ages: rationd::core::call::JUST_NOW,
+        windows: [Timestamp(1); MAX_LIMITS],
+    };
     for op in [back, Op::Refund { amount: 1, windows: OPEN }, Op::Reset, Op::Peek] {
         let grant = key.call(0, id, op);
         assert_eq!((grant.granted, grant.replayed, grant.epoch, grant.nodes), (0, false, 0, 1), "{op:?}");
@@ -308,7 +325,11 @@ fn lends_ahead(key: &mut Key<'_>) {
     let mut lent = windows(&grant);
     lent[0] = end + key.rule.limits[0].period;
     let id = key.id();
-    let back = key.call(0, id, Op::Return { amount: 3, epoch: grant.epoch, held: 0, age: Micros::ZERO, windows: lent });
+    let back = key.call(
+        0,
+        id,
+        Op::Return { amount: 3, epoch: grant.epoch, held: 0, ages: rationd::core::call::JUST_NOW, windows: lent },
+    );
     assert_eq!((back.granted, back.counters[0].used, back.counters[0].prev), (3, 10, 3));
     key.limited(&["10/Y"]);
     assert_eq!(key.acquire(0, ahead(end)).granted, 0, "gcra lends nothing ahead");
@@ -327,12 +348,16 @@ fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {
     assert_eq!(second.counters[0].at.0, first.counters[0].at.0 + slot);
     let id = key.id();
     let windows = windows(&second);
-    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, age: Micros::ZERO, windows };
+    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, ages: rationd::core::call::JUST_NOW, windows };
     assert_eq!(seen(&key.call(0, id, back)), (2, 2));
     assert_eq!(seen(&key.call(0, id, back)), (0, 2), "once");
     assert_eq!(seen(&key.acquire(1, Acquire { need: 0, want: 9, ..eager })), (2, 4), "nobody takes more than its part");
     let id = key.id();
-    let rest = key.call(0, id, Op::Return { amount: 1, epoch: first.epoch, held: 0, age: Micros::ZERO, windows });
+    let rest = key.call(
+        0,
+        id,
+        Op::Return { amount: 1, epoch: first.epoch, held: 0, ages: rationd::core::call::JUST_NOW, windows },
+    );
     assert_eq!((seen(&rest), rest.counters[0].at.0), ((1, 2), second.counters[0].at.0 + slot), "the other was spent");
 }
 
@@ -349,6 +374,52 @@ fn slides(key: &mut Key<'_>) {
     let grant = key.lend(7);
     assert!(grant.counters[0].at <= grant.now);
     assert_eq!((grant.granted, key.lend(7).granted, key.lend(1).granted), (7, 3, 0));
+}
+
+fn keeps_what_is_owed(key: &mut Key<'_>) {
+    key.limited(&["10/Y"]);
+    let owed = key.lend(10).counters[0].at;
+    key.limited(&["100/Y burst 10"]);
+    assert_eq!(key.peek().counters[0].at, owed, "as this bucket could not owe it");
+    let denied = key.lend(1);
+    assert_eq!((denied.granted, denied.counters[0].at), (0, owed), "a denied check forgives nothing");
+    key.limited(&["10/Y burst 20"]);
+    let token = key.rule.limits[0].period.0 / 10;
+    let grant = key.lend(5);
+    assert_eq!((grant.granted, grant.counters[0].at.0), (5, owed.0 + 5 * token));
+    assert_eq!(grant.counters[0].left(&key.rule.limits[0], grant.now), 5);
+    key.limited(&["100/Y burst 10"]);
+    let id = key.id();
+    let refund = key.call(0, id, Op::Refund { amount: 10, windows: OPEN });
+    assert_eq!(refund.counters[0].at.0, owed.0 + 4 * token, "ten of these are one of those");
+}
+
+fn counts_beyond_32_bits(key: &mut Key<'_>) {
+    let (gigabytes, most) = (10_000_000_000, (1 << 53) - 1);
+    for text in ["10000000000/Y fixed", "10000000000/Y sliding"] {
+        key.digest.0 += 1;
+        key.limited(&[text]);
+        assert_eq!(key.lend(gigabytes / 2 - 1).granted, gigabytes / 2 - 1, "{text}");
+        assert_eq!(key.acquire(1, ask(gigabytes)).granted, gigabytes / 2 + 1, "{text}");
+        assert_eq!(key.lend(1).granted, 0, "{text}");
+        let id = key.id();
+        assert_eq!(key.call(0, id, Op::Refund { amount: 5_000_000_000, windows: OPEN }).granted, 5_000_000_000);
+        assert_eq!(key.acquire(2, Acquire { least: 5_000_000_000, ..ask(5_000_000_000) }).granted, 5_000_000_000);
+    }
+    for text in ["9007199254740991/Y fixed", "9007199254740991/Y fixed from-first", "9007199254740991/Y sliding"] {
+        key.digest.0 += 1;
+        key.limited(&[text]);
+        assert_eq!(
+            (key.lend(most - 1).granted, key.lend(most).granted, key.lend(1).granted),
+            (most - 1, 1, 0),
+            "{text}"
+        );
+        assert_eq!(key.used(), most, "{text}");
+    }
+    key.digest.0 += 1;
+    key.limited(&["9007199254740991/Y"]);
+    let grant = key.lend(most);
+    assert_eq!((grant.granted, grant.counters[0].at), (most, grant.now + key.rule.limits[0].period));
 }
 
 fn keeps_what_was_spent(key: &mut Key<'_>) {

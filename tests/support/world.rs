@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rationd::core::call::{Call, Grant, Op, StoreError};
 use rationd::core::decision::{Decision, Reason, Verdict};
 use rationd::core::key::Digest;
+use rationd::core::page::Place;
 use rationd::core::policy::Rule;
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use rationd::core::time::{Instant, Micros, Timestamp};
@@ -15,6 +16,10 @@ use rationd::store::memory::MemoryStore;
 
 /// The store's clock at the world's start.
 pub const EPOCH: u64 = 1_800_000_000_000_000;
+
+/// How long a connection waits before it sends again what was lost, and for any sign of life.
+const RETRANSMISSION: u64 = 200_000;
+const SILENCE: u64 = 1_000_000;
 
 /// What happens in a world, drawn from a seed.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +33,7 @@ pub struct Weather {
     pub cost: u64,
     /// Mean one-way delay of a message.
     pub delay: Micros,
-    /// Per mille of messages lost, and of messages repeated.
+    /// Per mille of messages that are lost and sent again, and of messages repeated.
     pub loss: u64,
     pub repeats: u64,
     /// Node clocks run at most so many ppm fast or slow.
@@ -96,6 +101,8 @@ struct Node {
     ppm: i64,
     parked: BTreeMap<Ticket, (u64, u64)>,
     timer: u64,
+    /// Its connection to the store was given up.
+    lost_at: Option<Instant>,
 }
 
 /// The world.
@@ -144,7 +151,7 @@ impl World {
         let now = local(self.now, ppm);
         let first_id = EPOCH + self.now + self.next_life;
         let shard = Shard::new(settings, seed, first_id, 1, (now, Timestamp(EPOCH + self.now)));
-        Node { shard, life: self.next_life, ppm, parked: BTreeMap::new(), timer: u64::MAX }
+        Node { shard, life: self.next_life, ppm, parked: BTreeMap::new(), timer: u64::MAX, lost_at: None }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -180,7 +187,7 @@ impl World {
         }
         for node in &self.nodes {
             let now = local(self.now, node.ppm);
-            let held = node.shard.keys(now, 10).iter().map(|key| key.held).sum();
+            let held = node.shard.keys(now, Place::default(), 10).iter().map(|(_, key)| key.held).sum();
             for (_, stats) in node.shard.policy_stats() {
                 self.ledger.balances.push([stats.granted, stats.spent, stats.returned, stats.expired, held]);
             }
@@ -195,6 +202,9 @@ impl World {
             Event::AtNode(node, life, call, outcome) => {
                 if self.nodes[node].life == life {
                     let now = local(self.now, self.nodes[node].ppm);
+                    if outcome == Err(StoreError::Unknown) {
+                        self.nodes[node].lost_at = Some(now);
+                    }
                     self.nodes[node].shard.handle_outcome(now, &call, outcome);
                     self.drain(node);
                 }
@@ -274,12 +284,13 @@ impl World {
         }
     }
 
-    /// Delays, loses or repeats a message.
+    /// Delays or repeats a message; a connection sends again what is lost.
     fn send(&mut self, make: impl Fn(Call) -> Event, call: Call) {
-        let copies = if self.chance(self.weather.loss) { 0 } else { 1 + u64::from(self.chance(self.weather.repeats)) };
+        let again = if self.chance(self.weather.loss) { RETRANSMISSION } else { 0 };
+        let copies = 1 + u64::from(self.chance(self.weather.repeats));
         for _ in 0..copies {
             let mean = self.weather.delay.0;
-            let delay = if self.chance(20) { self.below(mean * 40) } else { self.below(mean * 2) };
+            let delay = again + if self.chance(20) { self.below(mean * 40) } else { self.below(mean * 2) };
             self.schedule(self.now + delay, make(call.clone()));
         }
     }
@@ -287,8 +298,15 @@ impl World {
     fn at_store(&mut self, node: usize, life: u64, call: Call) {
         let away = self.weather.outage.is_some_and(|(from, to)| (from.0..to.0).contains(&self.now));
         if away {
-            return;
+            // A connection from which nothing has come for a second is given up, and calls that come
+            // after that do not leave.
+            let (at, error) = match self.nodes[node].lost_at {
+                Some(since) => (self.now, StoreError::Away { since }),
+                None => (self.now + SILENCE, StoreError::Unknown),
+            };
+            return self.schedule(at, Event::AtNode(node, life, call, Err(error)));
         }
+        self.nodes[node].lost_at = None;
         let name = format!("node-{node}");
         let outcome = self.store.call(Timestamp(EPOCH + self.now), &name, &call);
         if let Op::Acquire(order) = call.op

@@ -48,7 +48,7 @@ struct Book {
     lease: Lease,
     line: VecDeque<Waiter>,
     /// The id of the acquire that is under way, its size, and when it counts as lost.
-    asked: Option<(u64, u32, Instant)>,
+    asked: Option<(u64, u64, Instant)>,
     /// A cost that was denied, and until when that is remembered.
     denied: Option<(u64, Instant)>,
     batch: u64,
@@ -86,10 +86,18 @@ impl Leasing {
         matches!(self.brain, Brain::PerRequest | Brain::Remembered)
     }
 
-    fn call(&mut self, now: Instant, id: u64, digest: Digest, need: u32, least: u32) {
+    fn call(&mut self, now: Instant, id: u64, digest: Digest, need: u64, least: u64) {
         let known = [Known::default(); MAX_LIMITS];
-        let order =
-            Acquire { need, want: need, least, ahead_of: Timestamp(0), epoch: 0, held: 0, age: Micros::ZERO, known };
+        let order = Acquire {
+            need,
+            want: need,
+            least,
+            ahead_of: Timestamp(0),
+            epoch: 0,
+            held: 0,
+            ages: rationd::core::call::JUST_NOW,
+            known,
+        };
         let rule = self.books[&digest].rule.clone();
         self.effects.push_back(Effect::Call(Call { id, digest, rule, op: Op::Acquire(order), sent_at: now }));
     }
@@ -105,7 +113,7 @@ impl Leasing {
             Brain::BatchThousand => 1_000,
             _ => book.tune(),
         };
-        let need = clamp(batch.max(book.line.front().map_or(1, |waiter| waiter.cost)));
+        let need = batch.max(book.line.front().map_or(1, |waiter| waiter.cost));
         book.asked = Some((self.next_id, need, now + self.timeout));
         self.next_id += 1;
         self.call(now, self.next_id - 1, digest, need, 1);
@@ -116,8 +124,8 @@ impl Leasing {
     fn settle_one(&mut self, now: Instant, call: &Call, grant: Option<&Grant>) {
         let Op::Acquire(Acquire { need, .. }) = call.op else { return };
         let Some(book) = self.books.get_mut(&call.digest) else { return };
-        let is_own = |waiter: &Waiter| waiter.asked == call.sent_at && waiter.cost == u64::from(need);
-        let lent = grant.map_or(0, |grant| u64::from(grant.granted));
+        let is_own = |waiter: &Waiter| waiter.asked == call.sent_at && waiter.cost == need;
+        let lent = grant.map_or(0, |grant| grant.granted);
         self.balance.granted += lent;
         let Some(place) = book.line.iter().position(is_own) else {
             self.balance.expired += lent;
@@ -139,7 +147,7 @@ impl Leasing {
         let Some((_, need, _)) = book.asked.filter(|(id, _, _)| *id == call.id) else { return };
         book.asked = None;
         if let Some(grant) = grant {
-            self.balance.granted += u64::from(grant.granted);
+            self.balance.granted += grant.granted;
             self.balance.expired += book.add(now, call.sent_at, grant);
         }
         let mut served = Vec::new();
@@ -191,7 +199,7 @@ impl Limiter for Leasing {
         book.line.push_back(Waiter { ticket, cost: request.cost, asked: now });
         self.waiting.insert(ticket, (now + self.timeout, request.digest));
         if self.asks_each_time() {
-            let cost = clamp(request.cost);
+            let cost = request.cost;
             self.call(now, 0, request.digest, cost, cost);
         } else {
             self.refill(now, request.digest);
@@ -269,7 +277,7 @@ impl Book {
             gone += self.lease.void();
             (self.rule, self.counters, self.denied) = (rule.clone(), [Counter::default(); MAX_LIMITS], None);
         }
-        let closed = self.lease.settle(now, |leftover| gone += u64::from(leftover.tokens));
+        let closed = self.lease.settle(now, |leftover| gone += leftover.tokens);
         gone + closed
     }
 
@@ -311,9 +319,9 @@ impl Book {
     fn add(&mut self, now: Instant, sent: Instant, grant: &Grant) -> u64 {
         let windows = grant.counters.map(|counter| counter.at);
         let clock = StoreClock::new(sent, now, grant.now);
-        (self.lot, self.spent) = (u64::from(grant.granted), 0);
+        (self.lot, self.spent) = (grant.granted, 0);
         let segment = Segment::new(&self.rule, grant.granted, sent, clock, &windows, false);
-        self.lease.add(segment).map_or(0, |leftover| u64::from(leftover.tokens))
+        self.lease.add(segment).map_or(0, |leftover| leftover.tokens)
     }
 
     fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
@@ -330,10 +338,6 @@ impl Book {
         }
         answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
     }
-}
-
-fn clamp(tokens: u64) -> u32 {
-    u32::try_from(tokens).unwrap_or(u32::MAX)
 }
 
 /// The store did not answer.

@@ -106,7 +106,7 @@ impl Bound {
         for (index, (limit, count)) in rule.limits.iter().zip(&mut key.counts).enumerate() {
             count.roll(limit, key.now);
             if asked.as_ref().is_none_or(|windows| windows.get(index) != Some(&count.window)) {
-                count.forgive(limit, grant.granted.into());
+                count.forgive(limit, grant.granted);
             }
         }
     }
@@ -202,7 +202,7 @@ impl Observer for Bound {
                     state.adopt(&call.rule);
                     if order.ahead_of.0 != 0 && !grant.replayed {
                         state.counts[0].roll(&call.rule.limits[0], grant.now.0);
-                        state.counts[0].lend_ahead(grant.granted.into());
+                        state.counts[0].lend_ahead(grant.granted);
                     }
                     for (index, limit) in call.rule.limits.iter().enumerate() {
                         if limit.algorithm == Algorithm::FixedFromFirst && !stale {
@@ -210,7 +210,7 @@ impl Observer for Bound {
                         }
                     }
                     if *stale {
-                        let granted = u64::from(grant.granted);
+                        let granted = grant.granted;
                         self.forgive(*key, grant.now.0, |_| granted);
                     }
                 }
@@ -218,7 +218,7 @@ impl Observer for Bound {
             Seen::Settled { key, call, grant: Some(grant), .. } => {
                 let unsure = !self.confirm || !grant.confirmed;
                 if unsure && matches!(call.op, Op::Acquire(_)) {
-                    let granted = u64::from(grant.granted);
+                    let granted = grant.granted;
                     let state = self.keys.of(*key);
                     state.unconfirmed += granted;
                     if state.undone {

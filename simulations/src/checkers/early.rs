@@ -33,7 +33,9 @@ pub(super) struct Early {
 impl Early {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        let is_calm = plan.faults.is_empty() && plan.network.loss == 0 && plan.redis.skew.0 <= SAME;
+        // Who is further away than a check may wait is told so.
+        let is_near = plan.zones.iter().all(|zone| zone.store < plan.daemon.timeout);
+        let is_calm = plan.faults.is_empty() && plan.network.loss == 0 && plan.redis.skew.0 <= SAME && is_near;
         Self { is_on: plan.brain == Brain::Rationd && is_calm, windows: Map::default(), found: Found::default() }
     }
 

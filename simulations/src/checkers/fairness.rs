@@ -114,12 +114,12 @@ impl Fairness {
         let Some(answers) = self.answers.get(&(life, key)).filter(|_| !on_share) else { return };
         let smallest = call.rule.limits.iter().map(Limit::capacity).min().unwrap_or(0);
         let part = smallest.div_ceil(answers.nodes());
-        let waits = u64::from(order.need.max(order.least));
+        let waits = order.need.max(order.least);
         let (name, most) = match answers.is_unconfirmed() {
             true => ("confirmed", part.div_ceil(SMALL)),
             false => ("fairness", part),
         };
-        if u64::from(order.want) > most.max(waits) {
+        if order.want > most.max(waits) {
             self.found.add(name, moment, || format!("key {key}: {life:?} wants more than {most}: {order:?}"));
         }
     }
@@ -132,9 +132,9 @@ impl Fairness {
         }
         let (counter, nodes) = (&grant.counters[0], u64::from(grant.nodes.max(1)));
         let used = if order.ahead_of.0 == 0 { counter.used } else { counter.prev };
-        let left = (limit.count + u64::from(grant.granted)).saturating_sub(used);
-        let part = left.div_ceil(nodes).max(limit.capacity().div_ceil(SMALL * nodes)).max(order.need.into());
-        if u64::from(grant.granted) > part {
+        let left = (limit.count + grant.granted).saturating_sub(used);
+        let part = left.div_ceil(nodes).max(limit.capacity().div_ceil(SMALL * nodes)).max(order.need);
+        if grant.granted > part {
             self.found.add("fairness", moment, || {
                 format!("key {key}: {} of {left} for one of {nodes} nodes, {part} at most: {order:?}", grant.granted)
             });

@@ -75,7 +75,7 @@ impl Flow {
 fn is_in_vain(call: &Call, grant: &Grant) -> bool {
     match call.op {
         Op::Return { amount, .. } => grant.granted < amount,
-        Op::Refund { amount, .. } => u64::from(grant.granted) < amount,
+        Op::Refund { amount, .. } => grant.granted < amount,
         Op::Acquire(_) => grant.outdated || !grant.confirmed,
         Op::Peek | Op::Reset | Op::Occupy(_) => false,
     }

@@ -154,9 +154,10 @@ impl Observer for Honest {
                     passed < near || limit.period.0 - passed < near || end.iter().any(by_then)
                 });
                 let told = self.patient.remove(&request.id).filter(|_| !crossed);
-                // A store that gives no answer in time leaves the share, of which nothing was told, or nothing.
+                // A store that gives no answer in time leaves the share, of which nothing was told, or nothing;
+                // one that is slow turns away.
                 let alone = match decision.reason {
-                    Reason::Share => self.is_silent(request) || self.is_slow(request),
+                    Reason::Share | Reason::Overload => self.is_silent(request) || self.is_slow(request),
                     Reason::Store => self.is_slow(request),
                     _ => false,
                 };

@@ -111,8 +111,8 @@ impl Observer for Ids {
                 }
                 let (lent, back) = state.lent.entry((*node, *incarnation)).or_default();
                 match call.op {
-                    Op::Acquire(_) => *lent += u64::from(grant.granted),
-                    Op::Return { .. } => *back += u64::from(grant.granted),
+                    Op::Acquire(_) => *lent += grant.granted,
+                    Op::Return { .. } => *back += grant.granted,
                     _ => {}
                 }
                 if *back > *lent && !state.blurred {

@@ -71,7 +71,7 @@ impl Landing {
         let owes = place.alone.is_some_and(|at| moment.at < at + OWES + 2 * limit.period.0);
         let is_sure = is_known && !owes && left > 2 * timeout + 2 * SOON;
         if call.id == place.latest && grant.granted > 0 && order.ahead_of.0 == 0 && is_sure {
-            place.lent = Some(Lent { tokens: grant.granted.into(), at: moment.at });
+            place.lent = Some(Lent { tokens: grant.granted, at: moment.at });
         }
     }
 

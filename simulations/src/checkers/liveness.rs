@@ -44,6 +44,7 @@ impl Liveness {
         // A replica that is missing, or a failover under way, ends a while after the faults.
         let from = plan.span.0 + plan.redis.failover.0 + plan.redis.alone.0 + SETTLED;
         let trip = 2 * (plan.network.latency.0 + 3 * plan.network.jitter.0) + plan.redis.script_cost.0;
+        let trip = trip + plan.zones.iter().map(|zone| zone.store.0).max().unwrap_or(0);
         let confirms = plan.daemon.confirm && plan.redis.replica;
         let slow = trip + if confirms { plan.redis.lag.0 } else { 0 } > plan.daemon.timeout.0 / 4;
         Self {

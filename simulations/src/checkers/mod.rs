@@ -12,6 +12,7 @@
 //! | `repair.rs` | **no-free-budget**: who brings back what a store lost is lent nothing yet |
 //! | `fairness.rs` | **fairness**: nobody takes more than its part; **confirmed** |
 //! | `early.rs` | **early**: nobody is denied while little was asked for |
+//! | `plenty.rs` | **plenty**: nobody is denied by an answer that says that there is enough |
 //! | `flights.rs` | **single-flight**: a key is asked for by one acquire at a time |
 //! | `landing.rs` | **landing**: what the store lends is held |
 //! | `telling.rs` | **gossip**: what peers are told was admitted |
@@ -35,6 +36,7 @@ mod ids;
 mod landing;
 mod liveness;
 mod notes;
+mod plenty;
 mod purse;
 mod remaining;
 mod repair;
@@ -79,6 +81,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(repair::Repair::new(setting)),
         Box::new(fairness::Fairness::new(setting)),
         Box::new(early::Early::new(setting)),
+        Box::new(plenty::Plenty::new(setting)),
         Box::new(flights::Flights::new(setting)),
         Box::new(telling::Telling::new(setting)),
         Box::new(landing::Landing::new(setting)),

@@ -80,7 +80,7 @@ impl Purse {
         let at = grant.counters.map(|counter| counter.at.0 + if ahead { period } else { 0 });
         let ends = self.ends(&call.rule, &at);
         let starts = if ahead && !self.leaps { ends - period } else { 0 };
-        let (tokens, lots) = (grant.granted.into(), self.held.entry((life, key)).or_default());
+        let (tokens, lots) = (grant.granted, self.held.entry((life, key)).or_default());
         match lots.iter_mut().find(|lot| lot.ends == ends) {
             Some(lot) => (lot.tokens, lot.starts) = (lot.tokens + tokens, lot.starts.min(starts)),
             // What ends first is spent first.
@@ -103,7 +103,7 @@ impl Purse {
         // What the store takes back of a refund is not in the lease.
         let (tokens, ends) = match &call.op {
             Op::Return { amount, windows, .. } => {
-                (u64::from(*amount), Some(self.ends(&call.rule, &windows.map(|window| window.0))))
+                (*amount, Some(self.ends(&call.rule, &windows.map(|window| window.0))))
             }
             Op::Refund { amount, .. } => (*amount, None),
             _ => return,

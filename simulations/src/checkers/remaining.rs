@@ -119,7 +119,7 @@ impl Remaining {
             // Lent ahead, and told in the window that it is for.
             let ahead = matches!(&call.op, Op::Acquire(order) if order.ahead_of == counter.at);
             if ahead && counter.at.0 + limit.period.0 == known.window && self.settled.is_first(life, call.id) {
-                known.held += u64::from(grant.granted);
+                known.held += grant.granted;
             }
             return;
         }
@@ -131,9 +131,9 @@ impl Remaining {
         known.heard = known.heard.max(grant.now);
         if let (true, Op::Acquire(order)) = (first, &call.op) {
             if self.leaps {
-                known.lend(moment.at, limit.period.0, grant.granted.into());
+                known.lend(moment.at, limit.period.0, grant.granted);
             }
-            *(if order.ahead_of.0 == 0 { &mut known.held } else { &mut known.ahead }) += u64::from(grant.granted);
+            *(if order.ahead_of.0 == 0 { &mut known.held } else { &mut known.ahead }) += grant.granted;
         }
     }
 
@@ -169,7 +169,7 @@ impl Observer for Remaining {
                 let life = self.lives.of(*node);
                 let Some(known) = self.known.get_mut(&(life, *key)) else { return };
                 if known.window == windows[0].0 && self.returned.is_first(life, call.id) {
-                    known.give_back((*amount).into());
+                    known.give_back(*amount);
                 }
             }
             Seen::Asked(request) if request.kind == Kind::Refund => {
@@ -212,7 +212,7 @@ mod tests {
         let mut checker = Remaining::new(&setting);
         for (id, tokens, later) in [(1, 4, 0), (2, 3, 3)] {
             (history.used, history.opened) = (tokens, later * SECOND);
-            history.settled(&mut checker, id, id, tokens as u32);
+            history.settled(&mut checker, id, id, tokens);
         }
         // Of the seven that it holds it spends the older four.
         let at = 3 * SECOND + 1;

@@ -33,7 +33,7 @@ pub(super) struct Replies {
 
 impl Replies {
     pub(super) fn new(setting: &Setting) -> Self {
-        let freezes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Freeze { .. }));
+        let freezes = setting.plan.faults.iter().any(|fault| fault.what.stops_nodes());
         let timeout = setting.plan.daemon.timeout.0 + GRACE;
         let capacity = |rule: &std::sync::Arc<rationd::core::policy::Rule>| {
             rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(0)

@@ -118,7 +118,7 @@ fn rolled(counter: Counter, limit: &Limit, at: u64) -> Counter {
 
 /// Whether `after` is what a call makes of `before`; if the node `adds` what it knows, with that.
 fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Counter, adds: bool) -> bool {
-    let granted = u64::from(grant.granted);
+    let granted = grant.granted;
     let limit = &call.rule.limits[index];
     let (used, prev) = (before.used, before.prev);
     let same = (after.used, after.prev) == (used, prev);

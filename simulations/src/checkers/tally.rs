@@ -139,7 +139,7 @@ impl Tally {
                 });
             }
             // Of a client: it goes to whatever is open when it arrives.
-            self.keys.of(key).window(number).back += u64::from(grant.granted);
+            self.keys.of(key).window(number).back += grant.granted;
         }
         let state = self.keys.of(key);
         state.period = limit.period.0;

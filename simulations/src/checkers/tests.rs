@@ -99,29 +99,29 @@ impl History {
     }
 
     /// A node asks for tokens under that id.
-    pub(super) fn called(&mut self, observer: &mut dyn Observer, at: u64, id: u64, want: u32) {
+    pub(super) fn called(&mut self, observer: &mut dyn Observer, at: u64, id: u64, want: u64) {
         let call = self.acquire(id, want);
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
     /// A node learns that it was lent so many.
-    pub(super) fn settled(&mut self, observer: &mut dyn Observer, at: u64, id: u64, tokens: u32) {
+    pub(super) fn settled(&mut self, observer: &mut dyn Observer, at: u64, id: u64, tokens: u64) {
         let (call, grant) = (&self.acquire(id, tokens), Some(&self.grant(at, tokens)));
         self.see(observer, at, &Seen::Settled { node: 0, incarnation: 0, key: 0, call, grant });
     }
 
-    fn acquire(&self, id: u64, want: u32) -> Call {
+    fn acquire(&self, id: u64, want: u64) -> Call {
         let mut known: [Known; MAX_LIMITS] = Default::default();
         if self.known > 0 {
             known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
         }
-        let (ahead_of, epoch, age) = (Timestamp(0), self.asks_under, Micros::ZERO);
-        let order = Acquire { need: 1, want, least: 1, ahead_of, epoch, held: 0, age, known };
+        let (ahead_of, epoch, ages) = (Timestamp(0), self.asks_under, rationd::core::call::JUST_NOW);
+        let order = Acquire { need: 1, want, least: 1, ahead_of, epoch, held: 0, ages, known };
         let op = Op::Acquire(order);
         Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) }
     }
 
-    fn grant(&self, at: u64, granted: u32) -> Grant {
+    fn grant(&self, at: u64, granted: u64) -> Grant {
         let mut counters = [Counter::default(); MAX_LIMITS];
         counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(START + SECOND + self.opened) };
         Grant {
@@ -146,7 +146,7 @@ impl History {
     }
 
     /// The store lends so many tokens of the next window.
-    pub(super) fn lent_ahead(&mut self, observer: &mut dyn Observer, at: u64, tokens: u32) {
+    pub(super) fn lent_ahead(&mut self, observer: &mut dyn Observer, at: u64, tokens: u64) {
         let (mut call, grant) = (self.acquire(1, tokens), self.grant(at, tokens));
         if let Op::Acquire(order) = &mut call.op {
             order.ahead_of = Timestamp(START + SECOND);
@@ -166,7 +166,7 @@ impl History {
         self.see(observer, at, &Seen::Asked(&request));
         let call = Call { op: Op::Refund { amount: cost.into(), windows: OPEN }, ..self.acquire(9, 1) };
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
-        let grant = self.grant(at, cost);
+        let grant = self.grant(at, cost.into());
         self.ran(observer, at, &call, &grant);
     }
 

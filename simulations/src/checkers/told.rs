@@ -72,7 +72,7 @@ impl Told {
     pub(super) fn new(setting: &Setting) -> Self {
         let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
         let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
-        let freezes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Freeze { .. }));
+        let freezes = setting.plan.faults.iter().any(|fault| fault.what.stops_nodes());
         Self {
             // Who learns of other limits begins anew.
             is_on: setting.plan.brain == Brain::Rationd && !pushes,
@@ -147,7 +147,7 @@ impl Told {
         }
         let open = windowed(&call.rule).and_then(|period| window(now, doubt, period));
         let (owed_in, owed) = account.owes;
-        if order.ahead_of.0 == 0 && open == Some(owed_in) && u64::from(order.need) < owed {
+        if order.ahead_of.0 == 0 && open == Some(owed_in) && order.need < owed {
             wrong = Some(format!("key {key}: {life:?} owes {owed} of {owed_in}: {order:?}"));
         }
         if let Some(wrong) = wrong {
@@ -161,7 +161,7 @@ impl Told {
         if !first || grant.granted == 0 {
             return;
         }
-        let (ahead, granted) = (order.ahead_of.0 != 0, u64::from(grant.granted));
+        let (ahead, granted) = (order.ahead_of.0 != 0, grant.granted);
         for (index, limit) in call.rule.limits.iter().enumerate() {
             if limit.algorithm == Algorithm::Gcra {
                 continue;
@@ -274,7 +274,7 @@ impl Observer for Told {
                 let life = self.lives.of(*node);
                 match (&call.op, self.sent.is_first(life, call.id)) {
                     (Op::Acquire(order), true) => self.order(moment, life, *key, call, order),
-                    (Op::Return { amount, .. }, true) => self.returned(life, *key, call, u64::from(*amount)),
+                    (Op::Return { amount, .. }, true) => self.returned(life, *key, call, *amount),
                     _ => {}
                 }
             }

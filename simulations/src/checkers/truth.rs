@@ -113,7 +113,7 @@ impl Observer for Truth {
                 }
                 shown.ahead = shown.ahead.max(counter.prev);
                 // A return shows less than there was; `granted` was taken back.
-                let was = counter.used + u64::from(grant.granted);
+                let was = counter.used + grant.granted;
                 shown.most = shown.most.max(was.min(limit.count));
             }
             Seen::Answered { request, rule, decision, store, parked } if request.kind == Kind::Check => {

@@ -49,7 +49,7 @@ impl Run {
         let mut sums = vec![Sum::default(); plans.len()];
         let plan = |place: u64| {
             let plan = plans.get((place / self.seeds) as usize)?;
-            Some(Plan { seed: plan.seed + place % self.seeds, ..plan.clone() })
+            Some(self.common.adapt(Plan { seed: plan.seed + place % self.seeds, ..plan.clone() }))
         };
         progress.show(|| format!("{} scenarios", plans.len()));
         let mut place = 0;

@@ -39,6 +39,8 @@ pub struct Figures {
     pub herd: u64,
     /// Part of the checks that waited for the store.
     pub waits: u64,
+    /// Part of the checks that a share decided.
+    pub shares: u64,
     /// The time within which half of the checks were answered, to 3 %.
     pub answer_p50_us: u64,
     /// The same for 99 %.

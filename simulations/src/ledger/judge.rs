@@ -29,6 +29,9 @@ impl Expect {
                 format!("{} times the mean of store calls within 10 ms", thousandths(times))
             }),
             self.fairness.and_then(|least| fairness(figures, u64::from(least))),
+            at_most(wanted(self.shares), figures.shares, |part| {
+                format!("{} of the checks were decided by a share", percent(part))
+            }),
             at_most(self.answer.map(|most| most.0), figures.answer_longest_us, |time| {
                 format!("the longest answer took {}", Span(time))
             }),

@@ -97,6 +97,7 @@ fn tiles(outcome: &Outcome) -> String {
             format!("calls, window and node{}", at_most(expect.calls_per_window, whole)),
         ),
         (percent(figures.waits), format!("waited for the store{}", at_most(expect.waits, percent))),
+        (percent(figures.shares), format!("decided by a share{}", at_most(expect.shares, percent))),
         (time(figures.answer_p99_us), "answered, 99 % of the checks".to_owned()),
         (time(figures.answer_longest_us), format!("longest answer{longest}")),
         (thousandths(figures.herd), format!("× mean calls in 10 ms{}", at_most(expect.herd, thousandths))),

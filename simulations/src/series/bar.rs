@@ -48,6 +48,7 @@ pub fn label(what: &What) -> String {
         What::Evict { master, part } => format!("master {master} evicts {part}‰"),
         What::Crash { node } => format!("crash node {node}"),
         What::Freeze { node } => format!("freeze node {node}"),
+        What::Starve { nodes, longest } => format!("{} starve, {longest} at most", some("node", nodes)),
         What::Restart { node } => format!("restart node {node}"),
         What::Roll { crash: true, down } => format!("rolling crash, {down} each"),
         What::Roll { crash: false, down } => format!("rolling restart, {down} each"),

@@ -10,13 +10,14 @@ use crate::span::Span;
 pub(super) type Change<T> = fn(&mut T);
 
 /// Simpler values, each tried once a round.
-pub(super) const SIMPLER: [Change<Plan>; 12] = [
+pub(super) const SIMPLER: [Change<Plan>; 13] = [
     |plan| plan.calm = Span(0),
     |plan| plan.warm_up = Span(0),
     |plan| plan.expect = Expect::default(),
     |plan| plan.clocks = Clocks { drift_ppm: 0, offset: Span(0) },
     |plan| (plan.network.loss, plan.network.repeats) = (0, 0),
-    |plan| plan.network = Network::default(),
+    |plan| plan.network = Network { calls: plan.network.calls, ..Network::default() },
+    |plan| plan.zones.clear(),
     |plan| plan.redis.skew = Span(0),
     |plan| plan.redis = Redis { masters: plan.redis.masters, replica: plan.redis.replica, ..Redis::default() },
     |plan| plan.redis.masters = 1,
@@ -49,7 +50,7 @@ pub(super) const DEMAND: [Change<Demand>; 13] = [
     |demand| demand.keys = half(demand.keys),
     |demand| demand.key_skew = 0,
     |demand| demand.churn = Span(0),
-    |demand| demand.cost = 1,
+    |demand| (demand.cost, demand.cost_from) = (1, 1),
     |demand| (demand.refunds, demand.peeks, demand.resets) = (0, 0, 0),
     |demand| demand.resets = 0,
     |demand| demand.holds = 0,

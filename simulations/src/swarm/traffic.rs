@@ -15,6 +15,9 @@ const PERIODS: [u64; 8] = [200, 250, 400, 500, 1_000, 1_500, 2_000, 3_000];
 /// Runs with holds, of a thousand.
 const HOLDS: u64 = 200;
 
+/// Runs whose checks cost anything up to a third of a limit, of a thousand.
+const COSTLY: u64 = 120;
+
 /// How much of a limit is asked for, in thousandths.
 const PRESSURES: [u64; 8] = [200, 500, 900, 1_000, 1_200, 2_000, 5_000, 10_000];
 
@@ -39,7 +42,25 @@ pub(super) fn draw(seed: u64, length: u64, nodes: u32) -> (Vec<Policy>, Vec<Dema
         demands.push(demand);
     }
     draw_holds(seed, &mut demands);
+    draw_costs(seed, &policies, &mut demands);
     (policies, demands)
+}
+
+/// In some of the runs costs are a large part of a limit, and as many tokens are asked for as otherwise.
+fn draw_costs(seed: u64, policies: &[Policy], demands: &mut [Demand]) {
+    let mut random = Random::stream(seed, "swarm-costs");
+    if !random.chance(COSTLY) {
+        return;
+    }
+    for demand in demands {
+        let limits = policies[demand.policy as usize].limits.iter().filter_map(|text| Limit::parse(text).ok());
+        let smallest = limits.map(|limit| limit.capacity()).min().unwrap_or(1);
+        let cost = u32::try_from(smallest / random.between(3, 12)).unwrap_or(u32::MAX);
+        if cost > demand.cost {
+            demand.rate = (demand.rate * u64::from(demand.cost + 1) / u64::from(cost + 1)).max(20);
+            demand.cost = cost;
+        }
+    }
 }
 
 /// Some of the runs have holds. Each asks again when it is settled: so much less is asked for otherwise.

@@ -123,7 +123,8 @@ impl Demand {
         let rank = self.keys.draw(&mut self.random);
         let generation = now.checked_div(self.plan.churn.0).unwrap_or(0);
         let node = self.node(now, rank, nodes.max(1));
-        let cost = self.random.between(1, u64::from(self.plan.cost.max(1)));
+        let least = self.plan.cost_from.clamp(1, self.plan.cost.max(1));
+        let cost = self.random.between(least.into(), self.plan.cost.max(1).into());
         let kind = match self.random.below(1_000) {
             drawn if drawn < u64::from(self.plan.resets) => Kind::Reset,
             drawn if drawn < u64::from(self.plan.resets + self.plan.peeks) => Kind::Peek,

@@ -7,6 +7,7 @@ use std::collections::BinaryHeap;
 use super::gossip::Told;
 use super::holds::Errand;
 use super::message::Reply;
+use super::network::Heading;
 use crate::observe::Request;
 
 /// Something that will happen.
@@ -24,8 +25,16 @@ pub(super) enum Event {
     Replicated { letter: u64, server: u32, numbers: Vec<i64> },
     /// An answer reaches its node.
     AtNode { letter: u64, reply: Box<Reply> },
+    /// An answer leaves its server.
+    Leaves { letter: u64, reply: Box<Reply> },
     /// A call has had its time.
     Deadline { letter: u64 },
+    /// A lost segment is sent again.
+    Resend { link: u64, heading: Heading },
+    /// A node looks whether a server is silent.
+    Silence { link: u64 },
+    /// A node hears that a connection is reset.
+    Reset { link: u64 },
     /// A node's timer is due.
     Timer { node: u32, incarnation: u64 },
     /// A node probes a server that is away.
@@ -81,6 +90,8 @@ pub(super) enum Step {
     Move { slot: u16, to: u32, stage: u8 },
     /// A link between a node and a master breaks or heals.
     Flip { node: u32, master: u32 },
+    /// A node stands still until then.
+    Stand { node: u32, until: u64 },
 }
 
 #[derive(Debug)]

@@ -21,6 +21,9 @@ impl World<'_> {
         let place = self.cluster.server(server);
         place.standing = Standing::Dead;
         place.island.clear();
+        if self.is_streams() {
+            self.reset_all(server);
+        }
         self.plan_failover(server);
     }
 

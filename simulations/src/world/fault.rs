@@ -10,6 +10,7 @@ use super::event::{Event, Step};
 use super::{World, rule};
 use crate::observe::Seen;
 use crate::plan::{Fault, Policy, What};
+use crate::random::Random;
 
 /// How often a link flips within a swizzle.
 const FLIPS: u64 = 6;
@@ -41,10 +42,8 @@ impl World<'_> {
             What::Evict { master, part } => self.evict(*master, *part),
             What::Crash { node } => self.leave(self.place(*node), true, Some(until)),
             What::Restart { node } => self.leave(self.place(*node), false, Some(until)),
-            What::Freeze { node } => {
-                let node = self.place(*node) as usize;
-                self.nodes[node].frozen_until = until;
-            }
+            What::Freeze { node } => self.stand(self.place(*node), until),
+            What::Starve { nodes, longest } => self.starve(index, nodes, longest.0, until),
             What::Roll { crash, down } => self.roll(*crash, down.0, until),
             What::Scale { nodes } => self.scale(*nodes, until),
             What::Push { policy, .. } => self.push(index, *policy, until),
@@ -88,6 +87,7 @@ impl World<'_> {
             | What::Crash { .. }
             | What::Restart { .. }
             | What::Freeze { .. }
+            | What::Starve { .. }
             | What::Roll { .. }
             | What::Scale { .. }
             | What::Push { .. }
@@ -108,6 +108,7 @@ impl World<'_> {
             Step::Learn { node, fault } => self.learn(node, fault),
             Step::Move { slot, to, stage } => self.carry_slot(slot, to, stage),
             Step::Flip { node, master } => self.network.flip(node, master),
+            Step::Stand { node, until } => self.stand(node, until),
         }
     }
 
@@ -137,6 +138,32 @@ impl World<'_> {
     /// A node of the plan as one of the fleet.
     pub(super) fn place(&self, node: u32) -> u32 {
         node % self.nodes.len() as u32
+    }
+
+    /// A node does nothing until then.
+    fn stand(&mut self, node: u32, until: u64) {
+        let (now, place) = (self.now, &mut self.nodes[node as usize]);
+        place.stood += until.saturating_sub(place.frozen_until.max(now));
+        place.frozen_until = place.frozen_until.max(until);
+    }
+
+    /// Nodes stand still again and again, for a third of `longest` up to all of it, and run for a while
+    /// in between.
+    fn starve(&mut self, fault: u32, nodes: &[u32], longest: u64, until: u64) {
+        let mut random = Random::stream(self.plan.seed ^ u64::from(fault), "starve");
+        let all: Vec<u32> = (0..self.nodes.len() as u32).collect(); // thousands at most
+        for node in if nodes.is_empty() { all } else { self.places(nodes) } {
+            let mut at = self.now;
+            loop {
+                at += random.between(longest / 30, longest);
+                let goes_on = (at + random.between(longest / 3, longest)).min(until);
+                if at >= until {
+                    break;
+                }
+                self.queue.push(at, Event::Step(Step::Stand { node, until: goes_on }));
+                at = goes_on;
+            }
+        }
     }
 
     fn swizzle(&mut self, until: u64) {

@@ -105,10 +105,10 @@ impl World<'_> {
             return;
         }
         let ends = now + Micros(terms.ttl);
-        let id = place.holds.keep(Charge::of(cost, decision), Held { hold, key, policy }, ends);
+        place.holds.keep(u128::from(hold), Charge::of(cost, decision), Held { hold, key, policy }, ends);
         self.see(&Seen::Hold(hold, Holding::Kept { request, ttl: terms.ttl }));
         for time in 0..terms.times {
-            let what = What::Settle { id, actual: terms.actual };
+            let what = What::Settle { id: hold, actual: terms.actual };
             let at = self.now + 1 + terms.after + time * terms.after / 4;
             self.queue.push(at, Event::Errand(Box::new(Errand { node, incarnation, what })));
         }
@@ -135,7 +135,7 @@ impl World<'_> {
     fn settle_hold(&mut self, node: u32, id: u64, actual: u64) {
         let place = &mut self.nodes[node as usize];
         let now = place.clock.local(self.now);
-        let Some((charge, held)) = place.holds.take(id, now) else { return };
+        let Some((charge, held)) = place.holds.take(u128::from(id), now) else { return };
         self.see(&Seen::Hold(held.hold, Holding::Settles { actual }));
         let (settling, step) = Settling::begin(charge, actual);
         self.take_step(node, held, settling, step);

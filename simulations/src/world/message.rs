@@ -28,6 +28,8 @@ pub(super) struct Letter {
     pub(super) copies: u8,
     /// The node knows the outcome.
     pub(super) settled: bool,
+    /// The connection that it was written to last, where calls are streams.
+    pub(super) link: u64,
 }
 
 /// An answer of a server.

@@ -9,6 +9,7 @@
 //! | `demand.rs` | who asks |
 //! | `node.rs`, `clock.rs`, `client.rs` | a daemon, its clock, its way to the store |
 //! | `message.rs`, `post.rs`, `network.rs` | letters, and what becomes of them |
+//! | `stream.rs` | connections that keep order, and that are given up |
 //! | `cluster.rs`, `service.rs` | servers, and what they answer |
 //! | `gossip.rs`, `build.rs` | what nodes hear of each other, also of another version |
 //! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
@@ -36,6 +37,7 @@ mod post;
 mod prober;
 mod rules;
 mod service;
+mod stream;
 
 use std::sync::Arc;
 
@@ -55,6 +57,7 @@ use self::node::{Node, Phase};
 use self::prober::Prober;
 use self::rules::rule;
 pub use self::rules::setting;
+use self::stream::Streams;
 use crate::lua::Scripts;
 use crate::maps::Map;
 use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
@@ -100,6 +103,7 @@ pub struct World<'a> {
     grapevine: Grapevine,
     scripts: &'a mut Scripts,
     letters: Map<u64, Letter>,
+    streams: Streams,
     demands: Vec<Demand>,
     keys: Keys,
     holders: Holders,
@@ -125,10 +129,11 @@ impl<'a> World<'a> {
             nodes: Vec::new(),
             up: Vec::new(),
             cluster: Cluster::new(&plan.redis, plan.seed),
-            network: Network::new(&plan.network, plan.seed),
+            network: Network::new(&plan.network, &plan.zones, plan.seed),
             grapevine: Grapevine::new(plan.gossip, plan.seed),
             scripts,
             letters: Map::default(),
+            streams: Streams::default(),
             demands: demands.collect(),
             keys: Keys::new(&setting.rules),
             holders: Holders::default(),
@@ -203,7 +208,11 @@ impl<'a> World<'a> {
             Event::AtServer { letter, server } => self.at_server(letter, server),
             Event::Replicated { letter, server, numbers } => self.replicated(letter, server, numbers),
             Event::AtNode { letter, reply } => self.at_node(letter, *reply),
+            Event::Leaves { letter, reply } => self.write_answer(letter, *reply),
             Event::Deadline { letter } => self.deadline(letter),
+            Event::Resend { link, heading } => self.send_segment(link, heading),
+            Event::Silence { link } => self.silence(link),
+            Event::Reset { link } => self.reset(link),
             Event::Timer { node, incarnation } => self.timer(node, incarnation),
             Event::Probe { node, incarnation, server } => self.probe(node, incarnation, server),
             Event::Probed { node, incarnation, server, answered } => self.probed(node, incarnation, server, answered),
@@ -365,7 +374,9 @@ impl<'a> World<'a> {
             return;
         }
         if self.thaws_at(node) > self.now {
-            self.queue.push(self.thaws_at(node), Event::Timer { node, incarnation });
+            // What has come meanwhile is read before deadlines are looked at.
+            let later = u64::from(self.is_streams());
+            self.queue.push(self.thaws_at(node) + later, Event::Timer { node, incarnation });
             return;
         }
         let place = &mut self.nodes[node as usize];
@@ -376,6 +387,11 @@ impl<'a> World<'a> {
         let now = place.clock.local(self.now);
         place.limiter.handle_timeout(now);
         self.drain(node);
+    }
+
+    /// Calls travel on connections.
+    fn is_streams(&self) -> bool {
+        self.plan.network.calls == plan::Calls::Streams
     }
 
     /// When a frozen node goes on.

@@ -3,7 +3,7 @@
 //! Draws from a stream of its own, so that what the network does to one message changes nothing of
 //! the demand. Knows nothing of what a message says.
 
-use crate::plan::{Network as NetworkPlan, Way};
+use crate::plan::{Network as NetworkPlan, Way, Zone};
 use crate::random::Random;
 use crate::span::Span;
 
@@ -27,6 +27,7 @@ struct Cut {
 #[derive(Debug)]
 pub(super) struct Network {
     plan: NetworkPlan,
+    zones: Vec<Zone>,
     random: Random,
     cuts: Vec<Cut>,
     /// Links that a swizzle has broken.
@@ -44,10 +45,11 @@ pub(super) struct Network {
 pub(super) type Arrivals = [Option<u64>; 2];
 
 impl Network {
-    pub(super) fn new(plan: &NetworkPlan, seed: u64) -> Self {
+    pub(super) fn new(plan: &NetworkPlan, zones: &[Zone], seed: u64) -> Self {
         let random = Random::stream(seed, "network");
         Self {
             plan: plan.clone(),
+            zones: zones.to_vec(),
             random,
             cuts: Vec::new(),
             broken: Vec::new(),
@@ -64,7 +66,7 @@ impl Network {
         let (loss, repeats) = (noisy(self.plan.loss, self.noise.0), noisy(self.plan.repeats, self.noise.1));
         // Drawn whatever the outcome, so that a cut does not change what follows.
         let (lost, repeated) = (self.random.chance(loss), self.random.chance(repeats));
-        let (first, second) = (self.way(now, master), self.way(now, master));
+        let (first, second) = (self.way(now, node, master), self.way(now, node, master));
         if lost || self.is_cut(node, master, heading) {
             return [None, None];
         }
@@ -72,9 +74,11 @@ impl Network {
     }
 
     /// When a message sent at `now` would arrive.
-    fn way(&mut self, now: u64, master: u32) -> u64 {
+    fn way(&mut self, now: u64, node: u32, master: u32) -> u64 {
         let slow: u64 = self.slow.iter().filter(|(of, _)| *of == master).map(|(_, by)| by).sum();
-        let arrives = now + self.plan.latency.0 + self.random.exponential(self.plan.jitter.0) + slow;
+        // Each way takes half of the round trip.
+        let far = zone(&self.zones, node).map_or(0, |zone| zone.store.0 / 2);
+        let arrives = now + self.plan.latency.0 + self.random.exponential(self.plan.jitter.0) + slow + far;
         let held = self.clogs.iter().filter(|(of, _)| *of == master).map(|(_, until)| *until).max();
         arrives.max(held.unwrap_or(0))
     }
@@ -145,12 +149,37 @@ impl Network {
     }
 }
 
+/// The zone that a node is in, if any: of those that are in none before it, each takes its part, spread
+/// evenly over their numbers.
+fn zone(zones: &[Zone], node: u32) -> Option<&Zone> {
+    let (mut place, mut rest) = (u64::from(node), 1_000);
+    zones.iter().find(|zone| {
+        let part = u64::from(zone.nodes).min(rest);
+        let before = |places: u64| (places * part).checked_div(rest).unwrap_or(0);
+        let (taken, is_in) = (before(place + 1), before(place + 1) > before(place));
+        place -= taken.min(place);
+        rest -= part;
+        is_in
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn network(loss: u32, repeats: u32) -> Network {
-        Network::new(&NetworkPlan { loss, repeats, ..NetworkPlan::default() }, 5)
+        Network::new(&NetworkPlan { loss, repeats, ..NetworkPlan::default() }, &[], 5)
+    }
+
+    #[test]
+    fn a_zone_has_its_part_of_the_nodes() {
+        let zones = [(334, 80), (333, 10)].map(|(nodes, far)| Zone { nodes, store: Span::millis(far) });
+        let of = |far: u64| (0..12).filter(|node| zone(&zones, *node).is_some_and(|one| one.store.0 == far)).count();
+        assert_eq!([of(80_000), of(10_000)], [4, 4]);
+        let mut network = Network::new(&NetworkPlan::default(), &zones, 5);
+        let trip = |network: &mut Network, node| network.send(0, node, 0, Heading::ToRedis)[0].expect("none is lost");
+        let far = (0..12).filter(|node| trip(&mut network, *node) >= 40_000).count();
+        assert_eq!(far, 4);
     }
 
     fn count(network: &mut Network) -> (usize, usize) {

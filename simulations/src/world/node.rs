@@ -52,6 +52,8 @@ pub(super) struct Node {
     pub(super) circle: Circle,
     /// It does nothing before then.
     pub(super) frozen_until: u64,
+    /// How long it has done nothing so far, what is still to come of that included.
+    pub(super) stood: u64,
 }
 
 impl Node {
@@ -73,11 +75,12 @@ impl Node {
             rules,
             went_by: Map::default(),
             parked: BTreeMap::new(),
-            holds: Holds::new(0),
+            holds: Holds::default(),
             timer: u64::MAX,
             client: Client::new(),
             circle: Circle::default(),
             frozen_until: 0,
+            stood: 0,
         }
     }
 }

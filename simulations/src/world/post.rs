@@ -12,6 +12,7 @@ use super::cluster::{Standing, slot_of};
 use super::event::Event;
 use super::message::{Letter, Reply};
 use super::network::Heading;
+use super::stream::SILENCE;
 use crate::observe::Seen;
 
 /// How soon a node hears that a call never left it.
@@ -51,6 +52,7 @@ impl World<'_> {
             wait,
             copies: 0,
             settled: false,
+            link: 0,
         };
         self.next_letter += 1;
         let id = self.next_letter;
@@ -59,13 +61,18 @@ impl World<'_> {
             let reply = Box::new(Reply::Barred(since));
             self.queue.push(self.now + TURNED_BACK, Event::AtNode { letter: id, reply });
         } else {
-            self.queue.push(limit, Event::Deadline { letter: id });
+            if !self.is_streams() {
+                self.queue.push(limit, Event::Deadline { letter: id });
+            }
             self.dispatch(id);
         }
     }
 
     /// Sends a letter to where it goes now.
     fn dispatch(&mut self, id: u64) {
+        if self.is_streams() {
+            return self.write_call(id);
+        }
         let Some(letter) = self.letters.get_mut(&id) else { return };
         let (node, server) = (letter.node, letter.server);
         if self.cluster.is_apart(node, server) {
@@ -88,7 +95,7 @@ impl World<'_> {
     /// An answer reaches its node.
     pub(super) fn at_node(&mut self, id: u64, reply: Reply) {
         let Some(letter) = self.letters.get_mut(&id) else { return };
-        let (node, server, pass) = (letter.node, letter.server, letter.pass);
+        let (node, server, pass, link) = (letter.node, letter.server, letter.pass, letter.link);
         if letter.settled || !self.is_alive(id) {
             return;
         }
@@ -97,7 +104,11 @@ impl World<'_> {
             return self.queue.push(at, Event::AtNode { letter: id, reply: Box::new(reply) });
         }
         let now = self.nodes[node as usize].clock.local(self.now);
+        if self.is_streams() {
+            self.heard(id);
+        }
         match reply {
+            Reply::Lost if self.is_streams() => self.lose(id, link),
             Reply::Barred(since) => self.settle(id, Err(StoreError::Away { since })),
             Reply::Lost => {
                 self.fault(node, server, id, Fault::Lost);
@@ -112,6 +123,15 @@ impl World<'_> {
                 self.nodes[node as usize].client.answered(server, pass);
                 self.follow(id, now, reply);
             }
+        }
+    }
+
+    /// Nobody is there any more at the end of a connection.
+    fn lose(&mut self, id: u64, link: u64) {
+        self.give_up(link, Fault::Lost);
+        // Where another call has told before this one.
+        if self.letters.get(&id).is_some_and(|letter| !letter.settled) {
+            self.settle(id, Err(StoreError::Unknown));
         }
     }
 
@@ -173,12 +193,12 @@ impl World<'_> {
         if self.thaws_at(node) > self.now {
             return self.queue.push(self.thaws_at(node), Event::Deadline { letter: id });
         }
-        self.fault(node, server, id, Fault::Silent);
+        self.fault(node, server, id, Fault::Late);
         self.settle(id, Err(StoreError::Unknown));
     }
 
     /// Whether the node that sent a letter is still the same; if not, nobody wants its answer.
-    fn is_alive(&mut self, id: u64) -> bool {
+    pub(super) fn is_alive(&mut self, id: u64) -> bool {
         let letter = &self.letters[&id];
         let node = &self.nodes[letter.node as usize];
         let alive = node.incarnation == letter.incarnation && node.is_there();
@@ -190,7 +210,7 @@ impl World<'_> {
     }
 
     /// The node learns the outcome of a call.
-    fn settle(&mut self, id: u64, outcome: Result<Grant, StoreError>) {
+    pub(super) fn settle(&mut self, id: u64, outcome: Result<Grant, StoreError>) {
         let letter = self.letters.get_mut(&id).expect("settled once");
         letter.settled = true;
         let (node, incarnation, key, call) = (letter.node, letter.incarnation, letter.key, letter.call.clone());
@@ -207,7 +227,14 @@ impl World<'_> {
         let pass = self.letters[&id].pass;
         let place = &mut self.nodes[node as usize];
         let now = place.clock.local(self.now);
-        if let Some(at) = place.client.failed(now, server, pass, fault) {
+        let opened = place.client.failed(now, server, pass, fault);
+        self.probe_from(node, server, opened);
+    }
+
+    /// A breaker that opened has its first probe then.
+    pub(super) fn probe_from(&mut self, node: u32, server: u32, opened: Option<Instant>) {
+        let place = &self.nodes[node as usize];
+        if let Some(at) = opened {
             let (at, incarnation) = (place.clock.when(at).max(self.now), place.incarnation);
             self.queue.push(at, Event::Probe { node, incarnation, server });
             self.alarm(node);
@@ -231,9 +258,14 @@ impl World<'_> {
         let master = self.cluster.server(server).master;
         let there = self.network.send(self.now, node, master, Heading::ToRedis)[0];
         let back = there.and_then(|at| self.network.send(at, node, master, Heading::FromRedis)[0]);
-        let limit = self.now + self.plan.daemon.timeout.0;
+        let streams = self.is_streams();
+        let patience = self.plan.daemon.timeout.0.max(if streams { SILENCE } else { 0 });
+        let limit = self.now + patience;
         let place = self.cluster.server(server);
-        let silent = place.paused_until > self.now || back.is_none_or(|at| at > limit);
+        // What a server that stands still is asked it answers when it goes on.
+        let back = back.map(|at| if streams { at.max(place.paused_until) } else { at });
+        let stands = place.paused_until > self.now && !streams;
+        let silent = stands || back.is_none_or(|at| at > limit);
         match back {
             _ if self.cluster.is_apart(node, server) || silent => (limit, false),
             Some(at) => {

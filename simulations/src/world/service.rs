@@ -105,6 +105,9 @@ impl World<'_> {
 
     /// Sends an answer at `at`.
     fn reply(&mut self, id: u64, server: u32, at: u64, reply: Reply) {
+        if self.is_streams() {
+            return self.queue.push(at, Event::Leaves { letter: id, reply: Box::new(reply) });
+        }
         let Some(letter) = self.letters.get(&id) else { return };
         if self.cluster.is_apart(letter.node, server) {
             return;

@@ -6,7 +6,7 @@ use crate::calls::Random;
 use crate::pair::Pair;
 
 /// Values that no script writes, and some that one does.
-const VALUES: [&[u8]; 24] = [
+const VALUES: [&[u8]; 25] = [
     b"",
     b" ",
     b"x",
@@ -26,6 +26,7 @@ const VALUES: [&[u8]; 24] = [
     b" 1  2   3 ",
     b"4294967295 4294967295 0",
     b"4294967296 0 0",
+    b"999999 4294967295 9007199254740991",
     b"9007199254740991 9007199254740991 9007199254740991 9007199254740991",
     b"1 2 3 4 5 6 7 8 9 10 11 12 13",
     b"1\t2\t3",

@@ -12,8 +12,17 @@ use super::Flaw;
 use super::ratelimit::{self, Descriptor, Flaws, Limit, Root};
 use super::yaml;
 
-/// The TOML of a file called `name`, and what is left out of it.
-pub(super) fn fragment(text: &str, name: &str) -> Result<(String, Vec<Flaw>), Vec<Flaw>> {
+/// A file in our words.
+#[derive(Debug)]
+pub(super) struct Fragment {
+    pub(super) domain: String,
+    pub(super) toml: String,
+    /// What is left out of it.
+    pub(super) warnings: Vec<Flaw>,
+}
+
+/// The TOML of a file called `name`.
+pub(super) fn fragment(text: &str, name: &str) -> Result<Fragment, Vec<Flaw>> {
     let mut flaws = Flaws::default();
     let node = yaml::parse(text).map_err(|flaw| vec![flaw])?;
     let root = ratelimit::read(&node, &mut flaws);
@@ -28,7 +37,10 @@ pub(super) fn fragment(text: &str, name: &str) -> Result<(String, Vec<Flaw>), Ve
     writer.branch(&root.descriptors, &mut Vec::new());
     let Writer { out, mut flaws, .. } = writer;
     flaws.warnings.sort_by_key(|flaw| flaw.at.start);
-    if flaws.errors.is_empty() { Ok((out, flaws.warnings)) } else { Err(flaws.errors) }
+    if !flaws.errors.is_empty() {
+        return Err(flaws.errors);
+    }
+    Ok(Fragment { domain: root.domain, toml: out, warnings: flaws.warnings })
 }
 
 /// Policies by the names that limits have for being replaced.

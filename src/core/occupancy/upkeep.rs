@@ -6,21 +6,11 @@ use super::{IDLE, Occupancy};
 use crate::core::decision::Source;
 use crate::core::desk::Desk;
 use crate::core::time::{Instant, Micros};
-use crate::core::upkeep::{ATTEMPTS, send_again};
 
 impl Occupancy {
     pub(in crate::core) fn handle_timer(&mut self, desk: &mut Desk, now: Instant) {
-        if let Some(flight) = &mut self.flight {
-            if flight.again <= now && flight.attempts < ATTEMPTS {
-                send_again(flight, desk, now);
-            } else if flight.deadline <= now {
-                self.lose_store(desk, now);
-            }
-        }
-        if self.line.front().is_some_and(|waiter| waiter.deadline <= now) {
-            self.lose_store(desk, now);
-        }
         self.serve_line(desk, now, Source::Lease);
+        self.turn_away_until(desk, now, now);
         if self.flight.is_some() {
             return;
         }
@@ -64,8 +54,7 @@ impl Occupancy {
         }
         let never = Instant(u64::MAX);
         let asks = match &self.flight {
-            Some(flight) if flight.attempts < ATTEMPTS => flight.again,
-            Some(flight) => flight.deadline,
+            Some(_) => never,
             None => self.due(now),
         };
         let ends = self.places.first_end().unwrap_or(never);

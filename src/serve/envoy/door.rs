@@ -25,6 +25,7 @@ use super::plain::Plain;
 use super::proto::SHOULD_RATE_LIMIT;
 use super::service::Service;
 use crate::config;
+use crate::serve::handed::Handed;
 use crate::serve::hub::{Hub, Pass};
 use crate::serve::socket::{Socket, SocketError};
 use crate::wire::headers::Style;
@@ -98,16 +99,27 @@ impl std::fmt::Display for BindError {
 impl std::error::Error for BindError {}
 
 impl Door {
-    /// Binds it; a Unix socket gets `mode` and `group`. Port 0 lets the operating system choose.
+    /// Binds it, unless it was handed over; a Unix socket gets `mode` and `group`. Port 0 lets the operating system
+    /// choose.
     ///
     /// # Errors
     /// The place is in use, or the operating system refuses.
-    pub fn bind(options: &EnvoyOptions, mode: u32, group: Option<u32>) -> Result<Self, BindError> {
+    pub fn bind(options: &EnvoyOptions, mode: u32, group: Option<u32>, handed: &mut Handed) -> Result<Self, BindError> {
         let bound = match &options.door {
-            config::Door::Path(path) => Bound::Unix(Socket::bind(path, mode, group).map_err(BindError::Socket)?),
+            config::Door::Path(path) => {
+                let socket = match handed.take_unix(path) {
+                    Some(listener) => Socket::adopt(listener, path),
+                    None => Socket::bind(path, mode, group),
+                };
+                Bound::Unix(socket.map_err(BindError::Socket)?)
+            }
             config::Door::Address(address) => {
-                let (listener, address) =
-                    bind(*address).map_err(|error| BindError::Tcp { address: *address, error })?;
+                let listener = match handed.take_tcp(*address) {
+                    Some(listener) => Ok(listener),
+                    None => StdTcpListener::bind(address),
+                };
+                let bound = listener.and_then(prepared);
+                let (listener, address) = bound.map_err(|error| BindError::Tcp { address: *address, error })?;
                 Bound::Tcp(listener, address)
             }
         };
@@ -133,8 +145,7 @@ impl Door {
     }
 }
 
-fn bind(address: SocketAddr) -> io::Result<(StdTcpListener, SocketAddr)> {
-    let listener = StdTcpListener::bind(address)?;
+fn prepared(listener: StdTcpListener) -> io::Result<(StdTcpListener, SocketAddr)> {
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     Ok((listener, address))

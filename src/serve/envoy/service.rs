@@ -15,6 +15,7 @@ use super::proto::{
 use crate::core::decision::{Reason, Verdict};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT};
+use crate::core::overrides::Overrides;
 use crate::core::policy::{OVERRIDDEN, OnStoreLoss, Plan, Policy, PolicySet, Rule};
 use crate::core::route::{Domain, Entry, whole_key};
 use crate::core::shard;
@@ -147,6 +148,10 @@ fn read(policies: &PolicySet, request: &RateLimitRequest) -> Result<Vec<Limited>
             return Err(Status::invalid_argument(format!("a key of {} bytes: {MAX_KEY} at most", key.len())));
         }
         let hits = hits(request, descriptor)?;
+        if matches!(hits, Hits::Give(_)) && !policy.refunds {
+            let name = &policy.name;
+            return Err(Status::permission_denied(format!("policy {name:?} takes nothing back (refunds = false)")));
+        }
         let (cost, peek) = match hits {
             Hits::Take(cost) => (cost, false),
             Hits::Peek => (1, true),
@@ -183,6 +188,7 @@ impl Routed<'_> {
         {
             return Ok((policy.clone(), key.clone()));
         }
+        let refunds = found.as_ref().is_none_or(|(policy, _)| policy.refunds);
         let (enforce, on_store_loss) = found.as_ref().map_or((100, OnStoreLoss::Share), |(policy, key)| {
             let plan = policy.plan(key);
             (policy.enforce, if let Plan::Limited(rule) = plan { rule.on_store_loss } else { OnStoreLoss::Share })
@@ -195,7 +201,8 @@ impl Routed<'_> {
                 Plan::Limited(Arc::new(Rule { policy: name.clone(), limits, on_store_loss }))
             }
         };
-        Ok((Arc::new(Policy { name, plan, overrides: BTreeMap::new(), enforce }), whole_key(domain, self.entries)))
+        let policy = Policy { name, plan, overrides: Overrides::default(), enforce, refunds };
+        Ok((Arc::new(policy), whole_key(domain, self.entries)))
     }
 }
 

@@ -4,11 +4,35 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Engine, Node};
+use crate::core::answer::Standing;
 use crate::core::key::Digest;
+use crate::core::page::Place;
 use crate::core::policy::Rule;
-use crate::core::shard::KeyInfo;
+use crate::core::shard::{KeyInfo, Request};
 use crate::core::stats::{PolicyStats, ShardStats};
 use crate::core::time::Instant;
+
+/// Where a listing of this node's keys goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    cell: usize,
+    place: Place,
+}
+
+impl Cursor {
+    /// The cursor that [`Self::number`] gave. 0 is the beginning.
+    #[must_use]
+    pub fn of(number: u128) -> Self {
+        let place = Place::of(number & ((1 << Place::BITS) - 1));
+        Self { cell: (number >> Place::BITS) as usize, place }
+    }
+
+    /// As a number, for whoever asks for the next page. Never 0 behind a key.
+    #[must_use]
+    pub fn number(self) -> u128 {
+        (self.cell as u128) << Place::BITS | self.place.number()
+    }
+}
 
 impl Node {
     /// Counts of all shards together.
@@ -33,24 +57,42 @@ impl Node {
         (total, policies)
     }
 
-    /// Up to `most` keys that this node knows. `rule_of` gives the rule that a policy applies to a
-    /// key now.
+    /// Up to `most` keys that this node knows, from a cursor on, each with the cursor behind it. Fewer: there are
+    /// no more. `rule_of` gives the rule that a policy applies to a key now.
     #[must_use]
-    pub fn keys(&self, now: Instant, most: usize, rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>) -> Vec<KeyInfo> {
+    pub fn keys(
+        &self,
+        now: Instant,
+        from: Cursor,
+        most: usize,
+        rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>,
+    ) -> Vec<(Cursor, KeyInfo)> {
         let mut keys = Vec::new();
-        for cell in &self.cells {
+        for (index, cell) in self.cells.iter().enumerate().skip(from.cell) {
             let left = most - keys.len();
             if left == 0 {
                 break;
             }
-            let mut part = match &mut *cell.lock() {
-                Engine::Embedded(embedded) => embedded.keys(self.store_time(now), left, &rule_of),
-                Engine::Leasing(leasing) => leasing.shard.keys(now, left),
+            let place = if index == from.cell { from.place } else { Place::default() };
+            let part = match &mut *cell.lock() {
+                Engine::Embedded(embedded) => embedded.keys(self.store_time(now), place, left, &rule_of),
+                Engine::Leasing(leasing) => leasing.shard.keys(now, place, left),
             };
-            part.truncate(left);
-            keys.append(&mut part);
+            keys.extend(part.into_iter().map(|(place, info)| (Cursor { cell: index, place }, info)));
         }
         keys
+    }
+
+    /// How each limit of a key stands, as far as this node knows.
+    #[must_use]
+    pub fn standings(&self, now: Instant, request: &Request<'_>) -> Option<Vec<Standing>> {
+        if request.rule.is_concurrent() {
+            return None;
+        }
+        match &mut *self.cell(request.digest).lock() {
+            Engine::Embedded(embedded) => embedded.standings(self.store_time(now), request),
+            Engine::Leasing(leasing) => leasing.shard.standings(now, request.digest),
+        }
     }
 
     /// Tokens that this node holds of a key; `None`: it does not know it, or leases nothing.

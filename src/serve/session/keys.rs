@@ -13,7 +13,7 @@ use crate::core::shard::Request;
 use crate::serve::greeting;
 use crate::serve::hub::Hub;
 use crate::serve::inquiry::{Asked, Inquiry};
-use crate::serve::mailbox::{Answer, Waiter};
+use crate::serve::mailbox::{Answer, Promise, Waiter};
 use crate::serve::node::Ask;
 use crate::serve::outbox::{Shape, write_done};
 use crate::serve::{requests, slots};
@@ -35,7 +35,7 @@ struct Question<'a> {
 }
 
 impl Session {
-    pub(super) fn throttle(&mut self, batch: &mut Batch<'_>, crab: bool, key: &[u8], rate: Rate, quantity: i64) {
+    pub(super) fn throttle(&mut self, batch: &mut Batch<'_>, key: &[u8], rate: Rate, quantity: i64) {
         let rule = match batch.rules.get(rate) {
             Ok(rule) => rule.clone(),
             Err(problem) => return self.error(batch, &format!("ERR {problem}")),
@@ -49,9 +49,10 @@ impl Session {
             peek: quantity == 0,
         };
         match self.ask(batch, &question) {
-            Some(decision) if crab => self.writer(batch).crab(&decision),
+            Some(decision) if rate.crab => self.writer(batch).crab(&decision, &rule.limits[0]),
             Some(decision) => self.writer(batch).throttle(&decision),
-            None => self.outbox.park(batch.now, if crab { Shape::Crab } else { Shape::Throttle }),
+            None if rate.crab => self.outbox.park(batch.now, Shape::Crab(rule)),
+            None => self.outbox.park(batch.now, Shape::Throttle),
         }
     }
 
@@ -105,6 +106,12 @@ impl Session {
 
     pub(super) fn settle(&mut self, batch: &mut Batch<'_>, ask: Ask, name: &[u8], key: &[u8], cost: u64) {
         let Some(policy) = self.policy(batch, name) else { return };
+        if ask == Ask::Refund && !policy.refunds {
+            let name = &policy.name;
+            let text =
+                format!("NOPERM policy '{name}' takes nothing back (refunds = false): what was spent or lent stands");
+            return self.error(batch, &text);
+        }
         let Plan::Limited(rule) = policy.plan(key) else { return self.writer(batch).simple("OK") };
         if rule.is_concurrent() {
             return self.error(batch, IN_FLIGHT);
@@ -160,9 +167,9 @@ impl Session {
         if let Poll::Ready(reply) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return self.writer(batch).raw(&reply);
         }
-        let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
+        let promise = Promise::to(Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() });
         self.outbox.park(batch.now, Shape::Whole);
-        tokio::spawn(async move { waiter.answer(Answer::Reply(reply.await)) });
+        tokio::spawn(async move { promise.keep(Answer::Reply(reply.await)) });
     }
 
     fn ask(&mut self, batch: &mut Batch<'_>, question: &Question<'_>) -> Option<Decision> {

@@ -15,7 +15,7 @@ use redis::Pipeline;
 use tokio::time::{sleep, timeout};
 
 use super::address::Address;
-use super::link::{CONNECT_TIMEOUT, Link};
+use super::link::{Link, Making};
 use super::master::{Master, Shared};
 use super::options::Confirm;
 use super::slots::{self, Range, SLOTS};
@@ -29,6 +29,12 @@ const WATCHFUL: Duration = Duration::from_millis(250);
 
 /// Between any two readings.
 const SPACING: Duration = Duration::from_millis(50);
+
+/// Longest wait for one server's map, and for a connection to one that knows it.
+const TELLING: Duration = Duration::from_millis(500);
+
+/// Longest wait for the connections of a new map before it is used.
+const SETTLING: Duration = Duration::from_millis(250);
 
 /// Servers asked in one reading, one after another.
 const ASKED: usize = 2;
@@ -127,7 +133,7 @@ impl Cluster {
             trusted.rotate_left(middle);
         }
         for master in trusted.into_iter().take(ASKED) {
-            if let Some(mut answers) = master.ask(&question(), CONNECT_TIMEOUT).await
+            if let Some(mut answers) = master.ask(&question(), TELLING).await
                 && let Some(ranges) = answers.pop().and_then(|reply| slots::parse(reply, master.address()))
             {
                 self.adopt(ranges).await;
@@ -148,14 +154,16 @@ impl Cluster {
 
     async fn ask_stranger(&self, address: &Address) -> Option<Vec<Range>> {
         self.shared.tally.dials.fetch_add(1, Relaxed);
-        let link = match Link::dial(&self.shared.dialer, address, 0, CONNECT_TIMEOUT, false, || ()).await {
+        let Shared { dialer, clock, .. } = &*self.shared;
+        let making = Making { dialer, clock: *clock, generation: 0, confirming: None };
+        let link = match timeout(TELLING, Link::dial(making, address, |_, _| ())).await.ok()? {
             Ok(link) => link,
             Err(error) => {
                 tracing::debug!(server = %address, %error, "store: cannot ask for the slot map");
                 return None;
             }
         };
-        let mut answers = timeout(CONNECT_TIMEOUT, link.send_all(&question())).await.ok()?.ok()?;
+        let mut answers = timeout(TELLING, link.send_all(&question())).await.ok()?.ok()?;
         let reply = answers.pop()?;
         if let redis::Value::ServerError(error) = &reply {
             tracing::warn!(server = %address, %error, "store: CLUSTER SLOTS was refused; is this a cluster?");
@@ -187,7 +195,7 @@ impl Cluster {
                 master.connected().await;
             }
         };
-        let _ = timeout(CONNECT_TIMEOUT, all_connected).await;
+        let _ = timeout(SETTLING, all_connected).await;
         self.forget_all_but(&masters);
         self.map.store(Arc::new(SlotMap { owners: owners.into(), masters, replicas }));
     }

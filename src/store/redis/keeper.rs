@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::health::{self, Health};
-use super::link::{CONNECT_TIMEOUT, Link, Lost};
+use super::link::{CONNECT_TIMEOUT, Link, Lost, Making};
 use super::master::{Inner, Shared, lock};
 use super::reply::{Refusal, refusal, text};
 use crate::clock;
@@ -85,16 +85,16 @@ impl Inner {
         let generation = lock(&self.breaker).next_generation();
         let gone = Arc::new(AtomicBool::new(false));
         let (weak, noted) = (Arc::downgrade(self), gone.clone());
-        let told = move || {
+        let told = move |fault, what: &'static str| {
             noted.store(true, SeqCst);
-            lost(&weak, generation);
+            lost(&weak, generation, fault, what);
         };
         self.shared.tally.dials.fetch_add(1, Relaxed);
-        let Shared { dialer, timeout: patience, confirming, .. } = &*self.shared;
-        let link = Link::dial(dialer, &self.address, generation, *patience, *confirming, told);
-        let link = link.await.map_err(|error| error.to_string())?;
-        // By the calls' own deadline: a server that cannot meet it would only make them time out.
-        let answers = timeout(self.shared.timeout, link.send_all(&health::questions(self.shared.cluster))).await;
+        let Shared { dialer, clock, timeout: patience, confirming, .. } = &*self.shared;
+        let confirming = confirming.then_some(*patience);
+        let making = Making { dialer, clock: *clock, generation, confirming };
+        let link = Link::dial(making, &self.address, told).await.map_err(|error| error.to_string())?;
+        let answers = timeout(CONNECT_TIMEOUT, link.send_all(&health::questions(self.shared.cluster))).await;
         let answers = answers.map_err(|_| "no answer in time")?.map_err(|Lost| "the connection broke")?;
         if let Some(refused) = answers.first().filter(|pong| text(pong).is_none_or(|pong| pong != "PONG")) {
             return Err(match refusal(refused) {
@@ -104,6 +104,7 @@ impl Inner {
         }
         self.handle_health(health::read(&answers));
         *lock(&self.link) = Some(Arc::new(link));
+        self.gate.handle_connection();
         lock(&self.breaker).handle_probe();
         self.connected.send_replace(true);
         if gone.load(SeqCst) {
@@ -116,18 +117,17 @@ impl Inner {
     /// Looks after a server that answers.
     async fn checkup(&self) {
         let Some(link) = lock(&self.link).clone() else { return };
-        match timeout(CONNECT_TIMEOUT, link.send_all(&health::questions(self.shared.cluster))).await {
-            Ok(Ok(answers)) => self.handle_health(health::read(&answers)),
-            Ok(Err(Lost)) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke"),
-            // Five deadlines of a call: as good as a refusal.
-            Err(_) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Refused, "no answer to INFO in time"),
+        match link.send_all(&health::questions(self.shared.cluster)).await {
+            Ok(answers) => self.handle_health(health::read(&answers)),
+            // Silence, too, ends a link: its heart says when.
+            Err(Lost) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke"),
         }
     }
 }
 
 /// The connection has gone, perhaps while nobody used it.
-fn lost(inner: &Weak<Inner>, generation: u64) {
+fn lost(inner: &Weak<Inner>, generation: u64, fault: Fault, what: &'static str) {
     if let Some(inner) = inner.upgrade() {
-        inner.fail(Breaker::on_behalf_of(generation), Fault::Lost, "the connection was closed");
+        inner.fail(Breaker::on_behalf_of(generation), fault, what);
     }
 }

@@ -3,8 +3,8 @@
 //! Two ways lead there. The direct one writes a command and awaits its reply. The confirmed one
 //! gathers commands while a `WAIT` is under way, then sends them with one `WAIT` behind them. It has a
 //! connection of its own, because the server reads nothing more from one that waits, and ends a
-//! `WAIT` up to 100 ms late when it is idle. Nothing is retried. Knows neither breaker nor cluster.
-//! Called by `master.rs`.
+//! `WAIT` up to 100 ms late when it is idle. A reply may take as long as the link lives, and `heart.rs`
+//! says when that ends. Nothing is retried. Knows neither breaker nor cluster. Called by `master.rs`.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -14,11 +14,16 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
 use super::address::{Address, Dialer};
+use super::heart::{Heart, Way};
+use crate::clock::Clock;
+use crate::core::time::{Instant, Micros};
+use crate::store::breaker::Fault;
 
-/// Longest wait for a connection to stand.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
+/// Longest wait for a connection to stand: several trips to a server that is far away.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Commands that one `WAIT` may stand behind.
 const BATCH: usize = 128;
@@ -39,6 +44,8 @@ pub(crate) struct Answer {
     pub(crate) value: Value,
     /// Replicas that have it, when that was awaited.
     pub(crate) replicas: Option<i64>,
+    /// What the server took to answer; the wait for a replica is not in it.
+    pub(crate) took: Micros,
 }
 
 /// Nobody knows what became of the letter: the connection broke.
@@ -49,58 +56,78 @@ type Waiting = (Letter, oneshot::Sender<Result<Answer, Lost>>);
 
 /// The connections to one server.
 pub(crate) struct Link {
-    direct: MultiplexedConnection,
+    direct: Wire,
     confirmed: Option<mpsc::Sender<Waiting>>,
     /// Which link to this server it is.
     pub(crate) generation: u64,
 }
 
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// How a link is made.
+pub(crate) struct Making<'a> {
+    pub(crate) dialer: &'a Dialer,
+    pub(crate) clock: Clock,
+    pub(crate) generation: u64,
+    /// How long a confirmed letter's sender would wait; `None`: no letter is confirmed.
+    pub(crate) confirming: Option<Duration>,
+}
+
 impl Link {
-    /// Connects, for confirmed letters too when `confirming`; calls `on_lost` when a connection has gone.
+    /// Connects; calls `on_fault` when a connection has gone, or was given up.
     pub(crate) async fn dial(
-        dialer: &Dialer,
+        making: Making<'_>,
         address: &Address,
-        generation: u64,
-        patience: Duration,
-        confirming: bool,
-        on_lost: impl Fn() + Send + Sync + 'static,
+        on_fault: impl Fn(Fault, &'static str) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
+        let Making { dialer, clock, generation, confirming } = making;
         let client = Client::open(dialer.info(address)?)?;
+        let on_fault = Arc::new(on_fault);
+        let of_pushes = on_fault.clone();
         let told = Arc::new(move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                on_lost();
+                of_pushes(Fault::Lost, "the connection was closed");
             }
             Ok::<(), ()>(())
         });
-        // The response timeout only cleans up: callers have deadlines of their own.
+        // No response timeout: a slow reply is a sign of life, and it is the heart that gives up.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(patience.max(Duration::from_secs(1))))
+            .set_response_timeout(None)
             .set_pipeline_buffer_size(IN_FLIGHT)
             .set_push_sender(told);
-        let direct = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let heart = Arc::new(Heart::new(clock));
+        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        let direct = Wire { connection, heart: heart.clone(), way: Way::Direct, clock };
         let mut confirmed = None;
-        if confirming {
-            let waiting = client.get_multiplexed_async_connection_with_config(&config).await?;
+        if let Some(patience) = confirming {
+            let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+            let waiting = Wire { connection, way: Way::Confirmed, ..direct.clone() };
             let (sender, queue) = mpsc::channel(IN_FLIGHT);
             let gatherer =
                 Gatherer { waiting, direct: direct.clone(), late: None, patience: replica_patience(patience) };
             tokio::spawn(gatherer.run(queue));
             confirmed = Some(sender);
         }
+        tokio::spawn(heart.beat(move |fault, what| on_fault(fault, what)));
         Ok(Self { direct, confirmed, generation })
     }
 
     /// Sends `letter` and awaits its reply.
     pub(crate) async fn send(&self, letter: Letter) -> Result<Answer, Lost> {
-        if letter.asking {
+        let left = self.direct.clock.now();
+        let value = if letter.asking {
             let mut pipeline = Pipeline::with_capacity(2);
             push(&mut pipeline, letter);
-            let mut values = self.send_all(&pipeline).await?;
-            return Ok(Answer { value: values.pop().ok_or(Lost)?, replicas: None });
-        }
-        let value = self.direct.clone().send_packed_command(&letter.command).await.map_err(|_| Lost)?;
-        Ok(Answer { value, replicas: None })
+            self.send_all(&pipeline).await?.pop().ok_or(Lost)?
+        } else {
+            self.direct.ask(letter.command).await?
+        };
+        Ok(Answer { value, replicas: None, took: self.direct.since(left) })
     }
 
     /// Sends `letter` and awaits its reply and then a replica, but not for long.
@@ -113,7 +140,38 @@ impl Link {
 
     /// Sends several commands at once: all replies, in order.
     pub(crate) async fn send_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Lost> {
-        self.direct.clone().send_packed_commands(pipeline, 0, pipeline.len()).await.map_err(|_| Lost)
+        self.direct.ask_all(pipeline).await
+    }
+
+    /// Gives it up: whoever awaits a reply has lost it.
+    pub(crate) fn end(&self) {
+        self.direct.heart.end();
+    }
+}
+
+/// One connection of a link.
+#[derive(Clone)]
+struct Wire {
+    connection: MultiplexedConnection,
+    heart: Arc<Heart>,
+    way: Way,
+    clock: Clock,
+}
+
+impl Wire {
+    async fn ask(&self, command: Cmd) -> Result<Value, Lost> {
+        let mut connection = self.connection.clone();
+        self.heart.await_reply(self.way, connection.send_packed_command(&command)).await
+    }
+
+    async fn ask_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Lost> {
+        let mut connection = self.connection.clone();
+        let replies = connection.send_packed_commands(pipeline, 0, pipeline.len());
+        self.heart.await_reply(self.way, replies).await
+    }
+
+    fn since(&self, left: Instant) -> Micros {
+        self.clock.now().since(left)
     }
 }
 
@@ -133,8 +191,8 @@ type Callers = Vec<(usize, oneshot::Sender<Result<Answer, Lost>>)>;
 
 /// Sends confirmed letters, as many as have gathered at a time.
 struct Gatherer {
-    waiting: MultiplexedConnection,
-    direct: MultiplexedConnection,
+    waiting: Wire,
+    direct: Wire,
     /// A `WAIT` that had no answer in time: its connection is not to be used before it has.
     late: Option<Pin<Box<dyn Future<Output = i64> + Send>>>,
     patience: Duration,
@@ -150,8 +208,9 @@ impl Gatherer {
                 continue;
             }
             if self.is_late().await {
-                let values = self.direct.send_packed_commands(&pipeline, 0, pipeline.len()).await;
-                deliver(callers, values.ok(), 0);
+                let left = self.direct.clock.now();
+                let values = self.direct.ask_all(&pipeline).await;
+                deliver(callers, values, 0, self.direct.since(left));
             } else {
                 self.send(pipeline, callers).await;
             }
@@ -169,24 +228,27 @@ impl Gatherer {
         self.late.is_some()
     }
 
-    /// Sends a batch with a `WAIT` behind it, and awaits that for a limited time.
+    /// Sends a batch with a `WAIT` behind it, and awaits that for a limited time once the batch is answered.
     async fn send(&mut self, pipeline: Pipeline, callers: Callers) {
-        let mut connection = self.waiting.clone();
-        let batch = connection.send_packed_commands(&pipeline, 0, pipeline.len());
+        let left = self.waiting.clock.now();
+        let batch = self.waiting.ask_all(&pipeline);
         let mut wait = Box::pin(wait_for_replica(self.waiting.clone(), self.patience));
-        let too_late = tokio::time::sleep(self.patience);
-        tokio::pin!(batch, too_late);
+        tokio::pin!(batch);
         let (mut values, mut replicas) = (None, None);
         // Polled in this order, the batch is written first.
-        while values.is_none() || (replicas.is_none() && !too_late.is_elapsed()) {
+        while values.is_none() {
             tokio::select! {
                 biased;
-                reply = &mut batch, if values.is_none() => values = Some(reply.ok()),
+                reply = &mut batch => values = Some(reply),
                 number = &mut wait, if replicas.is_none() => replicas = Some(number),
-                () = &mut too_late, if !too_late.is_elapsed() => {}
             }
         }
-        deliver(callers, values.flatten(), replicas.unwrap_or(0));
+        let took = self.waiting.since(left);
+        // Only from here on it is the replica that is waited for: the server may be slow, or far away.
+        if replicas.is_none() {
+            replicas = timeout(self.patience, &mut wait).await.ok();
+        }
+        deliver(callers, values.unwrap_or(Err(Lost)), replicas.unwrap_or(0), took);
         if replicas.is_none() {
             self.late = Some(wait);
         }
@@ -194,10 +256,10 @@ impl Gatherer {
 }
 
 /// How many replicas have what was written before; 0 when that is not known.
-async fn wait_for_replica(mut connection: MultiplexedConnection, patience: Duration) -> i64 {
+async fn wait_for_replica(wire: Wire, patience: Duration) -> i64 {
     let mut command = redis::cmd("WAIT");
     command.arg(1).arg(u64::try_from(patience.as_millis()).unwrap_or(50));
-    match connection.send_packed_command(&command).await {
+    match wire.ask(command).await {
         Ok(Value::Int(replicas)) => replicas,
         _ => 0,
     }
@@ -214,11 +276,11 @@ fn gather(batch: &mut Vec<Waiting>) -> (Pipeline, Callers) {
     (pipeline, callers)
 }
 
-fn deliver(callers: Callers, values: Option<Vec<Value>>, replicas: i64) {
+fn deliver(callers: Callers, values: Result<Vec<Value>, Lost>, replicas: i64, took: Micros) {
     let mut values = values.unwrap_or_default();
     for (index, caller) in callers {
         let answer = match values.get_mut(index) {
-            Some(value) => Ok(Answer { value: std::mem::take(value), replicas: Some(replicas) }),
+            Some(value) => Ok(Answer { value: std::mem::take(value), replicas: Some(replicas), took }),
             None => Err(Lost),
         };
         // The caller may have given up.

@@ -1,25 +1,33 @@
 //! One Redis server that takes our calls: its connection, its breaker, and what is known of it.
 //!
 //! An exchange never dials and never waits for another server: without a connection it fails at
-//! once. Its keeper (`keeper.rs`) connects in the background. Knows nothing of slots. Called by `redis.rs` (exchanges) and `cluster.rs` (which servers there are).
+//! once. It passes the gate (`gate.rs`) and has its answer however late that comes, as long as the
+//! connection lives. Its keeper (`keeper.rs`) connects in the background. Knows nothing of slots. Called by
+//! `redis.rs` (exchanges) and `cluster.rs` (which servers there are).
 
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use redis::{Pipeline, Value};
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::task::unconstrained;
+use tokio::time::{sleep, timeout};
 
 use super::address::{Address, Dialer};
+use super::gate::{Entry, Gate, Parcel, Permit};
 use super::health::Health;
 use super::keeper::keep;
-use super::link::{Answer, Letter, Link, Lost};
+use super::link::{Answer, Link};
 use super::reply::{Refusal, refusal};
+use super::supervised::supervised;
 use super::tally::{ServerView, Tally};
 use crate::clock::Clock;
-use crate::core::time::Instant;
+use crate::core::time::{Instant, Micros};
 use crate::store::breaker::{Breaker, BreakerState, Fault, Pass};
+use crate::store::pulse::LATE;
 
 /// What all servers of a store share.
 pub(crate) struct Shared {
@@ -43,6 +51,8 @@ pub(crate) enum Failure {
     Unknown,
     /// Surely not executed: the server is away since then.
     Away(Instant),
+    /// It never left: those who waited before it need so long.
+    Busy(Micros),
     /// Surely not executed: go there.
     Moved(String),
     /// Surely not executed: ask there.
@@ -57,6 +67,7 @@ pub(crate) enum Failure {
 pub(crate) struct Master {
     inner: Arc<Inner>,
     keeper: tokio::task::JoinHandle<()>,
+    porter: tokio::task::JoinHandle<()>,
 }
 
 /// A server as its keeper and its callers know it.
@@ -65,6 +76,7 @@ pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) breaker: Mutex<Breaker>,
     pub(super) link: Mutex<Option<Arc<Link>>>,
+    pub(super) gate: Arc<Gate>,
     pub(super) health: Mutex<Health>,
     pub(super) problem: Mutex<Option<String>>,
     /// A replica was in touch when last looked, and has not failed to confirm since.
@@ -76,6 +88,7 @@ pub(super) struct Inner {
 impl Drop for Master {
     fn drop(&mut self) {
         self.keeper.abort();
+        self.porter.abort();
     }
 }
 
@@ -87,9 +100,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Master {
     /// A server; its keeper begins to connect. Needs a tokio runtime.
     pub(crate) fn new(address: Address, shared: Arc<Shared>) -> Self {
+        let patience = Micros(u64::try_from(shared.timeout.as_micros()).unwrap_or(u64::MAX));
         let inner = Arc::new(Inner {
             address,
             breaker: Mutex::new(Breaker::new(shared.clock.now())),
+            gate: Arc::new(Gate::new(shared.clock, patience)),
             shared,
             link: Mutex::new(None),
             health: Mutex::new(Health::default()),
@@ -98,8 +113,10 @@ impl Master {
             wake: Notify::new(),
             connected: watch::Sender::new(false),
         });
-        let keeper = tokio::spawn(keep(inner.clone()));
-        Self { inner, keeper }
+        let (of_keeper, of_porter) = (inner.clone(), inner.clone());
+        let keeper = tokio::spawn(supervised("the keeper of a server", move || keep(of_keeper.clone())));
+        let porter = tokio::spawn(supervised("the porter of a server", move || port(of_porter.clone())));
+        Self { inner, keeper, porter }
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -136,7 +153,11 @@ impl Master {
             (breaker.state(), breaker.away_since())
         };
         let health = lock(&self.inner.health).clone();
+        let (window, out, waiting) = self.inner.gate.view();
         ServerView {
+            window,
+            out,
+            waiting,
             address: self.inner.address.to_string(),
             breaker,
             away_since,
@@ -147,29 +168,37 @@ impl Master {
         }
     }
 
-    /// Sends `letter` and awaits the answer for as long as `remaining`; `confirmed` awaits a replica.
-    pub(crate) async fn exchange(
-        &self,
-        letter: Letter,
-        confirmed: bool,
-        remaining: Duration,
-    ) -> Result<Answer, Failure> {
+    /// Sends a letter when it may leave, and awaits the answer however long that takes.
+    pub(crate) async fn exchange(&self, parcel: Parcel) -> Result<Answer, Failure> {
         let inner = &*self.inner;
-        let flight = inner.depart()?;
-        let link = lock(&inner.link).clone();
-        let Some(link) = link else { return Err(flight.land_lost()) };
-        let started = inner.shared.clock.now();
-        let sent = async { if confirmed { link.send_confirmed(letter).await } else { link.send(letter).await } };
-        match timeout(remaining, sent).await {
-            Err(_) => Err(flight.land(Fault::Silent, "no answer in time")),
-            Ok(Err(Lost)) => Err(flight.land(Fault::Lost, "the connection broke")),
-            Ok(Ok(answer)) => {
-                inner.shared.tally.count_latency(inner.shared.clock.now().since(started));
-                if confirmed && answer.replicas.is_some_and(|replicas| replicas < 1) {
-                    inner.has_replica.store(false, Relaxed);
-                    inner.wake.notify_one();
+        if let Some(since) = inner.shut_since() {
+            return Err(Failure::Away(since));
+        }
+        let mut until = parcel.until;
+        let (number, mut outcome) = match inner.gate.enter(parcel) {
+            Entry::Leave(permit, parcel) => return inner.carry(permit, parcel).await,
+            Entry::Full(wait) => return Err(Failure::Busy(wait)),
+            Entry::Wait(number, outcome) => (number, outcome),
+        };
+        let (mut waits, mut excused) = (true, false);
+        loop {
+            let remaining = Duration::from_micros(until.since(inner.shared.clock.now()).0);
+            tokio::select! {
+                biased;
+                // Without a word the porter has ended, and with him the store.
+                outcome = &mut outcome => return outcome.unwrap_or_else(|_| Err(Failure::Away(inner.away_since()))),
+                () = sleep(remaining), if waits => {
+                    let late = inner.shared.clock.now().since(until);
+                    if late > LATE && !excused {
+                        // It was this node that was not run: the server has its time all the same.
+                        until = inner.shared.clock.now() + late.min(inner.patience());
+                        excused = true;
+                    } else if let Some(wait) = inner.gate.withdraw(number) {
+                        return Err(Failure::Busy(wait));
+                    } else {
+                        waits = false;
+                    }
                 }
-                flight.judge(answer)
             }
         }
     }
@@ -181,7 +210,33 @@ impl Master {
     }
 }
 
-/// A call on its way. One that is dropped without an answer counts as unanswered.
+/// Sends those on their way who waited at the gate, for ever.
+async fn port(inner: Arc<Inner>) {
+    loop {
+        inner.gate.room.notified().await;
+        loop {
+            let batch = inner.gate.depart();
+            if batch.is_empty() {
+                break;
+            }
+            for (permit, parcel, reply) in batch {
+                let carrier = inner.clone();
+                // Unconstrained: after so many letters the runtime would let no more of them begin in this turn.
+                let mut carried = Box::pin(unconstrained(async move {
+                    // Whoever asked may be gone.
+                    let _ = reply.send(carrier.carry(permit, parcel).await);
+                }));
+                // Begun here, so that letters go out in the order in which they lined up.
+                let begun = poll_fn(|cx| Poll::Ready(carried.as_mut().poll(cx))).await;
+                if begun.is_pending() {
+                    tokio::spawn(carried);
+                }
+            }
+        }
+    }
+}
+
+/// A call on its way. One that is dropped without an answer says nothing.
 struct Flight<'a> {
     inner: &'a Inner,
     pass: Pass,
@@ -191,7 +246,7 @@ struct Flight<'a> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         if !self.landed {
-            self.inner.fail(self.pass, Fault::Silent, "a call was given up");
+            lock(&self.inner.breaker).handle_abandoned(self.pass);
         }
     }
 }
@@ -234,6 +289,34 @@ impl Inner {
         Ok(Flight { inner: self, pass, landed: false })
     }
 
+    /// Carries a letter to the server and its answer back. Begins to when it is polled first.
+    async fn carry(&self, permit: Permit, parcel: Parcel) -> Result<Answer, Failure> {
+        let flight = self.depart()?;
+        let link = lock(&self.link).clone();
+        let Some(link) = link else { return Err(flight.land_lost()) };
+        let started = self.shared.clock.now();
+        let Parcel { letter, confirmed, .. } = parcel;
+        let sent = if confirmed { link.send_confirmed(letter).await } else { link.send(letter).await };
+        let Ok(answer) = sent else { return Err(flight.land(Fault::Lost, "the connection broke")) };
+        permit.answered(answer.took);
+        self.shared.tally.count_latency(self.shared.clock.now().since(started));
+        if confirmed && answer.replicas.is_some_and(|replicas| replicas < 1) {
+            self.has_replica.store(false, Relaxed);
+            self.wake.notify_one();
+        }
+        flight.judge(answer)
+    }
+
+    fn patience(&self) -> Micros {
+        Micros(u64::try_from(self.shared.timeout.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// Since when no call passes, if none does.
+    fn shut_since(&self) -> Option<Instant> {
+        let breaker = lock(&self.breaker);
+        breaker.away_since().filter(|_| breaker.state() == BreakerState::Open)
+    }
+
     fn away_since(&self) -> Instant {
         lock(&self.breaker).away_since().unwrap_or_else(|| self.shared.clock.now())
     }
@@ -242,6 +325,12 @@ impl Inner {
     pub(super) fn fail(&self, pass: Pass, fault: Fault, what: &str) {
         let opened = lock(&self.breaker).handle_fault(self.shared.clock.now(), pass, fault);
         if opened {
+            if fault != Fault::Refused
+                && let Some(link) = lock(&self.link).take()
+            {
+                link.end();
+            }
+            self.gate.turn_away(self.away_since());
             tracing::warn!(server = %self.address, reason = what, "store: server is away");
             *lock(&self.problem) = Some(what.to_owned());
             self.shared.tally.breaker_opened.fetch_add(1, Relaxed);

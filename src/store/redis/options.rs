@@ -35,7 +35,7 @@ pub struct RedisOptions {
     pub cert: Option<PathBuf>,
     /// Its private key (PEM).
     pub key: Option<PathBuf>,
-    /// Longest wait for one call.
+    /// How long whoever asks waits for the answer: no call is late before, and none is given up after it.
     pub timeout: Duration,
     /// First part of every key.
     pub prefix: String,

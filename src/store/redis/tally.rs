@@ -28,11 +28,13 @@ pub enum CallOutcome {
     Unknown,
     /// Surely not executed; includes calls that an open breaker stopped.
     Away,
+    /// It never left: too many were waiting to leave.
+    Busy,
 }
 
 impl CallOutcome {
     /// All outcomes.
-    pub const ALL: [Self; 4] = [Self::Ok, Self::Replayed, Self::Unknown, Self::Away];
+    pub const ALL: [Self; 5] = [Self::Ok, Self::Replayed, Self::Unknown, Self::Away, Self::Busy];
 
     /// The outcome as a label.
     #[must_use]
@@ -42,6 +44,7 @@ impl CallOutcome {
             Self::Replayed => "replayed",
             Self::Unknown => "unknown",
             Self::Away => "away",
+            Self::Busy => "busy",
         }
     }
 }
@@ -49,7 +52,7 @@ impl CallOutcome {
 /// The counters themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    calls: [[AtomicU64; 4]; 6],
+    calls: [[AtomicU64; CallOutcome::ALL.len()]; 6],
     pub(crate) moved: AtomicU64,
     pub(crate) ask: AtomicU64,
     pub(crate) noscript: AtomicU64,
@@ -115,6 +118,12 @@ pub struct ServerView {
     pub away_since: Option<Instant>,
     /// Why it is away, as the last attempt to reach it said; for people.
     pub problem: Option<String>,
+    /// Calls that may be at it at a time, for now.
+    pub window: u32,
+    /// Calls that are.
+    pub out: u32,
+    /// Calls that wait until they may.
+    pub waiting: usize,
     /// Replicas in touch with it, once known.
     pub replicas: Option<u32>,
     /// Its `maxmemory-policy`, once known. Anything but `noeviction` may lose counters.

@@ -25,7 +25,10 @@ async function ask(client) {
 }
 
 async function main() {
-  const client = createClient({ socket: { path }, ...(protocol === "default" ? {} : { RESP: Number(protocol) }) });
+  // It gives up what it could not write within 5 s: of many at once on a busy machine that may be some.
+  const patient = { commandOptions: { timeout: 120_000 } };
+  const settings = protocol === "default" ? {} : { RESP: Number(protocol) };
+  const client = createClient({ socket: { path }, ...patient, ...settings });
   client.on("error", (error) => { throw error; });
   await client.connect();
   const answers = await ask(client);

@@ -1,0 +1,88 @@
+//! What RFC 9110 and 9112 demand of a request's head, beyond what hyper looks at.
+
+use hyper::header::{CONTENT_ENCODING, HOST, TRANSFER_ENCODING};
+use hyper::http::request::Parts;
+use hyper::http::uri::Authority;
+use hyper::{Method, StatusCode, Version};
+
+use super::{Refusal, bad};
+
+/// Looks at the head of a request.
+///
+/// # Errors
+/// What is wrong with it, and the status that says so.
+pub(super) fn check(head: &Parts) -> Result<(), Refusal> {
+    host(head)?;
+    let refused = |status, detail| Err(Refusal { status, detail });
+    if !is_known(&head.method) {
+        return refused(StatusCode::NOT_IMPLEMENTED, format!("the method {} is not known here", head.method));
+    }
+    let coded = head.headers.get_all(TRANSFER_ENCODING).iter().map(|coding| coding.as_bytes().trim_ascii());
+    let mut other = coded.filter(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
+    if let Some(coding) = other.next() {
+        let seen = coding.escape_ascii();
+        return refused(
+            StatusCode::NOT_IMPLEMENTED,
+            format!("the transfer coding '{seen}' is not known: only chunked"),
+        );
+    }
+    Ok(())
+}
+
+/// Looks at what a body is said to be. Of a GET nobody asks: proxies send the fields of another request with theirs.
+///
+/// # Errors
+/// It is coded.
+pub(super) fn check_body(head: &Parts) -> Result<(), Refusal> {
+    let content = head.headers.get_all(CONTENT_ENCODING).iter().map(|coding| coding.as_bytes().trim_ascii());
+    let mut other = content.filter(|coding| !coding.eq_ignore_ascii_case(b"identity") && !coding.is_empty());
+    if let Some(coding) = other.next() {
+        let seen = coding.escape_ascii();
+        let detail = format!("the content coding '{seen}' is not known: send the body as it is");
+        return Err(Refusal { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, detail });
+    }
+    Ok(())
+}
+
+/// The host that a request means, without its port; empty where it names none.
+///
+/// # Errors
+/// There is no `Host` field in HTTP/1.1, or there are two, or it is no host.
+pub(in crate::serve) fn host(head: &Parts) -> Result<String, Refusal> {
+    let mut fields = head.headers.get_all(HOST).iter();
+    let (first, second) = (fields.next(), fields.next());
+    if second.is_some() {
+        return Err(bad("the request has two Host fields: one is wanted (RFC 9112, 3.2)"));
+    }
+    let named = match first {
+        None if head.version == Version::HTTP_11 => {
+            return Err(bad("the request has no Host field: HTTP/1.1 wants one (RFC 9112, 3.2)"));
+        }
+        None => String::new(),
+        Some(field) if field.is_empty() => String::new(),
+        Some(field) => {
+            let seen = field.as_bytes().escape_ascii();
+            let authority = Authority::try_from(field.as_bytes()).ok().filter(|host| !host.as_str().contains('@'));
+            let authority = authority.ok_or_else(|| bad(format!("the Host '{seen}' is none: host or host:port is")))?;
+            authority.host().to_owned()
+        }
+    };
+    // RFC 9112, 3.2.2: a target that names a host wins.
+    Ok(head.uri.host().map_or(named, ToOwned::to_owned))
+}
+
+/// Whether somebody defined the method for HTTP itself: one that is known and not served is another error.
+fn is_known(method: &Method) -> bool {
+    [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::DELETE,
+        Method::CONNECT,
+        Method::OPTIONS,
+        Method::TRACE,
+        Method::PATCH,
+    ]
+    .contains(method)
+}

@@ -1,0 +1,223 @@
+//! One HTTP connection: a stream of which some bytes were read already, and a deadline for what stays half.
+//!
+//! hyper parses and writes. It counts the time for a head from the end of the request before, so that the
+//! connection's rest is in it; here a head that has begun has less time than a connection that rests. Knows no request.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::Sleep;
+
+use super::Reply;
+use super::line::{Line, judge};
+
+/// What a connection may take.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::serve) struct Bounds {
+    /// Longest head, in bytes.
+    pub(in crate::serve) head: usize,
+    /// Longest first line of a connection, in bytes: a line that cannot be told apart before.
+    pub(in crate::serve) line: usize,
+    /// Longest rest between two requests.
+    pub(in crate::serve) rest: Duration,
+    /// Longest time for a head that has begun.
+    pub(in crate::serve) half: Duration,
+}
+
+/// Serves a connection to its end; `head` was read already. `progress` can be looked at from outside. `leave` tells whether it shall take no more requests, and
+/// arranges a wake-up for when that changes.
+pub(in crate::serve) async fn converse<S, A, F>(
+    mut stream: S,
+    mut head: Vec<u8>,
+    bounds: &Bounds,
+    progress: Arc<Progress>,
+    answer: A,
+    mut leave: impl FnMut(&mut Context<'_>) -> bool,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Reply>,
+{
+    let first = tokio::time::timeout(bounds.half, first_line(&mut stream, &mut head, bounds.line));
+    match first.await {
+        Ok(Ok(Line::Ours)) => {}
+        Ok(Ok(Line::Refused(response))) => {
+            let told = async {
+                stream.write_all(response.as_bytes()).await?;
+                stream.shutdown().await
+            };
+            let _ = tokio::time::timeout(bounds.half, told).await;
+            return;
+        }
+        // It has gone, or the rest of its first line never came.
+        _ => return,
+    }
+    progress.bytes_came();
+    let service = service_fn(|request| {
+        progress.head_is_whole();
+        let (answered, progress) = (answer(request), progress.clone());
+        async move {
+            let reply = answered.await;
+            progress.answered();
+            Ok::<_, Infallible>(reply)
+        }
+    });
+    let stream = Resumed { head, taken: 0, stream, progress: progress.clone() };
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.rest)
+        .max_buf_size(bounds.head)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
+    let mut deadline: Option<(u64, Pin<Box<Sleep>>)> = None;
+    let served = poll_fn(|cx| {
+        if leave(cx) {
+            connection.as_mut().graceful_shutdown();
+        }
+        if let Poll::Ready(served) = connection.as_mut().poll(cx) {
+            return Poll::Ready(served);
+        }
+        let Some(which) = progress.half() else {
+            deadline = None;
+            return Poll::Pending;
+        };
+        let (of, end) = deadline.get_or_insert_with(|| (which, Box::pin(tokio::time::sleep(bounds.half))));
+        if *of != which {
+            (*of, *end) = (which, Box::pin(tokio::time::sleep(bounds.half)));
+        }
+        end.as_mut().poll(cx).map(Ok)
+    });
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "an HTTP connection ended badly");
+    }
+}
+
+/// Reads until the first line can be judged. An end before that is [`io::ErrorKind::UnexpectedEof`].
+async fn first_line<S: AsyncRead + Unpin>(stream: &mut S, head: &mut Vec<u8>, most: usize) -> io::Result<Line> {
+    loop {
+        if let Some(line) = judge(head, most) {
+            return Ok(line);
+        }
+        head.reserve(1 << 10);
+        if stream.read_buf(head).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
+/// How far a connection has come: at rest, in a head, or in an answer. Counts on, so that one head can be told
+/// from the next.
+#[derive(Debug, Default)]
+pub(in crate::serve) struct Progress(AtomicU64);
+
+impl Progress {
+    const IN_HEAD: u64 = 1;
+    const IN_ANSWER: u64 = 2;
+    const STAGES: u64 = 3;
+
+    fn bytes_came(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        if now.is_multiple_of(Self::STAGES) {
+            self.0.store(now + Self::IN_HEAD, Ordering::Relaxed);
+        }
+    }
+
+    fn head_is_whole(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        self.0.store(now - now % Self::STAGES + Self::IN_ANSWER, Ordering::Relaxed);
+    }
+
+    fn answered(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        self.0.store(now - now % Self::STAGES + Self::STAGES, Ordering::Relaxed);
+    }
+
+    /// Whether a request came and its answer is being made.
+    pub(in crate::serve) fn is_answering(&self) -> bool {
+        self.0.load(Ordering::Relaxed) % Self::STAGES == Self::IN_ANSWER
+    }
+
+    /// Which head is half; `None`: none is.
+    fn half(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|now| now % Self::STAGES == Self::IN_HEAD)
+    }
+}
+
+/// A stream of which some bytes were read already.
+struct Resumed<S> {
+    head: Vec<u8>,
+    taken: usize,
+    stream: S,
+    progress: Arc<Progress>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Resumed<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let rest = &self.head[self.taken..];
+        if rest.is_empty() {
+            self.head = Vec::new();
+            self.taken = 0;
+            let before = into.filled().len();
+            let polled = Pin::new(&mut self.stream).poll_read(cx, into);
+            if into.filled().len() > before {
+                self.progress.bytes_came();
+            }
+            return polled;
+        }
+        let len = rest.len().min(into.remaining());
+        into.put_slice(&rest[..len]);
+        self.taken += len;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Resumed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_half_from_its_first_byte_to_its_last_and_each_is_another() {
+        let progress = Progress::default();
+        assert_eq!(progress.half(), None);
+        progress.bytes_came();
+        let first = progress.half();
+        progress.bytes_came();
+        assert!(first.is_some() && progress.half() == first);
+        progress.head_is_whole();
+        progress.bytes_came();
+        assert_eq!(progress.half(), None, "what comes now is a body");
+        progress.answered();
+        assert_eq!(progress.half(), None);
+        progress.bytes_came();
+        assert!(progress.half().is_some() && progress.half() != first);
+        progress.head_is_whole();
+        progress.answered();
+        progress.head_is_whole();
+        assert_eq!(progress.half(), None, "it came with the one before");
+    }
+}

@@ -1,0 +1,144 @@
+//! Whether a server still says anything over the connections of one link, and the end of a link.
+//!
+//! Every reply passes here: it is a sign of life, whatever it answers. A task ticks while something is
+//! awaited and gives the link up when nothing came for too long (`pulse.rs` says when): then everybody who
+//! waits learns at once that nobody knows what became of his letter. Knows nothing of commands. Called by
+//! `link.rs`.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redis::RedisError;
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+use super::link::Lost;
+use crate::clock::Clock;
+use crate::core::time::Micros;
+use crate::store::breaker::Fault;
+use crate::store::pulse::{Beat, Pulse, SILENCE, TICK};
+
+/// How long one connection may say nothing while the other one shows that the server lives: then its way is
+/// broken, as a proxy's that lost its other end.
+const STUCK: Micros = Micros::from_secs(5);
+
+/// One of a link's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Letters that nobody confirms.
+    Direct,
+    /// Letters before a `WAIT`.
+    Confirmed,
+}
+
+/// The signs of life of one link.
+pub(super) struct Heart {
+    clock: Clock,
+    pulses: Mutex<Pulses>,
+    /// Ticks must begin.
+    stirred: Notify,
+    ended: watch::Sender<bool>,
+}
+
+struct Pulses {
+    server: Pulse,
+    /// By [`Way`].
+    ways: [Pulse; 2],
+}
+
+/// Something is awaited; dropped when it no longer is.
+struct Awaited<'a> {
+    heart: &'a Heart,
+    way: Way,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.heart.with(self.way, Pulse::handle_end);
+    }
+}
+
+impl Heart {
+    /// Nothing is awaited yet.
+    pub(super) fn new(clock: Clock) -> Self {
+        let pulses = Pulses { server: Pulse::new(SILENCE), ways: [Pulse::new(STUCK), Pulse::new(STUCK)] };
+        Self { clock, pulses: Mutex::new(pulses), stirred: Notify::new(), ended: watch::Sender::new(false) }
+    }
+
+    /// Awaits a reply that comes by `way`, for as long as the link lives.
+    pub(super) async fn await_reply<T>(
+        &self,
+        way: Way,
+        reply: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, Lost> {
+        let now = self.clock.now();
+        let mut begins = false;
+        self.with(way, |pulse| begins |= pulse.handle_departure(now));
+        if begins {
+            self.stirred.notify_one();
+        }
+        let awaited = Awaited { heart: self, way };
+        let mut ended = self.ended.subscribe();
+        tokio::select! {
+            biased;
+            reply = reply => {
+                let reply = reply.map_err(|_| Lost)?;
+                self.with(awaited.way, Pulse::handle_sign);
+                Ok(reply)
+            }
+            _ = ended.wait_for(|ended| *ended) => Err(Lost),
+        }
+    }
+
+    /// Gives the link up: whoever awaits a reply, now or later, has lost it.
+    pub(super) fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Ticks while something is awaited, until the link ends. Says why when it is this that ends it.
+    pub(super) async fn beat(self: Arc<Self>, on_fault: impl Fn(Fault, &'static str)) {
+        let mut ended = self.ended.subscribe();
+        loop {
+            tokio::select! {
+                biased;
+                _ = ended.wait_for(|ended| *ended) => return,
+                () = self.stirred.notified() => {}
+            }
+            while let Some(beat) = self.tick_later(&mut ended).await {
+                match beat {
+                    Ok(Beat::Idle) => break,
+                    Ok(_) => {}
+                    Err((fault, what)) => {
+                        on_fault(fault, what);
+                        return self.end();
+                    }
+                }
+            }
+        }
+    }
+
+    /// One tick; `None` when the link has ended.
+    async fn tick_later(&self, ended: &mut watch::Receiver<bool>) -> Option<Result<Beat, (Fault, &'static str)>> {
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(|ended| *ended) => return None,
+            () = sleep(Duration::from_micros(TICK.0)) => {}
+        }
+        let now = self.clock.now();
+        let mut pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = pulses.server.handle_tick(now);
+        let stuck = pulses.ways.each_mut().map(|way| way.handle_tick(now)).contains(&Beat::Silent);
+        Some(match (server, stuck) {
+            (Beat::Silent, _) => Err((Fault::Silent, "nothing came from it for a second")),
+            (_, true) => Err((Fault::Lost, "one of its connections was stuck for 5 s")),
+            (beat, false) => Ok(beat),
+        })
+    }
+
+    fn with(&self, way: Way, mut act: impl FnMut(&mut Pulse)) {
+        let mut pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
+        act(&mut pulses.server);
+        act(&mut pulses.ways[way as usize]);
+    }
+}

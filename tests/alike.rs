@@ -1,0 +1,262 @@
+//! A lone node that leases from a store answers as the embedded store does: the same verdict, what is left and
+//! the same wait, to what a trip to the store and the drift of a clock may change.
+//!
+//! Random limits, one to three of them, random costs and pauses, on virtual time. The embedded store decides
+//! straight from its counters; it is the formula. A denial that says itself that enough is left is a bug
+//! wherever it appears.
+
+mod support;
+
+use std::sync::Arc;
+
+use rationd::core::decision::{Decision, Reason, Verdict};
+use rationd::core::key::Digest;
+use rationd::core::limit::Limit;
+use rationd::core::policy::Rule;
+use rationd::core::shard::Request;
+use rationd::core::time::{Micros, Timestamp};
+use rationd::store::embedded::Embedded;
+
+use support::calls::Random;
+use support::lone::Lone;
+
+/// One check, and how long after the one before it comes.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    pause: Micros,
+    cost: u64,
+}
+
+/// Runs the steps through a lone node and through the embedded store. What differs beyond what the trip allows.
+fn differences(limits: &[&str], trip: Micros, steps: &[Step]) -> Vec<String> {
+    let parsed: Vec<_> = limits.iter().map(|text| Limit::parse(text).expect(text)).collect();
+    let rule = Arc::new(Rule::of("p", &parsed));
+    let mut node = Lone::new(trip);
+    let mut embedded = Embedded::new(10, 7);
+    let mut found = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        node.wait(step.pause);
+        let asked = node.store_time();
+        let seen = node.check(&rule, step.cost);
+        // Of two windows it may have been decided in either; what follows depends on which.
+        if parsed.iter().any(|limit| asked.0 / limit.period.0 != node.store_time().0 / limit.period.0) && trip.0 > 0 {
+            break;
+        }
+        // The store decides somewhere within the trip; the formula is asked at both ends of it.
+        let request = Request { rule: &rule, digest: Digest::of("p", b"k"), key: b"k", cost: step.cost, peek: true };
+        let (first, last) = (embedded.check(asked, request), embedded.check(node.store_time(), request));
+        let at = if seen.verdict == first.verdict { asked } else { node.store_time() };
+        let charged = embedded.check(at, Request { peek: seen.verdict == Verdict::Deny, ..request });
+        if let Some(what) = differs(&rule, step.cost, (&first, &last, &charged), &seen, trip) {
+            let log = node.log[node.log.len().saturating_sub(8)..].join("\n");
+            found.push(format!(
+                "{limits:?} step {index} of {:?}: {what}\n{log}\n  node    {seen:?}\n  formula {charged:?}\n",
+                steps[..=index].iter().map(|step| (step.pause.0, step.cost)).collect::<Vec<_>>()
+            ));
+            break;
+        }
+    }
+    found
+}
+
+fn differs(
+    rule: &Rule,
+    cost: u64,
+    (first, last, charged): (&Decision, &Decision, &Decision),
+    seen: &Decision,
+    trip: Micros,
+) -> Option<&'static str> {
+    if seen.verdict == Verdict::Deny && seen.reason == Reason::Rate && seen.remaining >= cost {
+        return Some("denied though it says that enough is left");
+    }
+    if seen.verdict != first.verdict && seen.verdict != last.verdict {
+        return Some("another verdict");
+    }
+    // What trickles in within so long after a trip may be left, or not.
+    let blur = Micros(2 * trip.0 + 2_000);
+    let trickle: u64 = rule.limits.iter().map(|limit| 2 + limit.count * blur.0 / limit.period.0).max().unwrap_or(2);
+    if seen.verdict == Verdict::Allow && seen.remaining.abs_diff(charged.remaining) > trickle {
+        return Some("something else is left");
+    }
+    let (told, right) = (seen.retry_after.unwrap_or_default().0, charged.retry_after.unwrap_or_default().0);
+    // A clock may drift by 200 ppm while the client waits, and while the node has not heard of the store's.
+    let drift = right / 1_000 + 5_000;
+    if seen.reason == Reason::Rate && told.abs_diff(right) > blur.0 + drift {
+        return Some("another wait");
+    }
+    None
+}
+
+fn steps(costs: &[u64], pause: u64) -> Vec<Step> {
+    costs.iter().map(|cost| Step { pause: Micros(pause), cost: *cost }).collect()
+}
+
+#[test]
+fn costs_that_vary_are_admitted_while_enough_is_left() {
+    let costs = [47, 91, 2, 1, 1, 1, 1, 1, 1];
+    for limits in ["162/1h sliding", "5223/1h burst 162", "162/1h fixed"] {
+        assert_eq!(differences(&[limits], Micros(300), &steps(&costs, 20_000)), [""; 0]);
+    }
+}
+
+#[test]
+fn large_requests_are_admitted_while_much_is_left() {
+    let mut costs = vec![60_000];
+    costs.extend([500; 100]);
+    for limits in ["100000/1h sliding", "100000/1h", "100000/1h fixed"] {
+        assert_eq!(differences(&[limits], Micros(300), &steps(&costs, 20_000)), [""; 0]);
+    }
+}
+
+#[test]
+fn the_wait_for_a_whole_burst_counts_what_is_held_here() {
+    assert_eq!(differences(&["60/1m burst 6"], Micros(300), &steps(&[1, 2, 6], 20_000)), [""; 0]);
+}
+
+/// Costs as clients of a language model have: two in a thousand to three fifths of the limit.
+#[test]
+fn budgets_of_tokens_are_spent_to_the_last() {
+    let mut random = Random(17);
+    let mut found = Vec::new();
+    for limits in ["10000/1m", "10000/1m sliding", "100000/1h", "100000/1h sliding", "10000/1m fixed"] {
+        let capacity = Limit::parse(limits).expect(limits).capacity();
+        for _ in 0..40 {
+            let mut one = || match random.below(10) {
+                0 => capacity / 1_000 * (1 + random.below(600)),
+                _ => capacity / 1_000 * (2 + random.below(40)),
+            };
+            let steps: Vec<_> = (0..60).map(|_| Step { pause: Micros(random_pause(one())), cost: one() }).collect();
+            found.extend(differences(&[limits], Micros(300), &steps));
+        }
+    }
+    assert_eq!(found, [""; 0]);
+}
+
+/// Up to 50 ms.
+fn random_pause(bits: u64) -> u64 {
+    bits * 7_919 % 50_000
+}
+
+fn limit(random: &mut Random) -> String {
+    let count = [1, 3, 7, 20, 162, 1_000, 5_223, 100_000][random.below(8) as usize];
+    let period = ["1s", "2s", "10s", "1m", "7m", "1h", "1d"][random.below(7) as usize];
+    match random.below(5) {
+        0 => format!("{count}/{period} fixed"),
+        1 => format!("{count}/{period} fixed from-first"),
+        2 => format!("{count}/{period} sliding"),
+        3 => format!("{count}/{period}"),
+        _ => format!("{count}/{period} burst {}", 1 + random.below(2 * count)),
+    }
+}
+
+fn sequence(random: &mut Random, trip: Micros) -> Vec<String> {
+    let limits: Vec<_> = (0..1 + random.below(3)).map(|_| limit(random)).collect();
+    let limits: Vec<_> = limits.iter().map(String::as_str).collect();
+    let capacity = limits.iter().map(|text| Limit::parse(text).expect(text).capacity()).min().unwrap_or(1);
+    let steps: Vec<_> = (0..5 + random.below(40))
+        .map(|_| {
+            let pause = match random.below(4) {
+                0 => random.below(2_000_000),
+                1 => random.below(50_000),
+                2 => random.below(1_000),
+                _ => 20_000,
+            };
+            let cost = match random.below(6) {
+                0 => 1 + random.below(capacity + 1),
+                1 => capacity,
+                2 => 1 + random.below(capacity / 3 + 1),
+                3 => 1 + random.below(capacity / 40 + 1),
+                _ => 1,
+            };
+            Step { pause: Micros(pause), cost }
+        })
+        .collect();
+    differences(&limits, trip, &steps)
+}
+
+#[test]
+fn random_sequences_are_answered_as_the_embedded_store_answers_them() {
+    let mut random = Random(std::env::var("RATIOND_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(5));
+    let mut found = Vec::new();
+    let mut count = 0;
+    for index in 0..4_000 {
+        let trip = [Micros(0), Micros(300), Micros(5_000)][index % 3];
+        let differs = sequence(&mut random, trip);
+        count += differs.len();
+        found.extend(differs.into_iter().filter(|_| count <= 12));
+    }
+    found.sort_by_key(String::len);
+    assert!(count == 0, "{count} sequences differ\n{}", found.join("\n"));
+}
+
+/// Buckets whose clients take back what they spent: random checks, and refunds of no more than was admitted.
+#[test]
+fn what_is_taken_back_from_a_bucket_can_be_spent_again() {
+    let mut random = Random(23);
+    let mut found = Vec::new();
+    for index in 0..1_000 {
+        let trip = [Micros(0), Micros(300), Micros(5_000)][index % 3];
+        let (count, period) = (random.one_of(&[3, 129, 1_000, 9_632, 100_000]), random.one_of(&["6s", "73s", "1h"]));
+        let rule = Arc::new(Rule::of("p", &[Limit::parse(&format!("{count}/{period}")).expect("a limit")]));
+        let (mut node, mut embedded, mut spent) = (Lone::new(trip), Embedded::new(10, 7), 0);
+        let mut steps = Vec::new();
+        for _ in 0..12 {
+            node.wait(Micros(random.one_of(&[100, 600, 20_000, 80_000, 1_900_000])));
+            let (asked, is_refund) = (node.store_time(), spent > 0 && random.percent(35));
+            let cost = if is_refund { 1 + random.below(spent) } else { random.one_of(&[1, count / 3 + 1, count]) };
+            steps.push((node.store_time().0 % 10_000_000_000, is_refund, cost));
+            let digest = Digest::of("p", b"k");
+            let request = Request { rule: &rule, digest, key: b"k", cost, peek: false };
+            let (seen, first, last) = if is_refund {
+                spent -= cost;
+                let seen = node.refund(&rule, cost);
+                embedded.refund(asked, request);
+                let look = embedded.check(node.store_time(), Request { cost: 0, peek: true, ..request });
+                (seen, look, look)
+            } else {
+                let seen = node.check(&rule, cost);
+                let peek = Request { peek: true, ..request };
+                let (first, last) = (embedded.check(asked, peek), embedded.check(node.store_time(), peek));
+                let at = if seen.verdict == first.verdict { asked } else { node.store_time() };
+                spent += if seen.verdict == Verdict::Allow { cost } else { 0 };
+                let charged = embedded.check(at, Request { peek: seen.verdict == Verdict::Deny, ..request });
+                (seen, Decision { remaining: charged.remaining, ..first }, last)
+            };
+            let blur = 2 + count * (2 * trip.0 + 2_000) / rule.limits[0].period.0;
+            let same = seen.verdict == first.verdict || seen.verdict == last.verdict;
+            if !same || seen.verdict == Verdict::Allow && seen.remaining.abs_diff(first.remaining) > blur {
+                let log = node.log[node.log.len().saturating_sub(6)..].join("\n");
+                found.push(format!("{rule:?} {steps:?}\n{log}\n  node    {seen:?}\n  formula {first:?}\n"));
+                break;
+            }
+        }
+    }
+    found.sort_by_key(String::len);
+    assert!(found.is_empty(), "{} sequences differ\n{}", found.len(), found[..found.len().min(3)].join("\n"));
+}
+
+#[test]
+fn a_denied_check_and_a_pause_change_nothing() {
+    let rule = Arc::new(Rule::of("p", &[Limit::parse("10/1h").expect("a limit")]));
+    let mut node = Lone::new(Micros(300));
+    assert_eq!(node.check(&rule, 4).remaining, 6);
+    for _ in 0..5 {
+        node.wait(Micros(700_000));
+        assert_eq!(node.check(&rule, 8).verdict, Verdict::Deny);
+    }
+    assert_eq!(node.check(&rule, 6).verdict, Verdict::Allow);
+    assert!(node.store_time() > Timestamp(0));
+}
+
+#[test]
+fn a_peek_counts_nothing_that_has_yet_to_come() {
+    let rule = Arc::new(Rule::of("p", &[Limit::parse("100/1s").expect("a limit")]));
+    let mut node = Lone::new(Micros(300));
+    assert_eq!(node.check(&rule, 100).verdict, Verdict::Allow);
+    for _ in 0..3 {
+        node.wait(Micros(20_000));
+        node.check(&rule, 50);
+    }
+    let look = node.peek(&rule, 50);
+    assert_eq!((look.verdict, look.remaining >= 50), (Verdict::Deny, false), "{look:?}");
+}
