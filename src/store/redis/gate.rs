@@ -72,8 +72,8 @@ struct Lines {
     limiter: Limiter,
     checks: VecDeque<Waiting>,
     errands: VecDeque<Waiting>,
-    /// Keys that have letters in the line of errands, and how many.
-    detained: HashMap<u128, u32>,
+    /// Where the letters of a key wait, if any do.
+    places: HashMap<u128, Place>,
     /// Letters from the line of errands, or that could have been, at the server.
     errands_out: u32,
     /// Letters have been taken out of a line and have perhaps not left: nobody passes them by.
@@ -81,6 +81,13 @@ struct Lines {
     /// Errands were served last.
     errands_had: bool,
     last: u64,
+}
+
+/// Where letters of one key wait.
+struct Place {
+    /// In the line of errands.
+    errand: bool,
+    letters: u32,
 }
 
 /// The right to be at the server, given back when it is dropped.
@@ -122,7 +129,7 @@ impl Gate {
             limiter: Limiter::new(patience),
             checks: VecDeque::new(),
             errands: VecDeque::new(),
-            detained: HashMap::new(),
+            places: HashMap::new(),
             errands_out: 0,
             departing: false,
             errands_had: false,
@@ -144,7 +151,7 @@ impl Gate {
             let permit = lines.limiter.admit_again(now);
             return Entry::Leave(self.permit(permit, false), parcel);
         }
-        let errand = parcel.errand || lines.detained.contains_key(&parcel.key);
+        let errand = lines.places.get(&parcel.key).map_or(parcel.errand, |place| place.errand);
         let is_free = if errand { lines.may_run_errands() } else { lines.checks.is_empty() };
         if is_free
             && !lines.departing
@@ -201,7 +208,7 @@ impl Gate {
     /// Turns away all who wait: the server is away since then.
     pub(super) fn turn_away(&self, since: Instant) {
         let mut lines = self.lock();
-        lines.detained.clear();
+        lines.places.clear();
         let (checks, errands) = (std::mem::take(&mut lines.checks), std::mem::take(&mut lines.errands));
         drop(lines);
         for waiting in checks.into_iter().chain(errands) {
@@ -251,38 +258,35 @@ impl Lines {
     }
 
     fn line_up(&mut self, waiting: Waiting, errand: bool) {
-        if errand {
-            *self.detained.entry(waiting.parcel.key).or_default() += 1;
-            self.errands.push_back(waiting);
-        } else {
-            self.checks.push_back(waiting);
-        }
+        self.places.entry(waiting.parcel.key).or_insert(Place { errand, letters: 0 }).letters += 1;
+        self.line(errand).push_back(waiting);
     }
 
     fn call_up(&mut self, errand: bool) -> Option<Waiting> {
-        if !errand {
-            return self.checks.pop_front();
-        }
-        let waiting = self.errands.pop_front()?;
+        let waiting = self.line(errand).pop_front()?;
         self.release(waiting.parcel.key);
         Some(waiting)
     }
 
     fn strike(&mut self, number: u64) -> Option<Waiting> {
-        if let Ok(index) = self.checks.binary_search_by_key(&number, |waiting| waiting.number) {
-            return self.checks.remove(index);
-        }
-        let index = self.errands.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
-        let waiting = self.errands.remove(index)?;
+        let waiting = [false, true].into_iter().find_map(|errand| {
+            let line = self.line(errand);
+            let index = line.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
+            line.remove(index)
+        })?;
         self.release(waiting.parcel.key);
         Some(waiting)
     }
 
+    fn line(&mut self, errand: bool) -> &mut VecDeque<Waiting> {
+        if errand { &mut self.errands } else { &mut self.checks }
+    }
+
     fn release(&mut self, key: u128) {
-        if let Some(count) = self.detained.get_mut(&key) {
-            *count -= 1;
-            if *count == 0 {
-                self.detained.remove(&key);
+        if let Some(place) = self.places.get_mut(&key) {
+            place.letters -= 1;
+            if place.letters == 0 {
+                self.places.remove(&key);
             }
         }
     }

@@ -81,6 +81,23 @@ fn a_key_keeps_its_order_among_errands_and_checks() {
 }
 
 #[test]
+fn an_errand_does_not_lead_its_key_past_those_who_wait() {
+    let gate = gate();
+    let permits = fill(&gate, false);
+    let _first = line_up(&gate, 7, false);
+    let (_peek, _second) = (line_up(&gate, 7, true), line_up(&gate, 7, false));
+    let _other = line_up(&gate, 8, true);
+    drop(permits);
+    let mut left = Vec::new();
+    while let batch = gate.depart()
+        && !batch.is_empty()
+    {
+        left.extend(batch.iter().filter(|(_, parcel, _)| parcel.key == 7).map(|(_, parcel, _)| parcel.errand));
+    }
+    assert_eq!(left, [false, true, false], "the order in which they came");
+}
+
+#[test]
 fn whoever_would_be_answered_too_late_does_not_leave() {
     let gate = gate();
     let permits = fill(&gate, false);
@@ -107,7 +124,7 @@ fn a_line_is_bounded() {
     let _permits = fill(&gate, false);
     let _answers: Vec<_> = (0..LINE as u128).map(|key| line_up(&gate, key, false)).collect();
     assert!(matches!(gate.enter(parcel(0, false)), Entry::Full(_)));
-    assert!(matches!(gate.enter(parcel(0, true)), Entry::Wait(..)), "errands have a line of their own");
+    assert!(matches!(gate.enter(parcel(LINE as u128, true)), Entry::Wait(..)), "errands have a line of their own");
 }
 
 #[test]
