@@ -174,7 +174,7 @@ end
 if not state.epoch then state.epoch = max(id == epoch and id - 1 or id, 1) end
 if id ~= 0 then count_node() else state.census = { -1, 0, 0, 0 } end
 -- What this node was lent and holds no more it has spent.
-settle_account(state, limits, held, 0, 3)
+settle_account(state, limits, held, 0, 3, EXACT)
 local granted = restored and 0 or share_of(reach(held, left_of_all(held)))
 for i = 1, #limits do debit(counters[i], limits[i], granted) end
 -- gcra: what somebody waits for is spent now; the rest is set aside, and counts when it is spent.

@@ -240,7 +240,8 @@ end
 local function credit(counter, limit, tokens)
   if limit.kind ~= 'g' then
     counter.used = max(counter.used - tokens, 0)
-  elseif tokens > limit.burst then
+  elseif tokens * limit.whole > EXACT then
+    -- Worth more than any debt, and not exact.
     counter.at = 0
   else
     counter.at = max(counter.at - worth(limit, tokens), 0)
@@ -308,16 +309,16 @@ local function take_back_lapsed(state, limits, rest)
 end
 
 -- The account is closed: what this node was lent, less what it still `has` and hands `back`, it has spent, as if
--- in one go as long ago as the argument in that place of each limit says. What it has beyond the account was
+-- in one go as long ago as the argument in that place of each limit says; but never more than `most`. What it has beyond the account was
 -- charged for somebody at the node who did not get it: that charge is taken back. Returns what it was lent, and
 -- whether anything was open.
-local function settle_account(state, limits, has, back, place)
+local function settle_account(state, limits, has, back, place, most)
   local record = state.record
   if not record then return 0, false end
   if not is_open(record) then return 0, take_back_lapsed(state, limits, has + back) end
   local account = close_account(state)
   -- One after the other: their sum may be no exact number.
-  local spent = account - has - back
+  local spent = min(account - has - back, most)
   for i = 1, #limits do
     local one, counter = { limits[i] }, state.counters[i]
     spend({ counter }, one, max(spent, 0), max(now - limits[i][place], 0))

@@ -235,6 +235,103 @@ fn what_is_taken_back_from_a_bucket_can_be_spent_again() {
     assert!(found.is_empty(), "{} sequences differ\n{}", found.len(), found[..found.len().min(3)].join("\n"));
 }
 
+/// A bucket under other numbers, as a client of `CL.THROTTLE` may send them with each question: checks, looks,
+/// and amounts given back.
+#[test]
+fn a_bucket_whose_numbers_change_is_answered_as_the_embedded_store_answers() {
+    let mut random = Random(std::env::var("RATIOND_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(29));
+    let mut found = Vec::new();
+    for index in 0..6_000 {
+        found.extend(changing(&mut random, [Micros(0), Micros(300), Micros(5_000)][index % 3]));
+    }
+    found.sort_by_key(String::len);
+    assert!(found.is_empty(), "{} sequences differ\n{}", found.len(), found[..found.len().min(4)].join("\n"));
+}
+
+fn changing(random: &mut Random, trip: Micros) -> Option<String> {
+    let digest = Digest::of("p", b"k");
+    let mut numbers = [random.one_of(&[3, 129, 9_632, 100_000]), random.one_of(&[1, 5, 10, 3_600]), 0];
+    numbers[2] = numbers[0];
+    let (mut node, mut embedded) = (Lone::new(trip), Embedded::new(10, 7));
+    let (mut steps, mut charged) = (Vec::new(), 0);
+    let changes = random.percent(50);
+    for _ in 0..4 + random.below(8) {
+        node.wait(Micros(random.one_of(&[0, 200, 20_000, 120_000, 1_900_000])));
+        if changes && random.percent(30) {
+            let [count, period, burst] = &mut numbers;
+            match random.below(3) {
+                0 => *burst = 1 + random.below(2 * *burst),
+                1 => *count = 1 + random.below(2 * *count),
+                _ => *period = 1 + random.below(2 * *period),
+            }
+        }
+        let [count, period, burst] = numbers;
+        let limit = Limit::parse(&format!("{count}/{period}s burst {burst}")).expect("a limit");
+        let rule = Arc::new(Rule::of("p", &[limit]));
+        let cost = match random.below(6) {
+            0 => burst,
+            1 => 1 + random.below(2 * burst),
+            2 => 1 + random.below(burst / 3 + 1),
+            _ => 1,
+        };
+        let (asked, kind) = (node.store_time(), random.below(10));
+        let request = Request { rule: &rule, digest, key: b"k", cost, peek: false };
+        let look = Request { cost: 0, peek: true, ..request };
+        let (seen, first, last) = if kind == 0 {
+            let seen = node.peek(&rule, 0);
+            (seen, embedded.check(asked, look), embedded.check(node.store_time(), look))
+        } else if kind <= 2 && charged > 0 {
+            let cost = cost.min(charged);
+            charged -= cost;
+            let seen = node.refund(&rule, cost);
+            embedded.refund(asked, Request { cost, ..request });
+            (seen, embedded.check(asked, look), embedded.check(node.store_time(), look))
+        } else {
+            let seen = node.check(&rule, cost);
+            let peek = Request { peek: true, ..request };
+            let (first, last) = (embedded.check(asked, peek), embedded.check(node.store_time(), peek));
+            let at = if seen.verdict == first.verdict { asked } else { node.store_time() };
+            if seen.verdict == Verdict::Allow {
+                charged += cost;
+                embedded.check(at, request);
+            }
+            let [left, right] = [asked, node.store_time()].map(|at| embedded.check(at, look));
+            let after = |known: Decision, now: Decision| Decision {
+                retry_after: known.retry_after,
+                verdict: known.verdict,
+                ..now
+            };
+            (seen, after(first, left), after(last, right))
+        };
+        steps.push(format!("{} {kind} {cost} of {limit:?}", node.store_time().0 % 10_000_000_000));
+        let blur = 2 * trip.0 + 2_000 + 2 * rule.limits[0].period.0 / count;
+        let tokens = 2 + count * blur / rule.limits[0].period.0;
+        let what = if seen.verdict != first.verdict && seen.verdict != last.verdict {
+            "another verdict"
+        } else if seen.remaining + tokens < last.remaining.min(first.remaining)
+            || seen.remaining > last.remaining.max(first.remaining) + tokens
+        {
+            "something else is left"
+        } else if seen.reset_after.0 > first.reset_after.0 + first.reset_after.0 / 1_000 + blur
+            || seen.reset_after.0 + blur < last.reset_after.0
+        {
+            "whole at another time"
+        } else if let (Some(told), Some(right)) = (seen.retry_after, first.retry_after)
+            && told.0.abs_diff(right.0) > blur + right.0 / 1_000 + 5_000
+        {
+            "another wait"
+        } else {
+            continue;
+        };
+        let log = node.log[node.log.len().saturating_sub(6)..].join("\n");
+        return Some(format!(
+            "{what} with {trip:?}:\n{}\n{log}\n  node    {seen:?}\n  formula {first:?}\n",
+            steps.join("\n")
+        ));
+    }
+    None
+}
+
 #[test]
 fn a_denied_check_and_a_pause_change_nothing() {
     let rule = Arc::new(Rule::of("p", &[Limit::parse("10/1h").expect("a limit")]));

@@ -57,10 +57,17 @@ fn what_was_lent_under_other_limits_is_void() {
     let call = bench.acquire();
     bench.rule = Arc::new(Rule::of("test", &[Limit::parse("2/1s fixed").unwrap()]));
     assert_eq!(bench.check(1), None);
+    let calls = bench.calls();
+    assert!(matches!(calls[0].op, Op::Return { voids, .. } if voids.id == call.id), "it goes back: {:?}", calls[0].op);
     bench.grant(&call, 6);
     assert_eq!((bench.held(), bench.replies()), (0, vec![]));
-    let call = bench.acquire();
-    assert_eq!((call.rule.limits[0].count, bench.order(&call).need), (2, 2), "who waits asks under the new ones");
+    let call = &calls[1];
+    assert_eq!((call.rule.limits[0].count, bench.order(call).need), (2, 1), "who waits asks under the new ones");
+    bench.used = 0;
+    bench.grant(call, 1);
+    let next = bench.acquire();
+    let need = bench.order(&next).need;
+    assert_eq!((bench.replies(), need), (vec![Verdict::Allow], 1), "and so does the next");
 }
 
 #[test]

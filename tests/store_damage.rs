@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -63,14 +63,20 @@ fn acquire(tokens: u64) -> Op {
         ahead_of: Timestamp(0),
         epoch: 0,
         held: 0,
-        ages: rationd::core::call::JUST_NOW,
+        ages: JUST_NOW,
         known,
     })
 }
 
 fn all_ops() -> [Op; 5] {
-    let back =
-        Op::Return { amount: 1, epoch: 5, held: 0, ages: rationd::core::call::JUST_NOW, windows: [NOW; MAX_LIMITS] };
+    let back = Op::Return {
+        amount: 1,
+        epoch: 5,
+        held: 0,
+        voids: Voided::default(),
+        ages: JUST_NOW,
+        windows: [NOW; MAX_LIMITS],
+    };
     [Op::Peek, back, Op::Refund { amount: 1, windows: OPEN }, acquire(3), Op::Reset]
 }
 

@@ -4,7 +4,7 @@
 //! spent. Until then the node counts as the store will. Where tokens come back one by one and many
 //! ask, the store is asked at a pace, and clients are told so. Part of `slot.rs`.
 
-use super::call::{Ages, Counter, JUST_NOW, Op};
+use super::call::{Ages, Call, Counter, JUST_NOW, Op, Voided};
 use super::decision::Decision;
 use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
@@ -56,6 +56,26 @@ impl Slot {
             counter.used = counter.used.saturating_sub(net).saturating_add(held);
             self.net[index] = held;
         }
+    }
+
+    /// Nobody waits for the answer to an order any more: what the store is told of it. What it says of the account
+    /// counts as told.
+    pub(super) fn void_order(&mut self, call: &Call) -> Voided {
+        let Op::Acquire(order) = call.op else { return Voided::default() };
+        // Of what is lent ahead the store could not tell whether this window had it or the next: it ends with that.
+        if order.ahead_of.0 != 0 {
+            return Voided::default();
+        }
+        let (mut told, mut spent) = (0, 0);
+        let held = self.lease.held();
+        for (limit, net) in self.rule.limits.iter().zip(&mut self.net) {
+            if limit.algorithm == Algorithm::Gcra {
+                told = told.max(net.saturating_sub(order.held));
+                spent = spent.max(order.held.saturating_sub(held));
+                *net = order.held;
+            }
+        }
+        Voided { id: call.id, need: order.need, told, spent }
     }
 
     /// Takes note that so many tokens have just left the lease. Those that the store has charged already

@@ -53,6 +53,8 @@ pub enum Op {
         ages: Ages,
         /// `Counter::at` of each limit as it was when they were lent.
         windows: [Timestamp; MAX_LIMITS],
+        /// An order whose answer nobody here waits for any more.
+        voids: Voided,
     },
     /// Report the counters and change nothing.
     Peek,
@@ -91,6 +93,20 @@ pub struct Acquire {
     pub ages: Ages,
     /// Per limit, what this node spent or holds: added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
+}
+
+/// An acquire sent before, under limits that this node has left since: whatever it was lent goes back. Nothing
+/// but zeros: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Voided {
+    /// The id of the call.
+    pub id: u64,
+    /// [`Acquire::need`]: what a bucket was charged at once.
+    pub need: u64,
+    /// Of a bucket, tokens that it told to be spent: they are, whether it was executed or not.
+    pub told: u64,
+    /// Of a bucket, tokens spent since: the rest of what the store lent is free.
+    pub spent: u64,
 }
 
 /// What a node says of its slots of a concurrent limit. It replaces what it said before.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::answer::Ending;
-use super::call::{Call, Grant, Op, StoreError};
+use super::call::{Call, Grant, Op, StoreError, Voided};
 use super::decision::{Reason, Source};
 use super::desk::Desk;
 use super::learn::learn;
@@ -123,7 +123,7 @@ pub(super) fn dispose(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let limits = &slot.rule.limits;
     let matters = limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding;
     if matters && !slot.is_away(now) {
-        return hand_over(index, slot, desk, now, leftover);
+        return hand_over(index, slot, desk, now, leftover, Voided::default());
     }
     desk.policy_stats(slot).expired += leftover.tokens;
 }
@@ -134,17 +134,18 @@ pub(super) fn give_back(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
     while due > 0 {
         let Some(leftover) = slot.lease.take(now, due) else { break };
         due -= leftover.tokens;
-        hand_over(index, slot, desk, now, leftover);
+        hand_over(index, slot, desk, now, leftover, Voided::default());
     }
 }
 
-/// Tells the store what was spent of a bucket, before it takes that to have been later.
-pub(super) fn report(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+/// Tells the store what was spent of a bucket, before it takes that to have been later; and of an order that is
+/// void that whatever it was lent goes back.
+pub(super) fn report(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, voids: Voided) {
     let nothing = Leftover { tokens: 0, windows: vec![Timestamp(0); slot.rule.limits.len()].into() };
-    hand_over(index, slot, desk, now, nothing);
+    hand_over(index, slot, desk, now, nothing, voids);
 }
 
-fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
+fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover, voids: Voided) {
     let mut windows = [Timestamp(0); MAX_LIMITS];
     windows[..leftover.windows.len()].copy_from_slice(&leftover.windows);
     if on(Mutant::ReturnToCurrentWindow) {
@@ -162,7 +163,7 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
         counter.credit_lent(limit, leftover.tokens, window);
     }
     desk.policy_stats(slot).returned += leftover.tokens;
-    let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), ages, windows };
+    let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), ages, windows, voids };
     send_errand(slot, desk, now, op, None, 0);
     set_timer(index, slot, desk, now);
 }

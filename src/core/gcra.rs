@@ -100,10 +100,11 @@ pub fn debit(limit: &Limit, tat: Timestamp, now: Timestamp, tokens: u64) -> Time
     if tokens == 0 { tat } else { tat.max(now) + cost(limit, tokens) }
 }
 
-/// The TAT after `tokens` came back. More than can ever be owed empties the debt.
+/// The TAT after `tokens` came back. More than is owed empties the debt; a bucket that shrank may owe more than
+/// it holds.
 #[must_use]
 pub fn credit(limit: &Limit, tat: Timestamp, tokens: u64) -> Timestamp {
-    if tokens > limit.burst { Timestamp(0) } else { tat - worth(limit, tokens) }
+    tat - worth(limit, tokens)
 }
 
 /// The wait until `tokens` can be spent, if nobody else spends; `None` when the bucket is too small.

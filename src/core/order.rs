@@ -56,7 +56,10 @@ impl Slot {
             // What an earlier window was charged stays charged.
             _ => counter.used.saturating_sub(held),
         });
-        charged.max().unwrap_or(0)
+        let most = charged.max().unwrap_or(0);
+        // Tokens that nobody has spent are no part of a bucket's debt: whatever is taken back empties that at most.
+        let is_of_buckets = self.rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
+        if is_of_buckets && most > 0 { u64::MAX } else { most }
     }
 
     /// So many tokens are gone in a small part of a refill interval. What trickles is not taken at once.

@@ -5,16 +5,19 @@
 //! those who arrive meanwhile line up behind it, and a partial grant serves the line from its head.
 //! An unknown outcome is asked again under the same id, three times in all, never guessed.
 
+use std::sync::Arc;
+
 use super::batch::{Bounds, refill_interval};
-use super::call::{Acquire, Call, Grant, Op, StoreError};
+use super::call::{Acquire, Call, Grant, Op, StoreError, Voided};
 use super::decision::{Decision, Source, Verdict};
 use super::desk::Desk;
-use super::errand::{dispose, give_back};
+use super::errand::{dispose, give_back, report};
 use super::gossip::DOUBTED;
 use super::learn::learn;
 use super::lease::Segment;
 use super::limit::{Algorithm, MAX_LIMITS};
 use super::mutant::{Mutant, on};
+use super::policy::Rule;
 use super::repair::{answer_recall, lapse};
 use super::shard::Effect;
 use super::skew::StoreClock;
@@ -171,6 +174,24 @@ pub(super) fn take_off(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instan
     desk.effects.push_back(Effect::Call(call.clone()));
     slot.flight = Some(flight(call, now, desk.settings.timeout, None, 0));
     set_timer(index, slot, desk, now);
+}
+
+/// Takes over other limits for the same key. Nothing that is held may be spent under them: the store hears what
+/// was, and gets the rest, together with what an order under way is lent.
+pub(super) fn change_limits(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, rule: &Arc<Rule>) {
+    let order = slot.flight.take();
+    // What the store frees of a bucket nobody may spend by an answer that comes late.
+    slot.late = slot.late.filter(|_| order.is_none() || !slot.has_account());
+    let voids = order.as_ref().map_or(Voided::default(), |flight| slot.void_order(&flight.call));
+    if slot.has_untold() || voids.id != 0 {
+        report(index, slot, desk, now, voids);
+    }
+    give_back(index, slot, desk, now, u64::MAX);
+    let voided = slot.adopt(now, rule);
+    desk.policy_stats(slot).expired += voided;
+    if !slot.line.is_empty() {
+        ask_for_line(index, slot, desk, now);
+    }
 }
 
 /// What is left of the first window to end.

@@ -4,7 +4,7 @@
 //! first tells its peers, who ask at once; until they have, the store would lend what they hold once more:
 //! so long a node spends what it holds, and asks for nothing.
 
-use super::call::{Call, Grant, JUST_NOW, Op};
+use super::call::{Call, Grant, JUST_NOW, Op, Voided};
 use super::decision::Source;
 use super::desk::Desk;
 use super::errand::send_under;
@@ -87,7 +87,14 @@ pub(super) fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, 
             Some(limit) if limit.algorithm != Algorithm::Gcra => grant.counters[index].at,
             _ => Timestamp(0),
         });
-        let op = Op::Return { amount: grant.granted, epoch: grant.epoch, held: 0, ages: JUST_NOW, windows };
+        let op = Op::Return {
+            amount: grant.granted,
+            epoch: grant.epoch,
+            held: 0,
+            ages: JUST_NOW,
+            windows,
+            voids: Voided::default(),
+        };
         send_under(slot, desk, now, call.rule.clone(), op);
     }
     serve_line(index, slot, desk, now, Source::Store);

@@ -4,7 +4,7 @@
 //! Part of `shard.rs`.
 
 use super::answer::{self, Ending};
-use super::call::{Counter, Op};
+use super::call::{Counter, Op, Voided};
 use super::decision::{Decision, Source};
 use super::holds::{Charge, is_open};
 use super::limit::MAX_LIMITS;
@@ -110,7 +110,7 @@ impl Shard {
         slot.note_unspent(amount);
         // What was spent of a bucket is charged first: a bucket that is full otherwise takes nothing back.
         if slot.has_untold() && slot.flight.is_none() {
-            errand::report(index, slot, desk, now);
+            errand::report(index, slot, desk, now, Voided::default());
         }
         Outcome::Parked(errand::errand(index, slot, desk, now, Op::Refund { amount, windows }, 0))
     }

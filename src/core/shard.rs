@@ -282,13 +282,7 @@ impl Shard {
         };
         let (slot, desk) = (&mut self.table[index], &mut self.desk);
         if !Arc::ptr_eq(&slot.rule, request.rule) && slot.rule != *request.rule {
-            // Under other limits nothing that is held may be spent. The store hears what was, and gets the rest.
-            errand::give_back(index, slot, desk, now, u64::MAX);
-            if slot.has_untold() {
-                errand::report(index, slot, desk, now);
-            }
-            let voided = slot.adopt(now, request.rule);
-            desk.policy_stats(slot).expired += voided;
+            refill::change_limits(index, slot, desk, now, request.rule);
         }
         settle(index, slot, desk, now);
         Some((index, slot, desk))

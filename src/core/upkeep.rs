@@ -2,7 +2,7 @@
 //! surplus given back, and when the shard's timer must look at it again.
 
 use super::batch::refill_interval;
-use super::call::{Acquire, Call, Op};
+use super::call::{Acquire, Call, Op, Voided};
 use super::decision::Source;
 use super::desk::Desk;
 use super::errand::{fail_errand, give_back, report};
@@ -76,7 +76,7 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         acquire(index, slot, desk, now);
     }
     if slot.has_untold() && slot.lease.held() == 0 && closes(slot) <= now && slot.flight.is_none() {
-        report(index, slot, desk, now);
+        report(index, slot, desk, now, Voided::default());
     } else if slot.lease.held() > 0 && desk.settings.lease_ahead {
         let active = now.since(slot.last_check) < refill_interval(&slot.rule);
         if closes(slot) <= now && active && slot.flight.is_none() && !slot.is_away(now) {

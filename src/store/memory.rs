@@ -11,7 +11,7 @@ use super::cells::{Cells, Head};
 use super::census::{self, Census, Nodes, Record};
 use super::slots::Slots;
 use super::view::{Standing, View, lifetime};
-use crate::core::call::{Acquire, Ages, Call, Counter, Grant, Op, StoreError};
+use crate::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::table::Full;
@@ -73,9 +73,7 @@ impl MemoryStore {
         let view = self.view(now, node, call);
         match call.op {
             Op::Acquire(ask) => self.acquire(view, &ask).map_err(|Full| StoreError::Full),
-            Op::Return { amount, epoch, held, ages, windows } => {
-                Ok(self.take_back(view, (amount, held, &ages), epoch, &windows))
-            }
+            Op::Return { .. } => Ok(self.take_back(view, &call.op)),
             Op::Peek | Op::Occupy(_) => Ok(view.grant(0, Standing::New)),
             Op::Refund { amount, windows } => Ok(self.refund(view, amount, &windows)),
             Op::Reset => self.reset(view).map_err(|Full| StoreError::Full),
@@ -141,7 +139,7 @@ impl MemoryStore {
         }
         let restored = view.restore(ask);
         view.count_node();
-        view.settle_account(ask.held, &ask.ages);
+        view.settle_account(ask.held, &ask.ages, u64::MAX);
         let granted = if restored { 0 } else { view.lend(ask) };
         let mut said = Record { id: view.id, granted, at: view.windows(), ..Record::default() };
         if view.id != 0 && view.has_gcra() {
@@ -168,13 +166,10 @@ impl MemoryStore {
         })
     }
 
-    fn take_back(
-        &mut self,
-        mut view: View<'_>,
-        (amount, held, ages): (u64, u64, &Ages),
-        epoch: u64,
-        windows: &[Timestamp; MAX_LIMITS],
-    ) -> Grant {
+    fn take_back(&mut self, mut view: View<'_>, op: &Op) -> Grant {
+        let Op::Return { amount, epoch, held, ages, windows, voids } = *op else {
+            return view.grant(0, Standing::New);
+        };
         let seen = view.seen_before();
         if seen != Standing::New {
             return view.grant(0, seen);
@@ -187,12 +182,14 @@ impl MemoryStore {
         for (index, limit) in view.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm != Algorithm::Gcra) {
             taken |= view.counters[index].credit_lent(limit, amount, windows[index]);
         }
+        let (of_order, most) = view.take_back_order(&voids);
+        taken |= of_order;
         let mut account = None;
         // An acquire that was sent later has said what this node holds.
         if view.has_gcra() && view.record.is_none_or(|record| view.id > record.id) {
             let rest = amount.saturating_add(held.min(MAX_COUNT));
             let was_open = view.record.is_some_and(|record| view.lent.is_open(&record));
-            let before = view.settle_account(rest, ages);
+            let before = view.settle_account(rest, &ages, most);
             taken |= before.is_some_and(|account| account > 0 || rest > 0);
             let mut record = Record::default();
             view.lent.open(&mut record, if was_open { held.min(MAX_COUNT) } else { 0 });

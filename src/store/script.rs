@@ -123,10 +123,14 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
                 number(push, value);
             }
         }
-        Op::Return { amount, epoch, held, .. } => {
+        Op::Return { amount, epoch, held, voids, .. } => {
             number(push, (*amount).min(MAX_COUNT));
             number(push, *epoch);
             number(push, (*held).min(MAX_COUNT));
+            number(push, voids.id);
+            for tokens in [voids.need, voids.told, voids.spent] {
+                number(push, tokens.min(MAX_COUNT));
+            }
         }
         Op::Refund { amount, .. } => number(push, (*amount).min(MAX_COUNT)),
         Op::Occupy(ask) => {
@@ -295,7 +299,14 @@ mod tests {
     #[test]
     fn reply_out_of_its_ranges_is_refused() {
         let call = call(
-            Op::Return { amount: 5, epoch: 1, held: 0, ages: crate::core::call::JUST_NOW, windows: Default::default() },
+            Op::Return {
+                amount: 5,
+                epoch: 1,
+                held: 0,
+                voids: crate::core::call::Voided::default(),
+                ages: crate::core::call::JUST_NOW,
+                windows: Default::default(),
+            },
             &["1/1s fixed"],
         );
         let good = [5, 0, 0, 7, 0, 1, 1_000, 4, 5, 6];

@@ -5,7 +5,7 @@
 
 use super::cells::Head;
 use super::census::{self, Census, Lent, Record};
-use crate::core::call::{Acquire, Ages, Counter, Grant};
+use crate::core::call::{Acquire, Ages, Counter, Grant, Voided};
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
@@ -80,16 +80,16 @@ impl View<'_> {
     }
 
     /// The account is closed: what this node was lent, less the `rest` that it still has or hands back, it
-    /// has spent, as if in one go so long ago. What it has beyond the account was charged for somebody at the
+    /// has spent, as if in one go so long ago; but never more than `most`. What it has beyond the account was charged for somebody at the
     /// node who did not get it: that charge is taken back. What it was lent; `None` where nothing was said
     /// of an account.
-    pub(super) fn settle_account(&mut self, rest: u64, ages: &Ages) -> Option<u64> {
+    pub(super) fn settle_account(&mut self, rest: u64, ages: &Ages, most: u64) -> Option<u64> {
         let record = self.record.filter(|_| self.has_gcra())?;
         if !self.lent.is_open(&record) {
             return self.take_back_lapsed(&record, rest).then_some(0);
         }
         let account = self.lent.close(&record);
-        let (spent, charged) = (account.saturating_sub(rest), rest.saturating_sub(account));
+        let (spent, charged) = (account.saturating_sub(rest).min(most), rest.saturating_sub(account));
         for ((limit, counter), age) in self.limits.iter().zip(&mut self.counters).zip(ages) {
             if limit.algorithm == Algorithm::Gcra {
                 counter.debit(limit, self.now - *age, spent.min(gcra::most_lent(limit)));
@@ -115,6 +115,26 @@ impl View<'_> {
             }
         }
         true
+    }
+
+    /// Takes back what an order was lent that nobody waits for any more: of a bucket what it was charged at once,
+    /// since the rest is in the account. Where it was not executed, this says what it would have told. Says
+    /// whether it was lent any, and the most that was spent of the account.
+    pub(super) fn take_back_order(&mut self, voids: &Voided) -> (bool, u64) {
+        if voids.id == 0 {
+            return (false, u64::MAX);
+        }
+        let executed = self.record.filter(|record| record.id == voids.id);
+        let Some(record) = executed else { return (false, voids.spent.saturating_add(voids.told)) };
+        for (index, limit) in self.limits.iter().enumerate() {
+            let counter = &mut self.counters[index];
+            if limit.algorithm == Algorithm::Gcra {
+                counter.credit(limit, record.granted.min(voids.need));
+            } else if counter.at == record.at[index] {
+                counter.credit(limit, record.granted);
+            }
+        }
+        (record.granted > 0, voids.spent)
     }
 
     /// How the call's id stands to the last one of its kind.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use rationd::clock::Clock;
-use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
@@ -105,7 +105,8 @@ fn give_back(grant: &Grant, random: &mut Random) -> Op {
         amount: 1 + random.below(grant.granted),
         epoch: grant.epoch,
         held: 0,
-        ages: rationd::core::call::JUST_NOW,
+        voids: Voided::default(),
+        ages: JUST_NOW,
         windows,
     }
 }
@@ -119,7 +120,7 @@ fn acquire(key: &Key, random: &mut Random) -> Acquire {
         ahead_of: Timestamp(0),
         epoch: 0,
         held: 0,
-        ages: rationd::core::call::JUST_NOW,
+        ages: JUST_NOW,
         known: [Known::default(); MAX_LIMITS],
     };
     if let Some((_, _, last)) = key.past.last() {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -209,7 +209,8 @@ impl Caller {
                 amount: 1,
                 epoch: 1,
                 held: 0,
-                ages: rationd::core::call::JUST_NOW,
+                voids: Voided::default(),
+                ages: JUST_NOW,
                 windows: [Timestamp(0); MAX_LIMITS],
             };
         };
@@ -218,10 +219,19 @@ impl Caller {
             windows[0] = windows[0] + call.rule.limits[0].period;
         }
         let amount = random.one_of(&[grant.granted, grant.granted / 2, 1, u64::MAX]);
+        let few = random.below(4);
+        let void = Voided {
+            id: random.one_of(&[call.id, call.id, call.id + 1]),
+            need: random.one_of(&[few, grant.granted, u64::MAX]),
+            told: few,
+            spent: random.one_of(&[0, few, u64::MAX]),
+        };
+        let voids = if random.percent(25) { void } else { Voided::default() };
         Op::Return {
             amount,
             epoch: grant.epoch,
             held: self.held(random),
+            voids,
             ages: [self.age(random); MAX_LIMITS],
             windows,
         }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Known, OPEN, Op};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -58,6 +58,7 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("counts nodes and shares what is left", shares_what_is_left),
     ("lends of several limits all or nothing", lends_of_several_limits),
     ("lends ahead from the next window", lends_ahead),
+    ("takes back what an order was lent that is void", takes_back_what_a_void_order_was_lent),
     ("sets aside what a bucket lends until it is spent or back", sets_aside_what_a_bucket_lends),
     ("opens a window from first when tokens are lent", opens_a_window_from_first),
     ("slides", slides),
@@ -74,16 +75,7 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 
 fn ask(tokens: u64) -> Acquire {
     let known = [Known::default(); MAX_LIMITS];
-    Acquire {
-        need: tokens,
-        want: tokens,
-        least: 0,
-        ahead_of: Timestamp(0),
-        epoch: 0,
-        held: 0,
-        ages: rationd::core::call::JUST_NOW,
-        known,
-    }
+    Acquire { need: tokens, want: tokens, least: 0, ahead_of: Timestamp(0), epoch: 0, held: 0, ages: JUST_NOW, known }
 }
 
 impl Key<'_> {
@@ -173,7 +165,8 @@ fn takes_tokens_back_once(key: &mut Key<'_>) {
             amount: 4,
             epoch: grant.epoch,
             held: 0,
-            ages: rationd::core::call::JUST_NOW,
+            voids: Voided::default(),
+            ages: JUST_NOW,
             windows: windows(&grant),
         },
     );
@@ -193,8 +186,11 @@ fn takes_nothing_back_of_another_time(key: &mut Key<'_>) {
         [(grant.epoch + 1, lent), (0, lent), (grant.epoch, earlier), (grant.epoch, Default::default())]
     {
         let id = key.id();
-        let taken =
-            key.call(0, id, Op::Return { amount: 4, epoch, held: 0, ages: rationd::core::call::JUST_NOW, windows });
+        let taken = key.call(
+            0,
+            id,
+            Op::Return { amount: 4, epoch, held: 0, voids: Voided::default(), ages: JUST_NOW, windows },
+        );
         assert_eq!((taken.granted, taken.counters[0].used), (0, 6), "{epoch} {windows:?}");
     }
 }
@@ -259,7 +255,8 @@ fn creates_nothing_but_by_an_acquire(key: &mut Key<'_>) {
         amount: 1,
         epoch: 1,
         held: 0,
-        ages: rationd::core::call::JUST_NOW,
+        voids: Voided::default(),
+        ages: JUST_NOW,
         windows: [Timestamp(1); MAX_LIMITS],
     };
     for op in [back, Op::Refund { amount: 1, windows: OPEN }, Op::Reset, Op::Peek] {
@@ -328,11 +325,34 @@ fn lends_ahead(key: &mut Key<'_>) {
     let back = key.call(
         0,
         id,
-        Op::Return { amount: 3, epoch: grant.epoch, held: 0, ages: rationd::core::call::JUST_NOW, windows: lent },
+        Op::Return { amount: 3, epoch: grant.epoch, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: lent },
     );
     assert_eq!((back.granted, back.counters[0].used, back.counters[0].prev), (3, 10, 3));
     key.limited(&["10/Y"]);
     assert_eq!(key.acquire(0, ahead(end)).granted, 0, "gcra lends nothing ahead");
+}
+
+fn takes_back_what_a_void_order_was_lent(key: &mut Key<'_>) {
+    let voiding = |epoch, held, voids| Op::Return { amount: 0, epoch, held, ages: JUST_NOW, windows: OPEN, voids };
+    // Of a window all that it was lent.
+    let order = key.id();
+    let lent = key.call(0, order, Op::Acquire(Acquire { need: 2, want: 6, ..ask(0) }));
+    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 0 });
+    assert_eq!(key.call(0, id, voiding(lent.epoch, 0, voids)).counters[0].used, lent.counters[0].used - lent.granted);
+    assert_eq!(key.lend(10).granted, 10);
+    // Of a bucket what it was charged at once, and what is in the account: one token of two was spent since.
+    key.limited(&["10/Y burst 8"]);
+    let slot = key.rule.limits[0].period.0 / 10;
+    let first = key.acquire(0, Acquire { need: 1, want: 3, ..ask(0) });
+    let order = key.id();
+    key.call(0, order, Op::Acquire(Acquire { need: 2, want: 5, held: 2, ..ask(0) }));
+    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 1 });
+    let after = key.call(0, id, voiding(first.epoch, 1, voids));
+    assert_eq!((after.counters[0].used, after.counters[0].at.0), (1, first.counters[0].at.0 + slot));
+    // One that was not executed told nothing: the node says it again.
+    let (id, voids) = (key.id(), Voided { id: key.id(), need: 2, told: 1, spent: 0 });
+    let after = key.call(0, id, voiding(first.epoch, 0, voids));
+    assert_eq!((after.counters[0].used, after.counters[0].at.0), (0, first.counters[0].at.0 + 2 * slot));
 }
 
 fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {
@@ -348,7 +368,7 @@ fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {
     assert_eq!(second.counters[0].at.0, first.counters[0].at.0 + slot);
     let id = key.id();
     let windows = windows(&second);
-    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, ages: rationd::core::call::JUST_NOW, windows };
+    let back = Op::Return { amount: 2, epoch: first.epoch, held: 2, voids: Voided::default(), ages: JUST_NOW, windows };
     assert_eq!(seen(&key.call(0, id, back)), (2, 2));
     assert_eq!(seen(&key.call(0, id, back)), (0, 2), "once");
     assert_eq!(seen(&key.acquire(1, Acquire { need: 0, want: 9, ..eager })), (2, 4), "nobody takes more than its part");
@@ -356,7 +376,7 @@ fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {
     let rest = key.call(
         0,
         id,
-        Op::Return { amount: 1, epoch: first.epoch, held: 0, ages: rationd::core::call::JUST_NOW, windows },
+        Op::Return { amount: 1, epoch: first.epoch, held: 0, voids: Voided::default(), ages: JUST_NOW, windows },
     );
     assert_eq!((seen(&rest), rest.counters[0].at.0), ((1, 2), second.counters[0].at.0 + slot), "the other was spent");
 }
