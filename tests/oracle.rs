@@ -50,6 +50,8 @@ const DRIFT: &str = "clocks drift while the client waits: README";
 const SHOWN: usize = 4;
 /// `store.timeout`.
 const TIMEOUT_US: u64 = 50_000;
+/// A check is turned away as soon as the store's queue is longer than what is left of the timeout.
+const LATE_US: u64 = TIMEOUT_US / 2;
 
 /// Two cores: one store at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -183,7 +185,7 @@ impl Running {
             None => {
                 let Ask::Refund(cost) = ask else { panic!("{words:?}: {reply:?}") };
                 self.judge.perhaps_refunded(span, cost);
-                let class = if received - sent >= TIMEOUT_US { "late" } else { "refund refused" };
+                let class = if received - sent >= LATE_US { "late" } else { "refund refused" };
                 vec![Divergence { class: class.into(), detail: reply.text() }]
             }
         };
@@ -231,7 +233,7 @@ impl Running {
         }
         // `CL.THROTTLE` does not say why.
         let chosen = |more: &More| more.reason == "overload" || more.source == "share";
-        if took_us < TIMEOUT_US || !told.more.as_ref().is_none_or(chosen) {
+        if took_us < LATE_US || !told.more.as_ref().is_none_or(chosen) {
             return found;
         }
         self.judge = before;

@@ -33,6 +33,25 @@ fn send_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, op: Op, ticket: O
     slot.errands.push(flight(call, now, desk.settings.timeout, ticket, cost));
 }
 
+/// The acquire under way has ended: answers who has waited for that.
+pub(super) fn answer_postponed(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let is_postponed = |errand: &Flight| errand.is_answered;
+    while let Some(position) = slot.errands.iter().position(is_postponed) {
+        let errand = slot.errands.swap_remove(position);
+        answer_errand(slot, desk, now, &errand);
+    }
+}
+
+fn answer_errand(slot: &Slot, desk: &mut Desk, now: Instant, errand: &Flight) {
+    let Some(ticket) = errand.ticket else { return };
+    let decision = if exceeded(errand) {
+        slot.answer(now, errand.cost, Ending::deny(Reason::Cost, Source::Policy))
+    } else {
+        peeked(slot, now, errand.cost, Source::Store, desk.fleet)
+    };
+    desk.effects.push_back(Effect::Reply { ticket, decision });
+}
+
 /// Sends a call under the limits of before, for which nobody waits.
 pub(super) fn send_under(slot: &mut Slot, desk: &mut Desk, now: Instant, rule: Arc<Rule>, op: Op) {
     let call = Call { rule, ..slot.call(now, desk.id(), op) };
@@ -71,13 +90,12 @@ pub(super) fn handle_errand(
                 slot.begin_anew();
                 slot.drop_orders_before(call.id);
             }
-            if let Some(ticket) = errand.ticket {
-                let decision = if exceeded(&errand) {
-                    slot.answer(now, errand.cost, Ending::deny(Reason::Cost, Source::Policy))
-                } else {
-                    peeked(slot, now, errand.cost, Source::Store, desk.fleet)
-                };
-                desk.effects.push_back(Effect::Reply { ticket, decision });
+            // The store counts what an acquire before it was lent, and this node has yet to hear of that.
+            let is_behind = slot.flight.as_ref().is_some_and(|acquire| acquire.call.id < errand.call.id);
+            if is_behind && errand.ticket.is_some() && !slot.is_away(now) {
+                slot.errands.push(Flight { is_answered: true, ..errand });
+            } else {
+                answer_errand(slot, desk, now, &errand);
             }
         }
         Err(StoreError::Unknown) if errand.attempts < ATTEMPTS => send_again(errand, desk, now),
@@ -86,6 +104,9 @@ pub(super) fn handle_errand(
             fail_errand(slot, desk, now, &errand);
         }
     }
+    if slot.flight.is_none() {
+        answer_postponed(slot, desk, now);
+    }
     if !slot.line.is_empty() && slot.flight.is_none() && !slot.has_account_under_way() {
         serve_line(index, slot, desk, now, Source::Store);
     }
@@ -93,6 +114,9 @@ pub(super) fn handle_errand(
 }
 
 pub(super) fn fail_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, errand: &Flight) {
+    if errand.is_answered {
+        return answer_errand(slot, desk, now, errand);
+    }
     let Some(ticket) = errand.ticket else { return };
     let ending = match errand.call.op {
         Op::Peek if exceeded(errand) => Ending::deny(Reason::Cost, Source::Policy),
@@ -124,6 +148,10 @@ pub(super) fn dispose(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let matters = limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding;
     if matters && !slot.is_away(now) {
         return hand_over(index, slot, desk, now, leftover, Voided::default());
+    }
+    // Nobody will spend them: while their window is known to be open, they are left.
+    for (limit, counter) in limits.iter().zip(&mut slot.counters) {
+        counter.credit_lent(limit, leftover.tokens, leftover.windows[0]);
     }
     desk.policy_stats(slot).expired += leftover.tokens;
 }

@@ -44,10 +44,22 @@ impl Slot {
         if self.answered.is_none() {
             return u64::MAX;
         }
+        let most = self.refundable_of_each(now).max().unwrap_or(0);
+        // Tokens that nobody has spent are no part of a bucket's debt: whatever is taken back empties that at most.
+        let is_of_buckets = self.rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
+        if is_of_buckets && most > 0 { u64::MAX } else { most }
+    }
+
+    /// More than some limit of several was charged, and less than another.
+    pub(super) fn exceeds_some(&self, now: Instant, cost: u64) -> bool {
+        let differ = || self.refundable_of_each(now).any(|charged| charged < cost);
+        self.rule.limits.len() > 1 && self.answered.is_some() && differ() && self.refundable(now) > 0
+    }
+
+    fn refundable_of_each(&self, now: Instant) -> impl Iterator<Item = u64> {
         // Rather too much than too little: the store takes back no more than a full bucket holds.
-        let (earliest, held) = (self.clock.earliest(now), self.lease.current(now));
-        let counters = self.charged();
-        let charged = self.rule.limits.iter().zip(&counters).map(|(limit, counter)| match limit.algorithm {
+        let (earliest, held, counters) = (self.clock.earliest(now), self.lease.current(now), self.charged());
+        self.rule.limits.iter().zip(counters).map(move |(limit, counter)| match limit.algorithm {
             // What others hold they may have spent.
             Algorithm::Gcra => {
                 let spent = limit.burst.saturating_sub(gcra::left(limit, counter.at, earliest));
@@ -55,11 +67,7 @@ impl Slot {
             }
             // What an earlier window was charged stays charged.
             _ => counter.used.saturating_sub(held),
-        });
-        let most = charged.max().unwrap_or(0);
-        // Tokens that nobody has spent are no part of a bucket's debt: whatever is taken back empties that at most.
-        let is_of_buckets = self.rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
-        if is_of_buckets && most > 0 { u64::MAX } else { most }
+        })
     }
 
     /// So many tokens are gone in a small part of a refill interval. What trickles is not taken at once.

@@ -11,7 +11,7 @@ use super::batch::{Bounds, refill_interval};
 use super::call::{Acquire, Call, Grant, Op, StoreError, Voided};
 use super::decision::{Decision, Source, Verdict};
 use super::desk::Desk;
-use super::errand::{dispose, give_back, report};
+use super::errand::{answer_postponed, dispose, give_back, report};
 use super::gossip::DOUBTED;
 use super::learn::learn;
 use super::lease::Segment;
@@ -189,6 +189,7 @@ pub(super) fn change_limits(index: u32, slot: &mut Slot, desk: &mut Desk, now: I
     give_back(index, slot, desk, now, u64::MAX);
     let voided = slot.adopt(now, rule);
     desk.policy_stats(slot).expired += voided;
+    answer_postponed(slot, desk, now);
     if !slot.line.is_empty() {
         ask_for_line(index, slot, desk, now);
     }
@@ -242,6 +243,9 @@ pub(super) fn handle_acquire(
             land(index, slot, desk, now, sent, call, &grant);
         }
         Err(error) => miss(index, slot, desk, now, &error),
+    }
+    if slot.flight.is_none() {
+        answer_postponed(slot, desk, now);
     }
     set_timer(index, slot, desk, now);
 }
@@ -317,6 +321,7 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     for waiter in &mut slot.line {
         waiter.answers += answers;
     }
+    answer_postponed(slot, desk, now);
     serve_line(index, slot, desk, now, Source::Store);
     note_unclaimed(index, slot, desk, now, sent);
     answer_recall(index, slot, desk, now);

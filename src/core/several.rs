@@ -96,6 +96,15 @@ impl Shard {
         let Some((index, slot, desk)) = self.slot(now, &request) else {
             return Outcome::Decided(overload(&request, now));
         };
+        if slot.flight.is_none() && slot.exceeds_some(now, request.cost) {
+            // One limit was charged less than another. The store takes back of each what it was charged and no more,
+            // once nothing of that is held here.
+            errand::give_back(index, slot, desk, now, u64::MAX);
+            slot.note_refund(request.cost);
+            slot.note_unspent(request.cost);
+            let op = Op::Refund { amount: request.cost, windows };
+            return Outcome::Parked(errand::errand(index, slot, desk, now, op, 0));
+        }
         let back = slot.lease.refund(now, request.cost.min(slot.untold()), &windows);
         slot.note_unspent(back);
         slot.note_refund(back);

@@ -157,7 +157,7 @@ pub(super) fn send_again(flight: &mut Flight, desk: &mut Desk, now: Instant) {
 }
 
 pub(super) fn flight(call: Call, now: Instant, timeout: Micros, ticket: Option<Ticket>, cost: u64) -> Flight {
-    Flight { call, sent: now, attempts: 1, ticket, cost, deadline: now + timeout }
+    Flight { call, sent: now, attempts: 1, ticket, cost, is_answered: false, deadline: now + timeout }
 }
 
 /// When the account of what is held must be renewed, or what is held handed back.

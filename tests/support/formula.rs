@@ -277,7 +277,6 @@ impl Limit {
     #[must_use]
     pub fn refunded(&self, state: &State, cost: u64) -> State {
         match state.clone() {
-            State::Bucket { .. } if cost > self.burst => self.fresh(),
             State::Bucket { least, most } => {
                 let (worth, rounded) = self.cost(cost);
                 State::Bucket { least: (least - rounded).max(0), most: (most - worth + PICO).max(0) }

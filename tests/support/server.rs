@@ -14,7 +14,7 @@ use super::poll::wait_until;
 
 /// What an ACL user of ours needs, on a single server and on a cluster, and nothing more.
 pub const ACL_RULES: &str = "on >secret resetchannels ~ration:* -@all +eval +evalsha +hmget +hset +hdel +hkeys +hlen +del \
-     +pexpire +time +ping +info +wait +asking +cluster|slots +config|get";
+     +script|load +pexpire +time +ping +info +wait +asking +cluster|slots +config|get";
 
 /// Where a process runs, and the address that it listens on.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 
 use crate::core::call::{Call, Grant};
 use crate::store::script::{self, BadReply, Caller, Script};
@@ -37,6 +37,17 @@ pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
         command.arg(argument);
     });
     command
+}
+
+/// Has a server learn all scripts: one that it does not know must be sent twice, and calls of the same key that
+/// were sent after it are executed before it.
+#[must_use]
+pub fn introduction() -> Pipeline {
+    let mut pipeline = Pipeline::new();
+    for script in script::all() {
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
+    }
+    pipeline
 }
 
 /// The grant that a reply says.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
+use super::evalsha;
 use super::health::{self, Health};
 use super::link::{CONNECT_TIMEOUT, Link, Lost, Making};
 use super::master::{Inner, Shared, lock};
@@ -103,6 +104,9 @@ impl Inner {
             });
         }
         self.handle_health(health::read(&answers));
+        // Where an ACL forbids it, or a failover brings a server that has lost them, calls send the source.
+        let learnt = timeout(CONNECT_TIMEOUT, link.send_all(&evalsha::introduction())).await;
+        learnt.map_err(|_| "no answer in time")?.map_err(|Lost| "the connection broke")?;
         *lock(&self.link) = Some(Arc::new(link));
         self.gate.handle_connection();
         lock(&self.breaker).handle_probe();
