@@ -9,7 +9,7 @@
 mod support;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard};
@@ -31,11 +31,13 @@ const POLICIES: u64 = 400;
 const CONNECTIONS: usize = 4;
 const AT_ONCE: usize = 200;
 /// What a divergence may be, and why.
-const DECLARED: [(&str, &str); 8] = [
+const DECLARED: [(&str, &str); 10] = [
+    ("after a late answer", "what was asked for in vain is kept for a second, and counts as of then"),
+    ("as a window ends", "what arrives as its window ends is lent to nobody"),
     ("late", "the store was slower than store.timeout: the policy chose"),
     (
         "within a longer trip",
-        "a call behind the answer took longer than the checks of this key, not than those of others",
+        "a call behind the answer took longer than the checks of this key, and no longer than store.timeout",
     ),
     ("retry_after larger by up to 200 ppm", DRIFT),
     ("retry_after_ms larger by up to 200 ppm", DRIFT),
@@ -94,27 +96,9 @@ struct Trip {
     slack_us: u64,
     /// A call goes to a store and comes back.
     is_far: bool,
-    /// The longest wait of late for any key.
-    of_others_us: u64,
 }
 
-/// The longest wait of the latest seconds.
-#[derive(Default)]
-struct Waits(VecDeque<(u64, u64)>);
-
-impl Waits {
-    const REMEMBERED_US: u64 = 3_000_000;
-
-    fn longest(&mut self) -> u64 {
-        let oldest = wall_us().saturating_sub(Self::REMEMBERED_US);
-        while self.0.front().is_some_and(|(at, _)| *at < oldest) {
-            self.0.pop_front();
-        }
-        self.0.iter().map(|(_, wait)| *wait).max().unwrap_or(0).min(TIMEOUT_US)
-    }
-}
-
-const FAR: Trip = Trip { slack_us: 2_000, is_far: true, of_others_us: 0 };
+const FAR: Trip = Trip { slack_us: 2_000, is_far: true };
 
 /// A sequence under way.
 struct Running {
@@ -128,6 +112,8 @@ struct Running {
     began_us: u64,
     story: String,
     diverged: bool,
+    /// An answer came too late for its check.
+    was_late: bool,
 }
 
 impl Running {
@@ -145,6 +131,7 @@ impl Running {
             began_us: 0,
             story: String::new(),
             diverged: false,
+            was_late: false,
         }
     }
 
@@ -152,8 +139,8 @@ impl Running {
         self.sequence.steps.get(self.next).map(|step| step.pause_us)
     }
 
-    /// Asks, judges, and says how long the answer took.
-    fn step(&mut self, connection: &mut Connection<UnixStream>, trip: Trip, outcome: &mut Outcome) -> u64 {
+    /// Asks, and judges the answer.
+    fn step(&mut self, connection: &mut Connection<UnixStream>, trip: Trip, outcome: &mut Outcome) {
         let step = self.sequence.steps[self.next].clone();
         self.next += 1;
         if let Some(rate) = step.rate {
@@ -213,7 +200,6 @@ impl Running {
             outcome.sequences += 1;
             outcome.off += u64::from(self.diverged);
         }
-        received - sent
     }
 
     fn judged(&mut self, span: Span, trip: Trip, ask: Ask, told: &Told, took_us: u64) -> Vec<Divergence> {
@@ -223,20 +209,28 @@ impl Running {
             return found;
         }
         let mut other = before.clone();
-        let wide = Span { first: span.first - trip.of_others_us, last: span.last + trip.of_others_us };
+        let wide = Span { first: span.first - TIMEOUT_US, last: span.last + TIMEOUT_US };
         if other.judge(wide, ask, told).is_empty() {
             self.judge = other;
             return vec![Divergence {
                 class: "within a longer trip".into(),
-                detail: format!("{} us", trip.of_others_us),
+                detail: format!("within {TIMEOUT_US} us"),
             }];
+        }
+        let is_off = |one: &Divergence| !one.class.starts_with("falsely");
+        if self.was_late && found.iter().all(is_off) {
+            return vec![Divergence { class: "after a late answer".into(), detail: found[0].class.clone() }];
+        }
+        let ends = told.more.as_ref().map_or(0, |more| more.reset_at_ms * 1_000);
+        if (wide.first..=wide.last).contains(&ends) && found.iter().all(is_off) {
+            return vec![Divergence { class: "as a window ends".into(), detail: found[0].class.clone() }];
         }
         // `CL.THROTTLE` does not say why.
         let chosen = |more: &More| more.reason == "overload" || more.source == "share";
         if took_us < LATE_US || !told.more.as_ref().is_none_or(chosen) {
             return found;
         }
-        self.judge = before;
+        (self.judge, self.was_late) = (before, true);
         match ask {
             // Whoever is let pass without an answer has spent all the same.
             Ask::Check(cost) if !told.limited => self.judge.surely_charged(span, cost),
@@ -297,7 +291,7 @@ fn told(reply: &Reply) -> Option<Told> {
 /// Runs these sequences on one connection, many at a time.
 fn run(daemon: &Daemon, sequences: Vec<(String, Sequence)>, trip: Trip) -> Outcome {
     let mut connection = daemon.connect().expect("the daemon accepts");
-    let (mut outcome, mut waits) = (Outcome::default(), Waits::default());
+    let mut outcome = Outcome::default();
     let mut waiting = sequences.into_iter();
     let (mut due, mut slots) = (BinaryHeap::new(), BTreeMap::new());
     for index in 0.. {
@@ -312,8 +306,7 @@ fn run(daemon: &Daemon, sequences: Vec<(String, Sequence)>, trip: Trip) -> Outco
         let Some(Reverse((at, number))) = due.pop() else { break };
         watch.pause_until(Duration::from_micros(at.saturating_sub(wall_us())));
         let running = slots.get_mut(&number).expect("it is under way");
-        let trip = Trip { of_others_us: waits.longest(), ..trip };
-        waits.0.push_back((wall_us(), running.step(&mut connection, trip, &mut outcome)));
+        running.step(&mut connection, trip, &mut outcome);
         match running.pause_us() {
             Some(pause) => due.push(Reverse((wall_us() + pause, number))),
             None => drop(slots.remove(&number)),
@@ -380,7 +373,7 @@ fn show(name: &str, seed: u64, outcome: &Outcome, took: Duration) {
 #[test]
 fn embedded_store_answers_by_the_formula() {
     let _turn = alone();
-    compare("embedded", "", Trip { slack_us: 1_000, is_far: false, of_others_us: 0 });
+    compare("embedded", "", Trip { slack_us: 1_000, is_far: false });
 }
 
 #[test]

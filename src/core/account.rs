@@ -164,7 +164,8 @@ impl Slot {
     /// `wait`. Nothing where a window ends: both sides go by the boundary then.
     pub(super) fn doubt(&self, now: Instant, wait: Micros) -> Micros {
         let silent = self.answered.map_or(Micros::ZERO, |at| now.since(at));
-        let since = if self.has_untold() { self.ages(now, 0).into_iter().max().unwrap_or(silent) } else { silent };
+        let age = self.ages(now, 0).into_iter().max().unwrap_or(silent).min(gcra::LEASE_LIFE);
+        let since = if self.has_untold() { age } else { silent };
         let span = since + wait;
         let trickles = self.rule.limits.iter().any(Limit::trickles);
         if trickles { Micros(span.0 - span.rounded_early().0 + 1) } else { Micros::ZERO }

@@ -100,6 +100,7 @@ impl Shard {
             // One limit was charged less than another. The store takes back of each what it was charged and no more,
             // once nothing of that is held here.
             errand::give_back(index, slot, desk, now, u64::MAX);
+            slot.lease.close_spent();
             slot.note_refund(request.cost);
             slot.note_unspent(request.cost);
             let op = Op::Refund { amount: request.cost, windows };
