@@ -156,7 +156,7 @@ fn sequence(random: &mut Random, trip: Micros) -> Vec<String> {
     let steps: Vec<_> = (0..5 + random.below(40))
         .map(|_| {
             let pause = match random.below(4) {
-                0 => random.below(2_000_000),
+                0 => random.below(5_000_000),
                 1 => random.below(50_000),
                 2 => random.below(1_000),
                 _ => 20_000,
@@ -201,7 +201,7 @@ fn what_is_taken_back_from_a_bucket_can_be_spent_again() {
         let (mut node, mut embedded, mut spent) = (Lone::new(trip), Embedded::new(10, 7), 0);
         let mut steps = Vec::new();
         for _ in 0..12 {
-            node.wait(Micros(random.one_of(&[100, 600, 20_000, 80_000, 1_900_000])));
+            node.wait(Micros(random.one_of(&[100, 600, 20_000, 80_000, 1_900_000, 3_100_000])));
             let (asked, is_refund) = (node.store_time(), spent > 0 && random.percent(35));
             let cost = if is_refund { 1 + random.below(spent) } else { random.one_of(&[1, count / 3 + 1, count]) };
             steps.push((node.store_time().0 % 10_000_000_000, is_refund, cost));
@@ -256,7 +256,7 @@ fn changing(random: &mut Random, trip: Micros) -> Option<String> {
     let (mut steps, mut charged) = (Vec::new(), 0);
     let changes = random.percent(50);
     for _ in 0..4 + random.below(8) {
-        node.wait(Micros(random.one_of(&[0, 200, 20_000, 120_000, 1_900_000])));
+        node.wait(Micros(random.one_of(&[0, 200, 20_000, 120_000, 1_900_000, 2_600_000])));
         if changes && random.percent(30) {
             let [count, period, burst] = &mut numbers;
             match random.below(3) {

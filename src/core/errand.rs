@@ -33,8 +33,11 @@ fn send_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, op: Op, ticket: O
     slot.errands.push(flight(call, now, desk.settings.timeout, ticket, cost));
 }
 
-/// The acquire under way has ended: answers who has waited for that.
+/// Answers those whose answers from the store had to wait for others', as soon as these have come.
 pub(super) fn answer_postponed(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    if slot.flight.is_some() || slot.has_account_under_way() {
+        return;
+    }
     let is_postponed = |errand: &Flight| errand.is_answered;
     while let Some(position) = slot.errands.iter().position(is_postponed) {
         let errand = slot.errands.swap_remove(position);
@@ -90,9 +93,10 @@ pub(super) fn handle_errand(
                 slot.begin_anew();
                 slot.drop_orders_before(call.id);
             }
-            // The store counts what an acquire before it was lent, and this node has yet to hear of that.
+            // The store counts what an acquire before it was lent, and this node has yet to hear of that; or what goes
+            // back since, and this node counts that no more.
             let is_behind = slot.flight.as_ref().is_some_and(|acquire| acquire.call.id < errand.call.id);
-            if is_behind && errand.ticket.is_some() && !slot.is_away(now) {
+            if (is_behind || slot.has_account_under_way()) && errand.ticket.is_some() && !slot.is_away(now) {
                 slot.errands.push(Flight { is_answered: true, ..errand });
             } else {
                 answer_errand(slot, desk, now, &errand);
@@ -104,9 +108,7 @@ pub(super) fn handle_errand(
             fail_errand(slot, desk, now, &errand);
         }
     }
-    if slot.flight.is_none() {
-        answer_postponed(slot, desk, now);
-    }
+    answer_postponed(slot, desk, now);
     if !slot.line.is_empty() && slot.flight.is_none() && !slot.has_account_under_way() {
         serve_line(index, slot, desk, now, Source::Store);
     }

@@ -244,9 +244,7 @@ pub(super) fn handle_acquire(
         }
         Err(error) => miss(index, slot, desk, now, &error),
     }
-    if slot.flight.is_none() {
-        answer_postponed(slot, desk, now);
-    }
+    answer_postponed(slot, desk, now);
     set_timer(index, slot, desk, now);
 }
 

@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::answer::{self, Ending, Standing};
-use super::call::{Call, Counter, Grant, OPEN, Op, StoreError};
+use super::call::{Call, Counter, Grant, OPEN, Op, StoreError, Voided};
 use super::concurrent::Concurrent;
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::desk::Desk;
@@ -307,6 +307,9 @@ impl Shard {
             let slot = &mut self.table[index];
             if slot.is_quiet() && (!slot.is_indebted(now) || on(Mutant::EvictsDebtors)) {
                 errand::give_back(index, slot, &mut self.desk, now, u64::MAX);
+                if slot.has_untold() {
+                    errand::report(index, slot, &mut self.desk, now, Voided::default());
+                }
                 slot.errands.clear();
                 self.forget(index);
                 return Some(());

@@ -46,7 +46,7 @@ pub(super) struct Flight {
     /// Who waits for it; an acquire serves the line instead.
     pub(super) ticket: Option<Ticket>,
     pub(super) cost: u64,
-    /// The store has answered, and who waits is answered when the acquire under way has ended.
+    /// The store has answered, and who waits is answered when other calls that bear on it have ended.
     pub(super) is_answered: bool,
     /// Who waits is answered by then, and the call goes on.
     pub(super) deadline: Instant,

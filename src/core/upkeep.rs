@@ -75,7 +75,8 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
     if slot.flight.is_none() && slot.debt(now) > 0 && slot.away.is_some_and(|away| now >= away.ask_again) {
         acquire(index, slot, desk, now);
     }
-    if slot.has_untold() && slot.lease.held() == 0 && closes(slot) <= now && slot.flight.is_none() {
+    let is_due = closes(slot) <= now || slot.is_quiet() && now >= keep_until(slot, now);
+    if slot.has_untold() && slot.lease.held() == 0 && is_due && slot.flight.is_none() {
         report(index, slot, desk, now, Voided::default());
     } else if slot.lease.held() > 0 && desk.settings.lease_ahead {
         let active = now.since(slot.last_check) < refill_interval(&slot.rule);

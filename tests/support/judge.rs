@@ -75,6 +75,12 @@ impl Judge {
         self.limits = limits.to_vec();
     }
 
+    /// A window of some limit may turn within the span.
+    #[must_use]
+    pub fn turns(&self, span: Span) -> bool {
+        self.turned(span).len() > self.worlds.len()
+    }
+
     /// Something was given back between those times.
     pub fn refunded(&mut self, span: Span, cost: u64) {
         let mut after = Vec::new();
