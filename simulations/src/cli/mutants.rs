@@ -28,7 +28,8 @@ use crate::{scenario, swarm};
 const EARLY: (u64, usize) = (20, 80);
 
 /// Scenarios in which a fleet is what matters, or what it comes to in the end: they are good without any bug.
-const DRILLS: [&str; 9] = [
+const DRILLS: [&str; 10] = [
+    "lone-bucket",
     "parted-outage",
     "outage-scale-up",
     "liar",
