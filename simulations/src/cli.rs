@@ -3,6 +3,7 @@
 //! Results go to stdout, one line a run, each with the seed and the command that repeats it; progress
 //! goes to stderr. Exit codes: 0 all is well, 1 something did not hold, 2 wrong usage.
 
+mod log;
 mod many;
 mod mutants;
 mod progress;
@@ -45,6 +46,8 @@ enum Command {
     Shrink(shrink::Shrink),
     /// Print what was measured beside what is wanted, for all scenarios.
     Table(table::Table),
+    /// Print what happened in one run.
+    Log(log::Log),
     /// Print the JSON schema of scenario files.
     Schema,
 }
@@ -58,12 +61,19 @@ struct Common {
     /// Write summary.json and index.html into this directory.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
+    #[command(flatten)]
+    travel: Travel,
+}
+
+/// How calls travel.
+#[derive(Debug, Args)]
+struct Travel {
     /// Calls travel in order on connections, whatever the plans say.
     #[arg(long)]
     streams: bool,
 }
 
-impl Common {
+impl Travel {
     /// A plan as it is to be run.
     fn adapt(&self, plan: Plan) -> Plan {
         let calls = if self.streams { Calls::Streams } else { plan.network.calls };
@@ -89,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::Mutants(mutants) => mutants.main(),
         Command::Shrink(shrink) => shrink.main(),
         Command::Table(table) => table.main(),
+        Command::Log(log) => log.main(),
         Command::Schema => {
             println!("{}", scenario::schema());
             Ok(Verdict::Good)

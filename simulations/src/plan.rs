@@ -69,6 +69,9 @@ impl Plan {
             fairness: goal.fairness.or(expect.fairness),
             shares: goal.shares.or(expect.shares),
             answer: goal.answer.or(expect.answer),
+            p99: goal.p99.or(expect.p99),
+            p999: goal.p999.or(expect.p999),
+            first: goal.first.or(expect.first),
         }
     }
 }
@@ -546,6 +549,12 @@ pub struct Expect {
     pub shares: Option<u32>,
     /// Longest answer.
     pub answer: Option<Span>,
+    /// Within which 99 % of the checks are answered, and 99.9 %.
+    pub p99: Option<Span>,
+    /// See there.
+    pub p999: Option<Span>,
+    /// Longest first answer of a node that joins.
+    pub first: Option<Span>,
 }
 
 impl Default for Plan {

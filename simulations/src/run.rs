@@ -5,7 +5,7 @@ use crate::ledger::Ledger;
 use crate::lua::Scripts;
 use crate::observe::Observer;
 use crate::outcome::Outcome;
-use crate::plan::Plan;
+use crate::plan::{Calls, Plan};
 use crate::series::Series;
 use crate::trace::Trace;
 use crate::world::{self, Watch, World};
@@ -54,8 +54,9 @@ pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome
 #[must_use]
 pub fn command(plan: &Plan) -> String {
     let Plan { name, seed, .. } = plan;
+    let streams = if plan.network.calls == Calls::Streams { " --streams" } else { "" };
     match name.strip_prefix("swarm-") {
-        Some(_) => format!("cargo run --release -p simulations -- swarm --from {seed} --seeds 1"),
-        None => format!("cargo run --release -p simulations -- run {name} --seed {seed}"),
+        Some(_) => format!("cargo run --release -p simulations -- swarm --from {seed} --seeds 1{streams}"),
+        None => format!("cargo run --release -p simulations -- run {name} --seed {seed}{streams}"),
     }
 }

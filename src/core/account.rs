@@ -13,11 +13,28 @@ use super::slot::Slot;
 use super::time::{Instant, Micros};
 
 impl Slot {
+    /// Tokens that this node was lent and has not spent.
+    fn unspent(&self) -> u64 {
+        self.lease.held().saturating_add(self.waiting_to_return())
+    }
+
+    /// Of those, what goes back once the acquire under way has been answered.
+    pub(super) fn waiting_to_return(&self) -> u64 {
+        self.leftovers.iter().map(|leftover| leftover.tokens).sum()
+    }
+
+    /// What waited to go back lapses; how much.
+    pub(super) fn drop_leftovers(&mut self) -> u64 {
+        let dropped = self.waiting_to_return();
+        self.leftovers.clear();
+        dropped
+    }
+
     /// The counters as the store will have them when it is told what is held of buckets: see [`Slot::charge`].
     pub(super) fn charged(&self) -> [Counter; MAX_LIMITS] {
         let mut counters = [Counter::default(); MAX_LIMITS];
         counters[..self.counters.len()].copy_from_slice(&self.counters);
-        let held = self.lease.held();
+        let held = self.unspent();
         for (index, limit) in
             self.rule.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm == Algorithm::Gcra)
         {
@@ -32,7 +49,7 @@ impl Slot {
 
     /// Takes it that other nodes hold nothing of buckets any more.
     pub(super) fn doubt_lent(&self, counters: &mut [Counter; MAX_LIMITS]) {
-        let held = self.lease.held();
+        let held = self.unspent();
         for (limit, counter) in self.rule.limits.iter().zip(counters) {
             if limit.algorithm == Algorithm::Gcra {
                 counter.used = counter.used.min(held);
@@ -44,7 +61,7 @@ impl Slot {
     /// rest of what it lent was spent. What is there beyond that it had charged for somebody who did not get
     /// it; it takes that charge back, and sets aside what is held.
     pub(super) fn charge(&mut self, returned: u64) {
-        let held = self.lease.held();
+        let held = self.unspent();
         let rule = self.rule.clone();
         for (index, limit) in rule.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm == Algorithm::Gcra) {
             let (net, there) = (self.net[index], held.saturating_add(returned));
@@ -67,7 +84,7 @@ impl Slot {
             return Voided::default();
         }
         let (mut told, mut spent) = (0, 0);
-        let held = self.lease.held();
+        let held = self.unspent();
         for (limit, net) in self.rule.limits.iter().zip(&mut self.net) {
             if limit.algorithm == Algorithm::Gcra {
                 told = told.max(net.saturating_sub(order.held));
@@ -84,7 +101,7 @@ impl Slot {
         if !self.has_account() {
             return;
         }
-        let held = self.lease.held().saturating_add(tokens);
+        let held = self.unspent().saturating_add(tokens);
         for (index, limit) in self.rule.limits.iter().enumerate() {
             let untold = tokens.saturating_sub(held.saturating_sub(self.net[index]));
             if limit.algorithm == Algorithm::Gcra && untold > 0 {
@@ -110,7 +127,7 @@ impl Slot {
     /// How long ago what the store has not been told of was spent, once `returned` tokens are back: as it will
     /// be charged.
     pub(super) fn ages(&self, now: Instant, returned: u64) -> Ages {
-        let kept = self.lease.held().saturating_add(returned);
+        let kept = self.unspent().saturating_add(returned);
         let mut ages = JUST_NOW;
         for (index, limit) in self.rule.limits.iter().enumerate() {
             let untold = self.net[index].saturating_sub(kept);
@@ -126,7 +143,7 @@ impl Slot {
         if on(Mutant::SpendingNotTold) {
             return self.net[0];
         }
-        self.lease.held()
+        self.unspent()
     }
 
     /// A limit is a bucket: what is lent of it has to be accounted for.
@@ -143,13 +160,13 @@ impl Slot {
     /// Tokens held that the store has charged to a bucket already, as somebody needed them.
     pub(super) fn charged_and_held(&self) -> u64 {
         let buckets = self.rule.limits.iter().zip(&self.net).filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
-        buckets.map(|(_, net)| self.lease.held().saturating_sub(*net)).max().unwrap_or(0)
+        buckets.map(|(_, net)| self.unspent().saturating_sub(*net)).max().unwrap_or(0)
     }
 
     /// Tokens spent that the store takes to be held still, so that they can be held again: of every bucket
     /// as many. Those that somebody needed it has charged, and fills up again.
     pub(super) fn untold(&self) -> u64 {
-        let held = self.lease.held();
+        let held = self.unspent();
         let buckets = self.rule.limits.iter().zip(&self.net).filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
         buckets.map(|(_, net)| net.saturating_sub(held)).min().unwrap_or(u64::MAX)
     }

@@ -177,9 +177,10 @@ impl Slot {
         self.is_away(now) && !is_over && self.share.as_ref().is_some_and(|book| book.spans(&self.rule, clock))
     }
 
-    /// Forgotten, it would have more of a share than it has.
+    /// Forgotten, it would have more of a share than it has, or would not wait for what its peers tell the store.
     pub(super) fn is_indebted(&self, now: Instant) -> bool {
-        self.share.as_ref().is_some_and(|book| book.matters(&self.rule, self.clock.latest(now)))
+        let repairs = self.away.is_some_and(|away| away.repairs && now < away.ask_again);
+        repairs || self.share.as_ref().is_some_and(|book| book.matters(&self.rule, self.clock.latest(now)))
     }
 
     /// This window's share was asked for, or `spent` of, for the first time by the check just decided.

@@ -87,7 +87,7 @@ pub(super) fn handle_errand(
             }
             learn(slot, desk, now, call, &grant);
             if errand.call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
-                let voided = slot.lease.void();
+                let voided = slot.lease.void() + slot.drop_leftovers();
                 desk.policy_stats(slot).expired += voided;
                 slot.share = None;
                 slot.begin_anew();
@@ -144,18 +144,29 @@ fn exceeded(errand: &Flight) -> bool {
 }
 
 /// Tokens that can no longer be spent here. A window that is still open under another limit of the
-/// policy, or a sliding one, which weighs on, gets them back; otherwise they lapse.
+/// policy, or a sliding one, which weighs on, gets them back; otherwise they lapse. Of a bucket they wait for the
+/// acquire that is under way: the account that they would close has what it lends, too.
 pub(super) fn dispose(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
     let limits = &slot.rule.limits;
     let matters = limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding;
-    if matters && !slot.is_away(now) {
-        return hand_over(index, slot, desk, now, leftover, Voided::default());
+    if !matters || slot.is_away(now) {
+        // Nobody will spend them: while their window is known to be open, they are left.
+        for (limit, counter) in limits.iter().zip(&mut slot.counters) {
+            counter.credit_lent(limit, leftover.tokens, leftover.windows[0]);
+        }
+        desk.policy_stats(slot).expired += leftover.tokens;
+    } else if slot.flight.is_some() && slot.has_account() {
+        slot.leftovers.push(leftover);
+    } else {
+        hand_over(index, slot, desk, now, leftover, Voided::default());
     }
-    // Nobody will spend them: while their window is known to be open, they are left.
-    for (limit, counter) in limits.iter().zip(&mut slot.counters) {
-        counter.credit_lent(limit, leftover.tokens, leftover.windows[0]);
+}
+
+/// The acquire that was under way is not any more: what waited for that goes back.
+pub(super) fn dispose_of_leftovers(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    while let Some(leftover) = slot.leftovers.pop() {
+        dispose(index, slot, desk, now, leftover);
     }
-    desk.policy_stats(slot).expired += leftover.tokens;
 }
 
 /// Gives up to `amount` unspent tokens back to the store. They leave here before the call is sent.
@@ -191,6 +202,11 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
             *net = net.saturating_sub(leftover.tokens);
         }
         counter.credit_lent(limit, leftover.tokens, window);
+    }
+    slot.note_returned(leftover.tokens, &windows);
+    if slot.has_account() {
+        // The account is closed for an order that was given up, too: what that was lent counts as spent.
+        slot.late = None;
     }
     desk.policy_stats(slot).returned += leftover.tokens;
     let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), ages, windows, voids };

@@ -37,8 +37,8 @@ impl Shard {
     pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
         let Some(index) = self.table.find(usage.digest.0) else { return };
         let (slot, desk) = (&mut self.table[index], &mut self.desk);
-        slot.hear(now, origin, usage);
-        if slot.is_recalled(now, usage) && !desk.draining {
+        let is_heard = slot.hear(now, origin, usage);
+        if is_heard && slot.is_recalled(now, usage) && !desk.draining {
             settle(index, slot, desk, now);
             acquire(index, slot, desk, now);
         }
@@ -160,20 +160,21 @@ impl Slot {
         more
     }
 
-    /// Takes in what a peer tells.
-    pub(super) fn hear(&mut self, now: Instant, origin: Origin, usage: &Usage) {
+    /// Takes in what a peer tells; false where that is of no window that matters.
+    pub(super) fn hear(&mut self, now: Instant, origin: Origin, usage: &Usage) -> bool {
         let index = usize::from(usage.limit);
-        let Some(limit) = self.rule.limits.get(index).copied().filter(has_windows) else { return };
+        let Some(limit) = self.rule.limits.get(index).copied().filter(has_windows) else { return false };
         // Of windows long past and of those to come nothing is taken.
         let clock = self.clock.latest(now);
         let near = clock.since(usage.window).max(usage.window.since(clock)) <= limit.period + limit.period;
         if !near {
-            return;
+            return false;
         }
         self.join_fleet();
         if let Some(history) = self.usage.as_mut().map(|usage| &mut usage[index]) {
             history.merge(origin, usage.window, usage.count, limit.count);
         }
+        true
     }
 
     /// Peers and this node together are known to have spent a limit's window.

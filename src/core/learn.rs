@@ -8,7 +8,7 @@ use super::desk::Desk;
 use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
 use super::skew::StoreClock;
-use super::slot::Slot;
+use super::slot::{Slot, Turned};
 use super::time::{Instant, Timestamp};
 
 /// Takes note of any answer, and of what it says about what the store lost: true when the store has told
@@ -19,7 +19,7 @@ pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call,
     desk.stats.damaged += u64::from(grant.damaged);
     if slot.epoch != 0 && grant.epoch != 0 && grant.epoch != slot.epoch && !slot.has_overtaken(now, call, grant) {
         if grant.reset && !on(Mutant::ResetKeepsLeases) {
-            let voided = slot.lease.void();
+            let voided = slot.lease.void() + slot.drop_leftovers();
             desk.policy_stats(slot).expired += voided;
             slot.share = None;
         } else {
@@ -67,7 +67,7 @@ impl Slot {
                 self.note_window(index);
             }
             if limit.algorithm != Algorithm::Gcra && self.counters[index].at != fresh.at {
-                self.net[index] = 0;
+                self.net[index] = self.lent_of(index, fresh.at);
             }
             self.counters[index] = fresh;
         }
@@ -89,6 +89,25 @@ impl Slot {
         older && sent_before && self.clock.agrees(&StoreClock::new(call.sent_at, now, grant.now))
     }
 
+    /// What this node was lent of the window of a limit that `Counter::at` says.
+    fn lent_of(&self, index: usize, at: Timestamp) -> u64 {
+        let Turned { window, lent } = self.turned[index];
+        if window == at { lent } else { 0 }
+    }
+
+    /// Takes note that tokens of these windows go back: whatever is heard next of which of them is open, they
+    /// were not spent.
+    pub(super) fn note_returned(&mut self, tokens: u64, windows: &[Timestamp]) {
+        for (turned, window) in self.turned.iter_mut().zip(windows) {
+            if turned.window == *window {
+                turned.lent = turned.lent.saturating_sub(tokens);
+            }
+        }
+        if self.lent_ahead.0 == windows[0] {
+            self.lent_ahead.1 = self.lent_ahead.1.saturating_sub(tokens);
+        }
+    }
+
     /// The call was sent under the limits that apply now: else its answer counts in other windows, and
     /// what it lends is void like all that was held when the limits changed.
     pub(super) fn is_of_these_limits(&self, call: &Call) -> bool {
@@ -98,6 +117,7 @@ impl Slot {
     /// The store has forgotten what it lent.
     pub(super) fn forget_lent(&mut self) {
         self.net.fill(0);
+        self.turned.fill(Turned::default());
         self.filled.fill(Instant(0));
         self.lent_ahead = (Timestamp(0), 0);
     }

@@ -10,16 +10,26 @@ use super::slot::Slot;
 use super::time::{Instant, Micros};
 
 impl Slot {
-    /// What this node knows to be spent or held of each limit.
-    pub(super) fn known(&self) -> [Known; MAX_LIMITS] {
+    /// What this node knows to be spent or held of each limit: of the window at hand; where it was lent nothing of
+    /// that, of the one before, as long as that may be open yet.
+    pub(super) fn known(&self, now: Instant) -> [Known; MAX_LIMITS] {
         let mut known = [Known::default(); MAX_LIMITS];
         if self.answered.is_some() && !on(Mutant::KnownNotSent) {
-            let held = self.held();
+            let (held, earliest) = (self.held(), self.clock.earliest(now));
             for (index, (counter, net)) in self.counters.iter().zip(&self.net).enumerate() {
                 let gcra = self.rule.limits[index].algorithm == Algorithm::Gcra;
                 // Of a bucket, what the store has been told is in its TAT, and what is held is no loss.
                 let used = if gcra { net.saturating_sub(held) } else { *net };
-                known[index] = Known { used, at: counter.at };
+                let turned = self.turned[index];
+                let limit = &self.rule.limits[index];
+                let end =
+                    if limit.algorithm == Algorithm::Sliding { turned.window + limit.period } else { turned.window };
+                let is_before = !gcra && used == 0 && turned.lent > 0 && earliest < end;
+                known[index] = if is_before {
+                    Known { used: turned.lent, at: turned.window }
+                } else {
+                    Known { used, at: counter.at }
+                };
             }
         }
         known

@@ -11,7 +11,7 @@ use super::batch::{Bounds, refill_interval};
 use super::call::{Acquire, Call, Grant, Op, StoreError, Voided};
 use super::decision::{Decision, Source, Verdict};
 use super::desk::Desk;
-use super::errand::{answer_postponed, dispose, give_back, report};
+use super::errand::{answer_postponed, dispose, dispose_of_leftovers, give_back, report};
 use super::gossip::DOUBTED;
 use super::learn::learn;
 use super::lease::Segment;
@@ -130,7 +130,7 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     let want = if ahead { tuned.max(need) } else { need };
     let want = if on(Mutant::BatchUncapped) { u64::MAX } else { want };
     desk.policy_stats(slot).batch = want.max(1);
-    let (epoch, known) = (slot.epoch, slot.known());
+    let (epoch, known) = (slot.epoch, slot.known(now));
     let order = Acquire {
         need,
         want: want.max(least),
@@ -149,7 +149,7 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
 fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     let left = if slot.owes(now) { slot.share_left(now) } else { 0 };
     let owed = slot.debt(now).saturating_add(left);
-    let (epoch, known) = (slot.epoch, slot.known());
+    let (epoch, known) = (slot.epoch, slot.known(now));
     // All of it is needed: who is lent a part leases on, and takes what others have yet to pay.
     let order = Acquire {
         need: owed,
@@ -187,6 +187,7 @@ pub(super) fn change_limits(index: u32, slot: &mut Slot, desk: &mut Desk, now: I
         report(index, slot, desk, now, voids);
     }
     give_back(index, slot, desk, now, u64::MAX);
+    dispose_of_leftovers(index, slot, desk, now);
     let voided = slot.adopt(now, rule);
     desk.policy_stats(slot).expired += voided;
     answer_postponed(slot, desk, now);
@@ -225,8 +226,11 @@ pub(super) fn handle_acquire(
                 slot.late = None;
                 land(index, slot, desk, now, sent, call, &grant);
             }
-            // Told once more: what it lends is held already, what else it says is news.
-            _ if grant.epoch == slot.epoch => _ = learn(slot, desk, now, call, &grant),
+            // Told once more: what it lends is held already, what else it says is news. After a reset it was lent
+            // anew to nobody here, and what the key was before is over.
+            _ if grant.epoch == slot.epoch || grant.reset && grant.now > slot.heard => {
+                _ = learn(slot, desk, now, call, &grant)
+            }
             _ => {}
         }
         return;
@@ -290,6 +294,8 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
             slot.net[position] = order.held + granted.saturating_sub(order.need);
         } else if slot.counters[position].at == windows[position] {
             slot.net[position] += granted;
+        } else {
+            slot.turned[position].note_lent(windows[position], granted);
         }
     }
     slot.lease.account(&slot.rule, sent, now, grant.now);
@@ -300,12 +306,14 @@ fn land(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, sent: Instan
     // Tokens end by the clock that lent them, whatever is known of it otherwise.
     let clock = StoreClock::new(call.sent_at, now, grant.now);
     let segment = Segment::new(&slot.rule, granted - paid, sent, clock, &windows, ahead);
-    // What was lent ahead, or is over when it arrives, says nothing of what those in line want.
-    let answers = u8::from(!ahead && segment.ends > now);
+    // What was lent ahead, or is over when it arrives, says nothing of what those in line want; nor does a store
+    // that lends nothing because this node brought back what it had lost.
+    let answers = u8::from(!ahead && !lost && segment.ends > now);
     let leftover = if segment.ends <= now && segment.left > 0 { Some(segment.into()) } else { slot.lease.add(segment) };
     if let Some(leftover) = leftover {
         dispose(index, slot, desk, now, leftover);
     }
+    dispose_of_leftovers(index, slot, desk, now);
     if !ahead {
         slot.lot = slot.lease.current(now);
         slot.fruitless = if granted > 0 { 0 } else { slot.fruitless.saturating_add(1) };
@@ -426,6 +434,7 @@ fn miss(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, error: &Stor
         StoreError::Busy { wait } if flight.attempts == 1 => {
             desk.note_trip(*wait);
             slot.flight = None;
+            dispose_of_leftovers(index, slot, desk, now);
             // Who is in line has waited as long as the queue allows; who comes next asks anew.
             while let Some(waiter) = slot.line.front().copied() {
                 let decision = slot.let_first_pass(now, waiter.cost, desk.settings.timeout);
@@ -446,6 +455,7 @@ pub(super) fn give_up(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     if *error == StoreError::Unknown || flight.attempts > 1 {
         slot.late = Some((flight.call.id, flight.sent));
     }
+    dispose_of_leftovers(index, slot, desk, now);
     slot.lose_store(now, since);
     if on(Mutant::WaiterDropped) {
         slot.line.clear();

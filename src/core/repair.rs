@@ -82,6 +82,8 @@ pub(super) fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, 
     let stats = desk.policy_stats(slot);
     stats.granted += grant.granted;
     stats.expired += grant.granted;
+    let dropped = slot.drop_leftovers();
+    desk.policy_stats(slot).expired += dropped;
     if !slot.is_of_these_limits(call) && grant.granted > 0 {
         let windows = std::array::from_fn(|index| match call.rule.limits.get(index) {
             Some(limit) if limit.algorithm != Algorithm::Gcra => grant.counters[index].at,
@@ -100,9 +102,12 @@ pub(super) fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, 
     serve_line(index, slot, desk, now, Source::Store);
 }
 
-/// The store was asked before a peer told that it had lost the key: it is asked once more.
+/// The store was asked before a peer told that it had lost the key: it is asked once more, but for a node that
+/// has heard of a loss itself, and waits for what its peers know.
 pub(super) fn answer_recall(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    if slot.recalled.take().is_some_and(|epoch| epoch != slot.epoch) && slot.flight.is_none() {
+    let waits = slot.away.is_some_and(|away| now < away.ask_again);
+    let is_news = slot.recalled.take().is_some_and(|epoch| epoch != slot.epoch);
+    if is_news && !waits && slot.flight.is_none() {
         acquire(index, slot, desk, now);
     }
 }

@@ -259,7 +259,7 @@ impl Shard {
     /// Tokens held, of all keys.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.table.iter().map(|(_, slot)| slot.lease.held()).sum()
+        self.table.iter().map(|(_, slot)| slot.lease.held() + slot.waiting_to_return()).sum()
     }
 
     /// Tokens held of one key that can be spent now; `None`: it is not known.
@@ -321,7 +321,7 @@ impl Shard {
     fn forget(&mut self, index: u32) {
         let slot = self.table.remove(index);
         self.desk.talkers.remove(&index);
-        self.desk.policy_stats(&slot).expired += slot.lease.held();
+        self.desk.policy_stats(&slot).expired += slot.lease.held() + slot.waiting_to_return();
         self.desk.stats.evicted += 1;
         self.desk.stats.degraded -= u64::from(slot.away.is_some()).min(self.desk.stats.degraded);
     }

@@ -13,7 +13,7 @@ use super::call::{Call, Counter, Op};
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::fleet::FleetView;
 use super::gcra;
-use super::lease::Lease;
+use super::lease::{Lease, Leftover};
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
@@ -65,6 +65,25 @@ pub(super) struct Away {
     pub(super) repairs: bool,
 }
 
+/// A window that is over as far as is known, and is not after all when an answer says so: a call that took long
+/// leaves the store's clock in doubt by as much.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turned {
+    /// `Counter::at`; 0: none.
+    pub(super) window: Timestamp,
+    /// What this node was lent of it.
+    pub(super) lent: u64,
+}
+
+impl Turned {
+    /// Takes note that so much was lent of the window that ends then, though it seems to be over.
+    pub(super) fn note_lent(&mut self, at: Timestamp, tokens: u64) {
+        if self.window == at {
+            self.lent = self.lent.saturating_add(tokens);
+        }
+    }
+}
+
 /// What others hold of a bucket may have come back: after so long it denies nobody.
 const STALE: Micros = Micros(1_000_000);
 
@@ -81,6 +100,8 @@ pub(super) struct Slot {
     /// Tokens lent to this node and not handed back, in each limit's current window; of a bucket,
     /// those that the store does not know to be spent.
     pub(super) net: Box<[u64]>,
+    /// Per limit, the window before.
+    pub(super) turned: Box<[Turned]>,
     /// The next window, and what was lent of it already.
     pub(super) lent_ahead: (Timestamp, u64),
     pub(super) clock: StoreClock,
@@ -104,6 +125,8 @@ pub(super) struct Slot {
     pub(super) flight: Option<Flight>,
     /// An acquire that was given up; its answer may still come.
     pub(super) late: Option<(u64, Instant)>,
+    /// What an acquire under way bars from going back: see `errand::dispose`.
+    pub(super) leftovers: Vec<Leftover>,
     /// Everything else under way: peeks, refunds, resets, returns.
     pub(super) errands: Vec<Flight>,
     pub(super) away: Option<Away>,
@@ -155,6 +178,7 @@ impl Slot {
             policy,
             counters: vec![Counter::default(); rule.limits.len()].into(),
             net: vec![0; rule.limits.len()].into(),
+            turned: vec![Turned::default(); rule.limits.len()].into(),
             lent_ahead: (Timestamp(0), 0),
             clock,
             trip: Micros::ZERO,
@@ -170,6 +194,7 @@ impl Slot {
             line: VecDeque::new(),
             flight: None,
             late: None,
+            leftovers: Vec::new(),
             errands: Vec::new(),
             away: None,
             share: None,
@@ -197,9 +222,10 @@ impl Slot {
         let kinds = |rule: &Rule| rule.limits.iter().map(|limit| limit.algorithm).collect::<Vec<_>>();
         let mut voided = 0;
         if kinds(&self.rule) != kinds(rule) || self.rule.limits != rule.limits {
-            voided = self.lease.void();
+            voided = self.lease.void() + self.drop_leftovers();
             self.counters = vec![Counter::default(); rule.limits.len()].into();
             self.net = vec![0; rule.limits.len()].into();
+            self.turned = vec![Turned::default(); rule.limits.len()].into();
             self.filled = vec![Instant(0); rule.limits.len()].into();
             self.forget_lent();
             self.answered = None;
@@ -217,13 +243,15 @@ impl Slot {
         if self.usage.is_some() {
             self.note_windows_that_turn(latest);
         }
-        for ((limit, counter), net) in self.rule.limits.iter().zip(&mut self.counters).zip(&mut self.net) {
+        let known = self.counters.iter_mut().zip(&mut self.net).zip(&mut self.turned);
+        for (limit, ((counter, net), turned)) in self.rule.limits.iter().zip(known) {
             if on(Mutant::DenialOutlivesWindow) && counter.left(limit, latest) == 0 {
                 continue;
             }
             let window = counter.at;
             counter.roll(limit, latest);
             if limit.algorithm != Algorithm::Gcra && counter.at != window {
+                *turned = Turned { window, lent: *net };
                 // The low-water mark of a new window is measured by what was lent ahead of it.
                 self.lot = if counter.at == self.lent_ahead.0 { self.lent_ahead.1 } else { 0 };
                 *net = if on(Mutant::UsageCarriedOver) { *net + self.lot } else { self.lot };
@@ -309,10 +337,10 @@ impl Slot {
         self.runs_ahead = buckets.any(|(limit, counter)| gcra::left(limit, counter.at, earliest) < counter.used);
     }
 
-    /// Tokens on their way back to the store.
+    /// Tokens on their way back to the store, or about to be.
     fn returning(&self) -> u64 {
         let amount = |errand: &Flight| if let Op::Return { amount, .. } = errand.call.op { amount } else { 0 };
-        self.errands.iter().map(amount).sum()
+        self.errands.iter().map(amount).sum::<u64>().saturating_add(self.waiting_to_return())
     }
 
     /// Whether the store is known to have tokens left to lend.

@@ -133,7 +133,7 @@ fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant)
     // It has to last until a question that is asked in the window is answered.
     let soon = slot.tuner.used_in(slot.trip + slot.trip);
     let want = (slot.tuner.batch() / 4).max(few).max(soon).clamp(1, slot.ceiling(desk.fleet));
-    let (epoch, known) = (slot.epoch, slot.known());
+    let (epoch, known) = (slot.epoch, slot.known(now));
     let order = Acquire {
         need: 0,
         want,

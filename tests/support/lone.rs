@@ -18,6 +18,8 @@ pub struct Lone {
     store: MemoryStore,
     now: Instant,
     trip: Micros,
+    /// So much longer answers take that leave now.
+    pub late: Micros,
     /// Calls to the store so far.
     pub calls: u64,
     /// What was asked of the store and answered, for who reads a failure.
@@ -39,6 +41,7 @@ impl Lone {
             store: MemoryStore::new(100, 7),
             now,
             trip,
+            late: Micros::ZERO,
             calls: 0,
             log: Vec::new(),
             waits: 0,
@@ -124,7 +127,7 @@ impl Lone {
                         call.op,
                         outcome.as_ref().map(|grant| (grant.granted, grant.now, grant.counters))
                     ));
-                    self.answers.push((self.now + self.trip, call, outcome));
+                    self.answers.push((self.now + self.trip + self.late, call, outcome));
                     self.answers.sort_by_key(|(at, ..)| *at);
                 }
             }

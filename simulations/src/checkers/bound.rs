@@ -8,15 +8,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rationd::core::call::{Call, Grant, Op};
+use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
+use super::notes::Trips;
 use super::window::Count;
 use super::{Found, SAME};
 use crate::maps::Numbered;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+
+/// So long after they were asked for, tokens of a late answer that nobody waits for any more may be spent.
+const UNCLAIMED: u64 = 1_000_000;
 
 /// One key.
 #[derive(Debug, Default)]
@@ -42,6 +46,7 @@ pub(super) struct Bound {
     /// Grants are confirmed before they are spent.
     confirm: bool,
     trip: u64,
+    trips: Trips,
     found: Found,
 }
 
@@ -51,7 +56,7 @@ impl Bound {
         let confirm = plan.daemon.confirm && plan.redis.replica;
         // What somebody waits for is spent when the store grants it, a trip before it is seen.
         let trip = plan.daemon.timeout.0 * 2 + plan.daemon.timeout.0 / 1_000;
-        Self { keys: Numbered::default(), confirm, trip, found: Found::default() }
+        Self { keys: Numbered::default(), confirm, trip, trips: Trips::default(), found: Found::default() }
     }
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
@@ -107,6 +112,23 @@ impl Bound {
             count.roll(limit, key.now);
             if asked.as_ref().is_none_or(|windows| windows.get(index) != Some(&count.window)) {
                 count.forgive(limit, grant.granted);
+            }
+        }
+    }
+
+    /// The store charged a bucket at once for somebody who waits, and the answer was under way for longer than
+    /// `trip` allows for. Those tokens may be spent by whoever asks within a second of the call, or go back.
+    fn charged(&mut self, moment: Moment, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
+        let took = self.trips.latest();
+        if took <= self.trip {
+            return;
+        }
+        let key = self.keys.of(key);
+        let now = moment.store.0.wrapping_add(key.skew.unwrap_or(0));
+        for (limit, count) in call.rule.limits.iter().zip(&mut key.counts) {
+            if limit.algorithm == Algorithm::Gcra {
+                count.roll(limit, now);
+                count.charged_long_ago(order.need.min(grant.granted), now + UNCLAIMED.saturating_sub(took));
             }
         }
     }
@@ -170,6 +192,7 @@ impl Observer for Bound {
         if let Seen::Answered { request, store, .. } = seen {
             self.follow(request.key, moment, store.0);
         }
+        self.trips.see(moment, seen);
         match seen {
             Seen::Asked(request) if request.kind == Kind::Refund => self.refunded(moment, request),
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Refund { .. }) => {
@@ -211,11 +234,21 @@ impl Observer for Bound {
                     }
                     if *stale {
                         let granted = grant.granted;
+                        for (limit, (count, counter)) in
+                            call.rule.limits.iter().zip(state.counts.iter_mut().zip(&grant.counters))
+                        {
+                            if limit.algorithm == Algorithm::FixedFromFirst {
+                                count.lend_beyond(granted, counter.at.0, grant.now.0);
+                            }
+                        }
                         self.forgive(*key, grant.now.0, |_| granted);
                     }
                 }
             }
             Seen::Settled { key, call, grant: Some(grant), .. } => {
+                if let Op::Acquire(order) = &call.op {
+                    self.charged(moment, *key, call, order, grant);
+                }
                 let unsure = !self.confirm || !grant.confirmed;
                 if unsure && matches!(call.op, Op::Acquire(_)) {
                     let granted = grant.granted;

@@ -7,7 +7,7 @@ use rationd::core::call::Grant;
 use rationd::core::decision::{Source, Verdict};
 
 use crate::maps::{Map, Numbered};
-use crate::observe::{Holding, Kind, Request, Seen};
+use crate::observe::{Holding, Kind, Moment, Request, Seen};
 
 /// Ids that are remembered of a node.
 const REMEMBERED: usize = 2_048;
@@ -49,6 +49,34 @@ impl Ids {
             ids.pop_front();
         }
         true
+    }
+}
+
+/// How long answers were under way, as their nodes count it.
+#[derive(Debug, Default)]
+pub(super) struct Trips {
+    /// When each sending left, by node, id and the node's clock.
+    sent: Map<(u32, u64, u64), u64>,
+    latest: u64,
+}
+
+impl Trips {
+    pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        match seen {
+            Seen::Called { node, call, .. } => {
+                self.sent.insert((*node, call.id, call.sent_at.0), moment.at);
+            }
+            Seen::Settled { node, call, .. } => {
+                let sent = self.sent.remove(&(*node, call.id, call.sent_at.0));
+                self.latest = sent.map_or(0, |sent| moment.at - sent);
+            }
+            _ => {}
+        }
+    }
+
+    /// That of the answer that has just come.
+    pub(super) fn latest(&self) -> u64 {
+        self.latest
     }
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Store {
     shown: BTreeMap<(u32, usize, u8), Option<Shown>>,
     /// Nodes that have called since the store lost a key.
     since: BTreeMap<u32, BTreeSet<u32>>,
+    /// The latest acquire of each node, by key and node: its id, and what it was lent.
+    lent: BTreeMap<(u32, u32), (u64, u64)>,
     found: Found,
 }
 
@@ -39,6 +41,7 @@ impl Store {
             leaps: moves && setting.plan.redis.skew.0 > 0,
             shown: BTreeMap::new(),
             since: BTreeMap::new(),
+            lent: BTreeMap::new(),
             found: Found::default(),
         }
     }
@@ -52,6 +55,13 @@ impl Store {
         if call.op == Op::Reset && !grant.replayed && !grant.outdated {
             self.empty(key);
         }
+        // What a node was lent by an order that is void goes back with what it hands back.
+        let lent = self.lent.get(&(key, node)).copied();
+        let freed = lent.filter(|(id, _)| matches!(&call.op, Op::Return { voids, .. } if voids.id == *id));
+        if matches!(call.op, Op::Acquire(_)) && !grant.replayed && !grant.outdated {
+            self.lent.insert((key, node), (call.id, grant.granted));
+        }
+        let also = Also { adds, freed: freed.map_or(0, |(_, granted)| granted) };
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let (counter, period) = (grant.counters[index], limit.period.0);
             if limit.algorithm == Algorithm::Gcra {
@@ -72,7 +82,7 @@ impl Store {
                 Some(Some(shown)) if shown.period == period => rolled(shown.counter, limit, counter.at.0),
                 _ => continue,
             };
-            if !follows(call, index, grant, before, counter, adds) {
+            if !follows(call, index, grant, before, counter, also) {
                 self.found.add("conservation", moment, || {
                     format!("key {key}: {before:?} became {counter:?} by {} of {:?}", grant.granted, call.op)
                 });
@@ -116,8 +126,17 @@ fn rolled(counter: Counter, limit: &Limit, at: u64) -> Counter {
     Counter { used, prev, ..counter }
 }
 
-/// Whether `after` is what a call makes of `before`; if the node `adds` what it knows, with that.
-fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Counter, adds: bool) -> bool {
+/// What a call does beside what it says.
+#[derive(Clone, Copy, Debug)]
+struct Also {
+    /// The node adds what it knows to a store that lost it.
+    adds: bool,
+    /// An order of the node is void, which was lent so much.
+    freed: u64,
+}
+
+/// Whether `after` is what a call makes of `before`.
+fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Counter, also: Also) -> bool {
     let granted = grant.granted;
     let limit = &call.rule.limits[index];
     let (used, prev) = (before.used, before.prev);
@@ -128,7 +147,8 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
         Op::Reset | Op::Occupy(_) => true,
         Op::Refund { .. } => (after.used, after.prev) == (used.saturating_sub(granted), prev),
         Op::Return { .. } => {
-            let back = |from: u64, to: u64| to == from || to == from.saturating_sub(granted);
+            let all = [0, granted, also.freed, granted.saturating_add(also.freed)];
+            let back = |from: u64, to: u64| all.iter().any(|tokens| to == from.saturating_sub(*tokens));
             back(used, after.used) && back(prev, after.prev)
         }
         Op::Acquire(order) => {
@@ -136,7 +156,7 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
             let knows = known.at == after.at && order.epoch != 0 && order.epoch != grant.epoch;
             let restored = if knows { (used + known.used).min(limit.count) } else { used };
             let (lent, ahead) = if order.ahead_of.0 == 0 { (granted, 0) } else { (0, granted) };
-            after.prev == prev + ahead && (after.used == restored + lent || after.used == used + lent && !adds)
+            after.prev == prev + ahead && (after.used == restored + lent || after.used == used + lent && !also.adds)
         }
     }
 }
@@ -209,5 +229,18 @@ mod tests {
         let mut checker = Store::new(&history.setting());
         history.executed(&mut checker, SECOND, 1);
         assert_eq!(checker.violations()[0].invariant, "truth");
+    }
+
+    #[test]
+    fn what_a_void_order_was_lent_goes_back_and_no_more() {
+        for (used, seen) in [(1, 0), (0, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Store::new(&history.setting());
+            history.executed(&mut checker, 1, 1);
+            history.executed(&mut checker, 2, 2);
+            history.used = used;
+            history.voided(&mut checker, 3, 2);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 }

@@ -15,12 +15,16 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use super::flow::Flow;
+use super::notes::Trips;
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
 /// Around the boundary of two windows nodes may still spend of the one, or not yet of the other.
 const EDGE: u64 = 20_000;
+
+/// Clocks drift so far at most while an answer is under way.
+const DRIFT: u64 = 1_000;
 
 /// Windows of a key that are remembered: holds are given back to what is open.
 const WINDOWS: usize = 4;
@@ -35,6 +39,8 @@ struct Window {
     back: u64,
     /// Of it, what was taken back where less was admitted: what was charged before goes to no later window.
     vain: u64,
+    /// The longest trip of an answer that brought tokens of it: so long before its end they lapse.
+    slowest: u64,
     /// The store has been made to forget some of it.
     void: bool,
 }
@@ -71,6 +77,7 @@ pub(super) struct Tally {
     /// The refund that was asked for last, until the next request: it is of a hold; its window.
     refund: Option<(bool, u64)>,
     flow: Flow,
+    trips: Trips,
     found: Found,
 }
 
@@ -108,6 +115,7 @@ impl Tally {
             calls: Map::default(),
             refund: None,
             flow: Flow::new(plan.daemon.max_keys),
+            trips: Trips::default(),
             found: Found::default(),
         }
     }
@@ -160,7 +168,8 @@ impl Tally {
         let (began, period) = (store % state.period, state.period);
         let window = *state.window(number);
         // Nodes stop to spend a little early, and what was lent ahead was lent in the window before.
-        let is_sure = began > EDGE && began + EDGE < period && since + began + period < moment.at;
+        let is_sure =
+            began > EDGE && began + EDGE.max(window.slowest + DRIFT) < period && since + began + period < moment.at;
         let stands = window.admitted + held;
         let counted = counter.used + window.back;
         if is_sure && !window.void && !(counted - window.vain.min(counted)..=counted).contains(&stands) {
@@ -221,7 +230,15 @@ impl Observer for Tally {
             return;
         }
         self.flow.see(moment, seen);
+        self.trips.see(moment, seen);
         match seen {
+            Seen::Settled { key, call, grant: Some(grant), .. } if grant.granted > 0 => {
+                if let (Some(limit), Op::Acquire(order)) = (limit(&call.rule), &call.op) {
+                    let number = grant.now.0 / limit.period.0 + u64::from(order.ahead_of.0 > 0);
+                    let window = self.keys.of(*key).window(number);
+                    window.slowest = window.slowest.max(self.trips.latest());
+                }
+            }
             Seen::Census { key, held, counter, store } => self.counted(moment, *key, *held, *counter, store.0),
             Seen::Asked(request) => {
                 self.refund = None;

@@ -3,15 +3,18 @@
 //!
 //! For one aligned window, whose decisions tell it. Liars are not judged, they do it on purpose.
 
+use rationd::core::call::Op;
 use rationd::core::decision::{Source, Verdict};
 use rationd::wire::digest;
 
+use super::notes::Trips;
 use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
 
-/// Tokens may lapse so long before their window ends, and as long as answers may be under way.
+/// Tokens may lapse so long before their window ends, and as long as the answer that brought them was under way:
+/// the store may have read its clock when the call left.
 const EDGE: u64 = 20_000;
 
 /// The checker.
@@ -26,6 +29,9 @@ pub(super) struct Telling {
     /// which window it is in.
     admitted: Map<(u32, u32, u64), u64>,
     alone: Map<(u32, u32), u64>,
+    trips: Trips,
+    /// The longest trip of an answer that brought tokens, by node, key and end of the window.
+    slowest: Map<(u32, u32, u64), u64>,
     /// How far the clock of a key's owner is ahead of true time.
     skews: Map<u32, u64>,
     found: Found,
@@ -54,7 +60,8 @@ impl Telling {
         for told in heard {
             let Some(key) = self.keys.get(&told.digest.0).copied().filter(|_| told.limit == 0) else { continue };
             let now = moment.store.0.wrapping_add(self.skews.get(&key).copied().unwrap_or(0));
-            if told.window.0 < now + self.edge {
+            let slowest = self.slowest.get(&(from, key, told.window.0)).copied().unwrap_or(0);
+            if told.window.0 < now + self.edge.max(EDGE + slowest) {
                 continue;
             }
             let alone = self.alone.get(&(from, key)).copied().unwrap_or(0);
@@ -73,7 +80,15 @@ impl Observer for Telling {
         if !self.is_on {
             return;
         }
+        self.trips.see(moment, seen);
         match seen {
+            Seen::Settled { node, key, call, grant: Some(grant), .. } if grant.granted > 0 => {
+                let Some(limit) = aligned(&call.rule) else { return };
+                let ahead = matches!(call.op, Op::Acquire(order) if order.ahead_of.0 > 0);
+                let end = grant.counters[0].at.0 + if ahead { limit.period.0 } else { 0 };
+                let slowest = self.slowest.entry((*node, *key, end)).or_default();
+                *slowest = self.trips.latest().max(*slowest);
+            }
             Seen::Called { key, call, .. } if aligned(&call.rule).is_some() => {
                 self.keys.insert(call.digest.0, *key);
             }
@@ -134,6 +149,23 @@ mod tests {
             setting.plan.gossip = Some(Gossip::default());
             let mut checker = Telling::new(&setting);
             history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &[vec![version, 0, 0]] });
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_lapsed_because_its_answer_was_late_may_be_told() {
+        for (sent, seen) in [(SECOND / 8, 0), (SECOND / 2, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Telling::new(&setting);
+            history.called(&mut checker, sent, 1, 4);
+            history.settled(&mut checker, SECOND * 5 / 8, 1, 4);
+            let window = Timestamp(1_800_000_000_000_000 + SECOND);
+            let count = Count { admitted: 4, refunded: 0 };
+            let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
+            history.see(&mut checker, SECOND * 5 / 8, &Seen::Told { from: 0, to: 1, frames: &frames });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

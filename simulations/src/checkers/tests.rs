@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Counter, Grant, Known, OPEN, Op};
+use rationd::core::call::{Acquire, Call, Counter, Grant, Known, OPEN, Op, Voided};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
@@ -179,5 +179,14 @@ impl History {
     fn ran(&mut self, observer: &mut dyn Observer, at: u64, call: &Call, grant: &Grant) {
         let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false };
         self.see(observer, at, &seen);
+    }
+
+    /// A node tells that its order of that id is void.
+    pub(super) fn voided(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        let voids = Voided { id, ..Voided::default() };
+        let (ages, windows) = (rationd::core::call::JUST_NOW, OPEN);
+        let op = Op::Return { amount: 0, epoch: self.epoch, held: 0, ages, windows, voids };
+        let (call, grant) = (Call { op, ..self.acquire(id + 1, 0) }, self.grant(at, 0));
+        self.ran(observer, at, &call, &grant);
     }
 }

@@ -30,6 +30,8 @@ const ROOM: u32 = 100;
 struct Lent {
     most: u64,
     sure: u64,
+    /// When it was last lent of, in true time: clocks leap.
+    at: u64,
 }
 
 /// A key in one life of a node.
@@ -155,7 +157,7 @@ impl Told {
         }
     }
 
-    fn lent(&mut self, life: Life, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
+    fn lent(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
         let first = self.settled.is_first(life, call.id);
         let account = self.account(life, key);
         if !first || grant.granted == 0 {
@@ -168,14 +170,14 @@ impl Told {
             }
             let at = grant.counters[index].at.0 + if ahead { limit.period.0 } else { 0 };
             let lent = account.lent.entry((index, at)).or_default();
-            lent.most += granted;
+            (lent.most, lent.at) = (lent.most + granted, moment.at);
             // Another one has left since: it may have been given up. And what was lent before a loss or
             // a reset that the node has heard of is void.
             let void = ahead || account.latest != call.id || account.epoch.1 != grant.epoch;
             lent.sure += if void { 0 } else { granted };
             let windows = account.lent.range((index, 0)..(index + 1, 0));
             if windows.clone().count() > WINDOWS {
-                let oldest = windows.map(|(window, _)| *window).next();
+                let oldest = windows.min_by_key(|(_, lent)| lent.at).map(|(window, _)| *window);
                 oldest.and_then(|oldest| account.lent.remove(&oldest));
             }
         }
@@ -290,7 +292,7 @@ impl Observer for Told {
                 account.epoch = account.epoch.max((grant.now.0, grant.epoch));
                 self.shown(life, *key, call, grant);
                 if let Op::Acquire(order) = &call.op {
-                    self.lent(life, *key, call, order, grant);
+                    self.lent(moment, life, *key, call, order, grant);
                 }
             }
             Seen::Hold(id, holding) => self.hold(*id, holding),
@@ -358,5 +360,19 @@ mod tests {
             history.called(&mut checker, 3 * SECOND / 2, 2, 2);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
+    }
+
+    #[test]
+    fn a_window_that_a_clock_set_back_opens_is_remembered() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Told::new(&history.setting());
+        for window in 0..=WINDOWS as u64 {
+            history.opened = (WINDOWS as u64 - window) * SECOND;
+            history.called(&mut checker, window, window + 1, 4);
+            history.settled(&mut checker, window, window + 1, 4);
+        }
+        history.known = 4;
+        history.called(&mut checker, SECOND / 2, 20, 1);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
     }
 }

@@ -17,9 +17,16 @@ pub(super) struct Count {
     /// Lent of the next window, and how much of that the store has lost since.
     ahead: u64,
     lost: u64,
+    /// Lent by who is no owner any more: such a window from the first request may reach into the owner's, until
+    /// then.
+    beyond: u64,
+    beyond_until: u64,
     /// gcra: tokens times the period that have not leaked yet, and when that was.
     level: i128,
     at: u64,
+    /// gcra: tokens that the store charged long before their answer came, and until when they may be spent.
+    late: u64,
+    late_until: u64,
 }
 
 impl Count {
@@ -31,6 +38,10 @@ impl Count {
                 // What was forgiven is below zero, and is forgotten as a bucket fills.
                 self.level = if self.level > 0 { (self.level - leaked).max(0) } else { (self.level + leaked).min(0) };
                 self.at = self.at.max(now);
+                // Where the bucket has been full since, it does not matter any more when they were charged.
+                if self.level <= 0 && now >= self.late_until {
+                    self.late = 0;
+                }
             }
             Algorithm::Fixed | Algorithm::Sliding => {
                 let window = now / limit.period.0;
@@ -52,8 +63,21 @@ impl Count {
     pub(super) fn open(&mut self, end: u64, now: u64) {
         if end > self.window {
             let slack = if now < self.window || self.window == 0 { self.slack } else { 0 };
+            let slack = if now < self.beyond_until { slack.max(self.beyond) } else { slack };
             (self.window, self.used, self.slack) = (end, 0, slack);
         }
+    }
+
+    /// So many were lent by who is no owner any more, in a window that ends then.
+    pub(super) fn lend_beyond(&mut self, tokens: u64, until: u64, now: u64) {
+        self.beyond = if now < self.beyond_until { self.beyond + tokens } else { tokens };
+        self.beyond_until = self.beyond_until.max(until);
+    }
+
+    /// A bucket was charged so many long ago: they may be spent, or go back to be lent again, as if by now.
+    pub(super) fn charged_long_ago(&mut self, tokens: u64, until: u64) {
+        self.late += tokens;
+        self.late_until = self.late_until.max(until);
     }
 
     pub(super) fn admit(&mut self, limit: &Limit, tokens: u64) {
@@ -83,7 +107,8 @@ impl Count {
         match limit.algorithm {
             Algorithm::Gcra => {
                 let period = i128::from(limit.period.0);
-                let most = i128::from(limit.burst + 1) * period + i128::from(trip) * i128::from(limit.count);
+                let most =
+                    i128::from(limit.burst + 1 + self.late) * period + i128::from(trip) * i128::from(limit.count);
                 u64::try_from(((self.level - most).max(0) + period - 1) / period).unwrap_or(u64::MAX)
             }
             Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Concurrent => {
@@ -134,5 +159,32 @@ mod tests {
         assert_eq!(count.excess(&limit, 1_000_000, 100_000), 0);
         count.roll(&limit, 1_100_000);
         assert_eq!(count.excess(&limit, 1_100_000, 0), 0);
+    }
+
+    #[test]
+    fn what_was_charged_long_ago_counts_until_the_bucket_is_empty() {
+        let limit = limit("10/1s burst 5");
+        let mut count = Count::default();
+        count.roll(&limit, 1_000_000);
+        count.charged_long_ago(2, 1_500_000);
+        count.admit(&limit, 8);
+        assert_eq!(count.excess(&limit, 1_000_000, 0), 0);
+        count.admit(&limit, 1);
+        assert_eq!(count.excess(&limit, 1_000_000, 0), 1);
+        count.roll(&limit, 3_000_000);
+        count.admit(&limit, 7);
+        assert_eq!(count.excess(&limit, 3_000_000, 0), 1, "it has been empty since");
+    }
+
+    #[test]
+    fn a_window_that_no_owner_opened_reaches_into_the_owners() {
+        let limit = limit("10/1s fixed from-first");
+        for (until, excess) in [(2_500_000, 0), (1_900_000, 3)] {
+            let mut count = Count::default();
+            count.lend_beyond(3, until, 1_500_000);
+            count.open(3_000_000, 2_000_000);
+            count.admit(&limit, 13);
+            assert_eq!(count.excess(&limit, 2_000_000, 0), excess);
+        }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! A bug runs through the seeds of the swarm until a checker reports what it does not report of the
 //! same seed without the bug, so that a seed that is bad anyway counts for nothing. What no seed shows,
-//! because what a fleet comes to together is rare in small worlds, some scenarios have to. One line a
-//! bug, in their order; what was not noticed is a gap in the swarm or in the checkers.
+//! because what a fleet comes to together is rare in small worlds, some scenarios have to, by a checker or by what
+//! they are expected to come to. One line a bug, in their order, with the checker that noticed it first; what was
+//! not noticed is a gap in the swarm or in the checkers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -26,9 +27,22 @@ use crate::{scenario, swarm};
 /// Seeds within which most bugs are to be noticed, and how many of a hundred are most.
 const EARLY: (u64, usize) = (20, 80);
 
-/// Scenarios in which a fleet is what matters: they are good without any bug.
-const DRILLS: [&str; 7] =
-    ["parted-outage", "outage-scale-up", "liar", "slow-clocks", "to-the-microsecond", "small-limits", "mixed-versions"];
+/// Scenarios in which a fleet is what matters, or what it comes to in the end: they are good without any bug.
+const DRILLS: [&str; 10] = [
+    "lone-bucket",
+    "parted-outage",
+    "outage-scale-up",
+    "liar",
+    "slow-clocks",
+    "to-the-microsecond",
+    "small-limits",
+    "mixed-versions",
+    "outage-and-back",
+    "data-lost-slow-gossip",
+];
+
+/// What notices that a scenario does not come to what it is expected to.
+const EXPECTED: &str = "expected";
 
 /// Arguments of `mutants`.
 #[derive(Debug, Args)]
@@ -170,8 +184,9 @@ impl Hunt<'_> {
             if noticed.is_some() {
                 break;
             }
-            let violations = runner.run(&scenario::find(name)?)?.violations;
-            noticed = violations.into_iter().next().map(|violation| (Place::Drill(name), violation));
+            let outcome = runner.run(&scenario::find(name)?)?;
+            let short = outcome.failed.first().map(|what| Violation { invariant: EXPECTED, at: 0, what: what.clone() });
+            noticed = outcome.violations.into_iter().next().or(short).map(|violation| (Place::Drill(name), violation));
         }
         Ok(Row { bug, noticed, seeds: self.seeds, millis: progress.millis() })
     }

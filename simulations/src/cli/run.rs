@@ -15,7 +15,7 @@ use crate::ledger::percent;
 use crate::outcome::{Outcome, sentence};
 use crate::plan::Plan;
 use crate::run::Detail;
-use crate::{report, scenario};
+use crate::{report, scenario, swarm};
 
 /// Arguments of `run`.
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ impl Run {
         let mut sums = vec![Sum::default(); plans.len()];
         let plan = |place: u64| {
             let plan = plans.get((place / self.seeds) as usize)?;
-            Some(self.common.adapt(Plan { seed: plan.seed + place % self.seeds, ..plan.clone() }))
+            Some(self.common.travel.adapt(Plan { seed: plan.seed + place % self.seeds, ..plan.clone() }))
         };
         progress.show(|| format!("{} scenarios", plans.len()));
         let mut place = 0;
@@ -114,6 +114,14 @@ impl Replay {
         outcome.failed.iter().for_each(|failed| println!("     {failed}"));
         Ok(Verdict::of(u64::from(!outcome.is_good())))
     }
+}
+
+/// The plan behind a seed of the swarm, a file or a name.
+pub(super) fn plan_of(what: &str) -> anyhow::Result<Plan> {
+    Ok(match what.parse() {
+        Ok(seed) => swarm::plan(seed),
+        Err(_) => scenario::find(what)?,
+    })
 }
 
 /// The plans behind what the command line names.

@@ -7,13 +7,14 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 
-use super::Verdict;
 use super::progress::Progress;
+use super::run::plan_of;
 use super::runner::Runner;
+use super::{Travel, Verdict};
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::run::Detail;
-use crate::{scenario, shrink, swarm};
+use crate::{scenario, shrink};
 
 /// Arguments of `shrink`.
 #[derive(Debug, Args)]
@@ -24,14 +25,13 @@ pub(super) struct Shrink {
     /// Where the small plan goes; otherwise into the bugs.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    travel: Travel,
 }
 
 impl Shrink {
     pub(super) fn main(self) -> anyhow::Result<Verdict> {
-        let plan = match self.what.parse() {
-            Ok(seed) => swarm::plan(seed),
-            Err(_) => scenario::find(&self.what)?,
-        };
+        let plan = self.travel.adapt(plan_of(&self.what)?);
         let mut runner = Runner::new(Detail::Figures);
         let first = runner.run(&plan)?;
         let Some(complaint) = first.complaint() else {

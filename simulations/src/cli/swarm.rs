@@ -47,7 +47,7 @@ pub(super) struct Soak {
 impl Swarm {
     pub(super) fn main(self) -> anyhow::Result<Verdict> {
         let (from, seeds) = (self.from, self.seeds);
-        let plan = |place| (place < seeds).then(|| self.common.adapt(swarm::plan(from + place)));
+        let plan = |place| (place < seeds).then(|| self.common.travel.adapt(swarm::plan(from + place)));
         work(&plan, &self.common, self.twice, Tally { wanted: Some(seeds), ..Tally::default() })
     }
 }
@@ -56,7 +56,7 @@ impl Soak {
     pub(super) fn main(self) -> anyhow::Result<Verdict> {
         let clock = Clock::start();
         let end = clock.now() + self.lasts.micros();
-        let plan = |place| (clock.now() < end).then(|| self.common.adapt(swarm::plan(self.from + place)));
+        let plan = |place| (clock.now() < end).then(|| self.common.travel.adapt(swarm::plan(self.from + place)));
         work(&plan, &self.common, false, Tally::default())
     }
 }

@@ -35,8 +35,40 @@ impl Expect {
             at_most(self.answer.map(|most| most.0), figures.answer_longest_us, |time| {
                 format!("the longest answer took {}", Span(time))
             }),
+            at_most(self.p99.map(|most| most.0), figures.answer_p99_us, |time| {
+                format!("99 % of the answers took {} at most", Span(time))
+            }),
+            at_most(self.p999.map(|most| most.0), figures.answer_p999_us, |time| {
+                format!("99.9 % of the answers took {} at most", Span(time))
+            }),
+            at_most(self.first.map(|most| most.0), figures.first_answer_us, |time| {
+                format!("the first answer of a node took {}", Span(time))
+            }),
         ];
         found.into_iter().flatten().collect()
+    }
+
+    /// What is looser than it was `before`, by the names of the fields.
+    #[must_use]
+    pub fn looser_than(&self, before: &Self) -> Vec<&'static str> {
+        let micros = |span: Option<Span>| span.map(|span| span.0);
+        let most = [
+            ("calls", self.calls.map(u64::from), before.calls.map(u64::from)),
+            ("calls_per_window", self.calls_per_window.map(u64::from), before.calls_per_window.map(u64::from)),
+            ("waits", self.waits.map(u64::from), before.waits.map(u64::from)),
+            ("over", self.over.map(u64::from), before.over.map(u64::from)),
+            ("herd", self.herd.map(u64::from), before.herd.map(u64::from)),
+            ("shares", self.shares.map(u64::from), before.shares.map(u64::from)),
+            ("answer", micros(self.answer), micros(before.answer)),
+            ("p99", micros(self.p99), micros(before.p99)),
+            ("p999", micros(self.p999), micros(before.p999)),
+            ("first", micros(self.first), micros(before.first)),
+        ];
+        let least = [("used", self.used, before.used), ("fairness", self.fairness, before.fairness)];
+        // What is not expected any more is as loose as can be.
+        let above = most.iter().filter(|(_, now, then)| then.is_some_and(|then| now.is_none_or(|now| now > then)));
+        let below = least.iter().filter(|(_, now, then)| then.is_some_and(|then| now.is_none_or(|now| now < then)));
+        above.map(|(name, ..)| *name).chain(below.map(|(name, ..)| *name)).collect()
     }
 }
 
@@ -128,5 +160,17 @@ mod tests {
         assert_eq!(part_used(199_999, 200_000), Some(99_999));
         assert_eq!(part_used(3, 2), Some(100_000));
         assert_eq!(part_used(0, 0), None);
+    }
+
+    #[test]
+    fn looser_is_more_of_what_is_bad_and_less_of_what_is_good() {
+        let before = Expect { used: Some(99_000), over: Some(0), p99: Some(Span(1_000)), ..Expect::default() };
+        assert_eq!(before.looser_than(&before), Vec::<&str>::new());
+        assert_eq!(Expect { used: Some(99_500), calls: Some(9), ..before }.looser_than(&before), Vec::<&str>::new());
+        assert_eq!(
+            Expect { used: Some(98_999), p99: Some(Span(1_001)), ..before }.looser_than(&before),
+            ["p99", "used"]
+        );
+        assert_eq!(Expect { over: None, ..before }.looser_than(&before), ["over"]);
     }
 }

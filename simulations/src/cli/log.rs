@@ -1,0 +1,135 @@
+//! `log`: what happened in one run, a line a thing, as the checkers were told it.
+//!
+//! For whoever asks how something came about that did not hold. Decides nothing.
+
+use clap::Args;
+use rationd::core::call::{Acquire, Call, Grant, Op};
+
+use super::run::plan_of;
+use super::{Travel, Verdict};
+use crate::lua::Scripts;
+use crate::observe::{Moment, Observer, Seen};
+use crate::trace::Trace;
+use crate::world::{self, Watch, World};
+
+/// Arguments of `log`.
+#[derive(Debug, Args)]
+pub(super) struct Log {
+    /// A seed of the swarm, a file, or its name.
+    #[arg(value_name = "SEED|FILE")]
+    what: String,
+    /// Of keys only this one.
+    #[arg(long)]
+    key: Option<u32>,
+    /// Of nodes only this one.
+    #[arg(long)]
+    node: Option<u32>,
+    /// Print the plan first.
+    #[arg(long)]
+    plan: bool,
+    #[command(flatten)]
+    travel: Travel,
+}
+
+/// Prints what it sees.
+struct Printer {
+    key: Option<u32>,
+    node: Option<u32>,
+}
+
+impl Log {
+    pub(super) fn main(self) -> anyhow::Result<Verdict> {
+        let plan = self.travel.adapt(plan_of(&self.what)?);
+        if self.plan {
+            println!("{}", toml::to_string(&plan)?);
+        }
+        let setting = world::setting(&plan).map_err(anyhow::Error::msg)?;
+        let (mut printer, mut scripts) = (Printer { key: self.key, node: self.node }, Scripts::new());
+        World::new(&setting, &mut scripts, Watch { observers: vec![&mut printer], trace: Trace::default() }).run();
+        Ok(Verdict::Good)
+    }
+}
+
+impl Printer {
+    /// What is about no key or no node is about all.
+    fn wants(&self, node: Option<u32>, key: Option<u32>) -> bool {
+        let is = |wanted: Option<u32>, one: Option<u32>| wanted.is_none() || one.is_none() || wanted == one;
+        is(self.node, node) && is(self.key, key)
+    }
+}
+
+/// What a call asks.
+fn order(call: &Call) -> String {
+    let limits = 0..call.rule.limits.len();
+    match &call.op {
+        Op::Acquire(ask) => {
+            let Acquire { need, want, least, ahead_of, epoch, held, .. } = ask;
+            let known = limits.clone().map(|index| (ask.known[index].used, ask.known[index].at.0));
+            let ages = limits.map(|index| ask.ages[index].0);
+            let (known, ages): (Vec<_>, Vec<_>) = (known.collect(), ages.collect());
+            let ahead = ahead_of.0;
+            format!(
+                "acquire {need} {want} {least}, ahead {ahead}, epoch {epoch}, held {held}, {known:?}, ages {ages:?}"
+            )
+        }
+        Op::Return { amount, epoch, held, ages, windows, voids } => {
+            let windows: Vec<_> = limits.map(|index| (windows[index].0, ages[index].0)).collect();
+            let id = voids.id;
+            format!("return {amount}, epoch {epoch}, held {held}, {windows:?}, voids {id}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// What the store says.
+fn answer(call: &Call, grant: &Grant) -> String {
+    let Grant { granted, epoch, nodes, now, .. } = grant;
+    let marks = [(grant.replayed, "replayed "), (grant.outdated, "outdated "), (grant.reset, "reset ")];
+    let marks: String = marks.iter().filter(|(is_set, _)| *is_set).map(|(_, text)| *text).collect();
+    let counters = grant.counters.iter().take(call.rule.limits.len());
+    let counters: Vec<_> = counters.map(|counter| (counter.used, counter.prev, counter.at.0)).collect();
+    format!("{granted} {marks}at {}, epoch {epoch}, {nodes} nodes, {counters:?}", now.0)
+}
+
+impl Observer for Printer {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let at = moment.at;
+        match seen {
+            Seen::Asked(_) | Seen::Audit { .. } | Seen::Told { .. } => {}
+            Seen::Answered { request, decision, parked, store, .. } => {
+                if self.wants(Some(request.node), Some(request.key)) {
+                    let (node, key, kind, cost) = (request.node, request.key, request.kind, request.cost);
+                    println!(
+                        "{at} node {node} key {key} store {} {kind:?} {cost} {parked} {:?} {:?} {:?} {} left, whole at {}, wait {}",
+                        store.0,
+                        decision.verdict,
+                        decision.reason,
+                        decision.source,
+                        decision.remaining,
+                        decision.reset_at.0,
+                        decision.retry_after.map_or(0, |wait| wait.0)
+                    );
+                }
+            }
+            Seen::Executed { node, key, call, grant, stale, .. } if self.wants(Some(*node), Some(*key)) => {
+                let stale = if *stale { "by who is no owner, " } else { "" };
+                println!("{at} node {node} key {key} executed {}: {stale}{}", call.id, answer(call, grant));
+            }
+            Seen::Called { node, key, call, sent } if self.wants(Some(*node), Some(*key)) => {
+                let barred = if *sent { "" } else { "in vain " };
+                println!("{at} node {node} key {key} calls {barred}{}: {}", call.id, order(call));
+            }
+            Seen::Settled { node, key, call, grant, .. } if self.wants(Some(*node), Some(*key)) => {
+                let heard = grant.map_or("nothing".to_owned(), |grant| answer(call, grant));
+                println!("{at} node {node} key {key} hears of {}: {heard}", call.id);
+            }
+            Seen::Executed { .. } | Seen::Called { .. } | Seen::Settled { .. } => {}
+            Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Census { key, .. } => {
+                if self.wants(None, Some(*key)) {
+                    println!("{at} {seen:?}");
+                }
+            }
+            other => println!("{at} {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What a shard makes of answers that come late, twice, or across the end of a window or the loss of a key, on
+//! virtual time.
+
+mod support;
+
+use std::sync::Arc;
+
+use rationd::core::call::{Call, Known, Op, StoreError};
+use rationd::core::decision::{Reason, Source, Verdict};
+use rationd::core::fleet::FleetView;
+use rationd::core::key::Digest;
+use rationd::core::limit::Limit;
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::time::{Micros, Timestamp};
+use rationd::core::usage::{Count, Origin, Usage};
+use support::bench::{Bench, SECOND};
+use support::lone::Lone;
+
+/// A fleet of three that has met.
+fn in_fleet(mut bench: Bench) -> Bench {
+    let heard = bench.now;
+    let view = FleetView { live: 3, largest: 3, is_settled: true, is_steady: true, heard, ..FleetView::STRANGER };
+    bench.shard.handle_fleet(view);
+    bench
+}
+
+/// A check that has to wait, and the acquire that it waits for.
+fn park(bench: &mut Bench, cost: u64) -> Call {
+    assert_eq!(bench.check(cost), None, "the store is asked");
+    bench.acquire()
+}
+
+/// A check of what is held, at once.
+fn spend(bench: &mut Bench, tokens: u64) {
+    for _ in 0..tokens {
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+        let refill = bench.try_acquire();
+        refill.iter().for_each(|call| bench.grant(call, 0));
+    }
+}
+
+/// The end of the window in which a call was sent.
+fn window(bench: &Bench, call: &Call) -> Timestamp {
+    let period = bench.rule.limits[0].period.0;
+    let sent = call.sent_at.0 + 1_800_000_000_000_000 - 1_000_000_000;
+    Timestamp(sent / period * period + period)
+}
+
+/// A peer tells that the store lost what it knew of the window that ends then, and began this epoch.
+fn hear_of_a_loss(bench: &mut Bench, window: Timestamp, epoch: u64) {
+    let count = Count { admitted: 20, refunded: 0 };
+    let usage = Usage { digest: Digest::of("test", &[0]), limit: 0, window, count, epoch };
+    bench.shard.handle_usage(bench.now, Origin(1), &usage);
+    bench.advance(Micros::ZERO);
+}
+
+#[test]
+fn a_window_that_seemed_over_and_is_not_is_told_to_the_store_as_it_was() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.advance(Micros(100_000));
+    let first = park(&mut bench, 5);
+    // The store read its clock 150 to 700 ms ago, for all that this node knows.
+    bench.advance(Micros(700_000));
+    bench.behind = 550_000;
+    bench.grant(&first, 5);
+    bench.advance(Micros(100_000));
+    let second = park(&mut bench, 2);
+    let at = window(&bench, &first);
+    assert_eq!(bench.order(&second).known[0], Known { used: 5, at }, "it may be open yet");
+    bench.behind = 0;
+    bench.grant(&second, 2);
+    let third = park(&mut bench, 3);
+    assert_eq!(bench.order(&third).known[0], Known { used: 7, at }, "it is");
+}
+
+#[test]
+fn what_was_lent_ahead_and_went_back_was_admitted_by_nobody() {
+    let mut bench = in_fleet(Bench::new("100/1s fixed"));
+    bench.hold(30);
+    let ahead = (0..100).find_map(|turn| {
+        bench.advance(Micros(10_000));
+        (turn % 10 == 0).then(|| bench.check(1));
+        let calls = bench.calls();
+        let ahead = |call: &&Call| matches!(call.op, Op::Acquire(order) if order.ahead_of.0 > 0);
+        calls.iter().filter(|call| !ahead(call)).for_each(|call| bench.grant(call, 3));
+        calls.iter().find(ahead).cloned()
+    });
+    bench.grant(&ahead.expect("tokens of the next window are asked for"), 20);
+    // One return leaves before the window ends and one after; the first one's answer is slow.
+    bench.shard.handle_drain(bench.now);
+    bench.advance(Micros::ZERO);
+    let before = bench.calls();
+    bench.settle_window(Micros(1_001_000_000 - bench.now.0 + 100));
+    bench.shard.handle_drain(bench.now);
+    bench.advance(Micros::ZERO);
+    let returned: u64 =
+        bench.calls().iter().map(|call| if let Op::Return { amount, .. } = call.op { amount } else { 0 }).sum();
+    assert_eq!((before.len(), returned), (1, 20));
+    bench.behind = 5_000;
+    bench.grant(&before[0], 0);
+    bench.settle_window(Micros(600_000));
+    let mut told = Vec::new();
+    bench.shard.drain_usage(bench.now, usize::MAX, &mut told);
+    let of_next: Vec<_> = told.iter().filter(|usage| usage.window > window(&bench, &before[0])).collect();
+    assert!(of_next.iter().all(|usage| usage.count.admitted == 0), "{of_next:?}");
+}
+
+#[test]
+fn who_waits_for_its_peers_after_a_loss_is_not_hurried_by_what_one_of_them_told_before() {
+    for told in [6, 7] {
+        let mut bench = in_fleet(Bench::new("100/10s fixed"));
+        bench.hold(5);
+        spend(&mut bench, 5);
+        let call = park(&mut bench, 1);
+        let at = window(&bench, &call);
+        hear_of_a_loss(&mut bench, at, told);
+        (bench.epoch, bench.used) = (6, 9);
+        bench.grant(&call, 0);
+        assert!(bench.try_acquire().is_none(), "its peers have yet to tell the store what they hold: {told}");
+        assert_eq!(bench.last.map(|last| last.source), Some(Source::Share));
+    }
+}
+
+#[test]
+fn a_loss_that_is_told_of_a_window_long_past_asks_nothing() {
+    let mut bench = in_fleet(Bench::new("100/10s fixed"));
+    bench.hold(5);
+    let past = bench.last.expect("a decision").reset_at - Micros(50_000_000);
+    hear_of_a_loss(&mut bench, past, 6);
+    assert!(bench.try_acquire().is_none());
+}
+
+#[test]
+fn a_key_that_waits_for_its_peers_makes_no_room() {
+    let mut bench = in_fleet(Bench::with_keys("100/10s fixed", 1));
+    bench.hold(5);
+    spend(&mut bench, 5);
+    let call = park(&mut bench, 1);
+    (bench.epoch, bench.used) = (6, 9);
+    bench.grant(&call, 0);
+    assert_eq!(bench.check_key(1, 1), Some(Verdict::Deny));
+    assert_eq!(bench.last.map(|last| last.reason), Some(Reason::Overload));
+    assert_eq!(bench.check(1), Some(Verdict::Deny), "forgotten, it would be lent what peers hold");
+}
+
+#[test]
+fn a_store_that_lends_nothing_because_it_was_told_what_it_lost_has_denied_nobody() {
+    let mut bench = Bench::with_loss("100/10s fixed", OnStoreLoss::Allow);
+    bench.hold(5);
+    spend(&mut bench, 5);
+    let mut call = park(&mut bench, 1);
+    for epoch in [6, 7] {
+        (bench.epoch, bench.used) = (epoch, 9);
+        bench.grant(&call, 0);
+        call = bench.acquire();
+    }
+    bench.advance(Micros(50_000));
+    assert_eq!(bench.last.map(|last| (last.verdict, last.reason)), Some((Verdict::Allow, Reason::Overload)));
+}
+
+#[test]
+fn a_reset_that_the_answer_to_a_repeat_shows_voids_what_was_lent_before() {
+    let mut bench = Bench::new("100/10s fixed");
+    bench.hold(10);
+    bench.spend_to_low_water();
+    let first = bench.acquire();
+    bench.fail(&first, StoreError::Unknown);
+    let again = bench.acquire();
+    assert_eq!(first.id, again.id);
+    bench.grant(&first, 5);
+    assert!(bench.held() > 5);
+    // Between the two sendings somebody reset the key: the second one was executed anew.
+    bench.advance(Micros(1_000));
+    (bench.epoch, bench.was_reset, bench.used) = (99, true, 0);
+    bench.grant(&again, 5);
+    assert_eq!(bench.held(), 0);
+    let call = park(&mut bench, 1);
+    assert_eq!(bench.order(&call).epoch, 99);
+}
+
+/// Leftovers of a window whose account the store closed while an acquire was under way would be charged as spent,
+/// beyond what the bucket holds, and then credited in full.
+#[test]
+fn leftovers_of_a_bucket_wait_for_the_acquire_under_way() {
+    let limits = ["50/1500ms burst 13", "37/500ms sliding"].map(|text| Limit::parse(text).expect("a limit"));
+    let rule = Arc::new(Rule::of("p", &limits));
+    let (trip, late, interval) = (11_000, 120_000, 30_000);
+    let mut lone = Lone::new(Micros(trip));
+    let mut level = Timestamp(0);
+    for turn in 0..4_000_u64 {
+        lone.wait(Micros(5_000 + turn * 7_919 % 40_000));
+        lone.late = Micros(if turn % 9 == 0 { late } else { 0 });
+        let decision = lone.check(&rule, 1);
+        if decision.verdict == Verdict::Allow && decision.reason == Reason::Ok {
+            let now = lone.store_time();
+            level = level.max(now) + Micros(interval);
+            let (most, at_once) = (13 + 1 + (trip + late) / interval, level.since(now).0 / interval);
+            assert!(at_once <= most, "{at_once} tokens at once in turn {turn}");
+        }
+    }
+    assert!(SECOND < lone.store_time().since(Timestamp(1_800_000_000_123_457)));
+}
