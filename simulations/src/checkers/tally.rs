@@ -253,8 +253,13 @@ impl Observer for Tally {
                 (key.period, key.skew) = (limit.period.0, store.0.wrapping_sub(moment.store.0));
                 let counts = matches!(decision.source, Source::Lease | Source::Store);
                 let number = store.0 / limit.period.0;
+                // A share is spent of the window that the node takes it to be, and that is paid for: who has not
+                // heard of the store goes by its own clock.
+                let told = decision.reset_at.0 / limit.period.0 - 1;
+                let is_told = decision.source == Source::Share && limit.algorithm == Algorithm::Fixed;
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
-                    self.latest = (counts || decision.source == Source::Share).then_some((number, counts));
+                    let of = if is_told { told } else { number };
+                    self.latest = (counts || decision.source == Source::Share).then_some((of, counts));
                 }
                 if counts && self.latest.is_some() {
                     self.admitted(moment, request, number);
