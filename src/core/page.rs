@@ -18,8 +18,7 @@ impl Shard {
     #[must_use]
     pub fn keys(&self, now: Instant, from: Place, most: usize) -> Vec<(Place, KeyInfo)> {
         let in_flight = from.digest().into_iter().flat_map(|from| self.concurrent.keys(&self.desk, now, from));
-        let others = self.table.iter().skip_while(|(index, _)| u64::from(*index) < from.slot());
-        let others = others.map(|(index, slot)| {
+        let others = self.table.iter_from(u32::try_from(from.slot()).unwrap_or(u32::MAX)).map(|(index, slot)| {
             let info = KeyInfo {
                 digest: Digest(slot.digest),
                 key: Some(name(&slot.key)),

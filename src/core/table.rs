@@ -161,8 +161,14 @@ impl<T: Keyed> Table<T> {
 
     /// All items with their slots, in the order of slots.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let slots = self.chunks.iter().flat_map(|chunk| chunk.iter());
-        (0..).zip(slots).filter_map(|(slot, item)| Some((slot, item.as_ref()?)))
+        self.iter_from(0)
+    }
+
+    /// The items from a slot on, in the order of slots: those before it cost nothing.
+    pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
+        let (chunk, rest) = (first as usize / CHUNK, first as usize % CHUNK);
+        let slots = self.chunks.iter().skip(chunk).flat_map(|chunk| chunk.iter()).skip(rest);
+        slots.zip(first..).filter_map(|(item, slot)| Some((slot, item.as_ref()?)))
     }
 
     /// Moves the clock hand on by one slot, and gives that slot if it holds an item.

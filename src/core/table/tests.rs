@@ -100,6 +100,22 @@ fn index_takes_at_most_eight_and_a_half_bytes_a_key() {
 }
 
 #[test]
+fn a_walk_may_begin_at_any_slot() {
+    let mut table = Table::new(10_000, 7);
+    for n in 0..1_000 {
+        table.insert(item(scattered(n), n)).unwrap();
+    }
+    for slot in (0..1_000).step_by(7) {
+        table.remove(slot);
+    }
+    let all: Vec<_> = table.iter().map(|(slot, _)| slot).collect();
+    for first in [0, 1, 255, 256, 257, 700, 999, 1_000, 1_024, u32::MAX] {
+        let walked: Vec<_> = table.iter_from(first).map(|(slot, _)| slot).collect();
+        assert!(walked.iter().copied().eq(all.iter().copied().filter(|slot| *slot >= first)), "from {first}");
+    }
+}
+
+#[test]
 fn handles_survive_growth_and_slots_are_used_again() {
     let mut table = Table::new(10_000, 7);
     let first = table.insert(item(1, 1)).unwrap();

@@ -12,6 +12,9 @@ use crate::core::shard::{KeyInfo, Request};
 use crate::core::stats::{PolicyStats, ShardStats};
 use crate::core::time::Instant;
 
+/// Keys that are listed under one lock of their shard: whose checks wait meanwhile.
+const PART: usize = 256;
+
 /// Where a listing of this node's keys goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
@@ -67,18 +70,26 @@ impl Node {
         most: usize,
         rule_of: impl Fn(&str, &[u8]) -> Option<Arc<Rule>>,
     ) -> Vec<(Cursor, KeyInfo)> {
-        let mut keys = Vec::new();
+        let mut keys: Vec<(Cursor, KeyInfo)> = Vec::new();
         for (index, cell) in self.cells.iter().enumerate().skip(from.cell) {
-            let left = most - keys.len();
-            if left == 0 {
+            let mut place = if index == from.cell { from.place } else { Place::default() };
+            loop {
+                let left = most - keys.len();
+                // The embedded store tells a key that came often apart from itself within a part only.
+                let (wanted, part) = match &mut *cell.lock() {
+                    Engine::Embedded(embedded) => (left, embedded.keys(self.store_time(now), place, left, &rule_of)),
+                    Engine::Leasing(leasing) => (left.min(PART), leasing.shard.keys(now, place, left.min(PART))),
+                };
+                let is_over = part.len() < wanted || left == part.len();
+                place = part.last().map_or(place, |(behind, _)| *behind);
+                keys.extend(part.into_iter().map(|(place, info)| (Cursor { cell: index, place }, info)));
+                if is_over {
+                    break;
+                }
+            }
+            if keys.len() == most {
                 break;
             }
-            let place = if index == from.cell { from.place } else { Place::default() };
-            let part = match &mut *cell.lock() {
-                Engine::Embedded(embedded) => embedded.keys(self.store_time(now), place, left, &rule_of),
-                Engine::Leasing(leasing) => leasing.shard.keys(now, place, left),
-            };
-            keys.extend(part.into_iter().map(|(place, info)| (Cursor { cell: index, place }, info)));
         }
         keys
     }
