@@ -70,7 +70,7 @@ impl Occupancy {
     pub(super) fn new(desk: &mut Desk, now: Instant, request: &Request<'_>) -> Self {
         Self {
             digest: request.digest,
-            key: request.key.into(),
+            key: super::page::name(request.key),
             rule: request.rule.clone(),
             policy: desk.policy(request.rule) as usize,
             places: Places::default(),
@@ -95,7 +95,7 @@ impl Occupancy {
     pub(super) fn listed(&self, desk: &Desk, now: Instant) -> KeyInfo {
         KeyInfo {
             digest: self.digest,
-            key: Some(super::page::name(&self.key)),
+            key: Some(self.key.clone()),
             rule: self.rule.clone(),
             held: self.usable(now).saturating_sub(self.places.used()),
             decision: self.peeked(desk, now, 0),

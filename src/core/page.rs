@@ -21,7 +21,7 @@ impl Shard {
         let others = self.table.iter_from(u32::try_from(from.slot()).unwrap_or(u32::MAX)).map(|(index, slot)| {
             let info = KeyInfo {
                 digest: Digest(slot.digest),
-                key: Some(name(&slot.key)),
+                key: Some(slot.key.clone()),
                 rule: slot.rule.clone(),
                 held: slot.lease.held(),
                 decision: slot.answer(now, 0, Ending::allow(Source::Lease)),

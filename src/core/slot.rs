@@ -16,6 +16,7 @@ use super::gcra;
 use super::lease::{Lease, Leftover};
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
+use super::page::name;
 use super::policy::Rule;
 use super::shard::{Ticket, turned_away};
 use super::share::ShareBook;
@@ -91,6 +92,7 @@ const STALE: Micros = Micros(1_000_000);
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) digest: u128,
+    /// As much of it as listings show: the digest decides.
     pub(super) key: Box<[u8]>,
     pub(super) rule: Arc<Rule>,
     /// Index of the policy's counts in the shard.
@@ -173,7 +175,7 @@ impl Slot {
     pub(super) fn new(digest: u128, key: &[u8], rule: &Arc<Rule>, policy: u32, nodes: u32, clock: StoreClock) -> Self {
         Self {
             digest,
-            key: key.into(),
+            key: name(key),
             rule: rule.clone(),
             policy,
             counters: vec![Counter::default(); rule.limits.len()].into(),

@@ -73,7 +73,7 @@ impl InFlight {
         }
         self.last_id = self.last_id % (1 << 62) + 1;
         let id = NonZeroU64::new(self.last_id).unwrap_or(NonZeroU64::MIN);
-        let fresh = || Key { bytes: request.key.into(), rule: request.rule.clone(), places: Places::default() };
+        let fresh = || Key { bytes: page::name(request.key), rule: request.rule.clone(), places: Places::default() };
         let key = self.keys.entry(digest).or_insert_with(fresh);
         key.rule = request.rule.clone();
         key.places.take(id, cost, Instant(now.0) + limit.period);
@@ -97,7 +97,7 @@ impl InFlight {
             let limit = &key.rule.limits[0];
             let view = Self::view(now, limit.count);
             let decision = key.places.decision(limit, view, 0, Ending::allow(Source::Store));
-            let (bytes, rule) = (Some(page::name(&key.bytes)), key.rule.clone());
+            let (bytes, rule) = (Some(key.bytes.clone()), key.rule.clone());
             (Place::behind(*digest), KeyInfo { digest: Digest(*digest), key: bytes, rule, held: 0, decision })
         })
     }
