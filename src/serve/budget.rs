@@ -32,6 +32,19 @@ pub struct Account {
     granted: usize,
 }
 
+/// Bytes of a budget that somebody has until this is dropped.
+#[derive(Debug)]
+pub struct Loan {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 impl Budget {
     /// A budget of which nothing is held.
     #[must_use]
@@ -43,6 +56,16 @@ impl Budget {
     #[must_use]
     pub fn account(self: &Arc<Self>, most: usize) -> Account {
         Account { budget: self.clone(), most, held: 0, granted: 0 }
+    }
+
+    /// So many bytes, for as long as what is returned is kept; `None`: that many are not left.
+    #[must_use]
+    pub fn lend(self: &Arc<Self>, bytes: usize) -> Option<Loan> {
+        let taken = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+            let held = held.saturating_add(bytes);
+            (held <= self.most).then_some(held)
+        });
+        taken.is_ok().then(|| Loan { budget: self.clone(), bytes })
     }
 
     /// Bytes that are held: in whole steps, and without what accounts hold beside it.
@@ -131,6 +154,17 @@ mod tests {
         assert!(held.iter().all(|&held| held >= FLOOR), "{held:?}");
         assert!(held.iter().sum::<usize>() <= (256 << 20) + 200 * (FLOOR + STEP), "{held:?}");
         assert!(budget.held() <= (256 << 20) + 200 * STEP, "the floor is counted in steps");
+    }
+
+    #[test]
+    fn loans_end_with_the_budget_and_come_back_when_they_are_dropped() {
+        let budget = Arc::new(Budget::new(1_000));
+        let mut loans: Vec<_> = std::iter::from_fn(|| budget.lend(300)).collect();
+        assert_eq!((loans.len(), budget.held()), (3, 900));
+        loans.pop();
+        assert!(budget.lend(401).is_none() && budget.lend(400).is_some());
+        loans.clear();
+        assert_eq!(budget.held(), 0);
     }
 
     #[test]

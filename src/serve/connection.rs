@@ -33,6 +33,9 @@ const LENIENT: usize = 1 << 20;
 /// Most answers that wait for the store.
 const MAX_WAITING: usize = 1_024;
 
+/// What a client is told whose request is half, and for whose rest there is no memory.
+const NO_ROOM: &str = "this daemon's clients keep as much as they may: no memory is left for so long a request";
+
 /// Memory that an idle connection may keep.
 const KEEP: usize = 4 << 10;
 
@@ -173,7 +176,8 @@ impl Connection {
 
     /// Bytes that are kept for the peer.
     fn waits(&mut self) -> usize {
-        self.unsent.len() + self.session.outbox().held_back() + self.session.queued()
+        let half = if self.intake.halted { 0 } else { self.intake.pending.len() };
+        self.unsent.len() + self.session.outbox().held_back() + self.session.queued() + half
     }
 
     /// Runs what is there to run. Ready: something was done, and whether it was a full buffer.
@@ -273,6 +277,10 @@ impl Connection {
                 session.withhold(&mut batch, mark);
                 kept = unsent + session.outbox().held_back() + batch.direct.len();
             }
+        }
+        let half = if intake.halted { 0 } else { input.len() - used };
+        if half >= FLOOR && !session.is_closing() && !self.account.has_room(kept + session.queued() + half) {
+            session.break_off(&mut batch, &NO_ROOM);
         }
         if used > 0 && session.queued() <= KEEP {
             self.deadline = None;

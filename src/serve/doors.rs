@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::budget::{Account, Budget};
+use super::budget::{Account, Budget, Loan};
 use super::hub::Hub;
 use super::mailbox::Mailbox;
 use super::rights::Rights;
@@ -27,11 +27,13 @@ pub struct Limits {
     pub admin_uids: Option<Vec<u32>>,
     /// How long a request may stay half: a part of a command, of a head or of a body.
     pub patience: Duration,
-    /// Most bytes of replies and transactions that one connection may have wait here: a pipeline of 100,000
-    /// checks takes a third of it.
+    /// Most bytes of replies, transactions and requests that are half that one connection may have wait here: a
+    /// pipeline of 100,000 checks takes a third of it.
     pub kept: usize,
     /// Most bytes of them that all connections together may have wait here: what eight of them may.
     pub kept_in_all: usize,
+    /// Most bytes of holds.
+    pub held: usize,
     /// How long a client may read nothing while too much waits for it.
     pub stall_after: Duration,
 }
@@ -46,6 +48,7 @@ impl Default for Limits {
             patience: Duration::from_secs(30),
             kept: 32 << 20,
             kept_in_all: 256 << 20,
+            held: 64 << 20,
             stall_after: Duration::from_secs(10),
         }
     }
@@ -83,6 +86,7 @@ pub struct Doors {
     refused: AtomicU64,
     stalled: AtomicU64,
     budget: Arc<Budget>,
+    for_holds: Arc<Budget>,
     stopping: AtomicBool,
 }
 
@@ -114,6 +118,7 @@ impl Doors {
         Self {
             rights: Rights::new(limits.admin_uids.clone()),
             budget: Arc::new(Budget::new(limits.kept_in_all)),
+            for_holds: Arc::new(Budget::new(limits.held)),
             limits,
             inside: Mutex::default(),
             next_id: AtomicU64::new(1),
@@ -157,6 +162,12 @@ impl Doors {
     #[must_use]
     pub fn account(&self) -> Account {
         self.budget.account(self.limits.kept)
+    }
+
+    /// Memory for a hold of so many bytes; `None`: holds have as much as they may.
+    #[must_use]
+    pub fn memory_for_hold(&self, bytes: usize) -> Option<Loan> {
+        self.for_holds.lend(bytes)
     }
 
     /// How long a request may stay half.

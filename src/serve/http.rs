@@ -54,7 +54,7 @@ pub async fn serve(stream: UnixStream, head: Vec<u8>, pass: Pass, hub: Arc<Hub>)
         let hub = hub.clone();
         async move { answer(&hub, request).await }
     };
-    converse(stream, head, &bounds, Arc::default(), answering, |cx| pass.is_to_leave(cx)).await;
+    converse(stream, head, &bounds, Arc::default(), hub.doors.account(), answering, |cx| pass.is_to_leave(cx)).await;
 }
 
 /// Answers a request of `/v1/…`.

@@ -7,10 +7,10 @@ use arc_swap::ArcSwap;
 
 pub use super::doors::{Doors, Limits, Pass, Refusal};
 use super::gossip::{Circle, Gossip};
-use super::inquiry::Inquiry;
 use super::listing;
 use super::mailbox::{Answer, Promise, Waiter};
 use super::node::{Cursor, Node};
+use super::requests::Held;
 use super::scripts::Scripts;
 use super::tally::{Durations, Tally};
 use super::vital::Vitals;
@@ -44,7 +44,7 @@ pub struct Hub {
     pub(super) control: tokio::runtime::Handle,
     pub(super) reload: Option<Reload>,
     /// Estimates that have yet to be settled.
-    pub(super) holds: Mutex<Holds<Inquiry>>,
+    pub(super) holds: Mutex<Holds<Held>>,
     /// Scripts that were understood.
     pub(super) scripts: Mutex<Scripts>,
     /// What is counted apart from the data threads.
@@ -79,7 +79,7 @@ impl Hub {
     }
 
     /// Estimates that have yet to be settled.
-    pub(super) fn holds(&self) -> MutexGuard<'_, Holds<Inquiry>> {
+    pub(super) fn holds(&self) -> MutexGuard<'_, Holds<Held>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::budget::Loan;
 use super::hub::Hub;
 use super::inquiry::{Asked, Inquiry, Told, decide_one, look};
 use super::listing;
@@ -22,6 +23,9 @@ use crate::wire::reply::{Protocol, Writer};
 
 /// How long a client may spend what it was lent of a bucket, and of limits whose end it is not told.
 const LEASE_LIFE: Micros = Micros::from_millis(500);
+
+/// What a hold takes beside its key, about.
+const HOLD: usize = 320;
 
 /// One of so many parts of what is left is lent to a client at most.
 const PARTS: u64 = 4;
@@ -53,6 +57,19 @@ async fn ended(hub: &Hub, mut asked: Asked, slots: &Slots) -> (bool, Vec<Told>) 
     ended
 }
 
+/// What is kept of a hold beside its charge.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    inquiry: Inquiry,
+    _memory: Arc<Loan>,
+}
+
+impl Held {
+    fn new(inquiry: Inquiry, memory: Loan) -> Self {
+        Self { inquiry, _memory: Arc::new(memory) }
+    }
+}
+
 /// `RATION.HOLD`: a decision, and the id of the hold if there is one.
 pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -> Vec<u8> {
     let ttl = ttl_ms.map_or(holds::TTL, Micros::from_millis).min(holds::LONGEST);
@@ -60,12 +77,16 @@ pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -
         let most = holds::MOST;
         return whole(|writer| writer.error(&format!("ERR {most} holds are open on this node: settle some first")));
     }
+    let Some(memory) = hub.doors.memory_for_hold(inquiry.key.len() + HOLD) else {
+        let text = "ERR the holds that are open on this node take as much memory as they may: settle some first";
+        return whole(|writer| writer.error(text));
+    };
     let told = decide_one(&hub, inquiry.clone()).await;
     let is_held = told.decision.verdict == Verdict::Allow && told.rule.is_some();
     let id = is_held.then(|| {
         let charge = Charge::of(inquiry.cost, &told.decision);
         let id = crate::clock::unguessable();
-        hub.holds().keep(id, charge, inquiry, hub.node.clock.now() + ttl);
+        hub.holds().keep(id, charge, Held::new(inquiry, memory), hub.node.clock.now() + ttl);
         id
     });
     whole(|writer| {
@@ -82,11 +103,11 @@ pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -
 pub(super) async fn settle(hub: Arc<Hub>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
     let number = std::str::from_utf8(&id).ok().and_then(|id| u128::from_str_radix(id, 16).ok());
     let found = number.and_then(|id| hub.holds().take(id, hub.node.clock.now()));
-    let Some((charge, inquiry)) = found else {
+    let Some((charge, held)) = found else {
         let text = "ERR no such hold here: it is settled, its time is over, or another node keeps it";
         return whole(|writer| writer.error(text));
     };
-    let stands = settled(&hub, charge, &inquiry, cost).await;
+    let stands = settled(&hub, charge, &held.inquiry, cost).await;
     whole(|writer| writer.count(stands))
 }
 

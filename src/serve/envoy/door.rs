@@ -22,6 +22,7 @@ use tonic::server::Grpc;
 
 use super::codec::Messages;
 use super::plain::Plain;
+use super::counted::{Counted, Counter};
 use super::proto::SHOULD_RATE_LIMIT;
 use super::service::Service;
 use crate::config;
@@ -225,23 +226,27 @@ impl Visitor {
 
 /// Serves a connection to its end.
 pub(crate) async fn serve(visitor: Visitor, pass: Pass, hub: Arc<Hub>) {
+    let counter = Counter::new(hub.doors.account());
     let service = Service::new(hub, visitor.headers);
     match visitor.stream {
         // The operating system tells when the other side is gone.
-        Stream::Unix(stream) => converse(stream, None, pass, service).await,
+        Stream::Unix(stream) => converse(stream, None, pass, (service, counter)).await,
         Stream::Tcp(stream) => {
             // Without it answers wait for more; where it cannot be set they merely do.
             let _ = stream.set_nodelay(true);
-            converse(stream, Some(QUIET), pass, service).await;
+            converse(stream, Some(QUIET), pass, (service, counter)).await;
         }
     }
 }
 
-async fn converse<S>(stream: S, quiet: Option<Duration>, pass: Pass, service: Service)
+async fn converse<S>(stream: S, quiet: Option<Duration>, pass: Pass, (service, counter): (Service, Counter))
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let answering = service_fn(move |request| answer(service.clone(), request));
+    let answering = service_fn(move |request: Request<Incoming>| {
+        let counter = counter.clone();
+        answer(service.clone(), request.map(|body| counter.count(body)))
+    });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
@@ -263,7 +268,7 @@ where
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// Boxed, because hyper moves it several times, and it is large.
-fn answer(service: Service, request: Request<Incoming>) -> Answering {
+fn answer(service: Service, request: Request<Counted>) -> Answering {
     Box::pin(async move {
         if request.uri().path() != SHOULD_RATE_LIMIT {
             return Ok(Status::unimplemented(format!("only {SHOULD_RATE_LIMIT} is served here")).into_http());

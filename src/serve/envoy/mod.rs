@@ -4,6 +4,7 @@
 //! does. The data threads accept its connections beside their own.
 
 mod codec;
+mod counted;
 mod door;
 mod plain;
 pub mod proto;

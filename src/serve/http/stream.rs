@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::time::Sleep;
 
 use super::Reply;
 use super::line::{Line, judge};
+use crate::serve::budget::Account;
 
 /// What a connection may take.
 #[derive(Clone, Copy, Debug)]
@@ -35,13 +36,15 @@ pub(in crate::serve) struct Bounds {
     pub(in crate::serve) half: Duration,
 }
 
-/// Serves a connection to its end; `head` was read already. `progress` can be looked at from outside. `leave` tells whether it shall take no more requests, and
-/// arranges a wake-up for when that changes.
+/// Serves a connection to its end; `head` was read already. `progress` can be looked at from outside; `account`
+/// is what its requests may take. `leave` tells whether it shall take no more requests, and arranges a wake-up for
+/// when that changes.
 pub(in crate::serve) async fn converse<S, A, F>(
     mut stream: S,
     mut head: Vec<u8>,
     bounds: &Bounds,
     progress: Arc<Progress>,
+    mut account: Account,
     answer: A,
     mut leave: impl FnMut(&mut Context<'_>) -> bool,
 ) where
@@ -63,7 +66,7 @@ pub(in crate::serve) async fn converse<S, A, F>(
         // It has gone, or the rest of its first line never came.
         _ => return,
     }
-    progress.bytes_came();
+    progress.bytes_came(head.len());
     let service = service_fn(|request| {
         progress.head_is_whole();
         let (answered, progress) = (answer(request), progress.clone());
@@ -88,6 +91,12 @@ pub(in crate::serve) async fn converse<S, A, F>(
         if let Poll::Ready(served) = connection.as_mut().poll(cx) {
             return Poll::Ready(served);
         }
+        let bytes = progress.bytes();
+        if !account.has_room(bytes) {
+            tracing::debug!(bytes, "an HTTP connection is closed: no memory is left for its request");
+            return Poll::Ready(Ok(()));
+        }
+        account.settle(bytes);
         let Some(which) = progress.half() else {
             deadline = None;
             return Poll::Pending;
@@ -119,38 +128,49 @@ async fn first_line<S: AsyncRead + Unpin>(stream: &mut S, head: &mut Vec<u8>, mo
 /// How far a connection has come: at rest, in a head, or in an answer. Counts on, so that one head can be told
 /// from the next.
 #[derive(Debug, Default)]
-pub(in crate::serve) struct Progress(AtomicU64);
+pub(in crate::serve) struct Progress {
+    stage: AtomicU64,
+    /// That came since the last answer.
+    bytes: AtomicUsize,
+}
 
 impl Progress {
     const IN_HEAD: u64 = 1;
     const IN_ANSWER: u64 = 2;
     const STAGES: u64 = 3;
 
-    fn bytes_came(&self) {
-        let now = self.0.load(Ordering::Relaxed);
+    fn bytes_came(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let now = self.stage.load(Ordering::Relaxed);
         if now.is_multiple_of(Self::STAGES) {
-            self.0.store(now + Self::IN_HEAD, Ordering::Relaxed);
+            self.stage.store(now + Self::IN_HEAD, Ordering::Relaxed);
         }
     }
 
     fn head_is_whole(&self) {
-        let now = self.0.load(Ordering::Relaxed);
-        self.0.store(now - now % Self::STAGES + Self::IN_ANSWER, Ordering::Relaxed);
+        let now = self.stage.load(Ordering::Relaxed);
+        self.stage.store(now - now % Self::STAGES + Self::IN_ANSWER, Ordering::Relaxed);
     }
 
     fn answered(&self) {
-        let now = self.0.load(Ordering::Relaxed);
-        self.0.store(now - now % Self::STAGES + Self::STAGES, Ordering::Relaxed);
+        let now = self.stage.load(Ordering::Relaxed);
+        self.stage.store(now - now % Self::STAGES + Self::STAGES, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Bytes of the request at hand, as far as they came.
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Whether a request came and its answer is being made.
     pub(in crate::serve) fn is_answering(&self) -> bool {
-        self.0.load(Ordering::Relaxed) % Self::STAGES == Self::IN_ANSWER
+        self.stage.load(Ordering::Relaxed) % Self::STAGES == Self::IN_ANSWER
     }
 
     /// Which head is half; `None`: none is.
     fn half(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|now| now % Self::STAGES == Self::IN_HEAD)
+        Some(self.stage.load(Ordering::Relaxed)).filter(|now| now % Self::STAGES == Self::IN_HEAD)
     }
 }
 
@@ -170,8 +190,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Resumed<S> {
             self.taken = 0;
             let before = into.filled().len();
             let polled = Pin::new(&mut self.stream).poll_read(cx, into);
-            if into.filled().len() > before {
-                self.progress.bytes_came();
+            let came = into.filled().len() - before;
+            if came > 0 {
+                self.progress.bytes_came(came);
             }
             return polled;
         }
@@ -204,16 +225,16 @@ mod tests {
     fn a_head_is_half_from_its_first_byte_to_its_last_and_each_is_another() {
         let progress = Progress::default();
         assert_eq!(progress.half(), None);
-        progress.bytes_came();
+        progress.bytes_came(1);
         let first = progress.half();
-        progress.bytes_came();
+        progress.bytes_came(1);
         assert!(first.is_some() && progress.half() == first);
         progress.head_is_whole();
-        progress.bytes_came();
+        progress.bytes_came(1);
         assert_eq!(progress.half(), None, "what comes now is a body");
         progress.answered();
         assert_eq!(progress.half(), None);
-        progress.bytes_came();
+        progress.bytes_came(1);
         assert!(progress.half().is_some() && progress.half() != first);
         progress.head_is_whole();
         progress.answered();

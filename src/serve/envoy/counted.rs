@@ -1,0 +1,87 @@
+//! The bytes of requests that are half, counted: those of a connection stay within what it may keep.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use tonic::Status;
+
+use crate::serve::budget::Account;
+
+/// What the requests of a connection take.
+#[derive(Clone, Debug)]
+pub(super) struct Counter(Arc<Mutex<(Account, usize)>>);
+
+/// A request's body. What came of it counts until it is dropped.
+#[derive(Debug)]
+pub(super) struct Counted {
+    body: Incoming,
+    counter: Counter,
+    bytes: usize,
+}
+
+impl Counter {
+    /// Nothing has come yet.
+    pub(super) fn new(account: Account) -> Self {
+        Self(Arc::new(Mutex::new((account, 0))))
+    }
+
+    /// A body that counts.
+    pub(super) fn count(&self, body: Incoming) -> Counted {
+        Counted { body, counter: self.clone(), bytes: 0 }
+    }
+
+    /// Notes more bytes; false: they are more than there is room for.
+    fn add(&self, bytes: usize) -> bool {
+        let mut inner = self.lock();
+        let (account, held) = &mut *inner;
+        *held += bytes;
+        let has_room = account.has_room(*held);
+        account.settle(*held);
+        has_room
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Account, usize)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut inner = self.counter.lock();
+        let (account, held) = &mut *inner;
+        *held -= self.bytes;
+        account.settle(*held);
+    }
+}
+
+impl Body for Counted {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        polled.map(|frame| {
+            Some(match frame? {
+                Ok(frame) => {
+                    let bytes = frame.data_ref().map_or(0, Bytes::len);
+                    self.bytes += bytes;
+                    if bytes > 0 && !self.counter.add(bytes) {
+                        return Some(Err(Status::resource_exhausted("no memory is left for so long a request")));
+                    }
+                    Ok(frame)
+                }
+                Err(error) => Err(Status::unknown(error.to_string())),
+            })
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
