@@ -310,6 +310,11 @@ fn wrong_values_say_what_was_seen_and_what_was_wanted() {
              2 | max_connections = \"5\"\n    |                   ^^^ write it without quotes",
         ),
         (
+            "[node]\nmax_memory = \"512\"",
+            "2:14: node.max_memory is \"512\": a size from 32MiB to 1024TiB, like 512MiB, was wanted\n  \
+             2 | max_memory = \"512\"\n    |              ^^^^^ did you mean `512MiB`?",
+        ),
+        (
             "[listen]\nallow_uids = [1, \"root\"]",
             "2:18: listen.allow_uids holds \"root\": a whole number from 0 to 4294967295 was wanted\n  \
              2 | allow_uids = [1, \"root\"]\n    |                  ^^^^^^",
@@ -319,6 +324,21 @@ fn wrong_values_say_what_was_seen_and_what_was_wanted() {
         let seen = error_of(text);
         let seen = seen.strip_prefix("rationd.toml:").expect("it names the file");
         assert_eq!(seen, wanted, "{text}");
+    }
+}
+
+#[test]
+fn sizes_are_written_with_their_unit_or_in_bytes() {
+    for (text, bytes, shown) in [
+        ("\"512MiB\"", 512 << 20, "\"512MiB\""),
+        ("\"1024 MiB\"", 1 << 30, "\"1GiB\""),
+        ("1073741824", 1 << 30, "\"1GiB\""),
+        ("\"33000KiB\"", 33_000 << 10, "\"33000KiB\""),
+    ] {
+        let loaded = Files::new(&format!("[node]\nmax_memory = {text}\n")).load();
+        assert_eq!(loaded.config.node.max_memory, Some(bytes), "{text}");
+        let entry = loaded.entries.iter().find(|entry| entry.key == "node.max_memory").expect("it is there");
+        assert_eq!(entry.value.as_deref(), Some(shown), "{text}");
     }
 }
 

@@ -14,6 +14,7 @@ mod import;
 mod key;
 mod keys;
 mod log;
+mod memory;
 mod open_files;
 mod output;
 mod peers;

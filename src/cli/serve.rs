@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::args::Globals;
 use super::exit::{Code, Stop};
 use super::settle::{Settled, settle};
-use super::{log, open_files, service_manager};
+use super::{log, memory, open_files, service_manager};
 use crate::clock::{self, Clock};
 use crate::config::{self, Config, Door, Loaded, Sources};
 use crate::core::policy::PolicySet;
@@ -159,6 +159,8 @@ fn start(
         settings: Settings { max_keys: config.node.max_keys, timeout: config.store.timeout, lease_ahead: true },
         reload: Some(Arc::new(move || again.reload())),
     };
+    let each_key = if matches!(options.store, AnyStore::Memory) { memory::EMBEDDED_KEY } else { memory::LEASED_KEY };
+    let options = memory::fit(options, memory::budget(config.node.max_memory), each_key);
     Daemon::start_with(options, handed).map_err(|error| Stop::new(Code::System, error).into())
 }
 

@@ -48,6 +48,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("store", "key", Kind::Path, None),
     key("node", "name", Kind::Name, None),
     key("node", "max_keys", Kind::Count(16, 100_000_000), Some("1000000")),
+    key("node", "max_memory", Kind::Size(32 << 20, 1 << 50), None),
     key("fleet", "name", Kind::Label, None),
     key("fleet", "listen", Kind::Listen, None),
     key("fleet", "advertise", Kind::Reach, None),

@@ -127,6 +127,8 @@ pub struct Node {
     pub name: String,
     /// Most keys held.
     pub max_keys: usize,
+    /// Most memory that clients can make it keep, in bytes; `None`: a quarter of what there is.
+    pub max_memory: Option<u64>,
 }
 
 /// `[fleet]`: the nodes that share what they know.

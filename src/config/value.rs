@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Count(i64, i64),
     /// A length of time, bounds in microseconds.
     Period(u64, u64),
+    /// A number of bytes, from the first to the second.
+    Size(u64, u64),
     Choice(&'static [&'static str]),
     /// File permissions in octal.
     Mode,
@@ -167,6 +169,12 @@ impl Kind {
                 Err(Some("write it without quotes".into()))
             }
             (Self::Period(..), Seen::Integer(number)) => Err(Some(format!("did you mean \"{number}ms\"?"))),
+            (Self::Size(least, most), Seen::Integer(number))
+                if u64::try_from(*number).is_ok_and(|bytes| (least..=most).contains(&bytes)) =>
+            {
+                Ok(Value::from(*number))
+            }
+            (Self::Size(..), Seen::Integer(number)) => Err(Some(format!("did you mean \"{number}MiB\"?"))),
             (Self::Mode, Seen::Integer(_)) => Err(Some("write it in quotes".into())),
             (Self::Texts | Self::Words | Self::Seeds, Seen::Text(_)) => Err(Some("write it in brackets".into())),
             (Self::Uids, Seen::Integer(_)) => Err(Some("write it in brackets".into())),
@@ -186,6 +194,11 @@ impl Kind {
                 Ok(period) if (least..=most).contains(&period.0) => Ok(Value::from(period.0)),
                 Ok(_) => Err(None),
                 Err(_) => Err(text.parse::<u64>().ok().map(|number| format!("did you mean `{number}ms`?"))),
+            },
+            Self::Size(least, most) => match parse_size(text) {
+                Some(bytes) if (least..=most).contains(&bytes) => Ok(Value::from(bytes)),
+                Some(_) => Err(None),
+                None => Err(text.parse::<u64>().ok().map(|number| format!("did you mean `{number}MiB`?"))),
             },
             Self::Mode => match u32::from_str_radix(text, 8) {
                 Ok(mode) if mode <= 0o777 && text.bytes().all(|c| c.is_ascii_digit()) => Ok(Value::from(mode)),
@@ -217,6 +230,9 @@ impl Kind {
             Self::Period(least, most) => {
                 format!("a period from {} to {}, like 50ms,", format_period(Micros(least)), format_period(Micros(most)))
             }
+            Self::Size(least, most) => {
+                format!("a size from {} to {}, like 512MiB,", format_size(least), format_size(most))
+            }
             Self::Choice(words) => {
                 let quoted: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
                 quoted.join(" or ")
@@ -247,6 +263,9 @@ impl Kind {
             (Self::Period(..), _) => {
                 format!("{:?}", format_period(Micros(value.to_u128().and_then(|us| us.try_into().ok()).unwrap_or(0))))
             }
+            (Self::Size(..), _) => {
+                format!("{:?}", format_size(value.to_u128().and_then(|bytes| bytes.try_into().ok()).unwrap_or(0)))
+            }
             (Self::Mode, _) => format!("\"{:04o}\"", value.to_u128().unwrap_or(0)),
             (_, Value::String(_, text)) => format!("{:?}", mask_password(text)),
             (_, Value::Bool(_, flag)) => flag.to_string(),
@@ -257,6 +276,21 @@ impl Kind {
             _ => value.to_i128().map_or_else(|| "?".to_owned(), |number| number.to_string()),
         }
     }
+}
+
+/// Units of sizes, the largest first.
+const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+/// A whole number with its unit.
+fn parse_size(text: &str) -> Option<u64> {
+    let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+    number.trim_end().parse::<u64>().ok()?.checked_mul(*unit)
+}
+
+/// A size in the largest unit that shows all of it.
+fn format_size(bytes: u64) -> String {
+    let unit = UNITS.iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
+    unit.map_or_else(|| bytes.to_string(), |(name, unit)| format!("{}{name}", bytes / unit))
 }
 
 fn list(parts: &[Value], show: impl Fn(&Value) -> String) -> String {

@@ -21,8 +21,8 @@ use tonic::body::Body;
 use tonic::server::Grpc;
 
 use super::codec::Messages;
-use super::plain::Plain;
 use super::counted::{Counted, Counter};
+use super::plain::Plain;
 use super::proto::SHOULD_RATE_LIMIT;
 use super::service::Service;
 use crate::config;
