@@ -61,6 +61,11 @@ pub(crate) fn data(text: &str) -> io::Result<()> {
     }
 }
 
+/// What a terminal may be shown of what a peer or a client says: nothing of it moves the cursor.
+pub(crate) fn visible(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
 /// Columns, each as wide as its widest cell; the last one is not padded.
 pub(crate) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

@@ -16,7 +16,7 @@ pub(crate) fn run(globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> 
     }
     let mut rows = vec![["NODE", "STATE", "ADDRESS", "VERSION", "HEARD"].map(str::to_owned).to_vec()];
     for peer in answer["peers"].as_array().into_iter().flatten() {
-        let text = |key: &str| peer[key].as_str().unwrap_or("-").to_owned();
+        let text = |key: &str| output::visible(peer[key].as_str().unwrap_or("-"));
         let heard = match (peer["self"].as_bool(), peer["heard_ms_ago"].as_u64()) {
             (Some(true), _) => "this node".to_owned(),
             (_, Some(millis)) => format!("{millis} ms ago"),

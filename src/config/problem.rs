@@ -130,13 +130,17 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 /// `text` with the password of a URL in it replaced by `***`.
+///
+/// A password may hold whatever a file does not end a line with, and the URL may be none: so everything is
+/// masked from the first colon behind a scheme, or at all, to the last `@`.
 pub(crate) fn mask_password(text: &str) -> String {
-    let Some(scheme) = text.find("://") else { return text.to_owned() };
-    let rest = &text[scheme + 3..];
-    let end = rest.find(['"', '\'', ' ']).unwrap_or(rest.len());
-    let Some(at) = rest[..end].rfind('@') else { return text.to_owned() };
-    let Some(colon) = rest[..at].find(':') else { return text.to_owned() };
-    format!("{}://{}:***{}", &text[..scheme], &rest[..colon], &rest[at..])
+    let Some(at) = text.rfind('@') else { return text.to_owned() };
+    let start = text[..at].find("://").map_or(0, |scheme| scheme + 3);
+    match text[start..at].find(':') {
+        Some(colon) => format!("{}:***{}", &text[..start + colon], &text[at..]),
+        None if start > 0 => format!("{}***{}", &text[..start], &text[at..]),
+        None => text.to_owned(),
+    }
 }
 
 /// The nearest of `known` to `seen`, when it is near enough to be a slip.
@@ -166,6 +170,11 @@ mod tests {
     fn masks_only_the_password() {
         assert_eq!(mask_password(r#"url = "redis://bob:p@ss@h:1" # x"#), r#"url = "redis://bob:***@h:1" # x"#);
         assert_eq!(mask_password("redis://h:1/0"), "redis://h:1/0");
+        assert_eq!(mask_password("url = \"redis://bob:hun'ter 2\\\"3@h\""), "url = \"redis://bob:***@h\"");
+        assert_eq!(mask_password("redis://secret@h"), "redis://***@h");
+        for slip in ["redis:/bob:hunter2@h", "redis//bob:hunter2@h", "bob:hunter2@h", "postgres://bob:hunter2@h"] {
+            assert!(!mask_password(slip).contains("hunter2") && mask_password(slip).ends_with("***@h"), "{slip}");
+        }
     }
 
     #[test]
