@@ -140,7 +140,7 @@ static SCRIPTS: [ScriptBug; 27] = [
         name: "return-hides-spending",
         about: "A give-back closes the account of a bucket and charges nothing for what was spent: bound.",
         edits: &[(
-            "local account, settled = settle_account(state, limits, held, amount, 2)",
+            "local account, settled = settle_account(state, limits, held, amount, 2, most)",
             "local account, settled = close_account(state), true",
         )],
     },

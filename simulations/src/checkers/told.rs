@@ -10,7 +10,7 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
-use super::notes::{Ids, Life, Lives};
+use super::notes::{Ids, Life, Lives, Trips};
 use super::{Found, aligned};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
@@ -45,6 +45,8 @@ struct Account {
     epoch: (u64, u64),
     /// The window in which the share was last spent, and how much of it is not paid.
     owes: (u64, u64),
+    /// How long the latest answer was under way: the node knows the store's clock to that.
+    trip: u64,
     /// How far the clock that the node goes by is ahead of true time: that of its last answer.
     skew: Option<u64>,
 }
@@ -59,6 +61,7 @@ pub(super) struct Told {
     leaps: bool,
     doubt: u64,
     lives: Lives,
+    trips: Trips,
     sent: Ids,
     settled: Ids,
     accounts: Map<(Life, u32), Account>,
@@ -82,6 +85,7 @@ impl Told {
             leaps: moves && setting.plan.redis.skew.0 > 0,
             doubt: setting.plan.daemon.timeout.0 + DOUBT,
             lives: Lives::default(),
+            trips: Trips::default(),
             sent: Ids::default(),
             settled: Ids::default(),
             accounts: Map::default(),
@@ -123,6 +127,7 @@ impl Told {
     fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
         let (now, forgets, doubt) = (self.now(moment, life, key), self.forgets, self.doubt);
         let account = self.account(life, key);
+        let doubt = doubt.max(account.trip + DOUBT);
         account.latest = call.id;
         if order.epoch == 0 {
             // The key had been forgotten: a slot lives only while it is of use.
@@ -268,6 +273,7 @@ fn window(now: u64, doubt: u64, period: u64) -> Option<u64> {
 impl Observer for Told {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
+        self.trips.see(moment, seen);
         if !self.is_on {
             return;
         }
@@ -288,8 +294,9 @@ impl Observer for Told {
                 if self.leaps {
                     self.heard(moment, life, *key, call, grant);
                 }
+                let trip = self.trips.latest();
                 let account = self.account(life, *key);
-                account.epoch = account.epoch.max((grant.now.0, grant.epoch));
+                (account.epoch, account.trip) = (account.epoch.max((grant.now.0, grant.epoch)), trip);
                 self.shown(life, *key, call, grant);
                 if let Op::Acquire(order) = &call.op {
                     self.lent(moment, life, *key, call, order, grant);
