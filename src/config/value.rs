@@ -169,12 +169,10 @@ impl Kind {
                 Err(Some("write it without quotes".into()))
             }
             (Self::Period(..), Seen::Integer(number)) => Err(Some(format!("did you mean \"{number}ms\"?"))),
-            (Self::Size(least, most), Seen::Integer(number))
-                if u64::try_from(*number).is_ok_and(|bytes| (least..=most).contains(&bytes)) =>
-            {
-                Ok(Value::from(*number))
-            }
-            (Self::Size(..), Seen::Integer(number)) => Err(Some(format!("did you mean \"{number}MiB\"?"))),
+            (Self::Size(least, most), Seen::Integer(number)) => match u64::try_from(*number) {
+                Ok(bytes) if (least..=most).contains(&bytes) => Ok(Value::from(bytes)),
+                _ => Err(Some(format!("did you mean \"{number}MiB\"?"))),
+            },
             (Self::Mode, Seen::Integer(_)) => Err(Some("write it in quotes".into())),
             (Self::Texts | Self::Words | Self::Seeds, Seen::Text(_)) => Err(Some("write it in brackets".into())),
             (Self::Uids, Seen::Integer(_)) => Err(Some("write it in brackets".into())),
