@@ -136,13 +136,32 @@ fn many_greedy_clients_stay_within_the_budget_of_all() {
 #[test]
 fn long_answers_are_refused_where_there_is_no_room() {
     let daemon = daemon(2 << 20, 64 << 10, Duration::from_secs(60));
+    // Long keys, so that a list of them is a long answer.
+    let mut client = daemon.client();
+    for number in 0..1_000 {
+        let key = format!("{number:0200}");
+        assert_charged(&client.ask_bytes(&[b"RATION.CHECK", b"deep", key.as_bytes()]), 1);
+    }
     let mut greedy = daemon.client();
     flood(&mut greedy, &encode(&[b"RATION.CHECK", b"deep", b"k"]));
-    let mut client = daemon.client();
-    let refused = client.ask_bytes(&[b"ECHO", &vec![b'x'; 300_000]]);
+    let refused = client.ask_bytes(&[b"RATION.KEYS", b"COUNT", b"1000"]);
     assert!(show(&refused).starts_with("-ERR too much waits to be sent"), "{refused:?}");
     assert_charged(&client.ask_bytes(&[b"RATION.CHECK", b"deep", b"other"]), 1);
     assert_eq!(client.ask_bytes(&[b"ECHO", &[b'x'; 10_000]]), Value::Bulk(vec![b'x'; 10_000]));
+}
+
+/// A request that is half when memory is short ends its connection: what it would need could not be kept.
+#[test]
+fn a_long_request_that_is_half_is_ended_where_there_is_no_room() {
+    let daemon = daemon(2 << 20, 64 << 10, Duration::from_secs(60));
+    let mut greedy = daemon.client();
+    flood(&mut greedy, &encode(&[b"RATION.CHECK", b"deep", b"k"]));
+    let (mut long, mut other) = (daemon.client(), daemon.client());
+    long.send(&encode(&[b"ECHO", &vec![b'x'; 300_000]])[..20_000]);
+    let told = show(&long.reply().expect("a last word"));
+    assert!(told.starts_with("-ERR") && told.contains("no memory is left for so long a request"), "{told}");
+    assert!(long.reply().is_none(), "it is closed");
+    assert_charged(&other.ask_bytes(&[b"RATION.CHECK", b"deep", b"other"]), 1);
 }
 
 #[test]
