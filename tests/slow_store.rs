@@ -203,6 +203,17 @@ fn short_stalls(length: Duration) {
     assert_eq!(held, 4, "the next check is answered from what came late");
 }
 
+/// Its socket is there only when its store is: it would decide a check that came before alone, and deny this one.
+#[test]
+fn first_check_after_a_start_is_decided_by_the_store() {
+    let redis = Server::plain();
+    let proxy = Proxy::far(([127, 0, 0, 1], redis.port).into(), Duration::from_millis(80));
+    let daemon =
+        Daemon::start(&format!("[store]\nurl = \"redis://{}\"\ntimeout = \"2s\"\n{POLICIES}", proxy.address()));
+    let told = daemon.ask("RATION.CHECK quota first COST 10");
+    assert_eq!((told.items()[0].int(), told.items()[7].text().as_str()), (0, "ok"), "{told:?}");
+}
+
 #[test]
 fn stall_of_150_ms_sends_nobody_away_for_long() {
     short_stalls(Duration::from_millis(150));

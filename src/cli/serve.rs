@@ -31,6 +31,8 @@ const DRAIN: Duration = Duration::from_millis(1_750);
 /// Longest time for what still runs then, and for the last lines of the log, which may have no reader.
 const ENDING: Duration = Duration::from_millis(50);
 const LAST_LINES: Duration = Duration::from_millis(100);
+/// Longest wait for the store before the doors open: a check that comes earlier would be decided as in an outage.
+const FIRST_CONTACT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(globals: &Globals, sources: Sources) -> anyhow::Result<ExitCode> {
     // Before there are threads: it takes variables out of the environment.
@@ -95,6 +97,9 @@ async fn bring_up(
     };
     let admin = bind_admin(&config, admin_is_default, &mut handed).await?;
     let fleet = join(&config).await?;
+    if let Some(store) = &shared {
+        store.tried(FIRST_CONTACT).await;
+    }
     let mut daemon = start(&config, &settled, shared.clone(), &reloader, handed)?;
     if let (Some((fleet, incoming)), Some(options)) = (fleet, &config.fleet) {
         daemon.join(fleet, incoming, Duration::from_micros(options.tick.0));

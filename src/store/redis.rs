@@ -142,16 +142,26 @@ impl RedisStore {
     /// Waits until every server that takes calls is connected; false when that takes longer than
     /// `within`.
     pub async fn ready(&self, within: Duration) -> bool {
-        let all_connected = async {
+        self.each_is(within, |master| master.away_since().is_none()).await
+    }
+
+    /// Waits until every server that takes calls is connected or could not be reached at a first attempt; false when
+    /// that takes longer than `within`.
+    pub async fn tried(&self, within: Duration) -> bool {
+        self.each_is(within, |master| master.away_since().is_none() || master.has_problem()).await
+    }
+
+    async fn each_is(&self, within: Duration, so: impl Fn(&Master) -> bool) -> bool {
+        let all_are = async {
             loop {
                 let map = self.cluster.map();
-                if !map.masters.is_empty() && map.masters.iter().all(|master| master.away_since().is_none()) {
+                if !map.masters.is_empty() && map.masters.iter().all(|master| so(master)) {
                     return;
                 }
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(within, all_connected).await.is_ok()
+        timeout(within, all_are).await.is_ok()
     }
 
     /// All counts and what is known of the servers, for metrics.

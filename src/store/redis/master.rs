@@ -131,6 +131,11 @@ impl Master {
         lock(&self.inner.breaker).away_since()
     }
 
+    /// Something kept it from connecting, or ended a connection.
+    pub(crate) fn has_problem(&self) -> bool {
+        lock(&self.inner.problem).is_some()
+    }
+
     /// Waits until a first connection stands.
     pub(crate) async fn connected(&self) {
         let _ = self.inner.connected.subscribe().wait_for(|connected| *connected).await;

@@ -11,7 +11,8 @@ import redis.asyncio
 
 SOCKET, PROTOCOL, WAY = sys.argv[1:]
 COMMANDS = [[bytes.fromhex(word) for word in line.split()] for line in sys.stdin]
-SETTINGS = {} if PROTOCOL == "default" else {"protocol": int(PROTOCOL)}
+# By default what is not answered within 5 s is sent again, and counted again: a machine may be slower than that.
+SETTINGS = {"socket_timeout": 300} | ({} if PROTOCOL == "default" else {"protocol": int(PROTOCOL)})
 
 
 def shown(answer):

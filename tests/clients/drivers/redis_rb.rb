@@ -20,7 +20,8 @@ end
 
 socket, way = ARGV
 commands = $stdin.each_line.map { |line| line.split.map { |word| [word].pack("H*") } }
-redis = Redis.new(path: socket)
+# By default what is not answered within 5 s is sent again, and counted again.
+redis = Redis.new(path: socket, timeout: 300, reconnect_attempts: 0)
 answers =
   if way == "alone"
     commands.map { |command| told { redis.call(*command) } }
