@@ -20,7 +20,9 @@ if not state then return failure end
 roll_census(state, limits)
 local seen = seen_before(state)
 if seen ~= 0 then return answer(state, 0, seen) end
-if not state.epoch or epoch ~= state.epoch then return answer(state, 0) end
+-- A node that never had an answer knows no epoch, and says so only where an order of its own is void.
+local knows = epoch == state.epoch or epoch == 0 and void ~= 0
+if not state.epoch or not knows then return answer(state, 0) end
 
 -- What was lent ahead goes back to the window after this one; a sliding window that is over still
 -- weighs, and takes them back.
@@ -41,11 +43,16 @@ for i = 1, #limits do
   if credit_lent(state.counters[i], limits[i], limits[i][1]) then taken = true end
 end
 -- What an order was lent that nobody waits for any more goes back: of a bucket what it was charged at once, since the
--- rest is in the account. Where it was not executed, this says what it would have told. Returns the most that
--- was spent of the account.
+-- rest is in the account. Where it was not executed, this says what it would have told, and if it comes later it is
+-- lent nothing, as if it had been before. Returns the most that was spent of the account.
 local function take_back_order(record)
   if void == 0 then return EXACT end
-  if record[2] ~= void then return min(spent + told, EXACT) end
+  local most = min(spent + told, EXACT)
+  if record[2] > void then return most end
+  if record[2] < void then
+    record[2], record[3] = void, 0
+    return most
+  end
   for i = 1, #limits do
     local limit, counter = limits[i], state.counters[i]
     if limit.kind == 'g' then
@@ -55,6 +62,7 @@ local function take_back_order(record)
     end
   end
   taken = taken or record[3] > 0
+  record[3] = 0
   return spent
 end
 
@@ -67,11 +75,11 @@ if has_gcra and id > record[2] then
   taken = taken or account > 0 or settled and held + amount > 0
   open_account(record, was_open and held or 0)
 end
-if not taken then return answer(state, 0) end
+if not taken and void == 0 then return answer(state, 0) end
 add_counters(fields, state, limits)
 if id ~= 0 then
   add_record(fields, record)
   if has_gcra then add_lent(fields) end
 end
 save(state, fields)
-return answer(state, amount)
+return answer(state, taken and amount or 0)

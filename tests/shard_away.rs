@@ -32,21 +32,43 @@ fn an_unknown_outcome_is_asked_again_under_the_same_id() {
     assert_eq!(bench.held(), 0, "the same answer twice is one grant");
 }
 
+/// A check whose order is given up: the connection broke three times before its answer.
+fn given_up(limit: &str) -> (Bench, Call) {
+    let mut bench = Bench::new(limit);
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Unknown);
+    for _ in 0..2 {
+        let again = bench.acquire();
+        bench.fail(&again, StoreError::Unknown);
+    }
+    (bench, call)
+}
+
+/// The return that says of an order that it is void.
+fn voiding(bench: &mut Bench, id: u64) -> Call {
+    let calls = bench.calls();
+    let voids = |call: &Call| matches!(call.op, Op::Return { voids, .. } if voids.id == id);
+    assert!(calls.len() == 1 && voids(&calls[0]), "the store hears first what is void: {calls:?}");
+    calls[0].clone()
+}
+
 #[test]
-fn a_late_answer_is_held_while_its_window_is_open_and_dropped_after() {
-    for (late, held) in [(Micros(200_000), 1), (SECOND, 0)] {
-        let mut bench = Bench::new("100/1s fixed");
-        bench.check(1);
-        let call = bench.acquire();
-        bench.fail(&call, StoreError::Unknown);
-        for _ in 0..2 {
-            let again = bench.acquire();
-            bench.fail(&again, StoreError::Unknown);
-        }
-        assert_eq!(bench.replies(), [Verdict::Deny], "share mode: nothing was held");
-        bench.settle_window(late);
+fn an_order_that_was_given_up_is_void_as_soon_as_the_store_can_be_told() {
+    for limit in ["100/1s fixed", "100/1s sliding", "100/1h"] {
+        let (mut bench, call) = given_up(limit);
+        assert_eq!(bench.replies().len(), 1, "{limit}: decided alone");
+        bench.advance(Micros(250_000));
+        let told = voiding(&mut bench, call.id);
+        bench.fail(&told, StoreError::Away { since: bench.now });
+        bench.advance(Micros(250_000));
+        let told = voiding(&mut bench, call.id);
         bench.grant(&call, 1);
-        assert_eq!(bench.held(), held, "after {late:?}");
+        assert_eq!(bench.held(), 0, "{limit}: what was lent to nobody goes back");
+        bench.grant(&told, 0);
+        bench.advance(Micros(250_000));
+        let void_again = bench.calls().iter().any(|call| matches!(call.op, Op::Return { .. }));
+        assert!(!void_again, "{limit}: told once");
     }
 }
 

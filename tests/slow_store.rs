@@ -226,11 +226,6 @@ fn stall_of_400_ms_sends_nobody_away_for_long() {
 
 #[test]
 fn stall_of_3_s_charges_nothing_that_was_denied() {
-    if !support::goals::are_tried(
-        "after a stall of 3 s a call that was given up and executed later is charged for nobody",
-    ) {
-        return;
-    }
     let _turn = alone();
     let redis = Server::plain();
     let daemon = daemon(&redis.url());

@@ -7,7 +7,7 @@
 use super::call::{Ages, Call, Counter, JUST_NOW, Op, Voided};
 use super::decision::Decision;
 use super::gcra;
-use super::limit::{Algorithm, Limit, MAX_LIMITS};
+use super::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::slot::Slot;
 use super::time::{Instant, Micros};
@@ -75,24 +75,32 @@ impl Slot {
         }
     }
 
-    /// Nobody waits for the answer to an order any more: what the store is told of it. What it says of the account
-    /// counts as told.
+    /// Nobody waits for the answer to an order any more: what the store is told of it with the next return, which adds
+    /// what was spent meanwhile. What the order says of the account counts as told.
     pub(super) fn void_order(&mut self, call: &Call) -> Voided {
         let Op::Acquire(order) = call.op else { return Voided::default() };
         // Of what is lent ahead the store could not tell whether this window had it or the next: it ends with that.
         if order.ahead_of.0 != 0 {
             return Voided::default();
         }
-        let (mut told, mut spent) = (0, 0);
-        let held = self.unspent();
+        // Of an account that this node does not know all counts as spent, as the order would have had it.
+        let mut told = if self.epoch == 0 { MAX_COUNT } else { 0 };
         for (limit, net) in self.rule.limits.iter().zip(&mut self.net) {
             if limit.algorithm == Algorithm::Gcra {
                 told = told.max(net.saturating_sub(order.held));
-                spent = spent.max(order.held.saturating_sub(held));
                 *net = order.held;
             }
         }
-        Voided { id: call.id, need: order.need, told, spent }
+        Voided { id: call.id, need: order.need, told, spent: 0 }
+    }
+
+    /// What the store is told of a void order together with the return of so many tokens.
+    pub(super) fn voided_by_now(&self, order: Voided, returned: u64) -> Voided {
+        let kept = self.unspent().saturating_add(returned);
+        let buckets = self.rule.limits.iter().zip(&self.net).filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
+        let spent = buckets.map(|(_, net)| net.saturating_sub(kept)).max().unwrap_or(0);
+        let spent = order.spent.saturating_add(spent).min(MAX_COUNT);
+        if order.id == 0 { order } else { Voided { spent, ..order } }
     }
 
     /// Takes note that so many tokens have just left the lease. Those that the store has charged already

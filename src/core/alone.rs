@@ -169,6 +169,11 @@ impl Slot {
         self.share.as_ref().is_some_and(|book| book.is_open(&self.rule, self.clock.latest(now)))
     }
 
+    /// The store has yet to be charged for checks that passed without it.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.debt(now) > 0 || self.credit > 0
+    }
+
     /// The store has only just answered, if at all, and others may have yet to charge what they admitted
     /// on their shares of the window at hand: it would be lent once more.
     pub(super) fn awaits_others(&self, now: Instant) -> bool {

@@ -86,6 +86,7 @@ pub(super) fn handle_errand(
                 desk.skip_ids();
             }
             learn(slot, desk, now, call, &grant);
+            note_voided(slot, now, &errand.call.op);
             if errand.call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
                 let voided = slot.lease.void() + slot.drop_leftovers();
                 desk.policy_stats(slot).expired += voided;
@@ -103,9 +104,10 @@ pub(super) fn handle_errand(
             }
         }
         Err(StoreError::Unknown) if errand.attempts < ATTEMPTS => send_again(errand, desk, now),
-        Err(_) => {
+        Err(error) => {
             let errand = slot.errands.swap_remove(position);
             fail_errand(slot, desk, now, &errand);
+            keep_doubtful(slot, now, &errand, &error);
         }
     }
     answer_postponed(slot, desk, now);
@@ -113,6 +115,32 @@ pub(super) fn handle_errand(
         serve_line(index, slot, desk, now, Source::Store);
     }
     set_timer(index, slot, desk, now);
+}
+
+/// The store has not been told that an order is void: the next return says so.
+fn keep_doubtful(slot: &mut Slot, now: Instant, errand: &Flight, error: &StoreError) {
+    let Op::Return { voids, .. } = errand.call.op else { return };
+    if voids.id == 0 || !slot.is_of_these_limits(&errand.call) {
+        return;
+    }
+    slot.doubtful = Some(voids);
+    match error {
+        StoreError::Away { since } => slot.lose_store(now, *since),
+        StoreError::Unknown => slot.lose_store(now, errand.sent),
+        StoreError::Busy { .. } | StoreError::Full => {}
+    }
+}
+
+/// The store knows now that an order is void, so that it can be asked for more as soon as somebody wants it.
+fn note_voided(slot: &mut Slot, now: Instant, op: &Op) {
+    if let (Op::Return { voids, .. }, Some(away)) = (op, &mut slot.away)
+        && voids.id != 0
+        && !away.charged
+        && !away.repairs
+        && away.back.is_none()
+    {
+        away.ask_again = away.ask_again.min(now);
+    }
 }
 
 pub(super) fn fail_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, errand: &Flight) {
@@ -193,6 +221,8 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
         windows.iter_mut().zip(&slot.counters).for_each(|(window, counter)| *window = counter.at);
     }
     let ages = slot.ages(now, leftover.tokens);
+    let order = if voids.id == 0 { slot.doubtful.take().unwrap_or_default() } else { voids };
+    let voids = slot.voided_by_now(order, leftover.tokens);
     // The store is told what was spent of buckets: it is charged there, and no more here.
     slot.charge(leftover.tokens);
     // What is known of the store counts them as back already: nobody is denied for want of them.
@@ -204,10 +234,6 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
         counter.credit_lent(limit, leftover.tokens, window);
     }
     slot.note_returned(leftover.tokens, &windows);
-    if slot.has_account() {
-        // The account is closed for an order that was given up, too: what that was lent counts as spent.
-        slot.late = None;
-    }
     desk.policy_stats(slot).returned += leftover.tokens;
     let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), ages, windows, voids };
     send_errand(slot, desk, now, op, None, 0);

@@ -133,6 +133,6 @@ impl Slot {
     /// The key was reset by the call of that id: what orders of before were lent is void, too.
     pub(super) fn drop_orders_before(&mut self, id: u64) {
         self.flight = self.flight.take().filter(|flight| flight.call.id > id);
-        self.late = self.late.filter(|(late, _)| *late > id);
+        self.doubtful = self.doubtful.filter(|order| order.id > id);
     }
 }

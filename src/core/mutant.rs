@@ -53,8 +53,8 @@ mutants! {
         "What has ended stays in the lease and bars the way to newer tokens: liveness, utilisation.";
     PartialAsWhole, "partial-as-whole":
         "A partial grant is credited as all that was wanted: bound, conservation.";
-    LateReplyIgnored, "late-reply-ignored":
-        "A grant that arrives after its acquire was given up is lost: conservation, utilisation.";
+    GivenUpForSpent, "given-up-for-spent":
+        "What an order that was given up may have been lent counts as spent, though nobody got it: used.";
     LateReplyRebound, "late-reply-rebound":
         "A grant that arrives after its window is spent in the window at hand: bound.";
     WaiterDropped, "waiter-dropped":

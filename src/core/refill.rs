@@ -103,6 +103,13 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     if on(Mutant::StaysAway) && slot.away.is_some() || slot.has_account_under_way() {
         return;
     }
+    if slot.doubtful.is_some() {
+        // What it was lent is nobody's: the store hears of that first.
+        report(index, slot, desk, now, Voided::default());
+        if slot.has_account() {
+            return;
+        }
+    }
     if slot.away.is_some_and(|away| !away.charged) && (slot.owes(now) || slot.awaits_others(now)) {
         return charge(index, slot, desk, now);
     }
@@ -167,7 +174,6 @@ fn charge(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
 pub(super) fn take_off(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, order: Acquire) {
     if slot.has_account() {
         // What this order says of the account is the last word: nothing lent before it counts any more.
-        slot.late = None;
         slot.lease.close_spent();
     }
     let call = slot.call(now, desk.id(), Op::Acquire(order));
@@ -179,10 +185,10 @@ pub(super) fn take_off(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instan
 /// Takes over other limits for the same key. Nothing that is held may be spent under them: the store hears what
 /// was, and gets the rest, together with what an order under way is lent.
 pub(super) fn change_limits(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, rule: &Arc<Rule>) {
-    let order = slot.flight.take();
-    // What the store frees of a bucket nobody may spend by an answer that comes late.
-    slot.late = slot.late.filter(|_| order.is_none() || !slot.has_account());
-    let voids = order.as_ref().map_or(Voided::default(), |flight| slot.void_order(&flight.call));
+    let voids = match slot.flight.take() {
+        Some(flight) => slot.void_order(&flight.call),
+        None => slot.doubtful.take().unwrap_or_default(),
+    };
     if slot.has_untold() || voids.id != 0 {
         report(index, slot, desk, now, voids);
     }
@@ -220,18 +226,10 @@ pub(super) fn handle_acquire(
     let current = slot.flight.as_ref().is_some_and(|flight| flight.call.id == call.id);
     if !current {
         let Ok(grant) = outcome else { return };
-        match slot.late {
-            // Given up, yet merely late: held, if its window is still open.
-            Some((id, sent)) if id == call.id && !on(Mutant::LateReplyIgnored) => {
-                slot.late = None;
-                land(index, slot, desk, now, sent, call, &grant);
-            }
-            // Told once more: what it lends is held already, what else it says is news. After a reset it was lent
-            // anew to nobody here, and what the key was before is over.
-            _ if grant.epoch == slot.epoch || grant.reset && grant.now > slot.heard => {
-                _ = learn(slot, desk, now, call, &grant)
-            }
-            _ => {}
+        // Told once more: what it lends is held already or void, what else it says is news. After a reset it was lent
+        // anew to nobody here, and what the key was before is over.
+        if grant.epoch == slot.epoch || grant.reset && grant.now > slot.heard {
+            learn(slot, desk, now, call, &grant);
         }
         return;
     }
@@ -452,8 +450,8 @@ pub(super) fn give_up(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
         StoreError::Away { since } => *since,
         StoreError::Unknown | StoreError::Busy { .. } | StoreError::Full => flight.sent,
     };
-    if *error == StoreError::Unknown || flight.attempts > 1 {
-        slot.late = Some((flight.call.id, flight.sent));
+    if (*error == StoreError::Unknown || flight.attempts > 1) && !on(Mutant::GivenUpForSpent) {
+        slot.doubtful = Some(slot.void_order(&flight.call)).filter(|order| order.id != 0);
     }
     dispose_of_leftovers(index, slot, desk, now);
     slot.lose_store(now, since);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::answer::{self, Ending, Standing};
 use super::batch::Tuner;
-use super::call::{Call, Counter, Op};
+use super::call::{Call, Counter, Op, Voided};
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::fleet::FleetView;
 use super::gcra;
@@ -125,8 +125,9 @@ pub(super) struct Slot {
     pub(super) line: VecDeque<Waiter>,
     /// The one acquire under way.
     pub(super) flight: Option<Flight>,
-    /// An acquire that was given up; its answer may still come.
-    pub(super) late: Option<(u64, Instant)>,
+    /// An acquire that was given up without an answer. Nobody knows whether the store executed it; the next return
+    /// says that it is void.
+    pub(super) doubtful: Option<Voided>,
     /// What an acquire under way bars from going back: see `errand::dispose`.
     pub(super) leftovers: Vec<Leftover>,
     /// Everything else under way: peeks, refunds, resets, returns.
@@ -195,7 +196,7 @@ impl Slot {
             tuner: Tuner::default(),
             line: VecDeque::new(),
             flight: None,
-            late: None,
+            doubtful: None,
             leftovers: Vec::new(),
             errands: Vec::new(),
             away: None,

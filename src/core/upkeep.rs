@@ -22,6 +22,9 @@ pub(super) const ATTEMPTS: u8 = 3;
 /// Answers after which what a waiter wants has been in an order: one may have been under way before.
 const ASKED_FOR: u8 = 2;
 
+/// So long the store's return is awaited, so that it can be told of an order that was given up.
+const DOUBTFUL: Micros = Micros::from_secs(600);
+
 /// So long before an account closes it is renewed.
 const CLOSING: Micros = Micros(600_000);
 
@@ -72,8 +75,11 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
     if slot.unclaimed_until <= now {
         give_unclaimed(index, slot, desk, now);
     }
-    if slot.flight.is_none() && slot.debt(now) > 0 && slot.away.is_some_and(|away| now >= away.ask_again) {
+    if slot.flight.is_none() && slot.is_due(now) && slot.away.is_some_and(|away| now >= away.ask_again) {
         acquire(index, slot, desk, now);
+    }
+    if slot.doubtful.is_some() && slot.away.is_none_or(|away| now >= away.ask_again) {
+        report(index, slot, desk, now, Voided::default());
     }
     let is_due = closes(slot) <= now || slot.is_quiet() && now >= keep_until(slot, now);
     if slot.has_untold() && slot.lease.held() == 0 && is_due && slot.flight.is_none() {
@@ -88,7 +94,8 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         }
     }
     set_timer(index, slot, desk, now);
-    !(slot.is_quiet() && slot.lease.held() == 0 && now >= keep_until(slot, now) && !slot.is_indebted(now))
+    let is_told = slot.doubtful.is_none() || now >= slot.last_check + DOUBTFUL;
+    !(slot.is_quiet() && is_told && slot.lease.held() == 0 && now >= keep_until(slot, now) && !slot.is_indebted(now))
 }
 
 /// Answers those in line who have waited as long as they may. The call that they wait for goes on.
@@ -121,7 +128,8 @@ fn answer_in_time(slot: &mut Slot, desk: &mut Desk, now: Instant) {
 fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     slot.ahead_at = Instant(u64::MAX);
     let recent = now.since(slot.last_check) < refill_interval(&slot.rule);
-    if slot.flight.is_some() || slot.is_away(now) || desk.draining || !recent || !slot.confirmed {
+    let is_busy = slot.flight.is_some() || slot.doubtful.is_some();
+    if is_busy || slot.is_away(now) || desk.draining || !recent || !slot.confirmed {
         return;
     }
     // In a flood it is gone before an answer of the store could come: it would only be one call more.
@@ -215,9 +223,12 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
     }
     at = at.min(slot.unclaimed_until);
     if let Some(away) = slot.away
-        && slot.debt(now) > 0
+        && slot.is_due(now)
     {
         at = at.min(away.ask_again.max(now + PATIENCE));
+    }
+    if slot.doubtful.is_some() {
+        at = at.min(slot.away.map_or(now, |away| away.ask_again).max(now + PATIENCE));
     }
     if slot.has_untold() {
         at = at.min(closes(slot).max(now + PATIENCE));

@@ -174,14 +174,17 @@ impl Nodes {
         }
     }
 
-    /// Remembers a return or a refund.
-    pub(super) fn credited(&mut self, node: &str, id: u64, lent: Lent, account: Option<Record>) {
+    /// Remembers a return or a refund, and that this node's order of the id `void`, if there was one, is over.
+    pub(super) fn credited(&mut self, node: &str, id: u64, lent: Lent, account: Option<Record>, void: u64) {
         self.lent = lent;
         let record = self.entry(node);
         if let Some(account) = account {
             (record.lent, record.period) = (account.lent, account.period);
         }
         record.other = id;
+        if void != 0 && record.id <= void {
+            (record.id, record.granted) = (void, 0);
+        }
     }
 
     /// Remembers a reset: what this node asked for earlier and arrives late is not lent any more.

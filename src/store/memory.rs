@@ -174,7 +174,9 @@ impl MemoryStore {
         if seen != Standing::New {
             return view.grant(0, seen);
         }
-        if view.head.is_none_or(|head| head.epoch != epoch) {
+        // A node that never had an answer knows no epoch, and says so only where an order of its own is void.
+        let knows = |head: Head| head.epoch == epoch || epoch == 0 && voids.id != 0;
+        if !view.head.is_some_and(knows) {
             return view.grant(0, Standing::New);
         }
         let amount = amount.min(MAX_COUNT);
@@ -186,7 +188,8 @@ impl MemoryStore {
         taken |= of_order;
         let mut account = None;
         // An acquire that was sent later has said what this node holds.
-        if view.has_gcra() && view.record.is_none_or(|record| view.id > record.id) {
+        let latest = view.record.map_or(0, |record| record.id).max(voids.id);
+        if view.has_gcra() && (view.id > latest || latest == 0) {
             let rest = amount.saturating_add(held.min(MAX_COUNT));
             let was_open = view.record.is_some_and(|record| view.lent.is_open(&record));
             let before = view.settle_account(rest, &ages, most);
@@ -195,8 +198,8 @@ impl MemoryStore {
             view.lent.open(&mut record, if was_open { held.min(MAX_COUNT) } else { 0 });
             account = Some(record);
         }
-        if taken {
-            self.save_credit(&view, account);
+        if taken || voids.id != 0 {
+            self.save_credit(&view, account, voids.id);
         }
         view.grant(if taken { amount } else { 0 }, Standing::New)
     }
@@ -219,14 +222,14 @@ impl MemoryStore {
         for (index, limit) in view.limits.iter().enumerate() {
             view.counters[index].credit(limit, amount);
         }
-        self.save_credit(&view, None);
+        self.save_credit(&view, None, 0);
         view.grant(amount, Standing::New)
     }
 
-    fn save_credit(&mut self, view: &View<'_>, account: Option<Record>) {
+    fn save_credit(&mut self, view: &View<'_>, account: Option<Record>, void: u64) {
         self.cells.update(view.digest, view.limits, &view.counters);
         if view.id != 0 {
-            self.nodes.entry(view.digest).or_default().credited(view.node, view.id, view.lent, account);
+            self.nodes.entry(view.digest).or_default().credited(view.node, view.id, view.lent, account, void);
         }
     }
 

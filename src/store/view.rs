@@ -124,8 +124,17 @@ impl View<'_> {
         if voids.id == 0 {
             return (false, u64::MAX);
         }
-        let executed = self.record.filter(|record| record.id == voids.id);
-        let Some(record) = executed else { return (false, voids.spent.saturating_add(voids.told)) };
+        let (record, most) = (self.record.unwrap_or_default(), voids.spent.saturating_add(voids.told));
+        if record.id > voids.id {
+            return (false, most);
+        }
+        if let Some(known) = &mut self.record {
+            // If it comes later, it is lent nothing, as if it had been before.
+            (known.id, known.granted) = (voids.id, 0);
+        }
+        if record.id < voids.id {
+            return (false, most);
+        }
         for (index, limit) in self.limits.iter().enumerate() {
             let counter = &mut self.counters[index];
             if limit.algorithm == Algorithm::Gcra {

@@ -229,7 +229,7 @@ impl Caller {
         let voids = if random.percent(25) { void } else { Voided::default() };
         Op::Return {
             amount,
-            epoch: grant.epoch,
+            epoch: if voids.id != 0 && few == 0 { 0 } else { grant.epoch },
             held: self.held(random),
             voids,
             ages: [self.age(random); MAX_LIMITS],

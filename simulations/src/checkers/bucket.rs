@@ -33,6 +33,15 @@ struct Shown {
     skew: u64,
 }
 
+/// What a node was lent of a bucket, as its calls left it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    /// The latest acquire, what that charged at once, and what is set aside for the node.
+    order: u64,
+    at_once: u64,
+    open: u64,
+}
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Bucket {
@@ -47,6 +56,8 @@ pub(super) struct Bucket {
     shown: BTreeMap<(u32, usize), Shown>,
     /// When the store closes what it last opened, on its clock.
     open: Map<(Life, u32), u64>,
+    /// By key and node.
+    lent: BTreeMap<(u32, u32), Account>,
     found: Found,
 }
 
@@ -81,11 +92,42 @@ impl Bucket {
             lives: Lives::default(),
             shown: BTreeMap::new(),
             open: Map::default(),
+            lent: BTreeMap::new(),
             found: Found::default(),
         }
     }
 
-    fn executed(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
+    /// What goes back, once, with an order that a node says is void, beside what the call says: what it was lent, and
+    /// whatever else its account has that by its word was not spent, as a return that took it along may never have
+    /// arrived.
+    fn freed(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) -> u64 {
+        if grant.replayed || grant.outdated {
+            return 0;
+        }
+        let account = self.lent.entry((key, node)).or_default();
+        match call.op {
+            Op::Acquire(order) => {
+                let at_once = grant.granted.min(order.need);
+                *account = Account { order: call.id, at_once, open: order.held + (grant.granted - at_once) };
+                0
+            }
+            Op::Return { voids, held, .. } => {
+                let before = *account;
+                *account = Account { open: held, order: before.order.max(voids.id), ..before };
+                if voids.id == 0 || before.order > voids.id {
+                    return 0;
+                }
+                account.at_once = 0;
+                let (back, told) = if before.order == voids.id { (before.at_once, 0) } else { (0, voids.told) };
+                let kept = [told, voids.spent, held, grant.granted].into_iter().fold(0, u64::saturating_add);
+                (before.open + back).saturating_sub(kept)
+            }
+            _ => 0,
+        }
+    }
+
+    fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
+        let freed = self.freed(node, key, call, grant);
         for (index, limit) in call.rule.limits.iter().enumerate() {
             if limit.algorithm != Algorithm::Gcra {
                 continue;
@@ -108,7 +150,7 @@ impl Bucket {
                 self.found.add("bound", moment, || format!("key {key}: lent {} into {after:?}", grant.granted));
             }
             let Some(before) = before.filter(|before| call.op != Op::Reset && !before.is_over(now)) else { continue };
-            let least = before.sum() + change(call, grant, acts) * i128::from(limit.period.0);
+            let least = before.sum() + (change(call, grant, acts) - i128::from(freed)) * i128::from(limit.period.0);
             // A full bucket holds no more, and loses what is put on top.
             let taken = if acts && matches!(call.op, Op::Refund { .. }) { grant.granted } else { 0 };
             let worth = u128::from(taken) * u128::from(limit.period.0) / u128::from(limit.count) + 1;
@@ -162,7 +204,7 @@ impl Observer for Bucket {
                 if *stale {
                     self.shown.retain(|(other, _), _| other != key);
                 } else {
-                    self.executed(moment, *key, call, grant);
+                    self.executed(moment, *node, *key, call, grant);
                 }
             }
             Seen::Undone { key, .. } | Seen::Lost { key, .. } => self.shown.retain(|(other, _), _| other != key),
@@ -204,6 +246,22 @@ mod tests {
         history.used -= 2;
         history.executed(&mut checker, 3, 3);
         assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    #[test]
+    fn what_a_void_order_was_lent_goes_back_once_and_no_more() {
+        for (used, seen) in [(1, 0), (0, 1)] {
+            let mut history = History::new("10/1s burst 30");
+            let mut checker = Bucket::new(&history.setting());
+            history.executed(&mut checker, 1, 1);
+            history.executed(&mut checker, 2, 2);
+            history.used = used;
+            history.voided(&mut checker, 3, 2);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+            history.used = 0;
+            history.voided(&mut checker, 4, 2);
+            assert_eq!(checker.violations().len(), 1, "once: {:?}", checker.violations());
+        }
     }
 
     #[test]
