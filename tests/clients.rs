@@ -17,6 +17,7 @@ use support::installed::installed;
 use support::matrix::{ALL, Client, DEEP_POLICY, DEPTHS, WAYS, assert_charged, depths, driver, output};
 use support::process::Daemon;
 use support::resp::Reply;
+use support::skip::skipped;
 
 fn daemon() -> Daemon {
     Daemon::start("[policy.api]\nlimits = [\"3/1h fixed\"]\n")
@@ -33,8 +34,9 @@ fn print_row(row: &str) {
     say(row);
 }
 
-fn missing(name: &str, what: &str) {
-    say(&format!("SKIPPED {name}: no {what} here; `tests/run tools` says more"));
+/// `wants`: as `tests/run` knows it.
+fn missing(name: &str, wants: &str) {
+    skipped(name, "not all of it is here; `tests/run tools` says more", wants);
 }
 
 fn script(name: &str) -> PathBuf {
@@ -101,7 +103,7 @@ fn node_redis_in_all_its_ways() {
 #[test]
 fn redis_rb_in_all_its_ways() {
     if !succeeds("ruby", &["-e", "require 'redis'"]) {
-        return missing("redis-rb", "gem redis");
+        return missing("redis-rb", "ruby gem-redis");
     }
     // The first error ends what it tells of several.
     let in_batch = |answer: &'static str| Some(answer).filter(|answer| !answer.starts_with('-'));
@@ -112,7 +114,7 @@ fn redis_rb_in_all_its_ways() {
 #[test]
 fn phpredis_in_all_its_ways() {
     if !succeeds("php", &["-r", "exit(extension_loaded('redis') ? 0 : 1);"]) {
-        return missing("phpredis", "extension redis");
+        return missing("phpredis", "php php-redis");
     }
     // Of several it tells of errors and statuses only that they came.
     let in_batch = |answer: &'static str| match answer {
@@ -128,7 +130,7 @@ fn phpredis_in_all_its_ways() {
 fn hiredis_in_all_its_ways() {
     let header = std::fs::read_to_string("/usr/include/hiredis/hiredis.h").unwrap_or_default();
     if found("cc").is_none() || header.is_empty() {
-        return missing("hiredis", "cc with libhiredis-dev");
+        return missing("hiredis", "cc /usr/include/hiredis/hiredis.h");
     }
     // RESP3 came with 1.0.
     let protocols: &[_] = if header.contains("#define HIREDIS_MAJOR 0") { &["2"] } else { &["2", "3"] };

@@ -159,13 +159,17 @@ impl Fleet {
     /// A fault cannot be repeated at will (a killed master stays dead): such a run counts as it is.
     fn judge(&mut self, name: &'static str, scenario: Scenario) -> Vec<String> {
         let runs = if name == "master-killed" { 1 } else { RUNS };
-        let mut number = 1;
+        let (mut number, mut failures) = (1, Vec::new());
         loop {
             let figures = Figures { name, run: scenario(self, &format!("{name} {number}")) };
             print(&figures.line());
             if number == runs || figures.run.ledger.late < STALL {
-                return figures.failures();
+                failures.extend(figures.failures());
+                return failures;
             }
+            // However long the machine stood still.
+            let excesses = figures.run.ledger.excesses(LIMIT, LIMIT);
+            failures.extend(excesses.into_iter().map(|what| format!("{name}: {what}")));
             print(&format!("{name}: a client stood still for {:?}: again", figures.run.ledger.late));
             number += 1;
         }

@@ -18,6 +18,7 @@ use support::clock::Watch;
 use support::membership_suite::{self, Node, Start, World, sees, wait};
 use support::peers::{Authority, FLEET, Peer, Stranger, anywhere, runtime};
 use support::poll::wait_until;
+use support::skip::skipped;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
@@ -399,8 +400,7 @@ fn a_seed_may_be_a_host_name_and_one_that_is_nobodys_hurts_nothing() {
 #[test]
 fn a_node_that_listens_on_both_families_is_reached_over_either() {
     if std::net::UdpSocket::bind("[::]:0").is_err() {
-        println!("skipped: this machine has no IPv6");
-        return;
+        return skipped("a node on both families", "this machine has no IPv6", "ipv6");
     }
     let fleet = Authority::new(FLEET);
     let port = free_port().port();

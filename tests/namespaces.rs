@@ -24,6 +24,8 @@ use support::run::Run;
 const NODES: usize = 5;
 const LIMIT: u64 = 1000;
 const PERIOD: Duration = Duration::from_secs(1);
+/// What each of so many nodes leases of it at most: an even part, rounded up.
+const PARTS: [u64; NODES + 1] = [0, 1000, 500, 334, 250, 200];
 /// Twice the limit, evenly.
 const RATE: f64 = 2.0 * LIMIT as f64 / NODES as f64;
 /// A load begins this long before a window does.
@@ -259,13 +261,13 @@ impl Cut {
     fn left_for(&self, node: usize) -> Sight {
         let away = self.away.len();
         let up = if self.away.contains(&node) { away } else { NODES - away } as u64;
-        Sight { missed: NODES as u64 - up, ..Sight::of_whole(up, LIMIT) }
+        Sight { missed: NODES as u64 - up, ..Sight::of_whole(up, PARTS[up as usize]) }
     }
 }
 
 /// What all should see while nothing is cut.
 fn whole() -> Sight {
-    Sight::of_whole(NODES as u64, LIMIT)
+    Sight::of_whole(NODES as u64, PARTS[NODES])
 }
 
 fn node(number: usize) -> String {

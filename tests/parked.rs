@@ -155,19 +155,38 @@ fn a_check_of_a_closed_connection_harms_nobody() {
     until("the closed one is gone", || daemon.daemon().stats().connections == 1);
 }
 
+/// The store answers only when the daemon stops already: whoever asks for nothing has been told to leave, and
+/// whoever asked before is still there.
 #[test]
 fn stopping_answers_who_waits_and_gives_leases_back() {
     let store = Gated::closed();
     let mut daemon = daemon(&store, PATIENT);
-    store.open();
-    let mut client = daemon.client();
-    client.send(&encode(&[b"RATION.CHECK", b"api", b"k"]).repeat(200));
-    for _ in 0..200 {
-        assert!(show(&client.reply().unwrap()).starts_with("0 "));
+    let mut idle = daemon.client();
+    assert_eq!(idle.ask("PING"), "PONG");
+    let mut parked = [daemon.client(), daemon.client()];
+    for client in &mut parked {
+        client.send(b"PING\r\n");
+        client.send(&encode(&[b"RATION.CHECK", b"api", b"k"]).repeat(100));
+        assert_eq!(show(&client.reply().unwrap()), "PONG");
     }
-    let stats = daemon.daemon().stats();
-    assert_eq!(stats.policies["api"].spent, 200);
-    assert_eq!(daemon.stop(), 0, "every call has its outcome");
+    until("all wait", || daemon.daemon().stats().shards.waiting == 200);
+    let unsettled = std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| daemon.stop());
+        assert!(idle.is_closed(), "nobody stays who waits for nothing");
+        for client in &mut parked {
+            assert!(client.is_silent(), "nobody is answered before the store has");
+        }
+        store.open();
+        for client in &mut parked {
+            for _ in 0..100 {
+                let decision = show(&client.reply().expect("whoever waits is answered"));
+                assert!(decision.starts_with("0 1000 ") && decision.ends_with(" store"), "{decision}");
+            }
+            assert!(client.is_closed(), "and then told to leave");
+        }
+        stopping.join().expect("it stops")
+    });
+    assert_eq!(unsettled, 0, "every call has its outcome");
     assert_eq!(store.used("api", b"k"), 200, "what was lent and not spent is back");
 }
 

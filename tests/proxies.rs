@@ -20,6 +20,7 @@ use std::time::Duration;
 use support::deployed::{Example, NOTHING, Running, Setting, found, succeeds, version};
 use support::poll::wait_for;
 use support::process::Daemon;
+use support::skip::skipped;
 use support::web::{Backend, ask};
 
 /// No window ends during the test: it begins with the first request.
@@ -39,7 +40,10 @@ fn say(text: &str) {
 /// Shows all that is promised, or says what is missing here.
 fn shows(example: &Example) {
     let name = example.name;
-    let missing = |what: &str| say(&format!("SKIPPED {name}: no {what} here; `tests/run tools packages` says more"));
+    let missing = |what: &str| {
+        let wants = format!("{} {}", example.program, example.needs.1);
+        skipped(name, &format!("no {what} here; `tests/run tools packages` says more"), wants.trim_end());
+    };
     let Some(program) = found(example.program) else { return missing(example.program) };
     let program = program.to_str().expect("a path in UTF-8");
     if !example.needs.0(program) {
@@ -174,7 +178,10 @@ fn nginx_with_lua() {
         version: "-v",
         files: &["nginx/lua.conf", "nginx/rationd.lua"],
         is_proxy: true,
-        needs: (|_| Path::new("/usr/lib/nginx/modules/ngx_http_lua_module.so").exists(), "libnginx-mod-http-lua"),
+        needs: (
+            |_| Path::new("/usr/lib/nginx/modules/ngx_http_lua_module.so").exists(),
+            "/usr/lib/nginx/modules/ngx_http_lua_module.so",
+        ),
         command: nginx,
     });
 }
@@ -243,7 +250,7 @@ fn node() {
 #[test]
 fn ruby() {
     let has_redis = |program: &str| succeeds(program, &["-e", "require 'redis'"]);
-    shows(&Example { needs: (has_redis, "gem redis"), ..recipe("Ruby, redis-rb", "ruby", &["recipes/check.rb"]) });
+    shows(&Example { needs: (has_redis, "gem-redis"), ..recipe("Ruby, redis-rb", "ruby", &["recipes/check.rb"]) });
 }
 
 #[test]
@@ -251,7 +258,7 @@ fn php() {
     let has_redis = |program: &str| succeeds(program, &["-r", "exit(extension_loaded('redis') ? 0 : 1);"]);
     let command = |setting: &Setting<'_>| setting.run(&["-S", &format!("127.0.0.1:{}", setting.port)]);
     let example = recipe("PHP, phpredis", "php", &["recipes/check.php"]);
-    shows(&Example { needs: (has_redis, "extension redis"), command, ..example });
+    shows(&Example { needs: (has_redis, "php-redis"), command, ..example });
 }
 
 #[test]

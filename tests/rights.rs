@@ -15,6 +15,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use rationd::core::policy::{PolicySet, PolicySpec};
 use support::daemon::{Client, TestDaemon, until};
+use support::skip::skipped;
 
 const OTHERS: [&str; 3] = ["RATION.RESET api k", "RATION.RELOAD", "RATION.KEYS"];
 
@@ -66,8 +67,7 @@ fn another_user_is_no_administrator_unless_listed() {
     let (daemons, others) = (65_533, 65_532);
     let directory = tempfile::tempdir().expect("a directory");
     if directory.path().metadata().map(|seen| seen.uid()).ok() != Some(0) {
-        eprintln!("skipped: only root can be other users");
-        return;
+        return skipped("rights of other users", "only root can be other users", "root");
     }
     // Where these users can reach it.
     let (program, socket) = (directory.path().join("rationd"), directory.path().join("rationd.sock"));

@@ -24,6 +24,7 @@ use support::poll::wait_for;
 use support::process::Daemon;
 use support::random::below;
 use support::resp::{Connection, Reply};
+use support::skip::skipped;
 
 const VERSION: &str = "0.4.40";
 
@@ -44,17 +45,22 @@ impl Drop for Throttlecrab {
     }
 }
 
+const ROOT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/throttlecrab");
+
+fn built() -> PathBuf {
+    Path::new(ROOT).join("bin/throttlecrab-server")
+}
+
 /// The program, or why there is none.
 fn program() -> Result<PathBuf, String> {
-    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("throttlecrab");
-    let program = root.join("bin/throttlecrab-server");
+    let program = built();
     if program.exists() {
         return Ok(program);
     }
     let protoc = Command::new("protoc").arg("--version").stdout(Stdio::null()).status();
     protoc.map_err(|error| format!("protoc cannot be run ({error}): apt-get install protobuf-compiler"))?;
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["install", "throttlecrab-server", "--locked", "--version", VERSION, "--root"]).arg(&root);
+    cargo.args(["install", "throttlecrab-server", "--locked", "--version", VERSION, "--root", ROOT]);
     // The lints and flags of this build are not meant for it.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR").stdin(Stdio::null());
     let built = cargo.output().map_err(|error| format!("cargo cannot be run ({error})"))?;
@@ -63,7 +69,14 @@ fn program() -> Result<PathBuf, String> {
 
 impl Throttlecrab {
     fn start() -> Option<Self> {
-        let program = program().map_err(|why| println!("skipped: no throttlecrab-server {VERSION}: {why}")).ok()?;
+        let program = match program() {
+            Ok(program) => program,
+            Err(why) => {
+                let wants = built().display().to_string();
+                skipped("throttlecrab", &format!("no throttlecrab-server {VERSION}: {why}"), &wants);
+                return None;
+            }
+        };
         let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
         let mut command = Command::new(program);
         command.args(["--redis", "--redis-host", "127.0.0.1", "--redis-port", &port.to_string()]);

@@ -167,6 +167,14 @@ impl Client {
         show(&self.ask_bytes(&words))
     }
 
+    /// Nothing has come, and the connection has not ended.
+    pub fn is_silent(&mut self) -> bool {
+        self.stream.set_nonblocking(true).expect("a socket can");
+        let read = self.stream.read(&mut [0; 1]);
+        self.stream.set_nonblocking(false).expect("a socket can");
+        self.used == self.input.len() && read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
     /// Nothing more comes, and the connection ends.
     pub fn is_closed(&mut self) -> bool {
         self.reply().is_none()

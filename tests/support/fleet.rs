@@ -89,9 +89,9 @@ impl Sight {
         Self { up: nodes("up"), leaving: nodes("leaving"), missed: nodes("missed"), local_limit }
     }
 
-    /// This many nodes, all of them up, that share a limit of so many tokens.
-    pub fn of_whole(nodes: u64, limit: u64) -> Self {
-        Self { up: nodes, leaving: 0, missed: 0, local_limit: limit.div_ceil(nodes) }
+    /// This many nodes, all of them up, each of which leases so many tokens at most.
+    pub fn of_whole(nodes: u64, local_limit: u64) -> Self {
+        Self { up: nodes, leaving: 0, missed: 0, local_limit }
     }
 }
 

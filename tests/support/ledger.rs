@@ -139,6 +139,18 @@ impl Ledger {
         self.checks.iter().filter(lent).filter(|check| !placed(check)).count()
     }
 
+    /// Windows in which the store lent more than `lent`, or nodes admitted more than `shared` on their shares. Each holds
+    /// however late anything is: that makes nodes take a store for lost that is not, never leases of more.
+    #[must_use]
+    pub fn excesses(&self, lent: u64, shared: u64) -> Vec<String> {
+        let windows = self.windows().into_iter();
+        let over = windows.filter(|(_, window)| window.lent > lent || window.admitted() - window.lent > shared);
+        over.map(|(end, window)| {
+            format!("{window:?} in the window until {end}: {lent} may be lent, and shares {shared}")
+        })
+        .collect()
+    }
+
     /// The longest wait for a reply in microseconds, and the 99th percentile.
     #[must_use]
     pub fn waits_us(&self) -> (u64, u64) {

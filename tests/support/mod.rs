@@ -37,6 +37,7 @@ pub mod run;
 pub mod sequences;
 pub mod served;
 pub mod server;
+pub mod skip;
 pub mod store_suite;
 pub mod web;
 pub mod world;

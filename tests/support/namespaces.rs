@@ -12,6 +12,7 @@ use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 use super::server::Place;
+use super::skip::skipped;
 
 /// Namespaces of its own for a process and for what it starts, which end with it.
 const UNSHARE: [&str; 6] = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -39,9 +40,7 @@ pub fn within(test: &str, body: impl FnOnce(Network)) {
         command
     };
     if let Err(why) = output(&mut unshare(&[PROBE])) {
-        let wants = "it wants root, unshare, ip (iproute2) and nft (nftables)";
-        writeln!(std::io::stderr(), "SKIPPED {test}: no network namespaces here: {why}; {wants}").expect("stderr");
-        return;
+        return skipped(test, &format!("no network namespaces here: {why}"), "root unshare ip nft namespaces");
     }
     let own = std::env::current_exe().expect("its path");
     let own = own.to_str().expect("a path in UTF-8");

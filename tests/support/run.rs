@@ -19,6 +19,8 @@ pub struct Run {
     pub most: u64,
     /// Least part of the limit that is used.
     pub least: f64,
+    /// Once a window the store forgets what it has lent.
+    pub loses_data: bool,
     /// Daemons that end take requests with them.
     pub daemons_end: bool,
     /// What the daemons counted before and after; of those that lived through it.
@@ -139,6 +141,13 @@ impl Run {
         );
         let notes = self.notes.iter().map(|note| format!("\n  {note}"));
         notes.fold(line, |text, note| text + &note)
+    }
+
+    /// What was admitted beyond what no machine that stands still excuses: see [`Ledger::excesses`]. A store that
+    /// has forgotten lends once more what nodes could not tell in time.
+    pub fn excesses(&self) -> Vec<String> {
+        let lent = if self.loses_data { self.limit * 2 } else { self.most };
+        self.ledger.excesses(lent, self.limit)
     }
 
     /// All that was promised and not kept.
