@@ -48,7 +48,7 @@ fn mode(path: &Path) -> u32 {
 
 fn options(directory: &Path, start: Start<'_>) -> FleetOptions {
     let path = |name: &str| directory.join(name);
-    let identity = IdentityFiles { ca: path("ca.pem"), cert: path("node.pem"), key: path("node.key") };
+    let identity = IdentityFiles { ca: path("ca.pem"), cert: path("node.pem"), key: path("node.key"), crl: None };
     FleetOptions { identity, ..Authority::new("prod").options(start) }
 }
 

@@ -86,6 +86,29 @@ fn every_flag_names_its_variable() {
 }
 
 #[test]
+fn a_key_that_everybody_can_read_is_refused_unless_it_is_forced() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| directory.path().join(name);
+    for name in ["ca.pem", "node.pem", "node.key"] {
+        std::fs::write(path(name), "no PEM").expect("a file");
+    }
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    std::fs::set_permissions(path("node.key"), open).expect("it is ours");
+    let files = "ca = \"ca.pem\"\ncert = \"node.pem\"\nkey = \"node.key\"\n";
+    let config = format!("[fleet]\nname = \"prod\"\nlisten = \"127.0.0.1:0\"\n{files}");
+    std::fs::write(path("rationd.toml"), config).expect("a file");
+    let (config, socket) = (path("rationd.toml"), path("sock"));
+    let words = ["-c", config.to_str().expect("plain"), "-s", socket.to_str().expect("plain"), "serve"];
+    let output = rationd(&[&words[..], &["--admin", "off"]].concat());
+    assert_eq!(code(&output), 78, "{output:?}");
+    assert!(stderr(&output).contains("(mode 0644): chmod o= ") && stderr(&output).contains("--force"), "{output:?}");
+    let output = rationd(&[&words[..], &["--admin", "off", "--force"]].concat());
+    assert_eq!(code(&output), 78, "{output:?}");
+    assert!(stderr(&output).contains("is open to everybody"), "it is told all the same: {output:?}");
+    assert!(stderr(&output).contains("no certificate in PEM"), "that is as far as it gets: {output:?}");
+}
+
+#[test]
 fn an_absent_daemon_ends_with_69_and_the_next_step() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let socket = directory.path().join("none.sock");

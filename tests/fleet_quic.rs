@@ -276,12 +276,17 @@ fn a_node_whose_own_certificate_names_another_does_not_start() {
 }
 
 #[test]
-fn changed_certificates_serve_new_connections_and_keep_the_old_ones() {
+fn changed_certificates_serve_new_connections_and_old_ones_end_with_their_ca() {
     let (old, new) = (Authority::new(FLEET), Authority::new(FLEET));
-    let a = old.start(Start::new("a", &[]));
+    // A CA file of its own: the others of its fleet keep theirs.
+    let ca = old.ca().with_file_name("ca-of-a.pem");
+    std::fs::copy(old.ca(), &ca).expect("a copy");
+    let options = old.options(Start::new("a", &[]));
+    let files = IdentityFiles { ca: ca.clone(), ..options.identity.clone() };
+    let a = Peer::start(FleetOptions { identity: files.clone(), ..options });
     let b = old.start(Start::new("b", &[a.address()]));
     sees(&a, "a b");
-    let files = old.options(Start::new("a", &[])).identity;
+    old.node("a");
     assert!(a.fleet.reload_identity().expect("they are right"), "made anew");
     assert!(!a.fleet.reload_identity().expect("they are right"), "nothing has changed since");
 
@@ -290,14 +295,79 @@ fn changed_certificates_serve_new_connections_and_keep_the_old_ones() {
     assert!(error.contains("no private key in PEM"), "{error}");
 
     let theirs = new.node("a");
-    for (from, to) in [(theirs.ca, &files.ca), (theirs.cert, &files.cert), (theirs.key, &files.key)] {
-        std::fs::copy(from, to).expect("a copy");
-    }
+    std::fs::copy(&theirs.cert, &files.cert).expect("a copy");
+    std::fs::copy(&theirs.key, &files.key).expect("a copy");
+    let cas = [&old.ca(), &theirs.ca].map(|ca| std::fs::read_to_string(ca).expect("a CA"));
+    std::fs::write(&ca, cas.concat()).expect("a file");
     assert!(a.fleet.reload_identity().expect("they are right"));
     let c = new.start(Start::new("c", &[a.address()]));
+    sees(&a, "a b c");
     sees(&c, "a b c");
     sees(&b, "a b c");
     assert!(c.fleet.stats().certificate_days_left > 0);
+
+    std::fs::copy(&theirs.ca, &ca).expect("a copy");
+    assert!(a.fleet.reload_identity().expect("they are right"));
+    sees(&a, "a c");
+    sees(&b, "b");
+    sees(&c, "a c");
+}
+
+#[test]
+fn connections_end_with_their_certificates() {
+    let fleet = Authority::new(FLEET);
+    let a = fleet.start(Start::new("a", &[]));
+    let seeds = [a.address()];
+    let options = fleet.options(Start::new("b", &seeds));
+    fleet.lapsing(Duration::from_secs(12), "b");
+    let b = Peer::start(options);
+    sees(&a, "a b");
+    wait_until("the connection has ended", 60, || a.fleet.stats().connections == 0);
+    wait_until("the node knows why", 20, || b.fleet.stats().certificate_days_left < 0);
+    sees(&a, "a");
+}
+
+#[test]
+fn a_certificate_that_is_revoked_lets_nobody_in() {
+    let fleet = Authority::new(FLEET);
+    let crl = fleet.revoke(&["mallory"]);
+    let options = fleet.options(Start::new("a", &[]));
+    let a =
+        Peer::start(FleetOptions { identity: IdentityFiles { crl: Some(crl), ..options.identity.clone() }, ..options });
+    let seeds = [a.address()];
+    let b = fleet.start(Start::new("b", &seeds));
+    let _mallory = fleet.start(Start::new("mallory", &seeds));
+    sees(&a, "a b");
+    counts(&a, "the revoked one is refused", |stats| stats.refused > 0);
+    fleet.revoke(&["mallory", "b"]);
+    assert!(a.fleet.reload_identity().expect("it is a list"));
+    counts(&a, "the connection has ended", |stats| stats.connections == 0);
+    sees(&a, "a");
+    drop(b);
+}
+
+#[test]
+fn a_member_that_floods_with_usage_fills_no_queue_but_its_own() {
+    let fleet = Authority::new(FLEET);
+    let mut a = fleet.start(Start::new("a", &[]));
+    let b = fleet.start(Start::new("b", &[a.address()]));
+    sees(&b, "a b");
+    let (files, runtime) = (fleet.node("mallory"), runtime());
+    let flood = async {
+        let mallory = Stranger::connect(&files, ALPN, a.address()).await.expect("it has a certificate");
+        mallory.hello("mallory").await;
+        for _ in 0..1_200 {
+            mallory.send(&[&[2], b"flood"]).await;
+        }
+        mallory
+    };
+    let _mallory = runtime.block_on(flood);
+    assert!(b.fleet.send(a.fleet.own(), Bytes::from_static(b"still heard")));
+    let mut floods = 0;
+    while a.receive().from != *b.fleet.own() {
+        floods += 1;
+    }
+    assert!(floods <= 64, "{floods} frames of one peer waited");
 }
 
 #[test]

@@ -108,6 +108,9 @@ pub(crate) struct ServeArgs {
     /// Threads that serve checks; 0: one per core [env: RATIOND_LISTEN__THREADS]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<String>,
+    /// Serve though everybody can read a private key [env: RATIOND_FORCE=true]
+    #[arg(long, env = "RATIOND_FORCE", hide_env = true)]
+    pub(crate) force: bool,
 }
 
 /// Arguments of `check`.

@@ -85,8 +85,13 @@ fn make_node(args: &NodeArgs, globals: &Globals) -> anyhow::Result<()> {
         return Ok(output::data(&json!({"ca": ca, "cert": cert, "key": cert_key}).to_string())?);
     }
     let node = args.name.as_ref().map_or_else(String::new, |name| format!("[node]\nname = {name:?}\n\n"));
+    let warning = if args.name.is_some() {
+        ""
+    } else {
+        "# It bears every name: for an image that many nodes share. Who takes it can be as many members as it likes.\n"
+    };
     output::data(&format!(
-        "# For the configuration of {whose}:\n\
+        "{warning}# For the configuration of {whose}:\n\
          {node}[fleet]\nname = {:?}\nlisten = \"0.0.0.0:7946\"\nca = {ca:?}\ncert = {cert:?}\nkey = {cert_key:?}",
         args.fleet
     ))?;

@@ -12,6 +12,7 @@ mod config;
 mod exit;
 mod import;
 mod key;
+mod key_files;
 mod keys;
 mod log;
 mod memory;

@@ -28,7 +28,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let globals = &cli.globals;
     let sources = |serve: Option<&ServeArgs>| sources(globals, serve);
     match cli.command {
-        Command::Serve(args) => serve::run(globals, sources(Some(&args))),
+        Command::Serve(args) => serve::run(globals, sources(Some(&args)), args.force),
         Command::Config(command) => config::run(&command, globals, &sources(None)),
         Command::Cert(command) => cert::run(&command, globals),
         Command::Check(args) => check::run(&args, globals, &socket(globals)?),

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::args::Globals;
 use super::exit::{Code, Stop};
 use super::settle::{Settled, settle};
-use super::{log, memory, open_files, service_manager};
+use super::{key_files, log, memory, open_files, service_manager};
 use crate::clock::{self, Clock};
 use crate::config::{self, Config, Door, Loaded, Sources};
 use crate::core::policy::PolicySet;
@@ -34,14 +34,19 @@ const LAST_LINES: Duration = Duration::from_millis(100);
 /// Longest wait for the store before the doors open: a check that comes earlier would be decided as in an outage.
 const FIRST_CONTACT: Duration = Duration::from_secs(1);
 
-pub(crate) fn run(globals: &Globals, sources: Sources) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::Result<ExitCode> {
     // Before there are threads: it takes variables out of the environment.
     let handed = Handed::from_environment().map_err(|problem| Stop::new(Code::System, problem))?;
     let checked = config::load(&sources).and_then(|loaded| settle(&loaded).map(|settled| (loaded, settled)));
     let (loaded, settled) = checked.map_err(|errors| Stop::new(Code::BadConfig, errors))?;
+    let exposed = key_files::exposed(&loaded.config);
+    if let Some(problem) = exposed.first().filter(|_| !force) {
+        return Err(Stop::new(Code::BadConfig, format!("{problem}, or serve all the same with --force")).into());
+    }
     let log = log::start(&loaded.config.log, globals).map_err(|problem| Stop::new(Code::BadConfig, problem))?;
     let of_abort = log.clone();
     vital::on_abort(move || of_abort.flush(LAST_LINES));
+    exposed.iter().for_each(|problem| tracing::warn!("{problem}"));
     // Checks have threads of their own; this runtime serves the store, deadlines and people.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let served = runtime.block_on(serve(sources, loaded, settled, handed, log.clone()));
@@ -183,7 +188,12 @@ async fn join(config: &Config) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<I
         advertise: fleet.advertise,
         seeds: fleet.seeds.clone(),
         tick: Duration::from_micros(fleet.tick.0),
-        identity: IdentityFiles { ca: fleet.ca.clone(), cert: fleet.cert.clone(), key: fleet.key.clone() },
+        identity: IdentityFiles {
+            ca: fleet.ca.clone(),
+            cert: fleet.cert.clone(),
+            key: fleet.key.clone(),
+            crl: fleet.crl.clone(),
+        },
     };
     let joined = Fleet::start(options).await;
     joined.map(Some).map_err(|error| {

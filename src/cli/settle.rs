@@ -56,6 +56,7 @@ fn store_options(loaded: &Loaded) -> RedisOptions {
         ca: store.ca,
         cert: store.cert,
         key: store.key,
+        password_file: store.password_file,
         timeout: Duration::from_micros(store.timeout.0),
         prefix: store.prefix,
         node: loaded.config.node.name.clone(),

@@ -46,6 +46,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("store", "ca", Kind::Path, None),
     key("store", "cert", Kind::Path, None),
     key("store", "key", Kind::Path, None),
+    key("store", "password_file", Kind::Path, None),
     key("node", "name", Kind::Name, None),
     key("node", "max_keys", Kind::Count(16, 100_000_000), Some("1000000")),
     key("node", "max_memory", Kind::Size(32 << 20, 1 << 50), None),
@@ -57,6 +58,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("fleet", "ca", Kind::Path, None),
     key("fleet", "cert", Kind::Path, None),
     key("fleet", "key", Kind::Path, None),
+    key("fleet", "crl", Kind::Path, None),
     key("log", "format", choice(&["auto", "text", "json"]), Some("auto")),
     key("log", "level", Kind::Text, Some("info")),
 ];

@@ -105,6 +105,8 @@ pub struct Store {
     pub cert: Option<PathBuf>,
     /// Its private key (PEM).
     pub key: Option<PathBuf>,
+    /// The file that holds the password.
+    pub password_file: Option<PathBuf>,
 }
 
 /// `store.confirm`: whether a grant is awaited on a replica.
@@ -154,6 +156,9 @@ pub struct Fleet {
     pub cert: PathBuf,
     /// Its private key (PEM).
     pub key: PathBuf,
+    /// What the CA has revoked (PEM).
+    #[serde(default)]
+    pub crl: Option<PathBuf>,
 }
 
 /// `[log]`: its log.

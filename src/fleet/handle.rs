@@ -23,11 +23,13 @@ use super::names::is_label;
 use super::peer::{Carrier, PeerId};
 use super::quic::{bind, client_config, endpoint, reachable, server_config};
 use super::stats::{Counters, FleetStats};
-use super::tls::Credentials;
+use super::tls::{Credentials, Judge};
 use crate::clock;
 
 /// Between two looks at the certificate files.
 const LOOK: Duration = Duration::from_secs(5);
+/// Looks between two words about a certificate that has lapsed: an hour.
+const LOOKS_PER_WORD: u64 = 720;
 /// Frames that wait to be taken: gossip, and usage.
 const WAITING: (usize, usize) = (256, 1_024);
 /// Longest wait for peers to hear that this node has closed.
@@ -77,6 +79,7 @@ struct Joined {
 /// The certificates in use.
 struct Certificates {
     contents: Mutex<Contents>,
+    judge: Mutex<Judge>,
     not_after: AtomicI64,
 }
 
@@ -124,6 +127,7 @@ impl Fleet {
         }
         let contents = Contents::read(&options.identity)?;
         let (identity, credentials) = load(&options, &contents)?;
+        let fleet_files = options.identity.clone();
         let listen = |source| FleetError::Listen { address: options.listen, source };
         let socket = bind().map_err(listen)?;
         let bound = socket.local_addr().map_err(listen)?;
@@ -154,8 +158,18 @@ impl Fleet {
         };
         let membership = Membership::counting(membership, Arc::new(links.clone()), gossip_inbox, counters);
         let members = membership.members();
-        let certificates =
-            Certificates { contents: Mutex::new(contents), not_after: AtomicI64::new(credentials.not_after) };
+        let certificates = Certificates {
+            contents: Mutex::new(contents),
+            judge: Mutex::new(credentials.judge),
+            not_after: AtomicI64::new(credentials.not_after),
+        };
+        if identity.is_any {
+            tracing::warn!(
+                cert = %fleet_files.cert.display(),
+                "the certificate serves under every name of the fleet: who takes it can be as many members as it \
+                 likes; `rationd cert node --name` makes one for this node alone"
+            );
+        }
         let fleet = Self(Arc::new(Joined {
             options,
             own,
@@ -231,8 +245,7 @@ impl Fleet {
     /// What was counted.
     #[must_use]
     pub fn stats(&self) -> FleetStats {
-        let now = i64::try_from(clock::wall().0 / 1_000_000).unwrap_or(i64::MAX);
-        let left = self.0.certificates.not_after.load(Ordering::Relaxed).saturating_sub(now);
+        let left = self.0.seconds_left();
         FleetStats {
             connections: self.0.links.count() as u64,
             certificate_days_left: left.div_euclid(24 * 60 * 60),
@@ -241,12 +254,13 @@ impl Fleet {
     }
 
     /// Reads the certificate files again; `true`: they have changed and are used for new connections from
-    /// now on. The fleet does so by itself every five seconds.
+    /// now on. Connections of peers whose certificates are not right any more end: they have lapsed, or the CA
+    /// has changed, or has revoked them. The fleet does so by itself every five seconds.
     ///
     /// # Errors
     /// They have changed and are not right: the old ones stay in use.
     pub fn reload_identity(&self) -> Result<bool, FleetError> {
-        self.0.reload()
+        self.0.look()
     }
 
     /// Tells the fleet that this node goes, gives it two ticks (a second at most) to hear so and to take what
@@ -261,10 +275,15 @@ impl Fleet {
         let joined = Arc::downgrade(&self.0);
         let looking = tokio::spawn(async move {
             let mut looks = interval(LOOK);
-            loop {
+            for look in 0_u64.. {
                 looks.tick().await;
                 let Some(joined) = joined.upgrade() else { return };
-                match spawn_blocking(move || joined.reload()).await {
+                if look.is_multiple_of(LOOKS_PER_WORD) && joined.seconds_left() <= 0 {
+                    tracing::error!(
+                        "this node's certificate has lapsed: no peer lets it in; make one with `rationd cert node`"
+                    );
+                }
+                match spawn_blocking(move || joined.look()).await {
                     Ok(Ok(true)) => tracing::info!("new certificates are in use"),
                     Ok(Ok(false)) => {}
                     Err(_) => return,
@@ -279,6 +298,21 @@ impl Fleet {
 }
 
 impl Joined {
+    /// Reads the files again, and judges all peers by what is in use then.
+    fn look(&self) -> Result<bool, FleetError> {
+        let changed = self.reload();
+        let judge = self.certificates.judge.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let now = Duration::from_micros(clock::wall().0);
+        self.links.judge(|chain| judge.is_right(chain, now));
+        changed
+    }
+
+    /// Until the certificate lapses; negative: since it has.
+    fn seconds_left(&self) -> i64 {
+        let now = i64::try_from(clock::wall().0 / 1_000_000).unwrap_or(i64::MAX);
+        self.certificates.not_after.load(Ordering::Relaxed).saturating_sub(now)
+    }
+
     fn reload(&self) -> Result<bool, FleetError> {
         let contents = Contents::read(&self.options.identity)?;
         let mut known = self.certificates.contents.lock().unwrap_or_else(PoisonError::into_inner);
@@ -289,6 +323,7 @@ impl Joined {
         self.endpoint.set_server_config(Some(server_config(&credentials)));
         self.links.dial_with(client_config(&credentials));
         self.certificates.not_after.store(credentials.not_after, Ordering::Relaxed);
+        *self.certificates.judge.lock().unwrap_or_else(PoisonError::into_inner) = credentials.judge;
         *known = contents;
         Ok(true)
     }

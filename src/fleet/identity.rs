@@ -10,7 +10,7 @@ use ring::{hkdf, hmac};
 use rustls::RootCertStore;
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
 use rustls::server::ParsedCertificate;
 
 use super::error::FleetError;
@@ -28,6 +28,8 @@ pub struct IdentityFiles {
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
+    /// Certificates that the CA vouches for no more, if it keeps a list (CRL).
+    pub crl: Option<PathBuf>,
 }
 
 /// What the files hold, unread: two of these are equal when nothing has changed on disk.
@@ -36,6 +38,7 @@ pub(crate) struct Contents {
     ca: Vec<u8>,
     cert: Vec<u8>,
     key: Vec<u8>,
+    crl: Option<Vec<u8>>,
 }
 
 /// An identity that fits its fleet and its node.
@@ -43,6 +46,10 @@ pub(crate) struct Identity {
     pub(crate) roots: RootCertStore,
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
+    /// Lists of what is revoked.
+    pub(crate) revoked: Vec<CertificateRevocationListDer<'static>>,
+    /// It may be used under every name.
+    pub(crate) is_any: bool,
     /// When the certificate lapses: Unix seconds.
     pub(crate) not_after: i64,
 }
@@ -62,12 +69,13 @@ impl fmt::Debug for Contents {
 }
 
 impl Contents {
-    /// Reads the three files.
+    /// Reads the files.
     ///
     /// # Errors
     /// One of them cannot be read.
     pub(crate) fn read(files: &IdentityFiles) -> Result<Self, FleetError> {
-        Ok(Self { ca: read(&files.ca)?, cert: read(&files.cert)?, key: read(&files.key)? })
+        let crl = files.crl.as_deref().map(read).transpose()?;
+        Ok(Self { ca: read(&files.ca)?, cert: read(&files.cert)?, key: read(&files.key)?, crl })
     }
 }
 
@@ -100,7 +108,12 @@ impl Identity {
         let not_after = expiry(own).ok_or_else(|| wrong(&files.cert, "not an X.509 certificate".into()))?;
         let key = PrivateKeyDer::from_pem_slice(&contents.key)
             .map_err(|error| wrong(&files.key, format!("no private key in PEM: {error}")))?;
-        Ok(Self { roots, chain, key, not_after })
+        let revoked = match (&files.crl, &contents.crl) {
+            (Some(path), Some(contents)) => revoked(path, contents)?,
+            _ => Vec::new(),
+        };
+        let is_any = is_any(own, fleet);
+        Ok(Self { roots, chain, key, revoked, is_any, not_after })
     }
 
     /// The keys of an endpoint that peers know as `address`.
@@ -138,6 +151,17 @@ pub(crate) fn holds_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
 fn expiry(certificate: &CertificateDer<'_>) -> Option<i64> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     Some(parsed.validity().not_after.timestamp())
+}
+
+/// Whether a certificate may be used under names that nobody has thought of.
+fn is_any(certificate: &CertificateDer<'_>, fleet: &str) -> bool {
+    holds_name(certificate, &node_name(fleet, "a name that no node can have"))
+}
+
+/// The lists of a file, at least one.
+fn revoked(path: &Path, contents: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, FleetError> {
+    let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(contents).collect();
+    lists.ok().filter(|lists| !lists.is_empty()).ok_or_else(|| wrong(path, "no X509 CRL in PEM".into()))
 }
 
 /// The certificates of a file, at least one.

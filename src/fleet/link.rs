@@ -28,8 +28,8 @@ const GREETING: Duration = Duration::from_secs(2);
 const FRAME: Duration = Duration::from_secs(2);
 /// Two dials of one moment have ended after this long, a handshake and a greeting each.
 const CROSSING: Duration = Duration::from_secs(5);
-/// Gossip messages of one peer that may wait: a member that floods fills no queue but its own.
-const SLOTS: usize = 16;
+/// Frames of one connection that may wait, gossip and usage: a member that floods fills no queue but its own.
+const SLOTS: (usize, usize) = (16, 64);
 
 /// Why a node closes a connection: the code that its peer sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,9 @@ pub(crate) struct Link {
     /// What this node has dialled, if it has.
     pub(crate) dialled: Option<SocketAddr>,
     /// Room for gossip of this peer that has come and was not yet dealt with.
-    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) gossip_slots: Arc<Semaphore>,
+    /// The same for usage.
+    pub(crate) usage_slots: Arc<Semaphore>,
     /// Nothing that crossed it can come any more: who connects from now on has lost it.
     settled: AtomicBool,
     /// The same two nodes have connected again since.
@@ -108,21 +110,26 @@ impl Link {
             Ok(heard) => heard,
             Err(_) => Err(GreetingError::Silent("it took too long".into())),
         };
-        let heard = heard.and_then(|hello| match certificate(&connection) {
+        let heard = heard.and_then(|hello| match chain(&connection).and_then(|chain| chain.into_iter().next()) {
             Some(own) if holds_name(&own, &node_name(fleet, &hello.id.name)) => Ok(hello),
             _ => Err(GreetingError::FalseName(hello.id.name)),
         });
         match heard {
             Ok(Hello { id, address }) => {
-                let slots = Arc::new(Semaphore::new(SLOTS));
+                let [gossip_slots, usage_slots] = [SLOTS.0, SLOTS.1].map(|slots| Arc::new(Semaphore::new(slots)));
                 let (settled, superseded) = (AtomicBool::new(false), AtomicBool::new(false));
-                Ok(Self { connection, peer: id, address, dialled, slots, settled, superseded })
+                Ok(Self { connection, peer: id, address, dialled, gossip_slots, usage_slots, settled, superseded })
             }
             Err(error) => {
                 connection.close(Closing::Refused.code(), b"refused");
                 Err(error)
             }
         }
+    }
+
+    /// The certificates that the peer has proved to own.
+    pub(crate) fn chain(&self) -> Option<Vec<CertificateDer<'static>>> {
+        chain(&self.connection)
     }
 
     /// Whether the peer is certainly at the address that it says: it sends from there.
@@ -197,10 +204,8 @@ async fn exchange(connection: &Connection, us: &Hello) -> Result<Hello, Greeting
     Hello::decode(&bytes).ok_or(GreetingError::Malformed)
 }
 
-/// The certificate that the peer has proved to own.
-fn certificate(connection: &Connection) -> Option<CertificateDer<'static>> {
-    let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-    chain.first().cloned()
+fn chain(connection: &Connection) -> Option<Vec<CertificateDer<'static>>> {
+    connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok().map(|chain| *chain)
 }
 
 /// One frame, if it comes whole, in time and within its size. No more than that size is ever held.

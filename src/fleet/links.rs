@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, Incoming as Arriving};
+use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::frame::{Channel, Hello};
+use super::handshakes::Handshakes;
 use super::lane;
 use super::link::{Closing, Link};
 use super::names::fleet_name;
@@ -27,8 +29,6 @@ use super::table::Table;
 const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Frames that wait for one peer.
 const DEPTH: usize = 16;
-/// Handshakes that this node takes part in at once, of those that others began.
-const HANDSHAKES: usize = 64;
 /// How long a connection that lost stays open for what is on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -39,6 +39,8 @@ pub struct Incoming {
     pub from: PeerId,
     /// What it holds.
     pub frame: Bytes,
+    /// Given back when the frame has been dealt with: one peer may have so many waiting and no more.
+    _slot: Arc<OwnedSemaphorePermit>,
 }
 
 /// Where frames go that come.
@@ -87,14 +89,14 @@ impl Links {
 
     /// Takes connections until the endpoint is closed.
     pub(crate) async fn accept(self: Arc<Self>) {
-        let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+        let handshakes = Arc::<Handshakes>::default();
         while let Some(arriving) = self.endpoint.accept().await {
             // Who cannot receive at the address that it sends from costs nothing more than this answer.
             if !arriving.remote_address_validated() && arriving.may_retry() {
                 let _ = arriving.retry();
                 continue;
             }
-            let Ok(permit) = handshakes.clone().try_acquire_owned() else {
+            let Some(place) = handshakes.enter(arriving.remote_address().ip()) else {
                 self.counters.refused.add(1);
                 arriving.refuse();
                 continue;
@@ -102,7 +104,7 @@ impl Links {
             let links = self.clone();
             self.runtime.spawn(async move {
                 links.welcome(arriving).await;
-                drop(permit);
+                drop(place);
             });
         }
     }
@@ -185,11 +187,15 @@ impl Links {
         let taken = match Channel::split(frame) {
             Some((Channel::Gossip, frame)) => {
                 let gossip = Gossip::new(from.peer.clone(), from.address, frame);
-                let slot = from.slots.clone().try_acquire_owned();
+                let slot = from.gossip_slots.clone().try_acquire_owned();
                 slot.is_ok_and(|slot| self.inboxes.gossip.try_send(gossip.holding(slot)).is_ok())
             }
             Some((Channel::Usage, frame)) => {
-                self.inboxes.usage.try_send(Incoming { from: from.peer.clone(), frame }).is_ok()
+                let slot = from.usage_slots.clone().try_acquire_owned();
+                slot.is_ok_and(|slot| {
+                    let incoming = Incoming { from: from.peer.clone(), frame, _slot: Arc::new(slot) };
+                    self.inboxes.usage.try_send(incoming).is_ok()
+                })
             }
             // A later version may say more than this one understands.
             Some((Channel::Hello, _)) | None => {
@@ -252,6 +258,16 @@ impl Links {
     /// Dials with other credentials from now on. What is connected stays.
     pub(crate) fn dial_with(&self, config: ClientConfig) {
         *self.dialling.lock().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// Ends each connection whose peer would not be let in now.
+    pub(crate) fn judge(&self, is_right: impl Fn(&[CertificateDer<'static>]) -> bool) {
+        let links: Vec<_> = self.table().all().cloned().collect();
+        for link in links.iter().filter(|link| !link.chain().is_some_and(|chain| is_right(&chain))) {
+            tracing::warn!(peer = %link.peer, "its certificate is not right any more: the connection ends");
+            self.counters.refused.add(1);
+            link.connection.close(Closing::Refused.code(), b"the certificate is not right any more");
+        }
     }
 
     /// Says goodbye to all peers and takes no more.

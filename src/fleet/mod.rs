@@ -16,6 +16,7 @@ mod congestion;
 mod error;
 mod frame;
 mod handle;
+mod handshakes;
 mod identity;
 mod inspect;
 mod lane;

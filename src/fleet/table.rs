@@ -150,7 +150,8 @@ impl Table {
         self.lanes.clear();
     }
 
-    fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
+    /// All connections.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
         self.links.values().flatten()
     }
 }

@@ -10,7 +10,10 @@ use quinn::crypto::rustls::QuicClientConfig;
 use rationd::fleet::{
     Fleet, FleetError, FleetOptions, IdentityFiles, Incoming, Members, PeerId, any_node_name, fleet_name, node_name,
 };
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
@@ -71,9 +74,12 @@ impl Authority {
 
     /// Makes the files of the node called `name` anew, to lapse after so many days.
     pub fn lasting(&self, days: u64, name: &str) {
-        let lapses = rcgen::date_time_ymd(1970, 1, 1)
-            + Duration::from_micros(super::clock::wall_us())
-            + Duration::from_secs(days * 24 * 60 * 60);
+        self.lapsing(Duration::from_secs(days * 24 * 60 * 60), name);
+    }
+
+    /// The same, to lapse after this time.
+    pub fn lapsing(&self, after: Duration, name: &str) {
+        let lapses = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_micros(super::clock::wall_us()) + after;
         self.certify_until(name, node_name(&self.fleet, name), |params| params.not_after = lapses);
     }
 
@@ -89,6 +95,7 @@ impl Authority {
     fn certify_until(&self, file: &str, name: String, change: impl FnOnce(&mut CertificateParams)) -> IdentityFiles {
         let key = (self.key)(file);
         let mut params = CertificateParams::new(vec![fleet_name(&self.fleet), name]).expect("parameters");
+        params.serial_number = Some(SerialNumber::from_slice(file.as_bytes()));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         change(&mut params);
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
@@ -100,7 +107,29 @@ impl Authority {
 
     fn files(&self, file: &str) -> IdentityFiles {
         let path = |end: &str| self.directory.path().join(format!("{file}.{end}"));
-        IdentityFiles { ca: self.ca(), cert: path("pem"), key: path("key") }
+        IdentityFiles { ca: self.ca(), cert: path("pem"), key: path("key"), crl: None }
+    }
+
+    /// A list that revokes the certificates of these nodes, in the place of the last one.
+    pub fn revoke(&self, names: &[&str]) -> PathBuf {
+        let revoked = names.iter().map(|name| RevokedCertParams {
+            serial_number: SerialNumber::from_slice(name.as_bytes()),
+            revocation_time: rcgen::date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: rcgen::date_time_ymd(2020, 1, 1),
+            next_update: rcgen::date_time_ymd(2100, 1, 1),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let pem = list.signed_by(&self.issuer).expect("a list").pem().expect("PEM");
+        let path = self.directory.path().join("ca.crl");
+        std::fs::write(&path, pem).expect("a file");
+        path
     }
 
     pub fn ca(&self) -> PathBuf {

@@ -35,6 +35,8 @@ pub struct RedisOptions {
     pub cert: Option<PathBuf>,
     /// Its private key (PEM).
     pub key: Option<PathBuf>,
+    /// The file that holds the password, instead of the URL.
+    pub password_file: Option<PathBuf>,
     /// How long whoever asks waits for the answer: no call is late before, and none is given up after it.
     pub timeout: Duration,
     /// First part of every key.
@@ -89,9 +91,10 @@ impl std::error::Error for OptionsError {}
 
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, ca, cert, key, timeout, prefix, node, confirm } = self;
+        let Self { url, ca, cert, key, password_file, timeout, prefix, node, confirm } = self;
         let mut parts = f.debug_struct("RedisOptions");
         parts.field("url", &without_password(url)).field("ca", ca).field("cert", cert).field("key", key);
+        parts.field("password_file", password_file);
         parts.field("timeout", timeout).field("prefix", prefix).field("node", node).field("confirm", confirm).finish()
     }
 }
@@ -105,6 +108,7 @@ impl RedisOptions {
             ca: None,
             cert: None,
             key: None,
+            password_file: None,
             timeout: Duration::from_millis(50),
             prefix: "ration".to_owned(),
             node: node.to_owned(),
@@ -122,8 +126,9 @@ impl RedisOptions {
 
     pub(super) fn target(&self) -> Result<Target, OptionsError> {
         self.check_values()?;
-        let mut target =
-            parse_url(&self.url).map_err(|problem| OptionsError::Url { seen: without_password(&self.url), problem })?;
+        let password = self.password_file.as_deref().map(read_password).transpose()?;
+        let parsed = parse_url(&self.url, password.as_deref());
+        let mut target = parsed.map_err(|problem| OptionsError::Url { seen: without_password(&self.url), problem })?;
         if target.dialer.tls.is_some() {
             target.dialer.tls = self.tls()?.or(target.dialer.tls);
         } else if let Some((option, path)) =
@@ -178,6 +183,18 @@ impl RedisOptions {
 }
 
 /// Reads a PEM file; one without a PEM block is refused here, because the TLS library takes it for empty.
+/// What a password file holds, without the end of its line.
+fn read_password(path: &Path) -> Result<String, OptionsError> {
+    let error = |problem| OptionsError::File { option: "store.password_file", path: path.to_owned(), problem };
+    let text = std::fs::read_to_string(path).map_err(|cause| error(format!("cannot be read: {cause}")))?;
+    let password = text.strip_suffix('\n').unwrap_or(&text);
+    let password = password.strip_suffix('\r').unwrap_or(password);
+    if password.is_empty() || password.contains('\n') {
+        return Err(error("a file of one line, the password, was wanted".to_owned()));
+    }
+    Ok(password.to_owned())
+}
+
 fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, OptionsError> {
     let error = |problem| OptionsError::File { option, path: path.to_owned(), problem };
     let bytes = std::fs::read(path).map_err(|cause| error(format!("cannot be read: {cause}")))?;
@@ -192,6 +209,23 @@ fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, OptionsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_password_may_stand_in_a_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("password");
+        std::fs::write(&path, "p@ss:w/rd\n").expect("a file");
+        let with = |url: &str| RedisOptions { password_file: Some(path.clone()), ..RedisOptions::new(url, "n") };
+        for (url, user) in [("redis://h", None), ("redis://u@h", Some("u")), ("redis+unix:///r.sock", None)] {
+            let dialer = with(url).target().expect("it is right").dialer;
+            assert_eq!((dialer.user.as_deref(), dialer.password.as_deref()), (user, Some("p@ss:w/rd")), "{url}");
+        }
+        let error = with("redis://u:other@h").validate().expect_err("two passwords").to_string();
+        assert!(error.contains("remove one of them") && !error.contains("other"), "{error}");
+        std::fs::write(&path, "").expect("a file");
+        let error = with("redis://h").validate().expect_err("no password").to_string();
+        assert!(error.contains("store.password_file") && error.contains("one line"), "{error}");
+    }
 
     #[test]
     fn errors_do_not_show_the_password() {

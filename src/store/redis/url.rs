@@ -18,8 +18,9 @@ pub(super) struct Target {
     pub(super) dialer: Dialer,
 }
 
-/// Parses a URL; TLS still goes by the system's certificates.
-pub(super) fn parse_url(url: &str) -> Result<Target, String> {
+/// Parses a URL whose password, if it is none of its parts, is `password`; TLS still goes by the system's
+/// certificates.
+pub(super) fn parse_url(url: &str, password: Option<&str>) -> Result<Target, String> {
     let wanted = "redis://host:port, rediss://host:port, redis+unix:///path, \
                   redis-cluster://h1:p,h2:p or rediss-cluster://h1:p,h2:p";
     let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("has no scheme; write {wanted}"))?;
@@ -28,7 +29,7 @@ pub(super) fn parse_url(url: &str) -> Result<Target, String> {
         "rediss" => (false, true),
         "redis-cluster" => (true, false),
         "rediss-cluster" => (true, true),
-        "redis+unix" => return parse_unix(rest),
+        "redis+unix" => return parse_unix(rest, password),
         _ => return Err(format!("scheme {scheme:?} is not known; write {wanted}")),
     };
     let (user_info, rest) = rest.rsplit_once('@').map_or((None, rest), |(info, rest)| (Some(info), rest));
@@ -48,18 +49,18 @@ pub(super) fn parse_url(url: &str) -> Result<Target, String> {
     if !cluster && seeds.len() > 1 {
         return Err(format!("{} hosts, but {scheme}:// takes one; for a cluster write redis-cluster://", seeds.len()));
     }
-    let (user, password) = parse_user_info(user_info)?;
+    let (user, password) = parse_user_info(user_info, password)?;
     let system = || ConnectionAddr::TcpTls { host: String::new(), port: 0, insecure: false, tls_params: None };
     Ok(Target { cluster, seeds, dialer: Dialer { user, password, database, tls: tls.then(system) } })
 }
 
 /// `[user:pass@]/path[?db=N]`.
-fn parse_unix(rest: &str) -> Result<Target, String> {
+fn parse_unix(rest: &str, password: Option<&str>) -> Result<Target, String> {
     let (user_info, rest) = match rest.find('/').map(|slash| rest.split_at(slash)) {
         Some(("", path)) => (None, path),
         Some((info, path)) => match info.strip_suffix('@') {
             Some(info) => (Some(info), path),
-            None => return Err(format!("{info:?} stands before the path; write redis+unix:///path (three slashes)")),
+            None => return Err("something stands before the path; write redis+unix:///path (three slashes)".to_owned()),
         },
         None => return Err("has no path; write redis+unix:///path (three slashes)".to_owned()),
     };
@@ -70,7 +71,7 @@ fn parse_unix(rest: &str) -> Result<Target, String> {
             (path, database.ok_or_else(|| format!("?{query} where ?db=NUMBER was wanted"))?)
         }
     };
-    let (user, password) = parse_user_info(user_info)?;
+    let (user, password) = parse_user_info(user_info, password)?;
     let path: Arc<Path> = Path::new(path).into();
     Ok(Target {
         cluster: false,
@@ -79,14 +80,21 @@ fn parse_unix(rest: &str) -> Result<Target, String> {
     })
 }
 
-fn parse_user_info(info: Option<&str>) -> Result<(Option<String>, Option<String>), String> {
-    let Some(info) = info else { return Ok((None, None)) };
-    let (user, password) = info.split_once(':').ok_or("user without password; write user:password@ or :password@")?;
+fn parse_user_info(info: Option<&str>, password: Option<&str>) -> Result<(Option<String>, Option<String>), String> {
+    let Some(info) = info else { return Ok((None, password.map(str::to_owned))) };
+    let (user, own) = info.split_once(':').map_or((info, None), |(user, own)| (user, Some(own)));
     let decode = |text: &str| {
         percent_decode(text).ok_or("a % in user or password that is not a percent-encoded byte; write %25")
     };
     let user = if user.is_empty() { None } else { Some(decode(user)?) };
-    Ok((user, Some(decode(password)?)))
+    match (own, password) {
+        (Some(_), Some(_)) => Err("has a password, and so has store.password_file; remove one of them".to_owned()),
+        (Some(own), None) => Ok((user, Some(decode(own)?))),
+        (None, Some(password)) => Ok((user, Some(password.to_owned()))),
+        (None, None) => {
+            Err("user without password; write user:password@ or :password@, or set store.password_file".to_owned())
+        }
+    }
 }
 
 fn percent_decode(text: &str) -> Option<String> {
@@ -123,14 +131,14 @@ mod tests {
 
     #[test]
     fn reads_every_kind_of_url() {
-        let target = parse_url("redis://u:p%40ss@h:7000/3").expect("a url");
+        let target = parse_url("redis://u:p%40ss@h:7000/3", None).expect("a url");
         assert_eq!(target.seeds, [Address::tcp("h", 7000)]);
         assert_eq!((target.dialer.user.as_deref(), target.dialer.password.as_deref()), (Some("u"), Some("p@ss")));
         assert_eq!(target.dialer.database, 3);
-        let target = parse_url("rediss-cluster://:secret@a:1,[::1]:2").expect("a url");
+        let target = parse_url("rediss-cluster://:secret@a:1,[::1]:2", None).expect("a url");
         assert!(target.cluster && target.dialer.tls.is_some() && target.dialer.user.is_none());
         assert_eq!(target.seeds, [Address::tcp("a", 1), Address::tcp("::1", 2)]);
-        let target = parse_url("redis+unix:///run/redis.sock?db=2").expect("a url");
+        let target = parse_url("redis+unix:///run/redis.sock?db=2", None).expect("a url");
         assert_eq!(target.seeds, [Address::Unix(Path::new("/run/redis.sock").into())]);
         assert_eq!(target.dialer.database, 2);
     }
@@ -150,7 +158,7 @@ mod tests {
             ("redis+unix://run/x", "three slashes"),
             ("redis://:%zz@h", "%25"),
         ] {
-            let problem = parse_url(url).expect_err(url);
+            let problem = parse_url(url, None).expect_err(url);
             assert!(problem.contains(part), "{url}: {problem}");
         }
     }

@@ -1,0 +1,42 @@
+//! Whether private keys are private: files that others on this machine can read are no secret.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::config::Config;
+
+/// Everybody but the owner and the group.
+const OTHERS: u32 = 0o007;
+
+/// What is wrong with the files of keys and passwords that a configuration names, for people.
+pub(crate) fn exposed(config: &Config) -> Vec<String> {
+    let fleet = config.fleet.as_ref().map(|fleet| ("fleet.key", fleet.key.as_path()));
+    let store = config.store.key.as_deref().map(|path| ("store.key", path));
+    let password = config.store.password_file.as_deref().map(|path| ("store.password_file", path));
+    [fleet, store, password].into_iter().flatten().filter_map(|(key, path)| problem(key, path)).collect()
+}
+
+/// A file that cannot be looked at is somebody else's to report.
+fn problem(key: &str, path: &Path) -> Option<String> {
+    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    let next = format!("chmod o= {}", path.display());
+    (mode & OTHERS != 0).then(|| format!("{key} {} is open to everybody (mode {mode:04o}): {next}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_others_can_read_is_told_of() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        for (mode, is_private) in [(0o600, true), (0o640, true), (0o644, false), (0o602, false)] {
+            fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).expect("it is ours");
+            assert_eq!(problem("fleet.key", file.path()).is_none(), is_private, "{mode:o}");
+        }
+        let told = problem("fleet.key", file.path()).expect("it is open");
+        assert!(told.starts_with("fleet.key ") && told.contains("(mode 0602): chmod o= "), "{told}");
+        assert_eq!(problem("fleet.key", Path::new("/nowhere")), None);
+    }
+}
