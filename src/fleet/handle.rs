@@ -76,6 +76,22 @@ struct Joined {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
+/// When to say that this node's certificate has lapsed: at once, and then hourly.
+#[derive(Debug, Default)]
+struct Reminder {
+    /// Looks since it has.
+    looks: u64,
+}
+
+impl Reminder {
+    /// Whether to say so after this look.
+    fn is_due(&mut self, has_lapsed: bool) -> bool {
+        let looks = std::mem::take(&mut self.looks);
+        self.looks = if has_lapsed { looks + 1 } else { 0 };
+        has_lapsed && looks.is_multiple_of(LOOKS_PER_WORD)
+    }
+}
+
 /// The certificates in use.
 struct Certificates {
     contents: Mutex<Contents>,
@@ -275,10 +291,11 @@ impl Fleet {
         let joined = Arc::downgrade(&self.0);
         let looking = tokio::spawn(async move {
             let mut looks = interval(LOOK);
-            for look in 0_u64.. {
+            let mut reminder = Reminder::default();
+            loop {
                 looks.tick().await;
                 let Some(joined) = joined.upgrade() else { return };
-                if look.is_multiple_of(LOOKS_PER_WORD) && joined.seconds_left() <= 0 {
+                if reminder.is_due(joined.seconds_left() <= 0) {
                     tracing::error!(
                         "this node's certificate has lapsed: no peer lets it in; make one with `rationd cert node`"
                     );
@@ -345,4 +362,21 @@ fn load(options: &FleetOptions, contents: &Contents) -> Result<(Identity, Creden
         FleetError::Identity { path: options.identity.key.clone(), problem }
     })?;
     Ok((identity, credentials))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_has_lapsed_is_told_of_at_once_and_then_hourly() {
+        let mut reminder = Reminder::default();
+        let mut told = |looks: u64, has_lapsed| (0..looks).filter(|_| reminder.is_due(has_lapsed)).count();
+        assert_eq!(told(LOOKS_PER_WORD, false), 0);
+        assert_eq!(told(1, true), 1);
+        assert_eq!(told(LOOKS_PER_WORD - 1, true), 0);
+        assert_eq!(told(2 * LOOKS_PER_WORD, true), 2);
+        assert_eq!(told(1, false), 0, "there is another one");
+        assert_eq!(told(1, true), 1);
+    }
 }
