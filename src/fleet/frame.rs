@@ -21,7 +21,7 @@ pub const MAX_FRAME: usize = (64 << 10) - 1;
 pub(crate) const MAX_HELLO: usize = 512;
 
 /// Longest name of a node, in bytes.
-const MAX_NAME: usize = 128;
+pub(crate) const MAX_NAME: usize = 128;
 
 const FORMAT: u8 = 1;
 
@@ -86,12 +86,20 @@ impl Hello {
         let (incarnation, rest) = rest.split_first_chunk()?;
         let (name, rest) = text(rest)?;
         let (address, _) = text(rest)?;
-        let named = (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
         let id = PeerId { name: Arc::from(name), incarnation: u64::from_le_bytes(*incarnation) };
         let address: SocketAddr = address.parse().ok()?;
-        let reachable = address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast();
-        (named && reachable).then_some(Self { id, address })
+        (is_name(name) && is_reachable(address)).then_some(Self { id, address })
     }
+}
+
+/// Whether a node may be called so.
+pub(crate) fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic())
+}
+
+/// Whether one node may be reached there.
+pub(crate) fn is_reachable(address: SocketAddr) -> bool {
+    address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast()
 }
 
 fn text(bytes: &[u8]) -> Option<(&str, &[u8])> {

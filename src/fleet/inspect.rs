@@ -1,170 +1,190 @@
-//! A look at a gossip message before it is unpacked: who it is from, and how much it would unpack to.
+//! What of a gossip message chitchat gets to see: of its sender all, of others what does no harm.
 //!
-//! chitchat believes what it is told and unpacks what it is given: 64 KiB of its compressed blocks become
-//! 180 MB, and a member may speak under any name. So this file reads the outer form of a message, without
-//! copying any of it, and refuses what no honest node sends. Format of chitchat 0.11.2 (`message.rs`,
-//! `digest.rs`, `serialize.rs`), whose version is pinned for that reason:
-//!
-//! ```text
-//! message = magic (2) version (1) kind (1) body       syn = digest cluster-id
-//! digest  = count (2) node*                           syn-ack = digest delta      ack = delta
-//! node    = name-length (2) name incarnation (8) address heartbeat (8) gc (8) version (8)
-//! address = 4 ip (4) port (2) | 6 ip (16) port (2)
-//! delta   = (1|2 length (2) bytes)* 0
-//! ```
+//! chitchat believes each digest and delta about everybody. So messages are written again before it sees them.
+//! Of a digest, members that were heard themselves stay in it, with heartbeats that this node can vouch for; the
+//! others are where to dial. Of a delta its sender's own facts stay. And of what chitchat says to others, heartbeats
+//! are those that this node was told by their nodes themselves. Knows no IO.
 
-use super::peer::PeerId;
+use std::net::SocketAddr;
+use std::time::Duration;
 
-const HEAD: [u8; 3] = [0x53, 0xb0, 0];
-/// Most blocks of a delta: honest nodes fill a block with 16 KiB before they begin another.
-const MAX_BLOCKS: usize = 32;
-/// A heartbeat that no node reaches: one a microsecond for eight years.
-const MAX_HEARTBEAT: u64 = 1 << 48;
+use super::heard::Heard;
+use super::hints::Hints;
+use super::message::{Known, Message, Refusal, correct};
+use super::peer::{Gossip, PeerId};
 
-/// Why a message is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// It has not the form of a message.
-    Malformed,
-    /// Its sender does not appear in it under its own name.
-    NotItself,
-    /// It would unpack to more than any fleet has to say.
-    TooMuch,
+/// Judges all messages of one node.
+#[derive(Debug)]
+pub(crate) struct Inspector {
+    fleet: String,
+    own: PeerId,
+    address: SocketAddr,
+    heard: Heard,
+    hints: Hints,
+    /// The latest life of another node with this node's name.
+    rival: u64,
 }
 
-/// Judges a message of `from`.
-pub(crate) fn inspect(message: &[u8], from: &PeerId) -> Result<(), Refusal> {
-    let mut rest = Rest(message.strip_prefix(&HEAD).ok_or(Refusal::Malformed)?);
-    match rest.byte()? {
-        0 => {
-            rest.digest(from)?;
-            rest.text().map(|_| ())
-        }
-        1 => {
-            rest.digest(from)?;
-            rest.delta()
-        }
-        2 => rest.delta(),
-        3 => Ok(()),
-        _ => Err(Refusal::Malformed),
-    }
+/// What is made of a message.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Inspected {
+    /// The message for chitchat.
+    pub(crate) message: Vec<u8>,
+    /// Where to dial because of it.
+    pub(crate) hints: Vec<SocketAddr>,
 }
 
-/// What is left to read.
-struct Rest<'a>(&'a [u8]);
-
-impl<'a> Rest<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Refusal> {
-        let (head, rest) = self.0.split_at_checked(len).ok_or(Refusal::Malformed)?;
-        self.0 = rest;
-        Ok(head)
+impl Inspector {
+    /// For the node `own` at `address`, which gossips each `round`. Nobody was heard yet.
+    pub(crate) fn new(fleet: &str, own: &PeerId, address: SocketAddr, round: Duration) -> Self {
+        let (heard, hints) = (Heard::new(own.clone(), round), Hints::new());
+        Self { fleet: fleet.to_owned(), own: own.clone(), address, heard, hints, rival: 0 }
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
-        self.take(N)?.try_into().map_err(|_| Refusal::Malformed)
+    /// Who was heard.
+    pub(crate) fn heard(&mut self) -> &mut Heard {
+        &mut self.heard
     }
 
-    fn byte(&mut self) -> Result<u8, Refusal> {
-        self.array().map(|[byte]| byte)
+    /// Reads a message, and writes it again for chitchat.
+    ///
+    /// # Errors
+    /// Nothing of it may be believed.
+    pub(crate) fn inspect(&mut self, gossip: &Gossip) -> Result<Inspected, Refusal> {
+        let from = &gossip.from;
+        self.look_at_rival(gossip);
+        let (mut message, mut hints) = (Message::decode(&gossip.frame, from)?, Vec::new());
+        match &mut message {
+            // Another fleet's members are none of this one's; chitchat answers that.
+            Message::Syn { fleet, digest } if *fleet != self.fleet => digest.clear(),
+            Message::Syn { digest, .. } | Message::SynAck { digest, .. } => hints = self.sift(gossip, digest)?,
+            Message::Ack { .. } | Message::OtherFleet => self.heard.is_there(from),
+        }
+        if let Message::SynAck { facts: Some(facts), .. } | Message::Ack { facts: Some(facts) } = &message
+            && facts.address() != gossip.reply_to
+        {
+            return Err(Refusal::NotItself);
+        }
+        Ok(Inspected { message: message.encode(from), hints })
     }
 
-    fn short(&mut self) -> Result<u16, Refusal> {
-        self.array().map(u16::from_le_bytes)
-    }
-
-    fn long(&mut self) -> Result<u64, Refusal> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    fn text(&mut self) -> Result<&'a [u8], Refusal> {
-        let len = self.short()?;
-        self.take(usize::from(len))
-    }
-
-    fn digest(&mut self, from: &PeerId) -> Result<(), Refusal> {
-        let mut itself = false;
-        for _ in 0..self.short()? {
-            let (name, incarnation) = (self.text()?, self.long()?);
-            itself |= name == from.name.as_bytes() && incarnation == from.incarnation;
-            match self.byte()? {
-                4 => self.take(4 + 2)?,
-                6 => self.take(16 + 2)?,
-                _ => return Err(Refusal::Malformed),
-            };
-            if self.long()? >= MAX_HEARTBEAT {
-                return Err(Refusal::TooMuch);
+    /// Leaves in a digest what chitchat may know; the answer is where to dial because of the rest.
+    fn sift(&mut self, gossip: &Gossip, digest: &mut Vec<Known>) -> Result<Vec<SocketAddr>, Refusal> {
+        let (from, address) = (&gossip.from, gossip.reply_to);
+        let itself = |known: &&Known| known.id == *from && known.address == address;
+        let own = digest.iter().find(itself).ok_or(Refusal::NotItself)?;
+        let shown = self.heard.hear(from, address, own.heartbeat)?;
+        let (now, mut hints) = (self.heard.now(), Vec::new());
+        digest.retain_mut(|known| {
+            if known.id == *from && known.address == address {
+                known.heartbeat = shown;
+                return true;
             }
-            self.take(8 + 8)?;
-        }
-        if itself { Ok(()) } else { Err(Refusal::NotItself) }
+            if known.id == self.own && known.address == self.address {
+                return true;
+            }
+            let heed = self.heard.heed(from, known);
+            let hint = heed.hint.filter(|hint| *hint != self.address);
+            hints.extend(hint.filter(|hint| self.hints.take(&from.name, *hint, now)));
+            known.heartbeat = heed.shown.unwrap_or_default();
+            heed.shown.is_some()
+        });
+        Ok(hints)
     }
 
-    fn delta(&mut self) -> Result<(), Refusal> {
-        for _ in 0..=MAX_BLOCKS {
-            match self.byte()? {
-                0 => return Ok(()),
-                1 | 2 => self.text()?,
-                _ => return Err(Refusal::Malformed),
-            };
+    /// Puts into a message of this node's the heartbeats that others told themselves.
+    pub(crate) fn correct(&self, message: &mut [u8]) {
+        correct(message, |id, address| self.heard.heartbeat(id, address));
+    }
+
+    fn look_at_rival(&mut self, gossip: &Gossip) {
+        let from = &gossip.from;
+        if from.name == self.own.name && from.incarnation > self.rival.max(self.own.incarnation) {
+            self.rival = from.incarnation;
+            tracing::warn!(other = %from, address = %gossip.reply_to, "another node has this node's name: give each its own node.name");
         }
-        Err(Refusal::TooMuch)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
-    fn node(name: &str) -> PeerId {
-        PeerId { name: name.into(), incarnation: 7 }
+    const ROUND: Duration = Duration::from_millis(200);
+
+    fn id(name: &str) -> PeerId {
+        PeerId { name: name.into(), incarnation: 1 }
     }
 
-    fn digest(names: &[&str], heartbeat: u64) -> Vec<u8> {
-        let mut bytes = (names.len() as u16).to_le_bytes().to_vec();
-        for name in names {
-            bytes.extend((name.len() as u16).to_le_bytes());
-            bytes.extend(name.as_bytes());
-            bytes.extend(7_u64.to_le_bytes());
-            bytes.extend([4, 127, 0, 0, 1, 1, 0]);
-            for number in [heartbeat, 0, 3] {
-                bytes.extend(number.to_le_bytes());
-            }
+    fn at(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    fn known(name: &str, port: u16, heartbeat: u64) -> Known {
+        Known { id: id(name), address: at(port), heartbeat, gc: 0, version: 3 }
+    }
+
+    fn syn(digest: Vec<Known>) -> Message {
+        Message::Syn { fleet: "f".into(), digest }
+    }
+
+    /// What is left of a digest of the node called `name`, which listens at 1, and where to dial because of it.
+    fn tell(inspector: &mut Inspector, name: &str, digest: Vec<Known>) -> Result<(Message, Vec<SocketAddr>), Refusal> {
+        let frame = Bytes::from(syn(digest).encode(&id(name)));
+        let inspected = inspector.inspect(&Gossip::new(id(name), at(1), frame))?;
+        Ok((Message::decode(&inspected.message, &id(name)).expect("it was written here"), inspected.hints))
+    }
+
+    fn inspector() -> Inspector {
+        Inspector::new("f", &id("own"), at(7), ROUND)
+    }
+
+    #[test]
+    fn a_sender_must_appear_under_its_own_name_and_address() {
+        let mut inspector = inspector();
+        for digest in [vec![known("b", 1, 5)], vec![known("a", 2, 5)], Vec::new()] {
+            assert_eq!(tell(&mut inspector, "a", digest), Err(Refusal::NotItself));
         }
-        bytes
-    }
-
-    fn message(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
-        [&HEAD, [kind].as_slice(), &parts.concat()].concat()
+        assert_eq!(tell(&mut inspector, "a", vec![known("a", 1, 5)]), Ok((syn(vec![known("a", 1, 5)]), Vec::new())));
     }
 
     #[test]
-    fn a_sender_must_appear_under_its_own_name() {
-        let syn = message(0, &[&digest(&["a", "b"], 5), &[1, 0, b'c']]);
-        assert_eq!(inspect(&syn, &node("a")), Ok(()));
-        assert_eq!(inspect(&syn, &node("c")), Err(Refusal::NotItself));
-        assert_eq!(inspect(&syn, &PeerId { incarnation: 8, ..node("a") }), Err(Refusal::NotItself));
+    fn of_others_those_stay_who_were_heard_and_the_rest_is_where_to_dial() {
+        let mut inspector = inspector();
+        tell(&mut inspector, "b", vec![known("b", 1, 9)]).expect("it is itself");
+        let told = vec![
+            known("a", 1, 5),
+            known("b", 1, u64::MAX),
+            known("ghost", 3, 8),
+            known("own", 7, 6),
+            known("own", 6, 9),
+        ];
+        let left = vec![known("a", 1, 5), known("b", 1, 9), known("own", 7, 6)];
+        assert_eq!(tell(&mut inspector, "a", told.clone()), Ok((syn(left.clone()), vec![at(3)])));
+        assert_eq!(tell(&mut inspector, "a", told), Ok((syn(left), Vec::new())), "it was dialled a moment ago");
     }
 
     #[test]
-    fn a_heartbeat_that_would_never_be_exceeded_is_refused() {
-        let syn = message(0, &[&digest(&["a"], u64::MAX), &[0, 0]]);
-        assert_eq!(inspect(&syn, &node("a")), Err(Refusal::TooMuch));
+    fn facts_of_another_address_are_nobodys() {
+        let told = |port: u16| {
+            let port = port.to_le_bytes();
+            let node = [b"\0\x01\0a\x01\0\0\0\0\0\0\0\x04\x7f\0\0\x01", port.as_slice(), &[0; 16]].concat();
+            let block = [node.as_slice(), b"\x02\x03\0\0\0\0\0\0\0"].concat();
+            Bytes::from([b"\x53\xb0\0\x02\x02", [block.len() as u8, 0].as_slice(), &block, &[0]].concat())
+        };
+        let mut inspector = inspector();
+        assert!(inspector.inspect(&Gossip::new(id("a"), at(1), told(1))).is_ok());
+        assert_eq!(inspector.inspect(&Gossip::new(id("a"), at(1), told(2))), Err(Refusal::NotItself));
     }
 
     #[test]
-    fn a_delta_of_too_many_blocks_is_refused() {
-        let block = [1, 1, 0, 0];
-        let delta = |blocks: usize| [block.repeat(blocks), vec![0]].concat();
-        assert_eq!(inspect(&message(2, &[&delta(MAX_BLOCKS)]), &node("a")), Ok(()));
-        assert_eq!(inspect(&message(2, &[&delta(MAX_BLOCKS + 1)]), &node("a")), Err(Refusal::TooMuch));
-    }
-
-    #[test]
-    fn what_is_cut_short_is_malformed() {
-        let whole = message(1, &[&digest(&["a"], 5), &[2, 1, 0, 9, 0]]);
-        assert_eq!(inspect(&whole, &node("a")), Ok(()));
-        for len in 0..whole.len() {
-            assert_eq!(inspect(&whole[..len], &node("a")), Err(Refusal::Malformed), "{len} bytes");
-        }
+    fn this_node_tells_heartbeats_as_their_nodes_told_them() {
+        let mut inspector = inspector();
+        tell(&mut inspector, "a", vec![known("a", 1, 5)]).expect("it is itself");
+        let mut message = syn(vec![known("a", 1, 77), known("own", 7, 6)]).encode(&id("own"));
+        inspector.correct(&mut message);
+        assert_eq!(message, syn(vec![known("a", 1, 5), known("own", 7, 6)]).encode(&id("own")));
     }
 }

@@ -70,6 +70,8 @@ pub(crate) struct Link {
     settled: AtomicBool,
     /// The same two nodes have connected again since.
     superseded: AtomicBool,
+    /// A frame has come since it was asked last.
+    spoken: AtomicBool,
 }
 
 /// Why a greeting came to nothing.
@@ -117,8 +119,18 @@ impl Link {
         match heard {
             Ok(Hello { id, address }) => {
                 let [gossip_slots, usage_slots] = [SLOTS.0, SLOTS.1].map(|slots| Arc::new(Semaphore::new(slots)));
-                let (settled, superseded) = (AtomicBool::new(false), AtomicBool::new(false));
-                Ok(Self { connection, peer: id, address, dialled, gossip_slots, usage_slots, settled, superseded })
+                let [settled, superseded, spoken] = [false; 3].map(AtomicBool::new);
+                Ok(Self {
+                    connection,
+                    peer: id,
+                    address,
+                    dialled,
+                    gossip_slots,
+                    usage_slots,
+                    settled,
+                    superseded,
+                    spoken,
+                })
             }
             Err(error) => {
                 connection.close(Closing::Refused.code(), b"refused");
@@ -152,6 +164,16 @@ impl Link {
 
     pub(crate) fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a frame has come.
+    pub(crate) fn has_spoken(&self) {
+        self.spoken.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a frame has come since this was asked last.
+    pub(crate) fn was_heard(&self) -> bool {
+        self.spoken.swap(false, Ordering::Relaxed)
     }
 
     /// Sends one frame on a stream of its own; returns when it is on its way, not when it has come.

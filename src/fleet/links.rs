@@ -184,6 +184,7 @@ impl Links {
     }
 
     fn hand_on(&self, from: &Link, frame: &Bytes) {
+        from.has_spoken();
         let taken = match Channel::split(frame) {
             Some((Channel::Gossip, frame)) => {
                 let gossip = Gossip::new(from.peer.clone(), from.address, frame);
@@ -308,6 +309,10 @@ impl Carrier for Arc<Links> {
 
     fn has_left(&self, peer: &PeerId) -> bool {
         self.table().has_left(peer)
+    }
+
+    fn heard(&self) -> Vec<PeerId> {
+        self.table().heard()
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

@@ -46,13 +46,8 @@ pub struct Members {
 impl Members {
     /// Of each name the latest life, in the order of names; `own` always stands in it as given.
     pub(crate) fn new(own: Member, others: impl IntoIterator<Item = Member>) -> Self {
-        let mut list: Vec<_> = others.into_iter().filter(|other| other.id.name != own.id.name).collect();
-        list.push(own);
-        list.sort_by(|a, b| a.id.cmp(&b.id));
-        list.reverse();
-        list.dedup_by(|earlier, later| earlier.id.name == later.id.name);
-        list.reverse();
-        Self { list }
+        let name = own.id.name.clone();
+        others.into_iter().filter(|other| other.id.name != name).chain([own]).collect()
     }
 
     /// All of them, sorted by name.
@@ -76,6 +71,18 @@ impl Members {
     #[must_use]
     pub fn get(&self, id: &PeerId) -> Option<&Member> {
         self.list.binary_search_by(|member| member.id.cmp(id)).ok().map(|index| &self.list[index])
+    }
+}
+
+impl FromIterator<Member> for Members {
+    /// Of each name the latest life, in the order of names.
+    fn from_iter<I: IntoIterator<Item = Member>>(members: I) -> Self {
+        let mut list: Vec<_> = members.into_iter().collect();
+        list.sort_by(|a, b| a.id.cmp(&b.id));
+        list.reverse();
+        list.dedup_by(|earlier, later| earlier.id.name == later.id.name);
+        list.reverse();
+        Self { list }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Membership: who is in the fleet, as the nodes tell each other by gossip (chitchat).
 //!
-//! Decides how fast a silent node is given up and what members say about themselves. Does not know what
-//! carries the gossip: QUIC in a daemon, memory in a test.
+//! Decides how fast a silent node is given up and what members say about themselves. A member is live when
+//! chitchat says so and it was heard itself: what chitchat gets to see is decided in `inspect.rs`. Does not know
+//! what carries the gossip: QUIC in a daemon, memory in a test.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chitchat::{
@@ -12,8 +13,9 @@ use chitchat::{
 };
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 
+use super::inspect::Inspector;
 use super::members::{Member, MemberState, Members};
 use super::peer::{Carrier, Gossip, PeerId};
 use super::seeds;
@@ -26,8 +28,10 @@ const REMEMBERED: Duration = Duration::from_secs(8 * 60);
 const GIVEN_UP_MS: u128 = 6_000;
 /// Before the gossip is started again.
 const RESTART: Duration = Duration::from_millis(100);
-/// Most members: more make gossip messages larger than a frame.
-const MAX_MEMBERS: usize = 1_000;
+/// Addresses that wait to be dialled on others' words.
+const HINTS: usize = 256;
+/// A round that took more rounds than this was a pause of this node's: it says nothing of its peers.
+const PAUSE: u32 = 5;
 /// Longest wait for the fleet to hear that this node leaves.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Most peers that are told at once that this node leaves.
@@ -79,13 +83,18 @@ impl Membership {
         let (found, seeds) = mpsc::channel(1);
         let seeking = seeds::run(options.seeds.clone(), options.address, members.clone(), found);
         let (tick, leaving) = (options.tick, Arc::new(Notify::new()));
-        let transport = GossipTransport::new(carrier.clone(), inbox, counters.clone());
+        let inspector = Inspector::new(&options.fleet, &options.own, options.address, tick);
+        let inspector = Arc::new(Mutex::new(inspector));
+        let (hint, hints) = mpsc::channel(HINTS);
+        let transport = GossipTransport::new(carrier.clone(), inbox, inspector.clone(), hint, counters.clone());
         let gossiping = Gossiping {
             options,
             carrier,
             transport,
+            inspector,
             publish,
             seeds,
+            hints,
             leaving: leaving.clone(),
             state: MemberState::Up,
             heartbeat: None,
@@ -126,8 +135,11 @@ struct Gossiping {
     options: MembershipOptions,
     carrier: Arc<dyn Carrier>,
     transport: GossipTransport,
+    inspector: Arc<Mutex<Inspector>>,
     publish: watch::Sender<Arc<Members>>,
     seeds: mpsc::Receiver<SocketAddr>,
+    /// Where to dial because others say so.
+    hints: mpsc::Receiver<SocketAddr>,
     leaving: Arc<Notify>,
     state: MemberState,
     /// The last one of a gossip that has ended: peers take none that is lower.
@@ -172,13 +184,18 @@ impl Gossiping {
     async fn follow(&mut self, handle: &ChitchatHandle) {
         let mut live = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
         let mut connected = self.carrier.changes();
+        let (mut rounds, mut last) = (rounds(self.options.tick), None);
         let mut ended = std::pin::pin!(handle.termination_watcher());
         loop {
             self.publish(live.borrow_and_update().iter());
             tokio::select! {
                 changed = live.changed() => if changed.is_err() { return },
                 Ok(()) = connected.changed() => {}
+                now = rounds.tick() => self.pass(now, &mut last),
                 Some(address) = self.seeds.recv() => {
+                    let _ = handle.gossip(address);
+                }
+                Some(address) = self.hints.recv() => {
                     let _ = handle.gossip(address);
                 }
                 () = self.leaving.notified() => self.say_goodbye(handle).await,
@@ -188,6 +205,16 @@ impl Gossiping {
                 }
             }
         }
+    }
+
+    /// Notes that a round has passed, and who was heard in it.
+    fn pass(&self, now: Instant, last: &mut Option<Instant>) {
+        let passed = last.map_or(Duration::ZERO, |last| now - last);
+        *last = Some(now);
+        let there = self.carrier.heard();
+        let mut inspector = inspecting(&self.inspector);
+        inspector.heard().pass(passed.min(self.options.tick * PAUSE));
+        there.iter().for_each(|peer| inspector.heard().is_there(peer));
     }
 
     async fn say_goodbye(&mut self, handle: &ChitchatHandle) {
@@ -201,13 +228,13 @@ impl Gossiping {
     }
 
     fn publish<'a>(&self, live: impl Iterator<Item = (&'a ChitchatId, &'a NodeState)>) {
-        let others = live.take(MAX_MEMBERS).map(|(id, state)| told(id, state));
-        let others = others.inspect(|member| {
-            if member.id.name == self.options.own.name && member.id.incarnation > self.options.own.incarnation {
-                tracing::warn!(other = %member.id, address = %member.address, "another node has this node's name: give each its own node.name");
-            }
-        });
-        let others = others.filter(|member| {
+        let others: Vec<_> = {
+            let mut inspector = inspecting(&self.inspector);
+            // Who has not said yet what it is comes in when it has.
+            let told = live.filter(|(_, said)| said.max_version() > 0).map(|(id, said)| told(id, said));
+            told.filter(|member| inspector.heard().is_live(&member.id, member.address)).collect()
+        };
+        let others = others.into_iter().filter(|member| {
             let gone = member.state == MemberState::Leaving && !self.carrier.is_connected(&member.id);
             !gone && !self.carrier.has_left(&member.id)
         });
@@ -220,6 +247,18 @@ impl Gossiping {
             modified
         });
     }
+}
+
+/// What is held under this lock is never left half-changed.
+pub(crate) fn inspecting(inspector: &Mutex<Inspector>) -> MutexGuard<'_, Inspector> {
+    inspector.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A round each `tick`; a late one delays those behind it.
+fn rounds(tick: Duration) -> Interval {
+    let mut rounds = interval(tick);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    rounds
 }
 
 /// Ends the gossip when it is no longer followed.

@@ -1,11 +1,12 @@
 //! The fleet: one QUIC endpoint with mutual TLS, who is in the fleet, and frames between its nodes.
 //!
-//! Decides who may speak (certificates of the fleet's CA, one name each), who is alive (gossip), and that
+//! Decides who may speak (certificates of the fleet's CA, one name each), who is alive (gossip, of those that
+//! were heard themselves), and that
 //! nobody who sends ever waits. Does not know what frames of usage mean, nor what the daemon does with the
 //! live set: `serve` wires both. Everything that comes from a peer is bounded before it is read.
 //!
 //! ```text
-//! Fleet ── Membership ── chitchat ── transport ── inspect
+//! Fleet ── Membership ── chitchat ── transport ── inspect ── message, heard, hints
 //!   │                                    │
 //!   └───────────── Links ── lane ────────┘   one queue per address, one stream per frame
 //!                    │
@@ -17,6 +18,8 @@ mod error;
 mod frame;
 mod handle;
 mod handshakes;
+mod heard;
+mod hints;
 mod identity;
 mod inspect;
 mod lane;
@@ -24,6 +27,7 @@ mod link;
 mod links;
 mod members;
 mod membership;
+mod message;
 mod names;
 mod peer;
 mod quic;

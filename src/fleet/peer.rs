@@ -60,6 +60,11 @@ pub trait Carrier: Send + Sync + 'static {
     /// Whether `peer` has said goodbye.
     fn has_left(&self, peer: &PeerId) -> bool;
 
-    /// Changes whenever an answer of the two questions above may have changed.
+    /// Who was heard since this was asked last, by frames of whatever kind; gossip may be left out.
+    fn heard(&self) -> Vec<PeerId> {
+        Vec::new()
+    }
+
+    /// Changes whenever a peer may have connected, disconnected or said goodbye.
     fn changes(&self) -> watch::Receiver<u64>;
 }

@@ -89,6 +89,11 @@ impl Table {
         self.all().any(|link| link.peer == *peer)
     }
 
+    /// Whose frames have come since this was asked last.
+    pub(crate) fn heard(&self) -> Vec<PeerId> {
+        self.all().filter(|link| link.was_heard()).map(|link| link.peer.clone()).collect()
+    }
+
     /// Connections, now.
     pub(crate) fn len(&self) -> usize {
         self.links.values().map(Vec::len).sum()

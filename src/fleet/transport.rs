@@ -2,11 +2,11 @@
 //!
 //! chitchat awaits `send` in its only loop, drops `recv` at each tick, and ends for good when `recv` fails.
 //! So `send` only puts a frame into a queue, `recv` keeps nothing between its awaits, and neither ever fails.
-//! Messages are looked at before they are unpacked, and unpacked one at a time.
+//! Messages are inspected before chitchat sees them, one at a time.
 
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::panic::catch_unwind;
+use std::sync::{Arc, Mutex as SyncMutex};
 
 use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport};
@@ -14,7 +14,9 @@ use chitchat::{ChitchatMessage, Deserializable, Serializable};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 
 use super::frame::MAX_FRAME;
-use super::inspect::inspect;
+use super::inspect::Inspector;
+use super::membership::inspecting;
+use super::message::Refusal;
 use super::peer::{Carrier, Gossip};
 use super::stats::Counters;
 
@@ -22,19 +24,30 @@ use super::stats::Counters;
 pub(crate) struct GossipTransport {
     carrier: Arc<dyn Carrier>,
     inbox: Arc<Mutex<mpsc::Receiver<Gossip>>>,
+    inspector: Arc<SyncMutex<Inspector>>,
+    hints: mpsc::Sender<SocketAddr>,
     counters: Arc<Counters>,
 }
 
 struct GossipSocket {
     carrier: Arc<dyn Carrier>,
     inbox: OwnedMutexGuard<mpsc::Receiver<Gossip>>,
+    inspector: Arc<SyncMutex<Inspector>>,
+    hints: mpsc::Sender<SocketAddr>,
     counters: Arc<Counters>,
 }
 
 impl GossipTransport {
-    /// Sends over `carrier`, and takes what comes from `inbox`.
-    pub(crate) fn new(carrier: Arc<dyn Carrier>, inbox: mpsc::Receiver<Gossip>, counters: Arc<Counters>) -> Self {
-        Self { carrier, inbox: Arc::new(Mutex::new(inbox)), counters }
+    /// Sends over `carrier`, and takes what comes from `inbox` and `inspector` lets through; where to dial because
+    /// of it goes into `hints`.
+    pub(crate) fn new(
+        carrier: Arc<dyn Carrier>,
+        inbox: mpsc::Receiver<Gossip>,
+        inspector: Arc<SyncMutex<Inspector>>,
+        hints: mpsc::Sender<SocketAddr>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self { carrier, inbox: Arc::new(Mutex::new(inbox)), inspector, hints, counters }
     }
 }
 
@@ -43,7 +56,8 @@ impl Transport for GossipTransport {
     async fn open(&self, _listen: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
         // An earlier socket is gone with its loop, or about to be.
         let inbox = self.inbox.clone().lock_owned().await;
-        Ok(Box::new(GossipSocket { carrier: self.carrier.clone(), inbox, counters: self.counters.clone() }))
+        let (carrier, inspector, hints) = (self.carrier.clone(), self.inspector.clone(), self.hints.clone());
+        Ok(Box::new(GossipSocket { carrier, inbox, inspector, hints, counters: self.counters.clone() }))
     }
 }
 
@@ -51,7 +65,9 @@ impl Transport for GossipTransport {
 impl Socket for GossipSocket {
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         // What is dropped is counted there, and said again at the next tick.
-        self.carrier.send(to, message.serialize_to_vec().into());
+        let mut bytes = message.serialize_to_vec();
+        inspecting(&self.inspector).correct(&mut bytes);
+        self.carrier.send(to, bytes.into());
         Ok(())
     }
 
@@ -62,27 +78,33 @@ impl Socket for GossipSocket {
                 std::future::pending::<()>().await;
                 continue;
             };
-            match decode(&gossip) {
+            match self.read(&gossip) {
                 Ok(message) => return Ok((gossip.reply_to, message)),
+                // Frames of a life that has ended may come after the first one of the next.
+                Err(Refusal::NoPlace) => {
+                    tracing::debug!(peer = %gossip.from, "there is no place for a peer");
+                }
                 Err(why) => {
                     self.counters.malformed.add(1);
-                    tracing::warn!(peer = %gossip.from, why, "a gossip message was not taken");
+                    tracing::warn!(peer = %gossip.from, ?why, "a gossip message was not taken");
                 }
             }
         }
     }
 }
 
-fn decode(gossip: &Gossip) -> Result<ChitchatMessage, String> {
-    if gossip.frame.len() > MAX_FRAME {
-        return Err(format!("{} bytes: at most {MAX_FRAME} were wanted", gossip.frame.len()));
-    }
-    inspect(&gossip.frame, &gossip.from).map_err(|refusal| format!("{refusal:?}"))?;
-    // The decoder is not ours: should it panic, that is this message's fault and not the gossip's end.
-    let decoded = catch_unwind(AssertUnwindSafe(|| ChitchatMessage::deserialize(&mut &gossip.frame[..])));
-    match decoded {
-        Ok(Ok(message)) => Ok(message),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("its decoder panicked".into()),
+impl GossipSocket {
+    fn read(&self, gossip: &Gossip) -> Result<ChitchatMessage, Refusal> {
+        if gossip.frame.len() > MAX_FRAME {
+            return Err(Refusal::TooMuch);
+        }
+        let inspected = inspecting(&self.inspector).inspect(gossip)?;
+        for address in inspected.hints {
+            // What does not fit is said again in another round.
+            let _ = self.hints.try_send(address);
+        }
+        // The decoder is not ours: should it panic, that is this message's fault and not the gossip's end.
+        let decoded = catch_unwind(|| ChitchatMessage::deserialize(&mut &inspected.message[..]));
+        decoded.ok().and_then(Result::ok).ok_or(Refusal::Malformed)
     }
 }

@@ -1,0 +1,338 @@
+//! Who was heard: the peers that have spoken for themselves, on connections whose certificates name them.
+//!
+//! Decides whom chitchat may believe in. A peer comes in by its own word alone, and is given up after six
+//! seconds in which nothing came from it, unless two others go on hearing it: one direction of one connection may
+//! be cut, and one member alone vouches for nobody. What others say of its heartbeats is a sign of life once in a
+//! round, and no number. Knows no IO; time is what its driver has lived through.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::message::{Known, Refusal};
+use super::peer::PeerId;
+
+/// Silence after which a peer is given up, and in rounds where those are slow.
+const GIVEN_UP: Duration = Duration::from_secs(6);
+const GIVEN_UP_ROUNDS: u32 = 8;
+/// Silence after which it is noted who else hears a peer.
+const MISSED: Duration = Duration::from_secs(2);
+/// Others who must hear a peer that this node does not.
+const VOUCHERS: usize = 2;
+/// Others of whom it is noted, for each peer.
+const MAX_VOUCHERS: usize = 8;
+/// Silence after which a peer is forgotten, and in rounds: later than chitchat does.
+const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
+const FORGOTTEN_ROUNDS: u32 = 64;
+/// Most peers, lives that have ended among them, and what they take in a digest: it must fit into a frame.
+const MAX_PEERS: usize = 1_000;
+const MAX_BYTES: usize = 60_000;
+/// Lives of one name that are remembered before it must wait for the next.
+const MAX_LIVES: usize = 8;
+/// That wait.
+const NEXT_LIFE: Duration = Duration::from_secs(10);
+
+/// Everybody who has spoken for itself.
+#[derive(Debug)]
+pub(crate) struct Heard {
+    own: PeerId,
+    round: Duration,
+    /// What this node has lived through.
+    now: Duration,
+    peers: BTreeMap<PeerId, Peer>,
+    /// What they take in a digest.
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Peer {
+    address: SocketAddr,
+    /// The last one that it told itself.
+    heartbeat: u64,
+    /// The last one that chitchat was told, and when that was news.
+    shown: u64,
+    shown_at: Duration,
+    came: Duration,
+    last: Duration,
+    /// Who else hears it: the heartbeat that each told last, and when that one told of a later one.
+    vouchers: BTreeMap<Arc<str>, (u64, Option<Duration>)>,
+}
+
+/// What is made of a peer's word about another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Heed {
+    /// What chitchat is told of that one's heartbeat; `None`: it is not told of that one.
+    pub(crate) shown: Option<u64>,
+    /// Where that one may be found, if this node does not hear it.
+    pub(crate) hint: Option<SocketAddr>,
+}
+
+impl Heard {
+    /// Nobody yet.
+    pub(crate) fn new(own: PeerId, round: Duration) -> Self {
+        Self { own, round, now: Duration::ZERO, peers: BTreeMap::new(), bytes: 0 }
+    }
+
+    /// So much time has passed in which peers could have been heard. Forgets who was not for long.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        self.now += time;
+        let (now, given_up, bytes) = (self.now, self.given_up(), &mut self.bytes);
+        let forgotten = FORGOTTEN + self.round * FORGOTTEN_ROUNDS;
+        self.peers.retain(|id, peer| {
+            peer.vouchers.retain(|_, (_, at)| at.is_none_or(|at| now - at < given_up));
+            let kept = now - peer.last < forgotten;
+            *bytes -= if kept { 0 } else { Known::len(id, peer.address) };
+            kept
+        });
+    }
+
+    /// What this node has lived through.
+    pub(crate) fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// A peer speaks, and tells its heartbeat; the answer is what chitchat is told of it.
+    ///
+    /// # Errors
+    /// There is no place for it.
+    pub(crate) fn hear(&mut self, from: &PeerId, address: SocketAddr, heartbeat: u64) -> Result<u64, Refusal> {
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(from) {
+            if peer.address != address {
+                return Err(Refusal::NotItself);
+            }
+            if heartbeat > peer.heartbeat {
+                (peer.heartbeat, peer.shown, peer.shown_at) = (heartbeat, heartbeat.max(peer.shown + 1), now);
+            }
+            peer.is_heard(now);
+            return Ok(peer.shown);
+        }
+        let bytes = self.bytes + Known::len(from, address);
+        if from.name == self.own.name || !self.may_begin(from) || bytes > MAX_BYTES || self.peers.len() >= MAX_PEERS {
+            return Err(Refusal::NoPlace);
+        }
+        let vouchers = BTreeMap::new();
+        let peer = Peer { address, heartbeat, shown: heartbeat, shown_at: now, came: now, last: now, vouchers };
+        self.peers.insert(from.clone(), peer);
+        self.bytes = bytes;
+        Ok(heartbeat)
+    }
+
+    /// Whether a life may begin: no later one of its name is live, and there were not too many.
+    fn may_begin(&self, from: &PeerId) -> bool {
+        let is_past = |(id, peer): (&PeerId, &Peer)| id.incarnation < from.incarnation || !self.is_peer_live(peer);
+        let waited = |at: Duration| self.now - at >= NEXT_LIFE;
+        let newest = self.lives(&from.name).map(|(_, peer)| peer.came).max();
+        self.lives(&from.name).all(is_past) && (self.lives(&from.name).count() < MAX_LIVES || newest.is_none_or(waited))
+    }
+
+    fn lives(&self, name: &Arc<str>) -> impl Iterator<Item = (&PeerId, &Peer)> {
+        let life = |incarnation| PeerId { name: name.clone(), incarnation };
+        self.peers.range(life(0)..=life(u64::MAX))
+    }
+
+    /// Anything at all came from a peer that has spoken for itself before.
+    pub(crate) fn is_there(&mut self, from: &PeerId) {
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(from) {
+            peer.is_heard(now);
+        }
+    }
+
+    /// A peer tells that it knows another one.
+    pub(crate) fn heed(&mut self, from: &PeerId, known: &Known) -> Heed {
+        if known.id.name == self.own.name || known.id.name == from.name {
+            return Heed::default();
+        }
+        let (now, given_up, round) = (self.now, self.given_up(), self.round);
+        let Some(peer) = self.peers.get_mut(&known.id) else {
+            let hides = |(id, peer): (&PeerId, &Peer)| id.incarnation > known.id.incarnation && self.is_peer_live(peer);
+            let hidden = self.lives(&known.id.name).any(hides);
+            return Heed { shown: None, hint: Some(known.address).filter(|_| !hidden) };
+        };
+        if peer.address != known.address {
+            return Heed::default();
+        }
+        if now - peer.last >= MISSED {
+            peer.is_vouched(&from.name, known.heartbeat, now);
+        }
+        let (is_live, is_news) = (peer.is_live(now, given_up), known.heartbeat > peer.heartbeat);
+        if is_live && is_news && now - peer.shown_at >= round {
+            (peer.shown, peer.shown_at) = (peer.shown + 1, now);
+        }
+        // One that was given up may be back, and this node the last to hear of it.
+        Heed { shown: Some(peer.shown), hint: Some(peer.address).filter(|_| !is_live && is_news) }
+    }
+
+    /// Whether a peer is there, as far as this node hears.
+    pub(crate) fn is_live(&self, id: &PeerId, address: SocketAddr) -> bool {
+        self.peers.get(id).is_some_and(|peer| peer.address == address && self.is_peer_live(peer))
+    }
+
+    /// The last heartbeat that a peer told itself.
+    pub(crate) fn heartbeat(&self, id: &PeerId, address: SocketAddr) -> Option<u64> {
+        self.peers.get(id).filter(|peer| peer.address == address).map(|peer| peer.heartbeat)
+    }
+
+    fn is_peer_live(&self, peer: &Peer) -> bool {
+        peer.is_live(self.now, self.given_up())
+    }
+
+    fn given_up(&self) -> Duration {
+        GIVEN_UP.max(self.round * GIVEN_UP_ROUNDS)
+    }
+}
+
+impl Peer {
+    fn is_heard(&mut self, now: Duration) {
+        self.last = now;
+        self.vouchers.clear();
+    }
+
+    fn is_live(&self, now: Duration, given_up: Duration) -> bool {
+        let vouched = || self.vouchers.values().filter(|(_, at)| at.is_some_and(|at| now - at < given_up)).count();
+        now - self.last < given_up || vouched() >= VOUCHERS
+    }
+
+    /// `voucher` tells of this heartbeat. The first one that it tells of may be old; a later one is not.
+    fn is_vouched(&mut self, voucher: &Arc<str>, heartbeat: u64, now: Duration) {
+        if let Some((told, at)) = self.vouchers.get_mut(voucher) {
+            if heartbeat > *told {
+                (*told, *at) = (heartbeat, Some(now));
+            }
+        } else if self.vouchers.len() < MAX_VOUCHERS {
+            self.vouchers.insert(voucher.clone(), (heartbeat, None));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUND: Duration = Duration::from_millis(200);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn id(name: &str, incarnation: u64) -> PeerId {
+        PeerId { name: name.into(), incarnation }
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    fn known(name: &str, heartbeat: u64) -> Known {
+        Known { id: id(name, 1), address: at(9), heartbeat, gc: 0, version: 0 }
+    }
+
+    fn heard() -> Heard {
+        Heard::new(id("own", 1), ROUND)
+    }
+
+    /// A peer says its heartbeat and whom it knows; the answer is what chitchat is told of it.
+    fn speak(heard: &mut Heard, name: &str, heartbeat: u64, others: &[Known]) -> u64 {
+        let shown = heard.hear(&id(name, 1), at(9), heartbeat).expect("there is a place");
+        for other in others {
+            heard.heed(&id(name, 1), other);
+        }
+        shown
+    }
+
+    fn names(heard: &Heard) -> String {
+        let live = heard.peers.keys().filter(|id| heard.is_live(id, at(9)));
+        live.map(PeerId::to_string).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn who_was_not_heard_itself_is_where_to_look() {
+        let mut heard = heard();
+        speak(&mut heard, "a", 1, &[known("ghost", 1)]);
+        assert_eq!(names(&heard), "a@1");
+        let hint = Heed { shown: None, hint: Some(at(9)) };
+        assert_eq!(heard.heed(&id("a", 1), &known("ghost", 2)), hint);
+        assert_eq!(heard.heed(&id("b", 1), &known("own", 2)), Heed::default());
+        assert_eq!(heard.hear(&id("a", 1), at(8), 2), Err(Refusal::NotItself));
+    }
+
+    #[test]
+    fn silence_is_measured_by_frames_of_any_kind() {
+        let mut heard = heard();
+        speak(&mut heard, "a", 1, &[]);
+        speak(&mut heard, "b", 1, &[]);
+        for _ in 0..6 {
+            heard.pass(SECOND);
+            heard.is_there(&id("a", 1));
+        }
+        assert_eq!(names(&heard), "a@1");
+        let looked_for = heard.heed(&id("a", 1), &known("b", 2));
+        assert_eq!(looked_for, Heed { shown: Some(1), hint: Some(at(9)) });
+        heard.pass(FORGOTTEN * 2);
+        assert_eq!((heard.peers.len(), heard.bytes), (0, 0));
+    }
+
+    #[test]
+    fn one_alone_vouches_for_nobody_and_two_do() {
+        let mut heard = heard();
+        for name in ["a", "b", "evil", "gone"] {
+            speak(&mut heard, name, 1, &[]);
+        }
+        let run = |heard: &mut Heard, vouching: &[&str]| {
+            for beat in 2..12 {
+                heard.pass(SECOND);
+                for name in ["a", "b", "evil"] {
+                    let told = if vouching.contains(&name) { vec![known("gone", beat)] } else { Vec::new() };
+                    speak(heard, name, beat, &told);
+                }
+            }
+        };
+        run(&mut heard, &["a", "b"]);
+        assert_eq!(names(&heard), "a@1 b@1 evil@1 gone@1");
+        run(&mut heard, &["evil"]);
+        assert_eq!(names(&heard), "a@1 b@1 evil@1");
+    }
+
+    #[test]
+    fn a_heartbeat_that_another_tells_is_one_sign_of_life_in_a_round() {
+        let mut heard = heard();
+        assert_eq!(speak(&mut heard, "a", 10, &[]), 10);
+        let huge = known("a", u64::MAX);
+        speak(&mut heard, "evil", 1, &[]);
+        assert_eq!(heard.heed(&id("evil", 1), &huge).shown, Some(10), "it was heard in this round");
+        heard.pass(ROUND);
+        for _ in 0..100 {
+            assert_eq!(heard.heed(&id("evil", 1), &huge).shown, Some(11));
+        }
+        assert_eq!(heard.heartbeat(&id("a", 1), at(9)), Some(10), "nobody else is told of that");
+        assert_eq!(speak(&mut heard, "a", 11, &[]), 12, "what it says itself is always news");
+        assert_eq!(speak(&mut heard, "a", 50, &[]), 50);
+        assert_eq!(heard.heed(&id("b", 1), &known("a", 50)).shown, Some(50), "that is none");
+        heard.pass(SECOND * 6);
+        assert_eq!(heard.heed(&id("evil", 1), &huge).shown, Some(50), "one that is not heard gives no sign of life");
+    }
+
+    #[test]
+    fn a_later_life_hides_the_earlier_ones_while_it_lives() {
+        let mut heard = heard();
+        for (incarnation, taken) in [(2, Ok(1)), (1, Err(Refusal::NoPlace)), (3, Ok(1)), (2, Ok(1))] {
+            assert_eq!(heard.hear(&id("a", incarnation), at(9), 1), taken, "{incarnation}");
+        }
+        assert_eq!(heard.heed(&id("b", 1), &known("a", 9)), Heed::default(), "nobody looks for the first");
+        heard.pass(GIVEN_UP);
+        assert_eq!(heard.hear(&id("a", 1), at(9), 1), Ok(1), "a clock that was set back keeps nobody out");
+    }
+
+    #[test]
+    fn lives_and_names_have_bounds() {
+        let mut heard = heard();
+        let begin = |heard: &mut Heard, from: u64| {
+            (from..from + 100).filter(|life| heard.hear(&id("a", *life), at(9), 1).is_ok()).count()
+        };
+        assert_eq!(begin(&mut heard, 1), MAX_LIVES);
+        heard.pass(NEXT_LIFE);
+        assert_eq!(begin(&mut heard, 1_000), 1);
+        let names = (0..9_000).filter(|name| heard.hear(&id(&format!("n{name}"), 1), at(9), 1).is_ok()).count();
+        assert!(names + MAX_LIVES < MAX_PEERS && heard.bytes <= MAX_BYTES, "{names} names, {} bytes", heard.bytes);
+        assert_eq!(heard.hear(&id("own", 2), at(9), 1), Err(Refusal::NoPlace), "nobody takes this node's name");
+    }
+}

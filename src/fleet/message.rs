@@ -1,0 +1,516 @@
+//! What members say to each other about membership, byte by byte: read before chitchat sees it, and written
+//! again with what of it may be believed.
+//!
+//! The form is that of chitchat 0.11.2 (`message.rs`, `digest.rs`, `delta.rs`, `serialize.rs`), whose version is
+//! pinned for that reason. A digest is read whole, a delta for its sender alone: what it says of others is passed
+//! over. Whatever the bytes are, reading them takes 1 MiB at most, and never panics.
+//!
+//! ```text
+//! message = magic (2) version (1) kind (1) body       syn = digest fleet      syn-ack = digest delta
+//! digest  = count (2) node*                           ack = delta             other-fleet =
+//! node    = id heartbeat (8) gc (8) version (8)       id  = name incarnation (8) address
+//! address = 4 ip (4) port (2) | 6 ip (16) port (2)    text = length (2) bytes
+//! delta   = (1 zstd | 2 plain: length (2) bytes)* 0, which together hold
+//!           (0 id gc (8) from (8) | 1 key value version (8) status (1) | 2 version (8))*
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::frame::{is_name, is_reachable};
+use super::peer::PeerId;
+
+const HEAD: [u8; 3] = [0x53, 0xb0, 0];
+/// Most blocks of a delta: honest nodes fill a block with 16 KiB before they begin another.
+const MAX_BLOCKS: usize = 32;
+/// Longest block when it is unpacked: honest nodes begin another one there.
+const MAX_BLOCK: usize = 16 << 10;
+/// What a node says of itself, by name; anything else is passed over, so that nobody fills memory with more.
+const KEYS: [&str; 3] = ["state", "version", "address"];
+/// Most things that a node says of itself at once, and the longest of them.
+const MAX_FACTS: usize = 64;
+const MAX_FACT: usize = 256;
+/// A heartbeat that no node reaches: one a microsecond for eight years.
+const MAX_HEARTBEAT: u64 = 1 << 48;
+
+/// Why a message is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It has not the form of a message.
+    Malformed,
+    /// Its sender does not appear in it under its own name, life and address.
+    NotItself,
+    /// It would unpack to more than any fleet has to say, or claims what no node reaches.
+    TooMuch,
+    /// Its sender has this node's name, a later life of its name is live, or there are too many.
+    NoPlace,
+}
+
+/// A message, as far as it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// Opens a round: whom the sender knows.
+    Syn {
+        fleet: String,
+        digest: Vec<Known>,
+    },
+    /// Answers it, with what the sender says of itself, if there is news.
+    SynAck {
+        digest: Vec<Known>,
+        facts: Option<Facts>,
+    },
+    /// Ends the round, with what the sender says of itself, if there is news.
+    Ack {
+        facts: Option<Facts>,
+    },
+    OtherFleet,
+}
+
+/// One node, as another one knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) id: PeerId,
+    pub(crate) address: SocketAddr,
+    /// How often it has spoken; a higher one is a later sign of life.
+    pub(crate) heartbeat: u64,
+    /// What it has forgotten of itself, and the last of its facts that are known.
+    pub(crate) gc: u64,
+    pub(crate) version: u64,
+}
+
+/// What a node says of itself, from the version that was known on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    address: SocketAddr,
+    gc: u64,
+    from: u64,
+    facts: Vec<Fact>,
+    /// The version that is known then.
+    last: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Fact {
+    key: String,
+    value: String,
+    version: u64,
+    status: u8,
+}
+
+impl Known {
+    /// Bytes that a node takes in a digest.
+    pub(crate) fn len(id: &PeerId, address: SocketAddr) -> usize {
+        2 + id.name.len() + 8 + if address.is_ipv4() { 7 } else { 19 } + 24
+    }
+}
+
+impl Message {
+    /// Reads a message of `from`.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(crate) fn decode(bytes: &[u8], from: &PeerId) -> Result<Self, Refusal> {
+        let mut rest = Rest(bytes.strip_prefix(&HEAD).ok_or(Refusal::Malformed)?);
+        match rest.byte()? {
+            0 => {
+                let digest = rest.digest(from)?;
+                Ok(Self::Syn { fleet: rest.text()?.to_owned(), digest })
+            }
+            1 => Ok(Self::SynAck { digest: rest.digest(from)?, facts: rest.delta(from)? }),
+            2 => Ok(Self::Ack { facts: rest.delta(from)? }),
+            3 => Ok(Self::OtherFleet),
+            _ => Err(Refusal::Malformed),
+        }
+    }
+
+    /// The message as its bytes; its facts are those of `from`.
+    pub(crate) fn encode(&self, from: &PeerId) -> Vec<u8> {
+        let mut bytes = HEAD.to_vec();
+        match self {
+            Self::Syn { fleet, digest } => {
+                bytes.push(0);
+                put_digest(&mut bytes, digest);
+                put_text(&mut bytes, fleet);
+            }
+            Self::SynAck { digest, facts } => {
+                bytes.push(1);
+                put_digest(&mut bytes, digest);
+                put_delta(&mut bytes, from, facts.as_ref());
+            }
+            Self::Ack { facts } => {
+                bytes.push(2);
+                put_delta(&mut bytes, from, facts.as_ref());
+            }
+            Self::OtherFleet => bytes.push(3),
+        }
+        bytes
+    }
+}
+
+/// Puts other heartbeats into the digest of a message, where `heartbeat` knows one.
+pub(crate) fn correct(message: &mut [u8], heartbeat: impl Fn(&PeerId, SocketAddr) -> Option<u64>) {
+    let _ = Rest(message).heartbeats(&heartbeat).map(|corrections| {
+        for (at, beats) in corrections {
+            message[at..at + 8].copy_from_slice(&beats.to_le_bytes());
+        }
+    });
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend(u16::try_from(text.len()).expect("it was read behind a length of two bytes").to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+fn put_id(bytes: &mut Vec<u8>, id: &PeerId, address: SocketAddr) {
+    put_text(bytes, &id.name);
+    bytes.extend(id.incarnation.to_le_bytes());
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            bytes.push(4);
+            bytes.extend(ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            bytes.push(6);
+            bytes.extend(ip.octets());
+        }
+    }
+    bytes.extend(address.port().to_le_bytes());
+}
+
+fn put_digest(bytes: &mut Vec<u8>, digest: &[Known]) {
+    bytes.extend(u16::try_from(digest.len()).expect("it was read behind a count of two bytes").to_le_bytes());
+    for known in digest {
+        put_id(bytes, &known.id, known.address);
+        for number in [known.heartbeat, known.gc, known.version] {
+            bytes.extend(number.to_le_bytes());
+        }
+    }
+}
+
+fn put_delta(bytes: &mut Vec<u8>, of: &PeerId, facts: Option<&Facts>) {
+    if let Some(told) = facts {
+        let mut block = vec![0];
+        put_id(&mut block, of, told.address);
+        block.extend([told.gc, told.from].map(u64::to_le_bytes).concat());
+        for fact in &told.facts {
+            block.push(1);
+            put_text(&mut block, &fact.key);
+            put_text(&mut block, &fact.value);
+            block.extend(fact.version.to_le_bytes());
+            block.push(fact.status);
+        }
+        // The version of what was passed over is known, too.
+        if told.facts.last().is_none_or(|fact| fact.version < told.last) {
+            block.push(2);
+            block.extend(told.last.to_le_bytes());
+        }
+        bytes.push(2);
+        bytes.extend(u16::try_from(block.len()).expect("64 facts of 256 bytes are shorter").to_le_bytes());
+        bytes.extend(block);
+    }
+    bytes.push(0);
+}
+
+/// What is left to read.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> Rest<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Refusal> {
+        let (head, rest) = self.0.split_at_checked(len).ok_or(Refusal::Malformed)?;
+        self.0 = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
+        self.take(N)?.try_into().map_err(|_| Refusal::Malformed)
+    }
+
+    fn byte(&mut self) -> Result<u8, Refusal> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn short(&mut self) -> Result<u16, Refusal> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn long(&mut self) -> Result<u64, Refusal> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Result<&'a str, Refusal> {
+        let len = self.short()?;
+        std::str::from_utf8(self.take(usize::from(len))?).map_err(|_| Refusal::Malformed)
+    }
+
+    fn id(&mut self) -> Result<(PeerId, SocketAddr), Refusal> {
+        let (name, incarnation) = (self.text()?, self.long()?);
+        let ip: IpAddr = match self.byte()? {
+            4 => Ipv4Addr::from(self.array::<4>()?).into(),
+            6 => Ipv6Addr::from(self.array::<16>()?).into(),
+            _ => return Err(Refusal::Malformed),
+        };
+        Ok((PeerId { name: Arc::from(name), incarnation }, SocketAddr::new(ip, self.short()?)))
+    }
+
+    /// Whom the sender knows; what can be nobody is left out.
+    fn digest(&mut self, from: &PeerId) -> Result<Vec<Known>, Refusal> {
+        let mut digest = Vec::new();
+        for _ in 0..self.short()? {
+            let (id, address) = self.id()?;
+            let (heartbeat, gc, version) = (self.long()?, self.long()?, self.long()?);
+            if id == *from && heartbeat >= MAX_HEARTBEAT {
+                return Err(Refusal::TooMuch);
+            }
+            if is_name(&id.name) && is_reachable(address) {
+                digest.push(Known { id, address, heartbeat, gc, version });
+            }
+        }
+        Ok(digest)
+    }
+
+    /// What `from` says of itself in a delta.
+    fn delta(&mut self, from: &PeerId) -> Result<Option<Facts>, Refusal> {
+        let mut unpacked = Vec::new();
+        for _ in 0..=MAX_BLOCKS {
+            match self.byte()? {
+                0 => return Rest(&unpacked).told(from),
+                1 => {
+                    let len = self.short()?;
+                    unpacked.extend(unpack(self.take(usize::from(len))?)?);
+                }
+                2 => {
+                    let len = self.short()?;
+                    unpacked.extend(self.take(usize::from(len))?);
+                }
+                _ => return Err(Refusal::Malformed),
+            }
+        }
+        Err(Refusal::TooMuch)
+    }
+
+    fn told(&mut self, from: &PeerId) -> Result<Option<Facts>, Refusal> {
+        // Of the node that is spoken of; `None`: of none yet. And of the sender.
+        let (mut of, mut own): (Option<Facts>, Option<Facts>) = (None, None);
+        let mut is_own = false;
+        while !self.0.is_empty() {
+            match self.byte()? {
+                0 => {
+                    let (id, address) = self.id()?;
+                    let (gc, known) = (self.long()?, self.long()?);
+                    let before = of.replace(Facts { address, gc, from: known, facts: Vec::new(), last: 0 });
+                    own = own.or(before.filter(|_| is_own));
+                    is_own = id == *from;
+                    if is_own && own.is_some() {
+                        return Err(Refusal::Malformed);
+                    }
+                }
+                1 => {
+                    let (key, value, version, status) = (self.text()?, self.text()?, self.long()?, self.byte()?);
+                    let of = of.as_mut().ok_or(Refusal::Malformed)?;
+                    of.rises(version)?;
+                    if is_own {
+                        of.push(Fact { key: key.into(), value: value.into(), version, status })?;
+                    }
+                }
+                2 => {
+                    let last = self.long()?;
+                    of.as_mut().ok_or(Refusal::Malformed)?.rises(last)?;
+                }
+                _ => return Err(Refusal::Malformed),
+            }
+        }
+        Ok(own.or(of.filter(|_| is_own)))
+    }
+
+    /// Where the heartbeats of a digest stand that are not as they should be, from the start of the message.
+    fn heartbeats(
+        &mut self,
+        heartbeat: &impl Fn(&PeerId, SocketAddr) -> Option<u64>,
+    ) -> Result<Vec<(usize, u64)>, Refusal> {
+        let whole = self.0.len();
+        let mut corrections = Vec::new();
+        self.take(HEAD.len())?;
+        if self.byte()? > 1 {
+            return Ok(corrections);
+        }
+        for _ in 0..self.short()? {
+            let (id, address) = self.id()?;
+            corrections.extend(heartbeat(&id, address).map(|beats| (whole - self.0.len(), beats)));
+            self.take(8 + 8 + 8)?;
+        }
+        Ok(corrections)
+    }
+}
+
+impl Facts {
+    /// Where the node is that says them.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Versions of a node's facts only rise, and end with the last.
+    fn rises(&mut self, version: u64) -> Result<(), Refusal> {
+        if version <= self.last {
+            return Err(Refusal::Malformed);
+        }
+        self.last = version;
+        Ok(())
+    }
+
+    fn push(&mut self, fact: Fact) -> Result<(), Refusal> {
+        if self.facts.len() == MAX_FACTS || fact.value.len() > MAX_FACT {
+            return Err(Refusal::TooMuch);
+        }
+        if KEYS.contains(&&*fact.key) {
+            self.facts.push(fact);
+        }
+        Ok(())
+    }
+}
+
+fn unpack(block: &[u8]) -> Result<Vec<u8>, Refusal> {
+    // Where a block is longer than any honest one, it does not fit: nothing is unpacked beyond.
+    zstd::bulk::decompress(block, MAX_BLOCK).map_err(|_| Refusal::TooMuch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::MAX_NAME;
+    use super::*;
+
+    fn node(name: &str) -> PeerId {
+        PeerId { name: name.into(), incarnation: 7 }
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    fn known(name: &str, heartbeat: u64) -> Known {
+        Known { id: node(name), address: at(1), heartbeat, gc: 0, version: 3 }
+    }
+
+    fn facts(versions: &[u64]) -> Option<Facts> {
+        let fact = |version: &u64| Fact { key: "state".into(), value: "up".into(), version: *version, status: 0 };
+        let last = versions.last().copied().unwrap_or_default();
+        Some(Facts { address: at(1), gc: 0, from: 0, facts: versions.iter().map(fact).collect(), last })
+    }
+
+    fn messages() -> [Message; 4] {
+        let six = "[::1]:9".parse().expect("an address");
+        let digest = vec![known("a", 5), Known { address: six, ..known("b", 6) }];
+        [
+            Message::Syn { fleet: "prod".into(), digest: digest.clone() },
+            Message::SynAck { digest, facts: facts(&[1, 2]) },
+            Message::Ack { facts: None },
+            Message::OtherFleet,
+        ]
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for message in messages() {
+            assert_eq!(Message::decode(&message.encode(&node("a")), &node("a")), Ok(message));
+        }
+    }
+
+    #[test]
+    fn a_message_has_these_bytes() {
+        let syn = Message::Syn { fleet: "f".into(), digest: vec![known("a", 5)] };
+        let golden = b"\x53\xb0\0\0\x01\0\x01\0a\x07\0\0\0\0\0\0\0\x04\x7f\0\0\x01\x01\0\
+                       \x05\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\x01\0f";
+        assert_eq!(syn.encode(&node("a")), golden);
+        assert_eq!(Known::len(&node("a"), at(1)) + HEAD.len() + 1 + 2 + 2 + 1, golden.len());
+    }
+
+    #[test]
+    fn of_a_delta_its_senders_own_facts_are_read() {
+        let message = Message::Ack { facts: facts(&[1, 4]) }.encode(&node("a"));
+        assert_eq!(Message::decode(&message, &node("a")), Ok(Message::Ack { facts: facts(&[1, 4]) }));
+        for other in [node("b"), PeerId { incarnation: 8, ..node("a") }] {
+            assert_eq!(Message::decode(&message, &other), Ok(Message::Ack { facts: None }));
+        }
+    }
+
+    #[test]
+    fn versions_that_fall_are_malformed() {
+        for versions in [[2, 2], [2, 1], [1, 0]] {
+            let message = Message::Ack { facts: facts(&versions) }.encode(&node("a"));
+            assert_eq!(Message::decode(&message, &node("a")), Err(Refusal::Malformed), "{versions:?}");
+        }
+        let last = |last| Message::Ack { facts: facts(&[3]).map(|facts| Facts { last, ..facts }) };
+        let mut message = last(4).encode(&node("a"));
+        assert_eq!(Message::decode(&message, &node("a")), Ok(last(4)));
+        let at = message.len() - 9;
+        message[at] = 2;
+        assert_eq!(Message::decode(&message, &node("a")), Err(Refusal::Malformed), "a last one below the facts");
+    }
+
+    #[test]
+    fn what_no_node_says_of_itself_is_passed_over_and_its_version_known() {
+        let mut told = facts(&[1, 2]).expect("some");
+        told.facts[1].key = "filling".into();
+        let message = Message::Ack { facts: Some(told.clone()) }.encode(&node("a"));
+        told.facts.truncate(1);
+        assert_eq!(Message::decode(&message, &node("a")), Ok(Message::Ack { facts: Some(told.clone()) }));
+        told.facts[0].value = "x".repeat(MAX_FACT + 1);
+        let message = Message::Ack { facts: Some(told) }.encode(&node("a"));
+        assert_eq!(Message::decode(&message, &node("a")), Err(Refusal::TooMuch));
+    }
+
+    #[test]
+    fn who_can_be_nobody_is_left_out() {
+        let nobodies = [
+            Known { id: node("b c"), ..known("", 1) },
+            known("", 1),
+            known(&"b".repeat(MAX_NAME + 1), 1),
+            Known { address: at(0), ..known("b", 1) },
+        ];
+        let digest = nobodies.into_iter().chain([known("a", 1)]).collect();
+        let message = Message::Syn { fleet: "f".into(), digest }.encode(&node("a"));
+        let taken = Message::Syn { fleet: "f".into(), digest: vec![known("a", 1)] };
+        assert_eq!(Message::decode(&message, &node("a")), Ok(taken));
+    }
+
+    #[test]
+    fn a_heartbeat_that_would_never_be_exceeded_is_refused() {
+        let message = Message::Syn { fleet: "f".into(), digest: vec![known("a", u64::MAX)] }.encode(&node("a"));
+        assert_eq!(Message::decode(&message, &node("a")), Err(Refusal::TooMuch));
+        assert!(Message::decode(&message, &node("b")).is_ok(), "that is a lie about another, which counts for nothing");
+    }
+
+    #[test]
+    fn heartbeats_are_corrected_where_they_stand() {
+        let told = |beats: [u64; 2]| Message::SynAck {
+            digest: vec![known("a", beats[0]), known("b", beats[1])],
+            facts: facts(&[1]),
+        };
+        let mut message = told([5, 6]).encode(&node("a"));
+        correct(&mut message, |id, _| (*id == node("b")).then_some(4));
+        assert_eq!(message, told([5, 4]).encode(&node("a")));
+        for len in 0..message.len() {
+            correct(&mut message[..len], |_, _| Some(1));
+        }
+    }
+
+    #[test]
+    fn a_delta_of_too_many_blocks_or_of_a_bomb_is_refused() {
+        let delta = |block: &[u8], blocks: usize| [&HEAD, [2].as_slice(), &block.repeat(blocks), &[0]].concat();
+        let empty = [2, 0, 0];
+        assert_eq!(Message::decode(&delta(&empty, MAX_BLOCKS), &node("a")), Ok(Message::Ack { facts: None }));
+        assert_eq!(Message::decode(&delta(&empty, MAX_BLOCKS + 1), &node("a")), Err(Refusal::TooMuch));
+        // 65,535 zeros.
+        let bomb = [1, 11, 0, 0x28, 0xb5, 0x2f, 0xfd, 0x60, 0xff, 0xfe, 0xfb, 0xff, 0x07, 0];
+        assert_eq!(Message::decode(&delta(&bomb, 1), &node("a")), Err(Refusal::TooMuch));
+    }
+
+    #[test]
+    fn what_is_cut_short_is_malformed() {
+        for message in messages() {
+            let whole = message.encode(&node("a"));
+            for len in 0..whole.len() {
+                assert_eq!(Message::decode(&whole[..len], &node("a")), Err(Refusal::Malformed), "{len} bytes");
+            }
+        }
+    }
+}
