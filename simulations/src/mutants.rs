@@ -115,10 +115,7 @@ static SCRIPTS: [ScriptBug; 27] = [
     ScriptBug {
         name: "return-executed-again",
         about: "A repeated give-back is credited again: at most once, bound.",
-        edits: &[(
-            "if seen ~= 0 then return answer(state, 0, seen) end\nif not state.epoch or",
-            "if not state.epoch or",
-        )],
+        edits: &[("if seen ~= 0 then return answer(state, 0, seen) end\n-- A node that never", "-- A node that never")],
     },
     ScriptBug {
         name: "refund-executed-again",

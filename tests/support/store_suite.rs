@@ -350,9 +350,21 @@ fn takes_back_what_a_void_order_was_lent(key: &mut Key<'_>) {
     let after = key.call(0, id, voiding(first.epoch, 1, voids));
     assert_eq!((after.counters[0].used, after.counters[0].at.0), (1, first.counters[0].at.0 + slot));
     // One that was not executed told nothing: the node says it again.
-    let (id, voids) = (key.id(), Voided { id: key.id(), need: 2, told: 1, spent: 0 });
+    let order = key.id();
+    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 1, spent: 0 });
     let after = key.call(0, id, voiding(first.epoch, 0, voids));
-    assert_eq!((after.counters[0].used, after.counters[0].at.0), (0, first.counters[0].at.0 + 2 * slot));
+    let spent = first.counters[0].at.0 + 2 * slot;
+    assert_eq!((after.counters[0].used, after.counters[0].at.0), (0, spent));
+    // Should it be executed after all, it is lent nothing; and told twice, it gives nothing back twice.
+    let late = key.call(0, order, Op::Acquire(Acquire { need: 2, want: 5, ..ask(0) }));
+    assert_eq!((late.granted, late.replayed, late.counters[0].at.0), (0, true, spent));
+    let id = key.id();
+    assert_eq!(key.call(0, id, voiding(first.epoch, 0, voids)).counters[0].at.0, spent);
+    // Who never had an answer knows no epoch.
+    let order = key.id();
+    key.call(0, order, Op::Acquire(Acquire { need: 2, want: 2, ..ask(0) }));
+    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 0 });
+    assert_eq!(key.call(0, id, voiding(0, 0, voids)).counters[0].at.0, spent);
 }
 
 fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {
