@@ -154,7 +154,7 @@ static SCRIPTS: [ScriptBug; 27] = [
     ScriptBug {
         name: "return-of-older-epoch",
         about: "What was lent before a reset or a loss is credited after it: no free budget, bound.",
-        edits: &[("if not state.epoch or epoch ~= state.epoch then", "if not state.epoch then")],
+        edits: &[("if not state.epoch or not knows then", "if not state.epoch then")],
     },
     ScriptBug {
         name: "reset-keeps-epoch",
