@@ -12,6 +12,9 @@ use super::mutant::{Mutant, on};
 use super::slot::Slot;
 use super::time::{Instant, Micros};
 
+/// So long a return may be under way to the store.
+const ON_THE_WAY: Micros = Micros::from_secs(5);
+
 impl Slot {
     /// Tokens that this node was lent and has not spent.
     fn unspent(&self) -> u64 {
@@ -92,6 +95,16 @@ impl Slot {
             }
         }
         Voided { id: call.id, need: order.need, told, spent: 0 }
+    }
+
+    /// The order that was given up. What a bucket was charged at once is only taken back while the bucket cannot have
+    /// filled up since: a charge that has leaked away is worth nothing any more.
+    pub(super) fn take_doubtful(&mut self, now: Instant) -> Voided {
+        let Some(order) = self.doubtful.take() else { return Voided::default() };
+        let passed = now.since(self.doubted) + ON_THE_WAY;
+        let leaks = |limit: &Limit| gcra::cost(limit, order.need.min(limit.burst)) <= passed;
+        let has_leaked = self.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra && leaks(limit));
+        if has_leaked { Voided { need: 0, ..order } } else { order }
     }
 
     /// What the store is told of a void order together with the return of so many tokens.

@@ -221,7 +221,7 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
         windows.iter_mut().zip(&slot.counters).for_each(|(window, counter)| *window = counter.at);
     }
     let ages = slot.ages(now, leftover.tokens);
-    let order = if voids.id == 0 { slot.doubtful.take().unwrap_or_default() } else { voids };
+    let order = if voids.id == 0 { slot.take_doubtful(now) } else { voids };
     let voids = slot.voided_by_now(order, leftover.tokens);
     // The store is told what was spent of buckets: it is charged there, and no more here.
     slot.charge(leftover.tokens);

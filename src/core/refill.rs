@@ -452,6 +452,7 @@ pub(super) fn give_up(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     };
     if (*error == StoreError::Unknown || flight.attempts > 1) && !on(Mutant::GivenUpForSpent) {
         slot.doubtful = Some(slot.void_order(&flight.call)).filter(|order| order.id != 0);
+        slot.doubted = flight.sent;
     }
     dispose_of_leftovers(index, slot, desk, now);
     slot.lose_store(now, since);

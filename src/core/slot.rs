@@ -128,6 +128,8 @@ pub(super) struct Slot {
     /// An acquire that was given up without an answer. Nobody knows whether the store executed it; the next return
     /// says that it is void.
     pub(super) doubtful: Option<Voided>,
+    /// When that was first sent.
+    pub(super) doubted: Instant,
     /// What an acquire under way bars from going back: see `errand::dispose`.
     pub(super) leftovers: Vec<Leftover>,
     /// Everything else under way: peeks, refunds, resets, returns.
@@ -197,6 +199,7 @@ impl Slot {
             line: VecDeque::new(),
             flight: None,
             doubtful: None,
+            doubted: Instant(0),
             leftovers: Vec::new(),
             errands: Vec::new(),
             away: None,
