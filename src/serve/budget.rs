@@ -78,7 +78,13 @@ impl Budget {
 impl Account {
     /// Whether more may be added to the `bytes` that are held, which are then accounted for.
     pub fn has_room(&mut self, bytes: usize) -> bool {
-        bytes < FLOOR || (bytes < self.most && self.cover(bytes))
+        bytes < self.most.max(FLOOR) && self.covers(bytes)
+    }
+
+    /// Whether the budget has room for `bytes`, which are then accounted for, though they be more than the account may
+    /// hold. What was asked for while there was room may be more than that when it comes.
+    pub fn covers(&mut self, bytes: usize) -> bool {
+        bytes < FLOOR || self.cover(bytes)
     }
 
     fn cover(&mut self, bytes: usize) -> bool {

@@ -164,7 +164,7 @@ impl Connection {
             let bytes = answer.bytes();
             let has_room = bytes < FLOOR || {
                 let waits = self.waits();
-                self.account.has_room(waits + bytes)
+                self.account.covers(waits + bytes)
             };
             self.session.fill(seq, answer, has_room);
         }
@@ -273,7 +273,7 @@ impl Connection {
                 }
             }
             let before = std::mem::replace(&mut kept, unsent + session.outbox().held_back() + batch.direct.len());
-            if kept >= before + FLOOR && !self.account.has_room(kept + session.queued()) {
+            if kept >= before + FLOOR && !self.account.covers(kept + session.queued()) {
                 session.withhold(&mut batch, mark);
                 kept = unsent + session.outbox().held_back() + batch.direct.len();
             }
