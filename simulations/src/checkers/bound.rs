@@ -13,10 +13,9 @@ use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
-use super::notes::Trips;
 use super::window::Count;
 use super::{Found, SAME};
-use crate::maps::Numbered;
+use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 /// So long after they were asked for, tokens of a late answer that nobody waits for any more may be spent.
@@ -45,8 +44,11 @@ pub(super) struct Bound {
     keys: Numbered<Key>,
     /// Grants are confirmed before they are spent.
     confirm: bool,
+    /// Whoever waits so long is turned away, and what the store charged for that is late.
+    timeout: u64,
     trip: u64,
-    trips: Trips,
+    /// When an acquire was first sent that has not been answered yet, by node and id.
+    sent: Map<(u32, u64), u64>,
     found: Found,
 }
 
@@ -56,7 +58,14 @@ impl Bound {
         let confirm = plan.daemon.confirm && plan.redis.replica;
         // What somebody waits for is spent when the store grants it, a trip before it is seen.
         let trip = plan.daemon.timeout.0 * 2 + plan.daemon.timeout.0 / 1_000;
-        Self { keys: Numbered::default(), confirm, trip, trips: Trips::default(), found: Found::default() }
+        Self {
+            keys: Numbered::default(),
+            confirm,
+            timeout: plan.daemon.timeout.0,
+            trip,
+            sent: Map::default(),
+            found: Found::default(),
+        }
     }
 
     fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
@@ -116,11 +125,10 @@ impl Bound {
         }
     }
 
-    /// The store charged a bucket at once for somebody who waits, and the answer was under way for longer than
-    /// `trip` allows for. Those tokens may be spent by whoever asks within a second of the call, or go back.
-    fn charged(&mut self, moment: Moment, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
-        let took = self.trips.latest();
-        if took <= self.trip {
+    /// The store charged a bucket at once for somebody who waits, and the answer came when that one had been turned
+    /// away. Those tokens may be spent by whoever asks within a second of the call, or go back.
+    fn charged(&mut self, moment: Moment, took: u64, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
+        if took < self.timeout {
             return;
         }
         let key = self.keys.of(key);
@@ -192,7 +200,6 @@ impl Observer for Bound {
         if let Seen::Answered { request, store, .. } = seen {
             self.follow(request.key, moment, store.0);
         }
-        self.trips.see(moment, seen);
         match seen {
             Seen::Asked(request) if request.kind == Kind::Refund => self.refunded(moment, request),
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Refund { .. }) => {
@@ -245,9 +252,12 @@ impl Observer for Bound {
                     }
                 }
             }
-            Seen::Settled { key, call, grant: Some(grant), .. } => {
-                if let Op::Acquire(order) = &call.op {
-                    self.charged(moment, *key, call, order, grant);
+            Seen::Called { node, call, .. } if matches!(call.op, Op::Acquire(_)) => {
+                self.sent.entry((*node, call.id)).or_insert(moment.at);
+            }
+            Seen::Settled { node, key, call, grant: Some(grant), .. } => {
+                if let (Op::Acquire(order), Some(sent)) = (&call.op, self.sent.remove(&(*node, call.id))) {
+                    self.charged(moment, moment.at - sent, *key, call, order, grant);
                 }
                 let unsure = !self.confirm || !grant.confirmed;
                 if unsure && matches!(call.op, Op::Acquire(_)) {

@@ -141,6 +141,15 @@ impl World<'_> {
         u128::from_str_radix(digits, 16).ok().map(|digest| self.keys.find(Digest(digest)))
     }
 
+    /// Whether a server is the one that has a key: it owns the key's slot, or the slot is about to be its own. A former
+    /// owner that lends for nodes which have not heard of the move has a copy that nobody else goes by.
+    fn is_held_by(&self, server: u32, hash: &str) -> bool {
+        let Some(key) = self.key_of(hash) else { return false };
+        let slot = slot_of(self.keys.get(key).digest);
+        let moving = self.cluster.slots[usize::from(slot)].moving.map(|to| self.cluster.primaries[to as usize]);
+        self.cluster.owner(slot) == server || moving == Some(server)
+    }
+
     pub(super) fn refuse(&mut self, master: u32, refuses: bool) {
         let server = self.cluster.primary(master);
         self.cluster.server(server).refuses = refuses;
@@ -166,7 +175,7 @@ impl World<'_> {
     pub(super) fn flush(&mut self, master: u32) {
         let server = self.cluster.primary(master);
         let lost: BTreeSet<_> = self.cluster.server(server).keyspaces().flat_map(Keyspace::flush).collect();
-        for hash in lost {
+        for hash in lost.into_iter().filter(|hash| self.is_held_by(server, hash)).collect::<Vec<_>>() {
             self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
         }
     }
@@ -181,7 +190,9 @@ impl World<'_> {
                 for keyspace in self.cluster.server(server).keyspaces() {
                     keyspace.evict(&hash);
                 }
-                self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
+                if self.is_held_by(server, &hash) {
+                    self.tell_of_key(&hash, |key, store| Seen::Lost { key, store });
+                }
             }
         }
     }
