@@ -16,23 +16,19 @@ use rationd::fleet::{Carrier, Gossip, Member, MemberState, Members, PeerId};
 use tokio::runtime::Runtime;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 
-use super::in_memory::{Memory, Wire};
-use super::membership_suite::{Node, Start};
-use super::peers::{FLEET, runtime};
+use super::in_memory::{InMemory, Memory, Voice, Wire};
+use super::membership_suite::Start;
+use super::peers::FLEET;
 
 const TICK: Duration = Duration::from_millis(200);
 const REMEMBERED: Duration = Duration::from_secs(8 * 60);
 
-/// An earlier node in a network of memory.
+/// What a node of an earlier build says and hears.
 pub struct Earlier {
-    memory: Memory,
-    inbox: mpsc::Sender<Gossip>,
     own: PeerId,
-    address: SocketAddr,
     members: watch::Receiver<Arc<Members>>,
     malformed: Arc<AtomicU64>,
     handle: ChitchatHandle,
-    runtime: Option<Runtime>,
 }
 
 struct Way {
@@ -74,16 +70,19 @@ impl Socket for Open {
 }
 
 impl Earlier {
-    pub fn start(memory: &Memory, start: Start<'_>) -> Self {
-        let (wire, messages, inbox) = memory.enter(start);
+    /// Starts such a node in a network of memory.
+    pub fn start(memory: &Memory, start: Start<'_>) -> InMemory<Self> {
+        InMemory::start(memory, start, |wire, messages, runtime| Self::speak(start.seeds, wire, messages, runtime))
+    }
+
+    fn speak(seeds: &[SocketAddr], wire: Wire, messages: mpsc::Receiver<Gossip>, runtime: &Runtime) -> Self {
         let (own, address) = (wire.own.clone(), wire.address);
-        let (runtime, malformed) = (runtime(), Arc::<AtomicU64>::default());
-        let inbox_of = Arc::new(Mutex::new(messages));
-        let way = Way { wire: Arc::new(wire), inbox: inbox_of, malformed: malformed.clone() };
+        let malformed = Arc::<AtomicU64>::default();
+        let inbox = Arc::new(Mutex::new(messages));
+        let way = Way { wire: Arc::new(wire), inbox, malformed: malformed.clone() };
         let facts = [("state", "up"), ("version", env!("CARGO_PKG_VERSION")), ("address", &*address.to_string())];
         let facts = facts.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        let starting = spawn_chitchat(config(&own, address, start.seeds), facts, &way);
-        let handle = runtime.block_on(starting).expect("it starts");
+        let handle = runtime.block_on(spawn_chitchat(config(&own, address, seeds), facts, &way)).expect("it starts");
         let mut live = runtime.block_on(handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()));
         let (publish, members) = watch::channel(Arc::default());
         let (id, wire) = (own.clone(), way.wire);
@@ -101,13 +100,7 @@ impl Earlier {
                 }
             }
         });
-        Self { memory: memory.clone(), inbox, own, address, members, malformed, handle, runtime: Some(runtime) }
-    }
-
-    fn stop(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
-        runtime.shutdown_timeout(Duration::from_secs(5));
-        self.memory.vanish(self.address, &self.inbox);
+        Self { own, members, malformed, handle }
     }
 }
 
@@ -141,19 +134,7 @@ fn told(id: &ChitchatId, said: &NodeState) -> Member {
     }
 }
 
-impl Node for Earlier {
-    fn runtime(&self) -> &Runtime {
-        self.runtime.as_ref().expect("it runs")
-    }
-
-    fn own(&self) -> PeerId {
-        self.own.clone()
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.address
-    }
-
+impl Voice for Earlier {
     fn members(&self) -> watch::Receiver<Arc<Members>> {
         self.members.clone()
     }
@@ -162,10 +143,10 @@ impl Node for Earlier {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    fn leave(&self) {
-        self.runtime().block_on(async {
+    fn say_goodbye(&self, runtime: &Runtime) {
+        runtime.block_on(async {
             self.handle.with_chitchat(|chitchat| chitchat.self_node_state().set("state", "leaving")).await;
-            for member in self.members().borrow().iter().filter(|member| member.id != self.own) {
+            for member in self.members.borrow().iter().filter(|member| member.id != self.own) {
                 let _ = self.handle.gossip(member.address);
             }
             // Two rounds, as a daemon gives it.
@@ -174,16 +155,5 @@ impl Node for Earlier {
                 rounds.tick().await;
             }
         });
-        self.memory.leave(self.address);
-    }
-
-    fn kill(mut self: Box<Self>) {
-        self.stop();
-    }
-}
-
-impl Drop for Earlier {
-    fn drop(&mut self) {
-        self.stop();
     }
 }

@@ -32,12 +32,21 @@ pub struct Wire {
     changed: watch::Sender<u64>,
 }
 
-struct InMemory {
-    wire: Memory,
+/// What a node says and hears, whatever build it is of.
+pub trait Voice {
+    fn members(&self) -> watch::Receiver<Arc<Members>>;
+    fn malformed(&self) -> u64;
+    /// Tells the others that it is about to go, and gives them the time to hear so.
+    fn say_goodbye(&self, runtime: &Runtime);
+}
+
+/// A node in a network of memory.
+pub struct InMemory<V> {
+    memory: Memory,
     inbox: mpsc::Sender<Gossip>,
     own: PeerId,
     address: SocketAddr,
-    membership: Membership,
+    voice: V,
     runtime: Option<Runtime>,
 }
 
@@ -47,7 +56,7 @@ impl Memory {
     }
 
     /// Takes a node in: its way to others, what comes to it, and where that is put.
-    pub fn enter(&self, start: Start<'_>) -> (Wire, mpsc::Receiver<Gossip>, mpsc::Sender<Gossip>) {
+    fn enter(&self, start: Start<'_>) -> (Wire, mpsc::Receiver<Gossip>, mpsc::Sender<Gossip>) {
         static PORT: AtomicU16 = AtomicU16::new(1);
         let fresh = || ([127, 0, 0, 1], PORT.fetch_add(1, Ordering::Relaxed)).into();
         let address = start.at.unwrap_or_else(fresh);
@@ -60,7 +69,7 @@ impl Memory {
     }
 
     /// Takes a node away, unless another one has come in its place.
-    pub fn vanish(&self, address: SocketAddr, inbox: &mpsc::Sender<Gossip>) {
+    fn vanish(&self, address: SocketAddr, inbox: &mpsc::Sender<Gossip>) {
         let mut table = self.table();
         if table.get(&address).is_some_and(|entry| entry.inbox.same_channel(inbox)) {
             table.remove(&address);
@@ -68,7 +77,7 @@ impl Memory {
     }
 
     /// Takes a node away, and the others notice.
-    pub fn leave(&self, address: SocketAddr) {
+    fn leave(&self, address: SocketAddr) {
         let mut table = self.table();
         table.remove(&address);
         table.values().for_each(|entry| entry.changed.send_modify(|version| *version += 1));
@@ -96,21 +105,14 @@ impl Carrier for Wire {
 
 impl World for Memory {
     fn start(&self, start: Start<'_>) -> Box<dyn Node> {
-        let (carrier, messages, inbox) = self.enter(start);
-        let (own, address) = (carrier.own.clone(), carrier.address);
-        let options = MembershipOptions {
-            fleet: FLEET.into(),
-            own: own.clone(),
-            address,
-            seeds: start.seeds.iter().map(SocketAddr::to_string).collect(),
-            tick: Duration::from_millis(200),
-        };
-        let runtime = runtime();
-        let membership = {
+        let (seeds, tick) = (start.seeds.iter().map(SocketAddr::to_string).collect(), Duration::from_millis(200));
+        let node = InMemory::start(self, start, |wire, messages, runtime| {
+            let (own, address) = (wire.own.clone(), wire.address);
             let _inside = runtime.enter();
-            Membership::start(options, Arc::new(carrier), messages)
-        };
-        Box::new(InMemory { wire: self.clone(), inbox, own, address, membership, runtime: Some(runtime) })
+            let options = MembershipOptions { fleet: FLEET.into(), own, address, seeds, tick };
+            Membership::start(options, Arc::new(wire), messages)
+        });
+        Box::new(node)
     }
 
     fn gossip(&self, to: &dyn Node, messages: &[Bytes]) {
@@ -123,15 +125,41 @@ impl World for Memory {
     }
 }
 
-impl InMemory {
-    fn stop(&mut self) {
-        let Some(runtime) = self.runtime.take() else { return };
-        runtime.shutdown_timeout(Duration::from_secs(5));
-        self.wire.vanish(self.address, &self.inbox);
+impl Voice for Membership {
+    fn members(&self) -> watch::Receiver<Arc<Members>> {
+        self.members()
+    }
+
+    fn malformed(&self) -> u64 {
+        self.malformed()
+    }
+
+    fn say_goodbye(&self, runtime: &Runtime) {
+        runtime.block_on(self.leave());
     }
 }
 
-impl Node for InMemory {
+impl<V> InMemory<V> {
+    /// Starts a node that speaks with the voice that `speak` makes.
+    pub fn start(
+        memory: &Memory,
+        start: Start<'_>,
+        speak: impl FnOnce(Wire, mpsc::Receiver<Gossip>, &Runtime) -> V,
+    ) -> Self {
+        let (wire, messages, inbox) = memory.enter(start);
+        let (own, address, runtime) = (wire.own.clone(), wire.address, runtime());
+        let voice = speak(wire, messages, &runtime);
+        Self { memory: memory.clone(), inbox, own, address, voice, runtime: Some(runtime) }
+    }
+
+    fn stop(&mut self) {
+        let Some(runtime) = self.runtime.take() else { return };
+        runtime.shutdown_timeout(Duration::from_secs(5));
+        self.memory.vanish(self.address, &self.inbox);
+    }
+}
+
+impl<V: Voice> Node for InMemory<V> {
     fn runtime(&self) -> &Runtime {
         self.runtime.as_ref().expect("it runs")
     }
@@ -145,16 +173,16 @@ impl Node for InMemory {
     }
 
     fn members(&self) -> watch::Receiver<Arc<Members>> {
-        self.membership.members()
+        self.voice.members()
     }
 
     fn malformed(&self) -> u64 {
-        self.membership.malformed()
+        self.voice.malformed()
     }
 
     fn leave(&self) {
-        self.runtime().block_on(self.membership.leave());
-        self.wire.leave(self.address);
+        self.voice.say_goodbye(self.runtime());
+        self.memory.leave(self.address);
     }
 
     fn kill(mut self: Box<Self>) {
@@ -162,7 +190,7 @@ impl Node for InMemory {
     }
 }
 
-impl Drop for InMemory {
+impl<V> Drop for InMemory<V> {
     fn drop(&mut self) {
         self.stop();
     }
