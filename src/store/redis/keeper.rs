@@ -25,13 +25,17 @@ const CHECKUP: Duration = Duration::from_secs(60);
 /// Between two looks for a replica while one is missed.
 const REPLICA_CHECK: Duration = Duration::from_secs(1);
 
+/// Of the problems of one outage so many are told, each once: a server that is restarted refuses connections, then
+/// loads, and may want another password after that.
+const TOLD: usize = 8;
+
 /// The keeper of one server.
 pub(super) async fn keep(inner: Arc<Inner>) {
-    let mut complained = false;
+    let mut told: Vec<String> = Vec::new();
     loop {
         let due = lock(&inner.breaker).probe_at();
         let Some(due) = due else {
-            complained = false;
+            told.clear();
             let pause = if inner.misses_replica() { REPLICA_CHECK } else { CHECKUP };
             if timeout(pause, inner.wake.notified()).await.is_err() {
                 inner.checkup().await;
@@ -43,9 +47,9 @@ pub(super) async fn keep(inner: Arc<Inner>) {
         match inner.probe().await {
             Ok(()) => tracing::info!(server = %inner.address, "store: connected"),
             Err(problem) => {
-                if !complained {
+                if told.len() < TOLD && !told.contains(&problem) {
                     tracing::warn!(server = %inner.address, problem, "store: cannot connect, will go on trying");
-                    complained = true;
+                    told.push(problem.clone());
                 }
                 *lock(&inner.problem) = Some(problem);
                 let jitter = Micros(clock::random() % 50_000);
