@@ -1,6 +1,6 @@
 //! A store that is there and refuses: for want of a password, a right, memory or a disk, while it loads, while a script
-//! runs, or as it has become a replica. Each is brought about in a real Redis under a running daemon, lasts for a
-//! second, and is put right: every check is answered, none with an error, the log says what Redis said, nothing goes
+//! runs, or as it has become a replica. Each is brought about in a real Redis under a running daemon, lasts for three
+//! seconds, and is put right: every check is answered, none with an error, the log says what Redis said, nothing goes
 //! over, and the daemon leases again by itself.
 
 #![cfg(feature = "daemon")]
