@@ -1,8 +1,6 @@
 //! The admin address: what every program of the host may ask there, web pages in a browser among them, and what not.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

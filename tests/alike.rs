@@ -5,7 +5,7 @@
 //! straight from its counters; it is the formula. A denial that says itself that enough is left is a bug
 //! wherever it appears.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //! real QUIC, for ten seconds. What it did while members were believed about others stands at each test; now
 //! each costs 232 dials and 0.4 MB at most, and no member, where ten seconds of peace take 0.2 MB.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,6 @@
 //! `rationd cert`: one command makes files that work, and none that exist are lost.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

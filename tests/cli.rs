@@ -1,8 +1,6 @@
 //! The command line as scripts and people meet it: exit codes, help, JSON, signals.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! The client for tokio with a real daemon: many tasks on one connection, and a daemon that comes and goes.
 
-#![cfg(all(feature = "daemon", feature = "client-tokio"))]
-
-mod support;
+use crate::support;
 
 use std::future::Future;
 use std::path::Path;

@@ -4,9 +4,7 @@
 //! redis-py, ioredis and node-redis come by `tests/run packages`; another client that is not installed is skipped,
 //! and the test says so. `tests/run tools` installs those for root.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Concurrent limits: what is in flight never exceeds the limit, and slots that end are there again. Nodes
 //! on virtual time against the memory store, by its own clock and by a network that delays, loses and repeats.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU64;

@@ -1,8 +1,6 @@
 //! The configuration: which layer wins, what every error says and where it points, and that nothing
 //! malformed ever panics or is taken in part.
 
-#![cfg(feature = "daemon")]
-
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,7 @@
 //! Envoy's Rate Limit Service over a Unix socket and TCP, asked by a gRPC client.
 
-#![cfg(feature = "daemon")]
-
-#[path = "support/envoy.rs"]
-mod rls;
-mod support;
+use crate::support;
+use crate::support::envoy as rls;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

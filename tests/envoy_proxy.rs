@@ -1,9 +1,7 @@
 //! A real Envoy before a small upstream, with the configuration below deploy/envoy: five requests pass, then it
 //! says 429; without the daemon they pass; with it again they do not. `tests/run packages` sets Envoy up.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

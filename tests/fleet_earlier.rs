@@ -1,7 +1,7 @@
 //! Nodes of an earlier build and of this one in one fleet: the suite of `support/membership_suite.rs`, with
 //! every second node of the other kind.
 
-mod support;
+use crate::support;
 
 use std::cell::Cell;
 

@@ -1,7 +1,7 @@
 //! A member whose digests are garbage, each as long as a frame may be, costs next to no memory.
 //! Alone in its process, as it measures the process.
 
-mod support;
+use crate::support;
 
 use rationd::fleet::MAX_FRAME;
 use rationd::wire::digest;

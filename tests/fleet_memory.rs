@@ -1,7 +1,7 @@
 //! What a member may send costs a bounded amount of memory: bombs and floods of frames that are too large.
 //! Alone in its process, as it measures the process.
 
-mod support;
+use crate::support;
 
 use rationd::fleet::MAX_FRAME;
 use support::membership_suite::{Node, Start, sees};

@@ -1,7 +1,7 @@
 //! A fleet over real QUIC connections: who is let in, who is heard, and that nobody can hurt the others.
 //! The suite of `support/membership_suite.rs` runs over memory and over QUIC.
 
-mod support;
+use crate::support;
 
 use std::cell::Cell;
 use std::net::SocketAddr;

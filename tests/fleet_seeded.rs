@@ -15,9 +15,7 @@
 //!
 //! `RATIOND_FLEET_SEEDS=10..60` runs other seeds; `RATIOND_FLEET_TRACES=DIR` keeps the traces there.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -134,7 +132,7 @@ fn seeds() -> Vec<u64> {
 fn spawn(seed: u64, run: &str) -> Child {
     let own = std::env::current_exe().expect("its path");
     let mut command = Command::new(own);
-    command.args(["--exact", "ten_nodes_on_paused_time_do_what_their_seed_says", "--nocapture"]);
+    command.args(["--exact", "fleet_seeded::ten_nodes_on_paused_time_do_what_their_seed_says", "--nocapture"]);
     command.env(SEED, seed.to_string()).env(RUN, run);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it ran a moment ago")
 }

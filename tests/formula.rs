@@ -2,7 +2,7 @@
 //! the embedded store must say what the formula says, over windows that turn and buckets that fill; and an answer
 //! that is wrong in any one field must be noticed.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

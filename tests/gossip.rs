@@ -4,9 +4,7 @@
 //! One test runs all scenarios in a row, because starting a cluster is what takes long; the figures of each
 //! go to stderr whether it passes or not. `RATIOND_GOSSIP=outage,flood` runs a part.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::ops::Range;

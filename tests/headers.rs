@@ -2,9 +2,7 @@
 //! from the HTTP door, of limits of every kind and of policies with names of every kind.
 //! `tests/run packages` sets the parser up.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! What a hold gives back: of the windows that it was charged in, and of nothing else. On virtual time, against
 //! a store that the test plays.
 
-mod support;
+use crate::support;
 
 use rationd::core::call::{Op, StoreError};
 use rationd::core::decision::{Source, Verdict};

@@ -1,8 +1,6 @@
 //! HTTP on the Unix socket, from a client's side.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,9 +1,7 @@
 //! Limits on what is in flight, from a client's side: slots taken, released, and ended with their connection;
 //! over RESP and HTTP, on the embedded store and on two nodes of a real Redis.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use support::daemon::until;
 use support::process::Daemon;

@@ -1,6 +1,6 @@
 //! `RATION.KEYS` in pages: every key once, whatever the page's size, within a bound in bytes.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! What a shard makes of answers that come late, twice, or across the end of a window or the loss of a key, on
 //! virtual time.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -1,8 +1,6 @@
 //! Sub-leases: processes that decide by themselves, from tokens that the daemon lent them.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -56,7 +54,7 @@ fn child() {
 fn start(socket: &Path, until: u64) -> Child {
     let this = std::env::current_exe().expect("this test has a file");
     Command::new(this)
-        .args(["child", "--exact", "--nocapture", "--test-threads=1"])
+        .args(["limiter::child", "--exact", "--nocapture", "--test-threads=1"])
         .env(PLACE, format!("{until} {}", socket.display()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -2,9 +2,7 @@
 //!
 //! RATIOND_STALLED_SECONDS: for how long (12 by default; 90 shows more than one round of everything).
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::Read;
 use std::os::fd::OwnedFd;

@@ -1,9 +1,7 @@
 //! Clients that make the daemon keep as much as they can, all at once: it stays within `node.max_memory`, and whoever
 //! asks for little is answered. In a cgroup of 256 MiB, where the machine lets a test make one.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::io::{ErrorKind, Write};

@@ -4,9 +4,7 @@
 //! Runs as root, with iproute2 and nftables; elsewhere it says that it was skipped. The figures of each
 //! scenario go to stderr whether it passes or not; `RATIOND_NAMESPACES=gossip,store` runs a part.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::time::Duration;
@@ -69,7 +67,7 @@ type Scenario = fn(&mut Fleet, &str) -> Run;
 
 #[test]
 fn a_fleet_in_namespaces_survives_real_cuts() {
-    within("a_fleet_in_namespaces_survives_real_cuts", |network| {
+    within("namespaces::a_fleet_in_namespaces_survives_real_cuts", |network| {
         let chosen = std::env::var("RATIOND_NAMESPACES").unwrap_or_default();
         let watch = Watch::start();
         let mut fleet = Fleet::start(network);

@@ -6,9 +6,7 @@
 //! `RATIOND_ORACLE_STRICT`, for a machine that does nothing else, not one divergence is forgiven, otherwise one in
 //! fifty of those stores that are a trip away. `alike.rs` asks the same on virtual time, where nothing is late.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

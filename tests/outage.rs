@@ -1,9 +1,7 @@
 //! The store is away, slow, or its replies get lost: answers come in time all the same, within the
 //! bounds that the policy chose, and nothing is spent twice.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};

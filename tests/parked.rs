@@ -1,6 +1,6 @@
 //! Checks that must wait for a store that is somewhere else: order, patience, and giving back.
 
-mod support;
+use crate::support;
 
 use std::future::Future;
 use std::io::Write;

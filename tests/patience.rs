@@ -1,8 +1,6 @@
 //! Requests that stay half: they hold memory, and so they end.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

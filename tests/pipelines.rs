@@ -1,6 +1,6 @@
 //! Deep pipelines: clients that write all of one before they read, those that never read, and what both cost.
 
-mod support;
+use crate::support;
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;

@@ -5,9 +5,7 @@
 //! A program that is not installed is skipped, and the test says so. `tests/run tools` installs the proxies
 //! for root. What is printed are the rows of the table in README.md.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::fs;
 use std::io::{self, Write};

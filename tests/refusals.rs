@@ -3,9 +3,7 @@
 //! seconds, and is put right: every check is answered, none with an error, the log says what Redis said, nothing goes
 //! over, and the daemon leases again by itself.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,9 +1,7 @@
 //! Requests that take more than one decision: several keys, holds, sub-leases, headers, explanations;
 //! from a client's side, on the embedded store and on three nodes of a real Redis.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

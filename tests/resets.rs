@@ -1,8 +1,6 @@
 //! When a window ends is told alike by all nodes that share a store, and does not wobble.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 

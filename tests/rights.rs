@@ -1,8 +1,6 @@
 //! Who may do what: commands that concern other clients, holds of others, and what may be given back.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::fs;

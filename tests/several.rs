@@ -1,6 +1,6 @@
 //! What requests of several keys rest on, on virtual time: a look, tokens in advance, and a way back.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! The first seven tests are the traps of the token-lease code printed in Rockset's article on
 //! distributed rate limiting: each names the trap that it keeps shut.
 
-mod support;
+use crate::support;
 
 use rationd::core::call::{Call, OPEN, Op, StoreError};
 use rationd::core::decision::{Reason, Verdict};

@@ -1,7 +1,7 @@
 //! What a shard makes of a store that is away, slow or late, or has lost what it knew: its share, answers that
 //! come when nobody waits, and tokens that are void. On virtual time, against a store that the test plays.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

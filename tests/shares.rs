@@ -2,9 +2,7 @@
 //! limit, whatever order its nodes were asked in; peeks and explanations say what a check would say; and a wait that
 //! is told ends in an admission.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard};

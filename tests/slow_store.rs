@@ -5,9 +5,7 @@
 //! Beside `store.timeout` (50 ms) an answer may take what two busy cores need to run everybody: 100 ms, and as much
 //! as the test's own clients were late.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::os::unix::net::UnixStream;
 use std::sync::{Barrier, Mutex, MutexGuard};

@@ -1,6 +1,6 @@
 //! The socket, from a client's side: what is written here is what users see.
 
-mod support;
+use crate::support;
 
 use rationd::wire::value::Value;
 use support::daemon::{TestDaemon, encode, flood, show, until};

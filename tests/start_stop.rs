@@ -2,9 +2,7 @@
 //!
 //! RATIOND_RESTARTS: how often a daemon under an activated socket is replaced (12 by default; 100 takes minutes).
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::io::Write;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};

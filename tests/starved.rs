@@ -2,9 +2,7 @@
 //! and a Redis that has more to do than it can. No share is opened, nobody is declared away, nothing is over; and
 //! whoever is turned away is told so at once, with a wait that is no longer than the queue.
 
-#![cfg(feature = "daemon")]
-
-mod support;
+use crate::support;
 
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -13,7 +11,7 @@ use std::time::Duration;
 use support::clock::wait_for_boundary;
 use support::demand::{self, Client, Pace};
 use support::fleet::{Issuer, Sight};
-use support::fresh::{Manner, Tally, load};
+use support::fresh::{Tally, load};
 use support::poll::wait_until;
 use support::process::Daemon;
 use support::served::{LATEST, LIMIT, MARGIN, PERIOD, assert_bucket_holds, assert_none_over, assert_served, print};
@@ -159,15 +157,15 @@ fn saturated_redis_is_not_lost() {
     // Until twice as much does not bring half as much again.
     let saturated = (0..6).find_map(|round| {
         asked *= 2.0;
-        let tally = load(&daemon, ("login", &format!("rising{round}")), 8, Manner::PerSecond(asked), length);
+        let tally = load(&daemon, ("login", &format!("rising{round}")), 8, asked, length);
         told(&format!("{asked:.0} a second"), &tally);
         let is_most = tally.rate() < 1.5 * capacity;
         capacity = tally.rate().max(capacity);
         is_most.then_some(())
     });
-    let below = load(&daemon, ("login", "below"), 8, Manner::PerSecond(capacity / 4.0), length);
+    let below = load(&daemon, ("login", "below"), 8, capacity / 4.0, length);
     told("a quarter of the capacity", &below);
-    let twice = load(&daemon, ("login", "twice"), 8, Manner::PerSecond(capacity * 2.0), length);
+    let twice = load(&daemon, ("login", "twice"), 8, capacity * 2.0, length);
     told("twice the capacity", &twice);
     drop(slowed);
     redis.resume();

@@ -1,6 +1,6 @@
 //! The suite of `support/store_suite.rs` over the memory store, and over the scripts alone.
 
-mod support;
+use crate::support;
 
 use rationd::core::call::{Call, Grant};
 use rationd::core::time::Timestamp;

@@ -1,21 +1,7 @@
 //! The shared store on a real Redis Cluster, and what becomes of calls when parts of it fail.
-#![cfg(feature = "daemon")]
 #![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
-#[path = "support/behaviour.rs"]
-mod behaviour;
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/load.rs"]
-mod load;
-#[path = "support/poll.rs"]
-mod poll;
-#[path = "support/server.rs"]
-mod server;
-#[path = "support/store_suite.rs"]
-#[allow(unreachable_pub, reason = "shared with other test binaries")]
-mod store_suite;
-
+use crate::support::{behaviour, cluster, load, poll, server, store_suite};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! The memory store and the scripts in a real Redis answer alike: random sequences of calls, under
 //! injected time.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

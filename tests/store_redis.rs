@@ -1,19 +1,7 @@
 //! The shared store on a single Redis server: every way to connect, and every way to fail.
-#![cfg(feature = "daemon")]
 #![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
-#[path = "support/behaviour.rs"]
-mod behaviour;
-#[path = "support/load.rs"]
-mod load;
-#[path = "support/poll.rs"]
-mod poll;
-#[path = "support/server.rs"]
-mod server;
-#[path = "support/store_suite.rs"]
-#[allow(unreachable_pub, reason = "shared with other test binaries")]
-mod store_suite;
-
+use crate::support::{behaviour, load, poll, server, store_suite};
 use std::time::{Duration, Instant};
 
 use rationd::clock::Clock;

@@ -1,17 +1,8 @@
 //! Slow is not lost: a store that is stopped for a while, far away, asked too much, or asked by a process
 //! that is itself not run.
-#![cfg(feature = "daemon")]
 #![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
-#[path = "support/far.rs"]
-mod far;
-#[path = "support/load.rs"]
-mod load;
-#[path = "support/poll.rs"]
-mod poll;
-#[path = "support/server.rs"]
-mod server;
-
+use crate::support::{far, load, poll, server};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;

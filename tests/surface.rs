@@ -1,6 +1,6 @@
 //! What the daemon says of its commands: the table that `COMMAND` answers from, and errors that name the next step.
 
-mod support;
+use crate::support;
 
 use rationd::wire::command::{Command, CommandError};
 use rationd::wire::resp::Parser;

@@ -12,7 +12,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "tests watch real processes by the real clock")]
 
-mod support;
+use crate::support;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;

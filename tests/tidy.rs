@@ -284,6 +284,26 @@ fn every_file_begins_with_what_it_is_about() {
 }
 
 #[test]
+fn every_file_of_tests_is_run() {
+    let main = texts().into_iter().find(|source| source.path == "tests/main.rs").expect("the program of all tests");
+    let files = || sources("tests/").into_iter().filter(|source| source.path.matches('/').count() == 1);
+    let name = |source: &Source| source.path["tests/".len()..source.path.len() - ".rs".len()].to_owned();
+    let apart = ["main", "allocation"];
+    let names: Vec<_> = files().map(|source| name(&source)).filter(|name| !apart.contains(&name.as_str())).collect();
+    let mut findings = Vec::new();
+    for name in &names {
+        if !main.text.lines().any(|line| line == format!("mod {name};")) {
+            findings.push(format!("tests/{name}.rs is no module of tests/main.rs"));
+        }
+        // `tests/run` asks for the tests whose path holds `FILE::`.
+        let other = names.iter().filter(|other| *other != name && other.ends_with(name.as_str()));
+        findings.extend(other.map(|other| format!("tests/{other}.rs would run as a part of tests/{name}.rs")));
+    }
+    assert!(names.len() > 50, "few files of tests were found: {names:?}");
+    assert_none(&findings, "tests/run runs each file of tests, and each once");
+}
+
+#[test]
 fn mod_files_hold_no_code() {
     let mut findings = Vec::new();
     for source in sources("src/").into_iter().filter(|source| source.path.ends_with("/mod.rs")) {

@@ -1,7 +1,7 @@
 //! What a shard tells its peers and what it makes of what they tell, on virtual time and against a
 //! store that the test plays by hand.
 
-mod support;
+use crate::support;
 
 use rationd::core::call::{Op, StoreError};
 use rationd::core::decision::{Source, Verdict};

@@ -2,9 +2,9 @@
 //!
 //! Each fault is injected into a daemon in a process of its own: this test once more, with the fault's name.
 
-#![cfg(all(feature = "daemon", debug_assertions))]
+#![cfg(debug_assertions)]
 
-mod support;
+use crate::support;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
@@ -42,7 +42,7 @@ impl Remote for Breaks {
 fn with_fault(name: &str) -> Output {
     let this = std::env::current_exe().expect("it runs");
     let mut command = Command::new(this);
-    command.args(["--exact", "breaks_when_it_is_told_to", "--nocapture", "--ignored"]).env(FAULT, name);
+    command.args(["--exact", "vital::breaks_when_it_is_told_to", "--nocapture", "--ignored"]).env(FAULT, name);
     command.output().expect("it is there")
 }
 

@@ -1,7 +1,7 @@
 //! What was admitted over time, for each algorithm, in worlds drawn from seeds: many nodes, drifting
 //! clocks, late, lost and repeated messages, crashes and outages. The bounds are those of the README.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 

@@ -60,23 +60,9 @@ impl Tally {
     }
 }
 
-/// How such clients ask.
-#[derive(Clone, Copy, Debug)]
-pub enum Manner {
-    /// All of them so many checks a second together, answered or not, sixteen at once.
-    PerSecond(f64),
-    /// Each so many at once, the next when all are answered.
-    InTurn(usize),
-}
-
-/// Loads the daemon from so many connections with checks of `policy`, each of a key of its own.
-pub fn load(
-    daemon: &Daemon,
-    (policy, name): (&str, &str),
-    connections: usize,
-    manner: Manner,
-    length: Duration,
-) -> Tally {
+/// Loads the daemon from so many connections with checks of `policy`, each of a key of its own: so many a second of
+/// all of them together, answered or not, sixteen at once.
+pub fn load(daemon: &Daemon, (policy, name): (&str, &str), connections: usize, rate: f64, length: Duration) -> Tally {
     let watch = Watch::start();
     let mut tally = Tally::default();
     thread::scope(|scope| {
@@ -86,10 +72,7 @@ pub fn load(
                 stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out is not zero");
                 let part = 1.0 / connections as f64;
                 let ask = move |count: usize, from: u64| batch(policy, &format!("{name}-{client}"), from, count);
-                scope.spawn(move || match manner {
-                    Manner::PerSecond(rate) => paced(&stream, ask, rate * part, length),
-                    Manner::InTurn(count) => in_turn(&stream, ask, count, length),
-                })
+                scope.spawn(move || paced(&stream, ask, rate * part, length))
             })
             .collect();
         for client in clients {
@@ -106,20 +89,6 @@ fn batch(policy: &str, name: &str, from: u64, count: usize) -> Vec<u8> {
         encode(&mut bytes, &[b"RATION.CHECK", policy.as_bytes(), format!("{name}-{number}").as_bytes()]);
     }
     bytes
-}
-
-fn in_turn(stream: &UnixStream, ask: impl Fn(usize, u64) -> Vec<u8>, count: usize, length: Duration) -> Tally {
-    let (mut tally, mut decoder, mut from) = (Tally::default(), Decoder::default(), 0);
-    let (watch, mut stream) = (Watch::start(), stream);
-    while watch.elapsed() < length {
-        let sent = Watch::start();
-        stream.write_all(&ask(count, from)).expect("the daemon reads");
-        from += count as u64;
-        for _ in 0..count {
-            tally.note(&next(stream, &mut decoder), sent.elapsed());
-        }
-    }
-    tally
 }
 
 fn paced(stream: &UnixStream, ask: impl Fn(usize, u64) -> Vec<u8>, rate: f64, length: Duration) -> Tally {

@@ -64,13 +64,4 @@ impl Metrics {
     pub fn has(&self, name: &str) -> bool {
         self.0.keys().any(|sample| sample.split('{').next() == Some(name))
     }
-
-    /// Adds another daemon's samples.
-    #[must_use]
-    pub fn plus(mut self, other: &Self) -> Self {
-        for (name, value) in &other.0 {
-            *self.0.entry(name.clone()).or_default() += value;
-        }
-        self
-    }
 }

@@ -3,8 +3,9 @@
 //! demand, and the ledger of what clients saw; for fleets CAs, nodes, what daemons see of each other, and
 //! one suite over every carrier; what lies in deploy/, and a backend for it.
 
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
+#![allow(unreachable_pub, missing_docs, reason = "the tests of this repository alone see it")]
 
+pub mod behaviour;
 pub mod bench;
 pub mod calls;
 pub mod clock;
@@ -13,7 +14,9 @@ pub mod daemon;
 pub mod demand;
 pub mod deployed;
 pub mod earlier;
+pub mod envoy;
 pub mod ether;
+pub mod far;
 pub mod fleet;
 pub mod forge;
 pub mod formula;
@@ -23,6 +26,7 @@ pub mod in_memory;
 pub mod installed;
 pub mod judge;
 pub mod ledger;
+pub mod load;
 pub mod lone;
 pub mod matrix;
 pub mod membership_suite;

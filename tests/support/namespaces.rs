@@ -44,6 +44,8 @@ pub fn within(test: &str, body: impl FnOnce(Network)) {
     }
     let own = std::env::current_exe().expect("its path");
     let own = own.to_str().expect("a path in UTF-8");
+    let listed = output(Command::new(own).args(["--exact", test, "--list"])).expect("it ran a moment ago");
+    assert!(listed.contains(": test"), "there is no test called {test} that could run inside: {listed}");
     let mut inside = unshare(&[ENTER, "sh", own, "--exact", test, "--nocapture"]);
     let status = inside.env(INSIDE, "1").status().expect("unshare was there a moment ago");
     assert!(status.success(), "inside the namespaces: {status}");

@@ -218,14 +218,13 @@ impl Run {
         let mut waits: Vec<_> = checks.map(|check| check.replied_us - check.sent_us).collect();
         waits.sort_unstable();
         let at = |part: usize| waits.get((waits.len() * part / 100).min(waits.len().saturating_sub(1)));
-        let [p50_us, p99_us, longest_us] = [50, 99, 100].map(|part| at(part).copied().unwrap_or(0));
-        Waits { p50_us, p99_us, longest_us }
+        let [p99_us, longest_us] = [99, 100].map(|part| at(part).copied().unwrap_or(0));
+        Waits { p99_us, longest_us }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waits {
-    p50_us: u64,
     p99_us: u64,
     longest_us: u64,
 }

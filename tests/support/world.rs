@@ -87,7 +87,7 @@ pub struct Ledger {
 
 #[allow(clippy::large_enum_variant, reason = "a few live at a time")]
 enum Event {
-    Check(usize),
+    Check,
     AtStore(usize, u64, Call),
     AtNode(usize, u64, Call, Result<Grant, StoreError>),
     Timer(usize),
@@ -172,7 +172,7 @@ impl World {
     pub fn run(mut self) -> Ledger {
         let start = self.below(1_000_000);
         self.now = start;
-        self.schedule(start, Event::Check(0));
+        self.schedule(start, Event::Check);
         if let Some(interval) = self.weather.crashes {
             self.schedule(start + interval.0, Event::Crash);
         }
@@ -197,7 +197,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Check(_) => self.arrive(),
+            Event::Check => self.arrive(),
             Event::AtStore(node, life, call) => self.at_store(node, life, call),
             Event::AtNode(node, life, call, outcome) => {
                 if self.nodes[node].life == life {
@@ -228,7 +228,7 @@ impl World {
     fn arrive(&mut self) {
         let gap = 2_000_000 / self.weather.rate.max(1);
         let next = self.now + 1 + self.below(gap.max(1));
-        self.schedule(next, Event::Check(0));
+        self.schedule(next, Event::Check);
         let node = if self.chance(self.weather.skew) { 0 } else { self.below(self.nodes.len() as u64) as usize };
         let cost = 1 + self.below(self.weather.cost);
         let rule = self.rule.clone();

@@ -1,7 +1,5 @@
 //! `rationd config import-envoy`: what it writes, that it is taken and means the same, and what it refuses.
 
-#![cfg(feature = "daemon")]
-
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;

@@ -1,0 +1,70 @@
+//! The tests of the daemon, a file for each subject, in one program: to link the daemon once is what makes them quick
+//! to build. `tests/run` runs each file in a process of its own: `cargo test -p rationd --test all -- FILE::`.
+
+#![allow(unreachable_pub, reason = "a test is called by nobody")]
+
+mod support;
+
+mod admin;
+mod alike;
+mod attacks;
+mod cert;
+mod cli;
+mod client_tokio;
+mod clients;
+mod concurrent;
+mod config;
+mod envoy;
+mod envoy_import;
+mod envoy_proxy;
+mod fleet;
+mod fleet_earlier;
+mod fleet_garbage;
+mod fleet_memory;
+mod fleet_quic;
+mod fleet_seeded;
+mod formula;
+mod gossip;
+mod headers;
+mod holds;
+mod honesty;
+mod http;
+mod in_flight;
+mod keys;
+mod late_answers;
+mod limiter;
+mod log_reader;
+mod max_memory;
+mod namespaces;
+mod oracle;
+mod outage;
+mod parked;
+mod patience;
+mod pipelines;
+mod proxies;
+mod refusals;
+mod requests;
+mod resets;
+mod rights;
+mod several;
+mod shard;
+mod shard_away;
+mod shares;
+mod slow_store;
+mod socket;
+mod start_stop;
+mod starved;
+mod store_behaviour;
+mod store_cluster;
+mod store_damage;
+mod store_memory;
+mod store_parity;
+mod store_redis;
+mod store_slow;
+mod surface;
+mod throttlecrab;
+mod tidy;
+mod usage;
+mod vital;
+mod volume;
+mod wire;
