@@ -88,3 +88,56 @@ fn alone(back: u64) -> usize {
 fn what_a_share_admitted_goes_back_to_the_share() {
     assert_eq!((alone(0), alone(4)), (85, 89));
 }
+
+/// A bucket that was charged for somebody who waited.
+fn charged_bucket(limit: &str, cost: u64) -> (Bench, Charge) {
+    let mut bench = Bench::new(limit);
+    assert_eq!(bench.check(cost), None);
+    let order = bench.acquire();
+    bench.grant(&order, cost);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    let charge = Charge::of(cost, &bench.last.unwrap());
+    (bench, charge)
+}
+
+#[test]
+fn a_bucket_keeps_what_comes_back_for_the_next_checks() {
+    let (mut bench, charge) = charged_bucket("1000/100s", 100);
+    assert!(give_back(&mut bench, 40, &charge));
+    assert_eq!((bench.held(), refunds(&mut bench)), (40, vec![]));
+    assert_eq!(bench.check(30), Some(Verdict::Allow), "the store was charged for it already");
+    // Little is left, so that the next order is sent. It says what is held: the store takes that charge back.
+    let order = bench.acquire();
+    assert_eq!((bench.order(&order).held, bench.order(&order).need), (10, 0));
+}
+
+#[test]
+fn what_a_bucket_keeps_goes_back_before_its_charge_has_leaked_away() {
+    let (mut bench, charge) = charged_bucket("1000/100s", 10);
+    // Ten tokens are owed for a second, five of them for half of it.
+    assert!(give_back(&mut bench, 5, &charge));
+    bench.advance(Micros(490_000));
+    assert_eq!((bench.held(), bench.calls().len()), (5, 0));
+    bench.advance(Micros(11_000));
+    let returned = |op| if let Op::Return { amount, held, .. } = op { Some((amount, held)) } else { None };
+    let calls: Vec<_> = bench.calls().into_iter().filter_map(|call| returned(call.op)).collect();
+    assert_eq!((bench.held(), calls), (0, vec![(5, 0)]));
+}
+
+#[test]
+fn what_a_bucket_owes_no_more_is_the_stores_to_decide() {
+    let (mut bench, charge) = charged_bucket("1000/100s", 10);
+    bench.advance(Micros(600_000));
+    assert!(!give_back(&mut bench, 5, &charge), "four tokens are owed still");
+    assert_eq!(bench.held(), 0);
+    assert_eq!(refunds(&mut bench).len(), 1);
+}
+
+#[test]
+fn without_an_open_account_a_refund_goes_to_the_store() {
+    let (mut bench, charge) = charged_bucket("1000/100s", 100);
+    bench.advance(Micros(5 * SECOND.0));
+    bench.calls();
+    assert!(!give_back(&mut bench, 40, &charge));
+    assert_eq!((bench.held(), refunds(&mut bench).len()), (0, 1));
+}

@@ -284,3 +284,47 @@ fn nothing_is_given_back_while_somebody_waits_for_more() {
     bench.advance(Micros(45_000));
     assert!(bench.calls().iter().all(|call| !matches!(call.op, Op::Return { .. })));
 }
+
+#[test]
+fn a_token_that_is_about_to_trickle_in_is_denied_and_not_asked_for() {
+    let mut bench = Bench::new("100/1s burst 20");
+    assert_eq!(bench.check(1), None);
+    let order = bench.acquire();
+    // The answer is two milliseconds under way, so that the store's clock is not known any better.
+    bench.now = bench.now + Micros(2_000);
+    bench.grant(&order, 40);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    bench.calls();
+    while bench.check(1) == Some(Verdict::Allow) {}
+    let told = bench.last.expect("it was denied");
+    assert_eq!((told.verdict, told.remaining), (Verdict::Deny, 0));
+    let wait = told.retry_after.expect("it comes");
+    assert!(wait <= Micros(12_000), "a token comes in ten milliseconds: {wait:?}");
+    bench.calls();
+    let end = bench.now + wait;
+    // The last microseconds are what two clocks may differ by.
+    while bench.now + Micros(20) < end {
+        assert_eq!(bench.check(1), Some(Verdict::Deny), "{:?} early", end.since(bench.now));
+        bench.advance(Micros(10));
+    }
+    bench.advance(end.since(bench.now));
+    assert_eq!((bench.check(1), bench.calls().len()), (Some(Verdict::Allow), 0));
+}
+
+#[test]
+fn a_node_that_is_alone_with_a_bucket_asks_for_what_comes_soon() {
+    let mut bench = Bench::new("100/1s burst 20");
+    let mut most = 0;
+    for _ in 0..400 {
+        bench.check(1);
+        for call in bench.calls() {
+            if matches!(call.op, Op::Acquire(_)) {
+                let order = bench.order(&call);
+                most = most.max(order.want + order.held);
+                bench.grant(&call, order.want);
+            }
+        }
+        bench.advance(Micros(5_000));
+    }
+    assert!((16..=20).contains(&most), "of twenty, {most} were held at most");
+}

@@ -21,6 +21,11 @@ pub trait Limiter {
     /// Decides, or parks until the store has been asked.
     fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome;
 
+    /// What a check would be answered as far as is known here. A baseline is asked like any other time.
+    fn glance(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        self.check(now, Request { peek: true, ..request })
+    }
+
     /// Takes a cost back. A baseline does not: it answers like a peek.
     fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         self.check(now, Request { peek: true, ..request })
@@ -104,6 +109,10 @@ pub fn limiter(brain: Brain, start: Start) -> Box<dyn Limiter> {
 impl Limiter for Shard {
     fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         Self::check(self, now, request)
+    }
+
+    fn glance(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        Outcome::Decided(Self::glance(self, now, request))
     }
 
     fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {

@@ -10,10 +10,13 @@ use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::slot::Slot;
-use super::time::{Instant, Micros};
+use super::time::{Instant, Micros, Timestamp};
 
 /// So long a return may be under way to the store.
 const ON_THE_WAY: Micros = Micros::from_secs(5);
+
+/// A refund that could not be kept for so long goes to the store at once.
+const LEAST_KEPT: Micros = Micros(20_000);
 
 impl Slot {
     /// Tokens that this node was lent and has not spent.
@@ -184,6 +187,27 @@ impl Slot {
         buckets.map(|(_, net)| self.unspent().saturating_sub(*net)).max().unwrap_or(0)
     }
 
+    /// Keeps a refund of what the store has charged here, for the next checks, where this node has an account that
+    /// is open: the next order or return says that it is held, and the store takes the charge back. A charge
+    /// leaks away as time goes by; the refund is kept as long as the bucket is known to owe as much.
+    pub(super) fn keep_refund(&mut self, now: Instant, tokens: u64, filled: Timestamp) -> bool {
+        let rule = self.rule.clone();
+        let ([limit], [counter, ..]) = (&rule.limits[..], self.charged()) else { return false };
+        let is_idle = self.line.is_empty() && self.flight.is_none() && !self.has_account_under_way();
+        let has_account = limit.algorithm == Algorithm::Gcra && self.lease.until() != Instant(u64::MAX);
+        if !is_idle || !has_account || self.answered.is_none() || self.is_away(now) || self.doubtful.is_some() {
+            return false;
+        }
+        let owed = counter.at - gcra::cost(limit, tokens);
+        let until = self.clock.before(if filled.0 == 0 { owed } else { owed.min(filled) });
+        if until.min(self.lease.until()) <= now + LEAST_KEPT {
+            return false;
+        }
+        self.lease.put_back(tokens);
+        self.unclaimed_until = self.unclaimed_until.min(until);
+        true
+    }
+
     /// Tokens spent that the store takes to be held still, so that they can be held again: of every bucket
     /// as many. Those that somebody needed it has charged, and fills up again.
     pub(super) fn untold(&self) -> u64 {
@@ -213,7 +237,7 @@ impl Slot {
     /// bucket loses nothing meanwhile as long as it is not full, a sliding window what nobody takes.
     pub(super) fn pause_of(&self, limit: &Limit) -> Micros {
         let few = if limit.algorithm == Algorithm::Gcra { 12 } else { 10 };
-        let lot = gcra::cost(limit, few * u64::from(self.nodes)).0;
+        let lot = gcra::cost(limit, self.tuner.mean_cost().saturating_mul(few * u64::from(self.nodes))).0;
         Micros(match limit.algorithm {
             Algorithm::Gcra => lot.clamp(350_000, 2_000_000).min(limit.depth().0 / 2),
             _ => lot.clamp(limit.period.0 / 16, limit.period.0 / 4),
@@ -222,8 +246,12 @@ impl Slot {
 
     /// Takes note of what a client was told.
     pub(super) fn promise(&mut self, now: Instant, cost: u64, decision: &Decision) {
-        let Some(wait) = decision.retry_after else { return };
         let standing = self.promise.filter(|(at, _)| *at > now);
+        let Some(wait) = decision.retry_after else {
+            // What was there for who came back has been spent.
+            self.promise = standing;
+            return;
+        };
         self.promise = Some(match standing {
             Some((at, most)) => (at.min(now + wait), most.max(cost)),
             None => (now + wait, cost),

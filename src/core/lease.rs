@@ -207,6 +207,14 @@ impl Lease {
         back
     }
 
+    /// Adds tokens of a bucket that the store has charged and nobody has spent after all.
+    pub fn put_back(&mut self, tokens: u64) {
+        let windows = Box::new([Timestamp(0)]);
+        let none_had_to_go =
+            self.add(Segment { left: tokens, spent: 0, starts: Instant(0), ends: Instant(u64::MAX), windows });
+        debug_assert!(none_had_to_go.is_none(), "all tokens of a bucket are one segment");
+    }
+
     /// What was spent up to here counts in the store: no refund brings it back to the lease.
     pub fn close_spent(&mut self) {
         for segment in &mut self.segments {

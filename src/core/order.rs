@@ -41,7 +41,13 @@ impl Slot {
         let smallest = self.rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
         let live = fleet.filter(|fleet| fleet.is_steady).map_or(u32::MAX, |fleet| fleet.live);
         let nodes = u64::from(self.nodes.min(live));
-        if nodes > 1 { smallest.div_ceil(nodes) } else { (smallest * 6).div_ceil(10) }
+        if nodes > 1 {
+            return smallest.div_ceil(nodes);
+        }
+        // A bucket lends what comes soon, too.
+        let coming = |limit: &Limit| if limit.algorithm == Algorithm::Gcra { gcra::coming(limit) } else { 0 };
+        let coming = self.rule.limits.iter().map(coming).min().unwrap_or(0);
+        (smallest * 6).div_ceil(10).max(coming.min(smallest))
     }
 
     /// The call for `op`, to be sent at `now`.

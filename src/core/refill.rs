@@ -12,6 +12,7 @@ use super::call::{Acquire, Call, Grant, Op, StoreError, Voided};
 use super::decision::{Decision, Source, Verdict};
 use super::desk::Desk;
 use super::errand::{answer_postponed, dispose, dispose_of_leftovers, give_back, report};
+use super::gcra;
 use super::gossip::DOUBTED;
 use super::learn::learn;
 use super::lease::Segment;
@@ -122,13 +123,16 @@ pub(super) fn acquire(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant
     // While Redis has no replica to hold what it lends, leases are small: so much can be lost.
     let ceiling = slot.ceiling(desk.fleet);
     let part = if slot.confirmed { ceiling } else { ceiling.div_ceil(32) };
+    let plenty = !slot.is_pressed(now);
+    // An account has to be renewed that often anyway.
+    let interval = if plenty && slot.has_account() { gcra::PERIOD } else { refill_interval(&slot.rule) };
     let bounds = Bounds {
         need,
         ceiling: part.saturating_sub(held),
-        interval: refill_interval(&slot.rule),
+        interval: interval.max(refill_interval(&slot.rule)),
         remaining: remaining(slot, now),
         window: slot.rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default(),
-        plenty: !slot.is_pressed(now),
+        plenty,
     };
     let tuned = slot.tuner.refill(now, bounds);
     let ahead = desk.settings.lease_ahead && !desk.draining;

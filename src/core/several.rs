@@ -11,6 +11,7 @@ use super::limit::MAX_LIMITS;
 use super::mutant::{Mutant, on};
 use super::shard::{Outcome, Request, Shard, overload, peeked};
 use super::time::{Instant, Timestamp};
+use super::upkeep::set_timer;
 use super::{errand, refill};
 
 impl Shard {
@@ -117,6 +118,12 @@ impl Shard {
             return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
         }
         slot.note_refund(amount);
+        if desk.settings.lease_ahead && !desk.draining && slot.keep_refund(now, amount, windows[0]) {
+            let stats = desk.policy_stats(slot);
+            stats.spent = stats.spent.saturating_sub(amount);
+            set_timer(index, slot, desk, now);
+            return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
+        }
         slot.note_unspent(amount);
         // What was spent of a bucket is charged first: a bucket that is full otherwise takes nothing back.
         if slot.has_untold() && slot.flight.is_none() {

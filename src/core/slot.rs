@@ -317,6 +317,12 @@ impl Slot {
         if now < self.paced_until {
             return usable < cost;
         }
+        // It is held, and has yet to trickle in: the store has no other. Where somebody was told that it would be there
+        // by now, the store's clock decides.
+        let was_told = self.promise.is_some_and(|(at, _)| at <= now);
+        if self.runs_ahead && !was_told && self.lease.usable(now) >= cost {
+            return !self.has_matured(now, cost);
+        }
         let (latest, mut counters) = (self.clock.latest(now), self.charged());
         if self.answered.is_some_and(|at| now.since(at) >= STALE) {
             self.doubt_lent(&mut counters);
@@ -383,14 +389,16 @@ impl Slot {
         })
     }
 
-    /// Less than three tenths of a limit are left, as far as is known.
+    /// Less than three tenths of a limit are left, as far as is known; of a bucket, which fills up again, also less
+    /// than a few checks of each node.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
         let latest = self.clock.latest(now);
-        self.rule
-            .limits
-            .iter()
-            .zip(&self.counters)
-            .any(|(limit, counter)| counter.left(limit, latest).saturating_mul(10) < limit.capacity().saturating_mul(3))
+        let few_of_each = self.tuner.mean_cost().saturating_mul(2 * u64::from(self.nodes.max(1)));
+        self.rule.limits.iter().zip(&self.counters).any(|(limit, counter)| {
+            let left = counter.left(limit, latest);
+            let tenths = left.saturating_mul(10) < limit.capacity().saturating_mul(3);
+            tenths && (limit.algorithm != Algorithm::Gcra || left < few_of_each)
+        })
     }
 
     pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {

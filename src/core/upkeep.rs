@@ -6,6 +6,7 @@ use super::call::{Acquire, Call, Op, Voided};
 use super::decision::Source;
 use super::desk::Desk;
 use super::errand::{fail_errand, give_back, report};
+use super::gcra;
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
 use super::refill::{acquire, give_unclaimed, remaining, serve_line, settle_first, take_off};
@@ -85,7 +86,9 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
     if slot.has_untold() && slot.lease.held() == 0 && is_due && slot.flight.is_none() {
         report(index, slot, desk, now, Voided::default());
     } else if slot.lease.held() > 0 && desk.settings.lease_ahead {
-        let active = now.since(slot.last_check) < refill_interval(&slot.rule);
+        // Where there is plenty, whoever pauses for a moment finds what is held when he comes again.
+        let pause = if slot.has_account() && !slot.is_pressed(now) { gcra::PERIOD } else { Micros::ZERO };
+        let active = now.since(slot.last_check) < refill_interval(&slot.rule).max(pause);
         if closes(slot) <= now && active && slot.flight.is_none() && !slot.is_away(now) {
             acquire(index, slot, desk, now);
         } else {

@@ -76,6 +76,11 @@ impl Holders {
         }
     }
 
+    /// The request is a step of a settling: its look goes by what the node knows, as the daemon's does.
+    pub(super) fn settles(&self, request: u64) -> bool {
+        matches!(self.0.get(&request), Some(Purpose::Settle(..)))
+    }
+
     /// No request is about a hold.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
