@@ -113,8 +113,8 @@ fn a_bucket_keeps_what_comes_back_for_the_next_checks() {
 
 #[test]
 fn what_a_bucket_keeps_goes_back_before_its_charge_has_leaked_away() {
-    let (mut bench, charge) = charged_bucket("1000/100s", 10);
-    // Ten tokens are owed for a second, five of them for half of it.
+    let (mut bench, charge) = charged_bucket("1000/100s", 15);
+    // Fifteen tokens are owed for a second and a half, twice five of them for half a second.
     assert!(give_back(&mut bench, 5, &charge));
     bench.advance(Micros(490_000));
     assert_eq!((bench.held(), bench.calls().len()), (5, 0));
@@ -127,8 +127,8 @@ fn what_a_bucket_keeps_goes_back_before_its_charge_has_leaked_away() {
 #[test]
 fn what_a_bucket_owes_no_more_is_the_stores_to_decide() {
     let (mut bench, charge) = charged_bucket("1000/100s", 10);
-    bench.advance(Micros(600_000));
-    assert!(!give_back(&mut bench, 5, &charge), "four tokens are owed still");
+    bench.advance(Micros(100_000));
+    assert!(!give_back(&mut bench, 5, &charge), "nine tokens are owed still");
     assert_eq!(bench.held(), 0);
     assert_eq!(refunds(&mut bench).len(), 1);
 }

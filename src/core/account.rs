@@ -189,21 +189,28 @@ impl Slot {
 
     /// Keeps a refund of what the store has charged here, for the next checks, where this node has an account that
     /// is open: the next order or return says that it is held, and the store takes the charge back. A charge
-    /// leaks away as time goes by; the refund is kept as long as the bucket is known to owe as much.
+    /// leaks away as time goes by; the refund is kept as long as the bucket is known to owe twice as much.
     pub(super) fn keep_refund(&mut self, now: Instant, tokens: u64, filled: Timestamp) -> bool {
         let rule = self.rule.clone();
         let ([limit], [counter, ..]) = (&rule.limits[..], self.charged()) else { return false };
         let is_idle = self.line.is_empty() && self.flight.is_none() && !self.has_account_under_way();
         let has_account = limit.algorithm == Algorithm::Gcra && self.lease.until() != Instant(u64::MAX);
-        if !is_idle || !has_account || self.answered.is_none() || self.is_away(now) || self.doubtful.is_some() {
+        let is_settled = is_idle && self.doubtful.is_none() && !self.has_untold();
+        if !is_settled || !has_account || self.answered.is_none() || self.is_away(now) {
             return false;
         }
-        let owed = counter.at - gcra::cost(limit, tokens);
+        // A bucket that shrank may owe more than it holds: then nothing that comes back can be spent yet.
+        if counter.at > self.clock.earliest(now) + limit.depth() {
+            return false;
+        }
+        // Twice as much, because others may be given back a part of theirs meanwhile.
+        let owed = counter.at - gcra::cost(limit, self.charged_and_held().saturating_add(tokens.saturating_mul(2)));
         let until = self.clock.before(if filled.0 == 0 { owed } else { owed.min(filled) });
         if until.min(self.lease.until()) <= now + LEAST_KEPT {
             return false;
         }
         self.lease.put_back(tokens);
+        self.note_unspent(tokens);
         self.unclaimed_until = self.unclaimed_until.min(until);
         true
     }

@@ -90,11 +90,12 @@ fn is_low(slot: &Slot, now: Instant) -> bool {
     tuner.is_warm() && slot.lease.current(now) <= mark && !tuner.is_slow(remaining(slot, now))
 }
 
-/// Somebody has joined the line: ask the store, unless an acquire is under way or tokens lent ahead
-/// are about to start.
+/// Somebody has joined the line: ask the store, unless an acquire is under way or tokens that are held
+/// are about to start or to trickle in.
 pub(super) fn ask_for_line(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     let free = slot.flight.is_none() || on(Mutant::TwoInFlight);
-    if free && slot.lease.starts(now).is_none_or(|starts| starts > now + PATIENCE) {
+    let begins_soon = slot.lease.starts(now).is_some_and(|starts| starts <= now + PATIENCE);
+    if free && !begins_soon && slot.matures(now).is_none() {
         acquire(index, slot, desk, now);
     }
     set_timer(index, slot, desk, now);

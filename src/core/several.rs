@@ -124,6 +124,8 @@ impl Shard {
             set_timer(index, slot, desk, now);
             return Outcome::Decided(slot.answer(now, 0, Ending::allow(Source::Lease)));
         }
+        // What is kept here of refunds before may be all that the bucket owes, once the store has taken back this one.
+        refill::give_unclaimed(index, slot, desk, now);
         slot.note_unspent(amount);
         // What was spent of a bucket is charged first: a bucket that is full otherwise takes nothing back.
         if slot.has_untold() && slot.flight.is_none() {

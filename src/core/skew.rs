@@ -42,6 +42,12 @@ impl StoreClock {
         Timestamp(self.latest(now).0.saturating_sub(self.trip))
     }
 
+    /// The time that the store's clock has surely reached at `now`, as far as both may have drifted apart since.
+    #[must_use]
+    pub fn surely(&self, now: Instant) -> Timestamp {
+        Timestamp(self.earliest(now).0.saturating_sub(u64::try_from(self.drift(now)).unwrap_or(u64::MAX)))
+    }
+
     /// The local time by which the store's clock has surely not passed `at`.
     #[must_use]
     pub fn before(&self, at: Timestamp) -> Instant {

@@ -317,12 +317,6 @@ impl Slot {
         if now < self.paced_until {
             return usable < cost;
         }
-        // It is held, and has yet to trickle in: the store has no other. Where somebody was told that it would be there
-        // by now, the store's clock decides.
-        let was_told = self.promise.is_some_and(|(at, _)| at <= now);
-        if self.runs_ahead && !was_told && self.lease.usable(now) >= cost {
-            return !self.has_matured(now, cost);
-        }
         let (latest, mut counters) = (self.clock.latest(now), self.charged());
         if self.answered.is_some_and(|at| now.since(at) >= STALE) {
             self.doubt_lent(&mut counters);
@@ -335,10 +329,24 @@ impl Slot {
         if !self.runs_ahead || on(Mutant::SpendsBeforeItComes) {
             return true;
         }
-        let (earliest, held, counters) = (self.clock.earliest(now), self.lease.held(), self.charged());
+        let (earliest, held, counters) = (self.clock.surely(now), self.lease.held(), self.charged());
         let mut buckets =
             self.rule.limits.iter().zip(&counters).filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
         buckets.all(|(limit, counter)| counter.left_beside(limit, earliest, held) >= cost)
+    }
+
+    /// When what is held will have trickled in for those in line, if all that they want is held: the store has no other.
+    pub(super) fn matures(&self, now: Instant) -> Option<Instant> {
+        let waiting = self.line.iter().map(|waiter| waiter.cost).fold(0, u64::saturating_add);
+        let front = self.line.front().filter(|_| self.runs_ahead && self.lease.usable(now) >= waiting)?;
+        let (earliest, held, counters) = (self.clock.surely(now), self.lease.held(), self.charged());
+        let buckets = self.rule.limits.iter().zip(counters);
+        let waits = buckets.filter(|(limit, _)| limit.algorithm == Algorithm::Gcra).map(|(limit, mut counter)| {
+            counter.release(limit, held);
+            counter.wait(limit, earliest, front.cost)
+        });
+        let wait = waits.collect::<Option<Vec<_>>>()?.into_iter().max()?;
+        Some(now + wait).filter(|_| wait <= PATIENCE)
     }
 
     /// Whether the store lent more of a bucket than was there: what comes next it lends to nobody else.

@@ -220,6 +220,7 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
     if let Some(waiter) = slot.line.front() {
         at = at.min(waiter.deadline);
         at = slot.lease.starts(now).map_or(at, |starts| at.min(starts));
+        at = slot.matures(now).map_or(at, |matures| at.min(matures.max(now + Micros(1))));
     }
     for errand in slot.errands.iter().filter(|errand| errand.ticket.is_some()) {
         at = at.min(errand.deadline);
