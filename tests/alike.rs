@@ -357,3 +357,65 @@ fn a_peek_counts_nothing_that_has_yet_to_come() {
     let look = node.peek(&rule, 50);
     assert_eq!((look.verdict, look.remaining >= 50), (Verdict::Deny, false), "{look:?}");
 }
+
+/// More is taken back than was spent: the bucket is full then, whatever of the spending the store had yet to hear.
+#[test]
+fn a_refund_of_more_than_was_spent_fills_a_bucket_beside_a_window() {
+    let limits = ["100000/4s", "1686/25575s sliding", "13/86400s burst 13"];
+    let limits = limits.map(|text| Limit::parse(text).expect(text));
+    let rule = Arc::new(Rule::of("p", &limits));
+    for trip in [0, 300, 5_000] {
+        let mut node = Lone::new(Micros(trip));
+        for (pause, cost) in [(33_000, 2), (1_867_000, 1), (4_000, 8)] {
+            node.wait(Micros(pause));
+            assert_eq!(node.check(&rule, cost).verdict, Verdict::Allow);
+        }
+        node.wait(Micros(763_000));
+        node.refund(&rule, 13);
+        let left = [400_000, 3_000_000, 10_000_000].map(|pause| {
+            node.wait(Micros(pause));
+            node.peek(&rule, 0).remaining
+        });
+        assert_eq!(left, [13; 3], "trip {trip}\n{}", node.log.join("\n"));
+        assert_eq!(node.check(&rule, 13).verdict, Verdict::Allow);
+    }
+}
+
+/// What is taken back as a short window ends is not lost to the long one beside it.
+#[test]
+fn a_refund_near_the_end_of_a_window_counts_in_a_longer_one() {
+    let limits = ["286162/110s sliding", "8/241s sliding", "1132765855/9s sliding"];
+    let limits = limits.map(|text| Limit::parse(text).expect(text));
+    let rule = Arc::new(Rule::of("p", &limits));
+    let mut lost = Vec::new();
+    for before in (0..3_000_000).step_by(7_919) {
+        let mut node = Lone::new(Micros(2_000));
+        let to_end = 9_000_000 - node.store_time().0 % 9_000_000;
+        node.wait(Micros(to_end + 9_000_000 - before - 520_000));
+        assert_eq!(node.check(&rule, 1).verdict, Verdict::Allow);
+        node.wait(Micros(520_000));
+        node.refund(&rule, 1);
+        node.wait(Micros(before + 700_000));
+        if node.check(&rule, 2).remaining != 6 {
+            lost.push(format!("{before} us before: {}", node.log.join("\n")));
+        }
+    }
+    assert!(lost.is_empty(), "{} lost\n{}", lost.len(), lost[0]);
+}
+
+/// What is on its way back to the store is there once: a look while it is under way does not count it twice.
+#[test]
+fn a_peek_counts_what_is_on_its_way_back_once() {
+    let rule = Arc::new(Rule::of("p", &[Limit::parse("8387671535/139s sliding").expect("a limit")]));
+    let mut node = Lone::new(Micros(5_000));
+    node.wait(Micros(136_000_000 - node.store_time().0 % 139_000_000));
+    for cost in [1, 3_111_826_139, 285_180_832, 260_017_817, 1, 1] {
+        assert_eq!(node.check(&rule, cost).verdict, Verdict::Allow);
+        node.wait(Micros(400_000));
+    }
+    for step in 0..2_000 {
+        let look = node.peek(&rule, 8_387_671_535);
+        assert_eq!(look.verdict, Verdict::Deny, "after {step} ms: {look:?}");
+        node.wait(Micros(1_000));
+    }
+}

@@ -228,9 +228,6 @@ fn peek_and_explanation_foretell_in_an_outage() {
 
 #[test]
 fn who_waits_as_told_in_an_outage_is_admitted() {
-    if !support::goals::are_tried("of several limits, none is told to wait for longer than 3 s in an outage") {
-        return;
-    }
     let _turn = alone();
     let mut redis = Server::plain();
     let daemon = lone(&redis);

@@ -9,15 +9,25 @@ use super::fleet::FleetView;
 use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::policy::OnStoreLoss;
-use super::share::{ShareBook, share_ppm};
+use super::share::{Lent, ShareBook, share_ppm};
 use super::slot::{Away, Slot};
 use super::time::{Instant, Micros, Timestamp};
 
 /// How long after a failure a key whose part of the store is away asks again.
 const ASK_AGAIN: Micros = Micros(250_000);
 
-/// A wait for a share that is longer is not told: the store is asked again long before.
-const LONG: Micros = Micros(60_000_000);
+/// A wait for a share that is longer is not told: the store is asked again long before. A minute, and what is in
+/// doubt of its end.
+const LONG: Micros = Micros(61_000_000);
+
+/// Who is told to wait may come so much later, and must not meet the end of a window: see [`Slot::past_doubt`].
+const LATE: Micros = Micros(10_000);
+
+/// What the store said so long before it was lost still holds.
+const FRESH: Micros = Micros(60_000_000);
+
+/// Rounds in which shares and ends of windows come to agree on a wait.
+const ROUNDS: usize = 8;
 
 /// A loss of the store that was noticed so long before the next question was due counts no more.
 const STALE: Micros = Micros(1_000_000);
@@ -67,27 +77,49 @@ impl Slot {
     /// Spends `cost` of the share, or denies.
     fn ask_share(&self, book: &mut ShareBook, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
         let (clock, rule) = (self.clock.latest(now), &self.rule);
-        if let Some(wait) = self.between_windows(now, clock) {
-            let decision = self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait));
-            return Decision { remaining: decision.remaining.min(cost.saturating_sub(1)), ..decision };
+        let (parts, lent) = (self.parts(book, fleet), self.lent(book, fleet));
+        let is_between = self.is_between_windows(now, clock);
+        if !is_between && book.spend(rule, &parts, clock, cost, &lent) {
+            book.keep_parts(parts);
+            let left = book.left(rule, clock, &lent);
+            return Decision { remaining: left, ..self.answer(now, cost, Ending::allow(Source::Share)) };
         }
-        let parts = self.parts(book, fleet);
-        let ending = match book.spend(rule, &parts, clock, cost, &self.net) {
-            Ok(()) => {
-                book.keep_parts(parts);
-                Ending::allow(Source::Share)
-            }
-            Err(wait) => {
-                // The store is asked again before long, and may be back: nobody has to wait for hours.
-                let asked = self.away.map_or(Micros::ZERO, |away| away.ask_again.since(now));
-                let repaired = self.away.is_some_and(|away| away.repairs);
-                let most = if repaired { asked } else { asked.max(Micros::from_secs(1)) };
-                let wait = if repaired || wait > LONG { wait.min(most) } else { wait + self.blur(now) };
-                Ending::deny(Reason::Share, Source::Share).after(wait.max(Micros(1)))
-            }
+        // The store is asked again before long, and may be back: nobody has to wait for hours.
+        let asked = self.away.map_or(Micros::ZERO, |away| away.ask_again.since(now));
+        let repaired = self.away.is_some_and(|away| away.repairs);
+        let most = if repaired { asked } else { asked.max(Micros::from_secs(1)) };
+        let wait = match self.wait_alone(book, now, cost, &parts, &lent) {
+            Some(wait) if !repaired && wait <= LONG => wait,
+            wait => wait.map_or(most, |wait| wait.min(most)),
         };
-        let left = book.left(rule, clock, &self.net);
-        Decision { remaining: left, ..self.answer(now, cost, ending) }
+        let decision = self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait.max(Micros(1))));
+        let left = if is_between { decision.remaining } else { book.left(rule, clock, &lent) };
+        Decision { remaining: left.min(cost.saturating_sub(1)), ..decision }
+    }
+
+    /// What the store lent before it was lost. The counts of all are to be relied on where it said so just before that
+    /// this node alone uses the key, and no fleet knows better.
+    fn lent(&self, book: &ShareBook, fleet: Option<FleetView>) -> Lent<'_> {
+        let is_fresh = self.answered.is_some_and(|at| book.since() <= self.clock.latest(at) + FRESH);
+        let repairs = self.away.is_some_and(|away| away.repairs);
+        let is_alone = self.nodes == 1 && fleet.is_none() && !book.is_late() && !repairs;
+        Lent { own: &self.net, all: Some(&*self.counters).filter(|_| is_fresh && is_alone) }
+    }
+
+    /// The wait after which every limit's share has `cost` and no window may just be about to end; `None`: no share
+    /// ever has as much.
+    fn wait_alone(&self, book: &ShareBook, now: Instant, cost: u64, parts: &[u64], lent: &Lent<'_>) -> Option<Micros> {
+        let clock = self.clock.latest(now);
+        let mut then = clock;
+        for _ in 0..ROUNDS {
+            let ready = book.ready(&self.rule, parts, [clock, then], cost, lent)?;
+            let surely = self.past_doubt(now + ready.since(clock), ready);
+            if surely == then {
+                break;
+            }
+            then = surely;
+        }
+        Some(then.since(clock))
     }
 
     /// This node's part of each limit, in millionths. A fleet's is fixed when something is first spent of it; without one it
@@ -109,27 +141,39 @@ impl Slot {
     /// The store's clock is known to a trip only; where that leaves two windows, neither's share is
     /// spent: it would be spent twice in one of them. At most a quarter of each window, and 2 ms,
     /// whatever the drift.
-    fn between_windows(&self, now: Instant, latest: Timestamp) -> Option<Micros> {
+    fn is_between_windows(&self, now: Instant, latest: Timestamp) -> bool {
         let drift = self.drift(now);
-        let trip = self.clock.trip().0;
-        self.rule.limits.iter().find_map(|limit| {
-            let window = |at: Timestamp| at.0 / limit.period.0;
-            let doubt = Micros(trip.min(limit.period.0 / 4)) + drift;
-            let doubtful = limit.algorithm != Algorithm::Gcra && window(latest - doubt) != window(latest + drift);
-            doubtful.then_some(doubt + drift)
+        self.windowed().any(|period| {
+            let window = |at: Timestamp| at.0 / period.0;
+            window(latest - self.doubt_of(period, drift)) != window(latest + drift)
         })
+    }
+
+    /// The first time from `latest` on that is surely not between two windows of any limit, even for somebody who
+    /// comes a little late.
+    fn past_doubt(&self, now: Instant, latest: Timestamp) -> Timestamp {
+        let drift = self.drift(now);
+        let surely = self.windowed().map(|period| {
+            let late = Micros(LATE.0.min(period.0 / 16));
+            let begun = Timestamp((latest + drift + late).0 / period.0 * period.0);
+            latest.max(begun + self.doubt_of(period, drift) + drift + Micros(1))
+        });
+        surely.max().unwrap_or(latest)
+    }
+
+    /// Periods of those limits whose shares go by windows.
+    fn windowed(&self) -> impl Iterator<Item = Micros> {
+        self.rule.limits.iter().filter(|limit| limit.algorithm != Algorithm::Gcra).map(|limit| limit.period)
+    }
+
+    /// How long after a window of that period began the one before may last still.
+    fn doubt_of(&self, period: Micros, drift: Micros) -> Micros {
+        Micros(self.clock.trip().0.min(period.0 / 4)) + drift
     }
 
     /// How far the store's clock may have drifted from this node's since the last answer; at most a millisecond.
     fn drift(&self, now: Instant) -> Micros {
         self.answered.map_or(Micros::ZERO, |at| Micros((now.since(at).0 / 5_000).min(1_000)))
-    }
-
-    /// How much later than its window begins a share is surely spent of it: see [`Slot::between_windows`].
-    fn blur(&self, now: Instant) -> Micros {
-        let shortest = self.rule.limits.iter().filter(|limit| limit.algorithm != Algorithm::Gcra);
-        let trip = shortest.map(|limit| self.clock.trip().0.min(limit.period.0 / 4)).max();
-        trip.map_or(Micros::ZERO, |trip| Micros(trip) + self.drift(now) + self.drift(now) + Micros(1))
     }
 
     /// The store's first answer about a bucket is late. Lest a key that nobody has spent of be denied for that,
@@ -201,7 +245,8 @@ impl Slot {
             return 0;
         }
         let clock = self.clock.latest(now);
-        self.share.as_ref().map_or(0, |book| book.left(&self.rule, clock, &self.net))
+        let lent = Lent { own: &self.net, all: None };
+        self.share.as_ref().map_or(0, |book| book.left(&self.rule, clock, &lent))
     }
 
     /// What the share admitted and the store has not been charged for.

@@ -101,6 +101,10 @@ impl Shard {
             // One limit was charged less than another. The store takes back of each what it was charged and no more,
             // once nothing of that is held here.
             errand::give_back(index, slot, desk, now, u64::MAX);
+            // What was spent of a bucket is charged first: a bucket that is full otherwise takes nothing back.
+            if slot.has_untold() {
+                errand::report(index, slot, desk, now, Voided::default());
+            }
             slot.lease.close_spent();
             slot.note_refund(request.cost);
             slot.note_unspent(request.cost);

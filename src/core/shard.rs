@@ -357,7 +357,7 @@ pub(super) fn peeked(slot: &Slot, now: Instant, cost: u64, source: Source, fleet
         return slot.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy));
     }
     let is_held = cost > 0 && slot.has_matured(now, cost) && slot.lease.usable(now) >= cost;
-    if cost > 0 && !is_held && slot.is_exhausted(now, cost) {
+    if cost > 0 && !is_held && slot.looks_exhausted(now, cost) {
         return slot.deny(now, cost, source);
     }
     if slot.is_away(now) && !is_held {

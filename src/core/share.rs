@@ -2,9 +2,11 @@
 //!
 //! A window's share is fixed once, when the node first spends of it in that window, and it only spends
 //! what it held in the window (or slice of at most a minute) in which the loss began. Long windows
-//! release their share slice by slice. What was admitted here is owed: it is charged to the store
+//! release their share slice by slice, unless the store said just before it was lost that nobody else uses
+//! the key: then the node counts on from there. What was admitted here is owed: it is charged to the store
 //! as soon as the store is back.
 
+use super::call::Counter;
 use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
@@ -16,6 +18,25 @@ pub(super) const SAFE_PPM: u64 = 950_000;
 
 /// Longest slice of a window's share.
 const SLICE: u64 = 60_000_000;
+
+/// Rounds in which the waits of all limits come to agree: each limit moves the others once or twice at most.
+const ROUNDS: usize = 8;
+
+/// What the store lent before it was lost, as far as this node knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent<'a> {
+    /// To this node, in each limit's current window: leases and share together stay within the share.
+    pub own: &'a [u64],
+    /// Each limit's counter, rolled to now, where nobody else uses the key.
+    pub all: Option<&'a [Counter]>,
+}
+
+impl Lent<'_> {
+    /// What was lent of one limit, to this node and to all.
+    fn of(&self, index: usize) -> (u64, Option<Counter>) {
+        (self.own.get(index).copied().unwrap_or(0), self.all.and_then(|all| all.get(index).copied()))
+    }
+}
 
 /// One key's share while its part of the store is away.
 #[derive(Clone, Debug)]
@@ -39,6 +60,8 @@ struct Budget {
     ppm: u64,
     spent: u64,
     paid: u64,
+    /// Windows: what was admitted of the window before and is not paid.
+    before: u64,
     /// gcra: the share's own theoretical arrival time; 0 before its first use.
     tat: Timestamp,
 }
@@ -71,6 +94,12 @@ impl ShareBook {
         self.since
     }
 
+    /// What was spent of it before is not known.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.late
+    }
+
     /// This node's part of each limit, in millionths, once something was spent of it.
     #[must_use]
     pub fn parts(&self) -> Option<[u64; MAX_LIMITS]> {
@@ -82,25 +111,45 @@ impl ShareBook {
         self.parts = Some(parts);
     }
 
-    /// Spends `cost` of every limit's share, or none and returns the wait after which it may fit.
-    /// `ppm` is this node's part of each, in millionths; `lent` is what the store lent this node in each limit's current window: leases and share
-    /// together stay within the share.
-    ///
-    /// # Errors
-    /// The wait.
-    pub fn spend(&mut self, rule: &Rule, ppm: &[u64], now: Timestamp, cost: u64, lent: &[u64]) -> Result<(), Micros> {
-        let mut wait = Micros::ZERO;
-        for (((limit, budget), ppm), lent) in rule.limits.iter().zip(&mut self.limits).zip(ppm).zip(lent) {
+    /// Spends `cost` of every limit's share, if all have so much; whether they had.
+    /// `ppm` is this node's part of each, in millionths.
+    pub fn spend(&mut self, rule: &Rule, ppm: &[u64], now: Timestamp, cost: u64, lent: &Lent<'_>) -> bool {
+        let mut fits = true;
+        for (index, ((limit, budget), ppm)) in rule.limits.iter().zip(&mut self.limits).zip(ppm).enumerate() {
             budget.enter(limit, *ppm, now);
-            wait = wait.max(budget.wait(limit, self.since, now, cost, *lent));
+            fits &= budget.fits(limit, self.since, now, cost, lent.of(index));
         }
-        if wait > Micros::ZERO {
-            return Err(wait);
-        }
-        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+        for (limit, budget) in rule.limits.iter().zip(&mut self.limits).filter(|_| fits) {
             budget.debit(limit, self.since, now, cost);
         }
-        Ok(())
+        fits
+    }
+
+    /// The first time from `from` on at which every limit's share has `cost`, if nobody spends; `None`: that is
+    /// more than the share of one of them ever is. `now` is what `lent` is known of.
+    #[must_use]
+    pub fn ready(
+        &self,
+        rule: &Rule,
+        ppm: &[u64],
+        [now, from]: [Timestamp; 2],
+        cost: u64,
+        lent: &Lent<'_>,
+    ) -> Option<Timestamp> {
+        let mut ready = from;
+        for _ in 0..ROUNDS {
+            let mut latest = ready;
+            for (index, ((limit, budget), ppm)) in rule.limits.iter().zip(&self.limits).zip(ppm).enumerate() {
+                let mut budget = *budget;
+                budget.enter(limit, *ppm, now);
+                latest = latest.max(budget.ready(limit, self.since, ready, cost, lent.of(index))?);
+            }
+            if latest == ready {
+                break;
+            }
+            ready = latest;
+        }
+        Some(ready)
     }
 
     /// What was admitted here in the windows that are still open and is not paid yet.
@@ -112,9 +161,10 @@ impl ShareBook {
 
     /// Tokens that the share has left at `now`.
     #[must_use]
-    pub fn left(&self, rule: &Rule, now: Timestamp, lent: &[u64]) -> u64 {
-        let budgets = rule.limits.iter().zip(&self.limits).zip(lent);
-        budgets.map(|((limit, budget), lent)| budget.left(limit, self.since, now, *lent)).min().unwrap_or(0)
+    pub fn left(&self, rule: &Rule, now: Timestamp, lent: &Lent<'_>) -> u64 {
+        let budgets = rule.limits.iter().zip(&self.limits).enumerate();
+        let left = budgets.map(|(index, (limit, budget))| budget.left(limit, self.since, now, lent.of(index)));
+        left.min().unwrap_or(0)
     }
 
     /// What was admitted here of a limit's aligned window of that number, and is not paid.
@@ -221,45 +271,107 @@ impl Budget {
         }
         let window = now.0 / limit.period.0;
         if self.spent == 0 || window != self.window || on(Mutant::ShareRefilledPerCheck) {
-            *self = Self { window, ppm: ppm.max(1), ..Self::default() };
+            let (_, before) = self.unpaid(window);
+            *self = Self { window, ppm: ppm.max(1), before, ..Self::default() };
         }
         // A store that is back may have counted more nodes than were known.
         self.ppm = self.ppm.min(ppm.max(1));
     }
 
-    /// The wait until `cost` fits; zero when it fits now.
-    fn wait(&self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64, lent: u64) -> Micros {
-        if limit.algorithm == Algorithm::Gcra {
-            let depth = gcra::depth(limit);
-            let arrival = self.arrival(limit, since, now) + self.interval(limit, cost);
-            return Micros(arrival.0.saturating_sub(depth.0).saturating_sub(now.0));
+    /// Whether `cost` can be spent now.
+    fn fits(&self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64, lent: (u64, Option<Counter>)) -> bool {
+        match limit.algorithm {
+            Algorithm::Gcra => {
+                self.arrival(limit, since, now) + self.interval(limit, cost) <= now + self.depth(limit, cost)
+            }
+            _ => self.left(limit, since, now, lent) >= cost,
         }
-        if self.left(limit, since, now, lent) >= cost {
-            return Micros::ZERO;
-        }
-        if self.allowance(limit, u64::MAX / slice(limit)) < cost {
-            // No window's share is as much: the store has to come back.
-            return Micros(u64::MAX / 2);
-        }
-        let (start, slice) = (self.window * limit.period.0, slice(limit));
-        let open = now.0.saturating_sub(start) / slice + 1;
-        let next = (start + open * slice).min(start + limit.period.0);
-        Timestamp(next).since(now).max(Micros(1))
     }
 
-    fn left(&self, limit: &Limit, since: Timestamp, now: Timestamp, lent: u64) -> u64 {
+    /// The first time from `from` on at which `cost` fits; `None` when no share is as much: the store has to come back.
+    fn ready(
+        &self,
+        limit: &Limit,
+        since: Timestamp,
+        from: Timestamp,
+        cost: u64,
+        (own, all): (u64, Option<Counter>),
+    ) -> Option<Timestamp> {
+        if limit.algorithm == Algorithm::Gcra {
+            let (arrival, interval) = (self.arrival(limit, since, from), self.interval(limit, cost));
+            let depth = self.depth(limit, cost);
+            return (interval <= depth).then(|| (arrival + interval - depth).max(from));
+        }
+        if let Some(counter) = self.counted(limit, all) {
+            let reserve = self.reserve(limit);
+            return counter.rolled(limit, from).wait(limit, from, cost + reserve).map(|wait| from + wait);
+        }
+        let (start, taken) = match from.0 / limit.period.0 {
+            window if window == self.window => {
+                let begun = self.allowance(limit, self.slice_of_loss(limit, since));
+                (window * limit.period.0, begun + self.spent + own.saturating_sub(self.paid))
+            }
+            window => (window * limit.period.0, 0),
+        };
+        // If this window does not release as much, the next one does.
+        let (start, slices) = match self.slices(limit, taken.saturating_add(cost)) {
+            Some(slices) => (start, slices),
+            None => (start + limit.period.0, self.slices(limit, cost)?),
+        };
+        Some(Timestamp(start + (slices - 1) * slice(limit)).max(from))
+    }
+
+    fn left(&self, limit: &Limit, since: Timestamp, now: Timestamp, (own, all): (u64, Option<Counter>)) -> u64 {
         if limit.algorithm == Algorithm::Gcra {
             let room = (now + gcra::depth(limit)).since(self.arrival(limit, since, now));
             let part = u128::from(room.0) * u128::from(self.ppm) / 1_000_000;
             return gcra::tokens_in(limit, Micros(part as u64)); // not more than `room`
         }
-        let start = self.window * limit.period.0;
-        let slices = |at: Timestamp| at.0.saturating_sub(start) / slice(limit) + 1;
-        // Nothing is released before the slice after the one in which the store was lost.
-        let begin = if since.0 >= start && !on(Mutant::ShareInSliceOfLoss) { slices(since) } else { 0 };
-        let open = slices(now).max(begin);
-        let leased = lent.saturating_sub(self.paid);
+        if let Some(counter) = self.counted(limit, all) {
+            return counter.rolled(limit, now).left(limit, now).saturating_sub(self.reserve(limit));
+        }
+        let begin = self.slice_of_loss(limit, since);
+        let open = self.slice_at(limit, now).max(begin);
+        let leased = own.saturating_sub(self.paid);
         (self.allowance(limit, open) - self.allowance(limit, begin)).saturating_sub(self.spent + leased)
+    }
+
+    /// What all were lent of a long window and what was admitted here besides, where nobody else uses the key.
+    fn counted(&self, limit: &Limit, all: Option<Counter>) -> Option<Counter> {
+        let mut counter = all.filter(|_| is_counted(limit))?;
+        let end = if limit.algorithm == Algorithm::Fixed { limit.period } else { Micros::ZERO };
+        let (spent, before) = self.unpaid((counter.at - end).0 / limit.period.0);
+        counter.used = counter.used.saturating_add(spent);
+        if limit.algorithm == Algorithm::Sliding {
+            counter.prev = counter.prev.saturating_add(before);
+        }
+        Some(counter)
+    }
+
+    /// What no share is of a limit.
+    fn reserve(&self, limit: &Limit) -> u64 {
+        limit.count - self.share(limit).min(limit.count)
+    }
+
+    /// What was admitted and is not paid of a window, and of the one before.
+    fn unpaid(&self, window: u64) -> (u64, u64) {
+        let unpaid = self.spent.saturating_sub(self.paid);
+        match window.saturating_sub(self.window) {
+            0 => (unpaid, self.before),
+            1 => (0, unpaid),
+            _ => (0, 0),
+        }
+    }
+
+    /// Slices of the window that have begun by then.
+    fn slice_at(&self, limit: &Limit, at: Timestamp) -> u64 {
+        at.0.saturating_sub(self.window * limit.period.0) / slice(limit) + 1
+    }
+
+    /// Nothing is released before the slice after the one in which the store was lost.
+    fn slice_of_loss(&self, limit: &Limit, since: Timestamp) -> u64 {
+        let is_lost_here = since.0 >= self.window * limit.period.0 && !on(Mutant::ShareInSliceOfLoss);
+        if is_lost_here { self.slice_at(limit, since) } else { 0 }
     }
 
     fn debit(&mut self, limit: &Limit, since: Timestamp, now: Timestamp, cost: u64) {
@@ -279,11 +391,28 @@ impl Budget {
         open.min(self.spent).saturating_sub(self.paid)
     }
 
+    /// This node's part of a window's tokens.
+    fn share(&self, limit: &Limit) -> u64 {
+        let share = u128::from(limit.count) * u128::from(self.ppm) / 1_000_000;
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
     /// Tokens of the share released by the end of the first `slices` slices of the window.
     fn allowance(&self, limit: &Limit, slices: u64) -> u64 {
-        let share = u128::from(limit.count) * u128::from(self.ppm) / 1_000_000;
         let released = u128::from(slices.saturating_mul(slice(limit)).min(limit.period.0));
-        u64::try_from(share * released / u128::from(limit.period.0)).unwrap_or(u64::MAX)
+        let part = u128::from(self.share(limit)) * released / u128::from(limit.period.0);
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+
+    /// The fewest slices, at least one, of which the share is so much; `None` when a window's is less.
+    fn slices(&self, limit: &Limit, tokens: u64) -> Option<u64> {
+        let (share, period) = (self.share(limit), limit.period.0);
+        if tokens > share {
+            return None;
+        }
+        let released = (u128::from(tokens) * u128::from(period)).div_ceil(u128::from(share.max(1)));
+        let slices = released.div_ceil(u128::from(slice(limit))).max(1);
+        Some(u64::try_from(slices).expect("a part of the period, which is a u64"))
     }
 
     /// The share's bucket was empty when the store was lost.
@@ -292,11 +421,26 @@ impl Budget {
         tat.max(now)
     }
 
+    /// How deep the share's bucket is for a check of that cost: as deep as the limit's. Tokens take longer to come by
+    /// the share's rate, so that it holds fewer, of a burst of one not even that; a node that has all that is shared
+    /// out lets such a check pass as soon as the bucket is full.
+    fn depth(&self, limit: &Limit, cost: u64) -> Micros {
+        let whole = gcra::depth(limit);
+        let has_all = u64::from(self.ppm >= SAFE_PPM && cost <= limit.burst);
+        whole.max(self.interval(limit, cost * has_all))
+    }
+
     /// The emission interval of `cost` tokens at the share's rate, rounded up.
     fn interval(&self, limit: &Limit, cost: u64) -> Micros {
         let whole = u128::from(gcra::cost(limit, cost).0) * 1_000_000;
         Micros(u64::try_from(whole.div_ceil(u128::from(self.ppm.max(1)))).unwrap_or(u64::MAX))
     }
+}
+
+/// Whether a node that is alone with the key counts on in a window from what the store said last: one that is released
+/// by the minute otherwise. Windows from the first request end otherwise here than there.
+pub(super) fn is_counted(limit: &Limit) -> bool {
+    limit.period.0 > SLICE && matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding)
 }
 
 /// A share is released by whole windows, long ones by the minute, sliding ones by the quarter.
@@ -309,12 +453,14 @@ fn slice(limit: &Limit) -> u64 {
 mod tests {
     use super::*;
 
+    const NONE: Lent<'static> = Lent { own: &[0; MAX_LIMITS], all: None };
+
     fn rule(text: &str) -> Rule {
         Rule::of("p", &[Limit::parse(text).unwrap()])
     }
 
     fn admitted(book: &mut ShareBook, rule: &Rule, ppm: u64, now: u64) -> u64 {
-        (0..1_000_000).take_while(|_| book.spend(rule, &[ppm], Timestamp(now), 1, &[0]).is_ok()).count() as u64
+        (0..1_000_000).take_while(|_| book.spend(rule, &[ppm], Timestamp(now), 1, &NONE)).count() as u64
     }
 
     #[test]
@@ -341,7 +487,7 @@ mod tests {
         assert_eq!(admitted(&mut book, &rule, share_ppm(4), 5_000_000), 237);
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 5_000_001), 0);
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 6_000_000), 950);
-        book.spend(&rule, &[share_ppm(1)], Timestamp(7_000_000), 100, &[0]).unwrap();
+        assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(7_000_000), 100, &NONE));
         assert_eq!(admitted(&mut book, &rule, share_ppm(4), 7_000_001), 137);
     }
 
@@ -371,7 +517,8 @@ mod tests {
         let rule = rule("1000/1s fixed");
         let mut book = ShareBook::open(&rule, Timestamp(0));
         let mut admitted = 0;
-        while book.spend(&rule, &[share_ppm(1)], Timestamp(3_000_000), 1, &[250]).is_ok() {
+        let lent = Lent { own: &[250], all: None };
+        while book.spend(&rule, &[share_ppm(1)], Timestamp(3_000_000), 1, &lent) {
             admitted += 1;
         }
         assert_eq!(admitted, 700);
@@ -394,10 +541,98 @@ mod tests {
     fn debt_is_what_open_windows_admitted() {
         let rule = rule("1000/1s fixed");
         let mut book = ShareBook::open(&rule, Timestamp(0));
-        book.spend(&rule, &[share_ppm(1)], Timestamp(2_000_000), 7, &[0]).unwrap();
+        assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(2_000_000), 7, &NONE));
         assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 7);
         book.pay(5);
         assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 2);
         assert_eq!(book.debt(&rule, Timestamp(3_000_000)), 0);
+    }
+
+    #[test]
+    fn a_bucket_of_one_token_has_a_share() {
+        let rule = rule("1/1s");
+        let mut book = ShareBook::open(&rule, Timestamp(10_000_000));
+        let times = (0..100).map(|step| 10_000_000 + step * 100_000);
+        let total: u64 = times.map(|now| admitted(&mut book, &rule, share_ppm(1), now)).sum();
+        assert!((8..=9).contains(&total), "{total}");
+        assert_eq!(admitted(&mut book, &rule, share_ppm(2), 100_000_000), 0, "another node may have it");
+    }
+
+    #[test]
+    fn who_is_alone_counts_on_from_what_the_store_said() {
+        let rule = rule("1000/1h fixed");
+        let (mut book, now) = (ShareBook::open(&rule, Timestamp(30_000_000)), Timestamp(31_000_000));
+        let counters = [Counter { used: 600, prev: 0, at: Timestamp(3_600_000_000) }];
+        let lent = Lent { own: &[50], all: Some(&counters) };
+        let parts = [share_ppm(1)];
+        assert_eq!(book.left(&rule, now, &NONE), 0);
+        let spent = (0..1_000).filter(|_| book.spend(&rule, &parts, now, 1, &lent)).count();
+        assert_eq!((spent, book.left(&rule, now, &lent)), (350, 0), "five in a hundred are nobody's");
+        assert_eq!(book.ready(&rule, &parts, [now; 2], 1, &lent), Some(Timestamp(3_600_000_000)));
+        assert_eq!(book.ready(&rule, &parts, [now; 2], 951, &lent), None);
+    }
+
+    #[test]
+    fn who_is_alone_remembers_the_window_before_of_a_sliding_limit() {
+        let rule = rule("1000/1h sliding");
+        let (mut book, hour, parts) = (ShareBook::open(&rule, Timestamp(0)), 3_600_000_000, [share_ppm(1)]);
+        let at = |now: u64| [Counter { used: 0, prev: 0, at: Timestamp(now / hour * hour) }];
+        let mut spend = |now: u64| {
+            let counters = at(now);
+            let lent = Lent { own: &[0], all: Some(&counters) };
+            (0..1_000).filter(|_| book.spend(&rule, &parts, Timestamp(now), 1, &lent)).count()
+        };
+        assert_eq!(spend(hour - 1), 950);
+        assert_eq!(spend(hour), 0);
+        assert_eq!(spend(hour + hour / 2), 475);
+        assert_eq!(spend(3 * hour), 950);
+    }
+
+    /// Limits that go by different clocks, some long enough to be released by the minute.
+    const SETS: [&[&str]; 7] = [
+        &["10/1s"],
+        &["1/1s", "7/3s fixed"],
+        &["10/1s", "60/3s fixed", "1000/1h sliding"],
+        &["3/1h fixed"],
+        &["40/7m sliding", "5/2s fixed"],
+        &["20/1s sliding", "100/1m fixed from-first"],
+        &["100/1m burst 5", "9/10s fixed", "200/1h fixed"],
+    ];
+
+    proptest::proptest! {
+        #[test]
+        fn waiting_as_told_is_enough_and_less_is_not(
+            set in 0..SETS.len(),
+            nodes in 1..4u32,
+            counted in proptest::bool::ANY,
+            steps in proptest::collection::vec((0..4_000_000u64, 0..40u32, 1..12u64), 1..30),
+        ) {
+            let limits: Vec<_> = SETS[set].iter().map(|text| Limit::parse(text).unwrap()).collect();
+            let rule = Rule::of("p", &limits);
+            let mut now = Timestamp(1_800_000_000_123_457);
+            let mut book = ShareBook::open(&rule, now);
+            let parts = vec![share_ppm(nodes); limits.len()];
+            let none = vec![0; limits.len()];
+            let counters = |now| limits.iter().map(|limit| Counter::default().rolled(limit, now)).collect::<Vec<_>>();
+            for (pause, scale, cost) in steps {
+                now = now + Micros(pause << (scale / 4));
+                let (this, all) = (now, counters(now));
+                let lent = Lent { own: &none, all: Some(&*all).filter(|_| counted) };
+                let ready = book.ready(&rule, &parts, [this; 2], cost, &lent);
+                let fits = |at: Timestamp| {
+                    let all = counters(at);
+                    let lent = Lent { own: &none, all: Some(&*all).filter(|_| counted) };
+                    book.clone().spend(&rule, &parts, at, cost, &lent)
+                };
+                match ready {
+                    Some(at) => {
+                        proptest::prop_assert!(fits(at), "{at:?} of {now:?}");
+                        proptest::prop_assert!(at == now || !fits(at - Micros(1)), "{at:?} of {now:?} is late");
+                    }
+                    None => proptest::prop_assert!(!fits(now)),
+                }
+                while book.spend(&rule, &parts, now, cost, &lent) {}
+            }
+        }
     }
 }

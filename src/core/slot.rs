@@ -305,14 +305,25 @@ impl Slot {
 
     /// The store is known to have less than what is missing, for now.
     pub(super) fn is_exhausted(&self, now: Instant, cost: u64) -> bool {
+        // What goes back to the store will be there in a moment.
+        self.lacks(now, cost, self.returning())
+    }
+
+    /// The same for a look, which the store is not asked for: what is under way back to the store the counters have
+    /// already, unless the answer to an acquire may bring older ones.
+    pub(super) fn looks_exhausted(&self, now: Instant, cost: u64) -> bool {
+        let returning = if self.flight.is_some() { self.returning() } else { self.waiting_to_return() };
+        self.lacks(now, cost, returning)
+    }
+
+    fn lacks(&self, now: Instant, cost: u64, returning: u64) -> bool {
         if self.answered.is_none() {
             return false;
         }
         // What was lent ahead of this window is about to start.
         let begun = self.counters.first().is_some_and(|counter| counter.at == self.lent_ahead.0);
         let usable = self.lease.usable_by(now, if begun { now + PATIENCE } else { now });
-        // What goes back to the store will be there in a moment.
-        let usable = usable.saturating_add(self.returning());
+        let usable = usable.saturating_add(returning);
         let cost = if on(Mutant::DeniesTheLastToken) { cost + 1 } else { cost };
         if now < self.paced_until {
             return usable < cost;

@@ -11,6 +11,7 @@ use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
 use super::refill::{acquire, give_unclaimed, remaining, serve_line, settle_first, take_off};
 use super::shard::{Effect, Ticket};
+use super::share;
 use super::slot::{Flight, Slot};
 use super::time::{Instant, Micros};
 
@@ -247,10 +248,13 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
 }
 
 /// How long a quiet key is remembered: two of its shortest periods, or of the longest that is spent, within
-/// [2 s, 1 min].
+/// [2 s, 1 min]; a minute where the node is alone with a window of more, of which it knows what is left if the store
+/// goes away.
 fn keep_until(slot: &Slot, now: Instant) -> Instant {
     let shortest = slot.rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
-    let period = longest_spent(slot, now).map_or(shortest, |limit| limit.period);
+    let counted = slot.rule.limits.iter().filter(|limit| slot.nodes == 1 && share::is_counted(limit));
+    let longest = longest_spent(slot, now).into_iter().chain(counted).map(|limit| limit.period).max();
+    let period = longest.unwrap_or(shortest);
     slot.last_check + Micros(period.0.saturating_mul(2).clamp(2_000_000, 60_000_000))
 }
 

@@ -70,6 +70,8 @@ pub fn refusal(name: &[u8], problem: &CommandError<'_>) -> String {
                 None => format!("{problem}(COMMAND LIST names all there are)"),
             }
         }
+        // throttlecrab's own words, and no more: clients know them.
+        CommandError::Arity(_) if name.eq_ignore_ascii_case(b"throttle") => problem.to_string(),
         CommandError::Arity(_) | CommandError::Syntax => match surface::usage(name) {
             Some(usage) => format!("{problem}: {usage}"),
             None => problem.to_string(),
