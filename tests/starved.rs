@@ -4,16 +4,20 @@
 
 use crate::support;
 
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use support::clock::wait_for_boundary;
+use support::clock::{Watch, wait_for_boundary};
 use support::demand::{self, Client, Pace};
 use support::fleet::{Issuer, Sight};
 use support::fresh::{Tally, load};
 use support::poll::wait_until;
 use support::process::Daemon;
+use support::resp::{Decoder, encode};
 use support::served::{LATEST, LIMIT, MARGIN, PERIOD, assert_bucket_holds, assert_none_over, assert_served, print};
 use support::server::Server;
 
@@ -93,6 +97,72 @@ fn daemon_that_stands_still_for_a_moment_loses_nobody() {
             assert_none_over(policy, &ledger);
         }
     }
+}
+
+/// Checks that wait in the socket of a daemon that stands still.
+const WAITING: usize = 1_000;
+const LONG_STOP: Duration = Duration::from_secs(10);
+
+/// Reads so many decisions: of those that were admitted, when their window ends, and what else was said.
+fn decisions(mut stream: &UnixStream, count: usize) -> (BTreeMap<u64, u64>, Vec<String>) {
+    let (mut decoder, mut admitted, mut words) = (Decoder::default(), BTreeMap::new(), Vec::new());
+    for _ in 0..count {
+        let reply = loop {
+            if let Some(reply) = decoder.next() {
+                break reply;
+            }
+            assert!(decoder.fill(&mut stream).expect("an answer"), "the daemon closed the connection");
+        };
+        let fields = reply.items();
+        if fields[0].int() == 0 {
+            *admitted.entry(u64::try_from(fields[6].int()).expect("a time")).or_default() += 1;
+        }
+        words.push(format!("{} {}", fields[7].text(), fields[9].text()));
+    }
+    (admitted, words)
+}
+
+#[test]
+fn daemon_that_stands_still_for_ten_seconds_spends_nothing_that_is_over() {
+    let _turn = alone();
+    let redis = Server::plain();
+    let (first, second) = (daemon(&redis.url(), ""), daemon(&redis.url(), ""));
+    let mut stream = UnixStream::connect(second.socket()).expect("it accepts");
+    stream.set_read_timeout(Some(LONG_STOP)).expect("a time-out is not zero");
+    let mut check = Vec::new();
+    encode(&mut check, &[b"RATION.CHECK", b"hot", b"k"]);
+    let mut ask = |count: usize| stream.write_all(&check.repeat(count)).map(|()| stream.try_clone().expect("a handle"));
+    let (mut by_second, mut resumed) = (Vec::new(), (Duration::ZERO, Vec::new()));
+    wait_for_boundary(PERIOD, MARGIN);
+    let ledger = demand::run(&[client(&first, 0, "hot", 2.0 * LIMIT as f64)], LONG_STOP + PERIOD * 4, |watch| {
+        // Early in a window there are tokens for both; what the one that is stopped holds it holds still.
+        let early = MARGIN + PERIOD / 10;
+        watch.pause_until(PERIOD + early);
+        by_second.push(decisions(&ask(20).expect("it reads"), 20).0);
+        second.signal("STOP");
+        let waiting = ask(WAITING).expect("the socket takes as much");
+        watch.pause_until(PERIOD + LONG_STOP + early);
+        second.signal("CONT");
+        let since = Watch::start();
+        by_second.push(decisions(&waiting, WAITING).0);
+        resumed.0 = since.elapsed();
+        watch.pause_until(LONG_STOP + PERIOD * 3 + early);
+        let (admitted, words) = decisions(&ask(20).expect("it reads"), 20);
+        by_second.push(admitted);
+        resumed.1 = words;
+    });
+    assert_served("beside a daemon that stands still", &ledger, LATEST);
+    let mut windows: BTreeMap<u64, u64> =
+        ledger.windows().into_iter().map(|(end, window)| (end, window.admitted())).collect();
+    for (end, admitted) in by_second.iter().flatten() {
+        *windows.entry(*end).or_default() += admitted;
+    }
+    let (took, words) = resumed;
+    let late: u64 = by_second[1].values().sum();
+    print(&format!("{late} of {WAITING} that waited were admitted, all answered in {took:.1?}; then {words:?}"));
+    assert!(took <= LATEST * 4, "{took:?}");
+    assert!(words.iter().all(|word| !word.ends_with("share")), "nobody is lost: {words:?}");
+    assert!(windows.values().all(|admitted| *admitted <= LIMIT), "{windows:?}");
 }
 
 #[test]

@@ -304,6 +304,31 @@ fn every_file_of_tests_is_run() {
 }
 
 #[test]
+fn tests_that_docs_name_are_there() {
+    let texts = texts();
+    let docs = texts.iter().filter(|source| source.path.starts_with("docs/")).map(|source| source.text.as_str());
+    let docs: String = docs.collect();
+    let code = |path: String| texts.iter().find(|source| source.path == path).map_or("", |source| source.text.as_str());
+    let (mut findings, mut named) = (Vec::new(), 0);
+    for word in docs.split('`').skip(1).step_by(2) {
+        let is_there = if let Some((file, test)) = word.split_once("::").filter(|(file, _)| !file.contains([' ', ':']))
+        {
+            file == "file" || code(format!("tests/{file}.rs")).contains(&format!("fn {test}("))
+        } else if word.starts_with("scenarios/") && word.ends_with(".toml") {
+            texts.iter().any(|source| source.path == format!("simulations/{word}"))
+        } else {
+            continue;
+        };
+        named += 1;
+        if !is_there {
+            findings.push(word.to_owned());
+        }
+    }
+    assert!(named > 80, "{named} tests are named in docs/");
+    assert_none(&findings, "a test that docs/ names is there");
+}
+
+#[test]
 fn mod_files_hold_no_code() {
     let mut findings = Vec::new();
     for source in sources("src/").into_iter().filter(|source| source.path.ends_with("/mod.rs")) {
