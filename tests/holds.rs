@@ -141,3 +141,11 @@ fn without_an_open_account_a_refund_goes_to_the_store() {
     assert!(!give_back(&mut bench, 40, &charge));
     assert_eq!((bench.held(), refunds(&mut bench).len()), (0, 1));
 }
+
+#[test]
+fn what_another_node_spent_is_the_stores_to_take_back() {
+    let (mut bench, charge) = charged_bucket("1000/100s", 100);
+    assert!(give_back(&mut bench, 40, &charge));
+    assert!(!give_back(&mut bench, 61, &charge), "sixty are left of what was spent here");
+    assert_eq!(refunds(&mut bench).len(), 1);
+}

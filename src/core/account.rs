@@ -125,6 +125,7 @@ impl Slot {
         if !self.has_account() {
             return;
         }
+        self.spent_here = self.spent_here.saturating_add(tokens);
         let held = self.unspent().saturating_add(tokens);
         for (index, limit) in self.rule.limits.iter().enumerate() {
             let untold = tokens.saturating_sub(held.saturating_sub(self.net[index]));
@@ -136,6 +137,7 @@ impl Slot {
 
     /// Takes note that so many tokens are back in the lease that were spent, and not told.
     pub(super) fn note_unspent(&mut self, tokens: u64) {
+        self.spent_here = self.spent_here.saturating_sub(tokens);
         for (limit, filled) in self.rule.limits.iter().zip(&mut self.filled) {
             *filled = *filled - gcra::worth(limit, tokens);
         }
@@ -197,6 +199,10 @@ impl Slot {
         let has_account = limit.algorithm == Algorithm::Gcra && self.lease.until() != Instant(u64::MAX);
         let is_settled = is_idle && self.doubtful.is_none() && !self.has_untold();
         if !is_settled || !has_account || self.answered.is_none() || self.is_away(now) {
+            return false;
+        }
+        // What another node spent the store takes back: this one was never lent it.
+        if tokens > self.spent_here {
             return false;
         }
         // A bucket that shrank may owe more than it holds: then nothing that comes back can be spent yet.

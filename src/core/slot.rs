@@ -152,6 +152,8 @@ pub(super) struct Slot {
     /// Tokens that a check was let pass with before the store had answered about the key at all: the next
     /// grant pays for them.
     pub(super) credit: u64,
+    /// Tokens of a bucket that were spent here and not taken back: so many at most are kept when they are refunded.
+    pub(super) spent_here: u64,
     /// When what the store has charged for somebody who did not get it goes back.
     pub(super) unclaimed_until: Instant,
     /// The earliest time that a denied client was told, and the largest cost it may come with.
@@ -212,6 +214,7 @@ impl Slot {
             probe_at: Instant(0),
             paced_until: Instant(0),
             credit: 0,
+            spent_here: 0,
             unclaimed_until: Instant(u64::MAX),
             promise: None,
             ahead_at: Instant(u64::MAX),
