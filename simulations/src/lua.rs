@@ -1,5 +1,5 @@
-//! The shipped scripts, run by Lua 5.1 as Redis runs them, on a [`Keyspace`] and a clock that is
-//! passed in.
+//! The shipped scripts, run on a [`Keyspace`] and a clock that is passed in: by the interpreter of LuaJIT,
+//! which is quicker than that of Lua 5.1 in Redis and has its language. Nothing is compiled.
 //!
 //! Decides nothing itself: what a script may name is in `lua/environment.rs`, what its commands do
 //! in `keyspace.rs`, and `tests/differential` holds all three to a real server. Called by the

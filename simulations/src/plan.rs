@@ -74,6 +74,19 @@ impl Plan {
             first: goal.first.or(expect.first),
         }
     }
+
+    /// About how many checks it makes.
+    #[must_use]
+    pub fn checks(&self) -> u64 {
+        let span = self.span.0 + self.calm.0;
+        self.demand.iter().map(|demand| demand.rate * span / 1_000_000).sum()
+    }
+
+    /// About how long it takes to run, beside others: by its checks, which cost a baseline a script each.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        self.checks() * if self.brain == Brain::Rationd { 1 } else { 10 }
+    }
 }
 
 /// What decides in a daemon: the shipped core, or a baseline to compare it with.

@@ -1,8 +1,9 @@
-//! Many runs on some threads, handed over in order.
+//! Many runs on some threads, handed over in order, or as they end.
 //!
 //! Each thread has scripts of its own, so runs share nothing and their order cannot matter. Called by
 //! every subcommand that runs more than one plan.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -27,6 +28,22 @@ impl Many<'_> {
     /// Runs all, and gives `take` what came of each in the order of their places, whichever was
     /// ready first. Fails with the first plan that makes no sense.
     pub(super) fn run(self, take: &mut dyn FnMut(Outcome)) -> anyhow::Result<()> {
+        let (mut due, mut early) = (0, BTreeMap::new());
+        self.run_as_they_end(&mut |place, outcome| {
+            early.insert(place, outcome);
+            while let Some(outcome) = early.remove(&due) {
+                take(outcome);
+                due += 1;
+            }
+        })?;
+        // A place that got no plan, because time was up, holds nobody back.
+        early.into_values().for_each(take);
+        Ok(())
+    }
+
+    /// Runs all, and gives `take` each place and what came of it as soon as that is known. Fails with the
+    /// first plan that makes no sense.
+    pub(super) fn run_as_they_end(self, take: &mut dyn FnMut(u64, Outcome)) -> anyhow::Result<()> {
         let next = AtomicU64::new(0);
         thread::scope(|scope| {
             let (send, receive) = mpsc::channel();
@@ -35,16 +52,10 @@ impl Many<'_> {
                 scope.spawn(move || self.work(next, &send));
             }
             drop(send);
-            let (mut due, mut early) = (0, BTreeMap::new());
             for (place, outcome) in receive {
-                early.insert(place, outcome);
-                while let Some(outcome) = early.remove(&due) {
-                    take(stop_at_errors(outcome, &next)?);
-                    due += 1;
-                }
+                take(place, stop_at_errors(outcome, &next)?);
             }
-            // A place that got no plan, because time was up, holds nobody back.
-            early.into_values().try_for_each(|outcome| outcome.map(&mut *take))
+            Ok(())
         })
     }
 
@@ -59,6 +70,13 @@ impl Many<'_> {
             }
         }
     }
+}
+
+/// The places of these plans, those first that take longest: one that is begun last runs alone in the end.
+pub(super) fn longest_first(plans: &[Plan]) -> Vec<usize> {
+    let mut places: Vec<_> = (0..plans.len()).collect();
+    places.sort_by_key(|place| Reverse(plans[*place].weight()));
+    places
 }
 
 /// After an error no worker takes another place.
@@ -92,6 +110,20 @@ mod tests {
         let one = hashes(1);
         assert_eq!(one.iter().map(|(seed, _)| *seed).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
         assert_eq!(one, hashes(3));
+    }
+
+    #[test]
+    fn as_they_end_each_place_is_told_once() {
+        let mut seen = BTreeMap::new();
+        let many = Many { plan: &plan, jobs: 3, detail: Detail::Figures, twice: false };
+        many.run_as_they_end(&mut |place, outcome| assert_eq!(seen.insert(place, outcome.plan.seed), None)).unwrap();
+        assert_eq!(seen, (0..6).map(|place| (place, place)).collect());
+    }
+
+    #[test]
+    fn longest_begins() {
+        let plans: Vec<_> = [3, 0, 4].into_iter().filter_map(plan).collect();
+        assert_eq!(longest_first(&plans), [1, 0, 2]);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! `run`: scenarios by their files, names or directories. `replay`: one file, twice, at length.
 //!
-//! Each run is a line, and what it was expected to do and did not is below it. With `--report` the
-//! pages have charts. With `--seeds` only what is bad is a line, and each scenario one more in the end.
+//! Each run is a line as soon as it ends, and what it was expected to do and did not is below it; the
+//! longest begin. With `--report` the pages have charts. With `--seeds` only what is bad is a line, and
+//! each scenario one more in the end.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::many::Many;
+use super::many::{Many, longest_first};
 use super::progress::Progress;
 use super::runner::Runner;
 use super::{Common, Verdict};
@@ -47,16 +48,18 @@ impl Run {
         let detail = if self.common.report.is_some() { Detail::Charts } else { Detail::Figures };
         let (mut progress, mut bad, mut kept) = (Progress::new(), 0, Vec::new());
         let mut sums = vec![Sum::default(); plans.len()];
+        let order = longest_first(&plans);
         let plan = |place: u64| {
-            let plan = plans.get((place / self.seeds) as usize)?;
+            let plan = &plans[*order.get((place / self.seeds) as usize)?];
             Some(self.common.travel.adapt(Plan { seed: plan.seed + place % self.seeds, ..plan.clone() }))
         };
         progress.show(|| format!("{} scenarios", plans.len()));
-        let mut place = 0;
-        Many { plan: &plan, jobs: self.common.jobs, detail, twice: false }.run(&mut |outcome| {
-            sums[(place / self.seeds) as usize].add(&outcome);
-            place += 1;
-            progress.show(|| format!("{place} of {} runs", plans.len() as u64 * self.seeds));
+        let mut ended = 0;
+        Many { plan: &plan, jobs: self.common.jobs, detail, twice: false }.run_as_they_end(&mut |place, outcome| {
+            let scenario = order[(place / self.seeds) as usize];
+            sums[scenario].add(&outcome);
+            ended += 1;
+            progress.show(|| format!("{ended} of {} runs", plans.len() as u64 * self.seeds));
             if self.seeds > 1 && outcome.is_good() {
                 return;
             }
@@ -65,14 +68,15 @@ impl Run {
             outcome.missed.iter().for_each(|missed| progress.print(format_args!("     short of its goal: {missed}")));
             bad += u64::from(!outcome.is_good());
             if self.common.report.is_some() {
-                kept.push(outcome);
+                kept.push(((scenario, outcome.plan.seed), outcome));
             }
         })?;
         if self.seeds > 1 {
             plans.iter().zip(sums).for_each(|(plan, sum)| progress.print(sum.line(&plan.name)));
         }
         if let Some(directory) = &self.common.report {
-            report::write(directory, &kept)?;
+            kept.sort_by_key(|(place, _)| *place);
+            report::write(directory, &kept.into_iter().map(|(_, outcome)| outcome).collect::<Vec<_>>())?;
         }
         Ok(Verdict::of(bad))
     }

@@ -3,6 +3,8 @@
 //! Only what did not hold is printed, and at the end one line with a hash over all runs, by which two
 //! processes or two builds are compared.
 
+use std::thread;
+
 use clap::Args;
 use rationd::clock::Clock;
 
@@ -92,7 +94,7 @@ fn work(
         }
     })?;
     let millis = progress.millis();
-    progress.print(tally.line(millis));
+    progress.print(format_args!("{}; {}", tally.line(millis), tally.per_core(millis, common.jobs)));
     if let Some(directory) = &common.report {
         report::write(directory, &kept)?;
     }
@@ -111,8 +113,18 @@ impl Tally {
     fn line(&self, millis: u64) -> String {
         let Self { wanted, runs, bad, checks, hash } = self;
         let of = wanted.map_or(String::new(), |wanted| format!(" of {wanted}"));
-        let (seconds, rate) = (millis / 100, runs * 10_000 / millis); // tenths, rounded down
-        let [seconds, rate] = [seconds, rate].map(|tenths| format!("{}.{}", tenths / 10, tenths % 10));
+        let [seconds, rate] = [millis / 100, runs * 10_000 / millis].map(tenths); // rounded down
         format!("{runs}{of} runs, {bad} bad, {checks} checks in {seconds} s ({rate} runs/s) [{hash:016x}]")
     }
+
+    /// `6.5 runs/s a core`: of as many cores as there were jobs for, if the machine has them.
+    fn per_core(&self, millis: u64, jobs: u16) -> String {
+        let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(jobs.into());
+        format!("{} runs/s a core", tenths(self.runs * 10_000 / (millis * cores)))
+    }
+}
+
+/// `13.1` for 131.
+fn tenths(tenths: u64) -> String {
+    format!("{}.{}", tenths / 10, tenths % 10)
 }

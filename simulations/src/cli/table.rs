@@ -1,16 +1,19 @@
 //! `table`: what was measured beside what is wanted, and what the baselines come to in the same runs.
 //!
 //! Two tables in Markdown. Cells of the first are `measured (goal)`, and `!` where the goal is
-//! missed; cells of the second are `used %, calls per 1000, over %`.
+//! missed; cells of the second are `used %, calls per 1000, over %`. Rows of the first are printed as
+//! their runs end, of which the longest begin; the second is in the order of the scenarios.
+
+use std::collections::BTreeMap;
 
 use clap::Args;
 
-use super::many::Many;
+use super::many::{Many, longest_first};
 use super::progress::Progress;
 use super::{Common, Verdict, run};
 use crate::ledger::{Figures, thousandths};
 use crate::outcome::Outcome;
-use crate::plan::{Brain, Demand, Expect, Plan};
+use crate::plan::{Brain, Expect, Plan};
 use crate::run::Detail;
 use crate::span::Span;
 use crate::{report, scenario};
@@ -50,14 +53,13 @@ impl Table {
             [] => scenario::all(&scenario::scenarios())?,
             what => run::plans(what)?,
         };
-        let outcomes = self.run(&scenarios)?;
-        let (own, others): (Vec<_>, Vec<_>) =
-            outcomes.into_iter().partition(|outcome| outcome.plan.brain == Brain::Rationd);
         println!(
             "| scenario | used % | calls / 1000 | calls / window | waits % | over % | herd | fairness | longest |"
         );
         println!("|---|---|---|---|---|---|---|---|---|");
-        own.iter().for_each(|outcome| println!("{}", row(outcome)));
+        let outcomes = self.run(&scenarios)?;
+        let (own, others): (Vec<_>, Vec<_>) =
+            outcomes.into_iter().partition(|outcome| outcome.plan.brain == Brain::Rationd);
         if !others.is_empty() {
             let names: Vec<_> = BASELINES.iter().map(|(name, _)| *name).collect();
             println!("\n| scenario | rationd | {} |\n|---|---|{}", names.join(" | "), "---|".repeat(names.len()));
@@ -77,14 +79,19 @@ impl Table {
 
     fn run(&self, scenarios: &[Plan]) -> anyhow::Result<Vec<Outcome>> {
         let plans: Vec<_> = scenarios.iter().flat_map(|plan| self.brains(plan)).collect();
-        let (mut progress, mut outcomes) = (Progress::new(), Vec::new());
-        let plan = |place: u64| plans.get(place as usize).cloned();
-        Many { plan: &plan, jobs: self.common.jobs, detail: Detail::Figures, twice: false }.run(&mut |outcome| {
-            outcomes.push(outcome);
+        let order = longest_first(&plans);
+        let (mut progress, mut outcomes) = (Progress::new(), BTreeMap::new());
+        let plan = |place: u64| Some(plans[*order.get(place as usize)?].clone());
+        let many = Many { plan: &plan, jobs: self.common.jobs, detail: Detail::Figures, twice: false };
+        many.run_as_they_end(&mut |place, outcome| {
+            if outcome.plan.brain == Brain::Rationd {
+                progress.print(row(&outcome));
+            }
+            outcomes.insert(order[place as usize], outcome);
             progress.show(|| format!("{} of {} runs", outcomes.len(), plans.len()));
         })?;
         progress.clear();
-        Ok(outcomes)
+        Ok(outcomes.into_values().collect())
     }
 
     /// A scenario, and the same for each baseline, of which nothing is expected.
@@ -93,15 +100,9 @@ impl Table {
             let nothing = Expect::default();
             Plan { brain: *brain, expect: nothing, goal: nothing, ..plan.clone() }
         });
-        let is_compared = !self.no_baselines && plan.brain == Brain::Rationd && checks(plan) <= MOST;
+        let is_compared = !self.no_baselines && plan.brain == Brain::Rationd && plan.checks() <= MOST;
         std::iter::once(plan.clone()).chain(others.filter(|_| is_compared)).collect()
     }
-}
-
-/// About how many checks a plan makes.
-fn checks(plan: &Plan) -> u64 {
-    let span = plan.span.0 + plan.calm.0;
-    plan.demand.iter().map(|Demand { rate, .. }| rate * span / 1_000_000).sum()
 }
 
 /// A row of the first table.
