@@ -1,7 +1,8 @@
 //! `THROTTLE` beside the server whose command it is: throttlecrab-server, asked the same at the same time.
 //!
-//! The program is the one that `cargo bench --bench compare` builds, or it is built here, once, below target/;
-//! that wants protoc (Debian's protobuf-compiler). Where it cannot be had, the test says that it is skipped.
+//! The program is the one that `cargo bench --bench compare` builds, or it is built here, once, below target/, and
+//! without optimizations, which take most of the time and answer nothing else; that wants protoc (Debian's
+//! protobuf-compiler). Where it cannot be had, the test says that it is skipped.
 //! What is answered otherwise, and why:
 //!
 //! - A denial's `retry_after` rounds up: theirs rounds down, and who waits that long is denied again.
@@ -47,28 +48,31 @@ impl Drop for Throttlecrab {
     }
 }
 
-const ROOT: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/throttlecrab");
+/// Where benches/compare builds it, and where it is built here.
+const ROOTS: [&str; 2] =
+    [concat!(env!("CARGO_TARGET_TMPDIR"), "/throttlecrab"), concat!(env!("CARGO_TARGET_TMPDIR"), "/throttlecrab-plain")];
 
-fn built() -> PathBuf {
-    Path::new(ROOT).join("bin/throttlecrab-server")
+fn built(root: &str) -> PathBuf {
+    Path::new(root).join("bin/throttlecrab-server")
 }
 
 /// The program, or why there is none. One test builds it, the others wait.
 fn program() -> Result<PathBuf, String> {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let program = built();
-    if program.exists() {
+    if let Some(program) = ROOTS.map(built).into_iter().find(|program| program.exists()) {
         return Ok(program);
     }
     let protoc = Command::new("protoc").arg("--version").stdout(Stdio::null()).status();
     protoc.map_err(|error| format!("protoc cannot be run ({error}): apt-get install protobuf-compiler"))?;
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["install", "throttlecrab-server", "--locked", "--version", VERSION, "--root", ROOT]);
+    cargo.args(["install", "throttlecrab-server", "--locked", "--version", VERSION, "--root", ROOTS[1]]);
+    let plain = [("OPT_LEVEL", "0"), ("LTO", "off"), ("CODEGEN_UNITS", "256"), ("DEBUG", "0")];
+    cargo.envs(plain.map(|(name, value)| (format!("CARGO_PROFILE_RELEASE_{name}"), value)));
     // The lints and flags of this build are not meant for it.
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_TARGET_DIR").stdin(Stdio::null());
-    let built = cargo.output().map_err(|error| format!("cargo cannot be run ({error})"))?;
-    if built.status.success() { Ok(program) } else { Err(String::from_utf8_lossy(&built.stderr).into_owned()) }
+    let ended = cargo.output().map_err(|error| format!("cargo cannot be run ({error})"))?;
+    if ended.status.success() { Ok(built(ROOTS[1])) } else { Err(String::from_utf8_lossy(&ended.stderr).into_owned()) }
 }
 
 impl Throttlecrab {
@@ -76,7 +80,7 @@ impl Throttlecrab {
         let program = match program() {
             Ok(program) => program,
             Err(why) => {
-                let wants = built().display().to_string();
+                let wants = built(ROOTS[1]).display().to_string();
                 skipped("throttlecrab", &format!("no throttlecrab-server {VERSION}: {why}"), &wants);
                 return None;
             }
@@ -110,6 +114,14 @@ fn five(reply: &Reply) -> [i64; 5] {
 fn numbers(random: &mut u64) -> (u64, u64, u64) {
     let (burst, count) = (2 + below(random, 60), 1 + below(random, 20));
     (burst, count, count * (1_000 + below(random, 50_000)) + below(random, count))
+}
+
+/// Apart, so that tests/run can have it built before the tests that ask it.
+#[test]
+fn server_is_built() {
+    let Some(mut crab) = Throttlecrab::start() else { return };
+    let throttled = five(&crab.ask("THROTTLE built 2 1 60 1"));
+    assert_eq!(throttled[..3], [0, 2, 1]);
 }
 
 #[test]
