@@ -167,9 +167,10 @@ impl Tally {
         let Some(number) = store.checked_div(state.period) else { return };
         let (began, period) = (store % state.period, state.period);
         let window = *state.window(number);
-        // Nodes stop to spend a little early, and what was lent ahead was lent in the window before.
-        let is_sure =
-            began > EDGE && began + EDGE.max(window.slowest + DRIFT) < period && since + began + period < moment.at;
+        // Nodes stop to spend a little early. What was lent ahead was lent in the window before, and is spent when the
+        // window has begun for sure: both by as much as the answer that brought it was under way.
+        let edge = EDGE.max(window.slowest + DRIFT);
+        let is_sure = began > edge && began + edge < period && since + began + period < moment.at;
         let stands = window.admitted + held;
         let counted = counter.used + window.back;
         if is_sure && !window.void && !(counted - window.vain.min(counted)..=counted).contains(&stands) {
@@ -356,6 +357,23 @@ mod tests {
             let store = Timestamp(1_800_000_000_000_000 + at);
             history.see(&mut checker, at, &Seen::Census { key: 0, held: 0, counter, store });
             assert_eq!(checker.violations().len(), violations, "{charged} {used}: {:?}", checker.violations());
+        }
+    }
+
+    /// Its answer was 51 ms under way, and by so much the node may be late to know that the window has begun.
+    #[test]
+    fn what_was_lent_ahead_is_held_when_its_window_has_begun_for_sure() {
+        for (began, violations) in [(22_000, 0), (51_000, 0), (60_000, 1), (SECOND - 60_000, 1), (SECOND - 51_000, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            let at = 2 * SECOND + began;
+            checker.keys.of(0).period = SECOND;
+            *checker.keys.of(0).window(1_800_000_002) =
+                Window { number: 1_800_000_002, used: 1, slowest: 51_000, ..Window::default() };
+            let counter = Counter { used: 1, prev: 0, at: Timestamp(1_800_000_003_000_000) };
+            let store = Timestamp(1_800_000_000_000_000 + at);
+            history.see(&mut checker, at, &Seen::Census { key: 0, held: 0, counter, store });
+            assert_eq!(checker.violations().len(), violations, "{began}: {:?}", checker.violations());
         }
     }
 
