@@ -52,6 +52,9 @@ pub struct Plan {
     pub expect: Expect,
     /// What is wanted beyond that and is not reached: told, and no failure.
     pub goal: Expect,
+    /// A deliberate walk through a `HashMap`, which double runs must notice: `tests/reproducible.rs`.
+    #[serde(skip)]
+    pub canary: bool,
 }
 
 impl Plan {
@@ -592,6 +595,7 @@ impl Default for Plan {
             faults: Vec::new(),
             expect: Expect::default(),
             goal: Expect::default(),
+            canary: false,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! A plan is a run: twice in one process and in two processes everything happens in the same order.
 //!
-//! With the feature `canary` the world walks through a `HashMap` once, and the same double runs must
-//! notice that: `cargo test -p simulations --features canary --test reproducible`.
+//! With the canary the world walks through a `HashMap` once, and the same double runs must notice that.
 
 use std::process::{Command, Output};
 
 use simulations::lua::Scripts;
+use simulations::plan::Plan;
 use simulations::run::{Detail, run};
 use simulations::swarm;
 
@@ -13,11 +13,12 @@ use simulations::swarm;
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=6;
 
 /// The hash of everything that happens, for each of the seeds.
-fn hashes() -> Vec<u64> {
+fn hashes(canary: bool) -> Vec<u64> {
     // Interpreters of their own, as in another process.
     let mut scripts = Scripts::new();
     SEEDS
-        .map(|seed| run(&swarm::plan(seed), &mut scripts, Detail::Figures).expect("a plan of the swarm").hash)
+        .map(|seed| Plan { canary, ..swarm::plan(seed) })
+        .map(|plan| run(&plan, &mut scripts, Detail::Figures).expect("a plan of the swarm").hash)
         .collect()
 }
 
@@ -34,41 +35,31 @@ fn hash_of(output: &Output) -> String {
     hash.trim_end_matches(']').to_owned()
 }
 
-#[cfg(not(feature = "canary"))]
-mod healthy {
-    use super::*;
-
-    #[test]
-    fn two_runs_of_one_process_are_the_same() {
-        assert_eq!(hashes(), hashes());
-    }
-
-    #[test]
-    fn runs_of_two_processes_are_the_same() {
-        let (first, second) = (swarm_in_a_process(&[]), swarm_in_a_process(&["--twice"]));
-        assert!(first.status.success() && second.status.success(), "{first:?} {second:?}");
-        assert_eq!(hash_of(&first), hash_of(&second));
-    }
+#[test]
+fn two_runs_of_one_process_are_the_same() {
+    assert_eq!(hashes(false), hashes(false));
 }
 
-#[cfg(feature = "canary")]
-mod canary {
-    use super::*;
+#[test]
+fn runs_of_two_processes_are_the_same() {
+    let (first, second) = (swarm_in_a_process(&[]), swarm_in_a_process(&["--twice"]));
+    assert!(first.status.success() && second.status.success(), "{first:?} {second:?}");
+    assert_eq!(hash_of(&first), hash_of(&second));
+}
 
-    #[test]
-    fn two_runs_of_one_process_differ() {
-        assert_ne!(hashes(), hashes());
-    }
+#[test]
+fn two_runs_of_one_process_with_the_canary_differ() {
+    assert_ne!(hashes(true), hashes(true));
+}
 
-    #[test]
-    fn runs_of_two_processes_differ() {
-        assert_ne!(hash_of(&swarm_in_a_process(&[])), hash_of(&swarm_in_a_process(&[])));
-    }
+#[test]
+fn runs_of_two_processes_with_the_canary_differ() {
+    assert_ne!(hash_of(&swarm_in_a_process(&["--canary"])), hash_of(&swarm_in_a_process(&["--canary"])));
+}
 
-    #[test]
-    fn running_twice_tells_of_it_and_fails() {
-        let output = swarm_in_a_process(&["--twice"]);
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.code() == Some(1) && text.contains("reproducible"), "{output:?}");
-    }
+#[test]
+fn running_twice_with_the_canary_tells_of_it_and_fails() {
+    let output = swarm_in_a_process(&["--canary", "--twice"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && text.contains("reproducible"), "{output:?}");
 }

@@ -29,6 +29,9 @@ pub(super) struct Swarm {
     /// Run each seed twice, and compare the hashes.
     #[arg(long)]
     twice: bool,
+    /// Walk through a map of random order, which `--twice` must notice: a test of that.
+    #[arg(long, hide = true)]
+    canary: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -49,7 +52,10 @@ pub(super) struct Soak {
 impl Swarm {
     pub(super) fn main(self) -> anyhow::Result<Verdict> {
         let (from, seeds) = (self.from, self.seeds);
-        let plan = |place| (place < seeds).then(|| self.common.travel.adapt(swarm::plan(from + place)));
+        let plan = |place| {
+            let plan = Plan { canary: self.canary, ..swarm::plan(from + place) };
+            (place < seeds).then(|| self.common.travel.adapt(plan))
+        };
         work(&plan, &self.common, self.twice, Tally { wanted: Some(seeds), ..Tally::default() })
     }
 }

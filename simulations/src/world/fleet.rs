@@ -79,8 +79,9 @@ impl World<'_> {
     fn count_up(&mut self) {
         let up = self.nodes.iter().enumerate().filter(|(_, node)| node.phase == Phase::Up);
         self.up = up.map(|(index, _)| index as u32).collect();
-        #[cfg(feature = "canary")]
-        self.shuffle_up();
+        if self.plan.canary {
+            self.shuffle_up();
+        }
         let nodes = self.up.len() as u32;
         for node in &mut self.nodes {
             node.limiter.set_nodes(nodes);
@@ -89,7 +90,6 @@ impl World<'_> {
 
     /// The canary: who is up in the order of a `HashMap`, which is another one in every map. Double
     /// runs that do not notice this would notice nothing (`tests/reproducible.rs`).
-    #[cfg(feature = "canary")]
     fn shuffle_up(&mut self) {
         let up: std::collections::HashMap<u32, ()> = self.up.drain(..).map(|index| (index, ())).collect();
         self.up = up.into_keys().collect();
