@@ -49,8 +49,10 @@ impl Drop for Throttlecrab {
 }
 
 /// Where benches/compare builds it, and where it is built here.
-const ROOTS: [&str; 2] =
-    [concat!(env!("CARGO_TARGET_TMPDIR"), "/throttlecrab"), concat!(env!("CARGO_TARGET_TMPDIR"), "/throttlecrab-plain")];
+const ROOTS: [&str; 2] = [
+    concat!(env!("CARGO_TARGET_TMPDIR"), "/throttlecrab"),
+    concat!(env!("CARGO_TARGET_TMPDIR"), "/throttlecrab-plain"),
+];
 
 fn built(root: &str) -> PathBuf {
     Path::new(root).join("bin/throttlecrab-server")

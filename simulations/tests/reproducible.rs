@@ -28,11 +28,11 @@ fn swarm_in_a_process(more: &[&str]) -> Output {
     command.args(["swarm", "--seeds", &seeds, "--jobs", "1"]).args(more).output().expect("simulations runs")
 }
 
-/// The hash over all runs, which ends the last line: `6 of 6 runs, ... [hash]`.
+/// The hash over all runs, in the last line: `6 of 6 runs, ... [hash]; ...`.
 fn hash_of(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout);
-    let (_, hash) = text.trim_end().rsplit_once('[').unwrap_or_else(|| panic!("no hash: {output:?}"));
-    hash.trim_end_matches(']').to_owned()
+    let hash = text.rsplit_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    hash.unwrap_or_else(|| panic!("no hash: {output:?}")).0.to_owned()
 }
 
 #[test]
