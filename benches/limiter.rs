@@ -77,6 +77,7 @@ fn options(socket: std::path::PathBuf) -> StartOptions {
         policies: Arc::new(ArcSwap::from_pointee(policies)),
         in_fleet: false,
         settings: Settings { max_keys: 1_000, timeout: Micros::from_millis(50), lease_ahead: false },
+        digests: rationd::core::key::DigestKey::default(),
         reload: None,
         envoy: None,
     }

@@ -14,6 +14,7 @@ mod client_tokio;
 mod clients;
 mod concurrent;
 mod config;
+mod digest_secret;
 mod envoy;
 mod envoy_import;
 mod envoy_proxy;

@@ -14,7 +14,8 @@ pub(crate) fn exposed(config: &Config) -> Vec<String> {
     let fleet = config.fleet.as_ref().map(|fleet| ("fleet.key", fleet.key.as_path()));
     let store = config.store.key.as_deref().map(|path| ("store.key", path));
     let password = config.store.password_file.as_deref().map(|path| ("store.password_file", path));
-    [fleet, store, password].into_iter().flatten().filter_map(|(key, path)| problem(key, path)).collect()
+    let digests = config.store.digest_secret_file.as_deref().map(|path| ("store.digest_secret_file", path));
+    [fleet, store, password, digests].into_iter().flatten().filter_map(|(key, path)| problem(key, path)).collect()
 }
 
 /// A file that cannot be looked at is somebody else's to report.

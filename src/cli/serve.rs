@@ -167,6 +167,7 @@ fn start(
         policies: reloader.policies().clone(),
         in_fleet: config.fleet.is_some(),
         settings: Settings { max_keys: config.node.max_keys, timeout: config.store.timeout, lease_ahead: true },
+        digests: settled.digests,
         reload: Some(Arc::new(move || again.reload())),
     };
     let each_key = if matches!(options.store, AnyStore::Memory) { memory::EMBEDDED_KEY } else { memory::LEASED_KEY };

@@ -1,10 +1,12 @@
 //! From a configuration to what the daemon is started with: groups, log filters and store options, which
 //! only this machine can check.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::log;
 use crate::config::{ConfigErrors, Confirm, Loaded, Place, Problem};
+use crate::core::key::DigestKey;
 use crate::store::redis::{Confirm as StoreConfirm, OptionsError, RedisOptions};
 
 /// What the configuration means on this machine.
@@ -14,7 +16,12 @@ pub(crate) struct Settled {
     pub(crate) group: Option<u32>,
     /// How to reach the shared store; `None`: embedded.
     pub(crate) store: Option<RedisOptions>,
+    /// What keys are digested with.
+    pub(crate) digests: DigestKey,
 }
+
+/// Characters that a secret has at least.
+const SECRET: usize = 16;
 
 /// Checks what needs files and names of this machine.
 ///
@@ -38,6 +45,10 @@ pub(crate) fn settle(loaded: &Loaded) -> Result<Settled, ConfigErrors> {
     if let Err(problem) = log::parse(&config.log.level) {
         complain("log.level", format!("log.level is {:?}: {problem}", config.log.level));
     }
+    let digests = config.store.digest_secret_file.as_deref().map_or_else(|| Ok(DigestKey::default()), read_secret);
+    if let Err(problem) = &digests {
+        complain("store.digest_secret_file", problem.clone());
+    }
     let store = (config.store.url != "memory:").then(|| store_options(loaded));
     if let Some(error) = store.as_ref().and_then(|store| store.validate().err()) {
         let key = match &error {
@@ -46,7 +57,32 @@ pub(crate) fn settle(loaded: &Loaded) -> Result<Settled, ConfigErrors> {
         };
         complain(key, error.to_string());
     }
-    if problems.is_empty() { Ok(Settled { group, store }) } else { Err(ConfigErrors(problems)) }
+    match digests {
+        Ok(digests) if problems.is_empty() => Ok(Settled { group, store, digests }),
+        _ => Err(ConfigErrors(problems)),
+    }
+}
+
+/// The key that follows from the line of a file.
+fn read_secret(path: &Path) -> Result<DigestKey, String> {
+    let told = |problem: String| format!("store.digest_secret_file {}: {problem}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| told(format!("cannot be read: {error}")))?;
+    let line = text.trim_end();
+    let seen = match (line.lines().count(), line.chars().count()) {
+        (0 | 1, length) if length >= SECRET => None,
+        (0 | 1, length) => Some(format!("{length} characters")),
+        (lines, _) => Some(format!("{lines} lines")),
+    };
+    if let Some(seen) = seen {
+        return Err(told(format!(
+            "has {seen}; one line of at least {SECRET} characters was wanted, the same at all nodes of the store: \
+             openssl rand -hex 16 > {}",
+            path.display()
+        )));
+    }
+    let hash = ring::digest::digest(&ring::digest::SHA256, line.as_bytes());
+    let (half, _) = hash.as_ref().split_first_chunk().expect("SHA-256 has 32 bytes");
+    Ok(DigestKey::secret(*half))
 }
 
 fn store_options(loaded: &Loaded) -> RedisOptions {

@@ -47,6 +47,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("store", "cert", Kind::Path, None),
     key("store", "key", Kind::Path, None),
     key("store", "password_file", Kind::Path, None),
+    key("store", "digest_secret_file", Kind::Path, None),
     key("node", "name", Kind::Name, None),
     key("node", "max_keys", Kind::Count(16, 100_000_000), Some("1000000")),
     key("node", "max_memory", Kind::Size(32 << 20, 1 << 50), None),

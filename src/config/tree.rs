@@ -107,6 +107,8 @@ pub struct Store {
     pub key: Option<PathBuf>,
     /// The file that holds the password.
     pub password_file: Option<PathBuf>,
+    /// The file that holds the secret under which keys are digested.
+    pub digest_secret_file: Option<PathBuf>,
 }
 
 /// `store.confirm`: whether a grant is awaited on a replica.

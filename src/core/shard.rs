@@ -114,6 +114,13 @@ impl Shard {
         Self { table: Table::new(settings.max_keys, secret), desk, concurrent: Concurrent::default() }
     }
 
+    /// With a secret of its table's own: jitter is seen from outside, and tells of the seed. To be called while it is
+    /// empty.
+    #[must_use]
+    pub fn with_secret(self, secret: u128) -> Self {
+        Self { table: Table::new(self.desk.settings.max_keys, secret), ..self }
+    }
+
     /// Decides, or parks until the store has been asked. Allocates nothing on a key it knows.
     pub fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         if request.rule.is_concurrent() {

@@ -23,6 +23,7 @@ use super::socket::{Socket, SocketError};
 use super::vital::{Vital, Vitals, vital};
 use super::worker::Worker;
 use crate::core::fleet::FleetView;
+use crate::core::key::DigestKey;
 use crate::core::policy::PolicySet;
 use crate::core::shard::{KeyInfo, Settings};
 use crate::fleet::{Fleet, Incoming};
@@ -53,6 +54,8 @@ pub struct StartOptions {
     pub in_fleet: bool,
     /// The shards' settings: `max_keys` is the whole node's; `lease_ahead` follows from the store.
     pub settings: Settings,
+    /// What keys are digested with: the same at all nodes of the store.
+    pub digests: DigestKey,
     /// What `RATION.RELOAD` does.
     pub reload: Option<Reload>,
 }
@@ -140,10 +143,10 @@ impl Daemon {
         }
         let (mut tasks, vitals) = (Vec::new(), Vitals::default());
         let node = match options.store {
-            AnyStore::Memory => Arc::new(Node::new(options.settings, None)),
+            AnyStore::Memory => Arc::new(Node::new(options.settings, options.digests, None)),
             AnyStore::Remote(store) => {
                 let (sender, receiver) = mpsc::unbounded_channel();
-                let node = Arc::new(Node::new(options.settings, Some(sender)));
+                let node = Arc::new(Node::new(options.settings, options.digests, Some(sender)));
                 let pulse = vitals.expect("the way to the store", node.clock.now());
                 let carried = refill::run(node.clone(), receiver, store, pulse);
                 tasks.push(control.spawn(vital("the way to the store", carried)));

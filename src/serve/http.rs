@@ -23,7 +23,6 @@ use super::parameters::Parameters;
 use super::slots;
 use super::{listing, requests};
 use crate::core::decision::Verdict;
-use crate::core::key::Digest;
 use crate::core::policy::Policy;
 use crate::wire::command::MAX_KEY;
 use crate::wire::headers::{Style, fields};
@@ -140,7 +139,7 @@ fn release(hub: &Hub, parameters: &Parameters) -> Result<(), Refusal> {
     let (policy, key) = subject(hub, parameters, &["policy", "key", "id"])?;
     let slot = slots::parse(needed(parameters, "id")?);
     let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
-    let digest = Digest::of(&policy.name, key);
+    let digest = hub.node.digests.digest(&policy.name, key);
     let released = slot.is_some_and(|slot| hub.node.release(now, digest, slot, &mut out));
     hub.node.flush(&mut out);
     if released { Ok(()) } else { Err(Refusal { status: StatusCode::NOT_FOUND, detail: slots::UNKNOWN.into() }) }

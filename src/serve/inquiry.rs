@@ -64,10 +64,11 @@ struct Item {
 }
 
 impl Item {
-    fn new(inquiry: Inquiry) -> Self {
+    fn new(hub: &Hub, inquiry: Inquiry) -> Self {
         let plan = inquiry.policy.plan(&inquiry.key);
         let rule = if let Plan::Limited(rule) = plan { Some(rule.clone()) } else { None };
-        let (answer, digest) = (plan.fixed_decision(), Digest::of(&inquiry.policy.name, &inquiry.key));
+        let (answer, digests) = (plan.fixed_decision(), hub.node.digests);
+        let digest = digests.digest(&inquiry.policy.name, &inquiry.key);
         Self { rule, digest, answer, charged: false, inquiry }
     }
 
@@ -84,7 +85,7 @@ impl Item {
 impl Asked {
     /// Asks, as far as answers come at once. The caller must flush `out` before it waits.
     pub fn begin(hub: &Hub, now: Instant, inquiries: Vec<Inquiry>, out: &mut Outgoing) -> Self {
-        let items: Vec<Item> = inquiries.into_iter().map(Item::new).collect();
+        let items: Vec<Item> = inquiries.into_iter().map(|inquiry| Item::new(hub, inquiry)).collect();
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by_key(|&index| std::cmp::Reverse((items[index].digest.0, index)));
         let is_denied = items.iter().any(Item::is_turned_away);
@@ -228,7 +229,7 @@ pub async fn decide_one(hub: &Hub, inquiry: Inquiry) -> Told {
 
 /// What is known of one key here: nothing is charged, and nobody is asked.
 pub fn look(hub: &Hub, inquiry: &Inquiry) -> Told {
-    let item = Item::new(Inquiry { peek: true, ..inquiry.of(0) });
+    let item = Item::new(hub, Inquiry { peek: true, ..inquiry.of(0) });
     let Item { rule, digest, answer, .. } = &item;
     let known = rule.as_ref().filter(|_| answer.is_none()).and_then(|rule| {
         let request = Request { rule, digest: *digest, key: &inquiry.key, cost: 0, peek: true };

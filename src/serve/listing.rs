@@ -9,7 +9,6 @@ use super::inquiry::{Inquiry, Told};
 use super::node::Cursor;
 use crate::core::answer::Standing;
 use crate::core::decision::{Reason, Source, Verdict};
-use crate::core::key::Digest;
 use crate::core::page::LONGEST_NAME;
 use crate::core::policy::{OnStoreLoss, Plan, PolicySet};
 use crate::core::shard::KeyInfo;
@@ -187,7 +186,7 @@ pub fn explanation(
     object.append(&mut decision(told));
     object.insert("policy".into(), json!(&*policy.name));
     object.insert("key".into(), json!(shown(key)));
-    object.insert("digest".into(), json!(Digest::of(&policy.name, key).to_string()));
+    object.insert("digest".into(), json!(told.digest.to_string()));
     object.insert("overridden".into(), json!(policy.overrides.get(key).is_some()));
     object.insert("override".into(), json!(policy.overrides.name_of(key)));
     object.insert("enforce".into(), json!(policy.enforce));

@@ -21,7 +21,7 @@ use crate::clock::{self, Clock};
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::decision::Decision;
 use crate::core::fleet::FleetView;
-use crate::core::key::Digest;
+use crate::core::key::{Digest, DigestKey};
 use crate::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::core::usage::{Origin, Usage};
@@ -46,6 +46,8 @@ pub struct Outgoing {
 pub struct Node {
     /// The monotonic clock that everything of this node uses.
     pub clock: Clock,
+    /// What keys are digested with.
+    pub digests: DigestKey,
     /// How long a check waits for a store.
     pub(super) timeout: Micros,
     cells: Box<[Cell]>,
@@ -87,10 +89,10 @@ struct Leasing {
 }
 
 impl Node {
-    /// A node of empty shards. Calls leave through `calls`; without it each shard has an embedded
-    /// store of its own.
+    /// A node of empty shards, for keys that are digested with `digests`. Calls leave through `calls`; without it each
+    /// shard has an embedded store of its own.
     #[must_use]
-    pub fn new(settings: Settings, calls: Option<UnboundedSender<Call>>) -> Self {
+    pub fn new(settings: Settings, digests: DigestKey, calls: Option<UnboundedSender<Call>>) -> Self {
         let clock = Clock::start();
         let (now, wall) = (clock.now(), clock::wall());
         let max_keys = settings.max_keys.div_ceil(SHARDS).max(1);
@@ -99,9 +101,10 @@ impl Node {
         let first_id = wall.0;
         let cells = (0..SHARDS as u64).map(|index| {
             let engine = match calls {
-                None => Engine::Embedded(Embedded::new(max_keys, secret())),
+                None => Engine::Embedded(Embedded::with_digests(max_keys, secret(), digests)),
                 Some(_) => {
                     let shard = Shard::new(settings, clock::random(), first_id + index, SHARDS as u64, (now, wall));
+                    let shard = shard.with_secret(secret());
                     Engine::Leasing(Leasing { shard, parked: HashMap::new() })
                 }
             };
@@ -109,6 +112,7 @@ impl Node {
         });
         Self {
             clock,
+            digests,
             timeout: settings.timeout,
             cells: cells.collect(),
             offset: AtomicU64::new(wall.0.wrapping_sub(now.0)),

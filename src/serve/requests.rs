@@ -13,7 +13,6 @@ use super::node::{Ask, Outgoing};
 use super::slots::Slots;
 use crate::core::decision::{Decision, Verdict};
 use crate::core::holds::{self, Charge, Settling, Step, clock};
-use crate::core::key::Digest;
 use crate::core::limit::Algorithm;
 use crate::core::policy::Rule;
 use crate::core::shard::Request;
@@ -134,7 +133,7 @@ async fn settled(hub: &Hub, charge: Charge, inquiry: &Inquiry, cost: u64) -> u64
 
 fn give_back(hub: &Hub, rule: &Arc<Rule>, inquiry: &Inquiry, charge: Charge) {
     let Inquiry { policy, key, cost, .. } = inquiry;
-    let request = Request { rule, digest: Digest::of(&policy.name, key), key, cost: *cost, peek: false };
+    let request = Request { rule, digest: hub.node.digests.digest(&policy.name, key), key, cost: *cost, peek: false };
     let mut out = Outgoing::default();
     hub.node.ask(hub.node.clock.now(), Ask::GiveBack(charge), request, (&Arc::default(), 0), &mut out);
     hub.node.flush(&mut out);
@@ -199,7 +198,7 @@ pub(super) async fn explain(hub: Arc<Hub>, inquiry: Inquiry) -> Vec<u8> {
 pub(super) async fn explained(hub: &Hub, inquiry: Inquiry) -> String {
     let inquiry = Inquiry { peek: true, ..inquiry };
     let told = decide_one(hub, inquiry.clone()).await;
-    let (now, digest) = (hub.node.clock.now(), Digest::of(&inquiry.policy.name, &inquiry.key));
+    let (now, digest) = (hub.node.clock.now(), hub.node.digests.digest(&inquiry.policy.name, &inquiry.key));
     let held = hub.node.held(now, digest);
     let standings = told.rule.as_ref().and_then(|rule| {
         let request = Request { rule, digest, key: &inquiry.key, cost: 0, peek: true };

@@ -15,7 +15,7 @@ use crate::core::answer::{self, Ending, Standing};
 use crate::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError};
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::holds::Charge;
-use crate::core::key::Digest;
+use crate::core::key::{Digest, DigestKey};
 use crate::core::limit::MAX_LIMITS;
 use crate::core::page::Place;
 use crate::core::policy::{OnStoreLoss, Rule};
@@ -33,16 +33,29 @@ pub struct Embedded {
     store: MemoryStore,
     in_flight: InFlight,
     names: Names,
+    digests: DigestKey,
     policies: Vec<(Arc<str>, PolicyStats)>,
 }
 
 impl Embedded {
-    /// An empty shard of at most `max_keys` keys. `secret` should be random.
+    /// An empty shard of at most `max_keys` keys, whose digests everybody can compute. `secret` should be random.
     #[must_use]
     pub fn new(max_keys: usize, secret: u128) -> Self {
-        let store = MemoryStore::new(max_keys, secret);
-        let in_flight = InFlight::new(max_keys, secret as u64 >> 16);
-        Self { store, in_flight, names: Names::new(max_keys * NAME_BYTES), policies: Vec::new() }
+        Self::with_digests(max_keys, secret, DigestKey::default())
+    }
+
+    /// The same, for keys that are digested with `digests`.
+    #[must_use]
+    pub fn with_digests(max_keys: usize, secret: u128, digests: DigestKey) -> Self {
+        // Clients see the ids, and nothing of the table's secret may be learnt from them.
+        let first_id = DigestKey::secret(secret.to_le_bytes()).digest("in flight", b"").0 as u64 >> 16;
+        Self {
+            store: MemoryStore::new(max_keys, secret),
+            in_flight: InFlight::new(max_keys, first_id),
+            names: Names::new(max_keys * NAME_BYTES),
+            digests,
+            policies: Vec::new(),
+        }
     }
 
     /// Decides at once. Allocates nothing on a key it knows.
@@ -177,7 +190,7 @@ impl Embedded {
             before = last;
             for (number, latest, key) in names {
                 let rule = rule_of(&latest.policy, &key).unwrap_or(latest);
-                let digest = Digest::of(&rule.policy, &key);
+                let digest = self.digests.digest(&rule.policy, &key);
                 if keys.len() == most {
                     break;
                 }

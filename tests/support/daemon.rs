@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rationd::core::key::DigestKey;
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
@@ -66,6 +67,7 @@ impl TestDaemon {
             policies: Arc::new(ArcSwap::from_pointee(policies())),
             in_fleet: false,
             settings: Settings { max_keys: 100_000, timeout: Micros::from_millis(50), lease_ahead: false },
+            digests: DigestKey::default(),
             reload: None,
         };
         change(&mut options);

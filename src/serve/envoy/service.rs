@@ -13,7 +13,6 @@ use super::proto::{
     RateLimitRequest, RateLimitResponse, Struct, Unit, Value,
 };
 use crate::core::decision::{Reason, Verdict};
-use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT};
 use crate::core::overrides::Overrides;
 use crate::core::policy::{OVERRIDDEN, OnStoreLoss, Plan, Policy, PolicySet, Rule};
@@ -96,8 +95,9 @@ impl Service {
             return;
         }
         let key = &inquiry.key;
-        let request = shard::Request { rule, digest: Digest::of(&inquiry.policy.name, key), key, cost, peek: false };
         let (node, mut out) = (&self.hub.node, Outgoing::default());
+        let digest = node.digests.digest(&inquiry.policy.name, key);
+        let request = shard::Request { rule, digest, key, cost, peek: false };
         node.ask(node.clock.now(), Ask::Refund, request, (&Arc::default(), 0), &mut out);
         node.flush(&mut out);
         told.decision.remaining = told.decision.remaining.saturating_add(cost).min(told.decision.limit);

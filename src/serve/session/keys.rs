@@ -43,7 +43,7 @@ impl Session {
         let question = Question {
             ask: if quantity < 0 { Ask::Refund } else { Ask::Check },
             rule: &rule,
-            digest: Digest::of(AD_HOC, key),
+            digest: batch.hub.node.digests.digest(AD_HOC, key),
             key,
             cost: quantity.unsigned_abs(),
             peek: quantity == 0,
@@ -62,7 +62,7 @@ impl Session {
             Plan::Limited(rule) => rule,
             plan => {
                 let decision = plan.fixed_decision().expect("a plan without limits has a decision");
-                let decision = policy.enforced(Digest::of(&policy.name, key), decision);
+                let decision = policy.enforced(batch.hub.node.digests.digest(&policy.name, key), decision);
                 batch.tally.count(&policy.name, &decision);
                 return self.writer(batch).decision(&decision, None);
             }
@@ -71,7 +71,7 @@ impl Session {
             let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek };
             return self.occupy(batch, inquiry);
         }
-        let digest = Digest::of(&policy.name, key);
+        let digest = batch.hub.node.digests.digest(&policy.name, key);
         let charged = cost > 0 && !peek;
         let decision = self.ask(batch, &Question { ask: Ask::Check, rule, digest, key, cost, peek });
         match decision {
@@ -94,7 +94,7 @@ impl Session {
 
     pub(super) fn release(&mut self, batch: &mut Batch<'_>, name: &[u8], key: &[u8], id: &[u8]) {
         let Some(policy) = self.policy(batch, name) else { return };
-        let digest = Digest::of(&policy.name, key);
+        let digest = batch.hub.node.digests.digest(&policy.name, key);
         match slots::parse(id).filter(|&slot| batch.hub.node.release(batch.now, digest, slot, batch.outgoing)) {
             Some(slot) => {
                 self.slots.forget(slot);
@@ -119,7 +119,7 @@ impl Session {
         if ask == Ask::Refund && cost == 0 {
             return self.writer(batch).simple("OK");
         }
-        let digest = Digest::of(&policy.name, key);
+        let digest = batch.hub.node.digests.digest(&policy.name, key);
         match self.ask(batch, &Question { ask, rule, digest, key, cost, peek: false }) {
             Some(decision) => write_done(&mut self.writer(batch), &decision),
             None => self.outbox.park(batch.now, Shape::Done),
