@@ -120,6 +120,45 @@ fn goes_on_within_its_share_while_redis_is_gone() {
     assert_lived_through("redis is gone", &ledger);
 }
 
+/// So long Redis is gone, and so many a second pass while it is there.
+const LONG: Duration = Duration::from_secs(60);
+const FEW: u64 = 20;
+
+/// It asks little, so it runs beside the others.
+#[test]
+fn goes_on_within_its_share_while_redis_is_gone_for_a_minute() {
+    let mut redis = Server::plain();
+    let policies = format!("[policy.few]\nlimits = [\"{FEW}/1s fixed\"]\n");
+    let daemon = daemon(&redis.url(), &policies);
+    let client = Client {
+        node: 0,
+        socket: daemon.socket(),
+        policy: "few".into(),
+        key: "k".into(),
+        pace: Pace::PerSecond(2.0 * FEW as f64),
+    };
+    wait_for_boundary(PERIOD, MARGIN);
+    let (away, back) = (PERIOD * 2, PERIOD * 2 + LONG);
+    let ledger = demand::run(&[client], back + PERIOD * 6 + MARGIN * 2, |watch| {
+        watch.pause_until(away);
+        redis.kill();
+        watch.pause_until(back);
+        redis.restart();
+    });
+    let windows = show("gone for 60 s", &ledger);
+    let (longest, _) = ledger.waits_us();
+    assert!(ledger.errors.is_empty() && ledger.unanswered == 0, "{:?}", ledger.errors);
+    assert!(Duration::from_micros(longest) <= Duration::from_micros(LATEST_US) + ledger.late, "took {longest} us");
+    assert!(windows.iter().all(|window| window.admitted() <= FEW), "{windows:?}");
+    let share = FEW * 95 / 100;
+    let shares: Vec<_> = windows.iter().filter(|window| window.lent == 0).map(Window::admitted).collect();
+    let whole = shares.iter().filter(|&&admitted| admitted == share).count() as u64;
+    assert!(whole >= LONG.as_secs() - 2, "{whole} windows of {share}: {shares:?}");
+    assert!(shares.iter().all(|&admitted| admitted <= share), "{shares:?} on a share of {share}");
+    let last = ledger.full_windows().pop().expect("the load has windows");
+    assert!(last.lent == FEW && last.shared.is_empty(), "five seconds after Redis is back: {last:?}");
+}
+
 /// Listens, and the operating system accepts for it; nobody ever answers.
 fn silent_store() -> (TcpListener, String) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
