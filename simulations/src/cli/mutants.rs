@@ -28,7 +28,7 @@ use crate::{scenario, swarm};
 const EARLY: (u64, usize) = (20, 80);
 
 /// Scenarios in which a fleet is what matters, or what it comes to in the end: they are good without any bug.
-const DRILLS: [&str; 10] = [
+const DRILLS: [&str; 11] = [
     "lone-bucket",
     "parted-outage",
     "outage-scale-up",
@@ -39,6 +39,7 @@ const DRILLS: [&str; 10] = [
     "mixed-versions",
     "outage-and-back",
     "data-lost-slow-gossip",
+    "answers-lost",
 ];
 
 /// What notices that a scenario does not come to what it is expected to.
