@@ -419,3 +419,32 @@ fn a_peek_counts_what_is_on_its_way_back_once() {
         node.wait(Micros(1_000));
     }
 }
+
+/// A refund of more than was ever spent fills the bucket, and no answer after it says otherwise.
+#[test]
+fn a_bucket_that_is_given_back_more_than_was_spent_is_whole() {
+    for (limit, pause) in [("9/6s burst 2794125", 37_000), ("100017/5723s burst 100000", 57_000), ("10/10s", 5)] {
+        let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).expect(limit)]));
+        let capacity = rule.limits[0].capacity();
+        let (mut node, mut embedded) = (Lone::new(Micros(300)), Embedded::new(10, 7));
+        let request = |cost| Request { rule: &rule, digest: Digest::of("p", b"k"), key: b"k", cost, peek: false };
+        for cost in [1, 1, 3] {
+            let seen = node.check(&rule, cost);
+            embedded.check(node.store_time(), request(cost));
+            node.wait(Micros(pause));
+            let back = node.refund(&rule, capacity / 2);
+            embedded.refund(node.store_time(), request(capacity / 2));
+            let told = format!("{limit}: {seen:?}, then {back:?}\n{}", node.log.join("\n"));
+            assert_eq!((back.remaining, back.reset_after), (capacity, Micros(0)), "{told}");
+            let (again, whole) = (node.check(&rule, 1), embedded.check(node.store_time(), request(1)));
+            let told = format!("{told}\nthen {again:?}, by the formula {whole:?}");
+            // A token may come back within what the trip leaves open.
+            assert!(again.remaining.abs_diff(whole.remaining) <= 1, "{told}");
+            assert!(again.reset_after <= whole.reset_after + Micros(2_000), "{told}");
+            node.wait(Micros(pause));
+            node.refund(&rule, 1);
+            embedded.refund(node.store_time(), request(1));
+            node.wait(Micros(pause));
+        }
+    }
+}

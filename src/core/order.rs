@@ -78,7 +78,9 @@ impl Slot {
         self.rule.limits.iter().zip(counters).map(move |(limit, counter)| match limit.algorithm {
             // What others hold they may have spent.
             Algorithm::Gcra => {
-                let spent = limit.burst.saturating_sub(gcra::left(limit, counter.at, earliest));
+                let owed = counter.at.since(earliest);
+                // A part of a token can be taken back, too: the bucket is whole only then.
+                let spent = gcra::tokens_in(limit, owed).saturating_add(u64::from(owed.0 > 0)).min(limit.burst);
                 spent.saturating_add(counter.used.saturating_sub(held))
             }
             // What an earlier window was charged stays charged.

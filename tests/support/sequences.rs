@@ -107,12 +107,17 @@ impl Dice {
         [burst, count, period]
     }
 
-    /// Another size of the same key's bucket.
+    /// Another size of the same key's bucket, which a limit may have, too.
     fn other(&mut self, [burst, count, period]: [u64; 3]) -> [u64; 3] {
-        match self.below(3) {
-            0 => [self.below(2 * burst + 2).min(200_000), count, period],
-            1 => [burst, 1 + self.below(2 * count), period],
-            _ => [burst, count, 1 + self.below(2 * period).min(86_400)],
+        loop {
+            let rate @ [burst, count, period] = match self.below(3) {
+                0 => [self.below(2 * burst + 2).min(200_000), count, period],
+                1 => [burst, 1 + self.below(2 * count), period],
+                _ => [burst, count, 1 + self.below(2 * period).min(86_400)],
+            };
+            if product::Limit::gcra(count, Micros::from_secs(period), burst + 1).is_ok() {
+                return rate;
+            }
         }
     }
 
