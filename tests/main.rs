@@ -40,6 +40,7 @@ mod limiter;
 mod log_reader;
 mod max_memory;
 mod namespaces;
+mod neighbours;
 mod oracle;
 mod outage;
 mod parked;
