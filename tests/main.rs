@@ -20,6 +20,7 @@ mod disk_full;
 mod envoy;
 mod envoy_import;
 mod envoy_proxy;
+mod errands;
 mod fleet;
 mod fleet_earlier;
 mod fleet_garbage;
