@@ -12,6 +12,7 @@ use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
 use rationd::serve::{AnyStore, Remote, StartOptions};
 use rationd::store::memory::MemoryStore;
+use rationd::store::turns::Asker;
 use serde_json::Value as Json;
 use support::daemon::{Client, TestDaemon, encode, show, until};
 
@@ -82,7 +83,11 @@ fn pages_show_every_key_once() {
 struct Near(Mutex<MemoryStore>);
 
 impl Remote for Near {
-    fn call<'a>(&'a self, call: &'a Call) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
+    fn call<'a>(
+        &'a self,
+        _: Asker,
+        call: &'a Call,
+    ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
         Box::pin(async move { self.0.lock().unwrap().call(rationd::clock::wall(), "test", call) })
     }
 }

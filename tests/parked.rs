@@ -14,6 +14,7 @@ use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
 use rationd::serve::{AnyStore, Remote};
 use rationd::store::memory::MemoryStore;
+use rationd::store::turns::Asker;
 use support::daemon::{TestDaemon, encode, show, until};
 use tokio::sync::Semaphore;
 
@@ -45,7 +46,11 @@ impl Gated {
 }
 
 impl Remote for Gated {
-    fn call<'a>(&'a self, call: &'a Call) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
+    fn call<'a>(
+        &'a self,
+        _: Asker,
+        call: &'a Call,
+    ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
         self.calls.lock().unwrap().push(call.clone());
         Box::pin(async move {
             let _pass = self.gate.acquire().await.expect("the gate is never closed");
@@ -211,7 +216,11 @@ impl Starved {
 }
 
 impl Remote for Starved {
-    fn call<'a>(&'a self, call: &'a Call) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
+    fn call<'a>(
+        &'a self,
+        _: Asker,
+        call: &'a Call,
+    ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
         Box::pin(async move {
             if call.digest == Digest::of("api", b"stop") {
                 // The reply to the other call comes, and for 150 ms nobody is run who could read it.

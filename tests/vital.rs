@@ -14,6 +14,7 @@ use std::time::Duration;
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::serve::vital::{fault, on_abort};
 use rationd::serve::{AnyStore, Remote};
+use rationd::store::turns::Asker;
 use support::daemon::{TestDaemon, until};
 
 const FAULT: &str = "RATIOND_TEST_FAULT";
@@ -28,6 +29,7 @@ struct Breaks {
 impl Remote for Breaks {
     fn call<'a>(
         &'a self,
+        _: Asker,
         _: &'a Call,
     ) -> std::pin::Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
         Box::pin(async move {

@@ -1,6 +1,8 @@
 //! Everything a key asks of the store beside leases: peeks, refunds, resets, and handing tokens back.
 //!
-//! Sent again under the same id like an acquire; tokens leave the node before the call is sent.
+//! Sent again under the same id like an acquire; tokens leave the node before the call is sent. What clients ask for
+//! waits while its like is under way, and whoever asks for the same meanwhile has it done by the call that leaves
+//! next. Everything is done in the order in which it was asked for.
 
 use std::sync::Arc;
 
@@ -10,27 +12,109 @@ use super::decision::{Reason, Source};
 use super::desk::Desk;
 use super::learn::learn;
 use super::lease::Leftover;
-use super::limit::{Algorithm, MAX_LIMITS};
+use super::limit::{Algorithm, MAX_COUNT, MAX_LIMITS};
 use super::mutant::{Mutant, on};
 use super::policy::Rule;
 use super::refill::serve_line;
-use super::shard::{Effect, Ticket, peeked};
-use super::slot::{Flight, Slot};
+use super::shard::{Effect, MAX_LINE, Ticket, peeked};
+use super::slot::{Flight, Slot, Waiter};
 use super::time::{Instant, Micros, Timestamp};
 use super::upkeep::{ATTEMPTS, flight, send_again, set_timer};
 
-/// Sends a call that is no acquire; its answer comes with the ticket.
-pub(super) fn errand(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, op: Op, cost: u64) -> Ticket {
-    let ticket = desk.ticket();
-    send_errand(slot, desk, now, op, Some(ticket), cost);
-    set_timer(index, slot, desk, now);
-    ticket
+/// So many errands are under way at a time, unless an acquire has to come after more of them.
+const MOST: usize = 64;
+
+/// Whether as many wait for this key's errands as may.
+pub(super) fn is_full(slot: &Slot) -> bool {
+    slot.awaited >= MAX_LINE as u32
 }
 
-fn send_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, op: Op, ticket: Option<Ticket>, cost: u64) {
-    let call = slot.call(now, desk.id(), op);
+/// Sends a call that is no acquire, or has it done by one that leaves later; the answer comes with the ticket.
+/// `None`: too many wait.
+pub(super) fn errand(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, op: Op, cost: u64) -> Option<Ticket> {
+    if is_full(slot) {
+        return None;
+    }
+    let ticket = desk.ticket();
+    let waiter = Waiter { ticket, cost, deadline: now + desk.settings.timeout, answers: 0 };
+    slot.awaited += 1;
+    match slot.errand_for(&op) {
+        Some(errand) => errand.waiters.push(waiter),
+        None => {
+            let call = slot.call(now, 0, op);
+            slot.queued.push_back(Flight { attempts: 0, waiters: vec![waiter], ..flight(call, now) });
+        }
+    }
+    send_queued(slot, desk, now);
+    set_timer(index, slot, desk, now);
+    Some(ticket)
+}
+
+impl Slot {
+    /// The errand that was asked for last, if it does this, too: then it is made to.
+    ///
+    /// What a reset or a refund takes back may have been spent since one left. A peek joins one that has left: what
+    /// this node did since it knows itself.
+    fn errand_for(&mut self, op: &Op) -> Option<&mut Flight> {
+        let is_asked = |errand: &&mut Flight| !matches!(errand.call.op, Op::Return { .. });
+        let last = match self.queued.back_mut() {
+            None => self.errands.iter_mut().rev().find(is_asked),
+            last => last,
+        };
+        let last = last.filter(|errand| Arc::ptr_eq(&errand.call.rule, &self.rule))?;
+        last.takes_in(op).then_some(last)
+    }
+}
+
+impl Flight {
+    fn takes_in(&mut self, op: &Op) -> bool {
+        let has_left = self.attempts > 0;
+        match (&mut self.call.op, op) {
+            (Op::Peek, Op::Peek) => !self.is_answered,
+            (Op::Reset, Op::Reset) => !has_left,
+            (Op::Refund { amount, windows }, Op::Refund { amount: more, windows: others }) => {
+                let sum = amount.saturating_add(*more);
+                let is_same = !has_left && windows == others && sum <= MAX_COUNT;
+                *amount = if is_same { sum } else { *amount };
+                is_same
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Refunds of other windows are no like: they cannot be one call.
+fn is_alike(one: &Op, other: &Op) -> bool {
+    match (one, other) {
+        (Op::Refund { windows, .. }, Op::Refund { windows: others, .. }) => windows == others,
+        _ => std::mem::discriminant(one) == std::mem::discriminant(other),
+    }
+}
+
+/// Sends what waits, in order, up to the first whose like is under way.
+fn send_queued(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    while let Some(next) = slot.queued.front() {
+        let mut under_way = slot.errands.iter().filter(|errand| !errand.is_answered);
+        let is_one_of_many = under_way.clone().count() >= MOST;
+        if is_one_of_many || under_way.any(|errand| is_alike(&errand.call.op, &next.call.op)) {
+            return;
+        }
+        send_next(slot, desk, now);
+    }
+}
+
+/// Sends all that waits: what is sent after it comes after it.
+pub(super) fn send_all_queued(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    while !slot.queued.is_empty() {
+        send_next(slot, desk, now);
+    }
+}
+
+fn send_next(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let Some(Flight { call, waiters, .. }) = slot.queued.pop_front() else { return };
+    let call = Call { id: desk.id(), sent_at: now, ..call };
     desk.effects.push_back(Effect::Call(call.clone()));
-    slot.errands.push(flight(call, now, desk.settings.timeout, ticket, cost));
+    slot.errands.push(Flight { waiters, ..flight(call, now) });
 }
 
 /// Answers those whose answers from the store had to wait for others', as soon as these have come.
@@ -38,28 +122,30 @@ pub(super) fn answer_postponed(slot: &mut Slot, desk: &mut Desk, now: Instant) {
     if slot.flight.is_some() || slot.has_account_under_way() {
         return;
     }
-    let is_postponed = |errand: &Flight| errand.is_answered;
-    while let Some(position) = slot.errands.iter().position(is_postponed) {
-        let errand = slot.errands.swap_remove(position);
-        answer_errand(slot, desk, now, &errand);
+    while let Some(position) = slot.errands.iter().position(|errand| errand.is_answered) {
+        let Flight { call, waiters, .. } = slot.errands.remove(position);
+        answer_waiters(slot, desk, now, &call, &waiters);
     }
 }
 
-fn answer_errand(slot: &Slot, desk: &mut Desk, now: Instant, errand: &Flight) {
-    let Some(ticket) = errand.ticket else { return };
-    let decision = if exceeded(errand) {
-        slot.answer(now, errand.cost, Ending::deny(Reason::Cost, Source::Policy))
-    } else {
-        peeked(slot, now, errand.cost, Source::Store, desk.fleet)
-    };
-    desk.effects.push_back(Effect::Reply { ticket, decision });
+/// Answers those who waited for an errand that is done.
+pub(super) fn answer_waiters(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, waiters: &[Waiter]) {
+    for &Waiter { ticket, cost, .. } in waiters {
+        let decision = if exceeds(call, cost) {
+            slot.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy))
+        } else {
+            peeked(slot, now, cost, Source::Store, desk.fleet)
+        };
+        desk.effects.push_back(Effect::Reply { ticket, decision });
+    }
+    slot.awaited -= waiters.len() as u32;
 }
 
 /// Sends a call under the limits of before, for which nobody waits.
 pub(super) fn send_under(slot: &mut Slot, desk: &mut Desk, now: Instant, rule: Arc<Rule>, op: Op) {
     let call = Call { rule, ..slot.call(now, desk.id(), op) };
     desk.effects.push_back(Effect::Call(call.clone()));
-    slot.errands.push(flight(call, now, desk.settings.timeout, None, 0));
+    slot.errands.push(flight(call, now));
 }
 
 /// Takes the outcome of a peek, refund, reset or return.
@@ -71,7 +157,7 @@ pub(super) fn handle_errand(
     call: &Call,
     outcome: Result<Grant, StoreError>,
 ) {
-    let Some(position) = slot.errands.iter().position(|errand| errand.call.id == call.id) else {
+    let Ok(position) = slot.errands.binary_search_by_key(&call.id, |errand| errand.call.id) else {
         // Nobody waits for it any more, and what it says is news all the same.
         if let Ok(grant) = outcome {
             learn(slot, desk, now, call, &grant);
@@ -81,13 +167,13 @@ pub(super) fn handle_errand(
     let errand = &mut slot.errands[position];
     match outcome {
         Ok(grant) => {
-            let errand = slot.errands.swap_remove(position);
+            let errand = slot.errands.remove(position);
             if grant.outdated {
                 desk.skip_ids();
             }
             learn(slot, desk, now, call, &grant);
-            note_voided(slot, now, &errand.call.op);
-            if errand.call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
+            note_voided(slot, now, &call.op);
+            if call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
                 let voided = slot.lease.void() + slot.drop_leftovers();
                 desk.policy_stats(slot).expired += voided;
                 slot.share = None;
@@ -96,21 +182,26 @@ pub(super) fn handle_errand(
             }
             // The store counts what an acquire before it was lent, and this node has yet to hear of that; or what goes
             // back since, and this node counts that no more.
-            let is_behind = slot.flight.as_ref().is_some_and(|acquire| acquire.call.id < errand.call.id);
-            if (is_behind || slot.has_account_under_way()) && errand.ticket.is_some() && !slot.is_away(now) {
-                slot.errands.push(Flight { is_answered: true, ..errand });
+            let is_behind = slot.flight.as_ref().is_some_and(|acquire| acquire.call.id < call.id);
+            let is_early = is_behind || slot.has_account_under_way();
+            if is_early && !errand.waiters.is_empty() && !slot.is_away(now) {
+                slot.errands.insert(position, Flight { is_answered: true, ..errand });
             } else {
-                answer_errand(slot, desk, now, &errand);
+                answer_waiters(slot, desk, now, call, &errand.waiters);
             }
         }
-        Err(StoreError::Unknown) if errand.attempts < ATTEMPTS => send_again(errand, desk, now),
+        Err(StoreError::Unknown) if errand.attempts < ATTEMPTS => {
+            send_again(errand, desk, now);
+            slot.errands.sort_by_key(|errand| errand.call.id);
+        }
         Err(error) => {
-            let errand = slot.errands.swap_remove(position);
-            fail_errand(slot, desk, now, &errand);
+            let errand = slot.errands.remove(position);
+            end(slot, desk, now, &errand, &errand.waiters, Some(&error));
             keep_doubtful(slot, now, &errand, &error);
         }
     }
     answer_postponed(slot, desk, now);
+    send_queued(slot, desk, now);
     if !slot.line.is_empty() && slot.flight.is_none() && !slot.has_account_under_way() {
         serve_line(index, slot, desk, now, Source::Store);
     }
@@ -143,32 +234,72 @@ fn note_voided(slot: &mut Slot, now: Instant, op: &Op) {
     }
 }
 
-pub(super) fn fail_errand(slot: &mut Slot, desk: &mut Desk, now: Instant, errand: &Flight) {
-    if errand.is_answered {
-        return answer_errand(slot, desk, now, errand);
+/// Answers those whose errands have been under way as long as they may wait. What they asked for may be
+/// done yet.
+pub(super) fn answer_in_time(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+    let mut late = Vec::new();
+    for errand in &mut slot.errands {
+        late.extend(errand.take_late(now));
     }
-    let Some(ticket) = errand.ticket else { return };
-    let ending = match errand.call.op {
-        Op::Peek if exceeded(errand) => Ending::deny(Reason::Cost, Source::Policy),
-        Op::Peek => {
-            let is_known = slot.answered.is_some() || slot.is_away(now);
-            let decision = if is_known {
-                peeked(slot, now, errand.cost, Source::Lease, desk.fleet)
-            } else {
-                slot.turn_away(now, errand.cost, desk.queue())
-            };
-            return desk.effects.push_back(Effect::Reply { ticket, decision });
+    slot.errands.retain(|errand| !(errand.is_answered && errand.waiters.is_empty()));
+    // Who asked first is late first.
+    for errand in &mut slot.queued {
+        if errand.waiters.first().is_some_and(|waiter| waiter.deadline > now) {
+            break;
         }
-        _ => Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)),
-    };
-    let decision = slot.answer(now, errand.cost, ending);
-    desk.effects.push_back(Effect::Reply { ticket, decision });
+        late.extend(errand.take_late(now));
+    }
+    for (errand, waiters) in late {
+        end(slot, desk, now, &errand, &waiters, None);
+    }
+}
+
+impl Flight {
+    /// Those who have waited as long as they may, and for what: they wait no more.
+    fn take_late(&mut self, now: Instant) -> Option<(Self, Vec<Waiter>)> {
+        let late = self.waiters.partition_point(|waiter| waiter.deadline <= now);
+        let late: Vec<_> = self.waiters.drain(..late).collect();
+        let (call, sent, attempts, is_answered) = (self.call.clone(), self.sent, self.attempts, self.is_answered);
+        (!late.is_empty()).then(|| (Self { call, sent, attempts, is_answered, waiters: Vec::new() }, late))
+    }
+}
+
+/// Answers those who waited for an errand that was not done in time, if at all; or that was, and its answer waits for
+/// others'.
+fn end(
+    slot: &mut Slot,
+    desk: &mut Desk,
+    now: Instant,
+    errand: &Flight,
+    waiters: &[Waiter],
+    error: Option<&StoreError>,
+) {
+    let call = &errand.call;
+    if errand.is_answered {
+        return answer_waiters(slot, desk, now, call, waiters);
+    }
+    for &Waiter { ticket, cost, .. } in waiters {
+        let decision = match (call.op, error) {
+            (Op::Peek, _) if exceeds(call, cost) => slot.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy)),
+            (Op::Peek, _) if slot.answered.is_some() || slot.is_away(now) => {
+                peeked(slot, now, cost, Source::Lease, desk.fleet)
+            }
+            // It has not left: the store is asked too much, and that is no outage.
+            (Op::Peek, _) | (_, Some(StoreError::Busy { .. })) => slot.turn_away(now, cost, desk.queue()),
+            _ => {
+                let ending = Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1));
+                slot.answer(now, cost, ending)
+            }
+        };
+        desk.effects.push_back(Effect::Reply { ticket, decision });
+    }
+    slot.awaited -= waiters.len() as u32;
 }
 
 /// A check of more than its limits ever have looks and charges nothing: it is not let pass, whatever limits
 /// apply when the answer comes.
-fn exceeded(errand: &Flight) -> bool {
-    errand.call.op == Op::Peek && errand.call.rule.limits.iter().any(|limit| errand.cost > limit.capacity())
+fn exceeds(call: &Call, cost: u64) -> bool {
+    call.op == Op::Peek && call.rule.limits.iter().any(|limit| cost > limit.capacity())
 }
 
 /// Tokens that can no longer be spent here. A window that is still open under another limit of the
@@ -236,6 +367,8 @@ fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftove
     slot.note_returned(leftover.tokens, &windows);
     desk.policy_stats(slot).returned += leftover.tokens;
     let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), ages, windows, voids };
-    send_errand(slot, desk, now, op, None, 0);
+    let call = slot.call(now, desk.id(), op);
+    desk.effects.push_back(Effect::Call(call.clone()));
+    slot.errands.push(flight(call, now));
     set_timer(index, slot, desk, now);
 }

@@ -255,7 +255,7 @@ impl Occupancy {
         let (id, digest, rule) = (desk.id(), self.digest, self.rule.clone());
         let call = Call { id, digest, rule, op: Op::Occupy(occupy), sent_at: now };
         desk.effects.push_back(Effect::Call(call.clone()));
-        self.flight = Some(flight(call, now, desk.settings.timeout, None, 0));
+        self.flight = Some(flight(call, now));
         (self.peak, self.idle_at) = (used, Instant(u64::MAX));
     }
 

@@ -11,7 +11,7 @@ use super::batch::{Bounds, refill_interval};
 use super::call::{Acquire, Call, Grant, Op, StoreError, Voided};
 use super::decision::{Decision, Source, Verdict};
 use super::desk::Desk;
-use super::errand::{answer_postponed, dispose, dispose_of_leftovers, give_back, report};
+use super::errand::{answer_postponed, dispose, dispose_of_leftovers, give_back, report, send_all_queued};
 use super::gcra;
 use super::gossip::DOUBTED;
 use super::learn::learn;
@@ -181,15 +181,18 @@ pub(super) fn take_off(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instan
         // What this order says of the account is the last word: nothing lent before it counts any more.
         slot.lease.close_spent();
     }
+    // What was asked for before it is done before it.
+    send_all_queued(slot, desk, now);
     let call = slot.call(now, desk.id(), Op::Acquire(order));
     desk.effects.push_back(Effect::Call(call.clone()));
-    slot.flight = Some(flight(call, now, desk.settings.timeout, None, 0));
+    slot.flight = Some(flight(call, now));
     set_timer(index, slot, desk, now);
 }
 
 /// Takes over other limits for the same key. Nothing that is held may be spent under them: the store hears what
 /// was, and gets the rest, together with what an order under way is lent.
 pub(super) fn change_limits(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, rule: &Arc<Rule>) {
+    send_all_queued(slot, desk, now);
     let voids = match slot.flight.take() {
         Some(flight) => slot.void_order(&flight.call),
         None => slot.doubtful.take().unwrap_or_default(),

@@ -65,7 +65,7 @@ impl Shard {
     /// Gives `request.cost` of a charge back that counts still, to the windows that it was charged in and to no
     /// others: to what the share owes, to the lease, and the rest to the store.
     pub fn give_back(&mut self, now: Instant, request: Request<'_>, charge: &Charge) -> Outcome {
-        let Some((_, slot, _)) = self.slot(now, &request) else {
+        let Some((_, slot, _)) = self.slot(now, &request).filter(|(_, slot, _)| !errand::is_full(slot)) else {
             return Outcome::Decided(overload(&request, now));
         };
         let (clock, mut due) = (slot.clock.latest(now), request.cost);
@@ -94,7 +94,8 @@ impl Shard {
         request: Request<'_>,
         windows: [Timestamp; MAX_LIMITS],
     ) -> Outcome {
-        let Some((index, slot, desk)) = self.slot(now, &request) else {
+        // Nothing is taken back here of what the store could not be asked for, too.
+        let Some((index, slot, desk)) = self.slot(now, &request).filter(|(_, slot, _)| !errand::is_full(slot)) else {
             return Outcome::Decided(overload(&request, now));
         };
         if slot.flight.is_none() && slot.exceeds_some(now, request.cost) {
@@ -109,7 +110,8 @@ impl Shard {
             slot.note_refund(request.cost);
             slot.note_unspent(request.cost);
             let op = Op::Refund { amount: request.cost, windows };
-            return Outcome::Parked(errand::errand(index, slot, desk, now, op, 0));
+            let ticket = errand::errand(index, slot, desk, now, op, 0);
+            return ticket.map_or_else(|| Outcome::Decided(overload(&request, now)), Outcome::Parked);
         }
         let back = slot.lease.refund(now, request.cost.min(slot.untold()), &windows);
         slot.note_unspent(back);
@@ -135,6 +137,7 @@ impl Shard {
         if slot.has_untold() && slot.flight.is_none() {
             errand::report(index, slot, desk, now, Voided::default());
         }
-        Outcome::Parked(errand::errand(index, slot, desk, now, Op::Refund { amount, windows }, 0))
+        let ticket = errand::errand(index, slot, desk, now, Op::Refund { amount, windows }, 0);
+        ticket.map_or_else(|| Outcome::Decided(overload(&request, now)), Outcome::Parked)
     }
 }

@@ -184,7 +184,8 @@ impl Shard {
         let Some((index, slot, desk)) = self.slot(now, &request) else {
             return Outcome::Decided(overload(&request, now));
         };
-        Outcome::Parked(errand::errand(index, slot, desk, now, Op::Reset, 0))
+        let ticket = errand::errand(index, slot, desk, now, Op::Reset, 0);
+        ticket.map_or_else(|| Outcome::Decided(overload(&request, now)), Outcome::Parked)
     }
 
     /// Takes the outcome of an `Effect::Call`.
@@ -355,7 +356,8 @@ fn peek(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, cost: u64) -
     if fresh || slot.is_away(now) {
         return Outcome::Decided(peeked(slot, now, cost, Source::Lease, desk.fleet));
     }
-    Outcome::Parked(errand::errand(index, slot, desk, now, Op::Peek, cost))
+    let ticket = errand::errand(index, slot, desk, now, Op::Peek, cost);
+    ticket.map_or_else(|| Outcome::Decided(slot.turn_away(now, cost, desk.queue())), Outcome::Parked)
 }
 
 /// What a check of `cost` would be answered, charging nothing.

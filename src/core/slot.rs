@@ -27,7 +27,7 @@ use super::upkeep::PATIENCE;
 use super::usage::History;
 use super::window;
 
-/// A parked check.
+/// A parked request: a check, or who waits for an errand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: Ticket,
@@ -43,14 +43,13 @@ pub(super) struct Flight {
     pub(super) call: Call,
     /// When it was first sent.
     pub(super) sent: Instant,
+    /// Sendings of it; 0: it has yet to leave.
     pub(super) attempts: u8,
-    /// Who waits for it; an acquire serves the line instead.
-    pub(super) ticket: Option<Ticket>,
-    pub(super) cost: u64,
     /// The store has answered, and who waits is answered when other calls that bear on it have ended.
     pub(super) is_answered: bool,
-    /// Who waits is answered by then, and the call goes on.
-    pub(super) deadline: Instant,
+    /// Who waits for it, the earliest deadline first; an acquire serves the line instead. They are answered by their
+    /// deadlines, and the call goes on.
+    pub(super) waiters: Vec<Waiter>,
 }
 
 /// The key's part of the store gives no answers.
@@ -132,8 +131,12 @@ pub(super) struct Slot {
     pub(super) doubted: Instant,
     /// What an acquire under way bars from going back: see `errand::dispose`.
     pub(super) leftovers: Vec<Leftover>,
-    /// Everything else under way: peeks, refunds, resets, returns.
+    /// Everything else under way, by id: peeks, refunds, resets, returns.
     pub(super) errands: Vec<Flight>,
+    /// Those that have yet to leave: see `errand.rs`.
+    pub(super) queued: VecDeque<Flight>,
+    /// How many wait for either.
+    pub(super) awaited: u32,
     pub(super) away: Option<Away>,
     pub(super) share: Option<Box<ShareBook>>,
     /// Per limit, what this node and its peers did in the latest windows; only in a fleet.
@@ -204,6 +207,8 @@ impl Slot {
             doubted: Instant(0),
             leftovers: Vec::new(),
             errands: Vec::new(),
+            queued: VecDeque::new(),
+            awaited: 0,
             away: None,
             share: None,
             usage: None,
@@ -503,6 +508,6 @@ impl Slot {
 
     /// Nothing would be lost by forgetting this key, but for a rate of use and denials.
     pub(super) fn is_quiet(&self) -> bool {
-        self.line.is_empty() && self.flight.is_none() && self.errands.is_empty()
+        self.line.is_empty() && self.flight.is_none() && self.errands.is_empty() && self.queued.is_empty()
     }
 }

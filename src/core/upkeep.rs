@@ -5,12 +5,12 @@ use super::batch::refill_interval;
 use super::call::{Acquire, Call, Op, Voided};
 use super::decision::Source;
 use super::desk::Desk;
-use super::errand::{fail_errand, give_back, report};
+use super::errand::{answer_in_time, give_back, report};
 use super::gcra;
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
 use super::refill::{acquire, give_unclaimed, remaining, serve_line, settle_first, take_off};
-use super::shard::{Effect, Ticket};
+use super::shard::Effect;
 use super::share;
 use super::slot::{Flight, Slot};
 use super::time::{Instant, Micros};
@@ -117,18 +117,6 @@ pub(super) fn run_out(slot: &mut Slot, desk: &mut Desk, now: Instant) {
     }
 }
 
-/// Answers those whose errands have been under way as long as they may wait. What they asked for may be
-/// done yet.
-fn answer_in_time(slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    for position in 0..slot.errands.len() {
-        if slot.errands[position].ticket.is_some() && slot.errands[position].deadline <= now {
-            let errand = slot.errands[position].clone();
-            slot.errands[position].ticket = None;
-            fail_errand(slot, desk, now, &errand);
-        }
-    }
-}
-
 fn lease_next_window(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
     slot.ahead_at = Instant(u64::MAX);
     let recent = now.since(slot.last_check) < refill_interval(&slot.rule);
@@ -169,8 +157,8 @@ pub(super) fn send_again(flight: &mut Flight, desk: &mut Desk, now: Instant) {
     desk.effects.push_back(Effect::Call(flight.call.clone()));
 }
 
-pub(super) fn flight(call: Call, now: Instant, timeout: Micros, ticket: Option<Ticket>, cost: u64) -> Flight {
-    Flight { call, sent: now, attempts: 1, ticket, cost, is_answered: false, deadline: now + timeout }
+pub(super) fn flight(call: Call, now: Instant) -> Flight {
+    Flight { call, sent: now, attempts: 1, is_answered: false, waiters: Vec::new() }
 }
 
 /// When the account of what is held must be renewed, or what is held handed back.
@@ -223,8 +211,9 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
         at = slot.lease.starts(now).map_or(at, |starts| at.min(starts));
         at = slot.matures(now).map_or(at, |matures| at.min(matures.max(now + Micros(1))));
     }
-    for errand in slot.errands.iter().filter(|errand| errand.ticket.is_some()) {
-        at = at.min(errand.deadline);
+    let queued = slot.queued.iter().find_map(|errand| errand.waiters.first());
+    for waiter in slot.errands.iter().filter_map(|errand| errand.waiters.first()).chain(queued) {
+        at = at.min(waiter.deadline);
     }
     at = at.min(slot.unclaimed_until);
     if let Some(away) = slot.away

@@ -23,6 +23,7 @@ use super::http::form::host;
 use super::http::stream::{Bounds, Progress, converse};
 use super::http::{Refusal, not_allowed, problem};
 use super::hub::Hub;
+use crate::store::turns::Asker;
 
 /// Connections served at once. One more takes the place of the oldest that asks nothing, or else of the oldest: nobody
 /// can hold them all.
@@ -150,7 +151,7 @@ async fn answer(request: Request<Incoming>, tell: &dyn Tell, access: &Access) ->
                 ": on the admin address a GET charges nothing, because web pages can send it (on the socket it does)";
             return not_allowed(&head.method, &[Method::HEAD, Method::POST], why);
         }
-        return super::http::answer(tell.hub(), Request::from_parts(head, body)).await;
+        return super::http::answer(tell.hub(), Request::from_parts(head, body), Asker::new(None, 0)).await;
     }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n".into());

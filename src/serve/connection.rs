@@ -17,6 +17,7 @@ use tokio::net::UnixStream;
 use tokio::time::Sleep;
 
 use super::budget::{Account, FLOOR};
+use super::crowd::Place;
 use super::hub::{Hub, Pass};
 use super::session::{Batch, Session};
 use super::spool::Spool;
@@ -29,9 +30,6 @@ pub const BATCH: usize = 256 << 10;
 
 /// Whoever lets no more than this wait may take all the time in the world to read it.
 const LENIENT: usize = 1 << 20;
-
-/// Most answers that wait for the store.
-const MAX_WAITING: usize = 1_024;
 
 /// What a client is told whose request is half, and for whose rest there is no memory.
 const NO_ROOM: &str = "this daemon's clients keep as much as they may: no memory is left for so long a request";
@@ -59,6 +57,8 @@ pub struct Connection {
     /// Replies that the peer has not taken.
     unsent: Spool,
     account: Account,
+    /// Where it awaits answers of the store.
+    place: Place,
     /// Rings when a peer that has too much wait has read nothing for too long.
     stall: Option<Pin<Box<Sleep>>>,
     ended: bool,
@@ -80,12 +80,12 @@ struct Intake {
 }
 
 impl Connection {
-    /// A connection that was let in. `account`: what it may keep.
+    /// A connection that was let in. `account`: what it may keep; `place`: what it may await.
     #[must_use]
-    pub fn new(stream: UnixStream, pass: Pass, account: Account) -> Self {
+    pub fn new(stream: UnixStream, pass: Pass, account: Account, place: Place) -> Self {
         let session = Session::new(pass.id, pass.uid.unwrap_or(u32::MAX), pass.mailbox.clone());
         let (intake, unsent) = (Intake::default(), Spool::default());
-        Self { stream, pass, session, intake, unsent, account, stall: None, ended: false, deadline: None }
+        Self { stream, pass, session, intake, unsent, account, place, stall: None, ended: false, deadline: None }
     }
 
     /// Serves it to its end.
@@ -122,6 +122,7 @@ impl Connection {
             }
             let waits = self.waits();
             self.account.settle(waits);
+            self.place.note(self.session.outbox().waiting());
             if self.session.outbox().is_ready() {
                 return Poll::Ready(Turn::Yield);
             }
@@ -248,7 +249,10 @@ impl Connection {
         let mut used = 0;
         intake.halted = false;
         while (session.is_running() || used < input.len()) && !session.is_closing() {
-            if batch.direct.len() >= BATCH || !may_run(session) || !has_room(session, &mut self.account, kept) {
+            if batch.direct.len() >= BATCH
+                || !may_run(session, &self.place)
+                || !has_room(session, &mut self.account, kept)
+            {
                 intake.halted = true;
                 break;
             }
@@ -295,7 +299,7 @@ impl Connection {
 
     fn has_room(&mut self) -> bool {
         let kept = self.unsent.len() + self.session.outbox().held_back();
-        may_run(&mut self.session) && has_room(&mut self.session, &mut self.account, kept)
+        may_run(&mut self.session, &self.place) && has_room(&mut self.session, &mut self.account, kept)
     }
 
     /// Writes what is there; what the peer does not take now is kept, and a wake-up arranged.
@@ -333,7 +337,7 @@ impl Connection {
     /// unread, or what keeps its input from being read.
     fn is_stalled(&mut self, cx: &mut Context<'_>, hub: &Hub) -> bool {
         let (bytes, limit) = (self.unsent.len(), hub.doors.stall_after());
-        if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session)) {
+        if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session, &self.place)) {
             self.stall = None;
             return false;
         }
@@ -362,8 +366,8 @@ impl Connection {
 }
 
 /// Whether nothing is awaited that must come before the next command.
-fn may_run(session: &mut Session) -> bool {
-    session.outbox().waiting() < MAX_WAITING && !session.is_asking()
+fn may_run(session: &mut Session, place: &Place) -> bool {
+    place.has_room(session.outbox().waiting()) && !session.is_asking()
 }
 
 /// Whether there is room for one more reply beside the bytes that are kept. If not because of what a transaction

@@ -20,6 +20,7 @@ use super::hub::{Doors, Hub, Limits, Reload, Stats};
 use super::node::{Node, Outgoing};
 use super::refill::{self, AnyStore};
 use super::socket::{Socket, SocketError};
+use super::turnstile::Turnstile;
 use super::vital::{Vital, Vitals, vital};
 use super::worker::Worker;
 use crate::core::fleet::FleetView;
@@ -145,10 +146,10 @@ impl Daemon {
         let node = match options.store {
             AnyStore::Memory => Arc::new(Node::new(options.settings, options.digests, None)),
             AnyStore::Remote(store) => {
-                let (sender, receiver) = mpsc::unbounded_channel();
-                let node = Arc::new(Node::new(options.settings, options.digests, Some(sender)));
+                let calls = Arc::<Turnstile>::default();
+                let node = Arc::new(Node::new(options.settings, options.digests, Some(calls.clone())));
                 let pulse = vitals.expect("the way to the store", node.clock.now());
-                let carried = refill::run(node.clone(), receiver, store, pulse);
+                let carried = refill::run(node.clone(), calls, store, pulse);
                 tasks.push(control.spawn(vital("the way to the store", carried)));
                 node
             }

@@ -13,6 +13,7 @@ use super::budget::{Account, Budget, Loan};
 use super::hub::Hub;
 use super::mailbox::Mailbox;
 use super::rights::Rights;
+use crate::store::turns::Asker;
 
 /// Bounds of the socket.
 #[derive(Clone, Debug)]
@@ -152,7 +153,7 @@ impl Doors {
         }
         doors.accepted.fetch_add(1, Ordering::Relaxed);
         let id = doors.next_id.fetch_add(1, Ordering::Relaxed);
-        let mailbox = Arc::new(Mailbox::default());
+        let mailbox = Arc::new(Mailbox::of(Asker::new(uid, id)));
         inside.mailboxes.insert(id, Arc::downgrade(&mailbox));
         *inside.per_uid.entry(uid).or_default() += 1;
         Ok(Pass { hub: hub.clone(), id, uid, mailbox })

@@ -24,6 +24,7 @@ use super::slots;
 use super::{listing, requests};
 use crate::core::decision::Verdict;
 use crate::core::policy::Policy;
+use crate::store::turns::Asker;
 use crate::wire::command::MAX_KEY;
 use crate::wire::headers::{Style, fields};
 use crate::wire::resp::MAX_LINE;
@@ -49,19 +50,20 @@ pub type Reply = Response<Full<Bytes>>;
 /// Serves a connection of the socket to its end; `head` was read already.
 pub async fn serve(stream: UnixStream, head: Vec<u8>, pass: Pass, hub: Arc<Hub>) {
     let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: hub.doors.patience() };
+    let asker = pass.mailbox.asker();
     let answering = |request| {
         let hub = hub.clone();
-        async move { answer(&hub, request).await }
+        async move { answer(&hub, request, asker).await }
     };
     converse(stream, head, &bounds, Arc::default(), hub.doors.account(), answering, |cx| pass.is_to_leave(cx)).await;
 }
 
-/// Answers a request of `/v1/…`.
-pub async fn answer(hub: &Hub, request: Request<Incoming>) -> Reply {
-    respond(hub, request).await.unwrap_or_else(Refusal::into_reply)
+/// Answers a request of `/v1/…`; `asker`: in whose turn the store is asked.
+pub async fn answer(hub: &Hub, request: Request<Incoming>, asker: Asker) -> Reply {
+    respond(hub, request, asker).await.unwrap_or_else(Refusal::into_reply)
 }
 
-async fn respond(hub: &Hub, request: Request<Incoming>) -> Result<Reply, Refusal> {
+async fn respond(hub: &Hub, request: Request<Incoming>, asker: Asker) -> Result<Reply, Refusal> {
     let (head, body) = request.into_parts();
     form::check(&head)?;
     let allowed: &[Method] = match head.uri.path() {
@@ -91,7 +93,7 @@ async fn respond(hub: &Hub, request: Request<Incoming>) -> Result<Reply, Refusal
         return Ok(reply(StatusCode::OK, "application/json", json!({ "released": true }).to_string()));
     }
     let explains = head.uri.path() == "/v1/explain";
-    let mut question = Question::read(hub, &parameters, explains)?;
+    let mut question = Question::read(hub, &parameters, explains, asker)?;
     if explains {
         let body = requests::explained(hub, question.inquiry).await;
         return Ok(reply(StatusCode::OK, "application/json", body));
@@ -228,7 +230,7 @@ fn subject<'p>(hub: &Hub, parameters: &'p Parameters, known: &[&str]) -> Result<
 }
 
 impl Question {
-    fn read(hub: &Hub, parameters: &Parameters, explains: bool) -> Result<Self, Refusal> {
+    fn read(hub: &Hub, parameters: &Parameters, explains: bool, asker: Asker) -> Result<Self, Refusal> {
         let known: &[&str] = if explains { &["policy", "key"] } else { &["policy", "key", "cost", "style", "deny"] };
         let (policy, key) = subject(hub, parameters, known)?;
         let get = |name: &str| parameters.get(name);
@@ -249,7 +251,7 @@ impl Question {
                 return Err(bad(format!("'deny' is '{seen}': a denial has status 429 or 403")));
             }
         };
-        let inquiry = Inquiry { policy, key: key.into(), cost: cost.into(), peek: explains };
+        let inquiry = Inquiry { policy, key: key.into(), cost: cost.into(), peek: explains, asker };
         Ok(Self { inquiry, style, deny })
     }
 }

@@ -17,6 +17,7 @@ use crate::core::key::Digest;
 use crate::core::policy::{Plan, Policy, Rule};
 use crate::core::shard::Request;
 use crate::core::time::Instant;
+use crate::store::turns::Asker;
 
 /// One of the keys asked about.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Inquiry {
     pub cost: u64,
     /// Charge nothing. A cost of 0 is a peek too.
     pub peek: bool,
+    /// In whose turn the store is asked.
+    pub asker: Asker,
 }
 
 /// The answer to one of them.
@@ -85,11 +88,12 @@ impl Item {
 impl Asked {
     /// Asks, as far as answers come at once. The caller must flush `out` before it waits.
     pub fn begin(hub: &Hub, now: Instant, inquiries: Vec<Inquiry>, out: &mut Outgoing) -> Self {
+        let mailbox = Arc::new(Mailbox::of(inquiries.first().map_or(Asker::NODE, |inquiry| inquiry.asker)));
         let items: Vec<Item> = inquiries.into_iter().map(|inquiry| Item::new(hub, inquiry)).collect();
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by_key(|&index| std::cmp::Reverse((items[index].digest.0, index)));
         let is_denied = items.iter().any(Item::is_turned_away);
-        let mut asked = Self { items, order, is_denied, mailbox: Arc::new(Mailbox::default()) };
+        let mut asked = Self { items, order, is_denied, mailbox };
         asked.advance(hub, now, out);
         if !asked.is_complete() {
             asked.warm(hub, now, out);
@@ -162,14 +166,15 @@ impl Asked {
         let is_denied = self.items.iter().any(Item::is_turned_away);
         let end = |item: Item| {
             let (raw, mut decision) = item.answer.zip(item.told())?;
-            let Item { inquiry: Inquiry { policy, key, cost, .. }, rule, digest, charged, .. } = item;
+            let Item { inquiry: Inquiry { policy, key, cost, asker, .. }, rule, digest, charged, .. } = item;
             match &rule {
                 None => hub.aside().count(&policy.name, &decision),
                 Some(_) if charged && raw.verdict == Verdict::Deny && decision.verdict == Verdict::Allow => {
                     hub.aside().enforced(&policy, digest, raw, true);
                 }
                 Some(rule) if charged && raw.verdict == Verdict::Allow && is_denied => {
-                    hub.node.undo(now, Request { rule, digest, key: &key, cost, peek: false }, &raw, out);
+                    let request = Request { rule, digest, key: &key, cost, peek: false };
+                    hub.node.undo(now, asker, request, &raw, out);
                     decision.remaining = decision.remaining.saturating_add(cost).min(decision.limit);
                     decision.slot = None;
                 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use crate::core::decision::Decision;
+use crate::store::turns::Asker;
 
 /// The reply to a command whose task ended without one.
 const BROKEN: &[u8] = b"-ERR the answer could not be made: see the daemon's log\r\n";
@@ -35,6 +36,7 @@ impl Answer {
 /// One connection's mailbox.
 #[derive(Debug, Default)]
 pub struct Mailbox {
+    asker: Asker,
     full: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -98,6 +100,18 @@ impl Drop for Promise {
 }
 
 impl Mailbox {
+    /// The mailbox of whoever asks so.
+    #[must_use]
+    pub fn of(asker: Asker) -> Self {
+        Self { asker, ..Self::default() }
+    }
+
+    /// In whose turn its owner's calls leave.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        self.asker
+    }
+
     /// Registers whom to wake. Cheap when it is the same as before.
     pub fn listen(&self, waker: &Waker) {
         let mut inner = self.lock();

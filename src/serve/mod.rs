@@ -9,6 +9,7 @@ pub mod alarm;
 pub mod ask;
 pub mod budget;
 pub mod connection;
+pub mod crowd;
 pub mod daemon;
 pub mod doors;
 pub mod envoy;
@@ -38,6 +39,7 @@ pub mod socket;
 pub mod spool;
 pub mod tally;
 pub mod transaction;
+pub mod turnstile;
 pub mod vital;
 pub mod worker;
 

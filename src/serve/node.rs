@@ -2,7 +2,7 @@
 //!
 //! Finds a key's shard, locks it and asks it. With the embedded store a shard is that store itself
 //! and answers at once. With any other it is the core's state machine: its effects are drained while
-//! it is locked: calls leave through a channel, in order; when the lock is gone, replies go to the
+//! it is locked: calls leave through a turnstile, those of one key in order; when the lock is gone, replies go to the
 //! mailboxes of those who wait. Knows no protocol. Called by sessions (checks), by the refill room
 //! (outcomes) and by the alarm (deadlines).
 
@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
-use tokio::sync::mpsc::UnboundedSender;
 
 pub use super::ask::Ask;
+use super::crowd::Crowd;
 use super::mailbox::{Answer, Mailbox, Waiter};
+use super::turnstile::Turnstile;
 use super::vital;
 use crate::clock::{self, Clock};
 use crate::core::call::{Call, Grant, StoreError};
@@ -26,6 +27,7 @@ use crate::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::core::usage::{Origin, Usage};
 use crate::store::embedded::Embedded;
+use crate::store::turns::Asker;
 
 mod counts;
 
@@ -48,12 +50,14 @@ pub struct Node {
     pub clock: Clock,
     /// What keys are digested with.
     pub digests: DigestKey,
+    /// Who awaits answers of the store.
+    pub crowd: Arc<Crowd>,
     /// How long a check waits for a store.
     pub(super) timeout: Micros,
     cells: Box<[Cell]>,
     /// What to add to the monotonic clock to get the embedded store's.
     offset: AtomicU64,
-    calls: Option<UnboundedSender<Call>>,
+    calls: Option<Arc<Turnstile>>,
     /// Calls that left and whose outcome has not come back.
     in_flight: AtomicUsize,
     /// Rounds of gossip so far.
@@ -92,7 +96,7 @@ impl Node {
     /// A node of empty shards, for keys that are digested with `digests`. Calls leave through `calls`; without it each
     /// shard has an embedded store of its own.
     #[must_use]
-    pub fn new(settings: Settings, digests: DigestKey, calls: Option<UnboundedSender<Call>>) -> Self {
+    pub fn new(settings: Settings, digests: DigestKey, calls: Option<Arc<Turnstile>>) -> Self {
         let clock = Clock::start();
         let (now, wall) = (clock.now(), clock::wall());
         let max_keys = settings.max_keys.div_ceil(SHARDS).max(1);
@@ -113,6 +117,7 @@ impl Node {
         Self {
             clock,
             digests,
+            crowd: Arc::default(),
             timeout: settings.timeout,
             cells: cells.collect(),
             offset: AtomicU64::new(wall.0.wrapping_sub(now.0)),
@@ -167,18 +172,18 @@ impl Node {
                 None
             }
         };
-        self.drain_effects(cell, leasing, out);
+        self.drain_effects(cell, leasing, mailbox.asker(), out);
         decision
     }
 
     /// Takes back an admission that came to nothing. The caller must [`Self::flush`] afterwards.
-    pub fn undo(&self, now: Instant, request: Request<'_>, decision: &Decision, out: &mut Outgoing) {
+    pub fn undo(&self, now: Instant, asker: Asker, request: Request<'_>, decision: &Decision, out: &mut Outgoing) {
         let cell = self.cell(request.digest);
         match &mut *cell.lock() {
             Engine::Embedded(embedded) => embedded.undo(self.store_time(now), request, decision),
             Engine::Leasing(leasing) => {
                 leasing.shard.undo(now, request, decision);
-                self.drain_effects(cell, leasing, out);
+                self.drain_effects(cell, leasing, asker, out);
             }
         }
     }
@@ -191,18 +196,25 @@ impl Node {
             Engine::Embedded(embedded) => embedded.release(self.store_time(now), digest, slot),
             Engine::Leasing(leasing) => {
                 let released = leasing.shard.release(now, digest, slot);
-                self.drain_effects(cell, leasing, out);
+                self.drain_effects(cell, leasing, Asker::NODE, out);
                 released
             }
         }
     }
 
-    /// Takes the outcome of a call.
-    pub fn handle_outcome(&self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>, out: &mut Outgoing) {
+    /// Takes the outcome of a call. `asker`: in whose turn it left, and what has to follow it does.
+    pub fn handle_outcome(
+        &self,
+        now: Instant,
+        asker: Asker,
+        call: &Call,
+        outcome: Result<Grant, StoreError>,
+        out: &mut Outgoing,
+    ) {
         let cell = self.cell(call.digest);
         if let Engine::Leasing(leasing) = &mut *cell.lock() {
             leasing.shard.handle_outcome(now, call, outcome);
-            self.drain_effects(cell, leasing, out);
+            self.drain_effects(cell, leasing, asker, out);
         }
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
@@ -214,7 +226,7 @@ impl Node {
                 && let Engine::Leasing(leasing) = &mut *cell.lock()
             {
                 leasing.shard.handle_timeout(now);
-                self.drain_effects(cell, leasing, out);
+                self.drain_effects(cell, leasing, Asker::NODE, out);
             }
         }
     }
@@ -229,7 +241,7 @@ impl Node {
         let cell = self.cell(usage.digest);
         if let Engine::Leasing(leasing) = &mut *cell.lock() {
             leasing.shard.handle_usage(now, origin, usage);
-            self.drain_effects(cell, leasing, out);
+            self.drain_effects(cell, leasing, Asker::NODE, out);
         }
     }
 
@@ -256,7 +268,7 @@ impl Node {
         for cell in &self.cells {
             if let Engine::Leasing(leasing) = &mut *cell.lock() {
                 leasing.shard.handle_drain(now);
-                self.drain_effects(cell, leasing, out);
+                self.drain_effects(cell, leasing, Asker::NODE, out);
             }
         }
     }
@@ -309,20 +321,18 @@ impl Node {
     }
 
     /// While the shard is locked, so that its calls leave in the order of their ids.
-    fn send(&self, call: Call) {
-        self.in_flight.fetch_add(1, Ordering::AcqRel);
-        let sent = self.calls.as_ref().is_some_and(|calls| calls.send(call).is_ok());
-        if !sent {
-            // The refill room has closed: the process is ending.
-            self.in_flight.fetch_sub(1, Ordering::AcqRel);
+    fn send(&self, asker: Asker, call: Call) {
+        if let Some(calls) = &self.calls {
+            self.in_flight.fetch_add(1, Ordering::AcqRel);
+            calls.enter(asker, call);
         }
     }
 
-    /// Empties the shard's queue of effects and notes its deadline.
-    fn drain_effects(&self, cell: &Cell, leasing: &mut Leasing, out: &mut Outgoing) {
+    /// Empties the shard's queue of effects and notes its deadline. `asker`: on whose account its calls leave.
+    fn drain_effects(&self, cell: &Cell, leasing: &mut Leasing, asker: Asker, out: &mut Outgoing) {
         while let Some(effect) = leasing.shard.poll_effect() {
             match effect {
-                Effect::Call(call) => self.send(call),
+                Effect::Call(call) => self.send(asker, call),
                 Effect::Reply { ticket, decision } => {
                     if let Some(waiter) = leasing.parked.remove(&ticket) {
                         out.replies.push((waiter, decision));

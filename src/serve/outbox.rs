@@ -65,7 +65,7 @@ impl Shape {
 pub fn write_done(writer: &mut Writer<'_>, decision: &Decision) {
     match decision.reason {
         Reason::Store => writer.error("ERR the store is away and did not take it: try again later"),
-        Reason::Overload => writer.error("ERR this node holds as many keys as it may: try again later"),
+        Reason::Overload => writer.error("ERR this node has as much to do as it may: try again later"),
         _ => writer.simple("OK"),
     }
 }

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::sync::Semaphore;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::unconstrained;
 
 use super::node::{Node, Outgoing};
+use super::turnstile::Turnstile;
 use super::vital::{Pulse, vital};
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::time::Micros;
+use crate::store::turns::Asker;
 
 /// Most calls in flight. What is at a server, or waits for it, a store bounds more tightly itself; this is
 /// for all of its servers together, and for memory.
@@ -25,10 +26,19 @@ pub const MAX_IN_FLIGHT: usize = 16_384;
 /// After so long a call beyond the bound may try again: when about as many have ended.
 const RELIEF: Micros = Micros::from_millis(250);
 
+/// A call that has waited here for one of so many parts of the longest wait of a check is late: this node has more to
+/// do than it can.
+const LATE: u64 = 4;
+
 /// A store that is somewhere else.
 pub trait Remote: Send + Sync + 'static {
-    /// Sends one call and waits for its outcome, however late that comes while its connection lives.
-    fn call<'a>(&'a self, call: &'a Call) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>>;
+    /// Sends one call in the turn of whoever asks, and waits for its outcome, however late that comes while its
+    /// connection lives.
+    fn call<'a>(
+        &'a self,
+        asker: Asker,
+        call: &'a Call,
+    ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>>;
 }
 
 /// Where tokens are counted.
@@ -47,7 +57,7 @@ impl std::fmt::Debug for AnyStore {
 }
 
 /// Carries calls until the node is gone.
-pub async fn run(node: Arc<Node>, mut calls: UnboundedReceiver<Call>, store: Arc<dyn Remote>, pulse: Pulse) {
+pub async fn run(node: Arc<Node>, calls: Arc<Turnstile>, store: Arc<dyn Remote>, pulse: Pulse) {
     const GATHER: usize = 64;
     let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     let mut gathered = Vec::with_capacity(GATHER);
@@ -55,22 +65,22 @@ pub async fn run(node: Arc<Node>, mut calls: UnboundedReceiver<Call>, store: Arc
     loop {
         tokio::select! {
             _ = beats.tick() => pulse.beat(node.clock.now()),
-            received = calls.recv_many(&mut gathered, GATHER) => {
-                if received == 0 {
-                    return;
-                }
-            }
+            () = calls.pass(&mut gathered, GATHER) => {}
         }
-        for call in gathered.drain(..) {
+        let begun = node.clock.now();
+        for (asker, call) in gathered.drain(..) {
+            if begun.since(call.sent_at) > Micros(node.timeout.0 / LATE) {
+                node.crowd.handle_late(begun, call.sent_at);
+            }
             let (node, store) = (node.clone(), store.clone());
             let Ok(permit) = permits.clone().try_acquire_owned() else {
-                settle(&node, &call, Err(StoreError::Busy { wait: RELIEF }));
+                settle(&node, asker, &call, Err(StoreError::Busy { wait: RELIEF }));
                 continue;
             };
             // Unconstrained: after so many calls the runtime would let no more of them begin in this turn.
             let mut answered = Box::pin(unconstrained(async move {
-                let outcome = store.call(&call).await;
-                settle(&node, &call, outcome);
+                let outcome = store.call(asker, &call).await;
+                settle(&node, asker, &call, outcome);
                 drop(permit);
             }));
             // Begun here, so that calls go out in the order in which they came.
@@ -82,8 +92,13 @@ pub async fn run(node: Arc<Node>, mut calls: UnboundedReceiver<Call>, store: Arc
     }
 }
 
-fn settle(node: &Node, call: &Call, outcome: Result<Grant, StoreError>) {
-    let mut out = Outgoing::default();
-    node.handle_outcome(node.clock.now(), call, outcome, &mut out);
+fn settle(node: &Node, asker: Asker, call: &Call, outcome: Result<Grant, StoreError>) {
+    let (now, mut out) = (node.clock.now(), Outgoing::default());
+    match outcome {
+        Ok(_) => node.crowd.handle_answer(),
+        Err(StoreError::Busy { .. }) => node.crowd.handle_late(now, call.sent_at),
+        Err(_) => {}
+    }
+    node.handle_outcome(now, asker, call, outcome, &mut out);
     node.flush(&mut out);
 }

@@ -9,6 +9,7 @@ use super::budget::Loan;
 use super::hub::Hub;
 use super::inquiry::{Asked, Inquiry, Told, decide_one, look};
 use super::listing;
+use super::mailbox::Mailbox;
 use super::node::{Ask, Outgoing};
 use super::slots::Slots;
 use crate::core::decision::{Decision, Verdict};
@@ -132,10 +133,11 @@ async fn settled(hub: &Hub, charge: Charge, inquiry: &Inquiry, cost: u64) -> u64
 }
 
 fn give_back(hub: &Hub, rule: &Arc<Rule>, inquiry: &Inquiry, charge: Charge) {
-    let Inquiry { policy, key, cost, .. } = inquiry;
+    let Inquiry { policy, key, cost, asker, .. } = inquiry;
     let request = Request { rule, digest: hub.node.digests.digest(&policy.name, key), key, cost: *cost, peek: false };
     let mut out = Outgoing::default();
-    hub.node.ask(hub.node.clock.now(), Ask::GiveBack(charge), request, (&Arc::default(), 0), &mut out);
+    let nobody = Arc::new(Mailbox::of(*asker));
+    hub.node.ask(hub.node.clock.now(), Ask::GiveBack(charge), request, (&nobody, 0), &mut out);
     hub.node.flush(&mut out);
 }
 

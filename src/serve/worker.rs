@@ -134,7 +134,7 @@ impl Worker {
         let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
         match Doors::admit(hub, Some(uid)) {
             Ok(pass) => {
-                let connection = Connection::new(stream, pass, hub.doors.account());
+                let connection = Connection::new(stream, pass, hub.doors.account(), hub.node.crowd.place());
                 tasks.spawn(connection.serve(hub.clone(), self));
             }
             Err(refusal) => turn_away(stream, refusal),

@@ -4,7 +4,7 @@
 //! one node alone needs. In Redis the scripts of `lua/` are the only writers of shared state;
 //! [`script`] turns calls into their arguments and their replies into grants, `redis` carries them,
 //! [`pulse`] says when a server counts as lost, [`breaker`] when it is not asked, [`limiter`] how much
-//! it is asked at a time.
+//! it is asked at a time, [`turns`] whose letter leaves next.
 //! Both answer every sequence of calls alike: `tests/store_parity.rs` compares them.
 
 pub mod breaker;
@@ -21,4 +21,5 @@ pub mod pulse;
 pub mod redis;
 pub mod script;
 mod slots;
+pub mod turns;
 mod view;

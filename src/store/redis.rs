@@ -45,6 +45,7 @@ use self::master::{Failure, Master, Shared};
 use self::supervised::supervised;
 use self::tally::Tally;
 use super::script::{self, Caller};
+use super::turns::Asker;
 use crate::clock::Clock;
 use crate::core::call::{Call, Grant, Op, StoreError};
 use crate::core::key::Digest;
@@ -127,7 +128,15 @@ impl RedisStore {
     /// # Errors
     /// `Unknown` when it may have been executed, `Away` and `Busy` when it surely was not.
     pub async fn call(&self, call: &Call) -> Result<Grant, StoreError> {
-        let result = self.follow(call).await;
+        self.call_for(Asker::NODE, call).await
+    }
+
+    /// The same in the turn of whoever asks.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_for(&self, asker: Asker, call: &Call) -> Result<Grant, StoreError> {
+        let result = self.follow(asker, call).await;
         let outcome = match &result {
             Ok(grant) if grant.replayed || grant.outdated => CallOutcome::Replayed,
             Ok(_) => CallOutcome::Ok,
@@ -181,7 +190,7 @@ impl RedisStore {
     }
 
     /// Goes where the call belongs, over at most one MOVED and one ASK.
-    async fn follow(&self, call: &Call) -> Result<Grant, StoreError> {
+    async fn follow(&self, asker: Asker, call: &Call) -> Result<Grant, StoreError> {
         let shared = &self.cluster.shared;
         let started = shared.clock.now();
         let away = |since| StoreError::Away { since };
@@ -196,6 +205,7 @@ impl RedisStore {
             let parcel = Parcel {
                 letter: Letter { command: self.command(call, with_source), asking },
                 confirmed: expects && server.can_confirm(),
+                asker,
                 key: call.digest.0,
                 errand: matches!(call.op, Op::Peek | Op::Refund { .. } | Op::Reset),
                 again: moved || asking || with_source,

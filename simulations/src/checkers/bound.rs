@@ -13,6 +13,7 @@ use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
+use super::notes::{Lives, Refunds};
 use super::window::Count;
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
@@ -49,6 +50,9 @@ pub(super) struct Bound {
     trip: u64,
     /// When an acquire was first sent that has not been answered yet, by node and id.
     sent: Map<(u32, u64), u64>,
+    /// Refunds that no call has taken along yet, and the windows that they were asked in.
+    asked: Refunds<Vec<u64>>,
+    lives: Lives,
     found: Found,
 }
 
@@ -64,6 +68,8 @@ impl Bound {
             timeout: plan.daemon.timeout.0,
             trip,
             sent: Map::default(),
+            asked: Refunds::default(),
+            lives: Lives::default(),
             found: Found::default(),
         }
     }
@@ -160,6 +166,10 @@ impl Bound {
 }
 
 impl Key {
+    fn windows(&self) -> Vec<u64> {
+        self.counts.iter().map(|count| count.window).collect()
+    }
+
     /// A key under other limits starts anew, with what was admitted if they are of the same windows.
     fn adopt(&mut self, rule: &Arc<Rule>) {
         let same = |old: &Rule| {
@@ -200,12 +210,25 @@ impl Observer for Bound {
         if let Seen::Answered { request, store, .. } = seen {
             self.follow(request.key, moment, store.0);
         }
+        self.lives.see(seen);
         match seen {
-            Seen::Asked(request) if request.kind == Kind::Refund => self.refunded(moment, request),
+            Seen::Asked(request) if request.kind == Kind::Refund => {
+                self.refunded(moment, request);
+                let windows = self.keys.of(request.key).windows();
+                self.asked.ask(self.lives.of(request.node), request, windows);
+            }
+            Seen::Answered { request, parked: false, .. } if request.kind == Kind::Refund => {
+                self.asked.decide(self.lives.of(request.node), request);
+            }
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Refund { .. }) => {
-                let key = self.keys.of(*key);
-                let windows = key.counts.iter().map(|count| count.window).collect();
-                key.refunds.entry((*node, call.id)).or_insert(windows);
+                let (life, asked) = (self.lives.of(*node), &mut self.asked);
+                let state = self.keys.of(*key);
+                let windows = state.windows();
+                state.refunds.entry((*node, call.id)).or_insert_with(|| {
+                    // What was asked in windows that are over is credited to others for sure.
+                    let are_same = asked.leave(life, *key, |_| true).iter().all(|asked| *asked == windows);
+                    if are_same { windows } else { Vec::new() }
+                });
             }
             Seen::Answered { request, rule, decision, store, .. } => match request.kind {
                 Kind::Check if decision.verdict == Verdict::Allow => {

@@ -52,6 +52,43 @@ impl Ids {
     }
 }
 
+/// Refunds that nodes have parked and no call has taken to the store yet: one call may take several of a key.
+#[derive(Debug)]
+pub(super) struct Refunds<T>(Map<(Life, u32), Vec<(u64, T)>>);
+
+impl<T> Default for Refunds<T> {
+    fn default() -> Self {
+        Self(Map::default())
+    }
+}
+
+impl<T> Refunds<T> {
+    /// Somebody asks for one.
+    pub(super) fn ask(&mut self, life: Life, request: &Request, note: T) {
+        self.0.entry((life, request.key)).or_default().push((request.id, note));
+    }
+
+    /// The node has taken it back alone, or not at all.
+    pub(super) fn decide(&mut self, life: Life, request: &Request) {
+        if let Some(asked) = self.0.get_mut(&(life, request.key)) {
+            asked.retain(|(id, _)| *id != request.id);
+        }
+    }
+
+    /// A call leaves: those that it is for, or all where it seems to be for none.
+    pub(super) fn leave(&mut self, life: Life, key: u32, is_for: impl Fn(&T) -> bool) -> Vec<T> {
+        let asked = self.0.remove(&(life, key)).unwrap_or_default();
+        let (of_it, others): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, note)| is_for(note));
+        if of_it.is_empty() {
+            return others.into_iter().map(|(_, note)| note).collect();
+        }
+        if !others.is_empty() {
+            self.0.insert((life, key), others);
+        }
+        of_it.into_iter().map(|(_, note)| note).collect()
+    }
+}
+
 /// How long answers were under way, as their nodes count it.
 #[derive(Debug, Default)]
 pub(super) struct Trips {

@@ -10,7 +10,7 @@ use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
 use super::Found;
-use super::notes::{Ids, Life, Lives};
+use super::notes::{Ids, Life, Lives, Refunds};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
@@ -33,6 +33,8 @@ pub(super) struct Purse {
     lives: Lives,
     lent: Ids,
     returned: Ids,
+    /// Refunds that no call has taken along yet: when their windows end, and their costs.
+    asked: Refunds<(u64, u64)>,
     held: Map<(Life, u32), Vec<Lot>>,
     /// The last reset that a node asked for: what it had asked for before is lent to nobody.
     resets: Map<(Life, u32), u64>,
@@ -57,6 +59,7 @@ impl Purse {
             lives: Lives::default(),
             lent: Ids::default(),
             returned: Ids::default(),
+            asked: Refunds::default(),
             held: Map::default(),
             resets: Map::default(),
             found: Found::default(),
@@ -100,18 +103,26 @@ impl Purse {
 
     /// What a node hands back of such windows, and what it asks the store to refund.
     fn leave(&mut self, life: Life, key: u32, call: &Call) {
-        // What the store takes back of a refund is not in the lease.
-        let (tokens, ends) = match &call.op {
-            Op::Return { amount, windows, .. } => {
-                (*amount, Some(self.ends(&call.rule, &windows.map(|window| window.0))))
+        match &call.op {
+            Op::Return { amount, windows, .. } if self.returned.is_first(life, call.id) => {
+                let ends = self.ends(&call.rule, &windows.map(|window| window.0));
+                self.take_last(life, key, *amount, ends);
             }
-            Op::Refund { amount, .. } => (*amount, None),
-            _ => return,
-        };
-        if self.returned.is_first(life, call.id) {
-            let lots = self.held.entry((life, key)).or_default().iter_mut();
-            take(lots.rev().filter(|lot| ends.is_none_or(|ends| ends == lot.ends)), tokens);
+            // What the store takes back of a refund is not in the lease.
+            Op::Refund { amount, .. } if self.returned.is_first(life, call.id) => {
+                let mut due = *amount;
+                for (ends, cost) in self.asked.leave(life, key, |_| true) {
+                    self.take_last(life, key, due.min(cost), ends);
+                    due = due.saturating_sub(cost);
+                }
+            }
+            _ => {}
         }
+    }
+
+    fn take_last(&mut self, life: Life, key: u32, tokens: u64, ends: u64) {
+        let lots = self.held.entry((life, key)).or_default().iter_mut();
+        take(lots.rev().filter(|lot| lot.ends == ends), tokens);
     }
 
     fn spend(&mut self, moment: Moment, request: &Request, now: u64) {
@@ -131,6 +142,7 @@ impl Purse {
         let lots = self.of(request);
         let ends = lots.iter().map(|lot| lot.ends).max().unwrap_or(u64::MAX);
         lots.push(Lot { starts: 0, ends, tokens: request.cost });
+        self.asked.ask(self.lives.of(request.node), request, (ends, request.cost));
     }
 }
 
@@ -144,6 +156,9 @@ impl Observer for Purse {
                     self.resets.insert((life, *key), call.id);
                 }
                 self.grant(life, *key, call, grant);
+            }
+            Seen::Answered { request, parked: false, .. } if request.kind == Kind::Refund => {
+                self.asked.decide(self.lives.of(request.node), request);
             }
             Seen::Answered { request, decision, store, .. } if self.leases => match request.kind {
                 Kind::Check if decision.verdict == Verdict::Allow => {

@@ -15,7 +15,7 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use super::flow::Flow;
-use super::notes::Trips;
+use super::notes::{Lives, Refunds, Trips};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
@@ -60,6 +60,25 @@ struct Key {
 /// share admitted it is charged later.
 type Held = Option<(u64, bool)>;
 
+/// A refund.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    is_hold: bool,
+    /// A hold's window; of a client's refund, the window that it was asked in.
+    number: u64,
+    cost: u64,
+}
+
+impl Asked {
+    /// Whether this is what the call takes back.
+    fn is_of(&self, call: &Call) -> bool {
+        let (Op::Refund { windows, .. }, Some(limit)) = (call.op, limit(&call.rule)) else { return true };
+        let begun = u64::from(limit.algorithm == Algorithm::Fixed);
+        let number = (windows[0].0 / limit.period.0).checked_sub(begun);
+        if self.is_hold { number == Some(self.number) } else { windows[0].0 == 0 }
+    }
+}
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Tally {
@@ -72,10 +91,11 @@ pub(super) struct Tally {
     holds: Map<u64, Held>,
     /// Requests that give back to a hold's window.
     asked: Map<u64, Held>,
-    /// Calls that take back for a hold, by node and id; of a refund by a client, the window it was asked in.
-    calls: Map<(u32, u64), (bool, u64)>,
-    /// The refund that was asked for last, until the next request: it is of a hold; its window.
-    refund: Option<(bool, u64)>,
+    /// Calls that take back, by node and id, and what was asked of them.
+    calls: Map<(u32, u64), Vec<Asked>>,
+    /// Refunds that no call has taken along yet.
+    refunds: Refunds<Asked>,
+    lives: Lives,
     flow: Flow,
     trips: Trips,
     found: Found,
@@ -113,7 +133,8 @@ impl Tally {
             holds: Map::default(),
             asked: Map::default(),
             calls: Map::default(),
-            refund: None,
+            refunds: Refunds::default(),
+            lives: Lives::default(),
             flow: Flow::new(plan.daemon.max_keys),
             trips: Trips::default(),
             found: Found::default(),
@@ -137,17 +158,17 @@ impl Tally {
 
     fn executed(&mut self, moment: Moment, (node, key): (u32, u32), limit: &Limit, call: &Call, grant: &Grant) {
         let (counter, number) = (grant.counters[0], grant.now.0 / limit.period.0);
-        if let (Op::Refund { .. }, Some((is_hold, asked))) = (call.op, self.calls.get(&(node, call.id)).copied())
-            && grant.granted > 0
-            && asked != number
-        {
-            if is_hold {
+        let asked = self.calls.get(&(node, call.id)).filter(|_| matches!(call.op, Op::Refund { .. }));
+        if let (Some(asked), true) = (asked, grant.granted > 0) {
+            let others = asked.iter().filter(|asked| asked.number != number);
+            if let Some(Asked { number: of, .. }) = others.clone().find(|asked| asked.is_hold) {
                 self.found.add("conservation", moment, || {
-                    format!("key {key}: {} of window {asked} given back to {number}", grant.granted)
+                    format!("key {key}: {} of window {of} given back to {number}", grant.granted)
                 });
             }
             // Of a client: it goes to whatever is open when it arrives.
-            self.keys.of(key).window(number).back += grant.granted;
+            let late = others.map(|asked| asked.cost).sum::<u64>().min(grant.granted);
+            self.keys.of(key).window(number).back += late;
         }
         let state = self.keys.of(key);
         state.period = limit.period.0;
@@ -206,14 +227,16 @@ impl Tally {
     fn refunds(&mut self, moment: Moment, request: &Request) {
         let key = self.keys.of(request.key);
         let Some(number) = moment.store.0.wrapping_add(key.skew).checked_div(key.period) else { return };
-        let (is_hold, number) = match self.asked.remove(&request.id) {
-            Some(Some((number, true))) => (true, number),
-            Some(Some((number, false))) => return self.refund = Some((true, number)),
+        let (is_hold, number, counts) = match self.asked.remove(&request.id) {
+            Some(Some((number, counts))) => (true, number, counts),
             // Nothing that the store counts was charged.
-            Some(None) => return self.refund = Some((true, u64::MAX)),
-            None => (false, number),
+            Some(None) => (true, u64::MAX, false),
+            None => (false, number, true),
         };
-        self.refund = Some((is_hold, number));
+        self.refunds.ask(self.lives.of(request.node), request, Asked { is_hold, number, cost: request.cost });
+        if !counts {
+            return;
+        }
         let window = self.keys.of(request.key).window(number);
         if window.number == number {
             let spent = self.spent.entry((request.key, request.node)).or_default();
@@ -232,6 +255,7 @@ impl Observer for Tally {
         }
         self.flow.see(moment, seen);
         self.trips.see(moment, seen);
+        self.lives.see(seen);
         match seen {
             Seen::Settled { key, call, grant: Some(grant), .. } if grant.granted > 0 => {
                 if let (Some(limit), Op::Acquire(order)) = (limit(&call.rule), &call.op) {
@@ -241,11 +265,10 @@ impl Observer for Tally {
                 }
             }
             Seen::Census { key, held, counter, store } => self.counted(moment, *key, *held, *counter, store.0),
-            Seen::Asked(request) => {
-                self.refund = None;
-                if request.kind == Kind::Refund {
-                    self.refunds(moment, request);
-                }
+            Seen::Asked(request) if request.kind == Kind::Refund => self.refunds(moment, request),
+            Seen::Answered { request, parked: false, .. } if request.kind == Kind::Refund => {
+                self.latest = None;
+                self.refunds.decide(self.lives.of(request.node), request);
             }
             Seen::Answered { request, rule, decision, store, .. } => {
                 self.latest = None;
@@ -267,13 +290,11 @@ impl Observer for Tally {
                 }
             }
             Seen::Hold(id, holding) => self.hold(*id, holding),
-            Seen::Called { node, call, .. } if matches!(call.op, Op::Refund { .. }) => {
-                // Sent again it is still the same one's.
-                if !self.calls.contains_key(&(*node, call.id))
-                    && let Some(refund) = self.refund.take()
-                {
-                    self.calls.insert((*node, call.id), refund);
-                }
+            Seen::Called { node, key, call, .. } if matches!(call.op, Op::Refund { .. }) => {
+                let (life, refunds) = (self.lives.of(*node), &mut self.refunds);
+                // Sent again it is still the same ones'.
+                let asked = || refunds.leave(life, *key, |asked| asked.is_of(call));
+                self.calls.entry((*node, call.id)).or_insert_with(asked);
             }
             Seen::Executed { key, grant, call, stale, .. } if *stale || call.op == Op::Reset => {
                 if let Some(limit) = limit(&call.rule) {

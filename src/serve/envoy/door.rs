@@ -227,7 +227,7 @@ impl Visitor {
 /// Serves a connection to its end.
 pub(crate) async fn serve(visitor: Visitor, pass: Pass, hub: Arc<Hub>) {
     let counter = Counter::new(hub.doors.account());
-    let service = Service::new(hub, visitor.headers);
+    let service = Service::new(hub, visitor.headers, pass.mailbox.asker());
     match visitor.stream {
         // The operating system tells when the other side is gone.
         Stream::Unix(stream) => converse(stream, None, pass, (service, counter)).await,

@@ -21,7 +21,9 @@ use crate::core::shard;
 use crate::core::time::Micros;
 use crate::serve::hub::Hub;
 use crate::serve::inquiry::{Asking, Inquiry, Told};
+use crate::serve::mailbox::Mailbox;
 use crate::serve::node::{Ask, Outgoing};
+use crate::store::turns::Asker;
 use crate::wire::command::MAX_KEY;
 use crate::wire::headers::{Style, fields, window};
 
@@ -35,6 +37,7 @@ const MAX_ENTRIES: usize = 64;
 pub(super) struct Service {
     hub: Arc<Hub>,
     headers: Option<Style>,
+    asker: Asker,
 }
 
 /// What a descriptor asks for.
@@ -57,13 +60,13 @@ struct Limited {
 }
 
 impl Service {
-    pub(super) fn new(hub: Arc<Hub>, headers: Option<Style>) -> Self {
-        Self { hub, headers }
+    pub(super) fn new(hub: Arc<Hub>, headers: Option<Style>, asker: Asker) -> Self {
+        Self { hub, headers, asker }
     }
 
     async fn answer(self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         let count = request.descriptors.len();
-        let limited = read(&self.hub.policies.load(), &request)?;
+        let limited = read(&self.hub.policies.load(), &request, self.asker)?;
         if limited.is_empty() {
             return Ok(response(count, &[], &[], self.headers));
         }
@@ -98,7 +101,7 @@ impl Service {
         let (node, mut out) = (&self.hub.node, Outgoing::default());
         let digest = node.digests.digest(&inquiry.policy.name, key);
         let request = shard::Request { rule, digest, key, cost, peek: false };
-        node.ask(node.clock.now(), Ask::Refund, request, (&Arc::default(), 0), &mut out);
+        node.ask(node.clock.now(), Ask::Refund, request, (&Arc::new(Mailbox::of(inquiry.asker)), 0), &mut out);
         node.flush(&mut out);
         told.decision.remaining = told.decision.remaining.saturating_add(cost).min(told.decision.limit);
     }
@@ -119,7 +122,7 @@ fn inquiries(limited: &[Limited]) -> Vec<Inquiry> {
 }
 
 /// The descriptors that are limited, in order.
-fn read(policies: &PolicySet, request: &RateLimitRequest) -> Result<Vec<Limited>, Status> {
+fn read(policies: &PolicySet, request: &RateLimitRequest, asker: Asker) -> Result<Vec<Limited>, Status> {
     if request.domain.is_empty() {
         return Err(Status::invalid_argument("the domain is empty"));
     }
@@ -157,7 +160,7 @@ fn read(policies: &PolicySet, request: &RateLimitRequest) -> Result<Vec<Limited>
             Hits::Peek => (1, true),
             Hits::Give(_) => (0, true),
         };
-        limited.push(Limited { place, hits, inquiry: Inquiry { policy, key, cost, peek } });
+        limited.push(Limited { place, hits, inquiry: Inquiry { policy, key, cost, peek, asker } });
     }
     limited.retain(|limited| !replaced.contains(&limited.inquiry.policy.name));
     Ok(limited)

@@ -68,7 +68,7 @@ impl Session {
             }
         };
         if rule.is_concurrent() {
-            let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek };
+            let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek, asker: self.mailbox.asker() };
             return self.occupy(batch, inquiry);
         }
         let digest = batch.hub.node.digests.digest(&policy.name, key);
@@ -130,7 +130,13 @@ impl Session {
         let mut inquiries = Vec::new();
         for Part { policy, key, cost } in parts(args) {
             let Some(policy) = self.policy(batch, policy) else { return };
-            inquiries.push(Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false });
+            inquiries.push(Inquiry {
+                policy: policy.clone(),
+                key: key.into(),
+                cost,
+                peek: false,
+                asker: self.mailbox.asker(),
+            });
         }
         let asked = Asked::begin(batch.hub, batch.now, inquiries, batch.outgoing);
         self.finish(batch, requests::many(batch.hub.clone(), asked, self.slots.clone()));
@@ -150,13 +156,15 @@ impl Session {
         if takes {
             return self.error(batch, IN_FLIGHT);
         }
-        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false };
+        let inquiry =
+            Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false, asker: self.mailbox.asker() };
         self.finish(batch, answer(batch.hub.clone(), inquiry));
     }
 
     pub(super) fn explain(&mut self, batch: &mut Batch<'_>, policy: &[u8], key: &[u8]) {
         let Some(policy) = self.policy(batch, policy) else { return };
-        let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost: 1, peek: true };
+        let inquiry =
+            Inquiry { policy: policy.clone(), key: key.into(), cost: 1, peek: true, asker: self.mailbox.asker() };
         self.finish(batch, requests::explain(batch.hub.clone(), inquiry));
     }
 

@@ -1,13 +1,13 @@
 //! The gate before one server: which letter may leave now, and who waits in which line.
 //!
-//! The limiter says how many are at the server at a time; the others wait here, first come, first served,
-//! where they can still be turned down: whoever could not be answered in time any more is told that the
-//! server is busy, and has not left. Errands (what clients ask beside checks) may take half of the window
-//! and have a line of their own, so that one client's errands do not stand before everybody's checks. A key
-//! that has a letter in that line lines up there with all of them: letters of one key leave in the order in
+//! The limiter says how many are at the server at a time; the others wait here, where users and their connections
+//! are served in turn (`store/turns.rs`), and where they can still be turned down: whoever could not be answered
+//! in time any more is told that the server is busy, and has not left. Errands (what clients ask beside checks) may
+//! take half of the window and have a line of their own, so that one client's errands do not stand before everybody's
+//! checks. A key that has a letter in that line lines up there with all of them: letters of one key leave in the order in
 //! which they came. Knows neither connection nor breaker. Called by `master.rs`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
@@ -17,9 +17,13 @@ use super::master::Failure;
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
 use crate::store::limiter::{self, Limiter};
+use crate::store::turns::{Asker, Turns};
 
-/// Most letters in one line.
-const LINE: usize = 4_096;
+/// Most letters in one line of one who is alone there.
+const ALONE: usize = 4_096;
+
+/// Most letters in one line, with the room that is kept for those who have none in it: see [`Turns::has_room`].
+const LINE: usize = 4 * ALONE;
 
 /// Letters that leave in one go.
 const BATCH: usize = 64;
@@ -29,6 +33,8 @@ pub(crate) struct Parcel {
     pub(crate) letter: Letter,
     /// Await a replica, too.
     pub(crate) confirmed: bool,
+    /// Whose turn it takes.
+    pub(crate) asker: Asker,
     /// What must keep its order among its like.
     pub(crate) key: u128,
     /// Not a check's: see the module's doc.
@@ -46,10 +52,18 @@ pub(super) type Reply = oneshot::Sender<Result<Answer, Failure>>;
 pub(super) enum Entry {
     /// Go on at once.
     Leave(Permit, Parcel),
-    /// Wait, under this number.
-    Wait(u64, oneshot::Receiver<Result<Answer, Failure>>),
+    /// Wait there.
+    Wait(Spot, oneshot::Receiver<Result<Answer, Failure>>),
     /// Too many wait.
     Full(Micros),
+}
+
+/// Where somebody waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    errand: bool,
+    asker: Asker,
+    number: u64,
 }
 
 /// Somebody who waits.
@@ -70,8 +84,8 @@ pub(super) struct Gate {
 
 struct Lines {
     limiter: Limiter,
-    checks: VecDeque<Waiting>,
-    errands: VecDeque<Waiting>,
+    checks: Turns<Waiting>,
+    errands: Turns<Waiting>,
     /// Where the letters of a key wait, if any do.
     places: HashMap<u128, Place>,
     /// Letters from the line of errands, or that could have been, at the server.
@@ -127,8 +141,8 @@ impl Gate {
     pub(super) fn new(clock: Clock, patience: Micros) -> Self {
         let lines = Lines {
             limiter: Limiter::new(patience),
-            checks: VecDeque::new(),
-            errands: VecDeque::new(),
+            checks: Turns::default(),
+            errands: Turns::default(),
             places: HashMap::new(),
             errands_out: 0,
             departing: false,
@@ -163,12 +177,12 @@ impl Gate {
         lines.last += 1;
         let number = lines.last;
         let line = if errand { &lines.errands } else { &lines.checks };
-        if line.len() >= LINE {
+        if !line.has_room(parcel.asker, LINE) {
             return Entry::Full(lines.wait());
         }
         let (reply, answer) = oneshot::channel();
-        lines.line_up(Waiting { number, came: now, parcel, reply }, errand);
-        Entry::Wait(number, answer)
+        let asker = lines.line_up(Waiting { number, came: now, parcel, reply }, errand);
+        Entry::Wait(Spot { errand, asker, number }, answer)
     }
 
     /// Those who may leave now, in order. They must be sent on their way before this is called again.
@@ -197,10 +211,10 @@ impl Gate {
     }
 
     /// Somebody no longer waits: how long those before him need, or `None` when he has left.
-    pub(super) fn withdraw(&self, number: u64) -> Option<Micros> {
+    pub(super) fn withdraw(&self, spot: Spot) -> Option<Micros> {
         let now = self.clock.now();
         let mut lines = self.lock();
-        let waiting = lines.strike(number)?;
+        let waiting = lines.strike(spot)?;
         // At least as long as it has taken so far: of a server that stands still nothing better is known.
         Some(lines.wait().max(now.since(waiting.came)))
     }
@@ -209,10 +223,12 @@ impl Gate {
     pub(super) fn turn_away(&self, since: Instant) {
         let mut lines = self.lock();
         lines.places.clear();
-        let (checks, errands) = (std::mem::take(&mut lines.checks), std::mem::take(&mut lines.errands));
+        let mut waiting = [std::mem::take(&mut lines.checks), std::mem::take(&mut lines.errands)];
         drop(lines);
-        for waiting in checks.into_iter().chain(errands) {
-            let _ = waiting.reply.send(Err(Failure::Away(since)));
+        for line in &mut waiting {
+            while let Some(waiting) = line.pop() {
+                let _ = waiting.reply.send(Err(Failure::Away(since)));
+            }
         }
     }
 
@@ -257,28 +273,26 @@ impl Lines {
         self.limiter.wait(self.checks.len() + self.errands.len() + 1)
     }
 
-    fn line_up(&mut self, waiting: Waiting, errand: bool) {
-        self.places.entry(waiting.parcel.key).or_insert(Place { errand, letters: 0 }).letters += 1;
-        self.line(errand).push_back(waiting);
+    /// Lines up, and says in whose line.
+    fn line_up(&mut self, waiting: Waiting, errand: bool) -> Asker {
+        let (asker, key) = (waiting.parcel.asker, waiting.parcel.key);
+        self.places.entry(key).or_insert(Place { errand, letters: 0 }).letters += 1;
+        self.line(errand).push(asker, key, waiting)
     }
 
     fn call_up(&mut self, errand: bool) -> Option<Waiting> {
-        let waiting = self.line(errand).pop_front()?;
+        let waiting = self.line(errand).pop()?;
         self.release(waiting.parcel.key);
         Some(waiting)
     }
 
-    fn strike(&mut self, number: u64) -> Option<Waiting> {
-        let waiting = [false, true].into_iter().find_map(|errand| {
-            let line = self.line(errand);
-            let index = line.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
-            line.remove(index)
-        })?;
+    fn strike(&mut self, Spot { errand, asker, number }: Spot) -> Option<Waiting> {
+        let waiting = self.line(errand).strike(asker, number, |waiting| waiting.number)?;
         self.release(waiting.parcel.key);
         Some(waiting)
     }
 
-    fn line(&mut self, errand: bool) -> &mut VecDeque<Waiting> {
+    fn line(&mut self, errand: bool) -> &mut Turns<Waiting> {
         if errand { &mut self.errands } else { &mut self.checks }
     }
 

@@ -180,10 +180,10 @@ impl Master {
             return Err(Failure::Away(since));
         }
         let mut until = parcel.until;
-        let (number, mut outcome) = match inner.gate.enter(parcel) {
+        let (spot, mut outcome) = match inner.gate.enter(parcel) {
             Entry::Leave(permit, parcel) => return inner.carry(permit, parcel).await,
             Entry::Full(wait) => return Err(Failure::Busy(wait)),
-            Entry::Wait(number, outcome) => (number, outcome),
+            Entry::Wait(spot, outcome) => (spot, outcome),
         };
         let (mut waits, mut excused) = (true, false);
         loop {
@@ -198,7 +198,7 @@ impl Master {
                         // It was this node that was not run: the server has its time all the same.
                         until = inner.shared.clock.now() + late.min(inner.patience());
                         excused = true;
-                    } else if let Some(wait) = inner.gate.withdraw(number) {
+                    } else if let Some(wait) = inner.gate.withdraw(spot) {
                         return Err(Failure::Busy(wait));
                     } else {
                         waits = false;

@@ -8,7 +8,7 @@ fn gate() -> Arc<Gate> {
 
 fn parcel(key: u128, errand: bool) -> Parcel {
     let letter = Letter { command: redis::cmd("PING"), asking: false };
-    Parcel { letter, confirmed: false, key, errand, again: false, until: Instant(u64::MAX) }
+    Parcel { letter, confirmed: false, asker: Asker::NODE, key, errand, again: false, until: Instant(u64::MAX) }
 }
 
 /// Takes all places that are free for it.
@@ -27,7 +27,7 @@ fn fill(gate: &Arc<Gate>, errand: bool) -> Vec<Permit> {
     permits
 }
 
-fn line_up(gate: &Arc<Gate>, key: u128, errand: bool) -> (u64, oneshot::Receiver<Result<Answer, Failure>>) {
+fn line_up(gate: &Arc<Gate>, key: u128, errand: bool) -> (Spot, oneshot::Receiver<Result<Answer, Failure>>) {
     match gate.enter(parcel(key, errand)) {
         Entry::Wait(number, answer) => (number, answer),
         _ => panic!("key {key} does not wait"),
@@ -122,9 +122,25 @@ fn whoever_was_sent_on_passes_those_who_wait() {
 fn a_line_is_bounded() {
     let gate = gate();
     let _permits = fill(&gate, false);
-    let _answers: Vec<_> = (0..LINE as u128).map(|key| line_up(&gate, key, false)).collect();
+    let _answers: Vec<_> = (0..ALONE as u128).map(|key| line_up(&gate, key, false)).collect();
     assert!(matches!(gate.enter(parcel(0, false)), Entry::Full(_)));
     assert!(matches!(gate.enter(parcel(LINE as u128, true)), Entry::Wait(..)), "errands have a line of their own");
+}
+
+#[test]
+fn a_line_that_many_fill_has_room_for_who_is_not_in_it() {
+    let gate = gate();
+    let _permits = fill(&gate, false);
+    let mut answers = Vec::new();
+    for connection in 0..100 {
+        let of = |number: usize| Parcel { asker: Asker::new(Some(7), connection), ..parcel(number as u128, false) };
+        let before = answers.len();
+        while let Entry::Wait(_, answer) = gate.enter(of(answers.len())) {
+            answers.push(answer);
+        }
+        assert!(answers.len() > before, "{before} letters of {connection} connections");
+    }
+    assert!(answers.len() < LINE);
 }
 
 #[test]

@@ -1,0 +1,238 @@
+//! What waits to leave, by who asked for it: users in turn, and the connections of a user in turn.
+//!
+//! So whoever asks for little waits for no more than one turn of the others, however much they ask for (after
+//! Nagle, "On packet switches with infinite storage", 1985). What concerns one key leaves in the order in which
+//! it came: it lines up where the key's things wait, whoever they are of. Knows neither calls nor servers. Called
+//! by `redis/gate.rs` and by `serve/turnstile.rs`.
+
+use std::collections::{HashMap, VecDeque};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Asker {
+    user: u64,
+    connection: u64,
+}
+
+impl Asker {
+    /// This node itself: what it hands back, renews and leases ahead.
+    pub const NODE: Self = Self { user: 0, connection: 0 };
+
+    /// A connection of a user; `None`: of whom cannot be told, and all of those are one.
+    #[must_use]
+    pub fn new(uid: Option<u32>, connection: u64) -> Self {
+        Self { user: uid.map_or(u64::MAX, |uid| u64::from(uid) + 1), connection }
+    }
+}
+
+/// Things that wait, each of an asker and about a key.
+#[derive(Debug)]
+pub struct Turns<T> {
+    users: HashMap<u64, User<T>>,
+    /// Users of whom something waits, the next first.
+    order: VecDeque<u64>,
+    /// Where the things of a key wait.
+    places: HashMap<u128, Place>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct User<T> {
+    lines: HashMap<u64, VecDeque<(u128, T)>>,
+    /// Connections of which something waits, the next first.
+    order: VecDeque<u64>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Place {
+    asker: Asker,
+    count: usize,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self { users: HashMap::new(), order: VecDeque::new(), places: HashMap::new(), len: 0 }
+    }
+}
+
+impl<T> Turns<T> {
+    /// How many things wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether one more of `asker` leaves room for others where `most` may wait in all. There is room for as much
+    /// again as waits of the user and of the connection, within three quarters; the last quarter is for those of
+    /// whom nothing waits. So neither a few users nor a few connections of one can take all of it.
+    #[must_use]
+    pub fn has_room(&self, asker: Asker, most: usize) -> bool {
+        let user = self.users.get(&asker.user);
+        let connection = user.and_then(|user| user.lines.get(&asker.connection)).map_or(0, VecDeque::len);
+        if connection == 0 {
+            return self.len < most;
+        }
+        self.len + user.map_or(0, |user| user.len) + connection < most / 4 * 3
+    }
+
+    /// Lines up, and says in whose line.
+    pub fn push(&mut self, asker: Asker, key: u128, thing: T) -> Asker {
+        let place = self.places.entry(key).or_insert(Place { asker, count: 0 });
+        place.count += 1;
+        let asker = place.asker;
+        let user = self.users.entry(asker.user).or_insert_with(|| {
+            self.order.push_back(asker.user);
+            User { lines: HashMap::new(), order: VecDeque::new(), len: 0 }
+        });
+        let line = user.lines.entry(asker.connection).or_insert_with(|| {
+            user.order.push_back(asker.connection);
+            VecDeque::new()
+        });
+        line.push_back((key, thing));
+        user.len += 1;
+        self.len += 1;
+        asker
+    }
+
+    /// Whose turn it is.
+    pub fn pop(&mut self) -> Option<T> {
+        let asked = self.order.pop_front()?;
+        let user = self.users.get_mut(&asked)?;
+        let connection = user.order.pop_front()?;
+        let line = user.lines.get_mut(&connection)?;
+        let (key, thing) = line.pop_front()?;
+        if line.is_empty() {
+            user.lines.remove(&connection);
+        } else {
+            user.order.push_back(connection);
+        }
+        user.len -= 1;
+        if user.len == 0 {
+            self.users.remove(&asked);
+        } else {
+            self.order.push_back(asked);
+        }
+        self.release(key);
+        Some(thing)
+    }
+
+    /// Takes out of a line what `number` gives this number to; numbers grow within a line.
+    pub fn strike(&mut self, asker: Asker, wanted: u64, number: impl Fn(&T) -> u64) -> Option<T> {
+        let user = self.users.get_mut(&asker.user)?;
+        let line = user.lines.get_mut(&asker.connection)?;
+        let index = line.binary_search_by_key(&wanted, |(_, thing)| number(thing)).ok()?;
+        let (key, thing) = line.remove(index)?;
+        if line.is_empty() {
+            user.lines.remove(&asker.connection);
+            user.order.retain(|connection| *connection != asker.connection);
+        }
+        user.len -= 1;
+        if user.len == 0 {
+            self.users.remove(&asker.user);
+            self.order.retain(|user| *user != asker.user);
+        }
+        self.release(key);
+        Some(thing)
+    }
+
+    fn release(&mut self, key: u128) {
+        self.len -= 1;
+        if let Some(place) = self.places.get_mut(&key) {
+            place.count -= 1;
+            if place.count == 0 {
+                self.places.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(uid: u32, connection: u64) -> Asker {
+        Asker::new(Some(uid), connection)
+    }
+
+    fn all<T>(turns: &mut Turns<T>) -> Vec<T> {
+        std::iter::from_fn(|| turns.pop()).collect()
+    }
+
+    #[test]
+    fn users_leave_in_turn_and_so_do_the_connections_of_one() {
+        let mut turns = Turns::default();
+        for number in 0..4 {
+            turns.push(of(1, 10), number, format!("a{number}"));
+            turns.push(of(1, 11), 100 + number, format!("b{number}"));
+        }
+        turns.push(of(2, 20), 200, "c0".to_owned());
+        turns.push(Asker::NODE, 300, "n0".to_owned());
+        assert_eq!(all(&mut turns), ["a0", "c0", "n0", "b0", "a1", "b1", "a2", "b2", "a3", "b3"]);
+        assert!(turns.is_empty() && turns.users.is_empty() && turns.places.is_empty());
+    }
+
+    #[test]
+    fn whoever_comes_late_waits_for_one_turn_of_the_others() {
+        let mut turns = Turns::default();
+        for number in 0..8_000 {
+            turns.push(of(1, number % 8), u128::from(number), number);
+        }
+        assert_eq!(turns.pop(), Some(0));
+        turns.push(of(1, 8), 9_000, 9_000);
+        let before = std::iter::from_fn(|| turns.pop()).take_while(|number| *number != 9_000).count();
+        assert_eq!(before, 8);
+    }
+
+    #[test]
+    fn what_concerns_one_key_leaves_in_order() {
+        let mut turns = Turns::default();
+        for number in 0..3 {
+            turns.push(of(1, 1), number, number);
+        }
+        assert_eq!(turns.push(of(2, 2), 2, 10), of(1, 1), "it lines up behind the key's first");
+        turns.push(of(2, 2), 20, 11);
+        assert_eq!(all(&mut turns), [0, 11, 1, 2, 10]);
+        assert_eq!(turns.push(of(2, 2), 2, 12), of(2, 2), "nothing of the key waits any more");
+    }
+
+    #[test]
+    fn what_is_struck_out_has_no_turn() {
+        let mut turns = Turns::default();
+        for number in 0..6 {
+            turns.push(of(1, number % 2), u128::from(number), number);
+        }
+        turns.push(of(2, 5), 6, 6);
+        let same = |number: &u64| *number;
+        assert_eq!(turns.strike(of(2, 5), 6, same), Some(6));
+        assert_eq!(turns.strike(of(1, 0), 2, same), Some(2));
+        assert_eq!(turns.strike(of(1, 0), 2, same), None);
+        assert_eq!((all(&mut turns), turns.len()), (vec![0, 1, 4, 3, 5], 0));
+    }
+
+    #[test]
+    fn there_is_room_for_whoever_comes_next() {
+        let (mut turns, most) = (Turns::default(), 1_000);
+        let mut fill = |asker: Asker| {
+            let mut count = 0;
+            while turns.has_room(asker, most) {
+                turns.push(asker, 0, ());
+                turns.places.clear();
+                count += 1;
+            }
+            count
+        };
+        let held: Vec<_> = (0..20).map(|connection| fill(of(1, connection))).collect();
+        assert!(held[0] == most / 4 && held[3] > 1 && held[19] == 1, "{held:?}");
+        assert!(fill(of(2, 30)) > most / 16, "another user has room: {held:?}");
+        let others = (0..1_000).map(|connection| fill(of(3, connection))).take_while(|count| *count > 0).count();
+        assert!(others > most / 4, "whoever has nothing in it has room: {others}");
+        assert_eq!(fill(of(4, 0)), 0, "it is bounded");
+    }
+}
