@@ -3,11 +3,12 @@
 //! Carries values and wakes the owner; knows neither replies nor shards. Shards' drivers and the
 //! control runtime deliver, a connection takes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 use crate::core::decision::Decision;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The reply to a command whose task ended without one.
 const BROKEN: &[u8] = b"-ERR the answer could not be made: see the daemon's log\r\n";
@@ -35,6 +36,7 @@ impl Answer {
 /// One connection's mailbox.
 #[derive(Debug, Default)]
 pub struct Mailbox {
+    /// Something is in it. Changes while it is locked.
     full: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -60,9 +62,10 @@ impl Waiter {
         let waker = {
             let mut inner = self.mailbox.lock();
             inner.answers.push((self.seq, answer));
+            // While it is locked: an owner who registers behind this finds it full, and one before is woken.
+            self.mailbox.full.store(true, Ordering::Release);
             inner.waker.clone()
         };
-        self.mailbox.full.store(true, Ordering::Release);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -108,8 +111,10 @@ impl Mailbox {
 
     /// Takes what has come, oldest first.
     pub fn take(&self, into: &mut Vec<(u64, Answer)>) {
-        if self.full.swap(false, Ordering::Acquire) {
-            into.append(&mut self.lock().answers);
+        if self.full.load(Ordering::Acquire) {
+            let mut inner = self.lock();
+            self.full.store(false, Ordering::Relaxed);
+            into.append(&mut inner.answers);
         }
     }
 

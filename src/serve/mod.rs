@@ -10,6 +10,7 @@ pub mod ask;
 pub mod budget;
 pub mod connection;
 pub mod daemon;
+mod deadlines;
 pub mod doors;
 pub mod envoy;
 pub mod exposition;
