@@ -39,6 +39,7 @@ mod late_answers;
 mod limiter;
 mod log_reader;
 mod max_memory;
+mod msrv;
 mod namespaces;
 mod oracle;
 mod outage;
