@@ -83,4 +83,6 @@ pub mod fleet;
 #[cfg(feature = "daemon")]
 pub mod serve;
 pub mod store;
+#[doc(hidden)]
+pub mod sync;
 pub mod wire;

@@ -40,6 +40,7 @@ mod late_answers;
 mod limiter;
 mod log_reader;
 mod max_memory;
+mod msrv;
 mod namespaces;
 mod neighbours;
 mod oracle;

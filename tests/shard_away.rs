@@ -53,6 +53,25 @@ fn voiding(bench: &mut Bench, id: u64) -> Call {
     calls[0].clone()
 }
 
+/// A fuzz target found its timer ringing each microsecond, from two seconds after its last check on.
+#[test]
+fn a_key_that_waits_to_tell_of_a_void_order_sleeps_meanwhile() {
+    for limit in ["100/1s fixed", "100/1s sliding", "100/1h"] {
+        let (mut bench, _) = given_up(limit);
+        let end = bench.now + Micros::from_secs(5);
+        let mut rings = 0;
+        while let Some(at) = bench.shard.poll_timeout().filter(|at| *at <= end && rings < 1_000) {
+            bench.now = bench.now.max(at);
+            bench.shard.handle_timeout(bench.now);
+            bench.advance(Micros::ZERO);
+            rings += 1;
+            let since = bench.now;
+            bench.calls().iter().for_each(|call| bench.fail(call, StoreError::Away { since }));
+        }
+        assert!(rings < 200, "{limit}: its timer rang {rings} times until {:?}", bench.now);
+    }
+}
+
 #[test]
 fn an_order_that_was_given_up_is_void_as_soon_as_the_store_can_be_told() {
     for limit in ["100/1s fixed", "100/1s sliding", "100/1h"] {

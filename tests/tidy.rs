@@ -11,15 +11,16 @@ const MAX_LINES: usize = 700;
 
 /// Each room and the rooms it may import beside itself. Lower floors know nothing of higher ones,
 /// and rooms on one floor do not know each other.
-const ROOMS: [(&str, &[&str]); 10] = [
+const ROOMS: [(&str, &[&str]); 11] = [
     ("core", &[]),
+    ("sync", &[]),
     ("clock", &["core"]),
     ("config", &["core"]),
     ("wire", &["core"]),
     ("store", &["core", "wire", "clock"]),
     ("fleet", &["core", "wire", "clock"]),
-    ("client", &["core", "wire", "clock"]),
-    ("serve", &["core", "wire", "clock", "config", "store", "fleet", "client"]),
+    ("client", &["core", "wire", "clock", "sync"]),
+    ("serve", &["core", "wire", "clock", "sync", "config", "store", "fleet", "client"]),
     ("cli", &["core", "wire", "clock", "config", "store", "fleet", "client", "serve"]),
     ("main", &["cli"]),
 ];

@@ -65,6 +65,19 @@ pub(super) fn run(path: &Path, globals: &Globals) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// A text as TOML, or all that is wrong with it, each with its place. For `fuzz/`, which has no files.
+///
+/// # Errors
+/// What keeps it from being translated.
+#[doc(hidden)]
+pub fn import_envoy(text: &str) -> Result<String, Vec<String>> {
+    let path = Path::new("limits.yaml");
+    let told = |flaws: Vec<Flaw>| flaws.into_iter().map(|flaw| flaw.place(path, text).to_string()).collect();
+    let mut fragment = translate::fragment(text, "limits.yaml").map_err(told)?;
+    let _: Vec<String> = told(std::mem::take(&mut fragment.warnings));
+    Ok(fragment.toml)
+}
+
 /// A file, or all of a directory, as TOML, and what was left out.
 fn imported(path: &Path) -> Result<(String, Vec<Problem>), ConfigErrors> {
     let files = files(path).map_err(|problem| ConfigErrors(vec![problem]))?;

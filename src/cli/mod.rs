@@ -26,4 +26,5 @@ mod serve;
 mod service_manager;
 mod settle;
 
+pub use import::import_envoy;
 pub use run::run;

@@ -2,12 +2,12 @@
 //!
 //! Says what to ask and takes the answer; asks nobody itself. Called by the blocking limiter and the one for tokio.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::lease::Lease;
 use super::{ClientError, WhenAway};
 use crate::clock::{self, Clock};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Most tokens asked for at once.
 const MOST: u64 = 1 << 20;

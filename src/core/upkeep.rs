@@ -98,8 +98,13 @@ pub(super) fn handle_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: In
         }
     }
     set_timer(index, slot, desk, now);
-    let is_told = slot.doubtful.is_none() || now >= slot.last_check + DOUBTFUL;
+    let is_told = !has_to_tell(slot, now);
     !(slot.is_quiet() && is_told && slot.lease.held() == 0 && now >= keep_until(slot, now) && !slot.is_indebted(now))
+}
+
+/// Whether the store has yet to hear of an order that was given up, and its return is still awaited.
+fn has_to_tell(slot: &Slot, now: Instant) -> bool {
+    slot.doubtful.is_some() && now < slot.last_check + DOUBTFUL
 }
 
 /// Answers those in line who have waited as long as they may. The call that they wait for goes on.
@@ -230,7 +235,9 @@ pub(super) fn set_timer(index: u32, slot: &mut Slot, desk: &mut Desk, now: Insta
     if slot.lease.held() > 0 {
         at = at.min(now + Micros(refill_interval(&slot.rule).0 / 4)).min(closes(slot).max(now + PATIENCE));
     } else if slot.is_quiet() {
-        let retry = if slot.is_indebted(now) { Micros::from_secs(1) } else { Micros(1) };
+        // What keeps it longer than that is looked at once a second, and not each microsecond.
+        let is_kept = slot.is_indebted(now) || has_to_tell(slot, now);
+        let retry = if is_kept { Micros::from_secs(1) } else { Micros(1) };
         at = at.min(keep_until(slot, now).max(now + retry));
     }
     desk.wake(index, slot, at);

@@ -92,6 +92,13 @@ impl Hello {
     }
 }
 
+/// A hello, written again as it was understood. For `fuzz/`, which has no connection.
+#[doc(hidden)]
+#[must_use]
+pub fn hello_again(frame: &[u8]) -> Option<Vec<u8>> {
+    Hello::decode(frame).map(|hello| hello.encode())
+}
+
 /// Whether a node may be called so.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic())

@@ -147,6 +147,14 @@ impl Message {
     }
 }
 
+/// A message of the node with this name and life, written again as it was understood. For `fuzz/`, which has no
+/// connection.
+#[doc(hidden)]
+#[must_use]
+pub fn gossip_again(frame: &[u8], from: &PeerId) -> Option<Vec<u8>> {
+    Message::decode(frame, from).ok().map(|message| message.encode(from))
+}
+
 /// Puts other heartbeats into the digest of a message, where `heartbeat` knows one.
 pub(crate) fn correct(message: &mut [u8], heartbeat: impl Fn(&PeerId, SocketAddr) -> Option<u64>) {
     let _ = Rest(message).heartbeats(&heartbeat).map(|corrections| {

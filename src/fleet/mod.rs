@@ -38,12 +38,13 @@ mod tls;
 mod transport;
 
 pub use error::FleetError;
-pub use frame::MAX_FRAME;
+pub use frame::{MAX_FRAME, hello_again};
 pub use handle::{Fleet, FleetOptions};
 pub use identity::IdentityFiles;
 pub use links::Incoming;
 pub use members::{Member, MemberState, Members};
 pub use membership::{Membership, MembershipOptions};
+pub use message::gossip_again;
 pub use names::{any_node_name, fleet_name, is_label, node_name};
 pub use peer::{Carrier, Gossip, PeerId};
 pub use stats::FleetStats;

@@ -6,7 +6,6 @@
 //! have that time more.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::node::{Node, Outgoing};
@@ -46,11 +45,7 @@ pub async fn run(node: Arc<Node>, pulse: Pulse) {
             node.draw_to_wall(DRAW);
             drawn = now;
         }
-        let next = node.earliest();
-        node.alarm.store(next, Ordering::SeqCst);
-        if node.earliest() < next {
-            continue;
-        }
+        let Some(next) = node.alarm.set(|| node.earliest()) else { continue };
         // Beyond the next beat it need not reach.
         let wait = next.saturating_sub(node.clock.now().0).min(3_600_000_000);
         let due = node.clock.now() + Micros(wait);

@@ -3,12 +3,13 @@
 //! Carries values and wakes the owner; knows neither replies nor shards. Shards' drivers and the
 //! control runtime deliver, a connection takes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 use crate::core::decision::Decision;
 use crate::store::turns::Asker;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The reply to a command whose task ended without one.
 const BROKEN: &[u8] = b"-ERR the answer could not be made: see the daemon's log\r\n";
@@ -37,6 +38,7 @@ impl Answer {
 #[derive(Debug, Default)]
 pub struct Mailbox {
     asker: Asker,
+    /// Something is in it. Changes while it is locked.
     full: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -62,9 +64,10 @@ impl Waiter {
         let waker = {
             let mut inner = self.mailbox.lock();
             inner.answers.push((self.seq, answer));
+            // While it is locked: an owner who registers behind this finds it full, and one before is woken.
+            self.mailbox.full.store(true, Ordering::Release);
             inner.waker.clone()
         };
-        self.mailbox.full.store(true, Ordering::Release);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -122,8 +125,10 @@ impl Mailbox {
 
     /// Takes what has come, oldest first.
     pub fn take(&self, into: &mut Vec<(u64, Answer)>) {
-        if self.full.swap(false, Ordering::Acquire) {
-            into.append(&mut self.lock().answers);
+        if self.full.load(Ordering::Acquire) {
+            let mut inner = self.lock();
+            self.full.store(false, Ordering::Relaxed);
+            into.append(&mut inner.answers);
         }
     }
 

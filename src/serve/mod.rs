@@ -11,6 +11,7 @@ pub mod budget;
 pub mod connection;
 pub mod crowd;
 pub mod daemon;
+mod deadlines;
 pub mod doors;
 pub mod envoy;
 pub mod exposition;

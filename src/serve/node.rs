@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 pub use super::ask::Ask;
 use super::crowd::Crowd;
+use super::deadlines::{Alarm, Deadline};
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::turnstile::Turnstile;
 use super::vital;
@@ -63,7 +64,7 @@ pub struct Node {
     /// Rounds of gossip so far.
     round: AtomicUsize,
     /// When the alarm is set to ring.
-    pub(super) alarm: AtomicU64,
+    pub(super) alarm: Alarm,
     /// Rung when a deadline before `alarm` appears.
     pub(super) bell: Notify,
 }
@@ -72,7 +73,7 @@ pub struct Node {
 #[repr(align(64))]
 struct Cell {
     /// The shard's next deadline, readable without its lock.
-    due: AtomicU64,
+    due: Deadline,
     engine: Mutex<Engine>,
 }
 
@@ -112,7 +113,7 @@ impl Node {
                     Engine::Leasing(Leasing { shard, parked: HashMap::new() })
                 }
             };
-            Cell { due: AtomicU64::new(u64::MAX), engine: Mutex::new(engine) }
+            Cell { due: Deadline::new(), engine: Mutex::new(engine) }
         });
         Self {
             clock,
@@ -124,7 +125,7 @@ impl Node {
             calls,
             in_flight: AtomicUsize::new(0),
             round: AtomicUsize::new(0),
-            alarm: AtomicU64::new(u64::MAX),
+            alarm: Alarm::new(),
             bell: Notify::new(),
         }
     }
@@ -222,7 +223,7 @@ impl Node {
     /// Does what is due in all shards.
     pub fn handle_timeouts(&self, now: Instant, out: &mut Outgoing) {
         for cell in &self.cells {
-            if cell.due.load(Ordering::SeqCst) <= now.0
+            if cell.due.get() <= now.0
                 && let Engine::Leasing(leasing) = &mut *cell.lock()
             {
                 leasing.shard.handle_timeout(now);
@@ -285,7 +286,7 @@ impl Node {
 
     /// The earliest deadline of all shards; `u64::MAX` for none.
     pub(super) fn earliest(&self) -> u64 {
-        self.cells.iter().map(|cell| cell.due.load(Ordering::SeqCst)).min().unwrap_or(u64::MAX)
+        self.cells.iter().map(|cell| cell.due.get()).min().unwrap_or(u64::MAX)
     }
 
     /// Calls that left and whose outcome has not come back.
@@ -345,11 +346,7 @@ impl Node {
 
     fn note_deadline(&self, cell: &Cell, leasing: &Leasing, out: &mut Outgoing) {
         let due = leasing.shard.poll_timeout().map_or(u64::MAX, |at| at.0);
-        if cell.due.load(Ordering::Relaxed) != due {
-            // Stored before the alarm is read; the alarm is stored before deadlines are read again.
-            cell.due.store(due, Ordering::SeqCst);
-            out.alarm |= due < self.alarm.load(Ordering::SeqCst);
-        }
+        out.alarm |= cell.due.set(due, &self.alarm);
     }
 }
 

@@ -35,6 +35,8 @@ use tokio::time::{sleep, timeout};
 
 pub use super::breaker::BreakerState;
 pub use options::{Confirm, OptionsError, RedisOptions};
+pub use reply::refused;
+pub use slots::cluster_slots;
 pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 
 use self::address::Address;

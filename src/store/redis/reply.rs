@@ -42,6 +42,13 @@ pub(crate) fn refusal(value: &Value) -> Option<Refusal> {
     Some(classify(error))
 }
 
+/// What a reply that is a refusal comes to, in words. For `fuzz/`, which has no connection.
+#[doc(hidden)]
+#[must_use]
+pub fn refused(value: &Value) -> Option<String> {
+    refusal(value).map(|refusal| format!("{refusal:?}"))
+}
+
 fn classify(error: &ServerError) -> Refusal {
     let detail = error.details().unwrap_or("");
     // "MOVED 3999 127.0.0.1:6381": the code is cut off already.

@@ -42,6 +42,18 @@ pub(crate) fn parse(reply: Value, answering: &Address) -> Option<Vec<Range>> {
     (!ranges.is_empty()).then_some(ranges)
 }
 
+/// Each range of a reply of `CLUSTER SLOTS` from the node at `host`: its first and last slot, and where its owner and
+/// the replicas are. For `fuzz/`, which has no connection.
+#[doc(hidden)]
+#[must_use]
+pub fn cluster_slots(reply: Value, host: &str) -> Option<Vec<(u16, u16, Vec<String>)>> {
+    let told = |range: Range| {
+        let nodes = std::iter::once(range.master).chain(range.replicas);
+        (range.first, range.last, nodes.map(|node| node.to_string()).collect())
+    };
+    Some(parse(reply, &Address::tcp(host, 6379))?.into_iter().map(told).collect())
+}
+
 fn parse_row(row: Value, answering: &Address) -> Option<Range> {
     let Value::Array(row) = row else { return None };
     let mut row = row.into_iter();

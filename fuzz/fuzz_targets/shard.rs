@@ -1,0 +1,4 @@
+//! See `src/shard.rs`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| rationd_fuzz::shard::run(input));
