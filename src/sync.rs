@@ -1,3 +1,3 @@
-//! Locks and atomics of what threads share, under one name: `models/` has another module of that name, with loom's.
+//! Locks and atomics of what threads share, under one name: `tests/models/` has another module of that name, with loom's.
 
 pub use std::sync::{Mutex, MutexGuard, PoisonError, atomic};

@@ -2,9 +2,9 @@
 
 use rationd::client::{ClientError, Decision, Reply, WhenAway};
 
-#[path = "../../../src/client/lease.rs"]
+#[path = "../../../../src/client/lease.rs"]
 mod lease;
-#[path = "../../../src/client/purse.rs"]
+#[path = "../../../../src/client/purse.rs"]
 mod purse;
 
 pub(crate) mod spending;

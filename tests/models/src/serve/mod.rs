@@ -1,8 +1,8 @@
 //! Of the daemon: mailboxes, and the alarm that waits for the earliest deadline.
 
-#[path = "../../../src/serve/deadlines.rs"]
+#[path = "../../../../src/serve/deadlines.rs"]
 mod deadlines;
-#[path = "../../../src/serve/mailbox.rs"]
+#[path = "../../../../src/serve/mailbox.rs"]
 mod mailbox;
 
 pub(crate) mod alarm;

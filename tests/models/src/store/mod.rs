@@ -1,4 +1,4 @@
 //! Who asks, as the mailbox knows it.
 
-#[path = "../../../src/store/turns.rs"]
+#[path = "../../../../src/store/turns.rs"]
 pub mod turns;
