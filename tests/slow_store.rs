@@ -192,13 +192,18 @@ fn short_stalls(length: Duration) {
         // What came too late for them is there for the next.
         let next = Told::ask(&mut daemon.connect().expect("the daemon accepts"), &keys[1].check);
         assert!(!next.is_denied(), "{next:?}");
-        sources.push(next.word(9).unwrap_or_default());
+        // Unless somebody who still waited when it came has it.
+        let is_there = told[1].iter().all(Told::is_denied);
+        sources.extend(is_there.then(|| next.word(9).unwrap_or_default()));
         let mut told = told;
         told[1].push(next);
         assert_nothing_is_lost(&daemon, &keys, &told);
     }
     print(&format!("redis stands still for {length:?}: {denied} checks of fresh keys denied, all for a moment"));
-    assert_eq!(sources, ["lease"; 4], "the next check is answered from what came late");
+    assert!(
+        sources.iter().all(|source| source == "lease"),
+        "the next check is answered from what came late: {sources:?}"
+    );
 }
 
 /// Its socket is there only when its store is: it would decide a check that came before alone, and deny this one.
