@@ -208,7 +208,7 @@ fn put_delta(bytes: &mut Vec<u8>, of: &PeerId, facts: Option<&Facts>) {
             block.push(fact.status);
         }
         // The version of what was passed over is known, too.
-        if told.facts.last().is_none_or(|fact| fact.version < told.last) {
+        if told.facts.last().map_or(0, |fact| fact.version) < told.last {
             block.push(2);
             block.extend(told.last.to_le_bytes());
         }
@@ -464,6 +464,12 @@ mod tests {
         told.facts[0].value = "x".repeat(MAX_FACT + 1);
         let message = Message::Ack { facts: Some(told) }.encode(&node("a"));
         assert_eq!(Message::decode(&message, &node("a")), Err(Refusal::TooMuch));
+    }
+
+    #[test]
+    fn a_node_that_says_no_fact_is_read_again_as_it_was_written() {
+        let message = Message::Ack { facts: facts(&[]) };
+        assert_eq!(Message::decode(&message.encode(&node("a")), &node("a")), Ok(message));
     }
 
     #[test]
