@@ -9,7 +9,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use rationd::core::decision::{Decision, Reason, Verdict};
+use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
@@ -447,4 +447,37 @@ fn a_bucket_that_is_given_back_more_than_was_spent_is_whole() {
             node.wait(Micros(pause));
         }
     }
+}
+
+/// The answer that a bucket's first check is given before the store has spoken shows what it spent, and so does every
+/// other until the store has been charged for it.
+#[test]
+fn a_first_check_that_passes_on_credit_shows_what_it_spent() {
+    for (limit, cost) in [("1/7s burst 2", 1), ("1/14s burst 3", 1), ("100/1s burst 100", 5)] {
+        let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).expect(limit)]));
+        let (mut node, mut embedded) = (Lone::new(Micros(300)), Embedded::new(10, 7));
+        let request = |cost| Request { rule: &rule, digest: Digest::of("p", b"k"), key: b"k", cost, peek: false };
+        node.late = Micros(200_000);
+        let seen = node.check(&rule, cost);
+        let whole = embedded.check(node.store_time(), request(cost));
+        let told = format!("{limit}: {seen:?}, by the formula {whole:?}\n{}", node.log.join("\n"));
+        assert_eq!((seen.verdict, seen.remaining), (Verdict::Allow, whole.remaining), "{told}");
+        assert_eq!(seen.reset_after, whole.reset_after, "{told}");
+        // The first answer is under way still.
+        let late = node.check(&rule, rule.limits[0].capacity());
+        let whole = embedded.check(node.store_time(), Request { peek: true, ..request(0) });
+        let told = format!("{told}\nthen {late:?}, by the formula {whole:?}");
+        assert!(late.remaining <= whole.remaining, "{told}");
+        assert!(late.reset_after.0.abs_diff(whole.reset_after.0) <= 2_000, "{told}");
+    }
+}
+
+/// Whoever is told that a refund was not done asks again, and it may be done twice.
+#[test]
+fn a_refund_that_the_store_has_not_answered_in_time_is_not_said_to_be_undone() {
+    let rule = Arc::new(Rule::of("p", &[Limit::parse("10/1h fixed").expect("a limit")]));
+    let mut node = Lone::new(Micros(300));
+    node.late = Micros(200_000);
+    let told = node.refund(&rule, 3);
+    assert_eq!((told.reason, told.source), (Reason::Store, Source::Store), "{told:?}");
 }

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -35,11 +35,12 @@ const AT_ONCE: usize = 200;
 const DECLARED: [(&str, &str); 11] = [
     ("after a late answer", "what was asked for in vain is kept for a second, and counts as of then"),
     ("as a window ends", "what arrives as its window ends is lent to nobody"),
-    ("late", "the store was slower than store.timeout: the policy chose"),
+    (ENDS, "what arrives as its window ends is lent to nobody"),
     (STOOD_STILL, "a PING that the test sent to the store itself was late, too: the policy chose"),
     (
         "within a longer trip",
-        "a call behind the answer took longer than the checks of this key, and no longer than store.timeout",
+        "a call behind the answer took longer than the checks of this key, and no longer than store.timeout beyond the \
+         longest PING",
     ),
     ("retry_after larger by up to 200 ppm", DRIFT),
     ("retry_after_ms larger by up to 200 ppm", DRIFT),
@@ -48,12 +49,14 @@ const DECLARED: [(&str, &str); 11] = [
     ("retry_after larger by up to 200 ppm, after a refund of more than the window was charged", DRIFT),
     ("retry_after_ms larger by up to 200 ppm, after a refund of more than the window was charged", DRIFT),
 ];
+/// What was denied for the little that is left of a window.
+const ENDS: &str = "denied as its window ends";
 /// What was turned away while the store, or all of this machine, did nothing.
 const STOOD_STILL: &str = "turned away while the store stood still";
 /// A PING that takes so long found no queue that is the daemon's.
-const STILL_US: u64 = 5_000;
+const STILL_US: u64 = 8_000;
 /// Between two of them.
-const PING: Duration = Duration::from_millis(1);
+const PING: Duration = Duration::from_millis(2);
 /// Why a wait may be longer.
 const DRIFT: &str = "clocks drift while the client waits: README";
 /// Examples shown of each class.
@@ -109,29 +112,51 @@ struct Trip {
 const FAR: Trip = Trip { slack_us: 2_000, is_far: true };
 
 /// When a server of the store did not answer a PING at once, or this machine did not run who sends it.
-#[derive(Default)]
-struct Stalls(Mutex<Vec<(u64, u64)>>);
+struct Stalls {
+    watch: Watch,
+    /// From when to when.
+    known: Mutex<Vec<(u64, u64)>>,
+    /// Per server, since when its answer is awaited, or whoever sends the next PING should have been run.
+    due: Vec<AtomicU64>,
+}
 
 impl Stalls {
-    /// Sends PINGs to a server, on a connection that has nothing else to do, until `stop`.
-    fn watch(&self, server: &Server, stop: &AtomicBool) {
-        let mut connection = server.connect().expect("the server accepts");
-        let mut due = wall_us();
-        while !stop.load(Ordering::Relaxed) {
-            let _pong: String = redis::cmd("PING").query(&mut connection).expect("an answer");
-            let now = wall_us();
-            if now > due + STILL_US {
-                self.0.lock().expect("nobody panics with it").push((due, now));
-            }
-            due = now + PING.as_micros() as u64;
-            Watch::start().pause_until(PING);
-        }
+    fn new(servers: usize) -> Self {
+        let due = (0..servers).map(|_| AtomicU64::new(u64::MAX)).collect();
+        Self { watch: Watch::start(), known: Mutex::default(), due }
     }
 
-    /// Whether there was such a time not long before `last`, or since `first`.
-    fn between(&self, first: u64, last: u64) -> bool {
-        let stalls = self.0.lock().expect("nobody panics with it");
-        stalls.iter().any(|(begin, end)| *begin < last && *end + TIMEOUT_US > first)
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.watch.elapsed().as_micros()).expect("a test of this age")
+    }
+
+    /// Sends PINGs to a server, on a connection that has nothing else to do, until `stop`.
+    fn watch(&self, number: usize, server: &Server, stop: &AtomicBool) {
+        let mut connection = server.connect().expect("the server accepts");
+        let mut due = self.now_us();
+        while !stop.load(Ordering::Relaxed) {
+            self.due[number].store(due, Ordering::SeqCst);
+            let _pong: String = redis::cmd("PING").query(&mut connection).expect("an answer");
+            let now = self.now_us();
+            if now > due + STILL_US {
+                self.known.lock().expect("nobody panics with it").push((due, now));
+            }
+            due = now + PING.as_micros() as u64;
+            self.due[number].store(due, Ordering::SeqCst);
+            Watch::start().pause_until(PING);
+        }
+        self.due[number].store(u64::MAX, Ordering::SeqCst);
+    }
+
+    /// The longest of them between `first` and `last`, which is over or goes on.
+    fn between(&self, first: u64, last: u64) -> Option<u64> {
+        let known = self.known.lock().expect("nobody panics with it");
+        // They are kept as they end, but for what one thread notes a little later than another.
+        let late = known.iter().rev().take_while(|(_, end)| *end + 1_000_000 > first);
+        let over = late.filter(|(begin, end)| *begin < last && *end > first).map(|(begin, end)| end - begin);
+        let now = self.now_us();
+        let goes_on = self.due.iter().map(|due| due.load(Ordering::SeqCst)).filter(|due| *due < last);
+        over.chain(goes_on.map(|due| now - due)).filter(|length| *length > STILL_US).max()
     }
 }
 
@@ -147,6 +172,8 @@ struct Running {
     rate: Option<[u64; 3]>,
     longest_us: u64,
     began_us: u64,
+    /// The same by the clock of stalls.
+    begun_us: u64,
     story: String,
     diverged: bool,
     /// An answer came too late for its check.
@@ -167,6 +194,7 @@ impl Running {
             rate: None,
             longest_us: 0,
             began_us: 0,
+            begun_us: 0,
             story: String::new(),
             diverged: false,
             was_late: false,
@@ -193,34 +221,32 @@ impl Running {
             ask => ask,
         };
         let words = self.words(ask);
-        let sent = wall_us();
+        let (sent, asked) = (wall_us(), stalls.now_us());
         let reply = connection.ask(&words.iter().map(String::as_bytes).collect::<Vec<_>>()).expect("an answer");
-        let received = wall_us();
+        let (received, answered) = (wall_us(), stalls.now_us());
         if self.began_us == 0 {
-            self.began_us = sent;
+            (self.began_us, self.begun_us) = (sent, asked);
         }
         self.longest_us = self.longest_us.max(received - sent);
-        let stood_still = stalls.between(sent, received);
+        let stall = stalls.between(asked, answered);
         let away = trip.slack_us + if trip.is_far { self.longest_us } else { 0 };
         let span = Span { first: sent - away, last: received + away };
+        // A call behind an answer, of which nobody sees how long it took, stood as long as the store did.
+        let wide = widened(span, stalls.between(self.begun_us, answered));
         let found = match told(&reply) {
-            Some(told) => self.judged(span, trip, ask, &told, (received - sent, stood_still)),
+            Some(told) => self.judged((span, wide), trip, ask, &told, (answered - asked, stall)),
             None if reply == Reply::Simple("OK".into()) => {
                 let Ask::Refund(cost) = ask else { panic!("OK to {words:?}") };
                 self.judge.refunded(span, cost);
-                self.loose.refunded(widened(span), cost);
+                self.loose.refunded(wide, cost);
                 Vec::new()
             }
             None => {
                 let Ask::Refund(cost) = ask else { panic!("{words:?}: {reply:?}") };
                 self.judge.perhaps_refunded(span, cost);
-                self.loose.perhaps_refunded(widened(span), cost);
-                let class = match received - sent {
-                    LATE_US.. => "late",
-                    _ if stood_still => STOOD_STILL,
-                    _ => "refund refused",
-                };
-                vec![Divergence { class: class.into(), detail: reply.text() }]
+                self.loose.perhaps_refunded(wide, cost);
+                let class = if stall.is_some() { STOOD_STILL } else { "refund refused" };
+                vec![Divergence { class: class.into(), detail: format!("{}, {}", reply.text(), said(stall)) }]
             }
         };
         outcome.compared += 1;
@@ -237,8 +263,8 @@ impl Running {
         };
         let asked = if self.rate.is_some() { words[2..].join(" ") } else { words[3..].join(" ") };
         let at = (sent - self.began_us) as f64 / 1_000.0;
-        let (command, answer, took) = (&words[0], numbers.join(" "), received - sent);
-        self.story += &format!("\n      {at:8.3} ms: {command} {asked} -> {answer} ({took} us)");
+        let (command, answer, took) = (&words[0], numbers.join(" "), answered - asked);
+        self.story += &format!("\n      {at:8.3} ms: {command} {asked} -> {answer} ({took} us{})", stall.map_or_else(String::new, |us| format!(", stall {us}")));
         for divergence in &found {
             self.note(divergence, outcome);
         }
@@ -251,17 +277,16 @@ impl Running {
 
     fn judged(
         &mut self,
-        span: Span,
+        (span, wide): (Span, Span),
         trip: Trip,
         ask: Ask,
         told: &Told,
-        (took_us, stood_still): (u64, bool),
+        (took_us, stall): (u64, Option<u64>),
     ) -> Vec<Divergence> {
         if !trip.is_far {
             return self.judge.judge(span, ask, told);
         }
         let (before, before_loose) = (self.judge.clone(), self.loose.clone());
-        let wide = widened(span);
         let found = self.judge.judge(span, ask, told);
         let found_loosely = self.loose.judge(wide, ask, told);
         if found.is_empty() {
@@ -270,7 +295,7 @@ impl Running {
         let explained = |class: &str, detail: String| vec![Divergence { class: class.into(), detail }];
         if found_loosely.is_empty() {
             self.judge = self.loose.clone();
-            return explained("within a longer trip", format!("within {TIMEOUT_US} us"));
+            return explained("within a longer trip", format!("within {} us", span.first - wide.first));
         }
         let is_off = |one: &Divergence| !one.class.starts_with("falsely");
         if self.was_late && found.iter().all(is_off) {
@@ -279,15 +304,24 @@ impl Running {
         if before_loose.turns(wide) && found.iter().all(is_off) {
             return explained("as a window ends", found[0].class.clone());
         }
-        // `CL.THROTTLE` does not say why.
-        let chosen = |more: &More| more.reason == "overload" || more.source == "share";
-        let is_late = took_us >= LATE_US && told.more.as_ref().is_none_or(chosen);
-        // Of a wait of no more than a second, as of everything that is turned away.
-        let is_turned_away = told.more.as_ref().map_or(told.retry_s == 1, |more| more.reason == "overload");
-        let is_still = stood_still && is_turned_away && !found.iter().all(is_off);
-        let class = if is_late { "late" } else { STOOD_STILL };
-        if !is_late && !is_still {
+        // What was asked for arrived too late, and whoever is denied is told to come back in the next window.
+        let ends = |more: &More| more.reason == "rate" && more.retry_ms * 1_000 <= TIMEOUT_US as i64;
+        if before_loose.turns(wide) && told.more.as_ref().is_some_and(ends) {
+            return explained(ENDS, format!("{}: {}", found[0].class, found[0].detail));
+        }
+        // `CL.THROTTLE` does not say why: what is turned away waits for no more than a second, and has not got enough.
+        let is_turned_away = match &told.more {
+            Some(more) => more.reason == "overload" || more.source == "share",
+            None if told.limited => told.retry_s == 1,
+            None => took_us >= LATE_US,
+        };
+        let is_verdict = !found.iter().all(is_off);
+        if !is_turned_away || !is_verdict && took_us < LATE_US {
             return found;
+        }
+        if stall.is_none() {
+            let is_late = if took_us >= LATE_US { ", late" } else { "" };
+            return found.into_iter().map(|one| Divergence { class: one.class + is_late, ..one }).collect();
         }
         self.was_late = true;
         for (judge, before, span) in [(&mut self.judge, before, span), (&mut self.loose, before_loose, wide)] {
@@ -300,7 +334,7 @@ impl Running {
                 Ask::Peek(_) => {}
             }
         }
-        explained(class, format!("after {took_us} us"))
+        explained(STOOD_STILL, format!("after {took_us} us, {}", said(stall)))
     }
 
     fn words(&self, ask: Ask) -> Vec<String> {
@@ -329,9 +363,14 @@ impl Running {
     }
 }
 
-/// The span of a call that took as long as one may.
-fn widened(span: Span) -> Span {
-    Span { first: span.first - TIMEOUT_US, last: span.last + TIMEOUT_US }
+fn said(stall: Option<u64>) -> String {
+    stall.map_or_else(|| "every PING was answered".to_owned(), |us| format!("while a PING took {us} us"))
+}
+
+/// The span of a call that took as long as one may, and as long as the store stood still meanwhile.
+fn widened(span: Span, stall: Option<u64>) -> Span {
+    let most = TIMEOUT_US + stall.unwrap_or(0);
+    Span { first: span.first - most, last: span.last + most }
 }
 
 /// The fields of a decision, if it is one.
@@ -405,10 +444,12 @@ fn compare(name: &str, store: &str, servers: &[Server], trip: Trip) {
         parts[index % CONNECTIONS].push(one);
     }
     let watch = Watch::start();
-    let (mut outcome, stalls, stop) = (Outcome::default(), Stalls::default(), AtomicBool::new(false));
+    let (mut outcome, stalls, stop) = (Outcome::default(), Stalls::new(servers.len()), AtomicBool::new(false));
     thread::scope(|scope| {
         let (daemon, stalls, stop) = (&daemon, &stalls, &stop);
-        servers.iter().for_each(|server| drop(scope.spawn(move || stalls.watch(server, stop))));
+        for (number, server) in servers.iter().enumerate() {
+            scope.spawn(move || stalls.watch(number, server, stop));
+        }
         let begin = |part| scope.spawn(move || run(daemon, part, trip, stalls));
         let running: Vec<_> = parts.into_iter().map(begin).collect();
         let ended: Vec<_> = running.into_iter().map(|part| part.join()).collect();

@@ -190,9 +190,8 @@ impl Slot {
         if cost > smallest / u64::from(self.nodes.max(1)) {
             return None;
         }
-        self.credit = cost;
-        let decision = self.answer(now, cost, Ending::allow(Source::Share));
-        Some(Decision { remaining: decision.remaining.saturating_sub(cost), ..decision })
+        (self.credit, self.credited) = (cost, now);
+        Some(self.answer(now, cost, Ending::allow(Source::Share)))
     }
 
     /// The store gave no answer: from `since` on this key is on its own.

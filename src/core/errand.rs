@@ -287,8 +287,10 @@ fn end(
             // It has not left: the store is asked too much, and that is no outage.
             (Op::Peek, _) | (_, Some(StoreError::Busy { .. })) => slot.turn_away(now, cost, desk.queue()),
             _ => {
-                let ending = Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1));
-                slot.answer(now, cost, ending)
+                // What has left may have been done, or be done yet: that is not for this node to say.
+                let is_undone = errand.attempts == 1 && matches!(error, Some(StoreError::Away { .. } | StoreError::Full));
+                let source = if is_undone { Source::Policy } else { Source::Store };
+                slot.answer(now, cost, Ending::deny(Reason::Store, source).after(Micros::from_secs(1)))
             }
         };
         desk.effects.push_back(Effect::Reply { ticket, decision });

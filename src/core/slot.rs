@@ -155,6 +155,8 @@ pub(super) struct Slot {
     /// Tokens that a check was let pass with before the store had answered about the key at all: the next
     /// grant pays for them.
     pub(super) credit: u64,
+    /// When they were.
+    pub(super) credited: Instant,
     /// Tokens of a bucket that were spent here and not taken back: so many at most are kept when they are refunded.
     pub(super) spent_here: u64,
     /// When what the store has charged for somebody who did not get it goes back.
@@ -219,6 +221,7 @@ impl Slot {
             probe_at: Instant(0),
             paced_until: Instant(0),
             credit: 0,
+            credited: Instant(0),
             spent_here: 0,
             unclaimed_until: Instant(u64::MAX),
             promise: None,
@@ -490,7 +493,7 @@ impl Slot {
         answer::standings(&self.rule, &self.shown(now), self.clock.earliest(now))
     }
 
-    /// The counters less what this node holds.
+    /// The counters less what this node holds, and with what passed on credit.
     fn shown(&self, now: Instant) -> [Counter; MAX_LIMITS] {
         let mut counters = self.charged();
         let held = if on(Mutant::CountsNextWindowAsLeft) { self.lease.held() } else { self.lease.current(now) };
@@ -502,6 +505,9 @@ impl Slot {
                 counters[index] = Counter { used: limit.count, prev: 0, at };
             }
             counters[index].release(limit, held);
+            if limit.algorithm == Algorithm::Gcra {
+                counters[index].debit(limit, self.clock.earliest(self.credited), self.credit);
+            }
         }
         counters
     }

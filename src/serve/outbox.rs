@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::mailbox::Answer;
 use super::spool::Spool;
 use super::tally::Tally;
-use crate::core::decision::{Decision, Reason};
+use crate::core::decision::{Decision, Reason, Source};
 use crate::core::key::Digest;
 use crate::core::policy::{Policy, Rule};
 use crate::core::time::Instant;
@@ -64,6 +64,9 @@ impl Shape {
 /// Writes how a refund or a reset ended.
 pub fn write_done(writer: &mut Writer<'_>, decision: &Decision) {
     match decision.reason {
+        Reason::Store if decision.source == Source::Store => {
+            writer.error("ERR the store has not answered in time: it may have done it, or do it yet");
+        }
         Reason::Store => writer.error("ERR the store is away and did not take it: try again later"),
         Reason::Overload => writer.error("ERR this node has as much to do as it may: try again later"),
         _ => writer.simple("OK"),
