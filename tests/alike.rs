@@ -38,8 +38,9 @@ fn differences(limits: &[&str], trip: Micros, steps: &[Step]) -> Vec<String> {
         node.wait(step.pause);
         let asked = node.store_time();
         let seen = node.check(&rule, step.cost);
-        // Of two windows it may have been decided in either; what follows depends on which.
-        if parsed.iter().any(|limit| asked.0 / limit.period.0 != node.store_time().0 / limit.period.0) && trip.0 > 0 {
+        // Of two windows it may have been decided in either, without a trip, too: who comes just before a window for
+        // which tokens are held waits for it. What follows depends on which.
+        if parsed.iter().any(|limit| asked.0 / limit.period.0 != node.store_time().0 / limit.period.0) {
             break;
         }
         // The store decides somewhere within the trip; the formula is asked at both ends of it.

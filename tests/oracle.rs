@@ -221,20 +221,20 @@ impl Running {
             ask => ask,
         };
         let words = self.words(ask);
-        let (sent, asked) = (wall_us(), stalls.now_us());
+        let (sent, asked_us) = (wall_us(), stalls.now_us());
         let reply = connection.ask(&words.iter().map(String::as_bytes).collect::<Vec<_>>()).expect("an answer");
-        let (received, answered) = (wall_us(), stalls.now_us());
+        let (received, answered_us) = (wall_us(), stalls.now_us());
         if self.began_us == 0 {
-            (self.began_us, self.begun_us) = (sent, asked);
+            (self.began_us, self.begun_us) = (sent, asked_us);
         }
         self.longest_us = self.longest_us.max(received - sent);
-        let stall = stalls.between(asked, answered);
+        let stall = stalls.between(asked_us, answered_us);
         let away = trip.slack_us + if trip.is_far { self.longest_us } else { 0 };
         let span = Span { first: sent - away, last: received + away };
         // A call behind an answer, of which nobody sees how long it took, stood as long as the store did.
-        let wide = widened(span, stalls.between(self.begun_us, answered));
+        let wide = widened(span, stalls.between(self.begun_us, answered_us));
         let found = match told(&reply) {
-            Some(told) => self.judged((span, wide), trip, ask, &told, (answered - asked, stall)),
+            Some(told) => self.judged((span, wide), trip, ask, &told, (answered_us - asked_us, stall)),
             None if reply == Reply::Simple("OK".into()) => {
                 let Ask::Refund(cost) = ask else { panic!("OK to {words:?}") };
                 self.judge.refunded(span, cost);
@@ -263,8 +263,11 @@ impl Running {
         };
         let asked = if self.rate.is_some() { words[2..].join(" ") } else { words[3..].join(" ") };
         let at = (sent - self.began_us) as f64 / 1_000.0;
-        let (command, answer, took) = (&words[0], numbers.join(" "), answered - asked);
-        self.story += &format!("\n      {at:8.3} ms: {command} {asked} -> {answer} ({took} us{})", stall.map_or_else(String::new, |us| format!(", stall {us}")));
+        let (command, answer, took) = (&words[0], numbers.join(" "), answered_us - asked_us);
+        self.story += &format!(
+            "\n      {at:8.3} ms: {command} {asked} -> {answer} ({took} us{})",
+            stall.map_or_else(String::new, |us| format!(", stall {us}"))
+        );
         for divergence in &found {
             self.note(divergence, outcome);
         }

@@ -288,7 +288,8 @@ fn end(
             (Op::Peek, _) | (_, Some(StoreError::Busy { .. })) => slot.turn_away(now, cost, desk.queue()),
             _ => {
                 // What has left may have been done, or be done yet: that is not for this node to say.
-                let is_undone = errand.attempts == 1 && matches!(error, Some(StoreError::Away { .. } | StoreError::Full));
+                let is_undone =
+                    errand.attempts == 1 && matches!(error, Some(StoreError::Away { .. } | StoreError::Full));
                 let source = if is_undone { Source::Policy } else { Source::Store };
                 slot.answer(now, cost, Ending::deny(Reason::Store, source).after(Micros::from_secs(1)))
             }
