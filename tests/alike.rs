@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
-use rationd::core::limit::Limit;
+use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 use rationd::core::shard::Request;
 use rationd::core::time::{Micros, Timestamp};
@@ -34,13 +34,19 @@ fn differences(limits: &[&str], trip: Micros, steps: &[Step]) -> Vec<String> {
     let mut node = Lone::new(trip);
     let mut embedded = Embedded::new(10, 7);
     let mut found = Vec::new();
+    // When the window of each limit ends that begins with its first request.
+    let mut ends = vec![Timestamp(0); parsed.len()];
     for (index, step) in steps.iter().enumerate() {
         node.wait(step.pause);
         let asked = node.store_time();
         let seen = node.check(&rule, step.cost);
         // Of two windows it may have been decided in either, without a trip, too: who comes just before a window for
         // which tokens are held waits for it. What follows depends on which.
-        if parsed.iter().any(|limit| asked.0 / limit.period.0 != node.store_time().0 / limit.period.0) {
+        let turns = |(limit, end): (&Limit, &Timestamp)| match limit.algorithm {
+            Algorithm::FixedFromFirst => asked < *end && *end <= node.store_time(),
+            _ => asked.0 / limit.period.0 != node.store_time().0 / limit.period.0,
+        };
+        if parsed.iter().zip(&ends).any(turns) {
             break;
         }
         // The store decides somewhere within the trip; the formula is asked at both ends of it.
@@ -48,6 +54,11 @@ fn differences(limits: &[&str], trip: Micros, steps: &[Step]) -> Vec<String> {
         let (first, last) = (embedded.check(asked, request), embedded.check(node.store_time(), request));
         let at = if seen.verdict == first.verdict { asked } else { node.store_time() };
         let charged = embedded.check(at, Request { peek: seen.verdict == Verdict::Deny, ..request });
+        for (limit, end) in parsed.iter().zip(&mut ends) {
+            if seen.verdict == Verdict::Allow && *end <= at {
+                *end = at + limit.period;
+            }
+        }
         if let Some(what) = differs(&rule, step.cost, (&first, &last, &charged), &seen, trip) {
             let log = node.log[node.log.len().saturating_sub(8)..].join("\n");
             found.push(format!(
