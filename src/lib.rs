@@ -33,7 +33,7 @@
 //! | [`core::counter`] over [`core::gcra`] and [`core::window`] | arithmetic of each algorithm; `lua/lib.lua` is its twin |
 //! | [`core::lease`], [`core::batch`], [`core::share`] | what a node holds; how much it asks for; what it may do alone |
 //! | [`core::holds`] | estimates that were charged, and how they are settled |
-//! | [`core::places`] | what is in flight under a concurrent limit |
+//! | [`core::permits`] | what is in flight under a concurrent limit |
 //! | [`core::skew`] | how the store's clock stands to this node's |
 //! | [`core::usage`], [`core::fleet`] | what nodes tell each other; who is there, and a node's part of a limit |
 //! | [`core::call`] | what the core asks of a store and is told, as plain values |

@@ -2,9 +2,12 @@
 //! long a file may be, and what every file has. Plain text is enough to see them; `clippy.toml`
 //! bans the calls that text cannot see reliably.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use crate::support::imports::Imports;
 
 /// Longest source file, tests included.
 const MAX_LINES: usize = 700;
@@ -269,6 +272,62 @@ fn shipped_code_states_why_it_cannot_fail() {
     assert_none(&findings, "write expect(\"why this is impossible\") or handle it");
 }
 
+/// Modules that import each other still. A circle may become smaller or go, and none may come.
+const CIRCLES: &[&[&str]] = &[
+    &["cli::args", "cli::bench", "cli::output"],
+    &["cli::config", "cli::import", "cli::import::ratelimit", "cli::import::translate", "cli::import::yaml"],
+    &["config::layers", "config::outside", "config::show"],
+    &["fleet::lane", "fleet::links"],
+    &["fleet::membership", "fleet::transport"],
+    &[
+        "serve",
+        "serve::connection",
+        "serve::daemon",
+        "serve::doors",
+        "serve::envoy",
+        "serve::envoy::door",
+        "serve::envoy::service",
+        "serve::greeting",
+        "serve::http",
+        "serve::http::line",
+        "serve::http::stream",
+        "serve::hub",
+        "serve::inquiry",
+        "serve::listing",
+        "serve::requests",
+        "serve::scripts",
+        "serve::session",
+        "serve::slots",
+        "serve::worker",
+    ],
+    &["serve::node", "serve::node::counts"],
+    &["store::redis::gate", "store::redis::keeper", "store::redis::master"],
+    &["store::redis::heart", "store::redis::link"],
+    &["wire::command", "wire::ration", "wire::refusal", "wire::throttle"],
+];
+
+#[test]
+fn no_new_import_circles() {
+    let sources = sources("src/");
+    let shipped = |source: &Source| source.shipped().map(|(_, line)| line).collect::<Vec<_>>().join("\n");
+    let module = |path: &str| {
+        let inside = path.strip_prefix("src/").and_then(|path| path.strip_suffix(".rs")).expect("a source of src/");
+        inside.strip_suffix("/mod").unwrap_or(inside).replace('/', "::")
+    };
+    let all = sources.iter().map(|source| (module(&source.path), shipped(source)));
+    let modules: BTreeMap<_, _> = all.filter(|(name, _)| name != "lib" && name != "main").collect();
+    assert!(modules.len() > 100, "src/ was not read");
+    let circles = Imports::read(&modules).circles();
+    let known: BTreeSet<Vec<String>> =
+        CIRCLES.iter().map(|circle| circle.iter().map(|name| (*name).to_owned()).collect()).collect();
+    let new = circles.difference(&known).map(|circle| format!("not in CIRCLES: {circle:?}"));
+    let gone = known.difference(&circles).map(|circle| format!("no circle any more: {circle:?}"));
+    assert_none(
+        &new.chain(gone).collect::<Vec<_>>(),
+        "files import downwards; where a circle became smaller, so does CIRCLES",
+    );
+}
+
 #[test]
 fn files_are_short() {
     let long = sources("src/").into_iter().filter(|source| source.text.lines().count() > MAX_LINES);
@@ -339,7 +398,7 @@ fn mod_files_hold_no_code() {
             let declares = ["mod ", "pub mod ", "pub(crate) mod ", "#[cfg(", "#[allow(", "#![allow("]
                 .iter()
                 .any(|start| line.starts_with(start));
-            in_use |= ["pub use ", "pub(crate) use "].iter().any(|start| line.starts_with(start));
+            in_use |= ["pub use ", "pub(crate) use ", "pub(super) use "].iter().any(|start| line.starts_with(start));
             if !(line.is_empty() || declares || in_use) {
                 findings.push(format!("{}:{number}: {line}", source.path));
             }

@@ -5,8 +5,9 @@
 
 use super::call::Counter;
 use super::decision::{Decision, Reason, Source, Verdict};
-use super::policy::Rule;
-use super::time::{Micros, Timestamp};
+use super::limit::MAX_LIMITS;
+use super::rule::{OnStoreLoss, Rule};
+use super::time::{Instant, Micros, Timestamp};
 
 /// How a check ended, before its numbers are filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,4 +94,22 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
         limit_index: index as u8, // at most MAX_LIMITS
         slot: None,
     }
+}
+
+/// The ending of a check that a bound of this node turns away, for that long.
+pub(super) fn turned_away(rule: &Rule, wait: Micros) -> Ending {
+    match rule.on_store_loss {
+        OnStoreLoss::Allow => Ending { reason: Reason::Overload, ..Ending::allow(Source::Policy) },
+        _ => Ending::deny(Reason::Overload, Source::Policy).after(wait),
+    }
+}
+
+/// What a check is answered of a key that there is no room for: nothing is known of it.
+pub(super) fn overload(rule: &Rule, now: Instant, cost: u64) -> Decision {
+    let counters = [Counter::default(); MAX_LIMITS];
+    let mut decision = decision(rule, &counters, Timestamp(now.0), cost, turned_away(rule, Micros::from_secs(1)));
+    if decision.verdict == Verdict::Deny {
+        decision.remaining = 0;
+    }
+    decision
 }

@@ -6,7 +6,7 @@
 
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
-use super::policy::Rule;
+use super::rule::Rule;
 use super::time::{Instant, Micros};
 
 /// One key's tuner.

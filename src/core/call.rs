@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::key::Digest;
 use super::limit::MAX_LIMITS;
-use super::policy::Rule;
+use super::rule::Rule;
 use super::time::{Instant, Micros, Timestamp};
 
 /// A call for the store: leaves the core in an `Effect`, and its outcome comes back with its `id`.

@@ -1,24 +1,26 @@
 //! Concurrent limits: the keys of a shard of which clients hold slots.
 //!
 //! Finds the key, lets go of what has been held for too long, and sees to it that each key is looked at when
-//! something is due. What happens to one key is in `occupancy.rs`. Part of `shard.rs`.
+//! something is due. What happens to one key is in `concurrent/key.rs`. Part of `shard.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
+use self::key::ConcurrentKey;
 use super::call::{Call, Grant, StoreError};
+use super::context::Context;
 use super::decision::{Decision, Source};
-use super::desk::Desk;
 use super::key::Digest;
-use super::occupancy::Occupancy;
 use super::page::Place;
-use super::shard::{KeyInfo, Outcome, Request};
+use super::request::{KeyInfo, Outcome, Request};
 use super::time::Instant;
+
+mod key;
 
 /// All concurrent limits' keys of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Concurrent {
-    keys: BTreeMap<u128, Occupancy>,
+    keys: BTreeMap<u128, ConcurrentKey>,
     timers: BTreeSet<(Instant, u128)>,
 }
 
@@ -39,28 +41,28 @@ impl Concurrent {
     }
 
     /// Decides, or parks until the store has been asked.
-    pub(super) fn check(&mut self, desk: &mut Desk, now: Instant, request: &Request<'_>) -> Option<Outcome> {
-        let key = self.key(desk, now, request)?;
-        key.places.expire(now);
-        let outcome = key.check(desk, now, request);
+    pub(super) fn check(&mut self, cx: &mut Context, now: Instant, request: &Request<'_>) -> Option<Outcome> {
+        let key = self.key(cx, now, request)?;
+        key.permits.expire(now);
+        let outcome = key.check(cx, now, request);
         let at = key.rest(now);
         self.set_timer(request.digest.0, at);
         Some(outcome)
     }
 
     /// What is known here of the key.
-    pub(super) fn glance(&self, desk: &Desk, now: Instant, request: &Request<'_>) -> Option<Decision> {
+    pub(super) fn glance(&self, cx: &Context, now: Instant, request: &Request<'_>) -> Option<Decision> {
         let key = self.keys.get(&request.digest.0).filter(|key| key.rule == *request.rule)?;
-        Some(key.peeked(desk, now, request.cost))
+        Some(key.peeked(cx, now, request.cost))
     }
 
     /// Ends a slot: false when there is no such slot here.
-    pub(super) fn release(&mut self, desk: &mut Desk, now: Instant, digest: Digest, id: NonZeroU64) -> bool {
+    pub(super) fn release(&mut self, cx: &mut Context, now: Instant, digest: Digest, id: NonZeroU64) -> bool {
         let Some(key) = self.keys.get_mut(&digest.0) else { return false };
-        key.places.expire(now);
-        let released = key.places.release(id);
+        key.permits.expire(now);
+        let released = key.permits.release(id);
         if released {
-            key.serve_line(desk, now, Source::Lease);
+            key.serve_line(cx, now, Source::Lease);
             let at = key.rest(now);
             self.set_timer(digest.0, at);
         }
@@ -70,26 +72,26 @@ impl Concurrent {
     /// Takes the outcome of a call.
     pub(super) fn handle_outcome(
         &mut self,
-        desk: &mut Desk,
+        cx: &mut Context,
         now: Instant,
         call: &Call,
         outcome: Result<Grant, StoreError>,
     ) {
         let Some(key) = self.keys.get_mut(&call.digest.0) else { return };
-        key.places.expire(now);
-        key.handle_outcome(desk, now, call, outcome);
+        key.permits.expire(now);
+        key.handle_outcome(cx, now, call, outcome);
         let at = key.rest(now);
         self.set_timer(call.digest.0, at);
     }
 
     /// Does what is due.
-    pub(super) fn handle_timeout(&mut self, desk: &mut Desk, now: Instant) {
+    pub(super) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) {
         while let Some(&(at, digest)) = self.timers.first().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, digest));
             let Some(key) = self.keys.get_mut(&digest).filter(|key| key.wake == at) else { continue };
             key.wake = Instant(u64::MAX);
-            key.places.expire(now);
-            key.handle_timer(desk, now);
+            key.permits.expire(now);
+            key.handle_timer(cx, now);
             if key.is_done(now) {
                 self.keys.remove(&digest);
                 continue;
@@ -100,23 +102,23 @@ impl Concurrent {
     }
 
     /// Leaving: what is not in use goes back.
-    pub(super) fn handle_drain(&mut self, desk: &mut Desk, now: Instant) {
+    pub(super) fn handle_drain(&mut self, cx: &mut Context, now: Instant) {
         for key in self.keys.values_mut() {
-            key.hand_back(desk, now);
+            key.hand_back(cx, now);
         }
     }
 
     /// The keys from a digest on, for listings.
-    pub(super) fn keys(&self, desk: &Desk, now: Instant, from: u128) -> impl Iterator<Item = (Place, KeyInfo)> {
-        self.keys.range(from..).map(move |(digest, key)| (Place::behind(*digest), key.listed(desk, now)))
+    pub(super) fn keys(&self, cx: &Context, now: Instant, from: u128) -> impl Iterator<Item = (Place, KeyInfo)> {
+        self.keys.range(from..).map(move |(digest, key)| (Place::behind(*digest), key.listed(cx, now)))
     }
 
-    fn key(&mut self, desk: &mut Desk, now: Instant, request: &Request<'_>) -> Option<&mut Occupancy> {
-        if self.keys.len() >= desk.settings.max_keys && !self.keys.contains_key(&request.digest.0) {
+    fn key(&mut self, cx: &mut Context, now: Instant, request: &Request<'_>) -> Option<&mut ConcurrentKey> {
+        if self.keys.len() >= cx.settings.max_keys && !self.keys.contains_key(&request.digest.0) {
             let done = self.keys.iter().find(|(_, key)| key.is_unused()).map(|(digest, _)| *digest)?;
             self.keys.remove(&done);
         }
-        let key = self.keys.entry(request.digest.0).or_insert_with(|| Occupancy::new(desk, now, request));
+        let key = self.keys.entry(request.digest.0).or_insert_with(|| ConcurrentKey::new(cx, now, request));
         key.adopt(request.rule);
         Some(key)
     }

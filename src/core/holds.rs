@@ -11,7 +11,7 @@ use super::call::OPEN;
 use super::decision::{Decision, Reason, Source, Verdict};
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
-use super::policy::Rule;
+use super::rule::Rule;
 use super::time::{Instant, Micros, Timestamp};
 use super::window;
 

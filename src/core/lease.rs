@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use super::gcra;
 use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
-use super::policy::Rule;
+use super::rule::Rule;
 use super::skew::StoreClock;
 use super::time::{Instant, Timestamp};
 

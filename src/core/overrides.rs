@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::policy::Plan;
+use super::rule::Plan;
 
 /// Stands for anything; behind [`ESCAPE`] it is a star.
 const STAR: u8 = b'*';

@@ -3,34 +3,9 @@
 //! Keys of concurrent limits come first, by their digests, then all others by a number that the shard gives
 //! them. Keys that come and go meanwhile may be missed or shown twice; all others are shown once.
 
-use super::answer::Ending;
-use super::decision::Source;
-use super::key::Digest;
-use super::shard::{KeyInfo, Shard};
-use super::time::Instant;
-
 /// A place in a shard's order: the next page begins with the first key at it or behind it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place(u128);
-
-impl Shard {
-    /// Up to `most` keys that the shard knows from a place on, each with the place behind it.
-    #[must_use]
-    pub fn keys(&self, now: Instant, from: Place, most: usize) -> Vec<(Place, KeyInfo)> {
-        let in_flight = from.digest().into_iter().flat_map(|from| self.concurrent.keys(&self.desk, now, from));
-        let others = self.table.iter_from(u32::try_from(from.slot()).unwrap_or(u32::MAX)).map(|(index, slot)| {
-            let info = KeyInfo {
-                digest: Digest(slot.digest),
-                key: Some(slot.key.clone()),
-                rule: slot.rule.clone(),
-                held: slot.lease.held(),
-                decision: slot.answer(now, 0, Ending::allow(Source::Lease)),
-            };
-            (Place::at(u64::from(index) + 1), info)
-        });
-        in_flight.chain(others).take(most).collect()
-    }
-}
 
 /// Digests lose so many of their bits, so that both kinds of places fit.
 const LOST: u32 = 7;
@@ -74,7 +49,7 @@ impl Place {
 
     /// The number at which the other keys go on; 0: they have yet to begin.
     #[must_use]
-    pub fn slot(self) -> u64 {
+    pub fn turn(self) -> u64 {
         u64::try_from(self.0.saturating_sub(NUMBERED)).unwrap_or(u64::MAX)
     }
 }
@@ -98,13 +73,13 @@ mod tests {
         assert!(
             Place::default() < Place::behind(0) && Place::behind(first) <= Place::at(0) && Place::at(0) < Place::at(9)
         );
-        assert_eq!((Place::default().digest(), Place::default().slot()), (Some(0), 0));
+        assert_eq!((Place::default().digest(), Place::default().turn()), (Some(0), 0));
         assert!(Place::behind(7 << 100).digest().is_some_and(|next| next > 7 << 100));
-        assert_eq!((Place::at(9).digest(), Place::at(9).slot()), (None, 9));
+        assert_eq!((Place::at(9).digest(), Place::at(9).turn()), (None, 9));
         for place in [Place::default(), Place::behind(3 << 90), Place::at(0), Place::at(u64::MAX)] {
             assert_eq!(Place::of(place.number()), place);
             assert!(place.number() >> Place::BITS == 0);
         }
-        assert_eq!(Place::of(u128::MAX).slot(), u64::MAX);
+        assert_eq!(Place::of(u128::MAX).turn(), u64::MAX);
     }
 }

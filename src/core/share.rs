@@ -10,7 +10,7 @@ use super::call::Counter;
 use super::gcra;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::mutant::{Mutant, on};
-use super::policy::Rule;
+use super::rule::Rule;
 use super::time::{Micros, Timestamp};
 
 /// One millionth parts of a limit that all nodes together admit while the store is away.

@@ -183,7 +183,7 @@ impl Embedded {
         let in_flight = from.digest().into_iter().flat_map(|from| self.in_flight.keys(now, from));
         let mut keys: Vec<_> = in_flight.take(most).collect();
         let mut shown: HashSet<_> = keys.iter().map(|(_, info)| info.digest.0).collect();
-        let mut before = if from.slot() == 0 { u64::MAX } else { from.slot() };
+        let mut before = if from.turn() == 0 { u64::MAX } else { from.turn() };
         while keys.len() < most {
             let names = self.names.before(before);
             let Some(&(last, ..)) = names.last() else { break };

@@ -1,6 +1,6 @@
 //! Concurrent limits of the embedded store: one node has all slots, so that nobody else need be asked.
 //!
-//! Part of `embedded.rs`; who holds a slot until when is in `core::places`.
+//! Part of `embedded.rs`; who holds a slot until when is in `core::permits`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -10,7 +10,7 @@ use crate::core::answer::Ending;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::key::Digest;
 use crate::core::page::{self, Place};
-use crate::core::places::{Places, View};
+use crate::core::permits::{Permits, View};
 use crate::core::policy::Rule;
 use crate::core::shard::{KeyInfo, Request};
 use crate::core::table::Full;
@@ -28,7 +28,7 @@ pub(super) struct InFlight {
 struct Key {
     bytes: Box<[u8]>,
     rule: Arc<Rule>,
-    places: Places,
+    permits: Permits,
 }
 
 impl InFlight {
@@ -53,39 +53,39 @@ impl InFlight {
         }
         let is_full = self.keys.len() >= self.max;
         let limit = request.rule.limits[0];
-        let mut none = Places::default();
-        let places = self.keys.get_mut(&digest).map_or(&mut none, |key| &mut key.places);
-        places.expire(Instant(now.0));
+        let mut none = Permits::default();
+        let permits = self.keys.get_mut(&digest).map_or(&mut none, |key| &mut key.permits);
+        permits.expire(Instant(now.0));
         let (view, cost) = (Self::view(now, limit.count), request.cost);
         let ending = if cost > limit.count {
             Ending::deny(Reason::Cost, Source::Policy)
-        } else if cost <= limit.count.saturating_sub(places.used()) {
+        } else if cost <= limit.count.saturating_sub(permits.used()) {
             Ending::allow(Source::Store)
         } else {
             Ending::deny(Reason::Rate, Source::Store)
         };
         let takes = ending.verdict == Verdict::Allow && !request.peek && cost > 0;
         if !takes {
-            return Ok(places.decision(&limit, view, cost, ending));
+            return Ok(permits.decision(&limit, view, cost, ending));
         }
         if is_full && !self.keys.contains_key(&digest) {
             return Err(Full);
         }
         self.last_id = self.last_id % (1 << 62) + 1;
         let id = NonZeroU64::new(self.last_id).unwrap_or(NonZeroU64::MIN);
-        let fresh = || Key { bytes: page::name(request.key), rule: request.rule.clone(), places: Places::default() };
+        let fresh = || Key { bytes: page::name(request.key), rule: request.rule.clone(), permits: Permits::default() };
         let key = self.keys.entry(digest).or_insert_with(fresh);
         key.rule = request.rule.clone();
-        key.places.take(id, cost, Instant(now.0) + limit.period);
-        Ok(Decision { slot: Some(id), ..key.places.decision(&limit, view, cost, ending) })
+        key.permits.take(id, cost, Instant(now.0) + limit.period);
+        Ok(Decision { slot: Some(id), ..key.permits.decision(&limit, view, cost, ending) })
     }
 
     /// Ends a slot: false when there is no such slot.
     pub(super) fn release(&mut self, now: Timestamp, digest: Digest, id: NonZeroU64) -> bool {
         let Some(key) = self.keys.get_mut(&digest.0) else { return false };
-        key.places.expire(Instant(now.0));
-        let released = key.places.release(id);
-        if key.places.used() == 0 {
+        key.permits.expire(Instant(now.0));
+        let released = key.permits.release(id);
+        if key.permits.used() == 0 {
             self.keys.remove(&digest.0);
         }
         released
@@ -96,7 +96,7 @@ impl InFlight {
         self.keys.range(from..).map(move |(digest, key)| {
             let limit = &key.rule.limits[0];
             let view = Self::view(now, limit.count);
-            let decision = key.places.decision(limit, view, 0, Ending::allow(Source::Store));
+            let decision = key.permits.decision(limit, view, 0, Ending::allow(Source::Store));
             let (bytes, rule) = (Some(key.bytes.clone()), key.rule.clone());
             (Place::behind(*digest), KeyInfo { digest: Digest(*digest), key: bytes, rule, held: 0, decision })
         })
@@ -109,7 +109,7 @@ impl InFlight {
 
 impl Key {
     fn used(&mut self, now: Timestamp) -> u64 {
-        self.places.expire(Instant(now.0));
-        self.places.used()
+        self.permits.expire(Instant(now.0));
+        self.permits.used()
     }
 }

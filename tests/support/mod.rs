@@ -22,6 +22,7 @@ pub mod forge;
 pub mod formula;
 pub mod fresh;
 pub mod goals;
+pub mod imports;
 pub mod in_memory;
 pub mod installed;
 pub mod judge;

@@ -5,7 +5,7 @@
 //! Of buckets, what lapses is not taken off; `bucket.rs` knows when that is.
 
 use rationd::core::call::{Call, Grant, Op};
-use rationd::core::decision::{Source, Verdict};
+use rationd::core::decision::{Reason, Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
@@ -166,7 +166,10 @@ impl Observer for Purse {
                         self.spend(moment, request, store.0);
                     }
                 }
-                Kind::Reset if decision.source == Source::Store => self.of(request).clear(),
+                // A reset that the store has not answered yet clears when that answer comes.
+                Kind::Reset if decision.source == Source::Store && decision.reason != Reason::Store => {
+                    self.of(request).clear();
+                }
                 _ => {}
             },
             Seen::Called { node, key, call, .. } => {

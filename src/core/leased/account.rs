@@ -4,13 +4,13 @@
 //! spent. Until then the node counts as the store will. Where tokens come back one by one and many
 //! ask, the store is asked at a pace, and clients are told so. Part of `slot.rs`.
 
-use super::call::{Ages, Call, Counter, JUST_NOW, Op, Voided};
-use super::decision::Decision;
-use super::gcra;
-use super::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
-use super::mutant::{Mutant, on};
-use super::slot::Slot;
-use super::time::{Instant, Micros, Timestamp};
+use super::key::LeasedKey;
+use crate::core::call::{Ages, Call, Counter, JUST_NOW, Op, Voided};
+use crate::core::decision::Decision;
+use crate::core::gcra;
+use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
+use crate::core::mutant::{Mutant, on};
+use crate::core::time::{Instant, Micros, Timestamp};
 
 /// So long a return may be under way to the store.
 const ON_THE_WAY: Micros = Micros::from_secs(5);
@@ -18,7 +18,7 @@ const ON_THE_WAY: Micros = Micros::from_secs(5);
 /// A refund that could not be kept for so long goes to the store at once.
 const LEAST_KEPT: Micros = Micros(20_000);
 
-impl Slot {
+impl LeasedKey {
     /// Tokens that this node was lent and has not spent.
     fn unspent(&self) -> u64 {
         self.lease.held().saturating_add(self.waiting_to_return())
@@ -36,7 +36,7 @@ impl Slot {
         dropped
     }
 
-    /// The counters as the store will have them when it is told what is held of buckets: see [`Slot::charge`].
+    /// The counters as the store will have them when it is told what is held of buckets: see [`LeasedKey::charge`].
     pub(super) fn charged(&self) -> [Counter; MAX_LIMITS] {
         let mut counters = [Counter::default(); MAX_LIMITS];
         counters[..self.counters.len()].copy_from_slice(&self.counters);

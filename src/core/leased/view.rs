@@ -3,42 +3,42 @@
 
 use std::sync::Arc;
 
-use super::call::{Call, Grant, Op};
-use super::desk::Desk;
-use super::limit::Algorithm;
-use super::mutant::{Mutant, on};
-use super::skew::StoreClock;
-use super::slot::{Slot, Turned};
-use super::time::{Instant, Timestamp};
+use super::key::{LeasedKey, Turned};
+use crate::core::call::{Call, Grant, Op};
+use crate::core::context::Context;
+use crate::core::limit::Algorithm;
+use crate::core::mutant::{Mutant, on};
+use crate::core::skew::StoreClock;
+use crate::core::time::{Instant, Timestamp};
 
 /// Takes note of any answer, and of what it says about what the store lost: true when the store has told
 /// it to an acquire, and knows again what this node had been lent.
-pub(super) fn learn(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, grant: &Grant) -> bool {
+pub(super) fn learn(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> bool {
     let mut lost = false;
-    desk.note_trip(now.since(call.sent_at));
-    desk.stats.damaged += u64::from(grant.damaged);
-    if slot.epoch != 0 && grant.epoch != 0 && grant.epoch != slot.epoch && !slot.has_overtaken(now, call, grant) {
+    cx.note_trip(now.since(call.sent_at));
+    cx.stats.damaged += u64::from(grant.damaged);
+    if key.epoch != 0 && grant.epoch != 0 && grant.epoch != key.epoch && !key.has_overtaken(now, call, grant) {
         if grant.reset && !on(Mutant::ResetKeepsLeases) {
-            let voided = slot.lease.void() + slot.drop_leftovers();
-            desk.policy_stats(slot).expired += voided;
-            slot.share = None;
+            let voided = key.lease.void() + key.drop_leftovers();
+            cx.policy_stats(key.policy).expired += voided;
+            key.share = None;
         } else {
-            desk.stats.lost_epochs += 1;
-            slot.believe_fleet();
-            let voided = slot.void_ahead(now);
-            desk.policy_stats(slot).expired += voided;
+            cx.stats.lost_epochs += 1;
+            key.believe_fleet();
+            let voided = key.void_ahead(now);
+            cx.policy_stats(key.policy).expired += voided;
             lost = matches!(call.op, Op::Acquire(_));
         }
         if grant.reset {
-            slot.begin_anew();
-            slot.usage = None;
+            key.begin_anew();
+            key.usage = None;
         }
     }
-    slot.learn(now, call, grant);
+    key.learn(now, call, grant);
     lost
 }
 
-impl Slot {
+impl LeasedKey {
     /// Takes note of an answer: counters, epoch, clock. What a store says that has lost what this
     /// node spent counts when an acquire has restored that, and what was overtaken counts no more.
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {

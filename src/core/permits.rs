@@ -14,13 +14,13 @@ use super::time::{Instant, Micros, Timestamp};
 
 /// Slots in clients' hands.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
+pub struct Permits {
     by_id: BTreeMap<NonZeroU64, (Instant, u64)>,
     by_end: BTreeSet<(Instant, NonZeroU64)>,
     used: u64,
 }
 
-impl Places {
+impl Permits {
     /// How many are taken.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -115,37 +115,37 @@ mod tests {
 
     #[test]
     fn a_slot_is_given_back_once() {
-        let mut places = Places::default();
-        places.take(id(1), 3, Instant(10));
-        places.take(id(2), 1, Instant(20));
-        assert_eq!(places.used(), 4);
-        assert!(places.release(id(1)) && !places.release(id(1)) && !places.release(id(9)));
-        assert_eq!(places.used(), 1);
+        let mut permits = Permits::default();
+        permits.take(id(1), 3, Instant(10));
+        permits.take(id(2), 1, Instant(20));
+        assert_eq!(permits.used(), 4);
+        assert!(permits.release(id(1)) && !permits.release(id(1)) && !permits.release(id(9)));
+        assert_eq!(permits.used(), 1);
     }
 
     #[test]
     fn who_forgets_to_release_holds_it_no_longer_than_the_period() {
-        let mut places = Places::default();
-        places.take(id(1), 3, Instant(10));
-        places.take(id(2), 1, Instant(20));
-        places.expire(Instant(9));
-        assert_eq!((places.used(), places.first_end()), (4, Some(Instant(10))));
-        places.expire(Instant(10));
-        assert_eq!(places.used(), 1);
-        assert!(!places.release(id(1)));
+        let mut permits = Permits::default();
+        permits.take(id(1), 3, Instant(10));
+        permits.take(id(2), 1, Instant(20));
+        permits.expire(Instant(9));
+        assert_eq!((permits.used(), permits.first_end()), (4, Some(Instant(10))));
+        permits.expire(Instant(10));
+        assert_eq!(permits.used(), 1);
+        assert!(!permits.release(id(1)));
     }
 
     #[test]
     fn the_wait_is_until_enough_have_ended() {
         let limit = Limit::parse("4/30s concurrent").unwrap();
-        let mut places = Places::default();
+        let mut permits = Permits::default();
         for (number, ends) in [(1, 10), (2, 20), (3, 30)] {
-            places.take(id(number), 1, Instant(ends));
+            permits.take(id(number), 1, Instant(ends));
         }
         let view = |most, others| View { now: Instant(5), clock: Timestamp(1_000), most, others, slow: Micros(7) };
         let deny = Ending::deny(Reason::Rate, Source::Lease);
         let seen = |most, others, cost| {
-            let decision = places.decision(&limit, view(most, others), cost, deny);
+            let decision = permits.decision(&limit, view(most, others), cost, deny);
             (decision.retry_after.unwrap().0, decision.remaining, decision.reset_after.0)
         };
         assert_eq!(seen(3, 0, 1), (5, 1, 25));

@@ -1,16 +1,16 @@
 //! When a key of a concurrent limit asks the store without being asked, and how much it keeps.
 //!
-//! Part of `occupancy.rs`.
+//! Part of `concurrent/key.rs`.
 
-use super::{IDLE, Occupancy};
+use super::{ConcurrentKey, IDLE};
+use crate::core::context::Context;
 use crate::core::decision::Source;
-use crate::core::desk::Desk;
 use crate::core::time::{Instant, Micros};
 
-impl Occupancy {
-    pub(in crate::core) fn handle_timer(&mut self, desk: &mut Desk, now: Instant) {
-        self.serve_line(desk, now, Source::Lease);
-        self.turn_away_until(desk, now, now);
+impl ConcurrentKey {
+    pub(in crate::core) fn handle_timer(&mut self, cx: &mut Context, now: Instant) {
+        self.serve_line(cx, now, Source::Lease);
+        self.turn_away_until(cx, now, now);
         if self.flight.is_some() {
             return;
         }
@@ -19,15 +19,15 @@ impl Occupancy {
         }
         let is_idle = self.away.is_none() && self.idle_at < self.renew_at;
         let want = if is_idle { self.kept() } else { self.peak.max(self.kept()) };
-        if self.places.used() > 0 || self.usable(now) > 0 {
-            self.ask(desk, now, want);
+        if self.permits.used() > 0 || self.usable(now) > 0 {
+            self.ask(cx, now, want);
         }
     }
 
     /// When the store is to be asked, if no call is under way: a key of which nothing is in use only rests.
     fn due(&self, now: Instant) -> Instant {
         match self.away {
-            _ if self.places.used() == 0 && self.usable(now) == 0 => self.last_check + IDLE.1,
+            _ if self.permits.used() == 0 && self.usable(now) == 0 => self.last_check + IDLE.1,
             Some(again) => again,
             None => self.idle_at.min(self.renew_at),
         }
@@ -35,7 +35,7 @@ impl Occupancy {
 
     /// Slots that it would keep: those in use, and an eighth more where others have enough.
     pub(super) fn kept(&self) -> u64 {
-        let used = self.places.used();
+        let used = self.permits.used();
         if self.is_pressed() { used } else { used + used / 8 }
     }
 
@@ -57,14 +57,14 @@ impl Occupancy {
             Some(_) => never,
             None => self.due(now),
         };
-        let ends = self.places.first_end().unwrap_or(never);
+        let ends = self.permits.first_end().unwrap_or(never);
         let due = [asks, ends, self.line.front().map_or(never, |waiter| waiter.deadline)];
         due.into_iter().min().unwrap_or(never).max(now + Micros(1))
     }
 
     /// Nobody would notice if it were forgotten.
     pub(in crate::core) fn is_unused(&self) -> bool {
-        self.places.used() == 0 && self.line.is_empty() && self.flight.is_none()
+        self.permits.used() == 0 && self.line.is_empty() && self.flight.is_none()
     }
 
     pub(in crate::core) fn is_done(&self, now: Instant) -> bool {

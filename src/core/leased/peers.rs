@@ -6,18 +6,15 @@
 //! word: it may put a question to the store off by a second, and a store that lends in spite of it
 //! refutes it for that window.
 
-use super::answer::{self, Ending};
-use super::decision::{Decision, Reason, Source};
-use super::desk::Desk;
-use super::fleet::{FleetView, Settled};
-use super::key::Digest;
-use super::limit::{Algorithm, Limit};
-use super::mutant::{Mutant, on};
-use super::refill::acquire;
-use super::shard::{Shard, settle};
-use super::slot::Slot;
-use super::time::{Instant, Micros, Timestamp};
-use super::usage::{Count, History, Occasion, Origin, Usage, Window};
+use super::key::LeasedKey;
+use crate::core::answer::{self, Ending};
+use crate::core::decision::{Decision, Reason, Source};
+use crate::core::fleet::{FleetView, Settled};
+use crate::core::key::Digest;
+use crate::core::limit::{Algorithm, Limit};
+use crate::core::mutant::{Mutant, on};
+use crate::core::time::{Instant, Micros, Timestamp};
+use crate::core::usage::{Count, History, Occasion, Origin, Usage, Window};
 
 /// While gossip says that all is spent, the store is asked at least so often.
 pub(super) const DOUBTED: Micros = Micros(1_000_000);
@@ -25,46 +22,7 @@ pub(super) const DOUBTED: Micros = Micros(1_000_000);
 /// So long after a window all have told what it came to.
 const SETTLING: Micros = Micros(300_000);
 
-impl Shard {
-    /// The fleet as it is seen from now on.
-    pub fn handle_fleet(&mut self, view: FleetView) {
-        self.desk.fleet = Some(view);
-        self.desk.nodes = view.live;
-    }
-
-    /// Takes in what a peer tells of the keys of this shard; of those that it does not know, nothing. May ask
-    /// the store.
-    pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
-        let Some(index) = self.table.find(usage.digest.0) else { return };
-        let (slot, desk) = (&mut self.table[index], &mut self.desk);
-        let is_heard = slot.hear(now, origin, usage);
-        if is_heard && slot.is_recalled(now, usage) && !desk.draining {
-            settle(index, slot, desk, now);
-            acquire(index, slot, desk, now);
-        }
-    }
-
-    /// Appends what peers should hear now: what has moved by a step since it was told last, and what
-    /// windows came to that are over; everything that moved when the node is leaving.
-    /// `most` entries are enough for now: the rest waits.
-    pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
-        let (Some(fleet), leaving) = (self.desk.fleet, self.desk.draining) else { return };
-        let Desk { talkers, talked, .. } = &mut self.desk;
-        // Those after the last one that was asked come first.
-        let turn: Vec<u32> = talkers.range(*talked + 1..).chain(talkers.range(..=*talked)).copied().collect();
-        for index in turn {
-            if into.len() >= most {
-                break;
-            }
-            *talked = index;
-            if !self.table[index].tell(now, fleet, leaving, into) {
-                talkers.remove(&index);
-            }
-        }
-    }
-}
-
-impl Slot {
+impl LeasedKey {
     /// From here on windows are remembered.
     fn join_fleet(&mut self) {
         if self.usage.is_none() {
@@ -137,7 +95,13 @@ impl Slot {
 
     /// Appends what has moved since it was told last; all of it when the node leaves. False when
     /// nothing is left to tell.
-    pub(super) fn tell(&mut self, now: Instant, fleet: FleetView, leaving: bool, into: &mut Vec<Usage>) -> bool {
+    pub(in crate::core) fn tell(
+        &mut self,
+        now: Instant,
+        fleet: FleetView,
+        leaving: bool,
+        into: &mut Vec<Usage>,
+    ) -> bool {
         self.roll(now);
         let (digest, rule, latest) = (Digest(self.digest), self.rule.clone(), self.clock.latest(now));
         let known = self.epoch;
@@ -246,7 +210,7 @@ impl Slot {
         }
         if !self.follows_usage(index) {
             // The store counted when this node last asked, and others may have come since.
-            return super::share::share_ppm(self.nodes.max(fleet.largest).max(fleet.live));
+            return crate::core::share::share_ppm(self.nodes.max(fleet.largest).max(fleet.live));
         }
         let ended = Timestamp(lost.0 / limit.period.0 * limit.period.0);
         let everybody = fleet.is_whole() && self.clock.earliest(fleet.heard) >= ended + SETTLING;

@@ -1,4 +1,4 @@
-//! What the slots of a shard share: effects to be drained, timers, ids, jitter and counts.
+//! What the keys of a shard share: effects to be drained, timers, ids, jitter and counts.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -7,10 +7,9 @@ use std::sync::Arc;
 use super::decision::{Decision, Verdict};
 use super::fleet::FleetView;
 use super::mutant::{Mutant, on};
-use super::policy::Rule;
-use super::shard::{Effect, Settings, Ticket};
+use super::request::{Effect, Settings, Ticket};
+use super::rule::Rule;
 use super::skew::StoreClock;
-use super::slot::Slot;
 use super::stats::{PolicyStats, ShardStats};
 use super::time::{Instant, Micros, Timestamp};
 
@@ -23,9 +22,9 @@ const MOST_SKIP: u64 = 86_400_000_000;
 /// No id is moved from beyond this; the store takes them up to 2^53.
 const LAST_SKIP: u64 = 8_000_000_000_000_000;
 
-/// What the slots of a shard share.
+/// What the keys of a shard share.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Context {
     pub(super) settings: Settings,
     pub(super) effects: VecDeque<Effect>,
     pub(super) draining: bool,
@@ -51,7 +50,7 @@ pub(super) struct Desk {
     slowest: Micros,
 }
 
-impl Desk {
+impl Context {
     pub(super) fn new(settings: Settings, seed: u64, first_id: u64, id_step: u64, clock: (Instant, Timestamp)) -> Self {
         Self {
             settings,
@@ -128,12 +127,15 @@ impl Desk {
         Micros(((u128::from(bits) * u128::from(most.0 + 1)) >> 64) as u64) // below most + 1
     }
 
-    /// Makes sure that the slot's timer fires by `at`.
-    pub(super) fn wake(&mut self, index: u32, slot: &mut Slot, at: Instant) {
-        if at < slot.wake {
-            slot.wake = at;
-            self.timers.push(Reverse((at, index)));
-        }
+    /// Sees to it that the key at this place is looked at by `at`.
+    pub(super) fn set_timer(&mut self, at: Instant, index: u32) {
+        self.timers.push(Reverse((at, index)));
+    }
+
+    /// Counts a key whose part of the store was away, or is.
+    pub(super) fn note_degraded(&mut self, was_away: bool, is_away: bool) {
+        self.stats.degraded += u64::from(is_away);
+        self.stats.degraded -= u64::from(was_away).min(self.stats.degraded);
     }
 
     /// The earliest timer.
@@ -141,7 +143,7 @@ impl Desk {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// A slot whose timer is due at `now`; stale ones are the caller's to skip.
+    /// A key whose timer is due at `now`; stale ones are the caller's to skip.
     pub(super) fn due(&mut self, now: Instant) -> Option<(Instant, u32)> {
         if self.next_timer()? > now {
             return None;
@@ -159,14 +161,14 @@ impl Desk {
         index as u32 // as many as the configuration names
     }
 
-    pub(super) fn policy_stats(&mut self, slot: &Slot) -> &mut PolicyStats {
-        &mut self.policies[slot.policy as usize].1
+    pub(super) fn policy_stats(&mut self, policy: u32) -> &mut PolicyStats {
+        &mut self.policies[policy as usize].1
     }
 
     /// Counts a decision of a check, and the tokens it spent where it spent held ones.
-    pub(super) fn count(&mut self, slot: &Slot, cost: u64, decision: &Decision) {
+    pub(super) fn count(&mut self, policy: u32, cost: u64, decision: &Decision) {
         use super::decision::Source;
-        let stats = self.policy_stats(slot);
+        let stats = self.policy_stats(policy);
         stats.count(decision);
         if decision.verdict == Verdict::Allow && matches!(decision.source, Source::Lease | Source::Store) {
             stats.spent += cost;

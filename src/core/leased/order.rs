@@ -1,15 +1,16 @@
 //! What a key asks of the store, and how much at most. Part of `slot.rs`.
 
-use super::batch::refill_interval;
-use super::call::{Call, Known, Op};
-use super::fleet::FleetView;
-use super::gcra;
-use super::limit::{Algorithm, Limit, MAX_LIMITS};
-use super::mutant::{Mutant, on};
-use super::slot::Slot;
-use super::time::{Instant, Micros};
+use super::key::LeasedKey;
+use crate::core::batch::refill_interval;
+use crate::core::call::{Call, Known, Op};
+use crate::core::fleet::FleetView;
+use crate::core::gcra;
+use crate::core::key::Digest;
+use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::mutant::{Mutant, on};
+use crate::core::time::{Instant, Micros};
 
-impl Slot {
+impl LeasedKey {
     /// What this node knows to be spent or held of each limit: of the window at hand; where it was lent nothing of
     /// that, of the one before, as long as that may be open yet.
     pub(super) fn known(&self, now: Instant) -> [Known; MAX_LIMITS] {
@@ -52,7 +53,7 @@ impl Slot {
 
     /// The call for `op`, to be sent at `now`.
     pub(super) fn call(&self, now: Instant, id: u64, op: Op) -> Call {
-        Call { id, digest: super::key::Digest(self.digest), rule: self.rule.clone(), op, sent_at: now }
+        Call { id, digest: Digest(self.digest), rule: self.rule.clone(), op, sent_at: now }
     }
 
     /// What the store may have been charged beyond what is held here: more is no cost to take back.

@@ -1,56 +1,32 @@
 //! One key in a shard: what it holds, what it knows of the store, who waits, what is under way.
 //!
-//! A slot lives only while it is of use: it holds tokens, remembers a denial or a rate of use, owes
-//! the store, or somebody waits. A slot that is forgotten costs a call, never a token, because the
-//! store keeps the count. Decisions for one key are made here; `shard.rs` drives the slots.
+//! A key lives only while it is of use: it holds tokens, remembers a denial or a rate of use, owes
+//! the store, or somebody waits. A key that is forgotten costs a call, never a token, because the
+//! store keeps the count. Decisions for one key are made here; `shard.rs` drives the keys.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::answer::{self, Ending, Standing};
-use super::batch::Tuner;
-use super::call::{Call, Counter, Op, Voided};
-use super::decision::{Decision, Reason, Source, Verdict};
-use super::fleet::FleetView;
-use super::gcra;
-use super::lease::{Lease, Leftover};
-use super::limit::{Algorithm, Limit, MAX_LIMITS};
-use super::mutant::{Mutant, on};
-use super::page::name;
-use super::policy::Rule;
-use super::shard::{Ticket, turned_away};
-use super::share::ShareBook;
-use super::skew::StoreClock;
-use super::table::Keyed;
-use super::time::{Instant, Micros, Timestamp};
-use super::upkeep::PATIENCE;
-use super::usage::History;
-use super::window;
-
-/// A parked request: a check, or who waits for an errand.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waiter {
-    pub(super) ticket: Ticket,
-    pub(super) cost: u64,
-    pub(super) deadline: Instant,
-    /// Answers of the store that did not settle it.
-    pub(super) answers: u8,
-}
-
-/// A call under way.
-#[derive(Clone, Debug)]
-pub(super) struct Flight {
-    pub(super) call: Call,
-    /// When it was first sent.
-    pub(super) sent: Instant,
-    /// Sendings of it; 0: it has yet to leave.
-    pub(super) attempts: u8,
-    /// The store has answered, and who waits is answered when other calls that bear on it have ended.
-    pub(super) is_answered: bool,
-    /// Who waits for it, the earliest deadline first; an acquire serves the line instead. They are answered by their
-    /// deadlines, and the call goes on.
-    pub(super) waiters: Vec<Waiter>,
-}
+use crate::core::answer::{self, Ending, Standing, turned_away};
+use crate::core::batch::Tuner;
+use crate::core::call::{Counter, Op, Voided};
+use crate::core::calls::{Flight, Waiter};
+use crate::core::decision::{Decision, Reason, Source, Verdict};
+use crate::core::fleet::FleetView;
+use crate::core::gcra;
+use crate::core::key::Digest;
+use crate::core::lease::{Lease, Leftover};
+use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::mutant::{Mutant, on};
+use crate::core::page::name;
+use crate::core::request::KeyInfo;
+use crate::core::rule::Rule;
+use crate::core::share::ShareBook;
+use crate::core::skew::StoreClock;
+use crate::core::table::Keyed;
+use crate::core::time::{Instant, Micros, Timestamp};
+use crate::core::usage::History;
+use crate::core::window;
 
 /// The key's part of the store gives no answers.
 #[derive(Clone, Copy, Debug)]
@@ -84,15 +60,20 @@ impl Turned {
     }
 }
 
+/// Tokens that start so soon are worth waiting for.
+pub(super) const PATIENCE: Micros = Micros(10_000);
+
 /// What others hold of a bucket may have come back: after so long it denies nobody.
 const STALE: Micros = Micros(1_000_000);
 
 /// One key.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(in crate::core) struct LeasedKey {
     pub(super) digest: u128,
+    /// Its place in the shard's table.
+    pub(in crate::core) index: u32,
     /// As much of it as listings show: the digest decides.
-    pub(super) key: Box<[u8]>,
+    pub(super) name: Box<[u8]>,
     pub(super) rule: Arc<Rule>,
     /// Index of the policy's counts in the shard.
     pub(super) policy: u32,
@@ -170,22 +151,30 @@ pub(super) struct Slot {
     /// Per bucket, when it would be full again if nobody but this node spent of it: where the spending that
     /// the store has not been told of leads.
     pub(super) filled: Box<[Instant]>,
-    /// When the shard's timer is set for this slot.
+    /// When the shard's timer is set for this key.
     pub(super) wake: Instant,
 }
 
-impl Keyed for Slot {
+impl Keyed for LeasedKey {
     fn digest(&self) -> u128 {
         self.digest
     }
 }
 
-impl Slot {
+impl LeasedKey {
     /// A key that nothing is known of.
-    pub(super) fn new(digest: u128, key: &[u8], rule: &Arc<Rule>, policy: u32, nodes: u32, clock: StoreClock) -> Self {
+    pub(in crate::core) fn new(
+        digest: u128,
+        key: &[u8],
+        rule: &Arc<Rule>,
+        policy: u32,
+        nodes: u32,
+        clock: StoreClock,
+    ) -> Self {
         Self {
             digest,
-            key: name(key),
+            index: 0,
+            name: name(key),
             rule: rule.clone(),
             policy,
             counters: vec![Counter::default(); rule.limits.len()].into(),
@@ -489,7 +478,7 @@ impl Slot {
     }
 
     /// How each limit stands, as far as is known.
-    pub(super) fn standings(&self, now: Instant) -> Vec<Standing> {
+    pub(in crate::core) fn standings(&self, now: Instant) -> Vec<Standing> {
         answer::standings(&self.rule, &self.shown(now), self.clock.earliest(now))
     }
 
@@ -512,8 +501,62 @@ impl Slot {
         counters
     }
 
+    /// What a check of `cost` would be answered, charging nothing.
+    pub(in crate::core) fn peeked(
+        &self,
+        now: Instant,
+        cost: u64,
+        source: Source,
+        fleet: Option<FleetView>,
+    ) -> Decision {
+        if self.rule.limits.iter().any(|limit| cost > limit.capacity()) {
+            return self.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy));
+        }
+        let is_held = cost > 0 && self.has_matured(now, cost) && self.lease.usable(now) >= cost;
+        if cost > 0 && !is_held && self.looks_exhausted(now, cost) {
+            return self.deny(now, cost, source);
+        }
+        if self.is_away(now) && !is_held {
+            return self.look_alone(now, cost, fleet);
+        }
+        self.answer(now, cost, Ending::allow(source))
+    }
+
+    /// Whether these are the limits that apply to it.
+    pub(in crate::core) fn has_rule(&self, rule: &Rule) -> bool {
+        *self.rule == *rule
+    }
+
+    /// Whether this is the timer that it waits for: then it waits for none any more.
+    pub(in crate::core) fn take_timer(&mut self, at: Instant) -> bool {
+        let is_it = self.wake == at;
+        self.wake = if is_it { Instant(u64::MAX) } else { self.wake };
+        is_it
+    }
+
+    /// Tokens that were lent to this node and not spent, whether they can be spent now or not.
+    pub(in crate::core) fn all_held(&self) -> u64 {
+        self.lease.held() + self.waiting_to_return()
+    }
+
+    /// Tokens that can be spent now.
+    pub(in crate::core) fn usable(&self, now: Instant) -> u64 {
+        self.lease.usable_by(now, now)
+    }
+
+    /// As listings show it.
+    pub(in crate::core) fn listed(&self, now: Instant) -> KeyInfo {
+        KeyInfo {
+            digest: Digest(self.digest),
+            key: Some(self.name.clone()),
+            rule: self.rule.clone(),
+            held: self.lease.held(),
+            decision: self.answer(now, 0, Ending::allow(Source::Lease)),
+        }
+    }
+
     /// Nothing would be lost by forgetting this key, but for a rate of use and denials.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(in crate::core) fn is_quiet(&self) -> bool {
         self.line.is_empty() && self.flight.is_none() && self.errands.is_empty() && self.queued.is_empty()
     }
 }

@@ -3,15 +3,15 @@
 //! What is held is spent first; then the policy says: all, none, or this node's share. Part of
 //! `slot.rs`; the arithmetic of shares is in `share.rs`.
 
-use super::answer::Ending;
-use super::decision::{Decision, Reason, Source};
-use super::fleet::FleetView;
-use super::gcra;
-use super::limit::{Algorithm, Limit, MAX_LIMITS};
-use super::policy::OnStoreLoss;
-use super::share::{Lent, ShareBook, share_ppm};
-use super::slot::{Away, Slot};
-use super::time::{Instant, Micros, Timestamp};
+use super::key::{Away, LeasedKey};
+use crate::core::answer::Ending;
+use crate::core::decision::{Decision, Reason, Source};
+use crate::core::fleet::FleetView;
+use crate::core::gcra;
+use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::rule::OnStoreLoss;
+use crate::core::share::{Lent, ShareBook, share_ppm};
+use crate::core::time::{Instant, Micros, Timestamp};
 
 /// How long after a failure a key whose part of the store is away asks again.
 const ASK_AGAIN: Micros = Micros(250_000);
@@ -20,7 +20,7 @@ const ASK_AGAIN: Micros = Micros(250_000);
 /// doubt of its end.
 const LONG: Micros = Micros(61_000_000);
 
-/// Who is told to wait may come so much later, and must not meet the end of a window: see [`Slot::past_doubt`].
+/// Who is told to wait may come so much later, and must not meet the end of a window: see [`LeasedKey::past_doubt`].
 const LATE: Micros = Micros(10_000);
 
 /// What the store said so long before it was lost still holds.
@@ -32,7 +32,7 @@ const ROUNDS: usize = 8;
 /// A loss of the store that was noticed so long before the next question was due counts no more.
 const STALE: Micros = Micros(1_000_000);
 
-impl Slot {
+impl LeasedKey {
     /// The key's part of the store is away, as far as is known: what was learned of it long ago is
     /// no reason to do without it.
     pub(super) fn is_away(&self, now: Instant) -> bool {
@@ -55,7 +55,7 @@ impl Slot {
         }
     }
 
-    /// What [`Slot::decide_alone`] would say, without a change.
+    /// What [`LeasedKey::decide_alone`] would say, without a change.
     pub(super) fn look_alone(&self, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
         match self.rule.on_store_loss {
             OnStoreLoss::Allow => self.answer(now, cost, Ending::allow(Source::Policy)),
@@ -226,7 +226,7 @@ impl Slot {
     }
 
     /// Forgotten, it would have more of a share than it has, or would not wait for what its peers tell the store.
-    pub(super) fn is_indebted(&self, now: Instant) -> bool {
+    pub(in crate::core) fn is_indebted(&self, now: Instant) -> bool {
         let repairs = self.away.is_some_and(|away| away.repairs && now < away.ask_again);
         repairs || self.share.as_ref().is_some_and(|book| book.matters(&self.rule, self.clock.latest(now)))
     }

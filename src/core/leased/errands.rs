@@ -6,51 +6,51 @@
 
 use std::sync::Arc;
 
-use super::answer::Ending;
-use super::call::{Call, Grant, Op, StoreError, Voided};
-use super::decision::{Reason, Source};
-use super::desk::Desk;
-use super::learn::learn;
-use super::lease::Leftover;
-use super::limit::{Algorithm, MAX_COUNT, MAX_LIMITS};
-use super::mutant::{Mutant, on};
-use super::policy::Rule;
-use super::refill::serve_line;
-use super::shard::{Effect, MAX_LINE, Ticket, peeked};
-use super::slot::{Flight, Slot, Waiter};
-use super::time::{Instant, Micros, Timestamp};
-use super::upkeep::{ATTEMPTS, flight, send_again, set_timer};
+use super::key::LeasedKey;
+use super::timers::set_timer;
+use super::view::learn;
+use crate::core::answer::Ending;
+use crate::core::call::{Call, Grant, Op, StoreError, Voided};
+use crate::core::calls::{ATTEMPTS, Flight, Waiter, flight, send_again};
+use crate::core::context::Context;
+use crate::core::decision::{Reason, Source};
+use crate::core::lease::Leftover;
+use crate::core::limit::{Algorithm, MAX_COUNT, MAX_LIMITS};
+use crate::core::mutant::{Mutant, on};
+use crate::core::request::{Effect, MAX_LINE, Ticket};
+use crate::core::rule::Rule;
+use crate::core::time::{Instant, Micros, Timestamp};
 
 /// So many errands are under way at a time, unless an acquire has to come after more of them.
 const MOST: usize = 64;
 
 /// Whether as many wait for this key's errands as may.
-pub(super) fn is_full(slot: &Slot) -> bool {
-    slot.awaited >= MAX_LINE as u32
+pub(super) fn is_full(key: &LeasedKey) -> bool {
+    key.awaited >= MAX_LINE as u32
 }
 
 /// Sends a call that is no acquire, or has it done by one that leaves later; the answer comes with the ticket.
 /// `None`: too many wait.
-pub(super) fn errand(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, op: Op, cost: u64) -> Option<Ticket> {
-    if is_full(slot) {
+pub(super) fn errand(key: &mut LeasedKey, cx: &mut Context, now: Instant, op: Op, cost: u64) -> Option<Ticket> {
+    if is_full(key) {
         return None;
     }
-    let ticket = desk.ticket();
-    let waiter = Waiter { ticket, cost, deadline: now + desk.settings.timeout, answers: 0 };
-    slot.awaited += 1;
-    match slot.errand_for(&op) {
+    let ticket = cx.ticket();
+    let waiter = Waiter { ticket, cost, deadline: now + cx.settings.timeout, answers: 0 };
+    key.awaited += 1;
+    match key.errand_for(&op) {
         Some(errand) => errand.waiters.push(waiter),
         None => {
-            let call = slot.call(now, 0, op);
-            slot.queued.push_back(Flight { attempts: 0, waiters: vec![waiter], ..flight(call, now) });
+            let call = key.call(now, 0, op);
+            key.queued.push_back(Flight { attempts: 0, waiters: vec![waiter], ..flight(call, now) });
         }
     }
-    send_queued(slot, desk, now);
-    set_timer(index, slot, desk, now);
+    send_queued(key, cx, now);
+    set_timer(key, cx, now);
     Some(ticket)
 }
 
-impl Slot {
+impl LeasedKey {
     /// The errand that was asked for last, if it does this, too: then it is made to.
     ///
     /// What a reset or a refund takes back may have been spent since one left. A peek joins one that has left: what
@@ -92,139 +92,135 @@ fn is_alike(one: &Op, other: &Op) -> bool {
 }
 
 /// Sends what waits, in order, up to the first whose like is under way.
-fn send_queued(slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    while let Some(next) = slot.queued.front() {
-        let mut under_way = slot.errands.iter().filter(|errand| !errand.is_answered);
+fn send_queued(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+    while let Some(next) = key.queued.front() {
+        let mut under_way = key.errands.iter().filter(|errand| !errand.is_answered);
         let is_one_of_many = under_way.clone().count() >= MOST;
         if is_one_of_many || under_way.any(|errand| is_alike(&errand.call.op, &next.call.op)) {
             return;
         }
-        send_next(slot, desk, now);
+        send_next(key, cx, now);
     }
 }
 
 /// Sends all that waits: what is sent after it comes after it.
-pub(super) fn send_all_queued(slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    while !slot.queued.is_empty() {
-        send_next(slot, desk, now);
+pub(super) fn send_all_queued(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+    while !key.queued.is_empty() {
+        send_next(key, cx, now);
     }
 }
 
-fn send_next(slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let Some(Flight { call, waiters, .. }) = slot.queued.pop_front() else { return };
-    let call = Call { id: desk.id(), sent_at: now, ..call };
-    desk.effects.push_back(Effect::Call(call.clone()));
-    slot.errands.push(Flight { waiters, ..flight(call, now) });
+fn send_next(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+    let Some(Flight { call, waiters, .. }) = key.queued.pop_front() else { return };
+    let call = Call { id: cx.id(), sent_at: now, ..call };
+    cx.effects.push_back(Effect::Call(call.clone()));
+    key.errands.push(Flight { waiters, ..flight(call, now) });
 }
 
 /// Answers those whose answers from the store had to wait for others', as soon as these have come.
-pub(super) fn answer_postponed(slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    if slot.flight.is_some() || slot.has_account_under_way() {
+pub(super) fn answer_postponed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+    if key.flight.is_some() || key.has_account_under_way() {
         return;
     }
-    while let Some(position) = slot.errands.iter().position(|errand| errand.is_answered) {
-        let Flight { call, waiters, .. } = slot.errands.remove(position);
-        answer_waiters(slot, desk, now, &call, &waiters);
+    while let Some(position) = key.errands.iter().position(|errand| errand.is_answered) {
+        let Flight { call, waiters, .. } = key.errands.remove(position);
+        answer_waiters(key, cx, now, &call, &waiters);
     }
 }
 
 /// Answers those who waited for an errand that is done.
-pub(super) fn answer_waiters(slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, waiters: &[Waiter]) {
+pub(super) fn answer_waiters(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, waiters: &[Waiter]) {
     for &Waiter { ticket, cost, .. } in waiters {
         let decision = if exceeds(call, cost) {
-            slot.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy))
+            key.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy))
         } else {
-            peeked(slot, now, cost, Source::Store, desk.fleet)
+            key.peeked(now, cost, Source::Store, cx.fleet)
         };
-        desk.effects.push_back(Effect::Reply { ticket, decision });
+        cx.effects.push_back(Effect::Reply { ticket, decision });
     }
-    slot.awaited -= waiters.len() as u32;
+    key.awaited -= waiters.len() as u32;
 }
 
 /// Sends a call under the limits of before, for which nobody waits.
-pub(super) fn send_under(slot: &mut Slot, desk: &mut Desk, now: Instant, rule: Arc<Rule>, op: Op) {
-    let call = Call { rule, ..slot.call(now, desk.id(), op) };
-    desk.effects.push_back(Effect::Call(call.clone()));
-    slot.errands.push(flight(call, now));
+pub(super) fn send_under(key: &mut LeasedKey, cx: &mut Context, now: Instant, rule: Arc<Rule>, op: Op) {
+    let call = Call { rule, ..key.call(now, cx.id(), op) };
+    cx.effects.push_back(Effect::Call(call.clone()));
+    key.errands.push(flight(call, now));
 }
 
-/// Takes the outcome of a peek, refund, reset or return.
+/// Takes the outcome of a peek, refund, reset or return; false: it was not under way any more.
 pub(super) fn handle_errand(
-    index: u32,
-    slot: &mut Slot,
-    desk: &mut Desk,
+    key: &mut LeasedKey,
+    cx: &mut Context,
     now: Instant,
     call: &Call,
     outcome: Result<Grant, StoreError>,
-) {
-    let Ok(position) = slot.errands.binary_search_by_key(&call.id, |errand| errand.call.id) else {
+) -> bool {
+    let Ok(position) = key.errands.binary_search_by_key(&call.id, |errand| errand.call.id) else {
         // Nobody waits for it any more, and what it says is news all the same.
         if let Ok(grant) = outcome {
-            learn(slot, desk, now, call, &grant);
+            learn(key, cx, now, call, &grant);
         }
-        return;
+        return false;
     };
-    let errand = &mut slot.errands[position];
+    let errand = &mut key.errands[position];
     match outcome {
         Ok(grant) => {
-            let errand = slot.errands.remove(position);
+            let errand = key.errands.remove(position);
             if grant.outdated {
-                desk.skip_ids();
+                cx.skip_ids();
             }
-            learn(slot, desk, now, call, &grant);
-            note_voided(slot, now, &call.op);
+            learn(key, cx, now, call, &grant);
+            note_voided(key, now, &call.op);
             if call.op == Op::Reset && !on(Mutant::ResetKeepsLeases) {
-                let voided = slot.lease.void() + slot.drop_leftovers();
-                desk.policy_stats(slot).expired += voided;
-                slot.share = None;
-                slot.begin_anew();
-                slot.drop_orders_before(call.id);
+                let voided = key.lease.void() + key.drop_leftovers();
+                cx.policy_stats(key.policy).expired += voided;
+                key.share = None;
+                key.begin_anew();
+                key.drop_orders_before(call.id);
             }
             // The store counts what an acquire before it was lent, and this node has yet to hear of that; or what goes
             // back since, and this node counts that no more.
-            let is_behind = slot.flight.as_ref().is_some_and(|acquire| acquire.call.id < call.id);
-            let is_early = is_behind || slot.has_account_under_way();
-            if is_early && !errand.waiters.is_empty() && !slot.is_away(now) {
-                slot.errands.insert(position, Flight { is_answered: true, ..errand });
+            let is_behind = key.flight.as_ref().is_some_and(|acquire| acquire.call.id < call.id);
+            let is_early = is_behind || key.has_account_under_way();
+            if is_early && !errand.waiters.is_empty() && !key.is_away(now) {
+                key.errands.insert(position, Flight { is_answered: true, ..errand });
             } else {
-                answer_waiters(slot, desk, now, call, &errand.waiters);
+                answer_waiters(key, cx, now, call, &errand.waiters);
             }
         }
         Err(StoreError::Unknown) if errand.attempts < ATTEMPTS => {
-            send_again(errand, desk, now);
-            slot.errands.sort_by_key(|errand| errand.call.id);
+            send_again(errand, cx, now);
+            key.errands.sort_by_key(|errand| errand.call.id);
         }
         Err(error) => {
-            let errand = slot.errands.remove(position);
-            end(slot, desk, now, &errand, &errand.waiters, Some(&error));
-            keep_doubtful(slot, now, &errand, &error);
+            let errand = key.errands.remove(position);
+            end(key, cx, now, &errand, &errand.waiters, Some(&error));
+            keep_doubtful(key, now, &errand, &error);
         }
     }
-    answer_postponed(slot, desk, now);
-    send_queued(slot, desk, now);
-    if !slot.line.is_empty() && slot.flight.is_none() && !slot.has_account_under_way() {
-        serve_line(index, slot, desk, now, Source::Store);
-    }
-    set_timer(index, slot, desk, now);
+    answer_postponed(key, cx, now);
+    send_queued(key, cx, now);
+    true
 }
 
 /// The store has not been told that an order is void: the next return says so.
-fn keep_doubtful(slot: &mut Slot, now: Instant, errand: &Flight, error: &StoreError) {
+fn keep_doubtful(key: &mut LeasedKey, now: Instant, errand: &Flight, error: &StoreError) {
     let Op::Return { voids, .. } = errand.call.op else { return };
-    if voids.id == 0 || !slot.is_of_these_limits(&errand.call) {
+    if voids.id == 0 || !key.is_of_these_limits(&errand.call) {
         return;
     }
-    slot.doubtful = Some(voids);
+    key.doubtful = Some(voids);
     match error {
-        StoreError::Away { since } => slot.lose_store(now, *since),
-        StoreError::Unknown => slot.lose_store(now, errand.sent),
+        StoreError::Away { since } => key.lose_store(now, *since),
+        StoreError::Unknown => key.lose_store(now, errand.sent),
         StoreError::Busy { .. } | StoreError::Full => {}
     }
 }
 
 /// The store knows now that an order is void, so that it can be asked for more as soon as somebody wants it.
-fn note_voided(slot: &mut Slot, now: Instant, op: &Op) {
-    if let (Op::Return { voids, .. }, Some(away)) = (op, &mut slot.away)
+fn note_voided(key: &mut LeasedKey, now: Instant, op: &Op) {
+    if let (Op::Return { voids, .. }, Some(away)) = (op, &mut key.away)
         && voids.id != 0
         && !away.charged
         && !away.repairs
@@ -236,21 +232,21 @@ fn note_voided(slot: &mut Slot, now: Instant, op: &Op) {
 
 /// Answers those whose errands have been under way as long as they may wait. What they asked for may be
 /// done yet.
-pub(super) fn answer_in_time(slot: &mut Slot, desk: &mut Desk, now: Instant) {
+pub(super) fn answer_in_time(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let mut late = Vec::new();
-    for errand in &mut slot.errands {
+    for errand in &mut key.errands {
         late.extend(errand.take_late(now));
     }
-    slot.errands.retain(|errand| !(errand.is_answered && errand.waiters.is_empty()));
+    key.errands.retain(|errand| !(errand.is_answered && errand.waiters.is_empty()));
     // Who asked first is late first.
-    for errand in &mut slot.queued {
+    for errand in &mut key.queued {
         if errand.waiters.first().is_some_and(|waiter| waiter.deadline > now) {
             break;
         }
         late.extend(errand.take_late(now));
     }
     for (errand, waiters) in late {
-        end(slot, desk, now, &errand, &waiters, None);
+        end(key, cx, now, &errand, &waiters, None);
     }
 }
 
@@ -267,8 +263,8 @@ impl Flight {
 /// Answers those who waited for an errand that was not done in time, if at all; or that was, and its answer waits for
 /// others'.
 fn end(
-    slot: &mut Slot,
-    desk: &mut Desk,
+    key: &mut LeasedKey,
+    cx: &mut Context,
     now: Instant,
     errand: &Flight,
     waiters: &[Waiter],
@@ -276,27 +272,27 @@ fn end(
 ) {
     let call = &errand.call;
     if errand.is_answered {
-        return answer_waiters(slot, desk, now, call, waiters);
+        return answer_waiters(key, cx, now, call, waiters);
     }
     for &Waiter { ticket, cost, .. } in waiters {
         let decision = match (call.op, error) {
-            (Op::Peek, _) if exceeds(call, cost) => slot.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy)),
-            (Op::Peek, _) if slot.answered.is_some() || slot.is_away(now) => {
-                peeked(slot, now, cost, Source::Lease, desk.fleet)
+            (Op::Peek, _) if exceeds(call, cost) => key.answer(now, cost, Ending::deny(Reason::Cost, Source::Policy)),
+            (Op::Peek, _) if key.answered.is_some() || key.is_away(now) => {
+                key.peeked(now, cost, Source::Lease, cx.fleet)
             }
             // It has not left: the store is asked too much, and that is no outage.
-            (Op::Peek, _) | (_, Some(StoreError::Busy { .. })) => slot.turn_away(now, cost, desk.queue()),
+            (Op::Peek, _) | (_, Some(StoreError::Busy { .. })) => key.turn_away(now, cost, cx.queue()),
             _ => {
                 // What has left may have been done, or be done yet: that is not for this node to say.
                 let is_undone =
                     errand.attempts == 1 && matches!(error, Some(StoreError::Away { .. } | StoreError::Full));
                 let source = if is_undone { Source::Policy } else { Source::Store };
-                slot.answer(now, cost, Ending::deny(Reason::Store, source).after(Micros::from_secs(1)))
+                key.answer(now, cost, Ending::deny(Reason::Store, source).after(Micros::from_secs(1)))
             }
         };
-        desk.effects.push_back(Effect::Reply { ticket, decision });
+        cx.effects.push_back(Effect::Reply { ticket, decision });
     }
-    slot.awaited -= waiters.len() as u32;
+    key.awaited -= waiters.len() as u32;
 }
 
 /// A check of more than its limits ever have looks and charges nothing: it is not let pass, whatever limits
@@ -308,70 +304,70 @@ fn exceeds(call: &Call, cost: u64) -> bool {
 /// Tokens that can no longer be spent here. A window that is still open under another limit of the
 /// policy, or a sliding one, which weighs on, gets them back; otherwise they lapse. Of a bucket they wait for the
 /// acquire that is under way: the account that they would close has what it lends, too.
-pub(super) fn dispose(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover) {
-    let limits = &slot.rule.limits;
+pub(super) fn dispose(key: &mut LeasedKey, cx: &mut Context, now: Instant, leftover: Leftover) {
+    let limits = &key.rule.limits;
     let matters = limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding;
-    if !matters || slot.is_away(now) {
+    if !matters || key.is_away(now) {
         // Nobody will spend them: while their window is known to be open, they are left.
-        for (limit, counter) in limits.iter().zip(&mut slot.counters) {
+        for (limit, counter) in limits.iter().zip(&mut key.counters) {
             counter.credit_lent(limit, leftover.tokens, leftover.windows[0]);
         }
-        desk.policy_stats(slot).expired += leftover.tokens;
-    } else if slot.flight.is_some() && slot.has_account() {
-        slot.leftovers.push(leftover);
+        cx.policy_stats(key.policy).expired += leftover.tokens;
+    } else if key.flight.is_some() && key.has_account() {
+        key.leftovers.push(leftover);
     } else {
-        hand_over(index, slot, desk, now, leftover, Voided::default());
+        hand_over(key, cx, now, leftover, Voided::default());
     }
 }
 
 /// The acquire that was under way is not any more: what waited for that goes back.
-pub(super) fn dispose_of_leftovers(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    while let Some(leftover) = slot.leftovers.pop() {
-        dispose(index, slot, desk, now, leftover);
+pub(super) fn dispose_of_leftovers(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+    while let Some(leftover) = key.leftovers.pop() {
+        dispose(key, cx, now, leftover);
     }
 }
 
 /// Gives up to `amount` unspent tokens back to the store. They leave here before the call is sent.
-pub(super) fn give_back(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, amount: u64) {
+pub(super) fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amount: u64) {
     let mut due = amount;
     while due > 0 {
-        let Some(leftover) = slot.lease.take(now, due) else { break };
+        let Some(leftover) = key.lease.take(now, due) else { break };
         due -= leftover.tokens;
-        hand_over(index, slot, desk, now, leftover, Voided::default());
+        hand_over(key, cx, now, leftover, Voided::default());
     }
 }
 
 /// Tells the store what was spent of a bucket, before it takes that to have been later; and of an order that is
 /// void that whatever it was lent goes back.
-pub(super) fn report(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, voids: Voided) {
-    let nothing = Leftover { tokens: 0, windows: vec![Timestamp(0); slot.rule.limits.len()].into() };
-    hand_over(index, slot, desk, now, nothing, voids);
+pub(super) fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {
+    let nothing = Leftover { tokens: 0, windows: vec![Timestamp(0); key.rule.limits.len()].into() };
+    hand_over(key, cx, now, nothing, voids);
 }
 
-fn hand_over(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, leftover: Leftover, voids: Voided) {
+fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, leftover: Leftover, voids: Voided) {
     let mut windows = [Timestamp(0); MAX_LIMITS];
     windows[..leftover.windows.len()].copy_from_slice(&leftover.windows);
     if on(Mutant::ReturnToCurrentWindow) {
-        windows.iter_mut().zip(&slot.counters).for_each(|(window, counter)| *window = counter.at);
+        windows.iter_mut().zip(&key.counters).for_each(|(window, counter)| *window = counter.at);
     }
-    let ages = slot.ages(now, leftover.tokens);
-    let order = if voids.id == 0 { slot.take_doubtful(now) } else { voids };
-    let voids = slot.voided_by_now(order, leftover.tokens);
+    let ages = key.ages(now, leftover.tokens);
+    let order = if voids.id == 0 { key.take_doubtful(now) } else { voids };
+    let voids = key.voided_by_now(order, leftover.tokens);
     // The store is told what was spent of buckets: it is charged there, and no more here.
-    slot.charge(leftover.tokens);
+    key.charge(leftover.tokens);
     // What is known of the store counts them as back already: nobody is denied for want of them.
-    let known = slot.rule.limits.iter().zip(&mut slot.counters).zip(&mut slot.net).zip(windows);
+    let known = key.rule.limits.iter().zip(&mut key.counters).zip(&mut key.net).zip(windows);
     for (((limit, counter), net), window) in known.filter(|(((limit, _), _), _)| limit.algorithm != Algorithm::Gcra) {
         if counter.at == window {
             *net = net.saturating_sub(leftover.tokens);
         }
         counter.credit_lent(limit, leftover.tokens, window);
     }
-    slot.note_returned(leftover.tokens, &windows);
-    desk.policy_stats(slot).returned += leftover.tokens;
-    let op = Op::Return { amount: leftover.tokens, epoch: slot.epoch, held: slot.held(), ages, windows, voids };
-    let call = slot.call(now, desk.id(), op);
-    desk.effects.push_back(Effect::Call(call.clone()));
-    slot.errands.push(flight(call, now));
-    set_timer(index, slot, desk, now);
+    key.note_returned(leftover.tokens, &windows);
+    cx.policy_stats(key.policy).returned += leftover.tokens;
+    let op = Op::Return { amount: leftover.tokens, epoch: key.epoch, held: key.held(), ages, windows, voids };
+    let call = key.call(now, cx.id(), op);
+    cx.effects.push_back(Effect::Call(call.clone()));
+    key.errands.push(flight(call, now));
+    set_timer(key, cx, now);
 }

@@ -4,24 +4,19 @@
 //! first tells its peers, who ask at once; until they have, the store would lend what they hold once more:
 //! so long a node spends what it holds, and asks for nothing.
 
-use super::call::{Call, Grant, JUST_NOW, Op, Voided};
-use super::decision::Source;
-use super::desk::Desk;
-use super::errand::send_under;
-use super::fleet::FleetView;
-use super::gossip::{DOUBTED, has_windows};
-use super::limit::Algorithm;
-use super::mutant::{Mutant, on};
-use super::policy::OnStoreLoss;
-use super::refill::{acquire, remaining, serve_line};
-use super::slot::Slot;
-use super::time::{Instant, Micros, Timestamp};
-use super::usage::{Count, Usage};
+use super::key::LeasedKey;
+use super::peers::{DOUBTED, has_windows};
+use super::timers::remaining;
+use crate::core::fleet::FleetView;
+use crate::core::mutant::{Mutant, on};
+use crate::core::rule::OnStoreLoss;
+use crate::core::time::{Instant, Micros, Timestamp};
+use crate::core::usage::{Count, Usage};
 
 /// In so many rounds of gossip peers have heard of a loss and told the store what they know.
 const ROUNDS: u64 = 2;
 
-impl Slot {
+impl LeasedKey {
     /// The store has lost what it knew of this window: peers know better, and hear of it.
     pub(super) fn believe_fleet(&mut self) {
         self.is_bound = self.usage.is_some();
@@ -72,42 +67,5 @@ impl Slot {
         self.recall_at = now + DOUBTED;
         self.recalled = self.flight.as_ref().map(|_| usage.epoch);
         self.recalled.is_none()
-    }
-}
-
-/// What was lent under limits that apply no more, or by a store that has lost or reset the key since, is
-/// spent by nobody; those in line ask again. Under the limits of then it goes back.
-pub(super) fn lapse(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant, call: &Call, grant: &Grant) {
-    slot.away = None;
-    let stats = desk.policy_stats(slot);
-    stats.granted += grant.granted;
-    stats.expired += grant.granted;
-    let dropped = slot.drop_leftovers();
-    desk.policy_stats(slot).expired += dropped;
-    if !slot.is_of_these_limits(call) && grant.granted > 0 {
-        let windows = std::array::from_fn(|index| match call.rule.limits.get(index) {
-            Some(limit) if limit.algorithm != Algorithm::Gcra => grant.counters[index].at,
-            _ => Timestamp(0),
-        });
-        let op = Op::Return {
-            amount: grant.granted,
-            epoch: grant.epoch,
-            held: 0,
-            ages: JUST_NOW,
-            windows,
-            voids: Voided::default(),
-        };
-        send_under(slot, desk, now, call.rule.clone(), op);
-    }
-    serve_line(index, slot, desk, now, Source::Store);
-}
-
-/// The store was asked before a peer told that it had lost the key: it is asked once more, but for a node that
-/// has heard of a loss itself, and waits for what its peers know.
-pub(super) fn answer_recall(index: u32, slot: &mut Slot, desk: &mut Desk, now: Instant) {
-    let waits = slot.away.is_some_and(|away| now < away.ask_again);
-    let is_news = slot.recalled.take().is_some_and(|epoch| epoch != slot.epoch);
-    if is_news && !waits && slot.flight.is_none() {
-        acquire(index, slot, desk, now);
     }
 }

@@ -1,0 +1,84 @@
+//! The limits that apply to a key, or that none do.
+
+use std::sync::Arc;
+
+use super::decision::{Decision, Reason, Source, Verdict};
+use super::limit::{Algorithm, Limit, MAX_LIMITS};
+use super::time::{Micros, Timestamp};
+
+/// What to do for a key whose part of the store is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreLoss {
+    /// Go on within this node's share of the limit.
+    #[default]
+    Share,
+    /// Let everything pass.
+    Allow,
+    /// Let nothing pass.
+    Deny,
+}
+
+/// The limits that apply to a key, all or nothing, and how a check under them ends when the store
+/// is away. Shared, immutable.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// The policy's name: part of the key's digest and a label of the metrics.
+    pub policy: Arc<str>,
+    /// One to [`MAX_LIMITS`] limits.
+    pub limits: Box<[Limit]>,
+    /// When the store is away.
+    pub on_store_loss: OnStoreLoss,
+}
+
+/// What a policy says of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Its limits apply.
+    Limited(Arc<Rule>),
+    /// Nothing is limited.
+    Unlimited,
+    /// Nothing passes.
+    Blocked,
+}
+
+impl Rule {
+    /// The rule of an anonymous policy with these limits.
+    ///
+    /// # Panics
+    /// When there is no limit or more than [`MAX_LIMITS`]: the caller writes the list.
+    #[must_use]
+    pub fn of(policy: &str, limits: &[Limit]) -> Self {
+        assert!((1..=MAX_LIMITS).contains(&limits.len()), "a rule has 1 to {MAX_LIMITS} limits");
+        Self { policy: policy.into(), limits: limits.into(), on_store_loss: OnStoreLoss::Share }
+    }
+
+    /// Whether what it limits is what is in flight.
+    #[must_use]
+    pub fn is_concurrent(&self) -> bool {
+        self.limits[0].algorithm == Algorithm::Concurrent
+    }
+}
+
+impl Plan {
+    /// The decision of a plan that needs no counting; `None` where limits apply.
+    #[must_use]
+    pub fn fixed_decision(&self) -> Option<Decision> {
+        let (verdict, reason) = match self {
+            Self::Limited(_) => return None,
+            Self::Unlimited => (Verdict::Allow, Reason::Ok),
+            Self::Blocked => (Verdict::Deny, Reason::Blocked),
+        };
+        Some(Decision {
+            verdict,
+            limit: 0,
+            remaining: 0,
+            retry_after: None,
+            reset_after: Micros::ZERO,
+            reset_at: Timestamp(0),
+            reason,
+            source: Source::Policy,
+            limit_index: 0,
+            slot: None,
+        })
+    }
+}
