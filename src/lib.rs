@@ -34,7 +34,7 @@
 //! | [`core::lease`], [`core::batch`], [`core::share`] | what a node holds; how much it asks for; what it may do alone |
 //! | [`core::holds`] | estimates that were charged, and how they are settled |
 //! | [`core::permits`] | what is in flight under a concurrent limit |
-//! | [`core::skew`] | how the store's clock stands to this node's |
+//! | [`core::store_clock`] | how the store's clock stands to this node's |
 //! | [`core::usage`], [`core::fleet`] | what nodes tell each other; who is there, and a node's part of a limit |
 //! | [`core::call`] | what the core asks of a store and is told, as plain values |
 //! | [`core::shard`] | **the state machine**: `check`, `handle_*`, `poll_*` |

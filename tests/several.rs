@@ -19,9 +19,9 @@ fn request<'a>(rule: &'a Arc<Rule>, cost: u64) -> Request<'a> {
 }
 
 /// Takes back the last admission.
-fn undo(bench: &mut Bench, cost: u64) {
+fn rollback(bench: &mut Bench, cost: u64) {
     let (rule, decision) = (bench.rule.clone(), bench.last.expect("a decision"));
-    bench.shard.undo(bench.now, request(&rule, cost), &decision);
+    bench.shard.rollback(bench.now, request(&rule, cost), &decision);
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn an_admission_from_a_lease_is_undone_in_memory_and_not_counted() {
     assert_eq!(bench.check(4), Some(Verdict::Allow));
     let admitted = |bench: &Bench| bench.shard.policy_stats().flat_map(|(_, stats)| stats.checks()).map(|c| c.3).sum();
     let (held, counted): (u64, u64) = (bench.shard.held(), admitted(&bench));
-    undo(&mut bench, 4);
+    rollback(&mut bench, 4);
     assert_eq!(bench.shard.held(), held + 4);
     assert_eq!(admitted(&bench), counted - 1);
     assert!(bench.shard.poll_effect().is_none(), "the store is not asked");
@@ -45,7 +45,7 @@ fn an_admission_is_undone_in_memory_though_the_rest_was_given_back() {
     bench.shard.handle_drain(bench.now);
     while bench.shard.poll_effect().is_some() {}
     assert_eq!(bench.shard.held(), 0);
-    undo(&mut bench, 4);
+    rollback(&mut bench, 4);
     assert_eq!(bench.shard.held(), 4);
 }
 
@@ -66,7 +66,7 @@ fn an_admission_on_the_share_goes_back_to_the_share() {
         count
     };
     assert_eq!(bench.check(5), Some(Verdict::Allow));
-    undo(&mut bench, 5);
+    rollback(&mut bench, 5);
     let first = admitted(&mut bench);
     assert_eq!(first, 95, "the whole share is left");
 }
@@ -75,12 +75,12 @@ fn an_admission_on_the_share_goes_back_to_the_share() {
 fn a_look_charges_nothing_and_asks_nobody() {
     let mut bench = Bench::new("100/1s fixed");
     let rule = bench.rule.clone();
-    let unknown = bench.shard.glance(bench.now, request(&rule, 1));
+    let unknown = bench.shard.peek_local(bench.now, request(&rule, 1));
     assert_eq!((unknown.verdict, unknown.remaining), (Verdict::Allow, 100));
     assert!(bench.shard.poll_effect().is_none() && bench.shard.keys(bench.now, Place::default(), 9).is_empty());
     bench.hold(10);
     let held = bench.shard.held();
-    assert_eq!(bench.shard.glance(bench.now, request(&rule, 3)).verdict, Verdict::Allow);
+    assert_eq!(bench.shard.peek_local(bench.now, request(&rule, 3)).verdict, Verdict::Allow);
     assert_eq!(bench.shard.held(), held);
 }
 
@@ -88,8 +88,8 @@ fn a_look_charges_nothing_and_asks_nobody() {
 fn what_a_check_will_lack_is_leased_before_it_comes() {
     let mut bench = Bench::new("100/1s fixed");
     let rule = bench.rule.clone();
-    bench.shard.warm(bench.now, request(&rule, 1));
-    bench.shard.warm(bench.now, request(&rule, 1));
+    bench.shard.prefetch(bench.now, request(&rule, 1));
+    bench.shard.prefetch(bench.now, request(&rule, 1));
     let calls: Vec<_> = std::iter::from_fn(|| bench.shard.poll_effect()).collect();
     let [rationd::core::shard::Effect::Call(call)] = &calls[..] else { panic!("one acquire: {calls:?}") };
     assert!(matches!(call.op, Op::Acquire(_)));

@@ -22,7 +22,7 @@ pub trait Limiter {
     fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome;
 
     /// What a check would be answered as far as is known here. A baseline is asked like any other time.
-    fn glance(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+    fn peek_local(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         self.check(now, Request { peek: true, ..request })
     }
 
@@ -111,8 +111,8 @@ impl Limiter for Shard {
         Self::check(self, now, request)
     }
 
-    fn glance(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        Outcome::Decided(Self::glance(self, now, request))
+    fn peek_local(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        Outcome::Decided(Self::peek_local(self, now, request))
     }
 
     fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {

@@ -51,7 +51,7 @@ impl Concurrent {
     }
 
     /// What is known here of the key.
-    pub(super) fn glance(&self, cx: &Context, now: Instant, request: &Request<'_>) -> Option<Decision> {
+    pub(super) fn peek_local(&self, cx: &Context, now: Instant, request: &Request<'_>) -> Option<Decision> {
         let key = self.keys.get(&request.digest.0).filter(|key| key.rule == *request.rule)?;
         Some(key.peeked(cx, now, request.cost))
     }

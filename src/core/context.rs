@@ -9,8 +9,8 @@ use super::fleet::FleetView;
 use super::mutant::{Mutant, on};
 use super::request::{Effect, Settings, Ticket};
 use super::rule::Rule;
-use super::skew::StoreClock;
 use super::stats::{PolicyStats, ShardStats};
+use super::store_clock::StoreClock;
 use super::time::{Instant, Micros, Timestamp};
 
 /// Ids are microseconds since 1970 at the start: a minute.

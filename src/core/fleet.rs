@@ -2,7 +2,7 @@
 //!
 //! Pure arithmetic. All nodes together never get more than 95 % of a limit, in whatever way the fleet
 //! is torn apart: what each admitted is divided by the limit itself, and what nobody used is shared out
-//! only by those who have heard of everybody. Called by `gossip.rs`.
+//! only by those who have heard of everybody. Called by `leased/peers.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

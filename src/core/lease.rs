@@ -12,7 +12,7 @@ use super::gcra;
 use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
 use super::rule::Rule;
-use super::skew::StoreClock;
+use super::store_clock::StoreClock;
 use super::time::{Instant, Timestamp};
 
 /// Segments a lease may have; older ones make room. Only several limits ever need more than two.
@@ -128,7 +128,7 @@ impl Lease {
     }
 
     /// Drops what has ended; each is reported. What an account that was closed had is only counted.
-    pub fn settle(&mut self, now: Instant, mut gone: impl FnMut(Leftover)) -> u64 {
+    pub fn drop_ended(&mut self, now: Instant, mut gone: impl FnMut(Leftover)) -> u64 {
         if on(Mutant::ExpiredNotSettled) {
             return 0;
         }

@@ -65,13 +65,13 @@ impl Shard {
 
     /// What a check would be answered as far as is known here: nothing is charged, and nobody is asked.
     #[must_use]
-    pub fn glance(&self, now: Instant, request: Request<'_>) -> Decision {
+    pub fn peek_local(&self, now: Instant, request: Request<'_>) -> Decision {
         let fresh = || {
             let (counters, now) = ([Counter::default(); MAX_LIMITS], self.cx.first_clock().latest(now));
             answer::decision(request.rule, &counters, now, request.cost, Ending::allow(Source::Lease))
         };
         if request.rule.is_concurrent() {
-            return self.concurrent.glance(&self.cx, now, &request).unwrap_or_else(fresh);
+            return self.concurrent.peek_local(&self.cx, now, &request).unwrap_or_else(fresh);
         }
         match self.table.find(request.digest.0).map(|index| &self.table[index]) {
             Some(key) if key.has_rule(request.rule) => key.peeked(now, request.cost, Source::Lease, self.cx.fleet),
@@ -80,21 +80,21 @@ impl Shard {
     }
 
     /// A check of this key is about to come: what it lacks is leased meanwhile.
-    pub fn warm(&mut self, now: Instant, request: Request<'_>) {
+    pub fn prefetch(&mut self, now: Instant, request: Request<'_>) {
         if request.rule.is_concurrent() {
             return;
         }
         if let Some((key, cx)) = self.key(now, &request) {
-            leased::warm(key, cx, now, request.cost);
+            leased::prefetch(key, cx, now, request.cost);
         }
     }
 
     /// Takes back an admission of this moment that came to nothing, as if it had not been asked for.
-    pub fn undo(&mut self, now: Instant, request: Request<'_>, decision: &Decision) {
+    pub fn rollback(&mut self, now: Instant, request: Request<'_>, decision: &Decision) {
         if let Some(permit) = decision.slot {
             self.release(now, request.digest, permit);
         } else if let Some((key, cx)) = self.key(now, &request) {
-            leased::undo(key, cx, now, request.cost, decision);
+            leased::rollback(key, cx, now, request.cost, decision);
         }
     }
 
@@ -243,14 +243,14 @@ impl Shard {
         }
     }
 
-    /// The key, settled at `now`; makes one, if need be in the place of a quiet key.
+    /// The key as it stands at `now`; makes one, if need be in the place of a quiet key.
     fn key(&mut self, now: Instant, request: &Request<'_>) -> Option<(&mut LeasedKey, &mut Context)> {
         let index = match self.table.find(request.digest.0) {
             Some(index) => index,
             None => self.insert(now, request)?,
         };
         let (key, cx) = (&mut self.table[index], &mut self.cx);
-        leased::settle_under(key, cx, now, request.rule);
+        leased::refresh_under(key, cx, now, request.rule);
         Some((key, cx))
     }
 

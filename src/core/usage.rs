@@ -3,7 +3,7 @@
 //! Both counters of a [`Count`] only grow within a window, so merging is a maximum per origin (a
 //! G-counter): loss, repeats and reordering are harmless, and what is known is never more than what
 //! was. What was granted is never merged: tokens handed back would make it shrink. Knows no clock, no
-//! peer by name and no wire. Kept by a slot (`gossip.rs`).
+//! peer by name and no wire. Kept by a key (`leased/peers.rs`).
 
 use std::collections::VecDeque;
 

@@ -8,9 +8,9 @@ pub enum Ask {
     /// Decide and charge, or peek.
     Check,
     /// Tell what is known here, and ask nobody.
-    Glance,
+    PeekLocal,
     /// A check will follow: lease for it. What it answers means nothing.
-    Warm,
+    Prefetch,
     /// Take a cost back.
     Refund,
     /// Take a part of this charge back.

@@ -96,7 +96,7 @@ impl Asked {
         let mut asked = Self { items, order, is_denied, mailbox };
         asked.advance(hub, now, out);
         if !asked.is_complete() {
-            asked.warm(hub, now, out);
+            asked.prefetch(hub, now, out);
         }
         asked
     }
@@ -105,7 +105,7 @@ impl Asked {
     fn advance(&mut self, hub: &Hub, now: Instant, out: &mut Outgoing) {
         while let Some(&index) = self.order.last() {
             if self.items[index].answer.is_none() {
-                let ask = if self.is_denied { Ask::Glance } else { Ask::Check };
+                let ask = if self.is_denied { Ask::PeekLocal } else { Ask::Check };
                 let Inquiry { cost, peek, .. } = self.items[index].inquiry;
                 self.items[index].charged = ask == Ask::Check && !peek && cost > 0;
                 self.items[index].answer = self.ask(hub, now, ask, index, out);
@@ -119,9 +119,9 @@ impl Asked {
     }
 
     /// What later ones lack is leased while an earlier one waits.
-    fn warm(&self, hub: &Hub, now: Instant, out: &mut Outgoing) {
+    fn prefetch(&self, hub: &Hub, now: Instant, out: &mut Outgoing) {
         for &index in self.order.iter().rev().skip(1).filter(|&&index| self.items[index].answer.is_none()) {
-            self.ask(hub, now, Ask::Warm, index, out);
+            self.ask(hub, now, Ask::Prefetch, index, out);
         }
     }
 
@@ -174,7 +174,7 @@ impl Asked {
                 }
                 Some(rule) if charged && raw.verdict == Verdict::Allow && is_denied => {
                     let request = Request { rule, digest, key: &key, cost, peek: false };
-                    hub.node.undo(now, asker, request, &raw, out);
+                    hub.node.rollback(now, asker, request, &raw, out);
                     decision.remaining = decision.remaining.saturating_add(cost).min(decision.limit);
                     decision.slot = None;
                 }
@@ -239,12 +239,12 @@ pub fn look(hub: &Hub, inquiry: &Inquiry) -> Told {
     let known = rule.as_ref().filter(|_| answer.is_none()).and_then(|rule| {
         let request = Request { rule, digest: *digest, key: &inquiry.key, cost: 0, peek: true };
         let mut out = Outgoing::default();
-        let decision = hub.node.ask(hub.node.clock.now(), Ask::Glance, request, (&Arc::default(), 0), &mut out);
+        let decision = hub.node.ask(hub.node.clock.now(), Ask::PeekLocal, request, (&Arc::default(), 0), &mut out);
         hub.node.flush(&mut out);
         decision
     });
     let item = Item { answer: known.or(item.answer), ..item };
-    let decision = item.told().expect("a glance answers at once, and what has no rule is answered already");
+    let decision = item.told().expect("a look answers at once, and what has no rule is answered already");
     Told { decision, rule: item.rule, digest: item.digest }
 }
 

@@ -147,7 +147,7 @@ impl Node {
                 let at = self.store_time(now);
                 return Some(match ask {
                     Ask::Check => embedded.check(at, request),
-                    Ask::Glance | Ask::Warm => embedded.check(at, Request { peek: true, ..request }),
+                    Ask::PeekLocal | Ask::Prefetch => embedded.check(at, Request { peek: true, ..request }),
                     Ask::Refund => embedded.refund(at, request),
                     Ask::GiveBack(charge) => embedded.give_back(at, request, &charge),
                     Ask::Reset => embedded.reset(at, request),
@@ -157,10 +157,10 @@ impl Node {
         };
         let outcome = match ask {
             Ask::Check => leasing.shard.check(now, request),
-            Ask::Glance => return Some(leasing.shard.glance(now, request)),
-            Ask::Warm => {
-                leasing.shard.warm(now, request);
-                Outcome::Decided(leasing.shard.glance(now, request))
+            Ask::PeekLocal => return Some(leasing.shard.peek_local(now, request)),
+            Ask::Prefetch => {
+                leasing.shard.prefetch(now, request);
+                Outcome::Decided(leasing.shard.peek_local(now, request))
             }
             Ask::Refund => leasing.shard.refund(now, request),
             Ask::GiveBack(charge) => leasing.shard.give_back(now, request, &charge),
@@ -178,12 +178,12 @@ impl Node {
     }
 
     /// Takes back an admission that came to nothing. The caller must [`Self::flush`] afterwards.
-    pub fn undo(&self, now: Instant, asker: Asker, request: Request<'_>, decision: &Decision, out: &mut Outgoing) {
+    pub fn rollback(&self, now: Instant, asker: Asker, request: Request<'_>, decision: &Decision, out: &mut Outgoing) {
         let cell = self.cell(request.digest);
         match &mut *cell.lock() {
-            Engine::Embedded(embedded) => embedded.undo(self.store_time(now), request, decision),
+            Engine::Embedded(embedded) => embedded.rollback(self.store_time(now), request, decision),
             Engine::Leasing(leasing) => {
-                leasing.shard.undo(now, request, decision);
+                leasing.shard.rollback(now, request, decision);
                 self.drain_effects(cell, leasing, asker, out);
             }
         }

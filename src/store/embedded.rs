@@ -141,7 +141,7 @@ impl Embedded {
     }
 
     /// Takes back an admission that came to nothing.
-    pub fn undo(&mut self, now: Timestamp, request: Request<'_>, decision: &Decision) {
+    pub fn rollback(&mut self, now: Timestamp, request: Request<'_>, decision: &Decision) {
         if let Some((_, stats)) = self.policies.iter_mut().find(|(name, _)| *name == request.rule.policy) {
             stats.uncount(decision);
             stats.spent = stats.spent.saturating_sub(request.cost);

@@ -14,7 +14,7 @@ use rationd::core::lease::{Lease, Segment};
 use rationd::core::limit::MAX_LIMITS;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::shard::{Effect, Outcome, Request, Ticket};
-use rationd::core::skew::StoreClock;
+use rationd::core::store_clock::StoreClock;
 use rationd::core::time::{Instant, Micros, Timestamp};
 
 use crate::limiter::{Limiter, Start};
@@ -277,7 +277,7 @@ impl Book {
             gone += self.lease.void();
             (self.rule, self.counters, self.denied) = (rule.clone(), [Counter::default(); MAX_LIMITS], None);
         }
-        let closed = self.lease.settle(now, |leftover| gone += leftover.tokens);
+        let closed = self.lease.drop_ended(now, |leftover| gone += leftover.tokens);
         gone + closed
     }
 

@@ -310,7 +310,7 @@ impl<'a> World<'a> {
         let question = shard::Request { rule, digest: key.digest, key: &key.bytes, cost: request.cost, peek };
         let now = node.clock.local(self.now);
         let outcome = match request.kind {
-            Kind::Peek if self.holders.settles(request.id) => node.limiter.glance(now, question),
+            Kind::Peek if self.holders.settles(request.id) => node.limiter.peek_local(now, question),
             Kind::Check | Kind::Peek => node.limiter.check(now, question),
             Kind::Refund => match self.holders.charge(request.id) {
                 Some(charge) => node.limiter.give_back(now, question, charge),

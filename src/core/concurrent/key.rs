@@ -276,7 +276,7 @@ impl ConcurrentKey {
             Ok(grant) => {
                 let sent = under_way.sent;
                 self.flight = None;
-                self.land(cx, now, sent, &grant);
+                self.apply_grant(cx, now, sent, &grant);
             }
             Err(StoreError::Unknown) if under_way.attempts < ATTEMPTS => send_again(under_way, cx, now),
             Err(StoreError::Busy { wait }) => {
@@ -288,7 +288,7 @@ impl ConcurrentKey {
         }
     }
 
-    fn land(&mut self, cx: &mut Context, now: Instant, sent: Instant, grant: &Grant) {
+    fn apply_grant(&mut self, cx: &mut Context, now: Instant, sent: Instant, grant: &Grant) {
         self.lent = grant.granted;
         self.until = sent + LEASE - Micros(LEASE.0 / 5_000);
         self.others = grant.counters[0].used.saturating_sub(self.lent);

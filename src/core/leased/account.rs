@@ -2,7 +2,7 @@
 //!
 //! The store sets aside what it lends of a gcra limit, and charges it when the node says that it was
 //! spent. Until then the node counts as the store will. Where tokens come back one by one and many
-//! ask, the store is asked at a pace, and clients are told so. Part of `slot.rs`.
+//! ask, the store is asked at a pace, and clients are told so. Part of `key.rs`.
 
 use super::key::LeasedKey;
 use crate::core::call::{Ages, Call, Counter, JUST_NOW, Op, Voided};

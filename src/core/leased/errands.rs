@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::key::LeasedKey;
+use super::outage::Phase;
 use super::timers::set_timer;
 use super::view::learn;
 use crate::core::answer::Ending;
@@ -220,13 +221,10 @@ fn keep_doubtful(key: &mut LeasedKey, now: Instant, errand: &Flight, error: &Sto
 
 /// The store knows now that an order is void, so that it can be asked for more as soon as somebody wants it.
 fn note_voided(key: &mut LeasedKey, now: Instant, op: &Op) {
-    if let (Op::Return { voids, .. }, Some(away)) = (op, &mut key.away)
+    if let (Op::Return { voids, .. }, Phase::Lost { retry_at }) = (op, &mut key.phase)
         && voids.id != 0
-        && !away.charged
-        && !away.repairs
-        && away.back.is_none()
     {
-        away.ask_again = away.ask_again.min(now);
+        *retry_at = (*retry_at).min(now);
     }
 }
 

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::outage::Phase;
 use crate::core::answer::{self, Ending, Standing, turned_away};
 use crate::core::batch::Tuner;
 use crate::core::call::{Counter, Op, Voided};
@@ -22,24 +23,11 @@ use crate::core::page::name;
 use crate::core::request::KeyInfo;
 use crate::core::rule::Rule;
 use crate::core::share::ShareBook;
-use crate::core::skew::StoreClock;
+use crate::core::store_clock::StoreClock;
 use crate::core::table::Keyed;
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::core::usage::History;
 use crate::core::window;
-
-/// The key's part of the store gives no answers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Away {
-    pub(super) ask_again: Instant,
-    /// The store is back and has been charged what the share admitted. Until `ask_again` the share
-    /// goes on, so that all nodes have charged theirs before any leases what seems to be left.
-    pub(super) charged: bool,
-    /// The store has answered since: leases are taken again from here on.
-    pub(super) back: Option<Instant>,
-    /// It is back, and lost what it knew: until `ask_again` peers tell it what it had lent them.
-    pub(super) repairs: bool,
-}
 
 /// A window that is over as far as is known, and is not after all when an answer says so: a call that took long
 /// leaves the store's clock in doubt by as much.
@@ -110,15 +98,16 @@ pub(in crate::core) struct LeasedKey {
     pub(super) doubtful: Option<Voided>,
     /// When that was first sent.
     pub(super) doubted: Instant,
-    /// What an acquire under way bars from going back: see `errand::dispose`.
+    /// What an acquire under way bars from going back: see `errands::dispose`.
     pub(super) leftovers: Vec<Leftover>,
     /// Everything else under way, by id: peeks, refunds, resets, returns.
     pub(super) errands: Vec<Flight>,
-    /// Those that have yet to leave: see `errand.rs`.
+    /// Those that have yet to leave: see `errands.rs`.
     pub(super) queued: VecDeque<Flight>,
     /// How many wait for either.
     pub(super) awaited: u32,
-    pub(super) away: Option<Away>,
+    /// How its part of the store is doing.
+    pub(super) phase: Phase,
     pub(super) share: Option<Box<ShareBook>>,
     /// Per limit, what this node and its peers did in the latest windows; only in a fleet.
     pub(super) usage: Option<Box<[History]>>,
@@ -200,7 +189,7 @@ impl LeasedKey {
             errands: Vec::new(),
             queued: VecDeque::new(),
             awaited: 0,
-            away: None,
+            phase: Phase::Connected,
             share: None,
             usage: None,
             is_bound: false,
@@ -289,12 +278,14 @@ impl LeasedKey {
         }
         // The share's windows are over and the store is back: lease again.
         // Until all nodes surely know, each keeps to its share in the next window, too.
-        if self.away.is_some_and(|away| away.charged) && !self.owes(now) {
-            self.away = self.away.filter(|away| now < away.ask_again).map(|away| Away { charged: false, ..away });
-        }
-        if self.away.is_some_and(|away| away.repairs && now >= away.ask_again) && !self.owes(now) {
-            self.away = None;
-        }
+        self.phase = match self.phase {
+            Phase::Repaid { retry_at, until } if !self.owes(now) && now < retry_at => {
+                Phase::Repaying { retry_at, until }
+            }
+            Phase::Repaid { .. } if !self.owes(now) => Phase::Connected,
+            Phase::Restoring { until } if now >= until && !self.owes(now) => Phase::Connected,
+            phase => phase,
+        };
         if self.is_away(now) {
             return Some(self.decide_alone(now, cost, fleet));
         }

@@ -29,5 +29,5 @@ mod view;
 
 pub(super) use key::LeasedKey;
 pub(super) use outcomes::handle_outcome;
-pub(super) use requests::{check, give_back_charge, handle_usage, reset, settle_under, take_back, undo, warm};
+pub(super) use requests::{check, give_back_charge, handle_usage, prefetch, refresh_under, reset, rollback, take_back};
 pub(super) use upkeep::{give_all_back, handle_timer, note_forgotten, part_with};

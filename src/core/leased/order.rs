@@ -1,4 +1,4 @@
-//! What a key asks of the store, and how much at most. Part of `slot.rs`.
+//! What a key asks of the store, and how much at most. Part of `key.rs`.
 
 use super::key::LeasedKey;
 use crate::core::batch::refill_interval;

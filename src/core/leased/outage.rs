@@ -1,9 +1,9 @@
 //! How a key is decided while its part of the store is away (semantics, §5).
 //!
 //! What is held is spent first; then the policy says: all, none, or this node's share. Part of
-//! `slot.rs`; the arithmetic of shares is in `share.rs`.
+//! `key.rs`; the arithmetic of shares is in `share.rs`.
 
-use super::key::{Away, LeasedKey};
+use super::key::LeasedKey;
 use crate::core::answer::Ending;
 use crate::core::decision::{Decision, Reason, Source};
 use crate::core::fleet::FleetView;
@@ -15,6 +15,9 @@ use crate::core::time::{Instant, Micros, Timestamp};
 
 /// How long after a failure a key whose part of the store is away asks again.
 const ASK_AGAIN: Micros = Micros(250_000);
+
+/// How long after the store is back a share goes on: all nodes have charged theirs by then.
+const GRACE: Micros = Micros(1_000_000);
 
 /// A wait for a share that is longer is not told: the store is asked again long before. A minute, and what is in
 /// doubt of its end.
@@ -32,11 +35,78 @@ const ROUNDS: usize = 8;
 /// A loss of the store that was noticed so long before the next question was due counts no more.
 const STALE: Micros = Micros(1_000_000);
 
+/// How the key's part of the store is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It answers.
+    Connected,
+    /// It gives no answers.
+    Lost { retry_at: Instant },
+    /// It has answered, and has not been charged for all that shares admitted: nothing is leased before `until`,
+    /// since others would be lent what this node owes, and this node what they owe.
+    Repaying { retry_at: Instant, until: Instant },
+    /// It has been charged for what this node's share admitted and for what is left of it. The share goes on until
+    /// `retry_at`, so that all nodes have charged theirs before any leases what seems to be left.
+    Repaid { retry_at: Instant, until: Instant },
+    /// It has lost what it knew: until then peers tell it what it had lent them.
+    Restoring { until: Instant },
+}
+
+impl Phase {
+    /// Whether the key goes on without its part of the store.
+    pub(super) fn is_away(self) -> bool {
+        self != Self::Connected
+    }
+
+    /// When the store is asked again; `None`: it answers.
+    pub(super) fn retry_at(self) -> Option<Instant> {
+        match self {
+            Self::Connected => None,
+            Self::Lost { retry_at } | Self::Repaying { retry_at, .. } | Self::Repaid { retry_at, .. } => Some(retry_at),
+            Self::Restoring { until } => Some(until),
+        }
+    }
+
+    /// Since the store answered first: when all nodes have charged what they admitted.
+    fn until(self) -> Option<Instant> {
+        match self {
+            Self::Repaying { until, .. } | Self::Repaid { until, .. } => Some(until),
+            Self::Connected | Self::Lost { .. } | Self::Restoring { .. } => None,
+        }
+    }
+
+    /// Whether the store is to be asked again, and not yet.
+    pub(super) fn waits(self, now: Instant) -> bool {
+        self.retry_at().is_some_and(|retry_at| now < retry_at)
+    }
+
+    /// Whether the store is to be asked again now.
+    pub(super) fn asks_again(self, now: Instant) -> bool {
+        self.retry_at().is_some_and(|retry_at| now >= retry_at)
+    }
+}
+
 impl LeasedKey {
+    /// The phase once the store has answered an acquire that needed `need` with `granted` tokens.
+    pub(super) fn phase_after(&self, now: Instant, need: u64, granted: u64) -> Phase {
+        let is_unpaid = self.phase.is_away() && !matches!(self.phase, Phase::Repaid { .. });
+        let until = self.phase.until().unwrap_or(now + GRACE);
+        // A share goes on only when the store has lent all of it: then no other node is lent it, too.
+        if is_unpaid && self.owes(now) && granted >= self.debt(now) + self.share_left(now) {
+            return Phase::Repaid { retry_at: until.max(now), until };
+        }
+        // Others may have spent theirs of this window already. What was admitted since the call is charged next.
+        let is_paid = !self.owes(now) || granted >= need;
+        if is_unpaid && self.awaits_others(now) && is_paid && now < until {
+            return Phase::Repaying { retry_at: if self.owes(now) { now } else { until }, until };
+        }
+        Phase::Connected
+    }
+
     /// The key's part of the store is away, as far as is known: what was learned of it long ago is
     /// no reason to do without it.
     pub(super) fn is_away(&self, now: Instant) -> bool {
-        self.away.is_some_and(|away| now < away.ask_again + STALE)
+        self.phase.retry_at().is_some_and(|retry_at| now < retry_at + STALE)
     }
 
     /// Decides while the key's part of the store is away (semantics, §5).
@@ -85,11 +155,11 @@ impl LeasedKey {
             return Decision { remaining: left, ..self.answer(now, cost, Ending::allow(Source::Share)) };
         }
         // The store is asked again before long, and may be back: nobody has to wait for hours.
-        let asked = self.away.map_or(Micros::ZERO, |away| away.ask_again.since(now));
-        let repaired = self.away.is_some_and(|away| away.repairs);
-        let most = if repaired { asked } else { asked.max(Micros::from_secs(1)) };
+        let asked = self.phase.retry_at().map_or(Micros::ZERO, |retry_at| retry_at.since(now));
+        let is_restoring = matches!(self.phase, Phase::Restoring { .. });
+        let most = if is_restoring { asked } else { asked.max(Micros::from_secs(1)) };
         let wait = match self.wait_alone(book, now, cost, &parts, &lent) {
-            Some(wait) if !repaired && wait <= LONG => wait,
+            Some(wait) if !is_restoring && wait <= LONG => wait,
             wait => wait.map_or(most, |wait| wait.min(most)),
         };
         let decision = self.answer(now, cost, Ending::deny(Reason::Share, Source::Share).after(wait.max(Micros(1))));
@@ -101,8 +171,8 @@ impl LeasedKey {
     /// this node alone uses the key, and no fleet knows better.
     fn lent(&self, book: &ShareBook, fleet: Option<FleetView>) -> Lent<'_> {
         let is_fresh = self.answered.is_some_and(|at| book.since() <= self.clock.latest(at) + FRESH);
-        let repairs = self.away.is_some_and(|away| away.repairs);
-        let is_alone = self.nodes == 1 && fleet.is_none() && !book.is_late() && !repairs;
+        let is_restoring = matches!(self.phase, Phase::Restoring { .. });
+        let is_alone = self.nodes == 1 && fleet.is_none() && !book.is_late() && !is_restoring;
         Lent { own: &self.net, all: Some(&*self.counters).filter(|_| is_fresh && is_alone) }
     }
 
@@ -204,7 +274,7 @@ impl LeasedKey {
                 None => self.share = Some(Box::new(ShareBook::open(&self.rule, since))),
             }
         }
-        self.away = Some(Away { ask_again: now + ASK_AGAIN, charged: false, back: None, repairs: false });
+        self.phase = Phase::Lost { retry_at: now + ASK_AGAIN };
     }
 
     /// A share was spent in a window that is still open: forgotten, it would be spent again.
@@ -220,15 +290,15 @@ impl LeasedKey {
     /// The store has only just answered, if at all, and others may have yet to charge what they admitted
     /// on their shares of the window at hand: it would be lent once more.
     pub(super) fn awaits_others(&self, now: Instant) -> bool {
-        let is_over = self.away.and_then(|away| away.back).is_some_and(|back| now >= back);
+        let is_over = self.phase.until().is_some_and(|until| now >= until);
         let clock = self.clock.latest(now);
         self.is_away(now) && !is_over && self.share.as_ref().is_some_and(|book| book.spans(&self.rule, clock))
     }
 
     /// Forgotten, it would have more of a share than it has, or would not wait for what its peers tell the store.
     pub(in crate::core) fn is_indebted(&self, now: Instant) -> bool {
-        let repairs = self.away.is_some_and(|away| away.repairs && now < away.ask_again);
-        repairs || self.share.as_ref().is_some_and(|book| book.matters(&self.rule, self.clock.latest(now)))
+        let is_restoring = matches!(self.phase, Phase::Restoring { until } if now < until);
+        is_restoring || self.share.as_ref().is_some_and(|book| book.matters(&self.rule, self.clock.latest(now)))
     }
 
     /// This window's share was asked for, or `spent` of, for the first time by the check just decided.

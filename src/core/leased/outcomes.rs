@@ -4,7 +4,7 @@ use super::errands::handle_errand;
 use super::key::LeasedKey;
 use super::refill::{handle_acquire, serve_line};
 use super::timers::set_timer;
-use super::upkeep::settle;
+use super::upkeep::refresh;
 use crate::core::call::{Call, Grant, Op, StoreError};
 use crate::core::context::Context;
 use crate::core::decision::Source;
@@ -18,8 +18,8 @@ pub(in crate::core) fn handle_outcome(
     call: &Call,
     outcome: Result<Grant, StoreError>,
 ) {
-    let was_away = key.away.is_some();
-    settle(key, cx, now);
+    let was_away = key.phase.is_away();
+    refresh(key, cx, now);
     if let Op::Acquire(_) = call.op {
         handle_acquire(key, cx, now, call, outcome);
     } else if handle_errand(key, cx, now, call, outcome) {
@@ -31,5 +31,5 @@ pub(in crate::core) fn handle_outcome(
     if cx.fleet.is_none() {
         cx.nodes = cx.nodes.max(key.nodes);
     }
-    cx.note_degraded(was_away, key.away.is_some());
+    cx.note_degraded(was_away, key.phase.is_away());
 }

@@ -1,5 +1,4 @@
-//! What keys tell their peers, and what they make of what those tell (semantics, §4). Part of `slot.rs`,
-//! and of `shard.rs` as far as it is about peers.
+//! What keys tell their peers, and what they make of what those tell (semantics, §4). Part of `key.rs`.
 //!
 //! What a node admitted of a window is what it was lent of it, less what it holds: spending a token
 //! notes nothing. Buckets have no windows, and are not told of. What peers tell never has the last

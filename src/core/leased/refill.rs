@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use super::errands::{answer_postponed, dispose, dispose_of_leftovers, give_back, report, send_all_queued, send_under};
-use super::key::{Away, LeasedKey, PATIENCE};
+use super::key::{LeasedKey, PATIENCE};
+use super::outage::Phase;
 use super::peers::DOUBTED;
 use super::timers::{plan_ahead, probe_pause, remaining, set_timer};
 use super::view::learn;
@@ -23,11 +24,8 @@ use crate::core::limit::{Algorithm, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::request::Effect;
 use crate::core::rule::Rule;
-use crate::core::skew::StoreClock;
+use crate::core::store_clock::StoreClock;
 use crate::core::time::{Instant, Micros, Timestamp};
-
-/// How long after the store is back a share goes on: all nodes have charged theirs by then.
-const GRACE: Micros = Micros(1_000_000);
 
 /// Checks within a pause that make a key worth pacing.
 const HOT: u64 = 8;
@@ -47,19 +45,19 @@ pub(super) fn after_decision(key: &mut LeasedKey, cx: &mut Context, now: Instant
         return;
     }
     let ahead = cx.settings.lease_ahead;
-    let due = match key.away {
+    let due = match key.phase {
         // In each window the share begins with a question: the store may be back.
-        Some(away) => {
+        phase if phase.is_away() => {
             let spent = decision.verdict == Verdict::Allow;
-            let is_lent_nothing = away.repairs || away.charged;
+            let is_lent_nothing = matches!(phase, Phase::Restoring { .. } | Phase::Repaid { .. });
             let begins = decision.source == Source::Share && !is_lent_nothing && key.begins_share(now, spent);
-            begins || now >= away.ask_again
+            begins || phase.asks_again(now)
         }
-        None if decision.source == Source::Prefilter => key.doubts_fleet() || now >= key.probe_at,
-        None if decision.verdict == Verdict::Deny => {
+        _ if decision.source == Source::Prefilter => key.doubts_fleet() || now >= key.probe_at,
+        _ if decision.verdict == Verdict::Deny => {
             (now >= key.probe_at && !is_put_off(key) || on(Mutant::DenialNotRemembered)) && ahead
         }
-        None => ahead && is_low(key, now) && now >= key.probe_at.min(key.paced_until) && key.has_left(now),
+        _ => ahead && is_low(key, now) && now >= key.probe_at.min(key.paced_until) && key.has_left(now),
     };
     if due {
         acquire(key, cx, now);
@@ -102,7 +100,7 @@ pub(super) fn ask_for_line(key: &mut LeasedKey, cx: &mut Context, now: Instant) 
 }
 
 pub(super) fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    if on(Mutant::StaysAway) && key.away.is_some() || key.has_account_under_way() {
+    if on(Mutant::StaysAway) && key.phase.is_away() || key.has_account_under_way() {
         return;
     }
     if key.doubtful.is_some() {
@@ -112,7 +110,7 @@ pub(super) fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
             return;
         }
     }
-    if key.away.is_some_and(|away| !away.charged) && (key.owes(now) || key.awaits_others(now)) {
+    if key.phase.is_away() && !matches!(key.phase, Phase::Repaid { .. }) && (key.owes(now) || key.awaits_others(now)) {
         return charge(key, cx, now);
     }
     let (debt, held) = (key.debt(now), key.lease.usable(now));
@@ -153,7 +151,7 @@ pub(super) fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         ages: key.ages(now, 0),
         known,
     };
-    take_off(key, cx, now, order);
+    send_acquire(key, cx, now, order);
 }
 
 /// The store may be back: asks for what the share admitted and for what it has left, so that others
@@ -173,10 +171,10 @@ fn charge(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         ages: key.ages(now, 0),
         known,
     };
-    take_off(key, cx, now, order);
+    send_acquire(key, cx, now, order);
 }
 
-pub(super) fn take_off(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acquire) {
+pub(super) fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acquire) {
     if key.has_account() {
         // What this order says of the account is the last word: nothing lent before it counts any more.
         key.lease.close_spent();
@@ -232,12 +230,12 @@ pub(super) fn handle_acquire(
         Ok(grant) if grant.outdated && cx.skip_ids() => {
             key.flight = None;
             if let Op::Acquire(order) = call.op {
-                take_off(key, cx, now, order);
+                send_acquire(key, cx, now, order);
             }
         }
         Ok(grant) => {
             let sent = key.flight.take().map_or(now, |flight| flight.sent);
-            land(key, cx, now, sent, call, &grant);
+            apply_grant(key, cx, now, sent, call, &grant);
         }
         Err(error) => miss(key, cx, now, &error),
     }
@@ -245,31 +243,18 @@ pub(super) fn handle_acquire(
     set_timer(key, cx, now);
 }
 
-fn land(key: &mut LeasedKey, cx: &mut Context, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
+fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, sent: Instant, call: &Call, grant: &Grant) {
     let lost = learn(key, cx, now, call, grant);
     let Op::Acquire(order) = call.op else { return };
     if !key.is_of_these_limits(call) || grant.epoch != key.epoch {
-        return lapse(key, cx, now, call, grant);
+        return void_grant(key, cx, now, call, grant);
     }
     if cx.fleet.is_some() && (key.lent_in_fleet(grant.granted > 0 && order.ahead_of.0 == 0) || lost) {
         cx.talkers.insert(key.index);
     }
-    key.away = match key.away {
-        // A share goes on only when the store has lent all of it: then no other node is lent it, too.
-        Some(away) if !away.charged && key.owes(now) && grant.granted >= key.debt(now) + key.share_left(now) => {
-            let back = away.back.unwrap_or(now + GRACE);
-            Some(Away { ask_again: back.max(now), charged: true, back: Some(back), repairs: false })
-        }
-        // Others may have spent theirs of this window already. What was admitted since the call is charged next.
-        Some(away) if !away.charged && key.awaits_others(now) && (!key.owes(now) || grant.granted >= order.need) => {
-            let back = away.back.unwrap_or(now + GRACE);
-            let ask_again = if key.owes(now) { now } else { back };
-            (now < back).then_some(Away { ask_again, charged: false, back: Some(back), repairs: false })
-        }
-        _ => None,
-    };
+    key.phase = key.phase_after(now, order.need, grant.granted);
     // Whoever has to wait for what others owe waits for what they know, too.
-    if lost && key.away.is_none() {
+    if lost && !key.phase.is_away() {
         key.wait_for_peers(now, cx.fleet);
     }
     let ahead = order.ahead_of.0 != 0;
@@ -403,7 +388,7 @@ pub(super) fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant, so
             None if waiter.answers >= ANSWERS => key.deny_in_line(now, waiter.cost),
             None => break,
         };
-        settle_first(key, cx, now, decision);
+        answer_first(key, cx, now, decision);
     }
     if !key.line.is_empty() {
         ask_for_line(key, cx, now);
@@ -411,7 +396,7 @@ pub(super) fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant, so
 }
 
 /// Answers the first in line.
-pub(super) fn settle_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: Decision) {
+pub(super) fn answer_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: Decision) {
     let Some(waiter) = key.line.pop_front() else { return };
     cx.stats.waiting -= 1;
     cx.count(key.policy, waiter.cost, &decision);
@@ -432,7 +417,7 @@ fn miss(key: &mut LeasedKey, cx: &mut Context, now: Instant, error: &StoreError)
             while let Some(waiter) = key.line.front().copied() {
                 let decision = key.let_first_pass(now, waiter.cost, cx.settings.timeout);
                 let decision = decision.unwrap_or_else(|| key.turn_away(now, waiter.cost, cx.queue()));
-                settle_first(key, cx, now, decision);
+                answer_first(key, cx, now, decision);
             }
         }
         _ => give_up(key, cx, now, error),
@@ -459,8 +444,8 @@ pub(super) fn give_up(key: &mut LeasedKey, cx: &mut Context, now: Instant, error
 
 /// What was lent under limits that apply no more, or by a store that has lost or reset the key since, is
 /// spent by nobody; those in line ask again. Under the limits of then it goes back.
-pub(super) fn lapse(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) {
-    key.away = None;
+pub(super) fn void_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) {
+    key.phase = Phase::Connected;
     let stats = cx.policy_stats(key.policy);
     stats.granted += grant.granted;
     stats.expired += grant.granted;
@@ -487,7 +472,7 @@ pub(super) fn lapse(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &
 /// The store was asked before a peer told that it had lost the key: it is asked once more, but for a node that
 /// has heard of a loss itself, and waits for what its peers know.
 pub(super) fn answer_recall(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    let waits = key.away.is_some_and(|away| now < away.ask_again);
+    let waits = key.phase.waits(now);
     let is_news = key.recalled.take().is_some_and(|epoch| epoch != key.epoch);
     if is_news && !waits && key.flight.is_none() {
         acquire(key, cx, now);

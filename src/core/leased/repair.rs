@@ -1,10 +1,11 @@
-//! What a key does when the store has lost what it knew of it (semantics, §5). Part of `slot.rs`.
+//! What a key does when the store has lost what it knew of it (semantics, §5). Part of `key.rs`.
 //!
 //! Each node's next acquire tells the store what it had lent that node, and is lent nothing. Whoever notices
 //! first tells its peers, who ask at once; until they have, the store would lend what they hold once more:
 //! so long a node spends what it holds, and asks for nothing.
 
 use super::key::LeasedKey;
+use super::outage::Phase;
 use super::peers::{DOUBTED, has_windows};
 use super::timers::remaining;
 use crate::core::fleet::FleetView;
@@ -50,9 +51,7 @@ impl LeasedKey {
             book.begin_anew(since);
         }
         let until = now + remaining(self, now).min(Micros(fleet.round.0.saturating_mul(ROUNDS)));
-        if let Some(away) = &mut self.away {
-            (away.ask_again, away.repairs) = (until, true);
-        }
+        self.phase = Phase::Restoring { until };
     }
 
     /// A peer tells that the store has lost this key, and this node has not told it yet what it was lent:
@@ -60,7 +59,7 @@ impl LeasedKey {
     pub(super) fn is_recalled(&mut self, now: Instant, usage: &Usage) -> bool {
         let is_news = usage.epoch != 0 && self.epoch != 0 && usage.epoch != self.epoch;
         let has_any = self.net.iter().any(|net| *net > 0);
-        let is_put_off = now < self.recall_at || self.away.is_some_and(|away| now < away.ask_again);
+        let is_put_off = now < self.recall_at || self.phase.waits(now);
         if !is_news || !has_any || is_put_off {
             return false;
         }

@@ -6,7 +6,7 @@ use super::errands::{self, is_full};
 use super::key::LeasedKey;
 use super::refill;
 use super::timers::set_timer;
-use super::upkeep::settle;
+use super::upkeep::refresh;
 use crate::core::answer::{Ending, overload};
 use crate::core::batch::refill_interval;
 use crate::core::call::{OPEN, Op, Voided};
@@ -22,11 +22,11 @@ use crate::core::time::{Instant, Timestamp};
 use crate::core::usage::{Origin, Usage};
 
 /// Brings a key up to date before it is asked for something, under the limits that apply now.
-pub(in crate::core) fn settle_under(key: &mut LeasedKey, cx: &mut Context, now: Instant, rule: &Arc<Rule>) {
+pub(in crate::core) fn refresh_under(key: &mut LeasedKey, cx: &mut Context, now: Instant, rule: &Arc<Rule>) {
     if !Arc::ptr_eq(&key.rule, rule) && key.rule != *rule {
         refill::change_limits(key, cx, now, rule);
     }
-    settle(key, cx, now);
+    refresh(key, cx, now);
 }
 
 /// Decides, or parks until the store has been asked.
@@ -78,7 +78,7 @@ fn peek(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) -> Outco
 }
 
 /// A check of `cost` is about to come: what it lacks is leased meanwhile.
-pub(in crate::core) fn warm(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
+pub(in crate::core) fn prefetch(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
     let lacks = key.lease.usable(now) < cost && !key.is_exhausted(now, cost);
     if lacks && key.line.is_empty() && key.flight.is_none() && !key.is_away(now) && !cx.draining {
         refill::acquire(key, cx, now);
@@ -86,7 +86,7 @@ pub(in crate::core) fn warm(key: &mut LeasedKey, cx: &mut Context, now: Instant,
 }
 
 /// Takes back an admission of this moment that came to nothing, as if it had not been asked for.
-pub(in crate::core) fn undo(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64, decision: &Decision) {
+pub(in crate::core) fn rollback(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64, decision: &Decision) {
     cx.policy_stats(key.policy).uncount(decision);
     match decision.source {
         Source::Policy => {}
@@ -205,7 +205,7 @@ pub(in crate::core) fn handle_usage(
 ) {
     let is_heard = key.hear(now, origin, usage);
     if is_heard && key.is_recalled(now, usage) && !cx.draining {
-        settle(key, cx, now);
+        refresh(key, cx, now);
         refill::acquire(key, cx, now);
     }
 }

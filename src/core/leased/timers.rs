@@ -67,13 +67,13 @@ pub(super) fn set_timer(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         at = at.min(waiter.deadline);
     }
     at = at.min(key.unclaimed_until);
-    if let Some(away) = key.away
+    if let Some(retry_at) = key.phase.retry_at()
         && key.is_due(now)
     {
-        at = at.min(away.ask_again.max(now + PATIENCE));
+        at = at.min(retry_at.max(now + PATIENCE));
     }
     if key.doubtful.is_some() {
-        at = at.min(key.away.map_or(now, |away| away.ask_again).max(now + PATIENCE));
+        at = at.min(key.phase.retry_at().unwrap_or(now).max(now + PATIENCE));
     }
     if key.has_untold() {
         at = at.min(closes(key).max(now + PATIENCE));

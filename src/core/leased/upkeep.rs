@@ -3,7 +3,8 @@
 
 use super::errands::{answer_in_time, dispose, give_back, report};
 use super::key::LeasedKey;
-use super::refill::{acquire, give_unclaimed, serve_line, settle_first, take_off};
+use super::outage::Phase;
+use super::refill::{acquire, answer_first, give_unclaimed, send_acquire, serve_line};
 use super::timers::{closes, has_to_tell, keep_until, remaining, set_timer};
 use crate::core::batch::refill_interval;
 use crate::core::call::{Acquire, Voided};
@@ -17,8 +18,8 @@ const ASKED_FOR: u8 = 2;
 
 /// Does what is due for one key; false when the key is of no more use.
 pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> bool {
-    let was_away = key.away.is_some();
-    settle(key, cx, now);
+    let was_away = key.phase.is_away();
+    refresh(key, cx, now);
     if key.ahead_at <= now {
         lease_next_window(key, cx, now);
     }
@@ -32,10 +33,10 @@ pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: 
     if key.unclaimed_until <= now {
         give_unclaimed(key, cx, now);
     }
-    if key.flight.is_none() && key.is_due(now) && key.away.is_some_and(|away| now >= away.ask_again) {
+    if key.flight.is_none() && key.is_due(now) && key.phase.asks_again(now) {
         acquire(key, cx, now);
     }
-    if key.doubtful.is_some() && key.away.is_none_or(|away| now >= away.ask_again) {
+    if key.doubtful.is_some() && !key.phase.waits(now) {
         report(key, cx, now, Voided::default());
     }
     let is_due = closes(key) <= now || key.is_quiet() && now >= keep_until(key, now);
@@ -53,7 +54,7 @@ pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: 
         }
     }
     set_timer(key, cx, now);
-    cx.note_degraded(was_away, key.away.is_some());
+    cx.note_degraded(was_away, key.phase.is_away());
     let is_told = !has_to_tell(key, now);
     !(key.is_quiet() && is_told && key.lease.held() == 0 && now >= keep_until(key, now) && !key.is_indebted(now))
 }
@@ -69,7 +70,7 @@ pub(super) fn run_out(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         } else {
             key.turn_away(now, waiter.cost, cx.queue())
         };
-        settle_first(key, cx, now, decision);
+        answer_first(key, cx, now, decision);
     }
 }
 
@@ -100,7 +101,7 @@ fn lease_next_window(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         ages: key.ages(now, 0),
         known,
     };
-    take_off(key, cx, now, order);
+    send_acquire(key, cx, now, order);
 }
 
 /// Unspent tokens that others need more: all of them when the key is idle, else what two refill
@@ -114,7 +115,7 @@ fn surplus(key: &LeasedKey, now: Instant) -> u64 {
         return key.lease.held();
     }
     // They are what is left of the share, which would have them once more.
-    if key.away.is_some_and(|away| away.charged) {
+    if matches!(key.phase, Phase::Repaid { .. }) {
         return 0;
     }
     // Whoever waits in line wants what is held, and more.
@@ -142,7 +143,7 @@ fn surplus(key: &LeasedKey, now: Instant) -> u64 {
 }
 
 /// Drops what has ended and rolls what is known.
-pub(super) fn settle(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+pub(super) fn refresh(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.roll(now);
     let mut gone = Vec::new();
     // The store has charged what this node did not account for in time, spent or not: it hears what was not.
@@ -150,7 +151,7 @@ pub(super) fn settle(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if lapsed {
         give_back(key, cx, now, u64::MAX);
     }
-    let voided = key.lease.settle(now, |leftover| gone.push(leftover));
+    let voided = key.lease.drop_ended(now, |leftover| gone.push(leftover));
     cx.policy_stats(key.policy).expired += voided;
     for leftover in gone {
         dispose(key, cx, now, leftover);
@@ -159,7 +160,7 @@ pub(super) fn settle(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// The node leaves: hands everything back.
 pub(in crate::core) fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    settle(key, cx, now);
+    refresh(key, cx, now);
     give_back(key, cx, now, u64::MAX);
 }
 
@@ -176,5 +177,5 @@ pub(in crate::core) fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Ins
 pub(in crate::core) fn note_forgotten(key: &LeasedKey, cx: &mut Context) {
     cx.policy_stats(key.policy).expired += key.all_held();
     cx.stats.evicted += 1;
-    cx.note_degraded(key.away.is_some(), false);
+    cx.note_degraded(key.phase.is_away(), false);
 }

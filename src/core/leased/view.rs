@@ -1,5 +1,5 @@
 //! What a key makes of an answer of the store, whether somebody still waits for it or not. Part of
-//! `slot.rs`.
+//! `key.rs`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::core::call::{Call, Grant, Op};
 use crate::core::context::Context;
 use crate::core::limit::Algorithm;
 use crate::core::mutant::{Mutant, on};
-use crate::core::skew::StoreClock;
+use crate::core::store_clock::StoreClock;
 use crate::core::time::{Instant, Timestamp};
 
 /// Takes note of any answer, and of what it says about what the store lost: true when the store has told

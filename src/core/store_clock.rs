@@ -1,6 +1,6 @@
 //! How the store's clock stands to this node's, as answers show it.
 //!
-//! An answer bounds it by the length of its trip. Pure: called by `lease.rs` and `slot.rs`.
+//! An answer bounds it by the length of its trip. Pure: called by `lease.rs` and `leased/key.rs`.
 
 use super::time::{Instant, Micros, Timestamp};
 
