@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::key::LeasedKey;
-use super::outage::Phase;
+use super::phase::Phase;
 use super::timers::set_timer;
 use super::view::learn;
 use crate::core::answer::Ending;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::outage::Phase;
+use super::phase::Phase;
 use crate::core::answer::{self, Ending, Standing, turned_away};
 use crate::core::batch::Tuner;
 use crate::core::call::{Counter, Op, Voided};

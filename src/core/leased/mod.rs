@@ -9,7 +9,7 @@
 //! | `errands.rs` | all other calls: peeks, refunds, resets, tokens handed back |
 //! | `timers.rs` | when it must be looked at again |
 //! | `view.rs`, `account.rs`, `order.rs` | what is known of the store, what it is told, what it may be asked for |
-//! | `outage.rs`, `repair.rs` | its part of the store is away; the store has lost what it knew |
+//! | `phase.rs`, `outage.rs`, `repair.rs` | its part of the store is away; the store has lost what it knew |
 //! | `peers.rs` | what peers are told, and what is made of what they tell |
 //! | `key.rs` | the key itself, and its decisions from memory |
 
@@ -20,6 +20,7 @@ mod order;
 mod outage;
 mod outcomes;
 mod peers;
+mod phase;
 mod refill;
 mod repair;
 mod requests;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::errands::{answer_postponed, dispose, dispose_of_leftovers, give_back, report, send_all_queued, send_under};
 use super::key::{LeasedKey, PATIENCE};
-use super::outage::Phase;
 use super::peers::DOUBTED;
+use super::phase::Phase;
 use super::timers::{plan_ahead, probe_pause, remaining, set_timer};
 use super::view::learn;
 use crate::core::batch::{Bounds, refill_interval};

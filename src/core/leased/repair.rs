@@ -5,8 +5,8 @@
 //! so long a node spends what it holds, and asks for nothing.
 
 use super::key::LeasedKey;
-use super::outage::Phase;
 use super::peers::{DOUBTED, has_windows};
+use super::phase::Phase;
 use super::timers::remaining;
 use crate::core::fleet::FleetView;
 use crate::core::mutant::{Mutant, on};

@@ -3,7 +3,7 @@
 
 use super::errands::{answer_in_time, dispose, give_back, report};
 use super::key::LeasedKey;
-use super::outage::Phase;
+use super::phase::Phase;
 use super::refill::{acquire, answer_first, give_unclaimed, send_acquire, serve_line};
 use super::timers::{closes, has_to_tell, keep_until, remaining, set_timer};
 use crate::core::batch::refill_interval;
