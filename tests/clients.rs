@@ -28,7 +28,10 @@ fn say(text: &str) {
 /// Prints a row of the table in docs/clients/redis.md, where its client must stand.
 fn print_row(row: &str) {
     let name = row.split('|').nth(1).expect("a name");
-    assert!(include_str!("../docs/clients/redis.md").contains(&format!("\n|{name}|")), "docs/clients/redis.md has no row of{name}");
+    assert!(
+        include_str!("../docs/clients/redis.md").contains(&format!("\n|{name}|")),
+        "docs/clients/redis.md has no row of{name}"
+    );
     say(row);
 }
 
