@@ -1,5 +1,6 @@
-//! The book: README.md and the pages of docs/. Every link leads somewhere, every page is in the table of contents, every block
-//! of commands is executed or says why not, and what the reference pages say of the code is what the code says.
+//! The book: README.md and its neighbours, and the pages of docs/. Every link leads somewhere, every page is in the
+//! table of contents, every block of commands is executed or says why not, and what the reference pages say of the
+//! code is what the code says.
 //!
 //! `RATIOND_BLESS=1 cargo test -p rationd --test all book::` writes the generated parts anew.
 
@@ -18,9 +19,10 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// README.md and every page of the book, by their paths below the root.
+/// What stands beside README.md for people, and every page of the book, by their paths below the root.
 fn pages() -> BTreeMap<String, String> {
-    let mut paths = vec![root().join("README.md")];
+    let mut paths: Vec<_> =
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].map(|name| root().join(name)).into();
     let mut directories = vec![root().join("docs")];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).expect("a directory") {
@@ -173,7 +175,8 @@ fn assert_generated(page: &str, mark: &str, wanted: &str) {
     let differs = seen.lines().zip(wanted.lines()).find(|(seen, wanted)| seen != wanted);
     assert!(
         seen == wanted,
-        "{page} is not what the code says: RATIOND_BLESS=1 cargo test -p rationd --test all book:: writes it anew\n{differs:#?}"
+        "{page} is not what the code says; `RATIOND_BLESS=1 cargo test -p rationd --test all book::` writes it anew\n\
+         {differs:#?}"
     );
 }
 

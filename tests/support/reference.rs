@@ -1,5 +1,5 @@
-//! What the reference pages of the book say of the code, made from the code: the schema and the comments of the sample, the
-//! table of commands, the help of the command line, a scrape that has everything in it, and answers of a daemon.
+//! What the reference pages of the book say of the code, made from the code: the schema and the comments of the sample,
+//! the table of commands, the help of the command line, a scrape that has everything in it, and answers of a daemon.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
