@@ -1,5 +1,5 @@
 //! Real Redis clients ask a running daemon and get exact answers: with their default settings, and the matrix of
-//! clients, protocols and ways to ask, whose rows are those of the table in README.md (`tests/run clients`).
+//! clients, protocols and ways to ask, whose rows are those of the table in docs/clients/redis.md (`tests/run clients`).
 //!
 //! redis-py, ioredis and node-redis come by `tests/run packages`; another client that is not installed is skipped,
 //! and the test says so. `tests/run tools` installs those for root.
@@ -25,10 +25,13 @@ fn say(text: &str) {
     writeln!(io::stderr(), "{text}").expect("stderr");
 }
 
-/// Prints a row of the table in README.md, where its client must stand.
+/// Prints a row of the table in docs/clients/redis.md, where its client must stand.
 fn print_row(row: &str) {
     let name = row.split('|').nth(1).expect("a name");
-    assert!(include_str!("../README.md").contains(&format!("\n|{name}|")), "README.md has no row of{name}");
+    assert!(
+        include_str!("../docs/clients/redis.md").contains(&format!("\n|{name}|")),
+        "docs/clients/redis.md has no row of{name}"
+    );
     say(row);
 }
 

@@ -225,6 +225,6 @@ fn envoy_limits_tells_why_and_fails_open_until_the_daemon_is_back() {
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 4, "{statuses:?}");
     drop(second);
     let (version, late, away) = (version(), waited.as_millis(), away.as_millis() / 8);
-    // A row of the table in README.md.
+    // A row of the table in docs/clients/proxies.md.
     writeln!(io::stderr(), "| Envoy, RLS | {version} | yes | {late} ms, {away} ms | yes |").expect("stderr");
 }

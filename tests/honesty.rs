@@ -254,7 +254,7 @@ proptest! {
     ) {
         let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
         // A bucket beside a window may be charged for what comes when the window has just ended, and that is
-        // gone: README says so.
+        // gone: docs/concepts/algorithms.md says so.
         let buckets = limits.iter().filter(|limit| limit.contains("burst")).count();
         prop_assume!(buckets == 0 || buckets == limits.len());
         keeps_its_word(&mut Leasing::new(Micros(trip)), &rule(&limits), &spenders)?;

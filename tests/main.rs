@@ -8,6 +8,7 @@ mod support;
 mod admin;
 mod alike;
 mod attacks;
+mod book;
 mod cert;
 mod cli;
 mod client_tokio;

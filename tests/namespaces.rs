@@ -95,8 +95,8 @@ fn gossip_parted(fleet: &mut Fleet, key: &str) -> Run {
 }
 
 /// Two nodes hear neither the others nor the store: they live on their shares, while the others lease. No
-/// limit is kept then: nobody on either side can know what the other admits (README.md, "a share on top of
-/// leases"). What it may come to is the limit and their part of 95 % of it: two fifths, give or take what they
+/// limit is kept then: nobody on either side can know what the other admits ("a share on top
+/// of leases" in docs/concepts/guarantees.md). What it may come to is the limit and their part of 95 % of it: two fifths, give or take what they
 /// happened to admit just before.
 fn store_on_one_side(fleet: &mut Fleet, key: &str) -> Run {
     let mut run = Run { most: LIMIT * 145 / 100, ..Run::new(LIMIT, PERIOD, 0.97) };

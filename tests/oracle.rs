@@ -58,7 +58,7 @@ const STILL_US: u64 = 8_000;
 /// Between two of them.
 const PING: Duration = Duration::from_millis(2);
 /// Why a wait may be longer.
-const DRIFT: &str = "clocks drift while the client waits: README";
+const DRIFT: &str = "clocks drift while the client waits: docs/concepts/guarantees.md";
 /// Examples shown of each class.
 const SHOWN: usize = 4;
 /// `store.timeout`.

@@ -3,7 +3,7 @@
 //! daemon that hangs or is killed lets requests pass within a second; started again it limits again.
 //!
 //! A program that is not installed is skipped, and the test says so. `tests/run tools` installs the proxies
-//! for root. What is printed are the rows of the table in README.md.
+//! for root. What is printed are the rows of the table in docs/clients/proxies.md.
 
 use crate::support;
 

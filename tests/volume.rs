@@ -1,5 +1,5 @@
 //! What was admitted over time, for each algorithm, in worlds drawn from seeds: many nodes, drifting
-//! clocks, late, lost and repeated messages, crashes and outages. The bounds are those of the README.
+//! clocks, late, lost and repeated messages, crashes and outages. The bounds are those of docs/concepts.
 
 use crate::support;
 
@@ -30,7 +30,7 @@ fn weathers(seed: u64, rate: u64, span: Micros) -> Vec<Weather> {
 }
 
 /// What was admitted from leases: what a node admits on its share, while the store is away from it,
-/// comes on top (the README's bound names it), and has a test of its own.
+/// comes on top (docs/concepts/guarantees.md names it), and has a test of its own.
 fn leased(ledger: &Ledger) -> impl Iterator<Item = &Admission> {
     ledger.admissions.iter().filter(|admission| admission.decision.source != Source::Share)
 }

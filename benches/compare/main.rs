@@ -19,7 +19,7 @@ const ROUNDS: usize = 5;
 
 /// Admitted always: this burst is not spent within the run.
 const WIDE: &str = "100000000 30 60";
-/// As in the README; one key spends it at once.
+/// As in docs/start.md; one key spends it at once.
 const NARROW: &str = "15 30 60";
 
 /// What is asked of each server.

@@ -219,7 +219,7 @@ impl Kind {
     }
 
     /// What a key of this kind wants, for messages.
-    fn wanted(self) -> String {
+    pub(super) fn wanted(self) -> String {
         match self {
             Self::Text => "a text".into(),
             Self::Path => "a path".into(),

@@ -101,7 +101,7 @@ impl Limit {
         }
     }
 
-    /// The time that tokens cost, in picoseconds: the formula's, and rounded up to a microsecond as the README says.
+    /// The time that tokens cost, in picoseconds: the formula's, and rounded up to a microsecond: docs/concepts/algorithms.md.
     fn cost(&self, tokens: u64) -> (i128, i128) {
         let (product, count) = (i128::from(tokens) * i128::from(self.period_us), i128::from(self.count));
         (product * PICO / count, (product + count - 1) / count * PICO)

@@ -162,7 +162,7 @@ pub fn assert_charged(daemon: &Daemon, key: &str, count: usize, place: &str) {
 }
 
 impl Client {
-    /// Asks in every way, each of a fresh daemon, and returns its row of the table in README.md.
+    /// Asks in every way, each of a fresh daemon, and returns its row of the table in docs/clients/redis.md.
     ///
     /// # Panics
     /// When an answer is another, or the client's version.

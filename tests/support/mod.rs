@@ -1,7 +1,7 @@
 //! What the tests share: a bench and worlds for the core alone; a daemon in this process; for real
 //! processes a clock and bounded waits, daemons and stores that die with their test, a RESP client,
 //! demand, and the ledger of what clients saw; for fleets CAs, nodes, what daemons see of each other, and
-//! one suite over every carrier; what lies in deploy/, and a backend for it.
+//! one suite over every carrier; what lies in deploy/, and a backend for it; what the reference pages say.
 
 #![allow(unreachable_pub, missing_docs, reason = "the tests of this repository alone see it")]
 
@@ -40,6 +40,7 @@ pub mod process;
 pub mod proxy;
 pub mod random;
 pub mod redis_server;
+pub mod reference;
 pub mod resp;
 pub mod run;
 pub mod sequences;

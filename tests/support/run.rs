@@ -176,7 +176,7 @@ impl Run {
         let Outage { away, back, up } = outage;
         let period = self.period.as_micros() as u64;
         let (limit, windows) = (self.limit, self.ledger.windows());
-        // A server that says nothing is slow for a second, and only then lost: README.
+        // A server that says nothing is slow for a second, and only then lost: docs/concepts/outages.md.
         let lost = away + 1_000_000;
         let (first, last) = (lost.div_ceil(period) + 1, back / period);
         let admitted = (first..=last).map(|end| windows.get(&(end * period / 1_000)).map_or(0, |w| w.admitted()));

@@ -1,0 +1,206 @@
+//! The book: README.md and its neighbours, and the pages of docs/. Every link leads somewhere, every page is in the
+//! table of contents, every block of commands is executed or says why not, and what the reference pages say of the
+//! code is what the code says.
+//!
+//! `RATIOND_BLESS=1 cargo test -p rationd --test all book::` writes the generated parts anew.
+
+use crate::support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use support::reference;
+
+/// More lines and nobody reads it.
+const MOST_LINES_OF_README: usize = 150;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What stands beside README.md for people, and every page of the book, by their paths below the root.
+fn pages() -> BTreeMap<String, String> {
+    let mut paths: Vec<_> =
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].map(|name| root().join(name)).into();
+    let mut directories = vec![root().join("docs")];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                paths.push(path);
+            }
+        }
+    }
+    let name = |path: &Path| path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned();
+    let read = |path: PathBuf| (name(&path), fs::read_to_string(path).expect("a page is text"));
+    let pages: BTreeMap<_, _> = paths.into_iter().map(read).collect();
+    assert!(pages.len() > 30, "the pages were not found: {:?}", pages.keys());
+    pages
+}
+
+/// The lines of a page outside fenced blocks.
+fn prose(page: &str) -> impl Iterator<Item = &str> {
+    let mut fenced = false;
+    page.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        fenced ^= is_fence;
+        !fenced && !is_fence
+    })
+}
+
+/// Where the links of a page lead, as they are written.
+fn links(page: &str) -> Vec<&str> {
+    let targets = prose(page).flat_map(|line| line.split("](").skip(1));
+    targets.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target).collect()
+}
+
+/// The anchors of a page's headings, as GitHub and mdBook make them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let heads = prose(page).filter(|line| line.starts_with('#'));
+    let anchor = |head: &str| {
+        let kept = head.trim_start_matches('#').trim().to_lowercase();
+        let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    heads.map(anchor).collect()
+}
+
+/// `docs/a/../b.md` without the detour.
+fn plain(path: &Path) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for part in path.iter() {
+        match part.to_str().expect("a plain name") {
+            "." => {}
+            ".." => assert!(parts.pop().is_some(), "{} leads out of the repository", path.display()),
+            name => parts.push(name.to_owned()),
+        }
+    }
+    parts.join("/")
+}
+
+fn assert_none(findings: &[String], rule: &str) {
+    assert!(findings.is_empty(), "{rule}:\n  {}", findings.join("\n  "));
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let pages = pages();
+    let (mut findings, mut seen) = (Vec::new(), 0);
+    for (name, text) in &pages {
+        for target in links(text).into_iter().filter(|target| !target.contains("://")) {
+            seen += 1;
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let here = Path::new(name).parent().expect("a file is in a directory");
+            let there = if path.is_empty() { name.clone() } else { plain(&here.join(path)) };
+            if !root().join(&there).exists() {
+                findings.push(format!("{name}: {target}: there is no {there}"));
+            } else if !anchor.is_empty() && !pages.get(&there).is_some_and(|page| anchors(page).contains(anchor)) {
+                findings.push(format!("{name}: {target}: {there} has no such heading"));
+            }
+        }
+    }
+    assert!(seen > 100, "{seen} links were found");
+    assert_none(&findings, "links that lead nowhere");
+}
+
+#[test]
+fn every_page_is_in_the_table_of_contents_once() {
+    let pages = pages();
+    let listed: Vec<_> = links(&pages["docs/SUMMARY.md"]).into_iter().map(|page| format!("docs/{page}")).collect();
+    let mut findings: Vec<_> =
+        listed.iter().filter(|page| !pages.contains_key(*page)).map(|page| format!("{page} is no page")).collect();
+    for page in pages.keys().filter(|page| page.starts_with("docs/") && *page != "docs/SUMMARY.md") {
+        let times = listed.iter().filter(|listed| *listed == page).count();
+        if times != 1 {
+            findings.push(format!("{page} is there {times} times"));
+        }
+    }
+    assert_none(&findings, "docs/SUMMARY.md lists each page once");
+}
+
+#[test]
+fn readme_is_short() {
+    let lines = pages()["README.md"].lines().count();
+    assert!(lines <= MOST_LINES_OF_README, "README.md has {lines} lines: what is more belongs into the book");
+}
+
+#[test]
+fn every_block_of_commands_is_executed_or_says_why_not() {
+    let (mut findings, mut run) = (Vec::new(), 0);
+    for (name, text) in pages() {
+        let mut above = "";
+        for line in text.lines() {
+            if line.starts_with("```sh") {
+                run += usize::from(above == "<!-- run -->");
+                if above != "<!-- run -->" && !(above.starts_with("<!-- not run: ") && above.ends_with(" -->")) {
+                    findings.push(format!("{name}: below {above:?}"));
+                }
+            }
+            if !line.is_empty() {
+                above = line;
+            }
+        }
+    }
+    assert!(run >= 10, "{run} blocks are executed");
+    assert_none(&findings, "a block of commands stands under `<!-- run -->` or `<!-- not run: why -->`");
+}
+
+#[test]
+fn every_page_begins_with_its_only_title() {
+    let mut findings = Vec::new();
+    for (name, text) in pages() {
+        let titles = prose(&text).filter(|line| line.starts_with("# ")).count();
+        if !text.starts_with("# ") || (titles != 1 && name != "docs/SUMMARY.md") {
+            findings.push(format!("{name}: {titles} titles"));
+        }
+    }
+    assert_none(&findings, "a page begins with its title");
+}
+
+/// Compares what stands between the marks of `page` with `wanted`, or writes it there.
+fn assert_generated(page: &str, mark: &str, wanted: &str) {
+    let path = root().join(page);
+    let text = fs::read_to_string(&path).expect("a page");
+    let begin = format!("<!-- generated: {mark} -->\n");
+    let (head, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("{page} has no {begin}"));
+    let (seen, tail) = rest.split_once("<!-- end -->\n").unwrap_or_else(|| panic!("{page} has no <!-- end -->"));
+    let wanted = format!("\n{}\n\n", wanted.trim());
+    if std::env::var_os("RATIOND_BLESS").is_some() {
+        fs::write(&path, format!("{head}{begin}{wanted}<!-- end -->\n{tail}")).expect("the page is written");
+        return;
+    }
+    let differs = seen.lines().zip(wanted.lines()).find(|(seen, wanted)| seen != wanted);
+    assert!(
+        seen == wanted,
+        "{page} is not what the code says; `RATIOND_BLESS=1 cargo test -p rationd --test all book::` writes it anew\n\
+         {differs:#?}"
+    );
+}
+
+#[test]
+fn the_configuration_is_described_as_it_is() {
+    assert_generated("docs/reference/config.md", "config", &reference::configuration());
+}
+
+#[test]
+fn the_commands_are_described_as_they_are() {
+    assert_generated("docs/reference/commands.md", "commands", &reference::commands());
+}
+
+#[test]
+fn the_command_line_is_described_as_it_is() {
+    assert_generated("docs/reference/command-line.md", "command-line", &reference::command_line());
+}
+
+#[test]
+fn the_metrics_are_described_as_they_are() {
+    assert_generated("docs/reference/metrics.md", "metrics", &reference::metrics());
+}
+
+#[test]
+fn the_errors_are_described_as_they_are() {
+    assert_generated("docs/reference/errors.md", "errors", &reference::errors());
+}
