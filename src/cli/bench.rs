@@ -18,8 +18,8 @@ use self::link::Target;
 use self::load::Plan;
 use self::outcome::LoadError;
 use self::template::{Order, Template};
-use super::args::{Globals, Output};
 use super::exit::{Code, Stop};
+use super::globals::{Globals, Output};
 use super::output;
 
 /// Arguments of `bench`.

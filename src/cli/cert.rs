@@ -19,8 +19,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::json;
 
-use super::args::{CaArgs, CertCommand, Globals, NodeArgs, Output};
+use super::args::{CaArgs, CertCommand, NodeArgs};
 use super::exit::{Code, Stop};
+use super::globals::{Globals, Output};
 use super::output;
 use crate::clock;
 use crate::fleet::{any_node_name, fleet_name, is_label, node_name};

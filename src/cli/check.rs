@@ -6,9 +6,10 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::args::{CheckArgs, Globals, Output};
+use super::args::CheckArgs;
 use super::ask::{ask, without_code};
 use super::exit::{Code, Stop};
+use super::globals::{Globals, Output};
 use super::output::{self, Paint};
 use crate::wire::value::Value;
 

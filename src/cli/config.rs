@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::args::{ConfigCommand, Globals, Output};
+use super::args::ConfigCommand;
 use super::exit::{Code, Stop};
+use super::globals::{Globals, Output};
 use super::output::{self, Paint};
 use super::settle::settle;
 use super::{import, log};
-use crate::config::{self, ConfigErrors, Loaded, Sources};
+use crate::config::{self, Loaded, Sources};
 
 pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources) -> anyhow::Result<ExitCode> {
     let loaded = match command {
@@ -30,7 +31,7 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
         Ok(loaded) => loaded,
         Err(errors) => {
             if globals.output == Output::Json {
-                output::data(&errors_as_json(&errors))?;
+                output::data(&output::errors_as_json(&errors))?;
             }
             return Err(Stop::new(Code::BadConfig, errors).into());
         }
@@ -60,12 +61,4 @@ fn show(loaded: &Loaded, paint: Paint) -> std::io::Result<()> {
 
 fn summary_as_json(loaded: &Loaded) -> String {
     json!({"ok": true, "policies": loaded.policies.iter().count(), "files": loaded.files}).to_string()
-}
-
-pub(super) fn errors_as_json(errors: &ConfigErrors) -> String {
-    let list = errors
-        .0
-        .iter()
-        .map(|problem| json!({"place": problem.place.to_string(), "message": problem.message, "hint": problem.hint}));
-    json!({"ok": false, "errors": list.collect::<Vec<_>>()}).to_string()
 }

@@ -3,18 +3,19 @@
 //! `yaml` reads it with its places, `ratelimit` knows its keys, `translate` writes TOML. What ours cannot say is an
 //! error, what only that service's own metrics need is left out with a warning.
 
+mod flaw;
 mod ratelimit;
 mod translate;
 mod yaml;
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use self::flaw::Flaw;
 use self::translate::Fragment;
-use super::args::{Globals, Output};
 use super::exit::{Code, Stop};
+use super::globals::{Globals, Output};
 use super::output;
 use crate::config::{ConfigErrors, Place, Problem};
 
@@ -22,30 +23,6 @@ use crate::config::{ConfigErrors, Place, Problem};
 const MAX_FILE: u64 = 8 << 20;
 /// Directories within a directory.
 const MAX_DEPTH: usize = 8;
-
-/// Something that is wrong with a file, or left out of it: where, in characters.
-#[derive(Debug, PartialEq, Eq)]
-struct Flaw {
-    at: Range<usize>,
-    message: String,
-    hint: Option<String>,
-}
-
-impl Flaw {
-    fn new(at: &Range<usize>, message: impl Into<String>) -> Self {
-        Self { at: at.clone(), message: message.into(), hint: None }
-    }
-
-    fn with_hint(self, hint: Option<String>) -> Self {
-        Self { hint, ..self }
-    }
-
-    fn place(self, path: &Path, text: &str) -> Problem {
-        let byte = |index: usize| text.char_indices().nth(index).map_or(text.len(), |(at, _)| at);
-        let place = Place::in_file(path, text, byte(self.at.start)..byte(self.at.end));
-        Problem { place, message: self.message, hint: self.hint }
-    }
-}
 
 pub(super) fn run(path: &Path, globals: &Globals) -> anyhow::Result<ExitCode> {
     match imported(path) {
@@ -58,7 +35,7 @@ pub(super) fn run(path: &Path, globals: &Globals) -> anyhow::Result<ExitCode> {
         }
         Err(errors) => {
             if globals.output == Output::Json {
-                output::data(&super::config::errors_as_json(&errors))?;
+                output::data(&output::errors_as_json(&errors))?;
             }
             Err(Stop::new(Code::BadConfig, errors).into())
         }

@@ -4,9 +4,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::args::{Globals, KeyArgs, Output, RefundArgs};
+use super::args::{KeyArgs, RefundArgs};
 use super::ask::{ask, ask_json, without_code};
 use super::exit::{Code, Stop};
+use super::globals::{Globals, Output};
 use super::output::{self, Paint};
 use crate::wire::value::Value;
 

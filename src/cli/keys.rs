@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::args::{Globals, KeysArgs, Output};
+use super::args::KeysArgs;
 use super::ask::ask_json;
 use super::exit::Code;
+use super::globals::{Globals, Output};
 use super::output;
 
 pub(crate) fn run(args: &KeysArgs, globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {

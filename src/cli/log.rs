@@ -19,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use self::queue::Queue;
-use super::args::Globals;
+use super::globals::Globals;
 use super::output::Paint;
 use crate::clock::Clock;
 use crate::config::{Log, LogFormat};

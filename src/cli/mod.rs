@@ -10,6 +10,7 @@ mod cert;
 mod check;
 mod config;
 mod exit;
+mod globals;
 mod import;
 mod key;
 mod key_files;

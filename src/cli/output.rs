@@ -2,7 +2,10 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::args::Color;
+use serde_json::json;
+
+use super::globals::Color;
+use crate::config::ConfigErrors;
 
 /// How to paint.
 #[derive(Clone, Copy, Debug)]
@@ -78,4 +81,13 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// What is wrong with a configuration, for programs.
+pub(super) fn errors_as_json(errors: &ConfigErrors) -> String {
+    let list = errors
+        .0
+        .iter()
+        .map(|problem| json!({"place": problem.place.to_string(), "message": problem.message, "hint": problem.hint}));
+    json!({"ok": false, "errors": list.collect::<Vec<_>>()}).to_string()
 }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::args::{Globals, Output};
 use super::ask::ask_json;
 use super::exit::Code;
+use super::globals::{Globals, Output};
 use super::output;
 
 pub(crate) fn run(globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::args::{Globals, Output};
 use super::ask::ask_json;
 use super::exit::{Code, Stop};
+use super::globals::{Globals, Output};
 use super::output;
 use crate::serve::reload::REFUSED;
 

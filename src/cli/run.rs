@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use super::args::{Cli, Command, Globals, ServeArgs};
+use super::args::{Cli, Command, ServeArgs};
 use super::exit::{Code, Stop};
+use super::globals::Globals;
 use super::output::Paint;
 use super::{bench, cert, check, config, key, keys, log, peers, policies, reload, serve};
 use crate::clock;

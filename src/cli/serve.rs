@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::args::Globals;
 use super::exit::{Code, Stop};
+use super::globals::Globals;
 use super::settle::{Settled, settle};
 use super::{key_files, log, memory, open_files, service_manager};
 use crate::clock::{self, Clock};

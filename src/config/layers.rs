@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use figment::value::{Dict, Map, Value};
-use figment::{Figment, Metadata, Profile, Provider};
+use figment::Figment;
+use figment::value::{Dict, Value};
 
 use super::document::{Document, Role};
+use super::layer::{Layer, contains, place_of};
 use super::origin::{default_node_name, default_socket};
 use super::outside::{environment, insert, outside};
 use super::problem::{ConfigErrors, Place, Problem};
@@ -59,24 +60,6 @@ pub struct Loaded {
     pub entries: Vec<Entry>,
     /// The files that were read, in order.
     pub files: Vec<PathBuf>,
-}
-
-/// One source of values, as figment takes it.
-#[derive(Debug)]
-pub(crate) struct Layer {
-    pub(crate) name: String,
-    pub(crate) dict: Dict,
-    pub(crate) document: Option<Document>,
-}
-
-impl Provider for &Layer {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.name.clone())
-    }
-
-    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
-        Ok(Profile::Default.collect(self.dict.clone()))
-    }
 }
 
 /// Reads, merges and checks all layers.
@@ -266,29 +249,6 @@ fn check_together(config: &Config, layers: &[Layer], problems: &mut Vec<Problem>
         if set.is_some() && !tls {
             complain(key, &format!("{key} is set, but store.url has no TLS"), "write rediss:// or rediss-cluster://");
         }
-    }
-}
-
-/// Where the value that counts was set.
-pub(crate) fn place_of(path: &[String], layers: &[Layer]) -> Place {
-    let in_layer = |layer: &Layer| match &layer.document {
-        Some(document) => document.place(path),
-        None => contains(&layer.dict, path).then(|| Place::Named(layer.name.clone())),
-    };
-    layers.iter().rev().find_map(in_layer).unwrap_or_else(|| Place::Named("configuration".into()))
-}
-
-pub(crate) fn contains(dict: &Dict, path: &[String]) -> bool {
-    match path {
-        [] => true,
-        [first, rest @ ..] => match dict.get(first) {
-            Some(Value::Dict(_, below)) => contains(below, rest),
-            Some(Value::Array(_, parts)) => {
-                rest.is_empty() || rest[0].parse::<usize>().is_ok_and(|index| index < parts.len())
-            }
-            Some(_) => rest.is_empty(),
-            None => false,
-        },
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod descriptors;
 mod document;
+mod layer;
 mod layers;
 mod origin;
 mod outside;

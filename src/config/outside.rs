@@ -7,7 +7,7 @@ use std::ffi::OsString;
 
 use figment::value::{Dict, Value};
 
-use super::layers::Layer;
+use super::layer::Layer;
 use super::problem::{Place, Problem, did_you_mean, nearest};
 use super::schema::{DESCRIPTORS, KEYS, POLICY, keys_of, sections};
 use super::value::{Kind, Seen};

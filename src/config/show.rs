@@ -3,7 +3,7 @@
 use figment::value::{Dict, Value};
 use serde::Serialize;
 
-use super::layers::{Layer, place_of};
+use super::layer::{Layer, place_of};
 use super::problem::Place;
 use super::schema::{DESCRIPTORS, KEYS, OVERRIDE, POLICY, ROUTE};
 use super::value::Kind;

@@ -6,12 +6,18 @@
 //! are those that this node was told by their nodes themselves. Knows no IO.
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::heard::Heard;
 use super::hints::Hints;
 use super::message::{Known, Message, Refusal, correct};
 use super::peer::{Gossip, PeerId};
+
+/// What is held under this lock is never left half-changed.
+pub(crate) fn inspecting(inspector: &Mutex<Inspector>) -> MutexGuard<'_, Inspector> {
+    inspector.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Judges all messages of one node.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //! what carries the gossip: QUIC in a daemon, memory in a test.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use chitchat::{
@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 
-use super::inspect::Inspector;
+use super::inspect::{Inspector, inspecting};
 use super::members::{Member, MemberState, Members};
 use super::peer::{Carrier, Gossip, PeerId};
 use super::seeds;
@@ -247,11 +247,6 @@ impl Gossiping {
             modified
         });
     }
-}
-
-/// What is held under this lock is never left half-changed.
-pub(crate) fn inspecting(inspector: &Mutex<Inspector>) -> MutexGuard<'_, Inspector> {
-    inspector.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A round each `tick`; a late one delays those behind it.

@@ -14,8 +14,7 @@ use chitchat::{ChitchatMessage, Deserializable, Serializable};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 
 use super::frame::MAX_FRAME;
-use super::inspect::Inspector;
-use super::membership::inspecting;
+use super::inspect::{Inspector, inspecting};
 use super::message::Refusal;
 use super::peer::{Carrier, Gossip};
 use super::stats::Counters;

@@ -12,6 +12,7 @@
 mod address;
 mod cluster;
 pub mod evalsha;
+mod failure;
 mod gate;
 mod health;
 mod heart;
@@ -20,6 +21,7 @@ mod link;
 mod master;
 mod options;
 mod reply;
+mod server;
 mod slots;
 mod supervised;
 mod tally;
@@ -41,9 +43,11 @@ pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 
 use self::address::Address;
 use self::cluster::Cluster;
+use self::failure::Failure;
 use self::gate::Parcel;
 use self::link::{Answer, Letter};
-use self::master::{Failure, Master, Shared};
+use self::master::Master;
+use self::server::Shared;
 use self::supervised::supervised;
 use self::tally::Tally;
 use super::script::{self, Caller};

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::Flaw;
+use super::flaw::Flaw;
 use super::yaml::{Kind, Node};
 use crate::config::{did_you_mean, nearest};
 

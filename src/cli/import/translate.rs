@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::Flaw;
+use super::flaw::Flaw;
 use super::ratelimit::{self, Descriptor, Flaws, Limit, Root};
 use super::yaml;
 

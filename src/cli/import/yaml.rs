@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use saphyr_parser::{Event, Parser, ScanError, Span};
 
-use super::Flaw;
+use super::flaw::Flaw;
 
 /// Deepest nesting.
 const MAX_DEPTH: usize = 64;

@@ -16,8 +16,9 @@ use tokio::time::{sleep, timeout};
 
 use super::address::Address;
 use super::link::{Link, Making};
-use super::master::{Master, Shared};
+use super::master::Master;
 use super::options::Confirm;
+use super::server::Shared;
 use super::slots::{self, Range, SLOTS};
 use crate::clock;
 

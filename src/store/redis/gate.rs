@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
+use super::failure::Failure;
 use super::link::{Answer, Letter};
-use super::master::Failure;
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
 use crate::store::limiter::{self, Limiter};

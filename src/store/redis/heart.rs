@@ -13,7 +13,6 @@ use redis::RedisError;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-use super::link::Lost;
 use crate::clock::Clock;
 use crate::core::time::Micros;
 use crate::store::breaker::Fault;
@@ -22,6 +21,10 @@ use crate::store::pulse::{Beat, Pulse, SILENCE, TICK};
 /// How long one connection may say nothing while the other one shows that the server lives: then its way is
 /// broken, as a proxy's that lost its other end.
 const STUCK: Micros = Micros::from_secs(5);
+
+/// Nobody knows what became of the letter: the connection broke.
+#[derive(Debug)]
+pub(crate) struct Lost;
 
 /// One of a link's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,10 @@ use tokio::time::{sleep, timeout};
 
 use super::evalsha;
 use super::health::{self, Health};
-use super::link::{CONNECT_TIMEOUT, Link, Lost, Making};
-use super::master::{Inner, Shared, lock};
+use super::heart::Lost;
+use super::link::{CONNECT_TIMEOUT, Link, Making};
 use super::reply::{Refusal, refusal, text};
+use super::server::{Inner, Shared, lock};
 use crate::clock;
 use crate::core::time::Micros;
 use crate::store::breaker::{Breaker, Fault};

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::address::{Address, Dialer};
-use super::heart::{Heart, Way};
+use super::heart::{Heart, Lost, Way};
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
 use crate::store::breaker::Fault;
@@ -47,10 +47,6 @@ pub(crate) struct Answer {
     /// What the server took to answer; the wait for a replica is not in it.
     pub(crate) took: Micros,
 }
-
-/// Nobody knows what became of the letter: the connection broke.
-#[derive(Debug)]
-pub(crate) struct Lost;
 
 type Waiting = (Letter, oneshot::Sender<Result<Answer, Lost>>);
 

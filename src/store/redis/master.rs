@@ -7,7 +7,7 @@
 
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -16,52 +16,19 @@ use tokio::sync::{Notify, watch};
 use tokio::task::unconstrained;
 use tokio::time::{sleep, timeout};
 
-use super::address::{Address, Dialer};
+use super::address::Address;
+use super::failure::Failure;
 use super::gate::{Entry, Gate, Parcel, Permit};
 use super::health::Health;
 use super::keeper::keep;
-use super::link::{Answer, Link};
+use super::link::Answer;
 use super::reply::{Refusal, refusal};
+use super::server::{Inner, Shared, lock};
 use super::supervised::supervised;
-use super::tally::{ServerView, Tally};
-use crate::clock::Clock;
+use super::tally::ServerView;
 use crate::core::time::{Instant, Micros};
 use crate::store::breaker::{Breaker, BreakerState, Fault, Pass};
 use crate::store::pulse::LATE;
-
-/// What all servers of a store share.
-pub(crate) struct Shared {
-    pub(crate) dialer: Dialer,
-    pub(crate) clock: Clock,
-    pub(crate) timeout: Duration,
-    pub(crate) cluster: bool,
-    pub(crate) tally: Tally,
-    /// Woken when a server fails: the slot map may be out of date.
-    pub(crate) alarm: Notify,
-    /// Grants may have to be confirmed.
-    pub(crate) confirming: bool,
-    /// They have to be, now: wherever a replica is in touch.
-    pub(crate) confirm: AtomicBool,
-}
-
-/// How an exchange failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// Nobody knows whether it was executed.
-    Unknown,
-    /// Surely not executed: the server is away since then.
-    Away(Instant),
-    /// It never left: those who waited before it need so long.
-    Busy(Micros),
-    /// Surely not executed: go there.
-    Moved(String),
-    /// Surely not executed: ask there.
-    Ask(String),
-    /// Surely not executed: send the source.
-    NoScript,
-    /// Surely not executed: it never will be.
-    Rejected(String),
-}
 
 /// A server and its keeper, which ends with it.
 pub(crate) struct Master {
@@ -70,31 +37,11 @@ pub(crate) struct Master {
     porter: tokio::task::JoinHandle<()>,
 }
 
-/// A server as its keeper and its callers know it.
-pub(super) struct Inner {
-    pub(super) address: Address,
-    pub(super) shared: Arc<Shared>,
-    pub(super) breaker: Mutex<Breaker>,
-    pub(super) link: Mutex<Option<Arc<Link>>>,
-    pub(super) gate: Arc<Gate>,
-    pub(super) health: Mutex<Health>,
-    pub(super) problem: Mutex<Option<String>>,
-    /// A replica was in touch when last looked, and has not failed to confirm since.
-    pub(super) has_replica: AtomicBool,
-    pub(super) wake: Notify,
-    pub(super) connected: watch::Sender<bool>,
-}
-
 impl Drop for Master {
     fn drop(&mut self) {
         self.keeper.abort();
         self.porter.abort();
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one of these locks, and if it did the value would still be whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Master {
