@@ -21,6 +21,7 @@
 //! | `ids.rs` | **at-most-once** |
 //! | `truth.rs`, `remaining.rs` | **truth**: numbers, reset_at, evidence of a denial |
 //! | `honest.rs` | **honest**: who waits as told is admitted |
+//! | `second_opinion.rs` | **second-opinion**: the memory store answers and counts as the scripts do |
 //! | `liveness.rs` | **liveness**: after everything healed leases flow and the limit is used; **livelock** |
 
 mod books;
@@ -41,6 +42,7 @@ mod purse;
 mod remaining;
 mod repair;
 mod replies;
+mod second_opinion;
 mod shares;
 mod store;
 mod tally;
@@ -92,6 +94,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(remaining::Remaining::new(setting)),
         Box::new(honest::Honest::new(setting)),
         Box::new(liveness::Liveness::new(setting)),
+        Box::new(second_opinion::SecondOpinion::default()),
     ]
 }
 

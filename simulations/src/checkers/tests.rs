@@ -9,7 +9,7 @@ use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 use rationd::core::time::{Instant, Micros, Timestamp};
 
-use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
+use crate::observe::{Kind, Moment, Observer, Ran, Request, Seen, Setting};
 use crate::plan::{Plan, Policy};
 use crate::span::Span;
 
@@ -177,7 +177,7 @@ impl History {
     }
 
     fn ran(&mut self, observer: &mut dyn Observer, at: u64, call: &Call, grant: &Grant) {
-        let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false };
+        let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false, ran: &Ran::default() };
         self.see(observer, at, &seen);
     }
 
