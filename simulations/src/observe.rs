@@ -9,6 +9,7 @@ use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
 use rationd::store::excerpt::Excerpt;
 
+use crate::checkers::Sheet;
 use crate::plan::{Fault, Plan};
 
 /// When something happened.
@@ -270,6 +271,8 @@ pub trait Observer {
 pub struct Violation {
     /// The invariant, by the name that faults.md and the README give it.
     pub invariant: &'static str,
+    /// The file of the checker that says so, where one does.
+    pub by: &'static str,
     /// True microseconds since the start.
     pub at: u64,
     /// What was seen and what was wanted.
@@ -280,4 +283,7 @@ pub struct Violation {
 pub trait Checker: Observer {
     /// What did not hold, up to some number; in order.
     fn violations(&self) -> &[Violation];
+
+    /// What it proves, and what it excuses.
+    fn sheet(&self) -> &'static Sheet;
 }

@@ -62,12 +62,13 @@ impl Excerpt {
             && *self == Self { expires: self.expires, counters: self.counters, ..*other }
     }
 
-    /// What a hash of the scripts says, by what its fields hold; `None` when there is no such key.
+    /// What a hash of the scripts says of the node with this field, by what its fields hold; `None` when there is no
+    /// such key.
     ///
     /// # Errors
     /// A field that says what no script writes.
     pub fn read<'a>(
-        node: &str,
+        node: &[u8],
         limits: &[Limit],
         expires: Timestamp,
         value: impl Fn(&[u8]) -> Option<&'a [u8]>,
@@ -77,9 +78,8 @@ impl Excerpt {
             Some(text) => parse(text, list, least).ok_or_else(|| unreadable(name, text)).map(|()| true),
         };
         let (mut epoch, mut census, mut lent, mut record) = ([0], [0; 4], [0; 3], [0; RECORD]);
-        let name = field_of_node(node);
         let is_counted = numbers(b"c", &mut census, 4)?;
-        let is_known = numbers(&name, &mut record, 6)?;
+        let is_known = numbers(node, &mut record, 6)?;
         numbers(b"o", &mut lent, 3)?;
         let mut counters = [None; MAX_LIMITS];
         for (index, limit) in limits.iter().enumerate() {
@@ -89,7 +89,7 @@ impl Excerpt {
             }
         }
         if !numbers(b"e", &mut epoch, 1)? {
-            let stray = value(b"z").or_else(|| value(&name)).or_else(|| value(b"c"));
+            let stray = value(b"z").or_else(|| value(node)).or_else(|| value(b"c"));
             return stray.map_or(Ok(None), |text| Err(unreadable(b"e", text)));
         }
         Ok(Some(Self {
@@ -138,7 +138,7 @@ mod tests {
             let field = fields.iter().find(|(field, _)| field.as_bytes() == name);
             field.map(|(_, value)| value.as_bytes())
         };
-        Excerpt::read("a", &limits, Timestamp(7), value)
+        Excerpt::read(&field_of_node("a"), &limits, Timestamp(7), value)
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod repair;
 mod replies;
 mod second_opinion;
 mod shares;
+mod sheet;
 mod store;
 mod tally;
 mod telling;
@@ -58,6 +59,7 @@ mod window;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
+pub use self::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Moment, Setting, Violation};
 
 /// Clocks that differ by no more than a script takes are the same.
@@ -98,6 +100,38 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
     ]
 }
 
+/// What each of them proves and excuses, in the same order.
+#[must_use]
+pub fn sheets() -> [&'static Sheet; 25] {
+    [
+        &bound::SHEET,
+        &shares::SHEET,
+        &together::SHEET,
+        &books::SHEET,
+        &purse::SHEET,
+        &store::SHEET,
+        &bucket::SHEET,
+        &tally::SHEET,
+        &holds::SHEET,
+        &told::SHEET,
+        &repair::SHEET,
+        &fairness::SHEET,
+        &early::SHEET,
+        &plenty::SHEET,
+        &flights::SHEET,
+        &telling::SHEET,
+        &landing::SHEET,
+        &thrift::SHEET,
+        &replies::SHEET,
+        &ids::SHEET,
+        &truth::SHEET,
+        &remaining::SHEET,
+        &honest::SHEET,
+        &liveness::SHEET,
+        &second_opinion::SHEET,
+    ]
+}
+
 /// The one limit of a rule, if it is an aligned window.
 fn aligned(rule: &Rule) -> Option<&Limit> {
     let [limit] = &rule.limits[..] else { return None };
@@ -113,7 +147,7 @@ struct Found {
 impl Found {
     fn add(&mut self, invariant: &'static str, moment: Moment, what: impl FnOnce() -> String) {
         if self.list.len() < KEPT {
-            self.list.push(Violation { invariant, at: moment.at, what: what() });
+            self.list.push(Violation { invariant, by: "", at: moment.at, what: what() });
         }
     }
 }

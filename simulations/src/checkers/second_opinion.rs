@@ -9,14 +9,22 @@ use rationd::store::excerpt::Excerpt;
 use rationd::store::memory::MemoryStore;
 
 use super::Found;
+use super::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Moment, Observer, Ran, Seen, Violation};
 
-/// Differences that are none, and why.
-pub(super) const EXEMPTIONS: [(&str, &str); 1] = [(
+static OLD_RECORDS: Exemption = Exemption::new(
     "old records",
-    "Each store drops records of nodes that have not asked for two census periods, when there are too many of them by \
-     its own count: it is cleaning up, and only those are excused.",
-)];
+    "Each store drops records of nodes that have not asked for two census periods when there are too many of them by its own count: it is cleaning up, and only those are excused.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "second_opinion.rs",
+    invariants: &["second-opinion"],
+    proves: "The memory store, executing each call that a script has executed on what that found, answers the same and leaves the same.",
+    judges: "All: every call of every run, whatever goes wrong with the store; of concurrent limits what is rehearsed beside each run.",
+    exemptions: &[&OLD_RECORDS],
+    mutant: Some("sliding-rounds-down"),
+};
 
 const INVARIANT: &str = "second-opinion";
 
@@ -68,7 +76,7 @@ impl SecondOpinion {
         if ran.deleted != begins_anew {
             return Some(format!("the script deleted the key: {}, the memory store: {begins_anew}", ran.deleted));
         }
-        let is_excused = |cid: u64| is_acquire(call) && is_old(after.as_ref(), cid);
+        let is_excused = |cid: u64| OLD_RECORDS.when(is_acquire(call) && is_old(after.as_ref(), cid));
         let recent = ran.dropped.iter().find(|(_, cid)| !is_excused(*cid));
         recent.map(|(record, cid)| format!("the script dropped {record}, who asked in period {cid}, of {after:?}"))
     }
@@ -82,7 +90,7 @@ fn epoch(excerpt: Option<Excerpt>) -> u64 {
     excerpt.map_or(0, |excerpt| excerpt.epoch)
 }
 
-/// **old records**: it was not in this census period, nor in the last.
+/// It was not in this census period, nor in the last.
 fn is_old(after: Option<&Excerpt>, cid: u64) -> bool {
     after.and_then(|after| after.census).is_some_and(|[now, ..]| cid != now && cid + 1 != now)
 }
@@ -115,5 +123,105 @@ impl Observer for SecondOpinion {
 impl Checker for SecondOpinion {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rationd::core::call::{Acquire, JUST_NOW, Occupy};
+    use rationd::core::key::Digest;
+    use rationd::core::limit::{Limit, MAX_LIMITS};
+    use rationd::core::policy::Rule;
+    use rationd::core::time::{Instant, Micros};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_800_000_000_000_500);
+
+    fn call(limit: &str, op: Op) -> Call {
+        let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).expect(limit)]));
+        Call { id: 7, digest: Digest(1), rule, op, sent_at: Instant(0) }
+    }
+
+    fn see(checker: &mut SecondOpinion, seen: &Seen<'_>) -> usize {
+        checker.see(Moment { at: 1, store: NOW }, seen);
+        checker.violations().len()
+    }
+
+    /// How many violations there are of a script that answers and leaves what the memory store does, but for that.
+    fn found(but: impl FnOnce(&mut Grant, &mut Ran<'_>)) -> usize {
+        let (need, want, least, ahead_of) = (1, 4, 0, Timestamp(0));
+        let known = [Default::default(); MAX_LIMITS];
+        let ask = Acquire { need, want, least, ahead_of, epoch: 0, held: 0, ages: JUST_NOW, known };
+        let (call, mut store) = (call("10/1s fixed", Op::Acquire(ask)), MemoryStore::new(CELLS, 9));
+        let mut grant = store.call(NOW, "n", &call).expect("there is room");
+        let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");
+        left.expires = Timestamp(left.expires.0 / 1_000 * 1_000 + 1_000);
+        let mut ran = Ran { node: "n", hash: [None, Some(left)], ..Ran::default() };
+        but(&mut grant, &mut ran);
+        let (call, grant, ran) = (&call, &grant, &ran);
+        let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false, ran };
+        see(&mut SecondOpinion::default(), &seen)
+    }
+
+    fn left<'a>(ran: &'a mut Ran<'_>) -> &'a mut Excerpt {
+        ran.hash[1].as_mut().expect("a key")
+    }
+
+    #[test]
+    fn script_that_does_the_same_is_believed() {
+        assert_eq!(found(|_, _| {}), 0);
+    }
+
+    #[test]
+    fn another_answer_is_noticed() {
+        assert_eq!(found(|grant, _| grant.granted += 1), 1);
+        assert_eq!(found(|grant, _| grant.nodes += 1), 1);
+        assert_eq!(found(|grant, _| grant.counters[0].prev += 1), 1);
+    }
+
+    #[test]
+    fn other_remains_are_noticed() {
+        assert_eq!(found(|_, ran| ran.hash[1] = None), 1);
+        assert_eq!(found(|_, ran| left(ran).counters[0] = None), 1);
+        assert_eq!(found(|_, ran| left(ran).record = None), 1);
+        assert_eq!(found(|_, ran| left(ran).census = None), 1);
+        assert_eq!(found(|_, ran| left(ran).lent[0] += 1), 1);
+        assert_eq!(found(|_, ran| left(ran).expires.0 += 1_000), 1);
+    }
+
+    #[test]
+    fn what_was_found_counts() {
+        // Had it been there before, there would be one lease more.
+        assert_eq!(found(|_, ran| ran.hash[0] = ran.hash[1]), 1);
+    }
+
+    #[test]
+    fn what_concerns_others_stays_as_it_was() {
+        let dropped = |ago: u64| {
+            found(|_, ran| {
+                let [now, ..] = left(ran).census.expect("a census");
+                ran.dropped.push(("n:other".into(), now - ago));
+            })
+        };
+        assert_eq!([dropped(0), dropped(1), dropped(2)], [1, 1, 0]);
+        assert_eq!(found(|_, ran| ran.stray = Some("x was written".into())), 1);
+        assert_eq!(found(|_, ran| ran.deleted = true), 1);
+    }
+
+    #[test]
+    fn slots_are_counted_again() {
+        let op = Op::Occupy(Occupy { used: 0, need: 1, want: 9, lease: Micros::from_secs(10) });
+        let call = &call("5/30s concurrent", op);
+        let grant = MemoryStore::new(CELLS, 9).call(NOW, "a", call).expect("there is room");
+        let more = Grant { granted: grant.granted + 1, ..grant };
+        let told = |grant| see(&mut SecondOpinion::default(), &Seen::Rehearsed { node: "a", now: NOW, call, grant });
+        assert_eq!([told(Ok(&grant)), told(Ok(&more)), told(Err(&"-1 slots".into()))], [0, 1, 1]);
     }
 }

@@ -10,8 +10,29 @@ use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::limit::{Algorithm, Limit};
 
 use super::Found;
+use super::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::What;
+
+static BUCKETS: Exemption = Exemption::new("buckets", "bucket.rs judges them.");
+static UNKNOWN: Exemption = Exemption::new(
+    "what a failover undid or a former owner did",
+    "What the new master counts is not known until its first answer.",
+);
+static RETURNED: Exemption = Exemption::new(
+    "which counter a return lowers",
+    "A return may be of the window or of the next: of each counter all of it may go, or none.",
+);
+static PERIODS: Exemption = Exemption::new("other periods", "Under limits of another period counts begin anew.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "store.rs",
+    invariants: &["conservation", "truth"],
+    proves: "The count of a window rises by what a call lent and falls by what one took back, and by nothing else; and an aligned window is the one that the clock says.",
+    judges: "Fixed, sliding and from-first windows, several limits.",
+    exemptions: &[&BUCKETS, &UNKNOWN, &RETURNED, &PERIODS],
+    mutant: None,
+};
 
 /// What the store last showed of one limit.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +85,7 @@ impl Store {
         let also = Also { adds, freed: freed.map_or(0, |(_, granted)| granted) };
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let (counter, period) = (grant.counters[index], limit.period.0);
-            if limit.algorithm == Algorithm::Gcra {
+            if BUCKETS.when(limit.algorithm == Algorithm::Gcra) {
                 continue;
             }
             let start = grant.now.0 / period * period;
@@ -78,8 +99,13 @@ impl Store {
             }
             let place = (key, index, limit.algorithm as u8);
             let shown = self.shown.insert(place, Some(Shown { period, counter }));
+            if UNKNOWN.when(matches!(shown, Some(None))) {
+                continue;
+            }
             let before = match shown {
-                Some(Some(shown)) if shown.period == period => rolled(shown.counter, limit, counter.at.0),
+                Some(Some(shown)) if !PERIODS.when(shown.period != period) => {
+                    rolled(shown.counter, limit, counter.at.0)
+                }
                 _ => continue,
             };
             if !follows(call, index, grant, before, counter, also) {
@@ -148,7 +174,8 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
         Op::Refund { .. } => (after.used, after.prev) == (used.saturating_sub(granted), prev),
         Op::Return { .. } => {
             let all = [0, granted, also.freed, granted.saturating_add(also.freed)];
-            let back = |from: u64, to: u64| all.iter().any(|tokens| to == from.saturating_sub(*tokens));
+            let back =
+                |from: u64, to: u64| all.iter().any(|tokens| to == from.saturating_sub(RETURNED.forgives(*tokens)));
             back(used, after.used) && back(prev, after.prev)
         }
         Op::Acquire(order) => {
@@ -177,6 +204,10 @@ impl Observer for Store {
 impl Checker for Store {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

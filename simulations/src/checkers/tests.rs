@@ -177,7 +177,16 @@ impl History {
     }
 
     fn ran(&mut self, observer: &mut dyn Observer, at: u64, call: &Call, grant: &Grant) {
-        let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false, ran: &Ran::default() };
+        let seen = Seen::Executed {
+            master: 0,
+            node: 0,
+            incarnation: 1,
+            key: 0,
+            call,
+            grant,
+            stale: false,
+            ran: &Ran::default(),
+        };
         self.see(observer, at, &seen);
     }
 
@@ -189,4 +198,11 @@ impl History {
         let (call, grant) = (Call { op, ..self.acquire(id + 1, 0) }, self.grant(at, 0));
         self.ran(observer, at, &call, &grant);
     }
+}
+
+#[test]
+fn every_checker_has_its_sheet() {
+    let setting = History::new("10/1s fixed").setting();
+    let of_checkers = super::all(&setting).into_iter().map(|checker| checker.sheet().file);
+    assert!(of_checkers.eq(super::sheets().into_iter().map(|sheet| sheet.file)));
 }

@@ -5,7 +5,7 @@ use rationd::store::script::{self, Caller, Script};
 use super::World;
 use super::cluster::{Course, Standing};
 use super::event::Event;
-use super::excerpts::Before;
+use super::excerpts::Look;
 use super::message::Reply;
 use super::network::Heading;
 use crate::observe::{Moment, Seen};
@@ -72,13 +72,14 @@ impl World<'_> {
         let caller = Caller { prefix: PREFIX, node: &node.name, now: None };
         let call = &letter.call;
         let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, call, push);
-        let (name, before) = (&node.name, Before::look(&place.keyspace, key, &node.name, time, call));
+        let look = Look::before(&place.keyspace, key, &node.name, time, call);
         let ran = self.scripts.run(&mut place.keyspace, Script::of(&call.op), key, time, arguments);
         let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
         let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");
         let stale = place.standing != Standing::Primary;
-        let ran = &before.compared(&place.keyspace, key, name, time, call);
-        let (wait, master, moment) = (letter.wait, place.master, Moment { at: self.now, store: self.cluster.exact(self.now) });
+        let ran = &look.after(&place.keyspace);
+        let (wait, master, moment) =
+            (letter.wait, place.master, Moment { at: self.now, store: self.cluster.exact(self.now) });
         let (node, incarnation, key, grant) = (letter.node, letter.incarnation, letter.key, &grant);
         self.watch.see(moment, &Seen::Executed { master, node, incarnation, key, call, grant, stale, ran });
         if !wait {
