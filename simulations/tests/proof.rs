@@ -22,7 +22,8 @@ fn read(path: &Path) -> String {
 
 /// The tables as the code has them.
 fn tables() -> String {
-    let mut text = String::from("| checker | invariant | proves | judges | a bug that it notices |\n|---|---|---|---|---|\n");
+    let mut text =
+        String::from("| checker | invariant | proves | judges | a bug that it notices |\n|---|---|---|---|---|\n");
     for Sheet { file, invariants, proves, judges, mutant, .. } in sheets() {
         let bug = mutant.map_or("none of ours: its own test only".to_owned(), |bug| format!("`{bug}`"));
         let invariants = invariants.iter().map(|name| format!("**{name}**")).collect::<Vec<_>>().join(", ");

@@ -58,8 +58,7 @@ impl Excerpt {
     #[must_use]
     pub fn says_as(&self, other: &Self) -> bool {
         let counters = |excerpt: &Self| excerpt.counters.map(Option::unwrap_or_default);
-        counters(self) == counters(other)
-            && *self == Self { expires: self.expires, counters: self.counters, ..*other }
+        counters(self) == counters(other) && *self == Self { expires: self.expires, counters: self.counters, ..*other }
     }
 
     /// What a hash of the scripts says of the node with this field, by what its fields hold; `None` when there is no
@@ -143,7 +142,8 @@ mod tests {
 
     #[test]
     fn fields_become_numbers() {
-        let fields = [("e", "5"), ("z", "1"), ("c", "1 2 3 4"), ("o", "1 2 3"), ("n:a", "1 2 3 4 5 6 7"), ("f1", "1 2 3")];
+        let fields =
+            [("e", "5"), ("z", "1"), ("c", "1 2 3 4"), ("o", "1 2 3"), ("n:a", "1 2 3 4 5 6 7"), ("f1", "1 2 3")];
         let seen = read(&fields).unwrap().unwrap();
         assert_eq!((seen.epoch, seen.reset, seen.census, seen.lent), (5, true, Some([1, 2, 3, 4]), [1, 2, 3]));
         assert_eq!(seen.record.unwrap()[..8], [1, 2, 3, 4, 5, 6, 7, 0]);
@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn zeros_say_what_absence_says() {
-        let [zeros, none] = [&[("e", "5"), ("f1", "0 0 0")][..], &[("e", "5")]].map(|fields| read(fields).unwrap().unwrap());
+        let [zeros, none] =
+            [&[("e", "5"), ("f1", "0 0 0")][..], &[("e", "5")]].map(|fields| read(fields).unwrap().unwrap());
         assert!(zeros.says_as(&none) && !Excerpt { epoch: 6, ..zeros }.says_as(&none));
         assert_eq!(read(&[]), Ok(None));
     }

@@ -35,6 +35,8 @@ pub(super) struct History {
     pub(super) opened: u64,
     /// The epoch that a node says.
     pub(super) asks_under: u64,
+    /// Calls are executed by a server that is no owner.
+    pub(super) stale: bool,
 }
 
 impl History {
@@ -51,6 +53,7 @@ impl History {
             epoch: 1,
             opened: 0,
             asks_under: 1,
+            stale: false,
         }
     }
 
@@ -184,7 +187,7 @@ impl History {
             key: 0,
             call,
             grant,
-            stale: false,
+            stale: self.stale,
             ran: &Ran::default(),
         };
         self.see(observer, at, &seen);
