@@ -62,6 +62,15 @@ enum Before {
     Expires(Option<i64>),
 }
 
+/// Something that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written<'a> {
+    /// The key was deleted, or had expired.
+    Deleted,
+    /// A field was set or deleted, and this is what it held before.
+    Field(&'a [u8], Option<&'a [u8]>),
+}
+
 /// One server's keys.
 #[derive(Clone, Debug, Default)]
 pub struct Keyspace {
@@ -75,6 +84,13 @@ impl Entry {
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let fields = if let Value::Hash(hash) = &self.value { hash.0.as_slice() } else { &[] };
         fields.iter().map(|(field, value)| (&**field, &**value))
+    }
+
+    /// What a field of its hash holds.
+    #[must_use]
+    pub fn field(&self, field: &[u8]) -> Option<&[u8]> {
+        let Value::Hash(hash) = &self.value else { return None };
+        hash.find(field).ok().map(|place| &*hash.0[place].1)
     }
 
     /// The string it holds, if it holds no hash.
@@ -155,10 +171,14 @@ impl Keyspace {
             (b"HKEYS", []) => {
                 self.read(key, |hash| Reply::Strings(hash.0.iter().map(|(field, _)| Some(field.clone())).collect()))
             }
+            (b"HGETALL", []) => {
+                let pair = |(field, value): &(Bytes, Bytes)| [Some(field.clone()), Some(value.clone())];
+                self.read(key, |hash| Reply::Strings(hash.0.iter().flat_map(pair).collect()))
+            }
             (b"HLEN", []) => self.read(key, |hash| Reply::Integer(hash.0.len() as i64)),
             (b"DEL", []) => self.del(key),
             (b"PEXPIRE", [span]) => self.pexpire(key, span.as_ref()),
-            (b"HMGET" | b"HSET" | b"HDEL" | b"HKEYS" | b"HLEN" | b"DEL" | b"PEXPIRE", _) => {
+            (b"HMGET" | b"HSET" | b"HDEL" | b"HKEYS" | b"HGETALL" | b"HLEN" | b"DEL" | b"PEXPIRE", _) => {
                 error("ERR wrong number of arguments for a command, or more than simulations know")
             }
             _ => Reply::Error(format!("ERR simulations know no command {}", String::from_utf8_lossy(command))),
@@ -315,6 +335,27 @@ impl Keyspace {
     /// Forgets the keys that expired before this time, as Redis does in the background.
     pub fn expire(&mut self, now_us: u64) {
         self.entries.retain(|_, entry| !entry.is_past(now_us));
+    }
+
+    /// How much has been written and is not final: where [`Self::written_since`] begins.
+    #[must_use]
+    pub fn mark(&self) -> usize {
+        self.journal.len()
+    }
+
+    /// What scripts wrote since then, one after the other.
+    pub fn written_since(&self, mark: usize) -> impl Iterator<Item = Written<'_>> {
+        self.journal.range(mark.min(self.journal.len())..).flat_map(|change| {
+            let fields = if let Before::Fields(fields) = &change.before { fields.as_slice() } else { &[] };
+            let deleted = matches!(&change.before, Before::Entry(Some(_))).then_some(Written::Deleted);
+            deleted.into_iter().chain(fields.iter().map(|(name, before)| Written::Field(name, before.as_deref())))
+        })
+    }
+
+    /// What a key holds at this time of the server's clock.
+    #[must_use]
+    pub fn look(&self, key: &str, now_us: u64) -> Option<&Entry> {
+        self.entries.get(key).filter(|entry| !entry.is_past(now_us))
     }
 
     /// What a key holds, expired or not.

@@ -80,7 +80,7 @@ impl Bug {
     }
 }
 
-static SCRIPTS: [ScriptBug; 27] = [
+static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "lends-what-it-lost",
         about: "Whoever brings back what the store has lost is lent at once what others have yet to bring: no free budget.",
@@ -225,6 +225,24 @@ static SCRIPTS: [ScriptBug; 27] = [
         name: "sliding-forgets",
         about: "A sliding window forgets the one before when it rolls: bound of the estimate.",
         edits: &[("counter.used, counter.prev = 0, counter.used", "counter.used, counter.prev = 0, 0")],
+    },
+    ScriptBug {
+        name: "sliding-rounds-down",
+        about: "What a sliding window still weighs is rounded down, and a token too many is lent: second opinion.",
+        edits: &[(
+            "tokens - scaled_up(counter.prev, counter.at + limit.period - now, limit.period)",
+            "tokens - scaled_down(counter.prev, counter.at + limit.period - now, limit.period)",
+        )],
+    },
+    ScriptBug {
+        name: "refund-asks-first-limit",
+        about: "A refund asks the first limit only whether its window was charged, and credits all: second opinion.",
+        edits: &[("for i = 1, #limits do\n  if not is_charged", "for i = 1, 1 do\n  if not is_charged")],
+    },
+    ScriptBug {
+        name: "slots-beyond-the-limit",
+        about: "Slots of a concurrent limit are lent beyond what is left of it: second opinion.",
+        edits: &[("min(want, left, used + part)", "min(want, used + part)")],
     },
     ScriptBug {
         name: "window-reopens",

@@ -7,7 +7,9 @@ use rationd::core::call::{Call, Counter, Grant};
 use rationd::core::decision::Decision;
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
+use rationd::store::excerpt::Excerpt;
 
+use crate::checkers::Sheet;
 use crate::plan::{Fault, Plan};
 
 /// When something happened.
@@ -87,6 +89,21 @@ pub struct Balance {
     pub held: u64,
 }
 
+/// What a script found in a key's hash and left there, as far as it concerns the node that asked.
+#[derive(Clone, Debug, Default)]
+pub struct Ran<'a> {
+    /// The node's name.
+    pub node: &'a str,
+    /// What it found, and what it left.
+    pub hash: [Option<Excerpt>; 2],
+    /// It deleted the hash.
+    pub deleted: bool,
+    /// Records of other nodes that it dropped, and the census period in which each had asked last.
+    pub dropped: Vec<(String, u64)>,
+    /// Something that concerns no call of this node: a field that it wrote, or one that no script writes.
+    pub stray: Option<String>,
+}
+
 /// One thing that happened.
 #[derive(Clone, Copy, Debug)]
 pub enum Seen<'a> {
@@ -125,6 +142,19 @@ pub enum Seen<'a> {
         grant: &'a Grant,
         /// By a server that is not the owner any more: what it lends may be lent again.
         stale: bool,
+        /// What it did to the key's hash.
+        ran: &'a Ran<'a>,
+    },
+    /// A script was rehearsed: no node asked, and nothing else goes by its answer.
+    Rehearsed {
+        /// Who might have asked.
+        node: &'a str,
+        /// When, by a clock of its own.
+        now: Timestamp,
+        /// What was asked.
+        call: &'a Call,
+        /// What was answered, or why that is no answer.
+        grant: Result<&'a Grant, &'a String>,
     },
     /// A failover undid the last writes of a key; what they had lent may be lent again.
     Undone {
@@ -241,6 +271,8 @@ pub trait Observer {
 pub struct Violation {
     /// The invariant, by the name that faults.md and the README give it.
     pub invariant: &'static str,
+    /// The file of the checker that says so, where one does.
+    pub by: &'static str,
     /// True microseconds since the start.
     pub at: u64,
     /// What was seen and what was wanted.
@@ -251,4 +283,7 @@ pub struct Violation {
 pub trait Checker: Observer {
     /// What did not hold, up to some number; in order.
     fn violations(&self) -> &[Violation];
+
+    /// What it proves, and what it excuses.
+    fn sheet(&self) -> &'static Sheet;
 }

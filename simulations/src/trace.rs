@@ -88,6 +88,12 @@ impl Observer for Trace {
                 Holding::Asks(request) => self.request(22, request),
                 Holding::Stands(tokens) => self.add_all(&[23, *hold, *tokens]),
             },
+            Seen::Rehearsed { call, grant, .. } => {
+                self.call(25, 0, call);
+                if let Ok(grant) = grant {
+                    self.grant(grant);
+                }
+            }
             Seen::Undone { key, .. } => self.add_all(&[6, (*key).into()]),
             Seen::Lost { key, .. } => self.add_all(&[7, (*key).into()]),
             Seen::Called { node, call, sent, .. } => self.call(8 + u64::from(*sent), *node, call),

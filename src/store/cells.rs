@@ -147,6 +147,26 @@ impl Cells {
         Ok(())
     }
 
+    /// Holds just this of a key, for which there is room: of each limit the counter, if one is stored.
+    pub(super) fn put(&mut self, digest: u128, head: Head, limits: &[Limit], counters: &[Option<Counter>]) {
+        const ROOM: &str = "there is room for this key";
+        self.forget(digest);
+        let of_first = number(limits[0].algorithm);
+        // Of another algorithm, if there is nothing of this one.
+        let algorithm = if counters[0].is_some() { of_first } else { (of_first + 1) % 4 };
+        let slot = self.table.insert(Cell::new(digest, algorithm, 0)).expect(ROOM);
+        self.set_head(slot, head);
+        for (index, (limit, counter)) in limits.iter().zip(counters).enumerate() {
+            let Some(counter) = counter else { continue };
+            let place = self.place(digest, index, limit).unwrap_or_else(|| {
+                self.table[slot].add_side(index);
+                let cell = Cell::new(side(digest, index, number(limit.algorithm)), 0, SIDE);
+                self.table.insert(cell).expect(ROOM)
+            });
+            self.table[place].set(*counter);
+        }
+    }
+
     /// Changes the counters that are stored; those that are not, or that a reset made zero, stay so.
     pub(super) fn update(&mut self, digest: u128, limits: &[Limit], counters: &[Counter]) {
         for (index, (limit, counter)) in limits.iter().zip(counters).enumerate() {

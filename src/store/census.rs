@@ -12,6 +12,9 @@ use crate::core::time::{Micros, Timestamp};
 /// Records beyond two for each counted node that a key may have before old ones are dropped.
 const SPARE_RECORDS: u64 = 16;
 
+/// Numbers of a record.
+pub(super) const RECORD: usize = 6 + MAX_LIMITS;
+
 /// Nodes that asked in this census period and the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Census {
@@ -58,6 +61,44 @@ pub(super) struct Nodes {
     census: Census,
     pub(super) lent: Lent,
     records: BTreeMap<Box<str>, Record>,
+}
+
+/// As the scripts write them: the numbers of `c`, `o` and `n:NODE`, in their order.
+impl Census {
+    pub(super) fn of([cid, now, before, again]: [u64; 4]) -> Self {
+        Self { cid, now, before, fresh: again }
+    }
+
+    /// `None` when nobody was counted.
+    pub(super) fn numbers(&self) -> Option<[u64; 4]> {
+        (self.cid != u64::MAX).then_some([self.cid, self.now, self.before, self.fresh])
+    }
+}
+
+impl Lent {
+    pub(super) fn of([now, before, period]: [u64; 3]) -> Self {
+        Self { now, before, period }
+    }
+
+    pub(super) fn numbers(&self) -> [u64; 3] {
+        [self.now, self.before, self.period]
+    }
+}
+
+impl Record {
+    pub(super) fn of(numbers: &[u64; RECORD]) -> Self {
+        let [cid, id, granted, other, lent, period, ..] = *numbers;
+        Self { cid, id, granted, other, lent, period, at: std::array::from_fn(|index| Timestamp(numbers[6 + index])) }
+    }
+
+    pub(super) fn numbers(&self) -> [u64; RECORD] {
+        let mut numbers = [0; RECORD];
+        numbers[..6].copy_from_slice(&[self.cid, self.id, self.granted, self.other, self.lent, self.period]);
+        for (number, at) in numbers[6..].iter_mut().zip(self.at) {
+            *number = at.0;
+        }
+        numbers
+    }
 }
 
 impl Default for Census {
@@ -154,6 +195,12 @@ impl Lent {
 }
 
 impl Nodes {
+    /// Of one node alone.
+    pub(super) fn of(census: Census, lent: Lent, node: &str, record: Option<Record>) -> Self {
+        let records = record.map(|record| (node.into(), record)).into_iter().collect();
+        Self { census, lent, records }
+    }
+
     pub(super) fn census(&self) -> Census {
         self.census
     }

@@ -8,7 +8,8 @@
 use std::collections::HashMap;
 
 use super::cells::{Cells, Head};
-use super::census::{self, Census, Nodes, Record};
+use super::census::{self, Census, Lent, Nodes, Record};
+use super::excerpt::Excerpt;
 use super::slots::Slots;
 use super::view::{Standing, View, lifetime};
 use crate::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
@@ -58,6 +59,38 @@ impl MemoryStore {
     #[must_use]
     pub fn expires_at(&self, digest: Digest) -> Option<Timestamp> {
         self.cells.head(digest.0).map(|head| head.expires)
+    }
+
+    /// Holds just this of a key, for calls of one node under these limits, instead of all that it held of it.
+    /// There has to be room for it.
+    pub fn put(&mut self, digest: Digest, node: &str, limits: &[Limit], excerpt: Option<&Excerpt>) {
+        self.nodes.remove(&digest.0);
+        let Some(excerpt) = excerpt else { return self.cells.forget(digest.0) };
+        let head = Head { epoch: excerpt.epoch, reset: excerpt.reset, expires: excerpt.expires };
+        self.cells.put(digest.0, head, limits, &excerpt.counters);
+        let census = excerpt.census.map(Census::of).unwrap_or_default();
+        let record = excerpt.record.as_ref().map(Record::of);
+        self.nodes.insert(digest.0, Nodes::of(census, Lent::of(excerpt.lent), node, record));
+    }
+
+    /// What it holds of a key, as far as calls of one node under these limits go by it.
+    #[must_use]
+    pub fn excerpt(&self, digest: Digest, node: &str, limits: &[Limit]) -> Option<Excerpt> {
+        let Head { epoch, reset, expires } = self.cells.head(digest.0)?;
+        let mut counters = [None; MAX_LIMITS];
+        for (index, limit) in limits.iter().enumerate() {
+            counters[index] = Some(self.cells.counter(digest.0, index, limit));
+        }
+        let nodes = self.nodes.get(&digest.0);
+        Some(Excerpt {
+            epoch,
+            reset,
+            expires,
+            counters,
+            census: nodes.and_then(|nodes| nodes.census().numbers()),
+            lent: nodes.map(|nodes| nodes.lent.numbers()).unwrap_or_default(),
+            record: nodes.and_then(|nodes| nodes.record(node)).map(Record::numbers),
+        })
     }
 
     /// Answers a call of `node` at `now`.

@@ -12,6 +12,7 @@ mod cell;
 mod cells;
 mod census;
 pub mod embedded;
+pub mod excerpt;
 mod inflight;
 pub mod limiter;
 pub mod memory;

@@ -2,7 +2,17 @@
 //! **bounded**: no table and no line grows past its bound.
 
 use super::Found;
+use super::sheet::Sheet;
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "books.rs",
+    invariants: &["conservation", "bounded"],
+    proves: "At every look each token lent to a node is spent, returned, lapsed or held; no table and no line grows past its bound.",
+    judges: "All, as sums over all keys of a node.",
+    exemptions: &[],
+    mutant: None,
+};
 
 /// Checks that may wait for one key in a node.
 const MOST_WAITING: u64 = 8_192;
@@ -41,6 +51,10 @@ impl Observer for Books {
 impl Checker for Books {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

@@ -14,10 +14,55 @@ use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
 use super::notes::{Lives, Refunds};
+use super::sheet::{Exemption, Sheet};
 use super::window::Count;
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+
+static SHARES: Exemption = Exemption::new(
+    "on a share or by a policy",
+    "Nothing of it was lent by the store: shares.rs and together.rs count it. What both come to in one window is a figure of each run (over), and in no bound here.",
+);
+static STALE: Exemption = Exemption::new(
+    "a former owner",
+    "Two masters that both take calls lend twice, and no script can know: so many tokens as the former owner lent, for the windows at hand.",
+);
+static UNDONE: Exemption = Exemption::new(
+    "undone by a failover",
+    "What was granted without a confirmation and the new master does not know is lent again: all that was not confirmed so far, a limit at most, and later grants of the key that nothing confirms.",
+);
+static LOST: Exemption = Exemption::new(
+    "lost, evicted or reset",
+    "A store that has forgotten a key lends it again to nodes that had nothing to bring back: one more limit for the windows at hand.",
+);
+static LEAPT: Exemption = Exemption::new(
+    "moved to another clock",
+    "A slot that moves between masters whose clocks differ is in another window at once: one more limit for two periods, and counted anew.",
+);
+static REFUNDED: Exemption =
+    Exemption::new("refunds", "They are admitted again, in the windows that they were asked in or credited to.");
+static PUSHED: Exemption = Exemption::new(
+    "limits that change",
+    "What was lent under the old limit is spent under the new one: what the old one had more, or a limit where windows are others.",
+);
+static LATE: Exemption = Exemption::new(
+    "answers that come late",
+    "A bucket is charged when the store answers: what nobody waits for any more may be spent within a second.",
+);
+static TRIP: Exemption = Exemption::new(
+    "the trip of an answer",
+    "What somebody waits for is charged when the store grants it, up to two timeouts before it is seen: of a bucket what trickles in meanwhile.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "bound.rs",
+    invariants: &["bound"],
+    proves: "In no window, over no interval and by no estimate is more admitted of what the store lent than the limit.",
+    judges: "All algorithms, several limits, whatever goes wrong.",
+    exemptions: &[&SHARES, &STALE, &UNDONE, &LOST, &LEAPT, &REFUNDED, &PUSHED, &LATE, &TRIP],
+    mutant: Some("one-token-more"),
+};
 
 /// So long after they were asked for, tokens of a late answer that nobody waits for any more may be spent.
 const UNCLAIMED: u64 = 1_000_000;
@@ -66,7 +111,7 @@ impl Bound {
             keys: Numbered::default(),
             confirm,
             timeout: plan.daemon.timeout.0,
-            trip,
+            trip: TRIP.forgives(trip),
             sent: Map::default(),
             asked: Refunds::default(),
             lives: Lives::default(),
@@ -82,7 +127,7 @@ impl Bound {
             count.roll(limit, now);
             // What was lent by the other clock ends by that: with its window, or the one after when it
             // was lent ahead.
-            if key.leapt.is_some_and(|leapt| now < leapt + 2 * limit.period.0) {
+            if LEAPT.when(key.leapt.is_some_and(|leapt| now < leapt + 2 * limit.period.0)) {
                 count.slack = count.slack.max(whole(rule));
             }
             let before = count.excess(limit, now, self.trip);
@@ -108,14 +153,14 @@ impl Bound {
             // Back in time, perhaps: it is counted anew.
             (state.now, state.leapt) = (now, Some(now));
             state.counts.fill(Count::default());
-            self.forgive(key, now, whole);
+            self.forgive(&LEAPT, key, now, whole);
         }
     }
 
     /// A refund was asked for: it goes back to the lease or to the store.
     fn refunded(&mut self, moment: Moment, request: &Request) {
         let skew = self.keys.get(request.key).and_then(|key| key.skew).unwrap_or(0);
-        self.forgive(request.key, moment.store.0.wrapping_add(skew), |_| request.cost);
+        self.forgive(&REFUNDED, request.key, moment.store.0.wrapping_add(skew), |_| request.cost);
     }
 
     /// It was credited to the store's windows of now, which may be others than those it was asked in.
@@ -126,7 +171,7 @@ impl Bound {
         for (index, (limit, count)) in rule.limits.iter().zip(&mut key.counts).enumerate() {
             count.roll(limit, key.now);
             if asked.as_ref().is_none_or(|windows| windows.get(index) != Some(&count.window)) {
-                count.forgive(limit, grant.granted);
+                count.forgive(limit, REFUNDED.forgives(grant.granted));
             }
         }
     }
@@ -142,25 +187,28 @@ impl Bound {
         for (limit, count) in call.rule.limits.iter().zip(&mut key.counts) {
             if limit.algorithm == Algorithm::Gcra {
                 count.roll(limit, now);
-                count.charged_long_ago(order.need.min(grant.granted), now + UNCLAIMED.saturating_sub(took));
+                count.charged_long_ago(
+                    LATE.forgives(order.need.min(grant.granted)),
+                    now + UNCLAIMED.saturating_sub(took),
+                );
             }
         }
     }
 
     /// The store has forgotten the key, and what it had lent of the next window.
     fn forgotten(&mut self, key: u32, now: u64) {
-        self.forgive(key, now, whole);
+        self.forgive(&LOST, key, now, whole);
         self.keys.of(key).counts.iter_mut().for_each(Count::lose_ahead);
     }
 
-    fn forgive(&mut self, key: u32, now: u64, tokens: impl Fn(&Rule) -> u64) {
+    fn forgive(&mut self, why: &Exemption, key: u32, now: u64, tokens: impl Fn(&Rule) -> u64) {
         let key = self.keys.of(key);
         key.now = key.now.max(now);
         let Some(rule) = key.rule.clone() else { return };
         let now = key.now;
         for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
             count.roll(limit, now);
-            count.forgive(limit, tokens(&rule));
+            count.forgive(limit, why.forgives(tokens(&rule)));
         }
     }
 }
@@ -183,7 +231,7 @@ impl Key {
                 for ((old, new), count) in old.limits.iter().zip(&rule.limits).zip(&mut self.counts) {
                     // What is forgiven of a bucket leaks, from now on.
                     count.roll(old, self.now);
-                    count.forgive(new, old.capacity().saturating_sub(new.capacity()));
+                    count.forgive(new, PUSHED.forgives(old.capacity().saturating_sub(new.capacity())));
                 }
             }
             old => {
@@ -192,7 +240,7 @@ impl Key {
                 self.counts = vec![Count::default(); rule.limits.len()];
                 for (limit, count) in rule.limits.iter().zip(&mut self.counts).filter(|_| changed) {
                     count.roll(limit, self.now);
-                    count.forgive(limit, whole(rule));
+                    count.forgive(limit, PUSHED.forgives(whole(rule)));
                 }
             }
         }
@@ -232,11 +280,11 @@ impl Observer for Bound {
             }
             Seen::Answered { request, rule, decision, store, .. } => match request.kind {
                 Kind::Check if decision.verdict == Verdict::Allow => {
-                    if matches!(decision.source, Source::Lease | Source::Store) {
+                    if !SHARES.when(!matches!(decision.source, Source::Lease | Source::Store)) {
                         self.admitted(moment, request, rule, decision, store.0);
                     }
                 }
-                Kind::Reset => self.forgive(request.key, store.0, whole),
+                Kind::Reset => self.forgive(&LOST, request.key, store.0, whole),
                 _ => {}
             },
             Seen::Executed { node, key, call, grant, stale, .. } => {
@@ -271,7 +319,7 @@ impl Observer for Bound {
                                 count.lend_beyond(granted, counter.at.0, grant.now.0);
                             }
                         }
-                        self.forgive(*key, grant.now.0, |_| granted);
+                        self.forgive(&STALE, *key, grant.now.0, |_| granted);
                     }
                 }
             }
@@ -288,7 +336,7 @@ impl Observer for Bound {
                     let state = self.keys.of(*key);
                     state.unconfirmed += granted;
                     if state.undone {
-                        self.forgive(*key, grant.now.0, |_| granted);
+                        self.forgive(&UNDONE, *key, grant.now.0, |_| granted);
                     }
                 }
             }
@@ -296,7 +344,7 @@ impl Observer for Bound {
                 let state = self.keys.of(*key);
                 state.undone = true;
                 let unconfirmed = state.unconfirmed;
-                self.forgive(*key, store.0, |rule| unconfirmed.min(whole(rule)));
+                self.forgive(&UNDONE, *key, store.0, |rule| unconfirmed.min(whole(rule)));
             }
             Seen::Lost { key, store } => self.forgotten(*key, store.0),
             _ => {}
@@ -307,6 +355,10 @@ impl Observer for Bound {
 impl Checker for Bound {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

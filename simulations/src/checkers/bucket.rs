@@ -13,10 +13,43 @@ use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
 use super::notes::{Life, Lives};
+use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+static PUSHES: Exemption =
+    Exemption::new("runs in which limits change", "A bucket of other numbers is charged in another way.");
+static LEAPS: Exemption = Exemption::new(
+    "slots that move between clocks that differ",
+    "By a clock that is further back a bucket may have filled that by the other was full.",
+);
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static UNKNOWN: Exemption = Exemption::new(
+    "what the store lost or undid, or a former owner did",
+    "What is charged is not known until the next answer.",
+);
+static FULL: Exemption = Exemption::new(
+    "a full bucket",
+    "It holds no more and loses what is put on top, so that a sum that falls there is no loss.",
+);
+static ABOVE: Exemption = Exemption::new(
+    "a sum that rises by more",
+    "Judged is that it falls by no more than was taken back: a double charge is not seen here, the second opinion sees it in the store.",
+);
+static ALONE: Exemption =
+    Exemption::new("a node that is alone with a key", "It is lent what trickles in within half a second.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "bucket.rs",
+    invariants: &["conservation", "bound"],
+    proves: "What was lent of a bucket is set aside or charged, and falls by what a call took back; what is lent fits into it; no node spends of an account that is closed.",
+    judges: "Buckets, several limits.",
+    exemptions: &[&PUSHES, &LEAPS, &BASELINES, &UNKNOWN, &FULL, &ABOVE, &ALONE],
+    mutant: None,
+};
 
 /// Costs are rounded up to whole microseconds.
 const ROUNDED: i128 = 2;
@@ -86,8 +119,8 @@ impl Bucket {
         let has = |what: fn(&What) -> bool| setting.plan.faults.iter().any(|fault| what(&fault.what));
         let leaps = has(|what| matches!(what, What::Reshard { .. })) && setting.plan.redis.skew.0 > 0;
         Self {
-            is_on: !has(|what| matches!(what, What::Push { .. })),
-            accounts: setting.plan.brain == Brain::Rationd && !leaps,
+            is_on: !PUSHES.when(has(|what| matches!(what, What::Push { .. }))),
+            accounts: !BASELINES.when(setting.plan.brain != Brain::Rationd) && !LEAPS.when(leaps),
             leaps,
             lives: Lives::default(),
             shown: BTreeMap::new(),
@@ -137,7 +170,7 @@ impl Bucket {
             let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now, skew };
             // By a clock that is further back a bucket may fill that by the other one was full, and gone.
             let moved = |before: &Shown| {
-                self.leaps && skew.wrapping_sub(before.skew).min(before.skew.wrapping_sub(skew)) > SAME
+                LEAPS.when(self.leaps) && skew.wrapping_sub(before.skew).min(before.skew.wrapping_sub(skew)) > SAME
             };
             let before =
                 self.shown.insert((key, index), after).filter(|before| before.limit == *limit && !moved(before));
@@ -145,7 +178,7 @@ impl Bucket {
             let lends = acts && matches!(call.op, Op::Acquire(_)) && grant.granted > 0;
             // A node that is alone with a key is lent what comes soon; whether it waits for that is for other
             // checkers to see.
-            let soon = if grant.nodes == 1 { AHEAD.0 } else { 0 };
+            let soon = if ALONE.when(grant.nodes == 1) { AHEAD.0 } else { 0 };
             if lends && level(&after) > i128::from(limit.depth().0) + i128::from(soon) + ROUNDED {
                 self.found.add("bound", moment, || format!("key {key}: lent {} into {after:?}", grant.granted));
             }
@@ -155,7 +188,7 @@ impl Bucket {
             let taken = if acts && matches!(call.op, Op::Refund { .. }) { grant.granted } else { 0 };
             let worth = u128::from(taken) * u128::from(limit.period.0) / u128::from(limit.count) + 1;
             let is_full = u128::from(after.tat) + worth >= u128::from(now + limit.depth().0);
-            if after.sum() < least && !is_full {
+            if !ABOVE.when(after.sum() >= least) && !FULL.when(is_full) {
                 self.found.add("conservation", moment, || {
                     format!("key {key}: {before:?} became {after:?} by {} of {:?}", grant.granted, call.op)
                 });
@@ -201,7 +234,7 @@ impl Observer for Bucket {
         match seen {
             Seen::Executed { node, incarnation, key, call, grant, stale, .. } => {
                 self.account((*node, *incarnation), *key, call, grant);
-                if *stale {
+                if UNKNOWN.when(*stale) {
                     self.shown.retain(|(other, _), _| other != key);
                 } else {
                     self.executed(moment, *node, *key, call, grant);
@@ -228,6 +261,10 @@ impl Observer for Bucket {
 impl Checker for Bucket {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

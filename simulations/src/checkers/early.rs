@@ -3,10 +3,29 @@
 
 use rationd::core::decision::{Reason, Verdict};
 
+use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::Brain;
+
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static TROUBLE: Exemption = Exemption::new(
+    "runs with faults, losses, clocks that differ or nodes far away",
+    "Tokens are then held where nobody asks, and nobody is to blame.",
+);
+static SHAPES: Exemption =
+    Exemption::new("other shapes", "Only of an aligned window is the end told, by which what was asked for is summed.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "early.rs",
+    invariants: &["early"],
+    proves: "While all nodes together are asked for less than 40 % of a window, nobody is denied because the limit is spent.",
+    judges: "One fixed window, in runs in which nothing goes wrong.",
+    exemptions: &[&BASELINES, &TROUBLE, &SHAPES],
+    mutant: None,
+};
 
 /// Below this part of a limit, in hundredths, everybody passes.
 const PART: u64 = 40;
@@ -36,7 +55,11 @@ impl Early {
         // Who is further away than a check may wait is told so.
         let is_near = plan.zones.iter().all(|zone| zone.store < plan.daemon.timeout);
         let is_calm = plan.faults.is_empty() && plan.network.loss == 0 && plan.redis.skew.0 <= SAME && is_near;
-        Self { is_on: plan.brain == Brain::Rationd && is_calm, windows: Map::default(), found: Found::default() }
+        Self {
+            is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !TROUBLE.when(!is_calm),
+            windows: Map::default(),
+            found: Found::default(),
+        }
     }
 
     /// Only at its end is known how much was asked for.
@@ -51,6 +74,9 @@ impl Early {
 impl Observer for Early {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let Seen::Answered { request, rule, decision, .. } = seen else { return };
+        if SHAPES.when(aligned(rule).is_none()) {
+            return;
+        }
         let Some(limit) = aligned(rule).filter(|_| self.is_on && request.kind == Kind::Check) else { return };
         let ends = decision.reset_at.0;
         if self.windows.get(&request.key).is_none_or(|window| window.ends < ends) {
@@ -70,6 +96,10 @@ impl Observer for Early {
 impl Checker for Early {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

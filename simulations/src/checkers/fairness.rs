@@ -11,9 +11,32 @@ use rationd::core::limit::{Algorithm, Limit};
 
 use super::Found;
 use super::notes::{Answers, Ids, Life, Lives};
+use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+static PUSHES: Exemption =
+    Exemption::new("runs in which limits change", "Under other limits census periods are others.");
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static ALONE: Exemption =
+    Exemption::new("a node on its share", "It leases what is left of that, whatever its part is now.");
+static SHAPES: Exemption = Exemption::new(
+    "what is lent of other shapes",
+    "A sliding window and a bucket tell what is left only at the moment of the call: the second opinion computes it again.",
+);
+static LEAPS: Exemption =
+    Exemption::new("the census of slots that move between clocks that differ", "Periods are by the owner's clock.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "fairness.rs",
+    invariants: &["fairness", "confirmed"],
+    proves: "No node asks for more than its part, the store lends nobody more than its part, and counts those who asked in this census period or the last and nobody else; unconfirmed leases are small.",
+    judges: "What is asked for: all. What is lent: one fixed or from-first window. The census: all.",
+    exemptions: &[&PUSHES, &BASELINES, &ALONE, &SHAPES, &LEAPS],
+    mutant: None,
+};
 
 /// A lease is so much smaller while no replica holds it; a window's tail is no smaller than that.
 const SMALL: u64 = 32;
@@ -97,7 +120,7 @@ impl Fairness {
         let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
         Self {
             // Under other limits census periods are others, too.
-            is_on: setting.plan.brain == Brain::Rationd && !pushes,
+            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd) && !PUSHES.when(pushes),
             lives: Lives::default(),
             sent: Ids::default(),
             answers: Map::default(),
@@ -111,7 +134,7 @@ impl Fairness {
     /// A node asks for tokens.
     fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
         let on_share = self.shares.get(&(life, key)).is_some_and(|share| share.is_gone_by(moment.at));
-        let Some(answers) = self.answers.get(&(life, key)).filter(|_| !on_share) else { return };
+        let Some(answers) = self.answers.get(&(life, key)).filter(|_| !ALONE.when(on_share)) else { return };
         let smallest = call.rule.limits.iter().map(Limit::capacity).min().unwrap_or(0);
         let part = smallest.div_ceil(answers.nodes());
         let waits = order.need.max(order.least);
@@ -127,7 +150,7 @@ impl Fairness {
     /// The store lent some.
     fn lent(&mut self, moment: Moment, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
         let [limit] = &call.rule.limits[..] else { return };
-        if !matches!(limit.algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst) || grant.replayed {
+        if SHAPES.when(!matches!(limit.algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst)) || grant.replayed {
             return;
         }
         let (counter, nodes) = (&grant.counters[0], u64::from(grant.nodes.max(1)));
@@ -188,7 +211,7 @@ impl Observer for Fairness {
                     self.lent(moment, *key, call, order, grant);
                 }
                 self.count(*key, *node, call, grant);
-                if !self.leaps {
+                if !LEAPS.when(self.leaps) {
                     self.census(moment, *key, call, grant);
                 }
             }
@@ -218,6 +241,10 @@ impl Observer for Fairness {
 impl Checker for Fairness {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

@@ -5,9 +5,26 @@ use rationd::core::call::Op;
 
 use super::Found;
 use super::notes::{Life, Lives};
+use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::Brain;
+
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static GIVEN_UP: Exemption = Exemption::new(
+    "after 9.9 ms",
+    "A node that gives up an acquire asks anew, and the world does not tell that it has given up.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "flights.rs",
+    invariants: &["single-flight"],
+    proves: "One acquire of a key is under way at a time.",
+    judges: "All.",
+    exemptions: &[&BASELINES, &GIVEN_UP],
+    mutant: None,
+};
 
 /// Nobody gives up an acquire sooner than this.
 const PATIENCE: u64 = 9_900;
@@ -30,7 +47,7 @@ pub(super) struct Flights {
 
 impl Flights {
     pub(super) fn new(setting: &Setting) -> Self {
-        Self { is_on: setting.plan.brain == Brain::Rationd, ..Self::default() }
+        Self { is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd), ..Self::default() }
     }
 }
 
@@ -46,7 +63,7 @@ impl Observer for Flights {
                     return;
                 }
                 self.flights.insert(place, fresh);
-                if moment.at < flight.sent + PATIENCE {
+                if !GIVEN_UP.when(moment.at >= flight.sent + PATIENCE) {
                     self.found.add("single-flight", moment, || {
                         format!("key {key}, node {node}: {} while {flight:?} was under way", call.id)
                     });
@@ -74,6 +91,10 @@ impl Observer for Flights {
 impl Checker for Flights {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

@@ -8,8 +8,21 @@
 use rationd::core::decision::{Source, Verdict};
 
 use super::Found;
+use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Seen, Setting, Violation};
+
+static FREE: Exemption = Exemption::new("a hold that a policy let pass", "Nothing was charged, and nothing goes back.");
+static DRIFTS: Exemption = Exemption::new("the end of a hold", "Clocks of nodes drift: 200 millionths.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "holds.rs",
+    invariants: &["conservation", "at-most-once"],
+    proves: "What stands charged of a hold in the end is the estimate, and what was charged more or less what was given back; a hold is settled once and in time.",
+    judges: "All, as clients see it; into which window it goes is tally.rs's.",
+    exemptions: &[&FREE, &DRIFTS],
+    mutant: None,
+};
 
 /// Clocks drift by so many millionths at most, and count whole microseconds.
 const DRIFT: u64 = 200;
@@ -48,7 +61,7 @@ impl Holds {
 
     fn hold(&mut self, moment: Moment, id: u64, holding: &Holding<'_>) {
         if let Holding::Kept { request, ttl } = holding {
-            let ends = moment.at + ttl + 1 + (ttl * DRIFT).div_ceil(1_000_000);
+            let ends = moment.at + ttl + DRIFTS.forgives(1 + (ttl * DRIFT).div_ceil(1_000_000));
             self.holds.insert(id, Hold { estimate: request.cost, is_free: self.is_free, ends, ..Hold::default() });
             return;
         }
@@ -76,7 +89,11 @@ impl Holds {
             }
             Holding::Asks(_) => {}
             Holding::Stands(tokens) => {
-                let free = if hold.is_free { hold.estimate.saturating_sub(hold.actual.unwrap_or(u64::MAX)) } else { 0 };
+                let free = if FREE.when(hold.is_free) {
+                    hold.estimate.saturating_sub(hold.actual.unwrap_or(u64::MAX))
+                } else {
+                    0
+                };
                 let (hold, stands) = (*hold, (hold.estimate + hold.more).saturating_sub(hold.back + free));
                 if *tokens != stands || hold.more > hold.actual.unwrap_or(0).saturating_sub(hold.estimate) {
                     self.found.add("conservation", moment, || format!("{hold:?}: {tokens} were told to stand"));
@@ -107,6 +124,10 @@ impl Observer for Holds {
 impl Checker for Holds {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

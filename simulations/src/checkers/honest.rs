@@ -11,8 +11,30 @@ use rationd::core::decision::{Reason, Verdict};
 use rationd::core::limit::MAX_LIMITS;
 
 use super::Found;
+use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+
+static BEHIND: Exemption =
+    Exemption::new("others were lent tokens since the node heard of the key", "It could not know.");
+static CROSSED: Exemption = Exemption::new(
+    "a boundary that is crossed while the store is asked",
+    "What was lent of a window that is over when it arrives is lost.",
+);
+static SILENT: Exemption =
+    Exemption::new("a store that gave no answer in time", "What is left is the share, of which nothing was told.");
+static SLOW: Exemption = Exemption::new("a store that is slower than a check waits", "It turns away.");
+static ANOTHER: Exemption =
+    Exemption::new("who asks another node, for another cost or too soon", "It was told nothing of that.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "honest.rs",
+    invariants: &["honest"],
+    proves: "Who is denied, waits as long as it was told and asks the same node again is admitted.",
+    judges: "All algorithms, several limits, when demand is over and one client at a time asks.",
+    exemptions: &[&BEHIND, &CROSSED, &SILENT, &SLOW, &ANOTHER],
+    mutant: None,
+};
 
 /// What the last client of a key was told.
 #[derive(Clone, Copy, Debug)]
@@ -123,7 +145,7 @@ impl Honest {
         let Some(told) = self.told.remove(&request.key) else { return };
         // Clocks drift: the node's own wait is what counts, and it may be over a little early here.
         let waited = moment.at - told.at + told.wait / 4_000 + 1 >= told.wait;
-        if told.node == request.node && told.cost == request.cost && waited {
+        if !ANOTHER.when(told.node != request.node || told.cost != request.cost || !waited) {
             self.patient.insert(request.id, told);
         }
     }
@@ -153,12 +175,14 @@ impl Observer for Honest {
                     let by_then = |end: &u64| store.0.abs_diff(*end) < near;
                     passed < near || limit.period.0 - passed < near || end.iter().any(by_then)
                 });
-                let told = self.patient.remove(&request.id).filter(|_| !crossed);
+                let told = self.patient.remove(&request.id).filter(|_| !CROSSED.when(crossed));
                 // A store that gives no answer in time leaves the share, of which nothing was told, or nothing;
                 // one that is slow turns away.
                 let alone = match decision.reason {
-                    Reason::Share | Reason::Overload => self.is_silent(request) || self.is_slow(request),
-                    Reason::Store => self.is_slow(request),
+                    Reason::Share | Reason::Overload => {
+                        SILENT.when(self.is_silent(request)) || SLOW.when(self.is_slow(request))
+                    }
+                    Reason::Store => SLOW.when(self.is_slow(request)),
                     _ => false,
                 };
                 let denied = decision.verdict == Verdict::Deny && !alone;
@@ -167,7 +191,7 @@ impl Observer for Honest {
                         format!("{request:?} waited the {} us it was told, and was told {decision:?}", told.wait)
                     });
                 }
-                let sure = decision.reason == Reason::Rate && !self.is_behind(request);
+                let sure = decision.reason == Reason::Rate && !BEHIND.when(self.is_behind(request));
                 let wait = decision.retry_after.filter(|_| sure);
                 if let Some(wait) = wait {
                     let told = Told { node: request.node, cost: request.cost, wait: wait.0, at: moment.at };
@@ -182,6 +206,10 @@ impl Observer for Honest {
 impl Checker for Honest {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

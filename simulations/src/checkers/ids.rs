@@ -10,8 +10,23 @@ use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 
 use super::Found;
 use super::notes::Lives;
+use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Moment, Observer, Seen, Violation};
+
+static FORGOTTEN: Exemption = Exemption::new(
+    "a store that lost its state, or a former owner",
+    "It has lost its memory of ids with it; that a node hands back more than it was lent is not judged of that key any more.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "ids.rs",
+    invariants: &["at-most-once", "no-free-budget"],
+    proves: "A call's id lends, credits and refunds once; a node hands back no more than it was lent; nothing of an older epoch is credited, and a reset begins one.",
+    judges: "All.",
+    exemptions: &[&FORGOTTEN],
+    mutant: None,
+};
 
 /// Ids that are remembered of each key.
 const REMEMBERED: usize = 10_000;
@@ -115,7 +130,7 @@ impl Observer for Ids {
                     Op::Return { .. } => *back += grant.granted,
                     _ => {}
                 }
-                if *back > *lent && !state.blurred {
+                if *back > *lent && !FORGOTTEN.when(state.blurred) {
                     let (lent, back) = (*lent, *back);
                     self.found.add("at-most-once", moment, || {
                         format!("key {key}: node {node} was lent {lent} and handed back {back}")
@@ -134,6 +149,10 @@ impl Observer for Ids {
 impl Checker for Ids {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

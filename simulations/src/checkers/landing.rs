@@ -7,10 +7,32 @@ use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Decision, Reason, Source};
 
 use super::notes::{Life, Lives};
+use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+static VOID: Exemption = Exemption::new(
+    "limits that change, and slots that move",
+    "Under other limits, or by another clock, what was lent is void.",
+);
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static SHAPES: Exemption =
+    Exemption::new("other shapes", "Whether a lease of them still holds a moment later only the node knows.");
+static OWING: Exemption = Exemption::new("a node that owes for its share", "That is paid first.");
+static SHORT: Exemption =
+    Exemption::new("a window that is soon over", "What was lent of it may be over when it arrives.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "landing.rs",
+    invariants: &["landing"],
+    proves: "What the store lends, a node holds: its next check of that key passes by it.",
+    judges: "One fixed window.",
+    exemptions: &[&VOID, &BASELINES, &SHAPES, &OWING, &SHORT],
+    mutant: None,
+};
 
 /// So long after it was lent it may have been given back, or its window may be over.
 const SOON: u64 = 20_000;
@@ -53,7 +75,8 @@ impl Landing {
         let plan = &setting.plan;
         // Under other limits, or by another clock, what was lent is void.
         let voids = |what: &What| matches!(what, What::Push { .. } | What::Reshard { .. });
-        let is_on = plan.brain == Brain::Rationd && !plan.faults.iter().any(|fault| voids(&fault.what));
+        let is_void = plan.faults.iter().any(|fault| voids(&fault.what));
+        let is_on = !BASELINES.when(plan.brain != Brain::Rationd) && !VOID.when(is_void);
         Self { is_on, timeout: plan.daemon.timeout.0, ..Self::default() }
     }
 
@@ -66,10 +89,13 @@ impl Landing {
             return;
         }
         place.landed = call.id;
+        if SHAPES.when(aligned(&call.rule).is_none()) {
+            return;
+        }
         let Some(limit) = aligned(&call.rule) else { return };
         let left = grant.counters[0].at.0.saturating_sub(grant.now.0);
         let owes = place.alone.is_some_and(|at| moment.at < at + OWES + 2 * limit.period.0);
-        let is_sure = is_known && !owes && left > 2 * timeout + 2 * SOON;
+        let is_sure = is_known && !OWING.when(owes) && !SHORT.when(left <= 2 * timeout + 2 * SOON);
         if call.id == place.latest && grant.granted > 0 && order.ahead_of.0 == 0 && is_sure {
             place.lent = Some(Lent { tokens: grant.granted, at: moment.at });
         }
@@ -121,6 +147,10 @@ impl Observer for Landing {
 impl Checker for Landing {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

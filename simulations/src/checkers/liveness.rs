@@ -9,7 +9,29 @@ use rationd::core::decision::{Reason, Source, Verdict};
 use rationd::core::limit::Algorithm;
 
 use super::Found;
+use super::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+
+static SLOW_STORE: Exemption = Exemption::new(
+    "a store that needs more than a quarter of the timeout when all is well",
+    "Leaving it aside is right then.",
+);
+static ROOM_LEFT: Exemption = Exemption::new(
+    "the use of a quarter, two costs and a token a node",
+    "Each node may hold some when the window ends: bursts of one node alone cost that much.",
+);
+static SHARES_END: Exemption =
+    Exemption::new("two of the longest periods", "A share goes on until the window is over in which it was used.");
+static SHAPES: Exemption = Exemption::new("the use of other shapes", "Of them a whole window cannot be named.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "liveness.rs",
+    invariants: &["liveness", "livelock"],
+    proves: "Two seconds after everything has healed no answer comes without the store, and the limit is used where it is asked for; time goes on.",
+    judges: "Answers: all. Use: one fixed window.",
+    exemptions: &[&SLOW_STORE, &ROOM_LEFT, &SHARES_END, &SHAPES],
+    mutant: None,
+};
 
 /// After the last fault has healed.
 const SETTLED: u64 = 2_000_000;
@@ -60,7 +82,7 @@ impl Liveness {
     fn judge(&mut self, moment: Moment, key: u32, window: Window, count: u64) {
         // Each node may hold some tokens when the window ends, and not know yet that others want them:
         // bursts of one node alone cost that much. What demand that is steady costs, scenarios show.
-        let wanted = (count * 3 / 4).saturating_sub(window.most * 2 + self.nodes);
+        let wanted = (count * 3 / 4).saturating_sub(ROOM_LEFT.forgives(window.most * 2 + self.nodes));
         if window.whole && window.asked >= count + count / 5 && window.admitted < wanted {
             self.found
                 .add("liveness", moment, || format!("key {key}: {window:?} of {count}: wanted {wanted} at least"));
@@ -77,18 +99,19 @@ impl Observer for Liveness {
             self.found.add("livelock", moment, || "a million events within a millisecond".into());
         }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
-        if moment.at < self.from || moment.at >= self.until || self.slow || request.kind != Kind::Check {
+        if moment.at < self.from || moment.at >= self.until || SLOW_STORE.when(self.slow) || request.kind != Kind::Check
+        {
             return;
         }
         // A share goes on until the window is over in which it was used.
         let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
-        let back = moment.at >= self.from + 2 * longest;
+        let back = !SHARES_END.when(moment.at < self.from + 2 * longest);
         let alone = decision.source == Source::Share || matches!(decision.reason, Reason::Share | Reason::Store);
         if back && alone {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
         }
         let [limit] = &rule.limits[..] else { return };
-        if limit.algorithm != Algorithm::Fixed {
+        if SHAPES.when(limit.algorithm != Algorithm::Fixed) {
             return;
         }
         let number = store.0 / limit.period.0;
@@ -109,6 +132,10 @@ impl Observer for Liveness {
 impl Checker for Liveness {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

@@ -21,6 +21,7 @@
 //! | `ids.rs` | **at-most-once** |
 //! | `truth.rs`, `remaining.rs` | **truth**: numbers, reset_at, evidence of a denial |
 //! | `honest.rs` | **honest**: who waits as told is admitted |
+//! | `second_opinion.rs` | **second-opinion**: the memory store answers and counts as the scripts do |
 //! | `liveness.rs` | **liveness**: after everything healed leases flow and the limit is used; **livelock** |
 
 mod books;
@@ -41,7 +42,9 @@ mod purse;
 mod remaining;
 mod repair;
 mod replies;
+mod second_opinion;
 mod shares;
+mod sheet;
 mod store;
 mod tally;
 mod telling;
@@ -56,6 +59,7 @@ mod window;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
+pub use self::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Moment, Setting, Violation};
 
 /// Clocks that differ by no more than a script takes are the same.
@@ -92,6 +96,39 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(remaining::Remaining::new(setting)),
         Box::new(honest::Honest::new(setting)),
         Box::new(liveness::Liveness::new(setting)),
+        Box::new(second_opinion::SecondOpinion::default()),
+    ]
+}
+
+/// What each of them proves and excuses, in the same order.
+#[must_use]
+pub fn sheets() -> [&'static Sheet; 25] {
+    [
+        &bound::SHEET,
+        &shares::SHEET,
+        &together::SHEET,
+        &books::SHEET,
+        &purse::SHEET,
+        &store::SHEET,
+        &bucket::SHEET,
+        &tally::SHEET,
+        &holds::SHEET,
+        &told::SHEET,
+        &repair::SHEET,
+        &fairness::SHEET,
+        &early::SHEET,
+        &plenty::SHEET,
+        &flights::SHEET,
+        &telling::SHEET,
+        &landing::SHEET,
+        &thrift::SHEET,
+        &replies::SHEET,
+        &ids::SHEET,
+        &truth::SHEET,
+        &remaining::SHEET,
+        &honest::SHEET,
+        &liveness::SHEET,
+        &second_opinion::SHEET,
     ]
 }
 
@@ -110,7 +147,7 @@ struct Found {
 impl Found {
     fn add(&mut self, invariant: &'static str, moment: Moment, what: impl FnOnce() -> String) {
         if self.list.len() < KEPT {
-            self.list.push(Violation { invariant, at: moment.at, what: what() });
+            self.list.push(Violation { invariant, by: "", at: moment.at, what: what() });
         }
     }
 }

@@ -6,8 +6,21 @@
 use rationd::core::decision::{Decision, Reason, Verdict};
 
 use super::Found;
+use super::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::Brain;
+
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "plenty.rs",
+    invariants: &["plenty"],
+    proves: "Nobody is denied for want of tokens by an answer that says that there are enough.",
+    judges: "All.",
+    exemptions: &[&BASELINES],
+    mutant: None,
+};
 
 /// The checker.
 #[derive(Debug)]
@@ -18,7 +31,7 @@ pub(super) struct Plenty {
 
 impl Plenty {
     pub(super) fn new(setting: &Setting) -> Self {
-        Self { is_on: setting.plan.brain == Brain::Rationd, found: Found::default() }
+        Self { is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd), found: Found::default() }
     }
 
     fn denied(&mut self, moment: Moment, request: &Request, decision: &Decision) {
@@ -41,6 +54,10 @@ impl Observer for Plenty {
 impl Checker for Plenty {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

@@ -11,9 +11,28 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Ids, Life, Lives, Refunds};
+use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static LEAPS: Exemption = Exemption::new(
+    "slots that move between clocks that differ",
+    "When a window ends is then known by neither clock: lots end never, and begin at once.",
+);
+static LAPSED: Exemption =
+    Exemption::new("what lapses of a bucket", "bucket.rs knows when an account is closed: here it is held for ever.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "purse.rs",
+    invariants: &["conservation"],
+    proves: "A node admits no more of a key than it was lent and has not handed back, of windows only while they are open, and after a reset only what was lent since.",
+    judges: "All algorithms, several limits.",
+    exemptions: &[&BASELINES, &LEAPS, &LAPSED],
+    mutant: None,
+};
 
 /// Tokens that may be spent at a time of the store's clock.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +101,7 @@ impl Purse {
         let (ahead, period) = (order.ahead_of.0 != 0, call.rule.limits[0].period.0);
         let at = grant.counters.map(|counter| counter.at.0 + if ahead { period } else { 0 });
         let ends = self.ends(&call.rule, &at);
-        let starts = if ahead && !self.leaps { ends - period } else { 0 };
+        let starts = if ahead && !LEAPS.when(self.leaps) { ends - period } else { 0 };
         let (tokens, lots) = (grant.granted, self.held.entry((life, key)).or_default());
         match lots.iter_mut().find(|lot| lot.ends == ends) {
             Some(lot) => (lot.tokens, lot.starts) = (lot.tokens + tokens, lot.starts.min(starts)),
@@ -93,7 +112,11 @@ impl Purse {
 
     /// When the first window of a rule ends.
     fn ends(&self, rule: &Rule, at: &[u64]) -> u64 {
-        let windows = rule.limits.iter().zip(at).filter(|(limit, _)| limit.algorithm != Algorithm::Gcra && !self.leaps);
+        let windows = rule
+            .limits
+            .iter()
+            .zip(at)
+            .filter(|(limit, _)| !LAPSED.when(limit.algorithm == Algorithm::Gcra) && !LEAPS.when(self.leaps));
         let ends = windows.map(|(limit, at)| {
             let starts = limit.algorithm == Algorithm::Sliding;
             at + if starts { limit.period.0 } else { 0 }
@@ -160,7 +183,7 @@ impl Observer for Purse {
             Seen::Answered { request, parked: false, .. } if request.kind == Kind::Refund => {
                 self.asked.decide(self.lives.of(request.node), request);
             }
-            Seen::Answered { request, decision, store, .. } if self.leases => match request.kind {
+            Seen::Answered { request, decision, store, .. } if !BASELINES.when(!self.leases) => match request.kind {
                 Kind::Check if decision.verdict == Verdict::Allow => {
                     if matches!(decision.source, Source::Lease | Source::Store) {
                         self.spend(moment, request, store.0);
@@ -185,6 +208,10 @@ impl Observer for Purse {
 impl Checker for Purse {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

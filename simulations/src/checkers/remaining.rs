@@ -11,10 +11,31 @@ use rationd::core::limit::Limit;
 use rationd::core::time::Timestamp;
 
 use super::notes::{Ids, Life, Lives};
+use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+static PUSHES: Exemption = Exemption::new("runs in which limits change", "What remains is then of another limit.");
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static SHAPES: Exemption = Exemption::new("other shapes", "What remains of them changes with the time.");
+static OTHERS: Exemption =
+    Exemption::new("what others took since", "Known is what the node was shown: one of its last answers counts.");
+static OLDER: Exemption = Exemption::new(
+    "after a slot moved between clocks that differ",
+    "What was lent by the other clock is spent first: for two periods.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "remaining.rs",
+    invariants: &["truth"],
+    proves: "What a decision says to remain is no more than the store had left when it last answered and what the node holds.",
+    judges: "One fixed window.",
+    exemptions: &[&PUSHES, &BASELINES, &SHAPES, &OTHERS, &OLDER],
+    mutant: None,
+};
 
 /// Answers that are remembered of a window.
 const ANSWERS: usize = 2;
@@ -97,7 +118,7 @@ impl Remaining {
         let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
         Self {
             leaps: moves && setting.plan.redis.skew.0 > 0,
-            is_on: setting.plan.brain == Brain::Rationd && !pushes,
+            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd) && !PUSHES.when(pushes),
             lives: Lives::default(),
             settled: Ids::default(),
             returned: Ids::default(),
@@ -146,8 +167,8 @@ impl Remaining {
         }
         known.held = known.held.saturating_sub(request.cost);
         let used = known.used.iter().flatten().copied().min().unwrap_or(0);
-        let most = limit.count.saturating_sub(used) + known.held;
-        let most = most + if moment.at < known.until { known.older } else { 0 };
+        let most = OTHERS.forgives(limit.count.saturating_sub(used)) + known.held;
+        let most = most + if OLDER.when(moment.at < known.until) { known.older } else { 0 };
         if decision.remaining > most {
             self.found.add("truth", moment, || format!("{request:?}: {decision:?}, and {known:?} leaves {most}"));
         }
@@ -180,6 +201,9 @@ impl Observer for Remaining {
             }
             Seen::Answered { request, rule, decision, .. } if request.kind == Kind::Check => {
                 let counts = matches!(decision.source, Source::Lease | Source::Store);
+                if SHAPES.when(aligned(rule).is_none()) {
+                    return;
+                }
                 if let (true, Verdict::Allow, Some(limit)) = (counts, decision.verdict, aligned(rule)) {
                     self.admitted(moment, request, limit, decision);
                 }
@@ -192,6 +216,10 @@ impl Observer for Remaining {
 impl Checker for Remaining {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

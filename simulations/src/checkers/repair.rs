@@ -6,10 +6,31 @@
 use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::policy::OnStoreLoss;
 
+use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+static PUSHES: Exemption = Exemption::new("runs in which limits change", "Who learns of other limits asks anew.");
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static SHAPES: Exemption = Exemption::new(
+    "other shapes",
+    "Only an aligned window has an end that both know, until which nobody is lent anything.",
+);
+static LONELY: Exemption = Exemption::new("a node that heard of no peer within 1.2 s", "There is nobody to wait for.");
+static OPEN: Exemption =
+    Exemption::new("policies that let pass without the store", "They are lent at once, on purpose.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "repair.rs",
+    invariants: &["no-free-budget"],
+    proves: "Whoever brings back what a store had lost is lent nothing by that call, and asks for nothing for two rounds of gossip.",
+    judges: "One fixed window.",
+    exemptions: &[&PUSHES, &BASELINES, &SHAPES, &LONELY, &OPEN],
+    mutant: None,
+};
 
 /// So many rounds of gossip a node waits for its peers, less what its clock may drift.
 const ROUNDS: u64 = 2;
@@ -45,7 +66,9 @@ pub(super) struct Repair {
 
 /// The window of what an order brings back, in time that is left of it: the store has lost it.
 fn brings(call: &Call, order: &Acquire, grant: &Grant) -> Option<u64> {
-    aligned(&call.rule)?;
+    if SHAPES.when(aligned(&call.rule).is_none()) {
+        return None;
+    }
     let (known, at) = (order.known[0], grant.counters[0].at);
     let lost = order.epoch != 0 && order.epoch != grant.epoch && !grant.reset && !grant.outdated;
     (lost && known.at == at && known.used > 0).then_some(at.0 - grant.now.0)
@@ -57,7 +80,7 @@ impl Repair {
         let pushes = plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
         let round = plan.gossip.map_or(0, |gossip| gossip.tick.0);
         let repair = (ROUNDS * round).saturating_sub(DRIFT);
-        Self { is_on: plan.brain == Brain::Rationd && !pushes, repair, ..Self::default() }
+        Self { is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !PUSHES.when(pushes), repair, ..Self::default() }
     }
 
     fn executed(&mut self, moment: Moment, (key, node): (u32, u32), call: &Call, order: &Acquire, grant: &Grant) {
@@ -72,7 +95,7 @@ impl Repair {
     fn settled(&mut self, moment: Moment, (key, node): (u32, u32), call: &Call, order: &Acquire, grant: &Grant) {
         let Some(left) = brings(call, order, grant).filter(|_| grant.granted == 0) else { return };
         let heard = self.heard.get(&node).is_some_and(|(_, at)| moment.at < at + HEARD);
-        if heard && call.rule.on_store_loss != OnStoreLoss::Allow {
+        if !LONELY.when(!heard) && !OPEN.when(call.rule.on_store_loss == OnStoreLoss::Allow) {
             let asked = self.asked.get(&(key, node)).filter(|(id, _)| *id == call.id);
             let trip = asked.map_or(0, |(_, at)| moment.at - at);
             let until = moment.at + self.repair.min(left.saturating_sub(EDGE + trip));
@@ -132,6 +155,10 @@ impl Observer for Repair {
 impl Checker for Repair {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

@@ -6,9 +6,26 @@ use std::collections::{BTreeMap, VecDeque};
 use rationd::core::decision::{Source, Verdict};
 
 use super::Found;
+use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
+
+static FROZEN: Exemption = Exemption::new(
+    "runs in which a node is not run for a while",
+    "It answers late, whatever it does: how late is not judged there, nor whether at all.",
+);
+static TOO_MUCH: Exemption =
+    Exemption::new("a cost above the limit", "It never joins a line; where limits change, no line is judged.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "replies.rs",
+    invariants: &["answered", "line"],
+    proves: "Every request gets one answer, within the store's timeout and 10 ms; nobody is admitted before those who waited for the same key at the same node.",
+    judges: "All.",
+    exemptions: &[&FROZEN, &TOO_MUCH],
+    mutant: None,
+};
 
 /// Beyond the timeout: timers are set in whole microseconds of clocks that drift.
 const GRACE: u64 = 10_000;
@@ -56,7 +73,7 @@ impl Replies {
     fn park(&mut self) {
         let Some((request, place)) = self.latest.take() else { return };
         self.open.insert(request.id, (request, place));
-        if request.kind == Kind::Check && request.cost <= self.most[request.policy as usize] {
+        if request.kind == Kind::Check && !TOO_MUCH.when(request.cost > self.most[request.policy as usize]) {
             self.lines.entry((request.node, request.key)).or_default().push_back(place);
         }
     }
@@ -94,7 +111,7 @@ impl Observer for Replies {
                     self.found.add("answered", moment, || format!("{request:?} was not waiting for an answer"));
                 }
                 let waited = moment.at - request.asked;
-                if waited > self.timeout && !self.freezes {
+                if waited > self.timeout && !FROZEN.when(self.freezes) {
                     self.found.add("answered", moment, || format!("{request:?} waited {waited} us"));
                 }
                 let held = matches!(decision.source, Source::Lease | Source::Store);
@@ -110,7 +127,7 @@ impl Observer for Replies {
             Seen::Orphaned(request) => {
                 self.close(request);
             }
-            Seen::Over if !self.freezes => {
+            Seen::Over if !FROZEN.when(self.freezes) => {
                 self.park();
                 let late = self
                     .open
@@ -129,6 +146,10 @@ impl Observer for Replies {
 impl Checker for Replies {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

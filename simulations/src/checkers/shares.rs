@@ -12,9 +12,44 @@ use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Alone, Life, Lives};
+use super::sheet::{Exemption, Sheet};
 use super::window::Count;
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+
+static SKEWED: Exemption = Exemption::new(
+    "clocks of masters that differ",
+    "A node goes by the clock of the master that it heard last: windows lie across those of others, and twice the share may be of one.",
+);
+static UNTOLD: Exemption = Exemption::new(
+    "a node that has heard of nobody",
+    "Its windows are by its own clock and lie across those of the store: twice the share. The same of a key that it had forgotten.",
+);
+static EDGES: Exemption = Exemption::new(
+    "near a boundary",
+    "What is spent within 5 ms of it may be of either window; and a twentieth and two tokens, where it is a window before or after.",
+);
+static GOSSIP: Exemption = Exemption::new(
+    "the part in a fleet that gossips",
+    "A node then follows what peers tell, which changes within a window: less than 95 % of all is asked of it here, and the sum of all nodes in together.rs.",
+);
+static RELEASED: Exemption = Exemption::new(
+    "sliding windows and buckets at a loss",
+    "A share of them is released by and by, and no window of a loss can be named.",
+);
+static PUSHED: Exemption = Exemption::new(
+    "a bucket whose limits change",
+    "What the one before let pass may be more than this one holds: it begins empty.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "shares.rs",
+    invariants: &["static-shares"],
+    proves: "What a node admits on its share stays below 95 % of each limit, by those it was told to share it with; and nothing is admitted on it in the window of the loss.",
+    judges: "All algorithms, several limits. Each node alone: all of them are together.rs's.",
+    exemptions: &[&SKEWED, &UNTOLD, &EDGES, &GOSSIP, &RELEASED, &PUSHED],
+    mutant: None,
+};
 
 /// Shares in parts of a million: 95 %.
 const MOST_PPM: u64 = 950_000;
@@ -140,7 +175,8 @@ impl Shares {
 
     fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, store: u64) {
         let (agree, gossips, doubt) = (self.agree, self.gossips, self.doubt);
-        let mut informed = self.informed.get_mut(&place).filter(|informed| agree && informed.now > 0);
+        let mut informed =
+            self.informed.get_mut(&place).filter(|informed| !SKEWED.when(!agree) && !UNTOLD.when(informed.now == 0));
         let passing = self.passing.entry(place).or_default().read(store, moment.at);
         let counts = self.keys.entry(place).or_default();
         let before = self.limits.entry(place).or_insert_with(|| rule.limits.to_vec());
@@ -152,7 +188,7 @@ impl Shares {
         for (index, (limit, count)) in rule.limits.iter().zip(counts).enumerate() {
             let is_bucket = limit.algorithm == Algorithm::Gcra;
             let store = if is_bucket { passing } else { store };
-            if is_bucket && changed {
+            if PUSHED.when(is_bucket && changed) {
                 // What the bucket of before let pass may be more than this one holds: it begins empty.
                 *count = Count::default();
             }
@@ -166,18 +202,18 @@ impl Shares {
             }
             count.roll(limit, store);
             let passed = store % limit.period.0;
-            if !is_bucket && passed.min(limit.period.0 - passed) < EDGE {
+            if EDGES.when(!is_bucket && passed.min(limit.period.0 - passed) < EDGE) {
                 continue;
             }
             count.admit(limit, request.cost);
             let (whole, window) = (limit.capacity() * MOST_PPM / 1_000_000, store / limit.period.0);
             let fewest = informed.as_mut().and_then(|informed| informed.fewest(index, window));
-            let alone = !gossips || matches!(limit.algorithm, Algorithm::Gcra | Algorithm::FixedFromFirst);
+            let alone = !GOSSIP.when(gossips) || matches!(limit.algorithm, Algorithm::Gcra | Algorithm::FixedFromFirst);
             let most = whole / fewest.filter(|_| alone).unwrap_or(1);
             let over = match &informed {
                 _ if is_bucket => count.excess(limit, store, 0) > 0,
                 // Near an end it may be a window before or after.
-                Some(_) => count.used > most + most / 20 + 2,
+                Some(_) => count.used > most + EDGES.forgives(most / 20 + 2),
                 // Its windows lie across those of the store.
                 None => count.used > 2 * most,
             };
@@ -224,7 +260,7 @@ impl Informed {
     /// before.
     fn lost_in(&self, limit: &Limit, now: u64, doubt: u64) -> bool {
         // Sliding windows release it quarter by quarter.
-        if matches!(limit.algorithm, Algorithm::Gcra | Algorithm::Sliding) {
+        if RELEASED.when(matches!(limit.algorithm, Algorithm::Gcra | Algorithm::Sliding)) {
             return false;
         }
         let window = |at: u64| at / limit.period.0;
@@ -269,6 +305,10 @@ impl Observer for Shares {
 impl Checker for Shares {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

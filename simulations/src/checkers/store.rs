@@ -4,14 +4,38 @@
 //!
 //! Buckets are not judged here: what they lend is counted where it is admitted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::limit::{Algorithm, Limit};
 
 use super::Found;
+use super::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::What;
+
+static BUCKETS: Exemption = Exemption::new("buckets", "bucket.rs judges them.");
+static UNKNOWN: Exemption = Exemption::new(
+    "what a failover undid or a former owner did",
+    "What the new master counts is not known until its first answer.",
+);
+static RETURNED: Exemption = Exemption::new(
+    "which counter a return lowers",
+    "A return may be of the window or of the next: of each counter all of it may go, or none.",
+);
+static PERIODS: Exemption = Exemption::new("other periods", "Under limits of another period counts begin anew.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "store.rs",
+    invariants: &["conservation", "truth"],
+    proves: "The count of a window rises by what a call lent and falls by what one took back, and by nothing else; and an aligned window is the one that the clock says.",
+    judges: "Fixed, sliding and from-first windows, several limits.",
+    exemptions: &[&BUCKETS, &UNKNOWN, &RETURNED, &PERIODS],
+    mutant: None,
+};
+
+/// Acquires of a node that are remembered for each key.
+const ACQUIRES: usize = 4;
 
 /// What the store last showed of one limit.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +53,9 @@ pub(super) struct Store {
     shown: BTreeMap<(u32, usize, u8), Option<Shown>>,
     /// Nodes that have called since the store lost a key.
     since: BTreeMap<u32, BTreeSet<u32>>,
-    /// The latest acquire of each node, by key and node: its id, and what it was lent.
-    lent: BTreeMap<(u32, u32), (u64, u64)>,
+    /// The latest acquires of each node, by key and node: their ids, and what each was lent. Whoever executed them: a
+    /// server that is cut off or pauses may own the key again.
+    lent: BTreeMap<(u32, u32), VecDeque<(u64, u64)>>,
     found: Found,
 }
 
@@ -56,15 +81,13 @@ impl Store {
             self.empty(key);
         }
         // What a node was lent by an order that is void goes back with what it hands back.
-        let lent = self.lent.get(&(key, node)).copied();
-        let freed = lent.filter(|(id, _)| matches!(&call.op, Op::Return { voids, .. } if voids.id == *id));
-        if matches!(call.op, Op::Acquire(_)) && !grant.replayed && !grant.outdated {
-            self.lent.insert((key, node), (call.id, grant.granted));
-        }
+        let is_void = |id: &u64| matches!(&call.op, Op::Return { voids, .. } if voids.id == *id);
+        let lent = self.lent.get(&(key, node)).into_iter().flatten();
+        let freed = lent.rev().find(|(id, _)| is_void(id)).copied();
         let also = Also { adds, freed: freed.map_or(0, |(_, granted)| granted) };
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let (counter, period) = (grant.counters[index], limit.period.0);
-            if limit.algorithm == Algorithm::Gcra {
+            if BUCKETS.when(limit.algorithm == Algorithm::Gcra) {
                 continue;
             }
             let start = grant.now.0 / period * period;
@@ -78,14 +101,30 @@ impl Store {
             }
             let place = (key, index, limit.algorithm as u8);
             let shown = self.shown.insert(place, Some(Shown { period, counter }));
+            if UNKNOWN.when(matches!(shown, Some(None))) {
+                continue;
+            }
             let before = match shown {
-                Some(Some(shown)) if shown.period == period => rolled(shown.counter, limit, counter.at.0),
+                Some(Some(shown)) if !PERIODS.when(shown.period != period) => {
+                    rolled(shown.counter, limit, counter.at.0)
+                }
                 _ => continue,
             };
             if !follows(call, index, grant, before, counter, also) {
                 self.found.add("conservation", moment, || {
                     format!("key {key}: {before:?} became {counter:?} by {} of {:?}", grant.granted, call.op)
                 });
+            }
+        }
+    }
+
+    /// What an acquire was lent, until some others have followed.
+    fn lend(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
+        if matches!(call.op, Op::Acquire(_)) && !grant.replayed && !grant.outdated {
+            let lent = self.lent.entry((key, node)).or_default();
+            lent.push_back((call.id, grant.granted));
+            if lent.len() > ACQUIRES {
+                lent.pop_front();
             }
         }
     }
@@ -148,7 +187,8 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
         Op::Refund { .. } => (after.used, after.prev) == (used.saturating_sub(granted), prev),
         Op::Return { .. } => {
             let all = [0, granted, also.freed, granted.saturating_add(also.freed)];
-            let back = |from: u64, to: u64| all.iter().any(|tokens| to == from.saturating_sub(*tokens));
+            let back =
+                |from: u64, to: u64| all.iter().any(|tokens| to == from.saturating_sub(RETURNED.forgives(*tokens)));
             back(used, after.used) && back(prev, after.prev)
         }
         Op::Acquire(order) => {
@@ -163,6 +203,9 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
 
 impl Observer for Store {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if let Seen::Executed { node, key, call, grant, .. } = seen {
+            self.lend(*node, *key, call, grant);
+        }
         match seen {
             Seen::Executed { key, stale: true, .. } | Seen::Undone { key, .. } => self.forget(*key, false),
             Seen::Executed { node, key, call, grant, .. } if !self.leaps => {
@@ -177,6 +220,10 @@ impl Observer for Store {
 impl Checker for Store {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 
@@ -242,5 +289,18 @@ mod tests {
             history.voided(&mut checker, 3, 2);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
+    }
+
+    #[test]
+    fn what_a_server_lent_that_was_cut_off_goes_back_when_it_is_the_owner_again() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Store::new(&history.setting());
+        history.stale = true;
+        history.executed(&mut checker, 1, 1);
+        history.stale = false;
+        history.voided(&mut checker, 2, 9);
+        history.used = 0;
+        history.voided(&mut checker, 3, 1);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
     }
 }

@@ -16,9 +16,42 @@ use rationd::core::policy::Rule;
 use super::Found;
 use super::flow::Flow;
 use super::notes::{Lives, Refunds, Trips};
+use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+static IDLE: Exemption = Exemption::new(
+    "runs in which nobody takes back",
+    "What a window counts only rises then: store.rs and purse.rs judge that call by call.",
+);
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static LEAPS: Exemption =
+    Exemption::new("slots that move between clocks that differ", "They are in two windows at a time.");
+static PUSHES: Exemption =
+    Exemption::new("runs in which limits change", "Windows of before and after have no common number.");
+static SHAPES: Exemption = Exemption::new(
+    "buckets, windows from the first request, several limits",
+    "Tokens of a bucket leak, and a window that each request may open has no number.",
+);
+static VOID: Exemption = Exemption::new(
+    "windows in which the store lost the key, or a former owner counted",
+    "What stands is then not what it counts.",
+);
+static EDGES: Exemption = Exemption::new(
+    "near a boundary",
+    "Nodes may still spend of the one window, or not yet of the other: 20 ms, or the longest trip.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "tally.rs",
+    invariants: &["conservation"],
+    proves: "What clients are told to stand charged the store counts, window by window; a hold goes back to the window that it was charged in.",
+    judges: "One fixed or sliding window.",
+    exemptions: &[&IDLE, &BASELINES, &LEAPS, &PUSHES, &SHAPES, &VOID, &EDGES],
+    mutant: None,
+};
 
 /// Around the boundary of two windows nodes may still spend of the one, or not yet of the other.
 const EDGE: u64 = 20_000;
@@ -104,7 +137,8 @@ pub(super) struct Tally {
 /// The one limit of a rule, if it has windows that begin with the clock's.
 fn limit(rule: &Rule) -> Option<&Limit> {
     let [limit] = &rule.limits[..] else { return None };
-    matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding).then_some(limit)
+    let is_judged = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+    (!SHAPES.when(!is_judged)).then_some(limit)
 }
 
 impl Key {
@@ -126,7 +160,10 @@ impl Tally {
         let changes = plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
         let leaps = moves && plan.redis.skew.0 > 0;
         Self {
-            is_on: takes_back && plan.brain == Brain::Rationd && !leaps && !changes,
+            is_on: !(IDLE.when(!takes_back)
+                || BASELINES.when(plan.brain != Brain::Rationd)
+                || LEAPS.when(leaps)
+                || PUSHES.when(changes)),
             keys: Numbered::default(),
             spent: Map::default(),
             latest: None,
@@ -150,7 +187,7 @@ impl Tally {
 
     fn judge(&mut self, moment: Moment, key: u32, number: u64) {
         let window = *self.keys.of(key).window(number);
-        if window.number == number && !window.void && window.used + window.back < window.admitted {
+        if window.number == number && !VOID.when(window.void) && window.used + window.back < window.admitted {
             self.keys.of(key).window(number).void = true;
             self.found.add("conservation", moment, || format!("key {key}: {window:?}: more stands than is counted"));
         }
@@ -191,10 +228,10 @@ impl Tally {
         // Nodes stop to spend a little early. What was lent ahead was lent in the window before, and is spent when the
         // window has begun for sure: both by as much as the answer that brought it was under way.
         let edge = EDGE.max(window.slowest + DRIFT);
-        let is_sure = began > edge && began + edge < period && since + began + period < moment.at;
+        let is_sure = !EDGES.when(began <= edge || began + edge >= period) && since + began + period < moment.at;
         let stands = window.admitted + held;
         let counted = counter.used + window.back;
-        if is_sure && !window.void && !(counted - window.vain.min(counted)..=counted).contains(&stands) {
+        if is_sure && !VOID.when(window.void) && !(counted - window.vain.min(counted)..=counted).contains(&stands) {
             self.found.add("conservation", moment, || {
                 format!("key {key}: {counter:?} where {window:?} and {held} are held: they sum up to {stands}")
             });
@@ -316,6 +353,10 @@ impl Observer for Tally {
 impl Checker for Tally {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

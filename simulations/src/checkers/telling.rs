@@ -8,10 +8,31 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::wire::digest;
 
 use super::notes::Trips;
+use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+static OFF: Exemption = Exemption::new(
+    "no gossip, liars, limits that change, slots that move between clocks that differ",
+    "Liars do it on purpose; under a change or between clocks what is told has no window of this count. Of these runs nothing is judged.",
+);
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static SOON_OVER: Exemption = Exemption::new(
+    "shortly before a window's end",
+    "Tokens lapse a little before it, and count as admitted then: 20 ms and two timeouts, or the longest trip.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "telling.rs",
+    invariants: &["gossip"],
+    proves: "Of a window that is open a node tells its peers no more than it has admitted of it, and its peers can read it.",
+    judges: "One fixed window.",
+    exemptions: &[&OFF, &BASELINES, &SOON_OVER],
+    mutant: None,
+};
 
 /// Tokens may lapse so long before their window ends, and as long as the answer that brought them was under way:
 /// the store may have read its clock when the call left.
@@ -48,7 +69,8 @@ impl Telling {
             _ => false,
         };
         let is_honest = !plan.faults.iter().any(|fault| lies(&fault.what));
-        let is_on = plan.brain == Brain::Rationd && plan.gossip.is_some() && is_honest;
+        let is_off = plan.gossip.is_none() || !is_honest;
+        let is_on = !BASELINES.when(plan.brain != Brain::Rationd) && !OFF.when(is_off);
         Self { is_on, edge: EDGE + 2 * plan.daemon.timeout.0, ..Self::default() }
     }
 
@@ -61,7 +83,7 @@ impl Telling {
             let Some(key) = self.keys.get(&told.digest.0).copied().filter(|_| told.limit == 0) else { continue };
             let now = moment.store.0.wrapping_add(self.skews.get(&key).copied().unwrap_or(0));
             let slowest = self.slowest.get(&(from, key, told.window.0)).copied().unwrap_or(0);
-            if told.window.0 < now + self.edge.max(EDGE + slowest) {
+            if SOON_OVER.when(told.window.0 < now + self.edge.max(EDGE + slowest)) {
                 continue;
             }
             let alone = self.alone.get(&(from, key)).copied().unwrap_or(0);
@@ -111,6 +133,10 @@ impl Observer for Telling {
 impl Checker for Telling {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

@@ -9,7 +9,7 @@ use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 use rationd::core::time::{Instant, Micros, Timestamp};
 
-use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
+use crate::observe::{Kind, Moment, Observer, Ran, Request, Seen, Setting};
 use crate::plan::{Plan, Policy};
 use crate::span::Span;
 
@@ -35,6 +35,8 @@ pub(super) struct History {
     pub(super) opened: u64,
     /// The epoch that a node says.
     pub(super) asks_under: u64,
+    /// Calls are executed by a server that is no owner.
+    pub(super) stale: bool,
 }
 
 impl History {
@@ -51,6 +53,7 @@ impl History {
             epoch: 1,
             opened: 0,
             asks_under: 1,
+            stale: false,
         }
     }
 
@@ -177,7 +180,16 @@ impl History {
     }
 
     fn ran(&mut self, observer: &mut dyn Observer, at: u64, call: &Call, grant: &Grant) {
-        let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false };
+        let seen = Seen::Executed {
+            master: 0,
+            node: 0,
+            incarnation: 1,
+            key: 0,
+            call,
+            grant,
+            stale: self.stale,
+            ran: &Ran::default(),
+        };
         self.see(observer, at, &seen);
     }
 
@@ -189,4 +201,11 @@ impl History {
         let (call, grant) = (Call { op, ..self.acquire(id + 1, 0) }, self.grant(at, 0));
         self.ran(observer, at, &call, &grant);
     }
+}
+
+#[test]
+fn every_checker_has_its_sheet() {
+    let setting = History::new("10/1s fixed").setting();
+    let of_checkers = super::all(&setting).into_iter().map(|checker| checker.sheet().file);
+    assert!(of_checkers.eq(super::sheets().into_iter().map(|sheet| sheet.file)));
 }

@@ -9,9 +9,25 @@ use rationd::core::limit::Limit;
 
 use super::Found;
 use super::notes::{Ids, Life, Lives};
+use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::Brain;
+
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static TRICKLES: Exemption = Exemption::new("where tokens trickle in", "The core goes by a pace of its own there.");
+static PROBES: Exemption =
+    Exemption::new("thirty calls a second", "A remembered denial is looked at again each 50 ms at most.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "thrift.rs",
+    invariants: &["thrift"],
+    proves: "A check that is denied from memory costs no call.",
+    judges: "Windows, several limits, after all has healed.",
+    exemptions: &[&BASELINES, &TRICKLES, &PROBES],
+    mutant: None,
+};
 
 /// After the last fault has healed.
 const SETTLED: u64 = 2_000_000;
@@ -45,7 +61,7 @@ pub(super) struct Thrift {
 impl Thrift {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        let is_on = plan.brain == Brain::Rationd;
+        let is_on = !BASELINES.when(plan.brain != Brain::Rationd);
         Self {
             from: plan.span.0 + plan.redis.failover.0 + plan.redis.alone.0 + SETTLED,
             until: if is_on { plan.span.0 + plan.calm.0 } else { 0 },
@@ -73,7 +89,7 @@ impl Observer for Thrift {
         }
         match seen {
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(_)) => {
-                if call.rule.limits.iter().any(Limit::trickles) {
+                if TRICKLES.when(call.rule.limits.iter().any(Limit::trickles)) {
                     return;
                 }
                 let life = self.lives.of(*node);
@@ -81,7 +97,7 @@ impl Observer for Thrift {
                     let count = self.count(moment, life, *key);
                     count.calls += 1;
                     let count = *count;
-                    if count.calls > count.due + count.due / 4 + FREE {
+                    if count.calls > count.due + count.due / 4 + PROBES.forgives(FREE) {
                         self.found.add("thrift", moment, || format!("key {key}, node {node}: {count:?}"));
                     }
                 }
@@ -100,6 +116,10 @@ impl Observer for Thrift {
 impl Checker for Thrift {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

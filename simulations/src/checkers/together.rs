@@ -14,10 +14,35 @@ use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
 use super::notes::Alone;
+use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
+
+static OFF: Exemption = Exemption::new(
+    "no gossip, clocks that differ, or limits that change",
+    "Nodes that do not hear of each other know nobody to share with; by clocks that differ windows are not the same, and under a change limits are not. Of these runs nothing is judged.",
+);
+static EDGES: Exemption = Exemption::new("near a boundary", "What is spent within 5 ms of it may be of either window.");
+static SHAPES: Exemption = Exemption::new(
+    "buckets and windows from the first request",
+    "A share of them has no window that is common to all nodes.",
+);
+static LIARS: Exemption = Exemption::new("runs with a liar", "What it tells is not so, and denies others on purpose.");
+static FORGETFUL: Exemption = Exemption::new(
+    "a store that forgets",
+    "It lends again what peers know to be spent: the most that it showed counts, and that it has lent refutes nobody.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "together.rs",
+    invariants: &["static-shares", "prefilter"],
+    proves: "What all nodes together admit on shares in one window stays below the limit; and nobody is denied by what peers told of a window of which the store had more.",
+    judges: "Shares: fixed and sliding windows, several limits. Denials by peers: one fixed window.",
+    exemptions: &[&OFF, &EDGES, &SHAPES, &LIARS, &FORGETFUL],
+    mutant: None,
+};
 
 /// What is spent so near to a boundary may be of either window.
 const EDGE: u64 = 5_000;
@@ -84,7 +109,7 @@ impl Together {
         for (index, limit) in rule.limits.iter().enumerate() {
             let passed = store % limit.period.0;
             let plain = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
-            if !plain || passed.min(limit.period.0 - passed) < EDGE {
+            if SHAPES.when(!plain) || EDGES.when(passed.min(limit.period.0 - passed) < EDGE) {
                 continue;
             }
             let shared = self.shared.entry((request.key, index, store / limit.period.0)).or_default();
@@ -123,16 +148,16 @@ impl Together {
     fn denied(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision) {
         let place = (request.key, request.node, decision.reset_at.0);
         let forgot = self.forgetful.contains(&(request.key, decision.reset_at.0));
-        if *self.refuted.entry(place).or_default() && self.remembers && !forgot {
+        if *self.refuted.entry(place).or_default() && !FORGETFUL.when(!self.remembers || forgot) {
             self.found.add("prefilter", moment, || format!("{request:?}: denied by what the store has refuted"));
         }
-        if self.lies {
+        if LIARS.when(self.lies) {
             return;
         }
         let admitted = self.admitted.get(&(request.key, decision.reset_at.0)).copied().unwrap_or(0);
         let (last, most) = self.shown.get(&(request.key, decision.reset_at.0)).copied().unwrap_or_default();
         // A store that forgets shows less than there was; peers know of that.
-        let shown = if self.remembers && !forgot { last } else { most };
+        let shown = if FORGETFUL.when(!self.remembers || forgot) { most } else { last };
         if admitted.max(shown) < limit.count {
             self.found.add("prefilter", moment, || {
                 format!("{request:?}: denied by what peers told, and {admitted} of {} had been admitted", limit.count)
@@ -158,7 +183,7 @@ impl Observer for Together {
             self.given_back(request, store);
         }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
-        if !self.is_on || request.kind != Kind::Check {
+        if OFF.when(!self.is_on) || request.kind != Kind::Check {
             return;
         }
         if decision.verdict == Verdict::Allow {
@@ -179,6 +204,10 @@ impl Observer for Together {
 impl Checker for Together {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

@@ -11,10 +11,34 @@ use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
 use super::notes::{Ids, Life, Lives, Trips};
+use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Brain, What};
+
+static PUSHES: Exemption = Exemption::new("runs in which limits change", "Who learns of other limits begins anew.");
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static FORGETS: Exemption = Exemption::new(
+    "small tables and frozen nodes",
+    "A slot that is forgotten, or a call that is late, may say too little; never too much.",
+);
+static BUCKETS: Exemption =
+    Exemption::new("buckets", "What is known of them is a time, which bucket.rs judges where it is charged.");
+static DOUBT_EDGE: Exemption = Exemption::new(
+    "near a boundary",
+    "Which window is open is not known to a timeout or a trip: too little is not judged there.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "told.rs",
+    invariants: &["no-free-budget"],
+    proves: "What a node says that it was lent of a window, which a store that lost its data counts again, is no more and no less than it was lent; what it admitted on its share it asks for first.",
+    judges: "Windows of all kinds, several limits; what is owed of a share: the longest of them.",
+    exemptions: &[&PUSHES, &BASELINES, &FORGETS, &BUCKETS, &DOUBT_EDGE],
+    mutant: None,
+};
 
 /// A node knows a boundary of the store's clock to the longest trip and so much.
 const DOUBT: u64 = 10_000;
@@ -80,8 +104,8 @@ impl Told {
         let freezes = setting.plan.faults.iter().any(|fault| fault.what.stops_nodes());
         Self {
             // Who learns of other limits begins anew.
-            is_on: setting.plan.brain == Brain::Rationd && !pushes,
-            forgets: setting.plan.daemon.max_keys < ROOM || freezes,
+            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd) && !PUSHES.when(pushes),
+            forgets: FORGETS.when(setting.plan.daemon.max_keys < ROOM || freezes),
             leaps: moves && setting.plan.redis.skew.0 > 0,
             doubt: setting.plan.daemon.timeout.0 + DOUBT,
             lives: Lives::default(),
@@ -137,13 +161,13 @@ impl Told {
         let mut wrong = None;
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let known = order.known[index];
-            if limit.algorithm == Algorithm::Gcra {
+            if BUCKETS.when(limit.algorithm == Algorithm::Gcra) {
                 continue;
             }
             let lent = account.lent.get(&(index, known.at.0)).copied().unwrap_or_default();
             let too_much = known.used > lent.most;
             let end = if limit.algorithm == Algorithm::Sliding { known.at + limit.period } else { known.at };
-            let too_little = known.used < lent.sure && !forgets && now + doubt < end.0;
+            let too_little = known.used < lent.sure && !forgets && !DOUBT_EDGE.when(now + doubt >= end.0);
             // Where nothing is said at all, the window that is surely open is looked up.
             let open = aligned(&call.rule).and_then(|limit| window(now, doubt, limit.period.0));
             let unsaid = open.and_then(|end| account.lent.get(&(index, end)));
@@ -319,6 +343,10 @@ impl Observer for Told {
 impl Checker for Told {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

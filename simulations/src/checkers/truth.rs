@@ -4,10 +4,31 @@
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::limit::Limit;
 
+use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::Numbered;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
+
+static SHAPES: Exemption = Exemption::new(
+    "ends and evidence of other shapes",
+    "Of them the end and what is left depend on who asks and when.",
+);
+static PUSHED: Exemption = Exemption::new("who waited while limits changed", "The answer may be of the old ones.");
+static BOUNDARY: Exemption = Exemption::new("a denial near a boundary", "A node may not know of it for two timeouts.");
+static MOVED: Exemption = Exemption::new(
+    "after a slot moved between clocks that differ",
+    "What the other clock's windows held is no evidence of this one's: for two periods.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "truth.rs",
+    invariants: &["truth", "evidence"],
+    proves: "The numbers of a decision fit together; a window's end is the same for everybody; of a denial the store had shown that too little is left.",
+    judges: "Numbers: all. Ends and evidence: one fixed window.",
+    exemptions: &[&SHAPES, &PUSHED, &BOUNDARY, &MOVED],
+    mutant: None,
+};
 
 /// What the store has shown of a key's window.
 #[derive(Debug, Default)]
@@ -71,10 +92,10 @@ impl Truth {
     fn window(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision, now: u64) {
         let end = (now / limit.period.0 + 1) * limit.period.0;
         let passed = limit.period.0 - (end - now);
-        let sure = passed > self.doubt && end - now > self.doubt;
+        let sure = !BOUNDARY.when(passed <= self.doubt || end - now <= self.doubt);
         let shown = self.keys.of(request.key);
         shown.follow(moment, now, limit);
-        if moment.at < shown.moved {
+        if MOVED.when(moment.at < shown.moved) {
             return;
         }
         let told = decision.reset_at.0;
@@ -120,7 +141,10 @@ impl Observer for Truth {
                 self.numbers(moment, request, decision);
                 let counted = matches!(decision.reason, Reason::Ok | Reason::Rate)
                     && matches!(decision.source, Source::Lease | Source::Store);
-                let sure = !(self.pushes && *parked);
+                let sure = !PUSHED.when(self.pushes && *parked);
+                if SHAPES.when(aligned(rule).is_none()) {
+                    return;
+                }
                 if let (true, Some(limit)) = (counted && sure, aligned(rule)) {
                     self.window(moment, request, limit, decision, store.0);
                 }
@@ -133,6 +157,10 @@ impl Observer for Truth {
 impl Checker for Truth {
     fn violations(&self) -> &[Violation] {
         &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
     }
 }
 

@@ -57,6 +57,9 @@ pub(super) struct Mutants {
     /// Only these.
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
+    /// What these notice counts for nothing: what would notice it if they were not there.
+    #[arg(long, value_name = "INVARIANT", num_args = 1..)]
+    without: Vec<String>,
     /// Also print what was noticed.
     #[arg(long)]
     explain: bool,
@@ -66,7 +69,7 @@ impl Mutants {
     pub(super) fn main(self) -> anyhow::Result<Verdict> {
         let bugs = self.bugs()?;
         let (mut progress, mut found, mut early) = (Progress::new(), 0, 0);
-        let hunt = Hunt { bugs: &bugs, seeds: self.seeds, ..Hunt::default() };
+        let hunt = Hunt { bugs: &bugs, seeds: self.seeds, without: &self.without, ..Hunt::default() };
         progress.print(format_args!("{:28} {:>13}  {:16} {:>9}", "bug", "noticed", "by", "after"));
         hunt.run(self.jobs, &mut |row| {
             progress.print(&row);
@@ -74,7 +77,9 @@ impl Mutants {
                 found += 1;
                 early += usize::from(matches!(place, Place::Seed(seed) if *seed <= EARLY.0));
                 if self.explain {
+                    let by: Vec<_> = row.by.iter().copied().collect();
                     progress.print(format_args!("    {}\n    {}", row.bug.about(), sentence(violation)));
+                    progress.print(format_args!("    noticed by {}", by.join(", ")));
                 }
             }
         })?;
@@ -104,6 +109,8 @@ struct Row {
     bug: Bug,
     /// Where, and what a checker said.
     noticed: Option<(Place, Violation)>,
+    /// The checkers that did not hold in those runs.
+    by: BTreeSet<&'static str>,
     seeds: u64,
     millis: u64,
 }
@@ -126,6 +133,7 @@ impl fmt::Display for Row {
 struct Hunt<'a> {
     bugs: &'a [Bug],
     seeds: u64,
+    without: &'a [String],
     /// Invariants that do not hold without any bug, by seed.
     known: Mutex<BTreeMap<u64, BTreeSet<&'static str>>>,
     next: AtomicUsize,
@@ -168,9 +176,10 @@ impl Hunt<'_> {
 
     fn hunt(&self, bug: Bug, healthy: &mut Runner) -> anyhow::Result<Row> {
         let (mut runner, progress) = (Runner::with(bug), Progress::new());
-        let mut noticed = None;
+        let (mut noticed, mut by) = (None, BTreeSet::new());
         for seed in 1..=self.seeds {
-            let violations = runner.run(&swarm::plan(seed))?.violations;
+            let violations = self.heeded(runner.run(&swarm::plan(seed))?.violations);
+            by.extend(violations.iter().map(|violation| violation.by));
             // Only now: most seeds are good, with most bugs too.
             if !violations.is_empty() {
                 let known = self.known(seed, healthy)?;
@@ -186,10 +195,23 @@ impl Hunt<'_> {
                 break;
             }
             let outcome = runner.run(&scenario::find(name)?)?;
-            let short = outcome.failed.first().map(|what| Violation { invariant: EXPECTED, at: 0, what: what.clone() });
-            noticed = outcome.violations.into_iter().next().or(short).map(|violation| (Place::Drill(name), violation));
+            let short =
+                outcome.failed.first().map(|what| Violation { invariant: EXPECTED, by: "", at: 0, what: what.clone() });
+            by.extend(outcome.violations.iter().map(|violation| violation.by));
+            noticed = self
+                .heeded(outcome.violations)
+                .into_iter()
+                .next()
+                .or(short)
+                .map(|violation| (Place::Drill(name), violation));
         }
-        Ok(Row { bug, noticed, seeds: self.seeds, millis: progress.millis() })
+        Ok(Row { bug, noticed, by, seeds: self.seeds, millis: progress.millis() })
+    }
+
+    /// The violations that count.
+    fn heeded(&self, mut violations: Vec<Violation>) -> Vec<Violation> {
+        violations.retain(|violation| !self.without.iter().any(|without| without == violation.invariant));
+        violations
     }
 
     /// What does not hold of a seed without any bug.

@@ -55,7 +55,7 @@ impl Runner {
     pub(super) fn run_twice(&mut self, plan: &Plan) -> anyhow::Result<Outcome> {
         let (mut first, second) = (self.run(plan)?, self.run(plan)?);
         if let Some(what) = difference(&first, &second) {
-            first.violations.push(Violation { invariant: "reproducible", at: 0, what });
+            first.violations.push(Violation { invariant: "reproducible", by: "", at: 0, what });
         }
         Ok(first)
     }
@@ -78,7 +78,7 @@ fn broken(plan: &Plan, text: String) -> Outcome {
         plan: plan.clone(),
         figures: Figures::default(),
         series: Series::default(),
-        violations: vec![Violation { invariant: "no panic", at: 0, what: text }],
+        violations: vec![Violation { invariant: "no panic", by: "", at: 0, what: text }],
         failed: Vec::new(),
         missed: Vec::new(),
         hash: 0,

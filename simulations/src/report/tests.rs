@@ -104,7 +104,7 @@ fn failing(seed: u64) -> Outcome {
     outcome.figures.window_peak = 100_800;
     outcome.figures.over = 800;
     let what = "1008 admitted, wanted at most 1000 <script>".to_owned();
-    outcome.violations.push(Violation { invariant: "window-bound", at: 5, what });
+    outcome.violations.push(Violation { invariant: "window-bound", by: "", at: 5, what });
     outcome
 }
 

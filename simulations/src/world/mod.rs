@@ -11,10 +11,12 @@
 //! | `message.rs`, `post.rs`, `network.rs` | letters, and what becomes of them |
 //! | `stream.rs` | connections that keep order, and that are given up |
 //! | `cluster.rs`, `service.rs` | servers, and what they answer |
+//! | `excerpts.rs` | what a script did to a key |
 //! | `gossip.rs`, `build.rs` | what nodes hear of each other, also of another version |
 //! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
 //! | `holds.rs` | who charges an estimate and settles it |
 //! | `census.rs` | a key counted everywhere at once |
+//! | `rehearsal.rs` | slots in flight, counted without nodes |
 //! | `prober.rs` | the last questions, one client at a time |
 
 mod build;
@@ -24,6 +26,7 @@ mod clock;
 mod cluster;
 mod demand;
 mod event;
+mod excerpts;
 mod failover;
 mod fault;
 mod fleet;
@@ -35,6 +38,7 @@ mod network;
 mod node;
 mod post;
 mod prober;
+mod rehearsal;
 mod rules;
 mod service;
 mod stream;
@@ -155,6 +159,7 @@ impl<'a> World<'a> {
 
     /// Lets everything happen, and returns the trace of it.
     pub fn run(mut self) -> Trace {
+        self.rehearse();
         while let Some((at, event)) = self.queue.pop() {
             self.now = at;
             if self.is_done() {

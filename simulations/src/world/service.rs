@@ -5,9 +5,10 @@ use rationd::store::script::{self, Caller, Script};
 use super::World;
 use super::cluster::{Course, Standing};
 use super::event::Event;
+use super::excerpts::Look;
 use super::message::Reply;
 use super::network::Heading;
-use crate::observe::Seen;
+use crate::observe::{Moment, Seen};
 
 /// Prefix of all keys.
 pub(super) const PREFIX: &str = "s";
@@ -71,13 +72,16 @@ impl World<'_> {
         let caller = Caller { prefix: PREFIX, node: &node.name, now: None };
         let call = &letter.call;
         let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, call, push);
+        let look = Look::before(&place.keyspace, key, &node.name, time, call);
         let ran = self.scripts.run(&mut place.keyspace, Script::of(&call.op), key, time, arguments);
         let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
         let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");
         let stale = place.standing != Standing::Primary;
-        let (wait, call, master) = (letter.wait, letter.call.clone(), place.master);
-        let (node, incarnation, key) = (letter.node, letter.incarnation, letter.key);
-        self.see(&Seen::Executed { master, node, incarnation, key, call: &call, grant: &grant, stale });
+        let ran = &look.after(&place.keyspace);
+        let (wait, master, moment) =
+            (letter.wait, place.master, Moment { at: self.now, store: self.cluster.exact(self.now) });
+        let (node, incarnation, key, grant) = (letter.node, letter.incarnation, letter.key, &grant);
+        self.watch.see(moment, &Seen::Executed { master, node, incarnation, key, call, grant, stale, ran });
         if !wait {
             return Some((done, Reply::Grant { numbers, replicated: None }));
         }

@@ -1,0 +1,227 @@
+//! **second-opinion**: the memory store executes each call that a script has executed, on what the script found,
+//! and answers as it did and leaves what it left. Both are shipped, and both answer for the same limits.
+//!
+//! What a script found is read from its hash before each call, so that no fault has to be known here.
+
+use rationd::core::call::{Call, Grant, Op};
+use rationd::core::time::Timestamp;
+use rationd::store::excerpt::Excerpt;
+use rationd::store::memory::MemoryStore;
+
+use super::Found;
+use super::sheet::{Exemption, Sheet};
+use crate::observe::{Checker, Moment, Observer, Ran, Seen, Violation};
+
+static OLD_RECORDS: Exemption = Exemption::new(
+    "old records",
+    "Each store drops records of nodes that have not asked for two census periods when there are too many of them by its own count: it is cleaning up, and only those are excused.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "second_opinion.rs",
+    invariants: &["second-opinion"],
+    proves: "The memory store, executing each call that a script has executed on what that found, answers the same and leaves the same.",
+    judges: "All: every call of every run, whatever goes wrong with the store; of concurrent limits what is rehearsed beside each run.",
+    exemptions: &[&OLD_RECORDS],
+    mutant: Some("sliding-rounds-down"),
+};
+
+const INVARIANT: &str = "second-opinion";
+
+/// Cells for one key.
+const CELLS: usize = 64;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct SecondOpinion {
+    store: MemoryStore,
+    found: Found,
+}
+
+impl Default for SecondOpinion {
+    fn default() -> Self {
+        Self { store: MemoryStore::new(CELLS, 1), found: Found::default() }
+    }
+}
+
+impl SecondOpinion {
+    /// The same of slots in flight, which no fault changes: the memory store keeps them, and so what the script left
+    /// shows in its answers.
+    fn rehearsed(&mut self, now: Timestamp, node: &str, call: &Call, grant: Result<&Grant, &String>) -> Option<String> {
+        let own = self.store.call(now, node, call).ok();
+        let differs = grant.ok() != own.as_ref();
+        differs.then(|| format!("the script answered {grant:?}, the memory store {own:?}"))
+    }
+
+    /// What the memory store has to say against what a script answered and left.
+    fn objection(&mut self, call: &Call, grant: &Grant, ran: &Ran<'_>) -> Option<String> {
+        if let Some(stray) = &ran.stray {
+            return Some(format!("beside its fields: {stray}"));
+        }
+        let (store, limits, [before, after]) = (&mut self.store, &call.rule.limits[..], &ran.hash);
+        store.put(call.digest, ran.node, limits, before.as_ref());
+        let own = match store.call(grant.now, ran.node, call) {
+            Ok(own) => own,
+            Err(error) => return Some(format!("the memory store refuses: {error:?}")),
+        };
+        if own != *grant {
+            return Some(format!("the script answered {grant:?}, the memory store {own:?}"));
+        }
+        let left = store.excerpt(call.digest, ran.node, limits);
+        store.put(call.digest, ran.node, limits, None);
+        if !is_same(before.as_ref(), *after, left) {
+            return Some(format!("the script left {after:?}, the memory store {left:?}"));
+        }
+        let begins_anew = matches!(call.op, Op::Reset) && epoch(left) != epoch(*before);
+        if ran.deleted != begins_anew {
+            return Some(format!("the script deleted the key: {}, the memory store: {begins_anew}", ran.deleted));
+        }
+        let is_excused = |cid: u64| OLD_RECORDS.when(is_acquire(call) && is_old(after.as_ref(), cid));
+        let recent = ran.dropped.iter().find(|(_, cid)| !is_excused(*cid));
+        recent.map(|(record, cid)| format!("the script dropped {record}, who asked in period {cid}, of {after:?}"))
+    }
+}
+
+fn is_acquire(call: &Call) -> bool {
+    matches!(call.op, Op::Acquire(_))
+}
+
+fn epoch(excerpt: Option<Excerpt>) -> u64 {
+    excerpt.map_or(0, |excerpt| excerpt.epoch)
+}
+
+/// It was not in this census period, nor in the last.
+fn is_old(after: Option<&Excerpt>, cid: u64) -> bool {
+    after.and_then(|after| after.census).is_some_and(|[now, ..]| cid != now && cid + 1 != now)
+}
+
+/// Whether a script left what the memory store left. Redis counts lifetimes by its clock's whole milliseconds, to the
+/// end of the last; the memory store from the microsecond of the call, or it left the end as it was.
+fn is_same(before: Option<&Excerpt>, script: Option<Excerpt>, memory: Option<Excerpt>) -> bool {
+    let (Some(script), Some(memory)) = (script, memory) else { return script.is_none() && memory.is_none() };
+    let untouched = before.is_some_and(|before| before.expires == memory.expires && before.expires == script.expires);
+    let end = Timestamp(memory.expires.0 / 1_000 * 1_000 + 1_000);
+    (untouched || end == script.expires) && script.says_as(&memory)
+}
+
+impl Observer for SecondOpinion {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let (objection, key, node, call, before) = match *seen {
+            Seen::Executed { key, call, grant, ran, .. } => {
+                (self.objection(call, grant, ran), key, ran.node, call, ran.hash[0].as_ref())
+            }
+            Seen::Rehearsed { node, now, call, grant } => (self.rehearsed(now, node, call, grant), 0, node, call, None),
+            _ => return,
+        };
+        if let Some(objection) = objection {
+            let what = || format!("key {key}, {node} asks {:?} under {} of {before:?}: {objection}", call.op, call.id);
+            self.found.add(INVARIANT, moment, what);
+        }
+    }
+}
+
+impl Checker for SecondOpinion {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rationd::core::call::{Acquire, JUST_NOW, Occupy};
+    use rationd::core::key::Digest;
+    use rationd::core::limit::{Limit, MAX_LIMITS};
+    use rationd::core::policy::Rule;
+    use rationd::core::time::{Instant, Micros};
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_800_000_000_000_500);
+
+    fn call(limit: &str, op: Op) -> Call {
+        let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).expect(limit)]));
+        Call { id: 7, digest: Digest(1), rule, op, sent_at: Instant(0) }
+    }
+
+    fn see(checker: &mut SecondOpinion, seen: &Seen<'_>) -> usize {
+        checker.see(Moment { at: 1, store: NOW }, seen);
+        checker.violations().len()
+    }
+
+    /// How many violations there are of a script that answers and leaves what the memory store does, but for that.
+    fn found(but: impl FnOnce(&mut Grant, &mut Ran<'_>)) -> usize {
+        let (need, want, least, ahead_of) = (1, 4, 0, Timestamp(0));
+        let known = [Default::default(); MAX_LIMITS];
+        let ask = Acquire { need, want, least, ahead_of, epoch: 0, held: 0, ages: JUST_NOW, known };
+        let (call, mut store) = (call("10/1s fixed", Op::Acquire(ask)), MemoryStore::new(CELLS, 9));
+        let mut grant = store.call(NOW, "n", &call).expect("there is room");
+        let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");
+        left.expires = Timestamp(left.expires.0 / 1_000 * 1_000 + 1_000);
+        let mut ran = Ran { node: "n", hash: [None, Some(left)], ..Ran::default() };
+        but(&mut grant, &mut ran);
+        let (call, grant, ran) = (&call, &grant, &ran);
+        let seen = Seen::Executed { master: 0, node: 0, incarnation: 1, key: 0, call, grant, stale: false, ran };
+        see(&mut SecondOpinion::default(), &seen)
+    }
+
+    fn left<'a>(ran: &'a mut Ran<'_>) -> &'a mut Excerpt {
+        ran.hash[1].as_mut().expect("a key")
+    }
+
+    #[test]
+    fn script_that_does_the_same_is_believed() {
+        assert_eq!(found(|_, _| {}), 0);
+    }
+
+    #[test]
+    fn another_answer_is_noticed() {
+        assert_eq!(found(|grant, _| grant.granted += 1), 1);
+        assert_eq!(found(|grant, _| grant.nodes += 1), 1);
+        assert_eq!(found(|grant, _| grant.counters[0].prev += 1), 1);
+    }
+
+    #[test]
+    fn other_remains_are_noticed() {
+        assert_eq!(found(|_, ran| ran.hash[1] = None), 1);
+        assert_eq!(found(|_, ran| left(ran).counters[0] = None), 1);
+        assert_eq!(found(|_, ran| left(ran).record = None), 1);
+        assert_eq!(found(|_, ran| left(ran).census = None), 1);
+        assert_eq!(found(|_, ran| left(ran).lent[0] += 1), 1);
+        assert_eq!(found(|_, ran| left(ran).expires.0 += 1_000), 1);
+    }
+
+    #[test]
+    fn what_was_found_counts() {
+        // Had it been there before, there would be one lease more.
+        assert_eq!(found(|_, ran| ran.hash[0] = ran.hash[1]), 1);
+    }
+
+    #[test]
+    fn what_concerns_others_stays_as_it_was() {
+        let dropped = |ago: u64| {
+            found(|_, ran| {
+                let [now, ..] = left(ran).census.expect("a census");
+                ran.dropped.push(("n:other".into(), now - ago));
+            })
+        };
+        assert_eq!([dropped(0), dropped(1), dropped(2)], [1, 1, 0]);
+        assert_eq!(found(|_, ran| ran.stray = Some("x was written".into())), 1);
+        assert_eq!(found(|_, ran| ran.deleted = true), 1);
+    }
+
+    #[test]
+    fn slots_are_counted_again() {
+        let op = Op::Occupy(Occupy { used: 0, need: 1, want: 9, lease: Micros::from_secs(10) });
+        let call = &call("5/30s concurrent", op);
+        let grant = MemoryStore::new(CELLS, 9).call(NOW, "a", call).expect("there is room");
+        let more = Grant { granted: grant.granted + 1, ..grant };
+        let told = |grant| see(&mut SecondOpinion::default(), &Seen::Rehearsed { node: "a", now: NOW, call, grant });
+        assert_eq!([told(Ok(&grant)), told(Ok(&more)), told(Err(&"-1 slots".into()))], [0, 1, 1]);
+    }
+}

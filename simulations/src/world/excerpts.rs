@@ -1,0 +1,81 @@
+//! What a script did to a key's hash: the hash before and after, as far as it concerns the node that asked, and all
+//! that was written beside. For the second opinion; decides nothing.
+
+use rationd::core::call::Call;
+use rationd::core::time::Timestamp;
+use rationd::store::excerpt::{Excerpt, field, field_of_node};
+
+use crate::keyspace::{Keyspace, Written};
+use crate::observe::Ran;
+
+/// A look at the hash that a call is about.
+pub(super) struct Look<'a> {
+    key: &'a str,
+    node: &'a str,
+    /// The field of its record.
+    record: Vec<u8>,
+    now: u64,
+    call: &'a Call,
+    mark: usize,
+    was_there: bool,
+    before: Result<Option<Excerpt>, String>,
+}
+
+impl<'a> Look<'a> {
+    /// Looks before the script runs, at this time of the server's clock.
+    pub(super) fn before(keyspace: &Keyspace, key: &'a str, node: &'a str, now: u64, call: &'a Call) -> Self {
+        let (record, mark, was_there) = (field_of_node(node), keyspace.mark(), keyspace.look(key, now).is_some());
+        let look = Self { key, node, record, now, call, mark, was_there, before: Ok(None) };
+        Self { before: look.read(keyspace), ..look }
+    }
+
+    fn read(&self, keyspace: &Keyspace) -> Result<Option<Excerpt>, String> {
+        let Some(entry) = keyspace.look(self.key, self.now) else { return Ok(None) };
+        // It is there for the whole of its last millisecond.
+        let Some(last) = entry.expires_ms() else { return Err("a key that never expires".into()) };
+        let expires = Timestamp((last.unsigned_abs() + 1) * 1_000);
+        let excerpt = Excerpt::read(&self.record, &self.call.rule.limits, expires, |name| entry.field(name));
+        excerpt.map_err(|unreadable| unreadable.seen)
+    }
+
+    /// Looks again after it.
+    pub(super) fn after(self, keyspace: &Keyspace) -> Ran<'a> {
+        let mut ran = Ran { node: self.node, ..Ran::default() };
+        let after = self.read(keyspace);
+        for written in keyspace.written_since(self.mark) {
+            match written {
+                Written::Deleted => ran.deleted |= self.was_there,
+                Written::Field(name, _) if self.is_own(name) => {}
+                Written::Field(name, before) => self.beside(&mut ran, keyspace, name, before),
+            }
+        }
+        for (place, excerpt) in [self.before, after].into_iter().enumerate() {
+            match excerpt {
+                Ok(excerpt) => ran.hash[place] = excerpt,
+                Err(seen) => ran.stray = Some(seen),
+            }
+        }
+        ran
+    }
+
+    /// Whether a field is this call's to write.
+    fn is_own(&self, name: &[u8]) -> bool {
+        let limits = self.call.rule.limits.iter().enumerate();
+        match name {
+            [b'e' | b'z' | b'c' | b'o'] => true,
+            [_, _] => limits.into_iter().any(|(index, limit)| field(index, limit) == name),
+            _ => name == self.record,
+        }
+    }
+
+    /// Takes note of one that is not.
+    fn beside(&self, ran: &mut Ran<'_>, keyspace: &Keyspace, name: &[u8], before: Option<&[u8]>) {
+        let is_there = keyspace.get(self.key).is_some_and(|entry| entry.field(name).is_some());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let asked = before.and_then(|record| text(record).split(' ').next().and_then(|cid| cid.parse().ok()));
+        match asked {
+            Some(cid) if !is_there && name.starts_with(b"n:") => ran.dropped.push((text(name), cid)),
+            _ => ran.stray = Some(format!("{} was written", text(name))),
+        }
+    }
+}

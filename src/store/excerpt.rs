@@ -1,0 +1,174 @@
+//! What a store holds of one key, as far as the calls of one node under some limits go by it: the terms that both
+//! stores have in common, so that their states can be compared.
+//!
+//! The memory store gives one and takes one; of the scripts' hash it is read here, as `lua/lib.lua` describes
+//! the fields. What is said of other nodes is not in it. Knows no connection; no daemon asks for it.
+
+use super::census::RECORD;
+use crate::core::call::Counter;
+use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::time::Timestamp;
+
+/// A key, for one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excerpt {
+    /// Below 2^53, never 0.
+    pub epoch: u64,
+    /// The epoch began with a reset.
+    pub reset: bool,
+    /// When the key is forgotten.
+    pub expires: Timestamp,
+    /// Per limit, where something is stored; zeros say what absence says, but they are written again.
+    pub counters: [Option<Counter>; MAX_LIMITS],
+    /// The field `c`.
+    pub census: Option<[u64; 4]>,
+    /// The field `o`, zeros where there is none.
+    pub lent: [u64; 3],
+    /// The field `n:NODE`, with zeros for windows that it does not name.
+    pub record: Option<[u64; RECORD]>,
+}
+
+/// A field that says what no script writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The field, and what it says.
+    pub seen: String,
+}
+
+/// The field of a limit at this place.
+#[must_use]
+pub fn field(index: usize, limit: &Limit) -> [u8; 2] {
+    let letter = match limit.algorithm {
+        Algorithm::Gcra => b'g',
+        Algorithm::Fixed => b'f',
+        Algorithm::FixedFromFirst => b'o',
+        Algorithm::Sliding | Algorithm::Concurrent => b's',
+    };
+    [letter, b'1' + index as u8] // at most 8
+}
+
+/// The field of a node.
+#[must_use]
+pub fn field_of_node(node: &str) -> Vec<u8> {
+    [b"n:", &node.as_bytes()[..node.len().min(255)]].concat()
+}
+
+impl Excerpt {
+    /// Whether two of them say the same of everything but the end of the key.
+    #[must_use]
+    pub fn says_as(&self, other: &Self) -> bool {
+        let counters = |excerpt: &Self| excerpt.counters.map(Option::unwrap_or_default);
+        counters(self) == counters(other) && *self == Self { expires: self.expires, counters: self.counters, ..*other }
+    }
+
+    /// What a hash of the scripts says of the node with this field, by what its fields hold; `None` when there is no
+    /// such key.
+    ///
+    /// # Errors
+    /// A field that says what no script writes.
+    pub fn read<'a>(
+        node: &[u8],
+        limits: &[Limit],
+        expires: Timestamp,
+        value: impl Fn(&[u8]) -> Option<&'a [u8]>,
+    ) -> Result<Option<Self>, Unreadable> {
+        let numbers = |name: &[u8], list: &mut [u64], least: usize| match value(name) {
+            None => Ok(false),
+            Some(text) => parse(text, list, least).ok_or_else(|| unreadable(name, text)).map(|()| true),
+        };
+        let (mut epoch, mut census, mut lent, mut record) = ([0], [0; 4], [0; 3], [0; RECORD]);
+        let is_counted = numbers(b"c", &mut census, 4)?;
+        let is_known = numbers(node, &mut record, 6)?;
+        numbers(b"o", &mut lent, 3)?;
+        let mut counters = [None; MAX_LIMITS];
+        for (index, limit) in limits.iter().enumerate() {
+            let mut stored = [0; 3];
+            if numbers(&field(index, limit), &mut stored, 3)? {
+                counters[index] = Some(counter(limit, stored));
+            }
+        }
+        if !numbers(b"e", &mut epoch, 1)? {
+            let stray = value(b"z").or_else(|| value(node)).or_else(|| value(b"c"));
+            return stray.map_or(Ok(None), |text| Err(unreadable(b"e", text)));
+        }
+        Ok(Some(Self {
+            epoch: epoch[0],
+            reset: value(b"z") == Some(b"1"),
+            expires,
+            counters,
+            census: is_counted.then_some(census),
+            lent,
+            record: is_known.then_some(record),
+        }))
+    }
+}
+
+fn counter(limit: &Limit, [used, prev, at]: [u64; 3]) -> Counter {
+    match limit.algorithm {
+        Algorithm::Gcra => Counter { used: 0, prev: prev * 1_000_000 + used, at: Timestamp(at) },
+        _ => Counter { used, prev, at: Timestamp(at) },
+    }
+}
+
+/// Reads at least so many numbers, and at most as many as there is room for.
+fn parse(text: &[u8], list: &mut [u64], least: usize) -> Option<()> {
+    let mut count = 0;
+    for word in text.split(|byte| *byte == b' ') {
+        let digits = !word.is_empty() && word.len() <= 16 && word.iter().all(u8::is_ascii_digit);
+        let number = word.iter().fold(0, |number, digit| number * 10 + u64::from(digit.wrapping_sub(b'0')));
+        *list.get_mut(count).filter(|_| digits)? = number;
+        count += 1;
+    }
+    (count >= least).then_some(())
+}
+
+fn unreadable(name: &[u8], text: &[u8]) -> Unreadable {
+    let [name, text] = [name, text].map(String::from_utf8_lossy);
+    Unreadable { seen: format!("{name} = `{text}`") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(fields: &[(&str, &str)]) -> Result<Option<Excerpt>, Unreadable> {
+        let limits = [Limit::parse("9/1s fixed").unwrap(), Limit::parse("9/1s").unwrap()];
+        let value = |name: &[u8]| {
+            let field = fields.iter().find(|(field, _)| field.as_bytes() == name);
+            field.map(|(_, value)| value.as_bytes())
+        };
+        Excerpt::read(&field_of_node("a"), &limits, Timestamp(7), value)
+    }
+
+    #[test]
+    fn fields_become_numbers() {
+        let fields =
+            [("e", "5"), ("z", "1"), ("c", "1 2 3 4"), ("o", "1 2 3"), ("n:a", "1 2 3 4 5 6 7"), ("f1", "1 2 3")];
+        let seen = read(&fields).unwrap().unwrap();
+        assert_eq!((seen.epoch, seen.reset, seen.census, seen.lent), (5, true, Some([1, 2, 3, 4]), [1, 2, 3]));
+        assert_eq!(seen.record.unwrap()[..8], [1, 2, 3, 4, 5, 6, 7, 0]);
+        assert_eq!(seen.counters[..2], [Some(Counter { used: 1, prev: 2, at: Timestamp(3) }), None]);
+    }
+
+    #[test]
+    fn bucket_has_its_depth_in_two_numbers() {
+        let seen = read(&[("e", "5"), ("g2", "1 2 3")]).unwrap().unwrap();
+        assert_eq!(seen.counters[1], Some(Counter { used: 0, prev: 2_000_001, at: Timestamp(3) }));
+    }
+
+    #[test]
+    fn zeros_say_what_absence_says() {
+        let [zeros, none] =
+            [&[("e", "5"), ("f1", "0 0 0")][..], &[("e", "5")]].map(|fields| read(fields).unwrap().unwrap());
+        assert!(zeros.says_as(&none) && !Excerpt { epoch: 6, ..zeros }.says_as(&none));
+        assert_eq!(read(&[]), Ok(None));
+    }
+
+    #[test]
+    fn what_no_script_writes_is_told() {
+        for field in [("e", "x"), ("f1", "1 2"), ("c", "1 2 3 4 5"), ("n:a", "1  2 3 4 5 6"), ("o", "")] {
+            assert!(read(&[("e", "5"), field]).is_err() || field.0 == "e", "{field:?}");
+        }
+        assert!(read(&[("e", "x")]).is_err() && read(&[("z", "1")]).is_err());
+    }
+}
