@@ -5,7 +5,17 @@
 //!
 //! `cargo run --release -- --socket /tmp/rationd.sock serve`, then `cargo run --example budget -- /tmp/rationd.sock`.
 
+use std::time::Duration;
+
 use rationd::client::{Client, ClientError, Decision};
+
+/// What came of asking for an estimate.
+enum Held {
+    /// It is charged, and this settles it.
+    Under(Vec<u8>),
+    /// It is not; there may be enough after so long.
+    Denied(Option<Duration>),
+}
 
 /// What a call may take at most, prompt and answer.
 const ESTIMATE: u64 = 60;
@@ -15,12 +25,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut rations = Client::connect(socket)?;
     for prompt in ["a short question", "a much longer question, with a long answer", "one more", "and the last"] {
         match hold(&mut rations, "api", "customer:7", ESTIMATE)? {
-            Ok(id) => {
+            Held::Under(id) => {
                 let used = ask_the_model(prompt);
                 let charged = settle(&mut rations, &id, used)?;
                 println!("{prompt:?} took {charged} tokens of {ESTIMATE} that were held");
             }
-            Err(denied) => println!("{prompt:?} must wait: {:?}", denied.retry_after),
+            Held::Denied(wait) => println!("{prompt:?} must wait: {wait:?}"),
         }
     }
     Ok(())
@@ -31,18 +41,18 @@ fn ask_the_model(prompt: &str) -> u64 {
     prompt.len() as u64
 }
 
-/// Charges an estimate. The id of the hold, or why there is none.
-fn hold(rations: &mut Client, policy: &str, key: &str, cost: u64) -> Result<Result<Vec<u8>, Decision>, ClientError> {
+/// Charges an estimate.
+fn hold(rations: &mut Client, policy: &str, key: &str, cost: u64) -> Result<Held, ClientError> {
     let cost = cost.to_string();
     let reply = rations.command(&[b"RATION.HOLD", policy.as_bytes(), key.as_bytes(), cost.as_bytes()])?;
     let unexpected = || ClientError::Unexpected { command: "RATION.HOLD", reply: reply.clone() };
     let decision = Decision::from_reply(&reply).ok_or_else(unexpected)?;
     if !decision.is_allowed() {
-        return Ok(Err(decision));
+        return Ok(Held::Denied(decision.retry_after));
     }
     // The id stands behind the decision.
     let id = reply.as_array().and_then(<[_]>::last).and_then(|id| id.as_bytes());
-    id.map(|id| Ok(id.to_vec())).ok_or_else(unexpected)
+    id.map(|id| Held::Under(id.to_vec())).ok_or_else(unexpected)
 }
 
 /// Settles a hold by what it really cost; what stands charged now.

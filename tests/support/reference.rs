@@ -50,8 +50,10 @@ impl Comments {
                 comments.keys.entry((table.clone(), name.to_owned())).or_insert_with(|| last.clone());
             } else if line.is_empty() {
                 above.clear();
+            } else if let Some((choice, about)) = inner.strip_prefix("  ").and_then(|item| item.split_once("  ")) {
+                above.push(format!("<br>`{choice}` {}", about.trim()));
             } else {
-                above.push(inner.split_whitespace().collect::<Vec<_>>().join(" "));
+                above.push(inner.to_owned());
             }
         }
         comments
@@ -80,7 +82,7 @@ fn key_of(line: &str) -> Option<&str> {
 /// Every table of a configuration with its keys.
 ///
 /// # Panics
-/// When the sample says nothing of a key outside the policies.
+/// When the sample says nothing of a key, nor of the table that it stands in.
 pub fn configuration() -> String {
     let comments = Comments::of_sample();
     let (mut out, mut table) = (String::new(), String::new());
@@ -92,7 +94,8 @@ pub fn configuration() -> String {
             out.push_str("| key | takes | default | meaning |\n|---|---|---|---|\n");
         }
         let about = comments.keys.get(&(table.clone(), name.to_owned())).map_or("", String::as_str);
-        assert!(!about.is_empty() || table.contains("NAME"), "the sample says nothing of {table} {name}");
+        let of_table = comments.tables.get(&table).map_or("", String::as_str);
+        assert!(!about.is_empty() || !of_table.is_empty(), "the sample says nothing of {table} {name}");
         let default = default.map_or_else(String::new, |default| format!("`{default}`"));
         let _ = writeln!(out, "| `{name}` | {} | {default} | {} |", cell(&wanted), cell(about));
     }
