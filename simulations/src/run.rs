@@ -3,7 +3,7 @@
 use crate::checkers;
 use crate::ledger::Ledger;
 use crate::lua::Scripts;
-use crate::observe::{Checker, Observer, Violation};
+use crate::observe::{Observer, Violation};
 use crate::outcome::Outcome;
 use crate::plan::{Calls, Plan};
 use crate::series::Series;
@@ -34,10 +34,11 @@ pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome
     }
     observers.extend(checkers.iter_mut().map(|checker| checker.as_mut() as &mut dyn Observer));
     let trace = World::new(&setting, scripts, Watch { observers, trace: Trace::default() }).run();
-    let by = |checker: &dyn Checker, violation: &Violation| Violation { by: checker.sheet().file, ..violation.clone() };
-    let named =
-        |checker: &Box<dyn Checker>| checker.violations().iter().map(|one| by(&**checker, one)).collect::<Vec<_>>();
-    let mut violations: Vec<_> = checkers.iter().flat_map(named).collect();
+    let mut violations = Vec::new();
+    for checker in &checkers {
+        let by = checker.sheet().file;
+        violations.extend(checker.violations().iter().map(|violation| Violation { by, ..violation.clone() }));
+    }
     violations.sort_by_key(|violation| violation.at);
     let figures = ledger.figures();
     Ok(Outcome {

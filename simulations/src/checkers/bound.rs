@@ -279,10 +279,11 @@ impl Observer for Bound {
                 });
             }
             Seen::Answered { request, rule, decision, store, .. } => match request.kind {
-                Kind::Check if decision.verdict == Verdict::Allow => {
-                    if !SHARES.when(!matches!(decision.source, Source::Lease | Source::Store)) {
-                        self.admitted(moment, request, rule, decision, store.0);
-                    }
+                Kind::Check
+                    if decision.verdict == Verdict::Allow
+                        && !SHARES.when(!matches!(decision.source, Source::Lease | Source::Store)) =>
+                {
+                    self.admitted(moment, request, rule, decision, store.0);
                 }
                 Kind::Reset => self.forgive(&LOST, request.key, store.0, whole),
                 _ => {}

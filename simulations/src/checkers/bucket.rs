@@ -48,7 +48,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "What was lent of a bucket is set aside or charged, and falls by what a call took back; what is lent fits into it; no node spends of an account that is closed.",
     judges: "Buckets, several limits.",
     exemptions: &[&PUSHES, &LEAPS, &BASELINES, &UNKNOWN, &FULL, &ABOVE, &ALONE],
-    mutant: None,
+    mutant: Some("set-aside-lent-again"),
 };
 
 /// Costs are rounded up to whole microseconds.

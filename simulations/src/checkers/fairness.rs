@@ -35,7 +35,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "No node asks for more than its part, the store lends nobody more than its part, and counts those who asked in this census period or the last and nobody else; unconfirmed leases are small.",
     judges: "What is asked for: all. What is lent: one fixed or from-first window. The census: all.",
     exemptions: &[&PUSHES, &BASELINES, &ALONE, &SHAPES, &LEAPS],
-    mutant: None,
+    mutant: Some("census-counts-calls"),
 };
 
 /// A lease is so much smaller while no replica holds it; a window's tail is no smaller than that.

@@ -23,7 +23,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "One acquire of a key is under way at a time.",
     judges: "All.",
     exemptions: &[&BASELINES, &GIVEN_UP],
-    mutant: None,
+    mutant: Some("two-in-flight"),
 };
 
 /// Nobody gives up an acquire sooner than this.

@@ -21,7 +21,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "What stands charged of a hold in the end is the estimate, and what was charged more or less what was given back; a hold is settled once and in time.",
     judges: "All, as clients see it; into which window it goes is tally.rs's.",
     exemptions: &[&FREE, &DRIFTS],
-    mutant: None,
+    mutant: Some("hold-settled-twice"),
 };
 
 /// Clocks drift by so many millionths at most, and count whole microseconds.

@@ -33,7 +33,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "Who is denied, waits as long as it was told and asks the same node again is admitted.",
     judges: "All algorithms, several limits, when demand is over and one client at a time asks.",
     exemptions: &[&BEHIND, &CROSSED, &SILENT, &SLOW, &ANOTHER],
-    mutant: None,
+    mutant: Some("wait-halved"),
 };
 
 /// What the last client of a key was told.

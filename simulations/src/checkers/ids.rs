@@ -25,7 +25,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "A call's id lends, credits and refunds once; a node hands back no more than it was lent; nothing of an older epoch is credited, and a reset begins one.",
     judges: "All.",
     exemptions: &[&FORGOTTEN],
-    mutant: None,
+    mutant: Some("acquire-executed-again"),
 };
 
 /// Ids that are remembered of each key.

@@ -19,7 +19,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "Nobody is denied for want of tokens by an answer that says that there are enough.",
     judges: "All.",
     exemptions: &[&BASELINES],
-    mutant: None,
+    mutant: Some("expired-not-settled"),
 };
 
 /// The checker.

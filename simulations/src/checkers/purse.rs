@@ -31,7 +31,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "A node admits no more of a key than it was lent and has not handed back, of windows only while they are open, and after a reset only what was lent since.",
     judges: "All algorithms, several limits.",
     exemptions: &[&BASELINES, &LEAPS, &LAPSED],
-    mutant: None,
+    mutant: Some("lease-crosses-window"),
 };
 
 /// Tokens that may be spent at a time of the store's clock.

@@ -24,7 +24,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "Every request gets one answer, within the store's timeout and 10 ms; nobody is admitted before those who waited for the same key at the same node.",
     judges: "All.",
     exemptions: &[&FROZEN, &TOO_MUCH],
-    mutant: None,
+    mutant: Some("waiter-dropped"),
 };
 
 /// Beyond the timeout: timers are set in whole microseconds of clocks that drift.

@@ -31,7 +31,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "The count of a window rises by what a call lent and falls by what one took back, and by nothing else; and an aligned window is the one that the clock says.",
     judges: "Fixed, sliding and from-first windows, several limits.",
     exemptions: &[&BUCKETS, &UNKNOWN, &RETURNED, &PERIODS],
-    mutant: None,
+    mutant: Some("window-reopens"),
 };
 
 /// Acquires of a node that are remembered for each key.

@@ -50,7 +50,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "What clients are told to stand charged the store counts, window by window; a hold goes back to the window that it was charged in.",
     judges: "One fixed or sliding window.",
     exemptions: &[&IDLE, &BASELINES, &LEAPS, &PUSHES, &SHAPES, &VOID, &EDGES],
-    mutant: None,
+    mutant: Some("hold-outlives-window"),
 };
 
 /// Around the boundary of two windows nodes may still spend of the one, or not yet of the other.

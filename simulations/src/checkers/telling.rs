@@ -31,7 +31,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "Of a window that is open a node tells its peers no more than it has admitted of it, and its peers can read it.",
     judges: "One fixed window.",
     exemptions: &[&OFF, &BASELINES, &SOON_OVER],
-    mutant: None,
+    mutant: Some("granted-as-admitted"),
 };
 
 /// Tokens may lapse so long before their window ends, and as long as the answer that brought them was under way:

@@ -26,7 +26,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "A check that is denied from memory costs no call.",
     judges: "Windows, several limits, after all has healed.",
     exemptions: &[&BASELINES, &TRICKLES, &PROBES],
-    mutant: None,
+    mutant: Some("denial-not-remembered"),
 };
 
 /// After the last fault has healed.

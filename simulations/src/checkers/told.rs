@@ -37,7 +37,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "What a node says that it was lent of a window, which a store that lost its data counts again, is no more and no less than it was lent; what it admitted on its share it asks for first.",
     judges: "Windows of all kinds, several limits; what is owed of a share: the longest of them.",
     exemptions: &[&PUSHES, &BASELINES, &FORGETS, &BUCKETS, &DOUBT_EDGE],
-    mutant: None,
+    mutant: Some("known-not-sent"),
 };
 
 /// A node knows a boundary of the store's clock to the longest trip and so much.
