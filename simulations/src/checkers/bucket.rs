@@ -90,7 +90,7 @@ pub(super) struct Bucket {
     /// When the store closes what it last opened, on its clock.
     open: Map<(Life, u32), u64>,
     /// By key and node.
-    lent: BTreeMap<(u32, u32), Account>,
+    lent: BTreeMap<(u32, u32), [Account; 2]>,
     found: Found,
 }
 
@@ -114,6 +114,32 @@ fn closes(now: u64) -> u64 {
     (now / PERIOD.0 + 2) * PERIOD.0
 }
 
+impl Account {
+    /// What goes back with a void order: what it was lent, and whatever else the account has that by the node's word was
+    /// not spent, as a return that took it along may never have arrived.
+    fn freed(&mut self, call: &Call, grant: &Grant) -> u64 {
+        match call.op {
+            Op::Acquire(order) => {
+                let at_once = grant.granted.min(order.need);
+                *self = Self { order: call.id, at_once, open: order.held + (grant.granted - at_once) };
+                0
+            }
+            Op::Return { voids, held, .. } => {
+                let before = *self;
+                *self = Self { open: held, order: before.order.max(voids.id), ..before };
+                if voids.id == 0 || before.order > voids.id {
+                    return 0;
+                }
+                self.at_once = 0;
+                let (back, told) = if before.order == voids.id { (before.at_once, 0) } else { (0, voids.told) };
+                let kept = [told, voids.spent, held, grant.granted].into_iter().fold(0, u64::saturating_add);
+                (before.open + back).saturating_sub(kept)
+            }
+            _ => 0,
+        }
+    }
+}
+
 impl Bucket {
     pub(super) fn new(setting: &Setting) -> Self {
         let has = |what: fn(&What) -> bool| setting.plan.faults.iter().any(|fault| what(&fault.what));
@@ -130,37 +156,20 @@ impl Bucket {
         }
     }
 
-    /// What goes back, once, with an order that a node says is void, beside what the call says: what it was lent, and
-    /// whatever else its account has that by its word was not spent, as a return that took it along may never have
-    /// arrived.
-    fn freed(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) -> u64 {
+    /// What goes back, once, with an order that a node says is void, beside what the call says. A server that was cut off
+    /// and is the owner again has what it lent meanwhile: each node has an account with and without that, and the one of
+    /// which more goes back counts.
+    fn freed(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, stale: bool) -> u64 {
         if grant.replayed || grant.outdated {
             return 0;
         }
-        let account = self.lent.entry((key, node)).or_default();
-        match call.op {
-            Op::Acquire(order) => {
-                let at_once = grant.granted.min(order.need);
-                *account = Account { order: call.id, at_once, open: order.held + (grant.granted - at_once) };
-                0
-            }
-            Op::Return { voids, held, .. } => {
-                let before = *account;
-                *account = Account { open: held, order: before.order.max(voids.id), ..before };
-                if voids.id == 0 || before.order > voids.id {
-                    return 0;
-                }
-                account.at_once = 0;
-                let (back, told) = if before.order == voids.id { (before.at_once, 0) } else { (0, voids.told) };
-                let kept = [told, voids.spent, held, grant.granted].into_iter().fold(0, u64::saturating_add);
-                (before.open + back).saturating_sub(kept)
-            }
-            _ => 0,
-        }
+        let accounts = self.lent.entry((key, node)).or_default();
+        let kept = if stale { &mut accounts[1..] } else { &mut accounts[..] };
+        kept.iter_mut().map(|account| account.freed(call, grant)).max().unwrap_or(0)
     }
 
     fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
-        let freed = self.freed(node, key, call, grant);
+        let freed = self.freed(node, key, call, grant, false);
         for (index, limit) in call.rule.limits.iter().enumerate() {
             if limit.algorithm != Algorithm::Gcra {
                 continue;
@@ -235,6 +244,7 @@ impl Observer for Bucket {
             Seen::Executed { node, incarnation, key, call, grant, stale, .. } => {
                 self.account((*node, *incarnation), *key, call, grant);
                 if UNKNOWN.when(*stale) {
+                    self.freed(*node, *key, call, grant, true);
                     self.shown.retain(|(other, _), _| other != key);
                 } else {
                     self.executed(moment, *node, *key, call, grant);
