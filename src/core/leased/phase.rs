@@ -1,10 +1,14 @@
-//! Whether a key has its part of the store, and what follows when it is back.
+//! Whether the store server that counts a key answers, and what follows when it is back.
 //!
 //! ```text
 //! Connected ─ no answer ─> Lost ─ an answer ─> Repaid ─ the share's window is over ─> Repaying ─> Connected
 //!     │                     └──── an answer, and others may owe ──────────────────────┘
 //!     └── the store has lost the key ─> Restoring ─ peers had their time ─> Connected
 //! ```
+//!
+//! A node does not lease at once when the store answers again, because the store has yet to be charged for what shares
+//! admitted, here and at other nodes: until it has been, it would lend those tokens a second time.
+//! Where no share of a window that is still open was spent, a key goes from Lost to Connected with the first answer.
 
 use crate::core::time::Instant;
 
