@@ -33,6 +33,9 @@ pub struct Tuner {
 /// fewer may be chance.
 const FEW: u64 = 8;
 
+/// Thousandths of a token a second times microseconds, to a token.
+const BILLION: u64 = 1_000_000_000;
+
 /// How the tuner is bounded in one refill.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -123,13 +126,16 @@ impl Tuner {
     /// Tokens that are used in `span` at the measured rate, rounded up.
     #[must_use]
     pub fn used_in(&self, span: Micros) -> u64 {
-        clamp((u128::from(self.rate) * u128::from(span.0)).div_ceil(1_000_000_000))
+        match self.rate.checked_mul(span.0) {
+            Some(product) => product.div_ceil(BILLION),
+            None => clamp((u128::from(self.rate) * u128::from(span.0)).div_ceil(BILLION.into())),
+        }
     }
 
     /// Surely less than one check comes in `span`.
     #[must_use]
     pub fn is_slow(&self, span: Micros) -> bool {
-        self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < 1_000_000_000 * u128::from(self.mean_cost())
+        self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < u128::from(BILLION) * u128::from(self.mean_cost())
     }
 
     /// Surely so many tokens are used in `span`.

@@ -6,8 +6,6 @@
 //! What must end early is counted from the sending of the call, what must begin late from the
 //! arrival of its answer. Knows nothing of the store, of waiters or of tuning.
 
-use std::collections::VecDeque;
-
 use super::gcra;
 use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
@@ -45,14 +43,14 @@ pub struct Leftover {
 /// All that a node holds for one key.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    segments: VecDeque<Segment>,
+    segments: Vec<Segment>,
     /// gcra: nothing may be spent from here on that was not accounted for.
     until: Instant,
 }
 
 impl Default for Lease {
     fn default() -> Self {
-        Self { segments: VecDeque::new(), until: Instant(u64::MAX) }
+        Self { segments: Vec::new(), until: Instant(u64::MAX) }
     }
 }
 
@@ -106,7 +104,7 @@ impl Lease {
         let place = self.segments.partition_point(|held| held.ends <= segment.ends);
         self.segments.insert(place, segment);
         let full = self.segments.len() > MAX_SEGMENTS;
-        full.then(|| self.segments.pop_front()).flatten().map(Leftover::from)
+        full.then(|| self.segments.remove(0).into())
     }
 
     /// The store has been told what is held, by a call sent at `sent` and answered at `arrived`; it
@@ -125,6 +123,12 @@ impl Lease {
     #[must_use]
     pub fn until(&self) -> Instant {
         self.until
+    }
+
+    /// Some of it may not be spent any more.
+    #[must_use]
+    pub fn has_ended(&self, now: Instant) -> bool {
+        now >= self.until || self.segments.iter().any(|segment| now >= segment.ends)
     }
 
     /// Drops what has ended; each is reported. What an account that was closed had is only counted.

@@ -20,7 +20,7 @@ const LEAST_KEPT: Micros = Micros(20_000);
 
 impl LeasedKey {
     /// Tokens that this node was lent and has not spent.
-    fn unspent(&self) -> u64 {
+    pub(super) fn unspent(&self) -> u64 {
         self.lease.held().saturating_add(self.waiting_to_return())
     }
 
@@ -39,18 +39,27 @@ impl LeasedKey {
     /// The counters as the store will have them when it is told what is held of buckets: see [`LeasedKey::charge`].
     pub(super) fn charged(&self) -> [Counter; MAX_LIMITS] {
         let mut counters = [Counter::default(); MAX_LIMITS];
-        counters[..self.counters.len()].copy_from_slice(&self.counters);
         let held = self.unspent();
-        for (index, limit) in
-            self.rule.limits.iter().enumerate().filter(|(_, limit)| limit.algorithm == Algorithm::Gcra)
-        {
-            let (net, counter) = (self.net[index], &mut counters[index]);
-            let spent = net.saturating_sub(held);
-            counter.debit(limit, self.clock.latest(self.spent_at(index, spent)), spent);
-            counter.credit(limit, held.saturating_sub(net));
-            counter.used = counter.used.saturating_sub(net).saturating_add(held);
+        for (index, counter) in counters.iter_mut().enumerate().take(self.counters.len()) {
+            *counter = self.charged_of(index, held);
         }
         counters
+    }
+
+    /// One of them, where so much is held.
+    pub(super) fn charged_of(&self, index: usize, held: u64) -> Counter {
+        let (limit, net, mut counter) = (&self.rule.limits[index], self.net[index], self.counters[index]);
+        if limit.algorithm == Algorithm::Gcra {
+            let spent = net.saturating_sub(held);
+            if spent > 0 {
+                counter.debit(limit, self.clock.latest(self.spent_at(index, spent)), spent);
+            }
+            if held > net {
+                counter.credit(limit, held - net);
+            }
+            counter.used = counter.used.saturating_sub(net).saturating_add(held);
+        }
+        counter
     }
 
     /// Takes it that other nodes hold nothing of buckets any more.

@@ -464,8 +464,13 @@ impl LeasedKey {
 
     /// Fills in the numbers of a decision.
     pub(super) fn answer(&self, now: Instant, cost: u64, ending: Ending) -> Decision {
-        let counters = self.shown(now);
-        answer::decision(&self.rule, &counters[..self.rule.limits.len()], self.clock.earliest(now), cost, ending)
+        let earliest = self.clock.earliest(now);
+        if let [_] = &self.rule.limits[..] {
+            // Most rules have one limit, and every check comes by here: no array of eight is filled for it.
+            let shown = self.shown_of(0, now, self.unspent(), self.releasable(now));
+            return answer::decision(&self.rule, &[shown], earliest, cost, ending);
+        }
+        answer::decision(&self.rule, &self.shown(now)[..self.rule.limits.len()], earliest, cost, ending)
     }
 
     /// How each limit stands, as far as is known.
@@ -475,21 +480,36 @@ impl LeasedKey {
 
     /// The counters less what this node holds, and with what passed on credit.
     fn shown(&self, now: Instant) -> [Counter; MAX_LIMITS] {
-        let mut counters = self.charged();
-        let held = if on(Mutant::CountsNextWindowAsLeft) { self.lease.held() } else { self.lease.current(now) };
-        for (index, (limit, counter)) in self.rule.limits.iter().zip(&self.counters).enumerate() {
-            // What is known may run ahead of the window whose tokens are being spent.
-            if let Some(at) = self.lease.window(index, now).filter(|at| *at != counter.at)
-                && limit.algorithm != Algorithm::Gcra
-            {
-                counters[index] = Counter { used: limit.count, prev: 0, at };
-            }
-            counters[index].release(limit, held);
-            if limit.algorithm == Algorithm::Gcra {
-                counters[index].debit(limit, self.clock.earliest(self.credited), self.credit);
-            }
+        let (held, releasable) = (self.unspent(), self.releasable(now));
+        let mut counters = [Counter::default(); MAX_LIMITS];
+        for (index, counter) in counters.iter_mut().enumerate().take(self.counters.len()) {
+            *counter = self.shown_of(index, now, held, releasable);
         }
         counters
+    }
+
+    /// One of them, where so much is held, and so much of that is of windows at hand.
+    fn shown_of(&self, index: usize, now: Instant, held: u64, releasable: u64) -> Counter {
+        let limit = &self.rule.limits[index];
+        let mut counter = self.charged_of(index, held);
+        if limit.algorithm == Algorithm::Gcra {
+            counter.release(limit, releasable);
+            if self.credit > 0 {
+                counter.debit(limit, self.clock.earliest(self.credited), self.credit);
+            }
+            return counter;
+        }
+        // What is known may run ahead of the window whose tokens are being spent.
+        if let Some(at) = self.lease.window(index, now).filter(|at| *at != counter.at) {
+            counter = Counter { used: limit.count, prev: 0, at };
+        }
+        counter.release(limit, releasable);
+        counter
+    }
+
+    /// What is held of windows at hand, and so counts as left.
+    fn releasable(&self, now: Instant) -> u64 {
+        if on(Mutant::CountsNextWindowAsLeft) { self.lease.held() } else { self.lease.current(now) }
     }
 
     /// What a check of `cost` would be answered, charging nothing.

@@ -78,14 +78,17 @@ fn is_put_off(key: &mut LeasedKey) -> bool {
 /// A quarter of the lot is left, or what is used in two trips to the store and 3 ms (at most three
 /// quarters of the lot), or less than a dear check costs.
 fn is_low(key: &LeasedKey, now: Instant) -> bool {
-    let (trip, lot) = (key.trip, key.lot);
-    let (tuner, soon) = (&key.tuner, Micros(3_000) + trip + trip);
-    // The last token of a key that is seldom asked for lasts a while.
-    let soon = if tuner.is_slow(refill_interval(&key.rule)) { 0 } else { tuner.used_in(soon) };
-    let mark = soon.clamp(lot / 4, lot - lot / 4);
+    let (tuner, lot, current) = (&key.tuner, key.lot, key.lease.current(now));
+    let most = lot - lot / 4;
     // The dearest check of late would find too little.
-    let mark = mark.max(tuner.dearest() - 1);
-    tuner.is_warm() && key.lease.current(now) <= mark && !tuner.is_slow(remaining(key, now))
+    let dearest = tuner.dearest() - 1;
+    if !tuner.is_warm() || current > most.max(dearest) {
+        return false;
+    }
+    // The last token of a key that is seldom asked for lasts a while.
+    let soon = Micros(3_000) + key.trip + key.trip;
+    let soon = if tuner.is_slow(refill_interval(&key.rule)) { 0 } else { tuner.used_in(soon) };
+    current <= soon.clamp(lot / 4, most).max(dearest) && !tuner.is_slow(remaining(key, now))
 }
 
 /// Somebody has joined the line: ask the store, unless an acquire is under way or tokens that are held

@@ -145,12 +145,15 @@ fn surplus(key: &LeasedKey, now: Instant) -> u64 {
 /// Drops what has ended and rolls what is known.
 pub(super) fn refresh(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.roll(now);
-    let mut gone = Vec::new();
     // The store has charged what this node did not account for in time, spent or not: it hears what was not.
     let lapsed = now >= key.lease.until() && key.lease.held() > 0 && key.flight.is_none();
     if lapsed {
         give_back(key, cx, now, u64::MAX);
     }
+    if !key.lease.has_ended(now) {
+        return;
+    }
+    let mut gone = Vec::new();
     let voided = key.lease.drop_ended(now, |leftover| gone.push(leftover));
     cx.policy_stats(key.policy).expired += voided;
     for leftover in gone {
