@@ -4,37 +4,33 @@
 -- ARGV     nothing more
 -- Reply    lib.lua's; granted = 0
 
-local limits = read_arguments(4, 0)
-if not limits then return redis.error_reply(WRONG) end
-local state, failure = load(limits)
-if not state then return failure end
-roll_census(state, limits)
-local seen = seen_before(state)
-if seen ~= 0 then return answer(state, 0, seen) end
-if not state.exists and not state.wrong_type then return answer(state, 0) end
+local seen = seen_before()
+if seen ~= 0 then return answer(0, seen) end
+if not exists and not wrong_type then return answer(0, 0) end
 
 -- Never one that was before: a reset forgets those of other nodes, which may come once more.
-local old = state.epoch or 0
+local old = epoch_now or 0
 if id > old then
-  state.epoch = id
+  epoch_now = id
 else
-  state.epoch = old < EXACT and old + 1 or 1
+  epoch_now = old < EXACT and old + 1 or 1
 end
-local fields = { 'e', format('%.0f', state.epoch), 'z', '1' }
+local fields = { 'e', format('%d', epoch_now), 'z', '1' }
 if id ~= 0 then
   -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
-  local asked = state.record and state.record[2] or 0
-  add_record(fields, { 0, max(asked, id), 0, id, 0, 0 })
+  fields[5], fields[6] = names[4], format('0 %d 0 %d 0 0', max(acquire_id, id), id)
 end
 local span = 2 * SECOND
 for i = 1, #limits do
-  span = max(span, 2 * (limits[i].depth or limits[i].period))
-  state.counters[i] = { used = 0, prev = 0, at = 0, gcra = limits[i].kind == 'g' }
-  roll(state.counters[i], limits[i])
+  local limit = limits[i]
+  local period = limit.period
+  span = max(span, 2 * (limit.depth or period))
+  limit.used, limit.prev, limit.at = 0, 0, 0
+  if limit.kind == 'f' then limit.at = (floor(now / period) + 1) * period end
+  if limit.kind == 's' then limit.at = floor(now / period) * period end
 end
-redis.call('DEL', hash)
-lent = { 0, 0, lent[3] }
-redis.call('HSET', hash, unpack(fields))
-expire_after(span)
-state.reset, state.census = true, { -1, 0, 0, 0 }
-return answer(state, 0)
+call('DEL', hash)
+call('HSET', hash, unpack(fields))
+call('PEXPIRE', hash, format('%d', up(span, 1000) + 1))
+was_reset, lent_now, lent_before, nodes_before, seen_again = true, 0, 0, 0, 0
+return answer(0, 0)

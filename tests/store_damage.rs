@@ -11,7 +11,7 @@ use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Timestamp};
 use rationd::store::redis::evalsha;
 use rationd::store::script::{self, Caller, Script};
-use redis::{Connection, Value};
+use redis::{Connection, RedisResult, Value};
 use support::redis_server::RedisServer;
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
@@ -207,6 +207,10 @@ fn random_bytes_in_every_field_never_make_an_error() {
     }
 }
 
+fn evaluate(redis: &mut Redis, sha: &str, key: &str, arguments: &[String]) -> RedisResult<Value> {
+    redis::cmd("EVALSHA").arg(sha).arg(1).arg(key).arg(arguments).query(&mut redis.connection)
+}
+
 #[test]
 fn wrong_arguments_are_refused_before_anything_is_written() {
     let mut redis = Redis::start();
@@ -216,25 +220,39 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
     let call = call(9, acquire(3));
     script::arguments(&caller, &call, &mut |argument| good.push(String::from_utf8_lossy(argument).into_owned()));
     let sha = evalsha::sha(Script::of(&call.op));
-    for place in (0..good.len()).filter(|place| *place != 1) {
+    // Each integer, and the letter of a limit, in its place; the node's name may be anything.
+    let places: Vec<(usize, usize)> = good
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != 1)
+        .flat_map(|(at, argument)| (0..argument.split(' ').count()).map(move |word| (at, word)))
+        .collect();
+    assert_eq!(places.len(), 1 + 7 + 4 * 7);
+    for (at, word) in places {
         for wrong in ["", "-1", "1.5", "x", "1e3", "9007199254740992", "99999999999999999999999"] {
-            let mut words: Vec<&str> =
-                ["EVALSHA", sha, "1", &key].into_iter().chain(good.iter().map(String::as_str)).collect();
-            words[4 + place] = wrong;
-            let reply = redis::cmd(words[0]).arg(&words[1..]).query::<Value>(&mut redis.connection);
-            let error = reply.expect_err(&format!("{wrong:?} as argument {place} must be refused")).to_string();
-            assert!(error.contains("rationd"), "{wrong:?} as argument {place}: {error}");
+            let mut arguments = good.clone();
+            let mut parts: Vec<&str> = good[at].split(' ').collect();
+            parts[word] = wrong;
+            arguments[at] = parts.join(" ");
+            let reply = evaluate(&mut redis, sha, &key, &arguments);
+            let error = reply.expect_err(&format!("{wrong:?} as word {word} of {at} must be refused")).to_string();
+            assert!(error.contains("rationd"), "{wrong:?} as word {word} of {at}: {error}");
+        }
+    }
+    // One word or one argument too few or too many.
+    for at in [2, 3] {
+        for edited in [good[at].rsplit_once(' ').expect("words").0.to_owned(), format!("{} 1", good[at])] {
+            let mut arguments = good.clone();
+            arguments[at] = edited;
+            assert!(evaluate(&mut redis, sha, &key, &arguments).is_err(), "{arguments:?}");
         }
     }
     // Arguments for fewer limits are right ones.
-    for length in (0..good.len()).filter(|length| *length <= 9 || (length - 9) % 7 > 0) {
-        let words = ["EVALSHA", sha, "1", &key].into_iter().chain(good[..length].iter().map(String::as_str));
-        let words: Vec<&str> = words.collect();
-        assert!(
-            redis::cmd(words[0]).arg(&words[1..]).query::<Value>(&mut redis.connection).is_err(),
-            "{length} arguments"
-        );
+    for length in 0..4 {
+        assert!(evaluate(&mut redis, sha, &key, &good[..length]).is_err(), "{length} arguments");
     }
+    let nine = [&good[..3], &vec![good[3].clone(); 9]].concat();
+    assert!(evaluate(&mut redis, sha, &key, &nine).is_err(), "nine limits");
     assert!(!redis.run::<bool>(&["EXISTS", &key]));
 }
 

@@ -158,7 +158,7 @@ mod tests {
 
     /// The server's clock: half a millisecond after a whole second.
     const NOW: u64 = 1_800_000_000_000_500;
-    const PEEK: [&str; 7] = ["0", "n", "0", "f", "10", "1000000", "10"];
+    const PEEK: [&str; 4] = ["0", "n", "0", "f 10 1000000 10"];
 
     fn script(name: &str) -> &'static Script {
         script::all().into_iter().find(|script| script.name == name).expect("a script")
@@ -169,13 +169,13 @@ mod tests {
     }
 
     fn acquire(scripts: &mut Scripts, keyspace: &mut Keyspace) -> Vec<i64> {
-        let argv = ["0", "n", "7", "2", "4", "0", "0", "0", "0", "f", "10", "1000000", "10", "0", "0", "0"];
+        let argv = ["0", "n", "7 2 4 0 0 0 0", "f 10 1000000 10 0 0 0"];
         run(scripts, keyspace, "acquire", &argv).unwrap()
     }
 
     /// Peek, doing this instead.
     fn peek(body: &str) -> Result<Vec<i64>, String> {
-        let first = "local limits = read_arguments(4, 0)";
+        let first = "local limits, has_gcra = {}, false";
         let mut scripts = Scripts::edited(&[(first, &format!("do {body} end {first}"))]);
         run(&mut scripts, &mut Keyspace::default(), "peek", &PEEK)
     }
@@ -200,7 +200,7 @@ mod tests {
         let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
         acquire(&mut scripts, &mut keyspace);
         assert_eq!(run(&mut scripts, &mut keyspace, "peek", &PEEK).unwrap()[7], 4);
-        let wrong = run(&mut scripts, &mut keyspace, "peek", &PEEK[..6]);
+        let wrong = run(&mut scripts, &mut keyspace, "peek", &PEEK[..3]);
         assert!(wrong.unwrap_err().starts_with("ERR rationd: wrong arguments"));
     }
 

@@ -1,11 +1,12 @@
 //! The scripts of `lua/`: their texts and hashes, calls to arguments, replies to grants.
 //!
-//! `lua/lib.lua` stands before each script; what is hashed and loaded is the whole. Numbers are
+//! What the scripts share stands before each of them; what is hashed and loaded is the whole. Numbers are
 //! clamped here to what the scripts take, below 2^53, so that no valid call is refused. Called by
 //! `redis.rs`, which carries the commands, and by simulations, which run the scripts themselves; knows
 //! no connection.
 
 use std::fmt;
+use std::io::Write as _;
 
 use crate::core::call::{Acquire, Call, Counter, Grant, Op};
 use crate::core::key::Digest;
@@ -27,21 +28,29 @@ pub struct Script {
     pub text: &'static str,
 }
 
+/// A script of these files. In its first line stand the patterns of what ARGV has: the id and so many integers of the
+/// call, and of each limit its kind, three integers and so many more.
 macro_rules! script {
-    ($name:literal) => {
+    ($name:literal, $call:literal, $limit:literal, [$($file:literal),*]) => {
         Script {
             name: $name,
-            text: concat!(include_str!("../../lua/lib.lua"), "\n", include_str!(concat!("../../lua/", $name, ".lua"))),
+            text: concat!(
+                "local HEAD, LIMIT = '^(%d+)", $call, "$', '^([gfos]) (%d+) (%d+) (%d+)", $limit, "$'\n",
+                $(include_str!(concat!("../../lua/", $file, ".lua")), "\n",)*
+            ),
         }
     };
 }
 
-static ACQUIRE: Script = script!("acquire");
-static RETURN: Script = script!("return");
-static PEEK: Script = script!("peek");
-static REFUND: Script = script!("refund");
-static RESET: Script = script!("reset");
-static OCCUPY: Script = script!("occupy");
+static ACQUIRE: Script =
+    script!("acquire", " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)", " (%d+) (%d+) (%d+)", ["lib", "account", "acquire"]);
+static RETURN: Script =
+    script!("return", " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)", " (%d+) (%d+)", ["lib", "account", "return"]);
+static PEEK: Script = script!("peek", "", "", ["lib", "peek"]);
+static REFUND: Script = script!("refund", " (%d+)", " (%d+)", ["lib", "account", "refund"]);
+static RESET: Script = script!("reset", "", "", ["lib", "reset"]);
+/// Slots are another matter: it shares nothing.
+static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/occupy.lua") };
 
 /// All scripts: what to load on a new connection.
 #[must_use]
@@ -109,60 +118,70 @@ pub fn key(prefix: &str, digest: Digest) -> String {
     format!("{prefix}:{{{digest}}}")
 }
 
-/// The ARGV of a call, one after the other.
+/// The ARGV of a call, one after the other: the time, the node, the id and the integers of the call, then each limit.
 pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) {
-    let node = &caller.node.as_bytes()[..caller.node.len().min(255)];
-    number(push, caller.now.map_or(0, |now| now.0.max(1)));
-    push(node);
-    number(push, call.id);
+    let mut words = Words::default();
+    words.add(caller.now.map_or(0, |now| now.0.max(1)));
+    words.push(push);
+    push(&caller.node.as_bytes()[..caller.node.len().min(255)]);
+    words.add(call.id);
     match &call.op {
         Op::Acquire(ask) => {
             let [need, want, least, held] =
                 [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
-            for value in [need, want, least, ask.ahead_of.0, ask.epoch, held] {
-                number(push, value);
-            }
+            words.add_all(&[need, want, least, ask.ahead_of.0, ask.epoch, held]);
         }
         Op::Return { amount, epoch, held, voids, .. } => {
-            number(push, (*amount).min(MAX_COUNT));
-            number(push, *epoch);
-            number(push, (*held).min(MAX_COUNT));
-            number(push, voids.id);
-            for tokens in [voids.need, voids.told, voids.spent] {
-                number(push, tokens.min(MAX_COUNT));
-            }
+            let [amount, held, need, told, spent] =
+                [*amount, *held, voids.need, voids.told, voids.spent].map(|tokens| tokens.min(MAX_COUNT));
+            words.add_all(&[amount, *epoch, held, voids.id, need, told, spent]);
         }
-        Op::Refund { amount, .. } => number(push, (*amount).min(MAX_COUNT)),
-        Op::Occupy(ask) => {
-            for value in [ask.used, ask.need, ask.want, ask.lease.0] {
-                number(push, value);
-            }
-        }
+        Op::Refund { amount, .. } => words.add((*amount).min(MAX_COUNT)),
+        Op::Occupy(ask) => words.add_all(&[ask.used, ask.need, ask.want, ask.lease.0]),
         Op::Peek | Op::Reset => {}
     }
+    words.push(push);
     for (index, limit) in call.rule.limits.iter().enumerate() {
-        push(letter(limit).as_bytes());
-        for value in numbers(limit) {
-            number(push, value);
-        }
+        words.text.extend_from_slice(letter(limit).as_bytes());
+        words.add_all(&numbers(limit));
         match &call.op {
             Op::Acquire(Acquire { known, ages, .. }) => {
-                number(push, known[index].used);
-                number(push, known[index].at.0);
-                number(push, ages[index].0);
+                words.add_all(&[known[index].used, known[index].at.0, ages[index].0]);
             }
-            Op::Return { windows, ages, .. } => {
-                number(push, windows[index].0);
-                number(push, ages[index].0);
-            }
-            Op::Refund { windows, .. } => number(push, windows[index].0),
+            Op::Return { windows, ages, .. } => words.add_all(&[windows[index].0, ages[index].0]),
+            Op::Refund { windows, .. } => words.add(windows[index].0),
             Op::Peek | Op::Reset | Op::Occupy(_) => {}
         }
+        words.push(push);
     }
 }
 
-fn number(push: &mut dyn FnMut(&[u8]), value: u64) {
-    push(value.min(EXACT).to_string().as_bytes());
+/// One argument: words with a space between.
+#[derive(Default)]
+struct Words {
+    text: Vec<u8>,
+}
+
+impl Words {
+    fn add(&mut self, value: u64) {
+        if !self.text.is_empty() {
+            self.text.push(b' ');
+        }
+        // Writing to a vector never fails.
+        let _ = write!(self.text, "{}", value.min(EXACT));
+    }
+
+    fn add_all(&mut self, values: &[u64]) {
+        for value in values {
+            self.add(*value);
+        }
+    }
+
+    /// Hands the argument over, and begins the next.
+    fn push(&mut self, push: &mut dyn FnMut(&[u8])) {
+        push(&self.text);
+        self.text.clear();
+    }
 }
 
 fn letter(limit: &Limit) -> &'static str {
@@ -260,7 +279,7 @@ mod tests {
     #[test]
     fn gcra_travels_in_lowest_terms_and_windows_as_written() {
         let seen = argv(&call(Op::Peek, &["30/60s burst 5", "30/60s fixed"]));
-        let wanted = ["0", "n1", "9", "g", "1", "2000000", "5", "f", "30", "60000000", "30"];
+        let wanted = ["0", "n1", "9", "g 1 2000000 5", "f 30 60000000 30"];
         assert_eq!(seen, wanted);
     }
 
@@ -269,7 +288,7 @@ mod tests {
         let refund = Op::Refund { amount: u64::MAX, windows: OPEN };
         let mut call = call(refund, &["1/1s"]);
         call.id = u64::MAX;
-        assert_eq!(argv(&call)[2..4], [EXACT.to_string(), MAX_COUNT.to_string()]);
+        assert_eq!(argv(&call)[2], format!("{EXACT} {MAX_COUNT}"));
     }
 
     #[test]

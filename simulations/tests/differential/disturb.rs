@@ -54,7 +54,7 @@ const ARGUMENTS: [&[u8]; 16] = [
     b"n\xff\0",
 ];
 
-/// One wrong argument, one missing or one too many.
+/// One wrong argument or word of an argument, one missing or one too many.
 pub(crate) fn spoil(random: &mut Random, argv: &mut Vec<Vec<u8>>) {
     let place = random.below(argv.len() as u64) as usize;
     let other = random.one_of(&ARGUMENTS).to_vec();
@@ -63,7 +63,13 @@ pub(crate) fn spoil(random: &mut Random, argv: &mut Vec<Vec<u8>>) {
         1 => argv.insert(place, other),
         2 => argv.truncate(place),
         3 => argv[1] = vec![b'n'; 254 + random.below(3) as usize],
-        _ => argv[place] = other,
+        4 => argv[place] = other,
+        _ => {
+            let mut words: Vec<_> = argv[place].split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect();
+            let word = random.below(words.len() as u64) as usize;
+            words[word] = other;
+            argv[place] = words.join(&b' ');
+        }
     }
 }
 

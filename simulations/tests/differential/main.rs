@@ -141,7 +141,7 @@ fn simulated_and_real_redis_answer_alike() {
 fn difference_is_seen() {
     let mutants = [
         ("return floor((a + b - 1) / b)", "return floor(a / b)"),
-        ("if now >= counter.at then", "if now > counter.at then"),
+        ("if now >= at then", "if now > at then"),
         ("up(span, 1000) + 1", "up(span, 1000)"),
         ("if #stale > 0 then", "if #stale > 500 then"),
     ];

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Pipeline, Value};
 
+use super::reply::text;
 use crate::core::call::{Call, Grant};
 use crate::store::script::{self, BadReply, Caller, Script};
 
@@ -39,15 +40,33 @@ pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
     command
 }
 
+/// What a server writes of a number that the scripts write, too.
+const WRITES: &str = "return string.format('%d', 2 ^ 52)";
+
 /// Has a server learn all scripts: one that it does not know must be sent twice, and calls of the same key that
-/// were sent after it are executed before it.
+/// were sent after it are executed before it. At the end it is asked to write a large number.
 #[must_use]
 pub fn introduction() -> Pipeline {
     let mut pipeline = Pipeline::new();
     for script in script::all() {
         pipeline.cmd("SCRIPT").arg("LOAD").arg(script.text);
     }
+    pipeline.cmd("EVAL").arg(WRITES).arg(0);
     pipeline
+}
+
+/// Whether such a server keeps counters whole, by its answers to the [`introduction`].
+///
+/// # Errors
+/// A server of 32 bits, whose scripts write no number above 2^31. One that may not be asked is believed.
+pub fn check_introduction(answers: &[Value]) -> Result<(), String> {
+    match answers.last().and_then(text) {
+        Some(seen) if seen != (1_u64 << 52).to_string() => Err(format!(
+            "its scripts write 2^52 as {seen}: it is a build of 32 bits, where counters would be damaged; \
+             use a build of 64 bits"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The grant that a reply says.
@@ -84,6 +103,15 @@ mod tests {
         hashes.dedup();
         assert_eq!(hashes.len(), 6);
         assert!(hashes.iter().all(|sha| sha.len() == 40));
+    }
+
+    #[test]
+    fn a_server_of_32_bits_is_refused() {
+        let wrote = |text: &str| check_introduction(&[Value::Nil, Value::BulkString(text.into())]);
+        assert_eq!(wrote("4503599627370496"), Ok(()));
+        assert!(wrote("-2147483648").unwrap_err().contains("32 bits"));
+        let denied = redis::parse_redis_value(b"-NOPERM no\r\n").expect("a reply");
+        assert_eq!(check_introduction(&[denied]), Ok(()));
     }
 
     #[test]

@@ -111,7 +111,8 @@ impl Inner {
         self.handle_health(health::read(&answers));
         // Where an ACL forbids it, or a failover brings a server that has lost them, calls send the source.
         let learnt = timeout(CONNECT_TIMEOUT, link.send_all(&evalsha::introduction())).await;
-        learnt.map_err(|_| "no answer in time")?.map_err(|Lost| "the connection broke")?;
+        let learnt = learnt.map_err(|_| "no answer in time")?.map_err(|Lost| "the connection broke")?;
+        evalsha::check_introduction(&learnt)?;
         *lock(&self.link) = Some(Arc::new(link));
         self.gate.handle_connection();
         lock(&self.breaker).handle_probe();
