@@ -49,19 +49,3 @@ local function close_account(has, back, age_at, most)
   end
   return account, true
 end
-
--- From here on this node is lent so much.
-local function open_account(tokens)
-  account, account_period = 0, 0
-  if has_gcra then
-    account, account_period = min(tokens, EXACT), lent_period
-    lent_now = min(lent_now + account, EXACT)
-  end
-end
-
--- The windows of what this node was granted last.
-local function windows_of_record()
-  local windows = {}
-  for at in string.gmatch(windows_then, '%d+') do windows[#windows + 1] = at + 0 end
-  return windows
-end

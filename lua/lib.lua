@@ -269,51 +269,14 @@ if census_has_rolled then
   census_id, nodes_now, nodes_before, seen_again = floor(now / census_period), 0, follows and nodes_now or 0, 0
 end
 
-local function nodes()
-  return max(1, min(nodes_before + seen_again, MOST))
-end
+local nodes = max(1, min(nodes_before + seen_again, MOST))
 
 -- How the id of a return, refund or reset stands to the last of this node: 0 new, 1 the same, 2 older.
-local function seen_before()
-  if id == 0 or not has_record or id > other_id then return 0 end
-  return id == other_id and 1 or 2
-end
-
+local seen = 0
+if id ~= 0 and has_record and id <= other_id then seen = id == other_id and 1 or 2 end
 local damaged = wrong_type or bad or exists and not epoch_now
 
-local function answer(granted, replayed)
-  local reply = {
-    granted, replayed, damaged and 1 or 0, epoch_now or 0, was_reset and 1 or 0, nodes(), now, 0, 0, 0,
-  }
-  for i = 1, #limits do
-    local limit, place = limits[i], 5 + 3 * i
-    reply[place] = limit.kind == 'g' and min(lent_now + lent_before, EXACT) or limit.used
-    reply[place + 1], reply[place + 2] = limit.prev, limit.at
-  end
-  return reply
-end
-
--- Writes these fields, the limits (`all`, or those that are stored), and this node's record.
-local function save(fields, all)
-  for i = 1, #limits do
-    local limit = limits[i]
-    if all or limit.stored then
-      local used, prev = limit.used, limit.prev
-      if limit.kind == 'g' then used, prev = prev % SECOND, floor(prev / SECOND) end
-      fields[#fields + 1] = names[i + 5]
-      fields[#fields + 1] = format('%d %d %d', used, prev, limit.at)
-    end
-  end
-  if id ~= 0 then
-    fields[#fields + 1] = names[4]
-    fields[#fields + 1] = format('%d %d %d %d %d %d',
-      asked_in, acquire_id, granted_then, other_id, account, account_period) .. windows_then
-    if has_gcra then
-      fields[#fields + 1] = 'o'
-      fields[#fields + 1] = format('%d %d %d', lent_now, lent_before, lent_period)
-    end
-  end
-  if wrong_type then call('DEL', hash) end
-  if bad then call('HDEL', hash, unpack(bad)) end
-  if #fields > 0 then call('HSET', hash, unpack(fields)) end
-end
+-- What the script answers and writes: tail.lua does both. Without `fields` nothing is written; else those, this
+-- node's record and the limits that are stored, or `all` of them; and if `lasts`, how long the hash says anything.
+local granted, replayed = 0, 0
+local fields, all, lasts

@@ -8,18 +8,18 @@
 
 local amount = a1 + 0
 if amount > EXACT then return redis.error_reply(WRONG) end
-local seen = seen_before()
-if seen ~= 0 then return answer(0, seen) end
-if not epoch_now then return answer(0, 0) end
-
-for i = 1, #limits do
-  local limit = limits[i]
-  local window_at, is_charged = limit.x, limit.x == limit.at
-  if limit.kind == 'g' then is_charged = now < window_at end
-  if window_at ~= 0 and not is_charged then return answer(0, 0) end
+if seen ~= 0 then
+  replayed = seen
+elseif epoch_now then
+  local all_were_charged = true
+  for i = 1, #limits do
+    local limit = limits[i]
+    local window_at, is_charged = limit.x, limit.x == limit.at
+    if limit.kind == 'g' then is_charged = now < window_at end
+    if window_at ~= 0 and not is_charged then all_were_charged = false end
+  end
+  if all_were_charged then
+    for i = 1, #limits do credit(limits[i], amount) end
+    granted, other_id, fields = amount, id, {}
+  end
 end
-
-for i = 1, #limits do credit(limits[i], amount) end
-other_id = id
-save({}, false)
-return answer(amount, 0)

@@ -11,57 +11,57 @@
 local amount, epoch, held, void, needed = a1 + 0, a2 + 0, a3 + 0, a4 + 0, a5 + 0
 local told, spent = a6 + 0, a7 + 0
 if max(amount, epoch, held, void, needed, told, spent) > EXACT then return redis.error_reply(WRONG) end
-local seen = seen_before()
-if seen ~= 0 then return answer(0, seen) end
 -- A node that never had an answer knows no epoch, and says so only where an order of its own is void.
 local knows = epoch == epoch_now or epoch == 0 and void ~= 0
-if not epoch_now or not knows then return answer(0, 0) end
-
--- What was lent ahead goes back to the window after this one; a sliding window that is over still
--- weighs, and takes them back.
-local taken = false
-for i = 1, #limits do
-  local limit = limits[i]
-  local window_at = limit.x
-  if limit.kind ~= 'g' and window_at ~= 0 and window_at == limit.at then
-    credit(limit, amount)
-    taken = true
-  elseif limit.kind == 'f' and window_at == limit.at + limit.period
-    or limit.kind == 's' and window_at ~= 0 and window_at + limit.period == limit.at then
-    limit.prev = max(limit.prev - amount, 0)
-    taken = true
-  end
-end
-
--- What an order was lent that nobody waits for any more goes back: of a bucket what it was charged at once, since the
--- rest is in the account. Where it was not executed, this says what it would have told, and if it comes later it is
--- lent nothing, as if it had been before. At most so much was spent of the account.
-local most = EXACT
-if void ~= 0 and acquire_id == void then
-  local windows = windows_of_record()
+if seen ~= 0 then
+  replayed = seen
+elseif epoch_now and knows then
+  -- What was lent ahead goes back to the window after this one; a sliding window that is over still
+  -- weighs, and takes them back.
+  local taken = false
   for i = 1, #limits do
     local limit = limits[i]
-    if limit.kind == 'g' then
-      credit(limit, min(granted_then, needed))
-    elseif (windows[i] or 0) == limit.at then
-      credit(limit, granted_then)
+    local window_at = limit.x
+    if limit.kind ~= 'g' and window_at ~= 0 and window_at == limit.at then
+      credit(limit, amount)
+      taken = true
+    elseif limit.kind == 'f' and window_at == limit.at + limit.period
+      or limit.kind == 's' and window_at ~= 0 and window_at + limit.period == limit.at then
+      limit.prev = max(limit.prev - amount, 0)
+      taken = true
     end
   end
-  taken = taken or granted_then > 0
-  granted_then, most = 0, spent
-elseif void ~= 0 then
-  if acquire_id < void then acquire_id, granted_then = void, 0 end
-  most = min(spent + told, EXACT)
-end
 
--- gcra: the account is closed, but for what this node keeps. An acquire that was sent later has said so.
-if has_gcra and id > acquire_id then
-  local lent, settled = 0, false
-  if has_record then lent, settled = close_account(held, amount, 'y', most) end
-  taken = taken or lent > 0 or settled and held + amount > 0
-  open_account(is_open and held or 0)
+  -- What an order was lent that nobody waits for any more goes back: of a bucket what it was charged at once, since the
+  -- rest is in the account. Where it was not executed, this says what it would have told, and if it comes later it is
+  -- lent nothing, as if it had been before. At most so much was spent of the account.
+  local most = EXACT
+  if void ~= 0 and acquire_id == void then
+    local windows = {}
+    for at in string.gmatch(windows_then, '%d+') do windows[#windows + 1] = at + 0 end
+    for i = 1, #limits do
+      local limit = limits[i]
+      if limit.kind == 'g' then
+        credit(limit, min(granted_then, needed))
+      elseif (windows[i] or 0) == limit.at then
+        credit(limit, granted_then)
+      end
+    end
+    taken = taken or granted_then > 0
+    granted_then, most = 0, spent
+  elseif void ~= 0 then
+    if acquire_id < void then acquire_id, granted_then = void, 0 end
+    most = min(spent + told, EXACT)
+  end
+
+  -- gcra: the account is closed, but for what this node keeps. An acquire that was sent later has said so.
+  if has_gcra and id > acquire_id then
+    local lent, settled = 0, false
+    if has_record then lent, settled = close_account(held, amount, 'y', most) end
+    taken = taken or lent > 0 or settled and held + amount > 0
+    account, account_period = is_open and min(held, EXACT) or 0, lent_period
+    lent_now = min(lent_now + account, EXACT)
+  end
+  if taken or void ~= 0 then other_id, fields = id, {} end
+  if taken then granted = amount end
 end
-if not taken and void == 0 then return answer(0, 0) end
-other_id = id
-save({}, false)
-return answer(taken and amount or 0, 0)

@@ -89,12 +89,12 @@ static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "acquire-executed-again",
         about: "The id of a node's last acquire is not remembered, and a repeat is lent again: at most once.",
-        edits: &[("if id ~= 0 and id == acquire_id then", "if false then")],
+        edits: &[("elseif id ~= 0 and id == acquire_id then", "elseif false then")],
     },
     ScriptBug {
         name: "older-acquire-executed",
         about: "An acquire that arrives after a later one of its node is lent for nobody: at most once, utilisation.",
-        edits: &[("if id ~= 0 and id < acquire_id then return answer(0, 2) end", "")],
+        edits: &[("if id ~= 0 and id < acquire_id then", "if false then")],
     },
     ScriptBug {
         name: "replay-crosses-window",
@@ -112,12 +112,15 @@ static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "return-executed-again",
         about: "A repeated give-back is credited again: at most once, bound.",
-        edits: &[("if seen ~= 0 then return answer(0, seen) end\n-- A node that never", "-- A node that never")],
+        edits: &[("if seen ~= 0 then\n  replayed = seen\nelseif epoch_now and knows", "if epoch_now and knows")],
     },
     ScriptBug {
         name: "refund-executed-again",
         about: "A repeated refund is credited again: at most once, bound.",
-        edits: &[("if seen ~= 0 then return answer(0, seen) end\nif not epoch_now then", "if not epoch_now then")],
+        edits: &[(
+            "if seen ~= 0 then\n  replayed = seen\nelseif epoch_now then\n  local all_were",
+            "if epoch_now then\n  local all_were",
+        )],
     },
     ScriptBug {
         name: "return-to-later-window",
@@ -145,12 +148,12 @@ static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "return-of-older-epoch",
         about: "What was lent before a reset or a loss is credited after it: no free budget, bound.",
-        edits: &[("if not epoch_now or not knows then", "if not epoch_now then")],
+        edits: &[("elseif epoch_now and knows then", "elseif epoch_now then")],
     },
     ScriptBug {
         name: "reset-keeps-epoch",
         about: "A reset is no new epoch, so that nobody drops what the old one lent: no free budget, bound.",
-        edits: &[("  epoch_now = id\n", "  epoch_now = max(old, 1)\n")],
+        edits: &[("    epoch_now = id\n", "    epoch_now = max(old, 1)\n")],
     },
     ScriptBug {
         name: "restore-takes-maximum",
@@ -178,10 +181,7 @@ static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "hash-expires-early",
         about: "Redis forgets a key within its window: no free budget, bound.",
-        edits: &[
-            ("up(span, 1000) + 1))\n\n-- Records", "up(span, 8000) + 1))\n\n-- Records"),
-            ("up(span, 1000) + 1))\nwas_reset", "up(span, 8000) + 1))\nwas_reset"),
-        ],
+        edits: &[("up(lasts, 1000) + 1", "up(lasts, 8000) + 1"), ("up(span, 1000) + 1", "up(span, 8000) + 1")],
     },
     ScriptBug {
         name: "census-counts-calls",
@@ -214,15 +214,12 @@ static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "rest-to-one",
         about: "The first to ask gets all that is left, whoever else asks: fairness, utilisation.",
-        edits: &[("local part = max(need, up(tokens, nodes()),", "local part = max(need, tokens,")],
+        edits: &[("local part = max(need, up(tokens, nodes),", "local part = max(need, tokens,")],
     },
     ScriptBug {
         name: "first-limit-debited",
         about: "Of a policy's limits only the first is debited: bound.",
-        edits: &[(
-            "local at_once = id == 0 and granted or min(granted, need)\nfor i = 1, #limits do",
-            "local at_once = id == 0 and granted or min(granted, need)\nfor i = 1, 1 do",
-        )],
+        edits: &[("or min(granted, need)\n  for i = 1, #limits do", "or min(granted, need)\n  for i = 1, 1 do")],
     },
     ScriptBug {
         name: "sliding-forgets",
@@ -241,8 +238,8 @@ static SCRIPTS: [ScriptBug; 30] = [
         name: "refund-asks-first-limit",
         about: "A refund asks the first limit only whether its window was charged, and credits all: second opinion.",
         edits: &[(
-            "for i = 1, #limits do\n  local limit = limits[i]\n  local window_at, is_charged",
-            "for i = 1, 1 do\n  local limit = limits[i]\n  local window_at, is_charged",
+            "for i = 1, #limits do\n    local limit = limits[i]\n    local window_at, is_charged",
+            "for i = 1, 1 do\n    local limit = limits[i]\n    local window_at, is_charged",
         )],
     },
     ScriptBug {

@@ -42,13 +42,21 @@ macro_rules! script {
     };
 }
 
-static ACQUIRE: Script =
-    script!("acquire", " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)", " (%d+) (%d+) (%d+)", ["lib", "account", "acquire"]);
-static RETURN: Script =
-    script!("return", " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)", " (%d+) (%d+)", ["lib", "account", "return"]);
-static PEEK: Script = script!("peek", "", "", ["lib", "peek"]);
-static REFUND: Script = script!("refund", " (%d+)", " (%d+)", ["lib", "account", "refund"]);
-static RESET: Script = script!("reset", "", "", ["lib", "reset"]);
+static ACQUIRE: Script = script!(
+    "acquire",
+    " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)",
+    " (%d+) (%d+) (%d+)",
+    ["lib", "account", "acquire", "tail"]
+);
+static RETURN: Script = script!(
+    "return",
+    " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)",
+    " (%d+) (%d+)",
+    ["lib", "account", "return", "tail"]
+);
+static PEEK: Script = script!("peek", "", "", ["lib", "peek", "tail"]);
+static REFUND: Script = script!("refund", " (%d+)", " (%d+)", ["lib", "account", "refund", "tail"]);
+static RESET: Script = script!("reset", "", "", ["lib", "reset", "tail"]);
 /// Slots are another matter: it shares nothing.
 static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/occupy.lua") };
 

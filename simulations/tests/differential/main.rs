@@ -142,7 +142,7 @@ fn difference_is_seen() {
     let mutants = [
         ("return floor((a + b - 1) / b)", "return floor(a / b)"),
         ("if now >= at then", "if now > at then"),
-        ("up(span, 1000) + 1", "up(span, 1000)"),
+        ("up(lasts, 1000) + 1", "up(lasts, 1000)"),
         ("if #stale > 0 then", "if #stale > 500 then"),
     ];
     for edit in mutants {

@@ -1,0 +1,144 @@
+//! What does Redis spend on a script? `cargo bench --bench scripts`
+//!
+//! A redis-server of its own runs each script of `lua/` on keys that are new and on keys that it knows, and a plain
+//! GCRA check as many applications run it. All take turns, round after round, so that what disturbs the machine
+//! disturbs all; medians of what Redis itself counts for EVALSHA are compared. The bytes are those of
+//! `MEMORY USAGE` for one key that one node has leased of.
+
+use std::sync::Arc;
+
+use rationd::core::call::{Acquire, Call, JUST_NOW, Known, OPEN, Op, Voided};
+use rationd::core::key::Digest;
+use rationd::core::limit::{Limit, MAX_LIMITS};
+use rationd::core::policy::{OnStoreLoss, Rule};
+use rationd::core::time::{Instant, Timestamp};
+use rationd::store::redis::evalsha;
+use rationd::store::script::{self, Caller};
+use redis::{Cmd, Connection, Pipeline, Value};
+
+#[path = "support/process.rs"]
+mod process;
+
+use process::{Failed, Process, await_condition, directory, pinned};
+
+const ROUNDS: usize = 9;
+const KEYS: u64 = 2_000;
+const CALLER: Caller<'_> = Caller { prefix: "bench", node: "host-17.example:7946", now: None };
+
+/// Limits as applications have them: a bucket, a window, and both.
+const LIMITS: [&[&str]; 3] = [&["10/60s burst 100"], &["1000/60s fixed"], &["10/60s burst 100", "1000/60s fixed"]];
+
+/// A script on keys of one kind, with what it took in each round, in microseconds a call.
+struct Row {
+    name: String,
+    taken: Vec<f64>,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let directory = directory()?;
+    let socket = directory.path().join("redis.sock");
+    let mut command = pinned("redis-server", 0);
+    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+    let _server = Process::start(command, directory)
+        .map_err(|Failed(why)| Failed(format!("{why}; install it: apt-get install redis-server")))?;
+    let client = redis::Client::open(format!("redis+unix://{}", socket.display()))?;
+    let mut redis = await_condition("redis-server", || client.get_connection().ok())?;
+    evalsha::introduction().query::<Value>(&mut redis)?;
+    let gcra = include_str!("compare/gcra.lua");
+    let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(gcra).query(&mut redis)?;
+    let plain =
+        |key: u64| redis::cmd("EVALSHA").arg(&sha).arg(1).arg(format!("plain:{key}")).arg(&[100, 10, 60]).clone();
+
+    let (mut rows, mut bytes): (Vec<Row>, Vec<(String, u64)>) = (Vec::new(), Vec::new());
+    let mut ids = 1..;
+    for _ in 0..ROUNDS {
+        let mut place = 0;
+        let mut note = |name: String, taken: f64| {
+            if place == rows.len() {
+                rows.push(Row { name, taken: Vec::new() });
+            }
+            rows[place].taken.push(taken);
+            place += 1;
+        };
+        redis::cmd("FLUSHALL").exec(&mut redis)?;
+        for known in ["new key", "known key"] {
+            note(format!("plain GCRA, {known}"), measure(&mut redis, plain)?);
+        }
+        for limits in LIMITS {
+            let rule = rule(limits);
+            let said = limits.join(" and ");
+            redis::cmd("FLUSHALL").exec(&mut redis)?;
+            // A key's epoch is the id of the first order for it.
+            let mut epochs = vec![0; KEYS as usize];
+            let steps: [(&str, fn(u64) -> Op); 5] = [
+                ("acquire, new key", acquire),
+                ("acquire, known key", acquire),
+                ("return", give_back),
+                ("refund", |_| Op::Refund { amount: 1, windows: OPEN }),
+                ("peek", |_| Op::Peek),
+            ];
+            for (name, op) in steps {
+                let taken = measure(&mut redis, |key| {
+                    let id = ids.next().unwrap_or(u64::MAX);
+                    let (digest, epoch) = (Digest(u128::from(key)), &mut epochs[key as usize]);
+                    let call = Call { id, digest, rule: rule.clone(), op: op(*epoch), sent_at: Instant(0) };
+                    *epoch = if *epoch == 0 { id } else { *epoch };
+                    evalsha::command(&CALLER, &call, false)
+                })?;
+                note(format!("{name}, {said}"), taken);
+            }
+            if bytes.len() < LIMITS.len() {
+                let key = script::key(CALLER.prefix, Digest(0));
+                bytes.push((said, redis::cmd("MEMORY").arg("USAGE").arg(key).query(&mut redis)?));
+            }
+        }
+    }
+    let reference = median(&rows[1].taken);
+    println!("{:<64} {:>9} {:>14}", "script", "us a call", "of plain, known");
+    for row in &rows {
+        let taken = median(&row.taken);
+        println!("{:<64} {taken:>9.1} {:>14.2}", row.name, taken / reference);
+    }
+    for (limits, bytes) in bytes {
+        println!("{bytes} bytes a key in Redis: {limits}, one node");
+    }
+    Ok(())
+}
+
+fn rule(limits: &[&str]) -> Arc<Rule> {
+    let limits = limits.iter().map(|text| Limit::parse(text).expect(text)).collect();
+    Arc::new(Rule { policy: "bench".into(), limits, on_store_loss: OnStoreLoss::Share })
+}
+
+/// As a check asks for a key that nothing is held of.
+fn acquire(epoch: u64) -> Op {
+    let known = [Known::default(); MAX_LIMITS];
+    Op::Acquire(Acquire { need: 1, want: 1, least: 1, ahead_of: Timestamp(0), epoch, held: 0, ages: JUST_NOW, known })
+}
+
+/// As a node gives the rest of a lease back under gcra: it says what it spent.
+fn give_back(epoch: u64) -> Op {
+    Op::Return { amount: 1, epoch, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: Default::default() }
+}
+
+/// Microseconds that Redis counts for one EVALSHA, when each key is asked for once.
+fn measure(redis: &mut Connection, mut command: impl FnMut(u64) -> Cmd) -> redis::RedisResult<f64> {
+    redis::cmd("CONFIG").arg("RESETSTAT").exec(redis)?;
+    for first in (0..KEYS).step_by(100) {
+        let mut pipeline = Pipeline::new();
+        for key in first..first + 100 {
+            pipeline.add_command(command(key));
+        }
+        pipeline.query::<Vec<Value>>(redis)?;
+    }
+    let counted: String = redis::cmd("INFO").arg("commandstats").query(redis)?;
+    let line = counted.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or_default();
+    let taken = line.split(',').find_map(|part| part.strip_prefix("usec_per_call="));
+    Ok(taken.and_then(|text| text.parse().ok()).unwrap_or(f64::NAN))
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
