@@ -2,9 +2,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use super::refill::Remote;
 use crate::core::call::{Call, Grant, StoreError};
+use crate::store::outcomes::Outcomes;
 use crate::store::redis::RedisStore;
 use crate::store::turns::Asker;
 
@@ -15,5 +17,9 @@ impl Remote for RedisStore {
         call: &'a Call,
     ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
         Box::pin(self.call_for(asker, call))
+    }
+
+    fn send(self: Arc<Self>, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
+        RedisStore::send(&self, asker, call, outcomes);
     }
 }

@@ -17,6 +17,7 @@ mod inflight;
 pub mod limiter;
 pub mod memory;
 mod names;
+pub mod outcomes;
 pub mod pulse;
 #[cfg(feature = "daemon")]
 pub mod redis;

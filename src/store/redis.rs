@@ -13,6 +13,7 @@ mod address;
 mod cluster;
 pub mod evalsha;
 mod failure;
+mod frame;
 mod gate;
 mod health;
 mod heart;
@@ -23,15 +24,19 @@ mod options;
 mod reply;
 mod server;
 mod slots;
+mod stream;
 mod supervised;
 mod tally;
+mod tls;
+mod trip;
 mod url;
+mod wire;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -41,27 +46,18 @@ pub use reply::refused;
 pub use slots::cluster_slots;
 pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 
-use self::address::Address;
 use self::cluster::Cluster;
-use self::failure::Failure;
-use self::gate::Parcel;
-use self::link::{Answer, Letter};
 use self::master::Master;
 use self::server::Shared;
 use self::supervised::supervised;
 use self::tally::Tally;
-use super::script::{self, Caller};
+use self::trip::{Office, Trip};
+use super::outcomes::Outcomes;
+use super::script;
 use super::turns::Asker;
 use crate::clock::Clock;
-use crate::core::call::{Call, Grant, Op, StoreError};
+use crate::core::call::{Call, Grant, StoreError};
 use crate::core::key::Digest;
-use crate::core::time::{Instant, Micros};
-
-/// How long a return may wait until it leaves, at least.
-const RETURNING: Micros = Micros::from_secs(1);
-
-/// How long a call waits for the connection to a server that it was sent to: nobody else has its key.
-const DIALLING: Duration = Duration::from_secs(1);
 
 /// Makes ring the process's cryptography. Call it before anything else that may use TLS; calling
 /// it again does nothing.
@@ -72,11 +68,8 @@ pub fn install_crypto() {
 
 /// A handle on the shared store.
 pub struct RedisStore {
-    cluster: Arc<Cluster>,
+    office: Arc<Office>,
     watch: Option<JoinHandle<()>>,
-    node: Box<str>,
-    prefix: Box<str>,
-    born: Instant,
 }
 
 impl Drop for RedisStore {
@@ -120,13 +113,8 @@ impl RedisStore {
                 async move { cluster.watch().await }
             }))
         });
-        Ok(Self {
-            cluster,
-            watch,
-            node: options.node.as_str().into(),
-            prefix: options.prefix.as_str().into(),
-            born: clock.now(),
-        })
+        let (node, prefix) = (options.node.as_str().into(), options.prefix.as_str().into());
+        Ok(Self { office: Arc::new(Office { cluster, node, prefix, born: clock.now() }), watch })
     }
 
     /// Carries out `call`, however long that takes while its connection lives.
@@ -142,16 +130,15 @@ impl RedisStore {
     /// # Errors
     /// As [`Self::call`].
     pub async fn call_for(&self, asker: Asker, call: &Call) -> Result<Grant, StoreError> {
-        let result = self.follow(asker, call).await;
-        let outcome = match &result {
-            Ok(grant) if grant.replayed || grant.outdated => CallOutcome::Replayed,
-            Ok(_) => CallOutcome::Ok,
-            Err(StoreError::Unknown) => CallOutcome::Unknown,
-            Err(StoreError::Busy { .. }) => CallOutcome::Busy,
-            Err(StoreError::Away { .. } | StoreError::Full) => CallOutcome::Away,
-        };
-        self.tally().count_call(&call.op, outcome);
-        result
+        let (sender, outcome) = oneshot::channel();
+        self.send(asker, call.clone(), Arc::new(Alone(Mutex::new(Some(sender)))));
+        // Without a word the store has ended.
+        outcome.await.unwrap_or(Err(StoreError::Unknown))
+    }
+
+    /// Sends `call` on its way in the turn of whoever asks; `outcomes` learn how it ended. Returns at once.
+    pub fn send(&self, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
+        Trip::begin(&self.office, asker, call, outcomes);
     }
 
     /// Waits until every server that takes calls is connected; false when that takes longer than
@@ -169,7 +156,7 @@ impl RedisStore {
     async fn each_is(&self, within: Duration, so: impl Fn(&Master) -> bool) -> bool {
         let all_are = async {
             loop {
-                let map = self.cluster.map();
+                let map = self.office.cluster.map();
                 if !map.masters.is_empty() && map.masters.iter().all(|master| so(master)) {
                     return;
                 }
@@ -182,113 +169,28 @@ impl RedisStore {
     /// All counts and what is known of the servers, for metrics.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        self.tally().snapshot(self.cluster.map().masters.iter().map(|master| master.view()).collect())
+        self.tally().snapshot(self.office.cluster.map().masters.iter().map(|master| master.view()).collect())
     }
 
     /// The name under which the store keeps a key: what `redis-cli` shows.
     #[must_use]
     pub fn key_of(&self, digest: Digest) -> String {
-        script::key(&self.prefix, digest)
+        script::key(&self.office.prefix, digest)
     }
 
     fn tally(&self) -> &Tally {
-        &self.cluster.shared.tally
+        &self.office.cluster.shared.tally
     }
+}
 
-    /// Goes where the call belongs, over at most one MOVED and one ASK.
-    async fn follow(&self, asker: Asker, call: &Call) -> Result<Grant, StoreError> {
-        let shared = &self.cluster.shared;
-        let started = shared.clock.now();
-        let away = |since| StoreError::Away { since };
-        let key = self.key_of(call.digest);
-        let slot = if shared.cluster { slots::slot_of(key.as_bytes()) } else { 0 };
-        // Without a map nobody has answered yet; with one, nobody owns the slot for now.
-        let unowned = || away(if self.cluster.map().masters.is_empty() { self.born } else { started });
-        let mut server = self.cluster.owner(slot).ok_or_else(unowned)?;
-        let (mut moved, mut asking, mut with_source) = (false, false, false);
-        loop {
-            let expects = shared.confirm.load(Relaxed) && matches!(call.op, Op::Acquire(_));
-            let parcel = Parcel {
-                letter: Letter { command: self.command(call, with_source), asking },
-                confirmed: expects && server.can_confirm(),
-                asker,
-                key: call.digest.0,
-                errand: matches!(call.op, Op::Peek | Op::Refund { .. } | Op::Reset),
-                again: moved || asking || with_source,
-                until: call.sent_at + self.patience(&call.op),
-            };
-            match server.exchange(parcel).await {
-                Ok(answer) => return self.read(call, &answer, expects),
-                Err(Failure::Unknown) => return Err(StoreError::Unknown),
-                Err(Failure::Away(since)) => return Err(away(since)),
-                Err(Failure::Busy(wait)) => return Err(StoreError::Busy { wait }),
-                Err(Failure::NoScript) if !with_source => {
-                    self.tally().noscript.fetch_add(1, Relaxed);
-                    with_source = true;
-                }
-                Err(Failure::Moved(place)) if !moved => {
-                    self.tally().moved.fetch_add(1, Relaxed);
-                    shared.alarm.notify_one();
-                    server = self.detour(&server, &place).await.ok_or(away(started))?;
-                    (moved, asking, with_source) = (true, false, false);
-                }
-                Err(Failure::Ask(place)) if !asking => {
-                    self.tally().ask.fetch_add(1, Relaxed);
-                    server = self.detour(&server, &place).await.ok_or(away(started))?;
-                    (asking, with_source) = (true, false);
-                }
-                Err(failure) => {
-                    self.tally().rejected.fetch_add(1, Relaxed);
-                    tracing::warn!(server = %server.address(), ?failure, %key, "store: call turned down");
-                    return Err(away(started));
-                }
-            }
+/// Where one call's outcome goes for which somebody waits.
+struct Alone(Mutex<Option<oneshot::Sender<Result<Grant, StoreError>>>>);
+
+impl Outcomes for Alone {
+    fn handle_outcome(&self, _: Asker, _: Call, outcome: Result<Grant, StoreError>) {
+        if let Some(sender) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Whoever asked may be gone.
+            let _ = sender.send(outcome);
         }
-    }
-
-    /// How long a call may wait until it leaves. Nobody waits for what a return brings, and it is tokens that
-    /// are lost if it does not leave.
-    fn patience(&self, op: &Op) -> Micros {
-        let timeout = u64::try_from(self.cluster.shared.timeout.as_micros()).unwrap_or(u64::MAX);
-        match op {
-            Op::Return { .. } => Micros(timeout).max(RETURNING),
-            // The answer must come in time, too, and take no part in a race against the deadline.
-            _ => Micros(timeout - timeout / 8),
-        }
-    }
-
-    /// The server that `from` sends us to, once it is connected; `None` when that takes too long.
-    async fn detour(&self, from: &Master, place: &str) -> Option<Arc<Master>> {
-        let address = match (Address::parse(place), place.strip_prefix(':')) {
-            (_, Some(port)) => from.address().neighbour("", port.parse().ok()?)?,
-            (address, None) => address?,
-        };
-        let server = self.cluster.master_at(&address);
-        timeout(DIALLING, server.connected()).await.ok()?;
-        Some(server)
-    }
-
-    fn command(&self, call: &Call, with_source: bool) -> redis::Cmd {
-        // Tests give scripts the time; in earnest they go by the clock of Redis.
-        let caller = Caller { prefix: &self.prefix, node: &self.node, now: None };
-        evalsha::command(&caller, call, with_source)
-    }
-
-    fn read(&self, call: &Call, answer: &Answer, expects: bool) -> Result<Grant, StoreError> {
-        let mut grant = evalsha::grant(call, &answer.value).map_err(|error| {
-            self.tally().rejected.fetch_add(1, Relaxed);
-            tracing::warn!(%error, "store: reply not understood");
-            StoreError::Unknown
-        })?;
-        if expects {
-            // The write of a replayed grant may have left by another connection, which WAIT does not cover.
-            grant.confirmed = !grant.replayed && answer.replicas.is_some_and(|replicas| replicas > 0);
-            if !grant.confirmed {
-                self.tally().unconfirmed.fetch_add(1, Relaxed);
-            }
-        } else {
-            grant.confirmed = true;
-        }
-        Ok(grant)
     }
 }

@@ -6,7 +6,6 @@
 //! no connection.
 
 use std::fmt;
-use std::io::Write as _;
 
 use crate::core::call::{Acquire, Call, Counter, Grant, Op};
 use crate::core::key::Digest;
@@ -123,7 +122,15 @@ impl Script {
 /// The name of the hash of a key; its digest is the cluster's hash tag.
 #[must_use]
 pub fn key(prefix: &str, digest: Digest) -> String {
-    format!("{prefix}:{{{digest}}}")
+    let tag = digits(digest);
+    let tag = std::str::from_utf8(&tag).expect("hexadecimal digits are text");
+    [prefix, ":{", tag, "}"].concat()
+}
+
+/// The 32 hexadecimal digits of a digest: what chooses a key's slot in a cluster.
+#[must_use]
+pub fn digits(digest: Digest) -> [u8; 32] {
+    std::array::from_fn(|place| b"0123456789abcdef"[(digest.0 >> (124 - 4 * place) & 15) as usize])
 }
 
 /// The ARGV of a call, one after the other: the time, the node, the id and the integers of the call, then each limit.
@@ -150,7 +157,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
     }
     words.push(push);
     for (index, limit) in call.rule.limits.iter().enumerate() {
-        words.text.extend_from_slice(letter(limit).as_bytes());
+        words.write(letter(limit).as_bytes());
         words.add_all(&numbers(limit));
         match &call.op {
             Op::Acquire(Acquire { known, ages, .. }) => {
@@ -165,18 +172,35 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
 }
 
 /// One argument: words with a space between.
-#[derive(Default)]
 struct Words {
-    text: Vec<u8>,
+    text: [u8; LONGEST],
+    len: usize,
+}
+
+/// Room for an argument: most numbers has a return, eight of up to sixteen digits.
+const LONGEST: usize = 192;
+
+impl Default for Words {
+    fn default() -> Self {
+        Self { text: [0; LONGEST], len: 0 }
+    }
 }
 
 impl Words {
+    fn write(&mut self, bytes: &[u8]) {
+        self.text[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
     fn add(&mut self, value: u64) {
-        if !self.text.is_empty() {
-            self.text.push(b' ');
+        if self.len > 0 {
+            self.write(b" ");
         }
-        // Writing to a vector never fails.
-        let _ = write!(self.text, "{}", value.min(EXACT));
+        if value < 10 {
+            self.write(&[b'0' + value as u8]);
+        } else {
+            self.write(decimal(value.min(EXACT), &mut [0; 20]));
+        }
     }
 
     fn add_all(&mut self, values: &[u64]) {
@@ -187,8 +211,21 @@ impl Words {
 
     /// Hands the argument over, and begins the next.
     fn push(&mut self, push: &mut dyn FnMut(&[u8])) {
-        push(&self.text);
-        self.text.clear();
+        push(&self.text[..self.len]);
+        self.len = 0;
+    }
+}
+
+/// The digits of a number, written to the end of `room`.
+pub(crate) fn decimal(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
+    let mut first = room.len();
+    loop {
+        first -= 1;
+        room[first] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            return &room[first..];
+        }
     }
 }
 
@@ -302,6 +339,15 @@ mod tests {
     #[test]
     fn key_has_the_digest_as_its_hash_tag() {
         assert_eq!(key("ration", Digest(0xab)), "ration:{000000000000000000000000000000ab}");
+        let digest = Digest(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
+        assert_eq!(digits(digest), digest.to_string().as_bytes());
+    }
+
+    #[test]
+    fn numbers_are_written_as_they_are_read() {
+        for value in [0, 9, 10, 1_234_567_890, EXACT, u64::MAX] {
+            assert_eq!(decimal(value, &mut [0; 20]), value.to_string().as_bytes());
+        }
     }
 
     #[test]

@@ -6,9 +6,16 @@
 //! by `redis/gate.rs` and by `serve/turnstile.rs`.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher};
+
+use crate::clock;
+
+/// Lines and users that are kept when they are empty, to be used again: mostly what comes leaves at once. None that
+/// has grown beyond four times as many is.
+const SPARE: usize = 16;
 
 /// Who asks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asker {
     user: u64,
     connection: u64,
@@ -28,17 +35,19 @@ impl Asker {
 /// Things that wait, each of an asker and about a key.
 #[derive(Debug)]
 pub struct Turns<T> {
-    users: HashMap<u64, User<T>>,
+    users: HashMap<u64, User<T>, Secret>,
     /// Users of whom something waits, the next first.
     order: VecDeque<u64>,
     /// Where the things of a key wait.
-    places: HashMap<u128, Place>,
+    places: HashMap<u128, Place, Secret>,
     len: usize,
+    spare_users: Vec<User<T>>,
+    spare_lines: Vec<VecDeque<(u128, T)>>,
 }
 
 #[derive(Debug)]
 struct User<T> {
-    lines: HashMap<u64, VecDeque<(u128, T)>>,
+    lines: HashMap<u64, VecDeque<(u128, T)>, Secret>,
     /// Connections of which something waits, the next first.
     order: VecDeque<u64>,
     len: usize,
@@ -52,7 +61,58 @@ struct Place {
 
 impl<T> Default for Turns<T> {
     fn default() -> Self {
-        Self { users: HashMap::new(), order: VecDeque::new(), places: HashMap::new(), len: 0 }
+        let secret = Secret::default();
+        Self {
+            users: HashMap::with_hasher(secret),
+            order: VecDeque::new(),
+            places: HashMap::with_hasher(secret),
+            len: 0,
+            spare_users: Vec::new(),
+            spare_lines: Vec::new(),
+        }
+    }
+}
+
+/// Hashes what is random already, or a number of our own, so that nobody who chooses keys chooses their places.
+#[derive(Clone, Copy, Debug)]
+pub struct Secret(u64);
+
+/// One hash on its way.
+#[derive(Debug)]
+pub struct Mixer(u64);
+
+impl Default for Secret {
+    fn default() -> Self {
+        Self(clock::random())
+    }
+}
+
+impl BuildHasher for Secret {
+    type Hasher = Mixer;
+
+    fn build_hasher(&self) -> Mixer {
+        Mixer(self.0)
+    }
+}
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // The halves of a product with an odd constant, folded: each bit of the value reaches all of them.
+        let product = u128::from(self.0 ^ value) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn write_u128(&mut self, value: u128) {
+        self.write_u64(value as u64);
+        self.write_u64((value >> 64) as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -87,13 +147,15 @@ impl<T> Turns<T> {
         let place = self.places.entry(key).or_insert(Place { asker, count: 0 });
         place.count += 1;
         let asker = place.asker;
+        let secret = *self.users.hasher();
         let user = self.users.entry(asker.user).or_insert_with(|| {
             self.order.push_back(asker.user);
-            User { lines: HashMap::new(), order: VecDeque::new(), len: 0 }
+            let empty = || User { lines: HashMap::with_hasher(secret), order: VecDeque::new(), len: 0 };
+            self.spare_users.pop().unwrap_or_else(empty)
         });
         let line = user.lines.entry(asker.connection).or_insert_with(|| {
             user.order.push_back(asker.connection);
-            VecDeque::new()
+            self.spare_lines.pop().unwrap_or_default()
         });
         line.push_back((key, thing));
         user.len += 1;
@@ -109,13 +171,15 @@ impl<T> Turns<T> {
         let line = user.lines.get_mut(&connection)?;
         let (key, thing) = line.pop_front()?;
         if line.is_empty() {
-            user.lines.remove(&connection);
+            let line = user.lines.remove(&connection);
+            keep(&mut self.spare_lines, line.filter(|line| line.capacity() <= 4 * SPARE));
         } else {
             user.order.push_back(connection);
         }
         user.len -= 1;
         if user.len == 0 {
-            self.users.remove(&asked);
+            let user = self.users.remove(&asked);
+            keep(&mut self.spare_users, user.filter(|user| user.lines.capacity() <= 4 * SPARE));
         } else {
             self.order.push_back(asked);
         }
@@ -150,6 +214,13 @@ impl<T> Turns<T> {
                 self.places.remove(&key);
             }
         }
+    }
+}
+
+/// Keeps what is empty, unless enough of it is kept.
+fn keep<T>(spare: &mut Vec<T>, emptied: Option<T>) {
+    if spare.len() < SPARE {
+        spare.extend(emptied);
     }
 }
 

@@ -1,14 +1,12 @@
-//! Where a Redis server is, and how to dial it: address, credentials, TLS, socket options.
+//! Where a Redis server is, and what it takes to be let in: address, credentials, TLS.
 //!
 //! Decides nothing about when. Called by `options.rs`, which builds the [`Dialer`], and `link.rs`.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
+use super::tls::Tls;
 
 /// One Redis server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,41 +60,8 @@ pub(crate) struct Dialer {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: i64,
-    /// An address of the TLS kind, whose certificates go for all servers; `None` without TLS.
-    pub(crate) tls: Option<ConnectionAddr>,
-}
-
-impl Dialer {
-    /// What the redis crate needs to know to connect to `address`.
-    pub(crate) fn info(&self, address: &Address) -> redis::RedisResult<ConnectionInfo> {
-        let target = match (address, &self.tls) {
-            (Address::Unix(path), _) => ConnectionAddr::Unix(path.to_path_buf()),
-            (Address::Tcp(host, port), None) => ConnectionAddr::Tcp(host.to_string(), *port),
-            (Address::Tcp(host, port), Some(pattern)) => with_tls(host, *port, pattern.clone()),
-        };
-        // RESP3, because it tells of a lost connection before the next call runs into it.
-        let mut session = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_skip_set_lib_name()
-            .set_db(self.database);
-        if let Some(user) = &self.user {
-            session = session.set_username(user);
-        }
-        if let Some(password) = &self.password {
-            session = session.set_password(password);
-        }
-        let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(5)).with_interval(Duration::from_secs(2));
-        let socket = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-        #[cfg(target_os = "linux")]
-        let socket = socket.set_user_timeout(Duration::from_secs(2));
-        Ok(target.into_connection_info()?.set_redis_settings(session).set_tcp_settings(socket))
-    }
-}
-
-/// `pattern` with another host and port: the certificates in it have a type that cannot be named.
-fn with_tls(host: &str, port: u16, pattern: ConnectionAddr) -> ConnectionAddr {
-    let tls_params = if let ConnectionAddr::TcpTls { tls_params, .. } = pattern { tls_params } else { None };
-    ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params }
+    /// For all servers; `None` without TLS.
+    pub(crate) tls: Option<Tls>,
 }
 
 impl fmt::Debug for Dialer {

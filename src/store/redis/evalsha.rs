@@ -1,4 +1,6 @@
-//! The scripts as commands and values of the redis crate. Called by `redis.rs`; knows no connection.
+//! The scripts as Redis takes them and answers: bytes for our connections, commands and values of the redis crate.
+//!
+//! Called by `redis.rs`, and by tests that run scripts over a connection of the crate; knows no connection.
 
 use std::sync::LazyLock;
 
@@ -38,6 +40,39 @@ pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
         command.arg(argument);
     });
     command
+}
+
+/// Writes the same as it goes over a connection, without anything in between.
+pub(crate) fn write(line: &mut Vec<u8>, caller: &Caller<'_>, call: &Call, with_source: bool) {
+    let count = BEFORE_LIMITS + call.rule.limits.len();
+    line.push(b'*');
+    line.extend_from_slice(script::decimal(count as u64, &mut [0; 20]));
+    line.extend_from_slice(b"\r\n");
+    let script = Script::of(&call.op);
+    let mut written = 0;
+    let mut push = |argument: &[u8]| {
+        written += 1;
+        bulk(line, argument);
+    };
+    push(if with_source { b"EVAL" } else { b"EVALSHA" });
+    push(if with_source { script.text } else { sha(script) }.as_bytes());
+    push(b"1");
+    push(script::key(caller.prefix, call.digest).as_bytes());
+    script::arguments(caller, call, &mut push);
+    debug_assert_eq!(written, count);
+}
+
+/// What stands before the limits: command, script, one key, and of the ARGV the time, the node and the call.
+const BEFORE_LIMITS: usize = 7;
+
+fn bulk(line: &mut Vec<u8>, bytes: &[u8]) {
+    // Room for the length, too, so that it grows once.
+    line.reserve(bytes.len() + 25);
+    line.push(b'$');
+    line.extend_from_slice(script::decimal(bytes.len() as u64, &mut [0; 20]));
+    line.extend_from_slice(b"\r\n");
+    line.extend_from_slice(bytes);
+    line.extend_from_slice(b"\r\n");
 }
 
 /// What a server writes of a number that the scripts write, too.
@@ -90,11 +125,42 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::call::Op;
+    use crate::core::call::{Acquire, JUST_NOW, OPEN, Occupy, Op, Voided};
     use crate::core::key::Digest;
-    use crate::core::limit::Limit;
+    use crate::core::limit::{Limit, MAX_LIMITS};
     use crate::core::policy::Rule;
-    use crate::core::time::Instant;
+    use crate::core::time::{Instant, Micros, Timestamp};
+
+    #[test]
+    fn what_is_written_is_what_the_crate_would_pack() {
+        let acquire = Acquire {
+            need: 1,
+            want: u64::MAX,
+            least: 0,
+            ahead_of: Timestamp(0),
+            epoch: 7,
+            held: 12,
+            ages: JUST_NOW,
+            known: Default::default(),
+        };
+        let back = Op::Return { amount: 5, epoch: 1, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: OPEN };
+        let occupy = Op::Occupy(Occupy { used: 1, need: 2, want: 3, lease: Micros(4) });
+        let ops = [Op::Acquire(acquire), back, Op::Peek, Op::Refund { amount: 1, windows: OPEN }, Op::Reset, occupy];
+        let caller = Caller { prefix: "ration", node: "n1", now: None };
+        for op in ops {
+            for count in [1, MAX_LIMITS] {
+                let limits: Vec<_> = (0..count).map(|_| Limit::parse("30/60s burst 5").unwrap()).collect();
+                let rule = Arc::new(Rule::of("p", &limits));
+                let call = Call { id: 1 << 60, digest: Digest(u128::MAX / 3), rule, op, sent_at: Instant(0) };
+                for with_source in [false, true] {
+                    let mut line = b"before".to_vec();
+                    write(&mut line, &caller, &call, with_source);
+                    let packed = command(&caller, &call, with_source).get_packed_command();
+                    assert_eq!(line[6..], packed, "{op:?} with {count} limits");
+                }
+            }
+        }
+    }
 
     #[test]
     fn every_script_has_its_own_hash() {

@@ -7,17 +7,19 @@
 //! checks. A key that has a letter in that line lines up there with all of them: letters of one key leave in the order in
 //! which they came. Knows neither connection nor breaker. Called by `master.rs`.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use super::failure::Failure;
-use super::link::{Answer, Letter};
+use super::wire::Answer;
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
 use crate::store::limiter::{self, Limiter};
-use crate::store::turns::{Asker, Turns};
+use crate::store::pulse;
+use crate::store::turns::{Asker, Secret, Turns};
 
 /// Most letters in one line of one who is alone there.
 const ALONE: usize = 4_096;
@@ -28,9 +30,20 @@ const LINE: usize = 4 * ALONE;
 /// Letters that leave in one go.
 const BATCH: usize = 64;
 
+/// A call on its way.
+pub(crate) trait Letter: Send {
+    /// Appends its command.
+    fn write(&self, line: &mut Vec<u8>);
+
+    /// It was answered, or failed.
+    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, Failure>);
+}
+
 /// Something to be carried to a server and back.
 pub(crate) struct Parcel {
-    pub(crate) letter: Letter,
+    pub(crate) letter: Box<dyn Letter>,
+    /// Send `ASKING` before it.
+    pub(crate) asking: bool,
     /// Await a replica, too.
     pub(crate) confirmed: bool,
     /// Whose turn it takes.
@@ -46,24 +59,35 @@ pub(crate) struct Parcel {
     pub(crate) until: Instant,
 }
 
-pub(super) type Reply = oneshot::Sender<Result<Answer, Failure>>;
-
 /// What becomes of somebody who comes to the gate.
 pub(super) enum Entry {
     /// Go on at once.
     Leave(Permit, Parcel),
     /// Wait there.
-    Wait(Spot, oneshot::Receiver<Result<Answer, Failure>>),
+    Wait,
     /// Too many wait.
-    Full(Micros),
+    Full(Parcel, Micros),
 }
 
 /// Where somebody waits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Spot {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Spot {
+    number: u64,
     errand: bool,
     asker: Asker,
-    number: u64,
+}
+
+/// Until when somebody waits; the earliest is the greatest.
+type Deadline = Reverse<(Instant, Excused, Spot)>;
+
+/// This node was not run at the first deadline, and the time was given to them.
+type Excused = bool;
+
+/// Those who are let through, and those who are turned down and how long others would need.
+#[derive(Default)]
+pub(super) struct Called {
+    pub(super) leaving: Vec<(Permit, Parcel)>,
+    pub(super) late: Vec<(Parcel, Micros)>,
 }
 
 /// Somebody who waits.
@@ -71,13 +95,13 @@ struct Waiting {
     number: u64,
     came: Instant,
     parcel: Parcel,
-    reply: Reply,
 }
 
 /// The gate of one server.
 pub(super) struct Gate {
     clock: Clock,
-    /// Somebody who waits may leave.
+    patience: Micros,
+    /// Somebody who waits may leave, or must be told earlier than was known that he may not.
     pub(super) room: Notify,
     lines: Mutex<Lines>,
 }
@@ -86,8 +110,10 @@ struct Lines {
     limiter: Limiter,
     checks: Turns<Waiting>,
     errands: Turns<Waiting>,
+    /// Of those who wait, and of some who have left.
+    deadlines: BinaryHeap<Deadline>,
     /// Where the letters of a key wait, if any do.
-    places: HashMap<u128, Place>,
+    places: HashMap<u128, Place, Secret>,
     /// Letters from the line of errands, or that could have been, at the server.
     errands_out: u32,
     /// Letters have been taken out of a line and have perhaps not left: nobody passes them by.
@@ -114,25 +140,27 @@ pub(super) struct Permit {
 impl Permit {
     /// The server has answered, `took` after it was asked.
     pub(super) fn answered(mut self, took: Micros) {
-        if let Some(permit) = self.inner.take() {
-            let now = self.gate.clock.now();
-            self.gate.lock().limiter.handle_answer(now, permit, took);
-        }
+        let now = self.gate.clock.now();
+        self.give_back(|limiter, permit| limiter.handle_answer(now, permit, took));
     }
-}
 
-impl Drop for Permit {
-    fn drop(&mut self) {
+    /// Gives it back, once.
+    fn give_back(&mut self, end: impl FnOnce(&mut Limiter, limiter::Permit)) {
+        let Some(permit) = self.inner.take() else { return };
         let mut lines = self.gate.lock();
-        if let Some(permit) = self.inner.take() {
-            lines.limiter.handle_loss(permit);
-        }
+        end(&mut lines.limiter, permit);
         lines.errands_out -= u32::from(self.errand);
         let somebody_waits = !(lines.checks.is_empty() && lines.errands.is_empty());
         drop(lines);
         if somebody_waits {
             self.gate.room.notify_one();
         }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.give_back(Limiter::handle_loss);
     }
 }
 
@@ -143,13 +171,14 @@ impl Gate {
             limiter: Limiter::new(patience),
             checks: Turns::default(),
             errands: Turns::default(),
-            places: HashMap::new(),
+            deadlines: BinaryHeap::new(),
+            places: HashMap::default(),
             errands_out: 0,
             departing: false,
             errands_had: false,
             last: 0,
         };
-        Self { clock, room: Notify::new(), lines: Mutex::new(lines) }
+        Self { clock, patience, room: Notify::new(), lines: Mutex::new(lines) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
@@ -178,58 +207,83 @@ impl Gate {
         let number = lines.last;
         let line = if errand { &lines.errands } else { &lines.checks };
         if !line.has_room(parcel.asker, LINE) {
-            return Entry::Full(lines.wait());
+            let wait = lines.wait();
+            return Entry::Full(parcel, wait);
         }
-        let (reply, answer) = oneshot::channel();
-        let asker = lines.line_up(Waiting { number, came: now, parcel, reply }, errand);
-        Entry::Wait(Spot { errand, asker, number }, answer)
+        let until = parcel.until;
+        let asker = lines.line_up(Waiting { number, came: now, parcel }, errand);
+        let is_first = lines.deadlines.peek().is_none_or(|Reverse((first, ..))| until < *first);
+        lines.deadlines.push(Reverse((until, false, Spot { number, errand, asker })));
+        drop(lines);
+        if is_first {
+            self.room.notify_one();
+        }
+        Entry::Wait
     }
 
     /// Those who may leave now, in order. They must be sent on their way before this is called again.
-    pub(super) fn depart(self: &Arc<Self>) -> Vec<(Permit, Parcel, Reply)> {
+    pub(super) fn depart(self: &Arc<Self>) -> Called {
         let now = self.clock.now();
         let mut lines = self.lock();
-        let mut batch = Vec::new();
-        while batch.len() < BATCH
+        let mut called = Called::default();
+        while called.leaving.len() < BATCH
             && let Some(errand) = lines.whose_turn()
             && let Some(permit) = lines.limiter.admit(now)
         {
-            let Some(Waiting { came, parcel, reply, .. }) = lines.call_up(errand) else { break };
-            let is_late = now + lines.limiter.queue() > parcel.until;
-            if is_late || reply.is_closed() {
+            let Some(Waiting { came, parcel, .. }) = lines.call_up(errand) else { break };
+            if now + lines.limiter.queue() > parcel.until {
                 // Nobody would have the answer in time. The place goes to the next.
                 lines.limiter.handle_loss(permit);
-                let _ = reply.send(Err(Failure::Busy(lines.wait().max(now.since(came)))));
+                let wait = lines.wait().max(now.since(came));
+                called.late.push((parcel, wait));
                 continue;
             }
             lines.errands_out += u32::from(errand);
             lines.errands_had = errand;
-            batch.push((self.permit(permit, errand), parcel, reply));
+            called.leaving.push((self.permit(permit, errand), parcel));
         }
-        lines.departing = !batch.is_empty();
-        batch
+        lines.departing = !called.leaving.is_empty();
+        called
     }
 
-    /// Somebody no longer waits: how long those before him need, or `None` when he has left.
-    pub(super) fn withdraw(&self, spot: Spot) -> Option<Micros> {
-        let now = self.clock.now();
+    /// Those who have waited for too long at `now`: they no longer do. Each with how long those before him need.
+    pub(super) fn expire(&self, now: Instant) -> Vec<(Parcel, Micros)> {
         let mut lines = self.lock();
-        let waiting = lines.strike(spot)?;
-        // At least as long as it has taken so far: of a server that stands still nothing better is known.
-        Some(lines.wait().max(now.since(waiting.came)))
-    }
-
-    /// Turns away all who wait: the server is away since then.
-    pub(super) fn turn_away(&self, since: Instant) {
-        let mut lines = self.lock();
-        lines.places.clear();
-        let mut waiting = [std::mem::take(&mut lines.checks), std::mem::take(&mut lines.errands)];
-        drop(lines);
-        for line in &mut waiting {
-            while let Some(waiting) = line.pop() {
-                let _ = waiting.reply.send(Err(Failure::Away(since)));
+        let mut expired = Vec::new();
+        while let Some(Reverse((until, excused, spot))) = lines.deadlines.peek().copied()
+            && until <= now
+        {
+            lines.deadlines.pop();
+            let late = now.since(until);
+            if late > pulse::LATE && !excused {
+                // It was this node that was not run: the server has its time all the same.
+                lines.deadlines.push(Reverse((now + late.min(self.patience), true, spot)));
+            } else if let Some(waiting) = lines.strike(spot) {
+                // At least as long as it has taken so far: of a server that stands still nothing better is known.
+                expired.push((waiting.parcel, lines.wait().max(now.since(waiting.came))));
             }
         }
+        expired
+    }
+
+    /// When [`Self::expire`] has something to do; `None`: nobody waits.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let mut lines = self.lock();
+        if lines.checks.is_empty() && lines.errands.is_empty() {
+            // What is left is of those who have left.
+            lines.deadlines.clear();
+        }
+        lines.deadlines.peek().map(|Reverse((first, ..))| *first)
+    }
+
+    /// All who wait, who no longer do.
+    pub(super) fn turn_away(&self) -> Vec<Parcel> {
+        let mut lines = self.lock();
+        lines.places.clear();
+        lines.deadlines.clear();
+        let mut waiting = [std::mem::take(&mut lines.checks), std::mem::take(&mut lines.errands)];
+        drop(lines);
+        waiting.iter_mut().flat_map(|line| std::iter::from_fn(|| line.pop())).map(|waiting| waiting.parcel).collect()
     }
 
     /// Another connection stands.

@@ -1,15 +1,13 @@
 //! Whether a server still says anything over the connections of one link, and the end of a link.
 //!
-//! Every reply passes here: it is a sign of life, whatever it answers. A task ticks while something is
+//! Whatever comes is told here: it is a sign of life, whatever it answers. A task ticks while something is
 //! awaited and gives the link up when nothing came for too long (`pulse.rs` says when): then everybody who
 //! waits learns at once that nobody knows what became of his letter. Knows nothing of commands. Called by
 //! `link.rs`.
 
-use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::RedisError;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
@@ -50,18 +48,6 @@ struct Pulses {
     ways: [Pulse; 2],
 }
 
-/// Something is awaited; dropped when it no longer is.
-struct Awaited<'a> {
-    heart: &'a Heart,
-    way: Way,
-}
-
-impl Drop for Awaited<'_> {
-    fn drop(&mut self) {
-        self.heart.with(self.way, Pulse::handle_end);
-    }
-}
-
 impl Heart {
     /// Nothing is awaited yet.
     pub(super) fn new(clock: Clock) -> Self {
@@ -69,29 +55,28 @@ impl Heart {
         Self { clock, pulses: Mutex::new(pulses), stirred: Notify::new(), ended: watch::Sender::new(false) }
     }
 
-    /// Awaits a reply that comes by `way`, for as long as the link lives.
-    pub(super) async fn await_reply<T>(
-        &self,
-        way: Way,
-        reply: impl Future<Output = Result<T, RedisError>>,
-    ) -> Result<T, Lost> {
+    /// So many replies are awaited from now on that come by `way`.
+    pub(super) fn handle_departures(&self, way: Way, count: usize) {
         let now = self.clock.now();
         let mut begins = false;
-        self.with(way, |pulse| begins |= pulse.handle_departure(now));
+        self.with(way, |pulse| (0..count).for_each(|_| begins |= pulse.handle_departure(now)));
         if begins {
             self.stirred.notify_one();
         }
-        let awaited = Awaited { heart: self, way };
-        let mut ended = self.ended.subscribe();
-        tokio::select! {
-            biased;
-            reply = reply => {
-                let reply = reply.map_err(|_| Lost)?;
-                self.with(awaited.way, Pulse::handle_sign);
-                Ok(reply)
-            }
-            _ = ended.wait_for(|ended| *ended) => Err(Lost),
-        }
+    }
+
+    /// Something has come by `way`, and with it the last of so many replies.
+    pub(super) fn handle_replies(&self, way: Way, count: usize) {
+        self.with(way, |pulse| {
+            pulse.handle_sign();
+            (0..count).for_each(|_| pulse.handle_end());
+        });
+    }
+
+    /// Waits until the link is given up.
+    pub(super) async fn ended(&self) {
+        // The sender is this one's own.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
     /// Gives the link up: whoever awaits a reply, now or later, has lost it.

@@ -99,7 +99,7 @@ impl Inner {
         let Shared { dialer, clock, timeout: patience, confirming, .. } = &*self.shared;
         let confirming = confirming.then_some(*patience);
         let making = Making { dialer, clock: *clock, generation, confirming };
-        let link = Link::dial(making, &self.address, told).await.map_err(|error| error.to_string())?;
+        let link = Link::dial(making, &self.address, told).await?;
         let answers = timeout(CONNECT_TIMEOUT, link.send_all(&health::questions(self.shared.cluster))).await;
         let answers = answers.map_err(|_| "no answer in time")?.map_err(|Lost| "the connection broke")?;
         if let Some(refused) = answers.first().filter(|pong| text(pong).is_none_or(|pong| pong != "PONG")) {

@@ -11,15 +11,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::{mpsc, oneshot};
+use redis::{Cmd, Pipeline, RedisError, Value};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::address::{Address, Dialer};
+use super::frame::Reply;
 use super::heart::{Heart, Lost, Way};
+use super::stream;
+use super::wire::{ASKING, Answer, Awaits, Wire};
 use crate::clock::Clock;
-use crate::core::time::{Instant, Micros};
+use crate::core::time::Micros;
 use crate::store::breaker::Fault;
 
 /// Longest wait for a connection to stand: several trips to a server that is far away.
@@ -28,32 +30,14 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Commands that one `WAIT` may stand behind.
 const BATCH: usize = 128;
 
-/// Commands in flight on one connection.
-const IN_FLIGHT: usize = 4_096;
-
-/// A command on its way, with what must precede it.
-pub(crate) struct Letter {
-    pub(crate) command: Cmd,
-    /// Send `ASKING` before it.
-    pub(crate) asking: bool,
-}
-
-/// The reply to a letter.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) value: Value,
-    /// Replicas that have it, when that was awaited.
-    pub(crate) replicas: Option<i64>,
-    /// What the server took to answer; the wait for a replica is not in it.
-    pub(crate) took: Micros,
-}
-
-type Waiting = (Letter, oneshot::Sender<Result<Answer, Lost>>);
+/// A command by the confirmed way, and whether `ASKING` must precede it.
+type Letter = (bool, Box<dyn Awaits>);
 
 /// The connections to one server.
 pub(crate) struct Link {
-    direct: Wire,
-    confirmed: Option<mpsc::Sender<Waiting>>,
+    direct: Arc<Wire>,
+    confirmed: Option<mpsc::UnboundedSender<Letter>>,
+    heart: Arc<Heart>,
     /// Which link to this server it is.
     pub(crate) generation: u64,
 }
@@ -75,100 +59,114 @@ pub(crate) struct Making<'a> {
 
 impl Link {
     /// Connects; calls `on_fault` when a connection has gone, or was given up.
+    ///
+    /// # Errors
+    /// What keeps it from connecting, for people.
     pub(crate) async fn dial(
         making: Making<'_>,
         address: &Address,
         on_fault: impl Fn(Fault, &'static str) + Send + Sync + 'static,
-    ) -> Result<Self, RedisError> {
+    ) -> Result<Self, String> {
         let Making { dialer, clock, generation, confirming } = making;
-        let client = Client::open(dialer.info(address)?)?;
         let on_fault = Arc::new(on_fault);
-        let of_pushes = on_fault.clone();
-        let told = Arc::new(move |push: PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                of_pushes(Fault::Lost, "the connection was closed");
-            }
-            Ok::<(), ()>(())
-        });
-        // No response timeout: a slow reply is a sign of life, and it is the heart that gives up.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(IN_FLIGHT)
-            .set_push_sender(told);
         let heart = Arc::new(Heart::new(clock));
-        let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-        let direct = Wire { connection, heart: heart.clone(), way: Way::Direct, clock };
+        // Ended with this when it is dropped: by an error, too, or when whoever dials gives up.
+        let ends = EndsWithout(Some(heart.clone()));
+        let wire = |way| {
+            let (heart, on_fault) = (heart.clone(), on_fault.clone());
+            let opened = open(dialer, address, clock, (heart, way), move || {
+                on_fault(Fault::Lost, "the connection was closed");
+            });
+            async { timeout(CONNECT_TIMEOUT, opened).await.unwrap_or_else(|_| Err("no answer in time".to_owned())) }
+        };
+        let direct = wire(Way::Direct).await?;
         let mut confirmed = None;
         if let Some(patience) = confirming {
-            let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-            let waiting = Wire { connection, way: Way::Confirmed, ..direct.clone() };
-            let (sender, queue) = mpsc::channel(IN_FLIGHT);
-            let gatherer =
-                Gatherer { waiting, direct: direct.clone(), late: None, patience: replica_patience(patience) };
-            tokio::spawn(gatherer.run(queue));
+            let waiting = wire(Way::Confirmed).await?;
+            let (sender, queue) = mpsc::unbounded_channel();
+            let (direct, patience) = (direct.clone(), replica_patience(patience));
+            tokio::spawn(Gatherer { waiting, direct, clock, late: None, patience }.run(queue));
             confirmed = Some(sender);
         }
-        tokio::spawn(heart.beat(move |fault, what| on_fault(fault, what)));
-        Ok(Self { direct, confirmed, generation })
+        tokio::spawn(heart.clone().beat(move |fault, what| on_fault(fault, what)));
+        ends.not_any_more();
+        Ok(Self { direct, confirmed, heart, generation })
     }
 
-    /// Sends `letter` and awaits its reply.
-    pub(crate) async fn send(&self, letter: Letter) -> Result<Answer, Lost> {
-        let left = self.direct.clock.now();
-        let value = if letter.asking {
-            let mut pipeline = Pipeline::with_capacity(2);
-            push(&mut pipeline, letter);
-            self.send_all(&pipeline).await?.pop().ok_or(Lost)?
-        } else {
-            self.direct.ask(letter.command).await?
-        };
-        Ok(Answer { value, replicas: None, took: self.direct.since(left) })
+    /// Sends a command; `asking`: behind an `ASKING`. Returns at once.
+    pub(crate) fn send(&self, asking: bool, awaits: Box<dyn Awaits>) {
+        self.direct.send(asking, awaits);
     }
 
-    /// Sends `letter` and awaits its reply and then a replica, but not for long.
-    pub(crate) async fn send_confirmed(&self, letter: Letter) -> Result<Answer, Lost> {
-        let Some(gatherer) = &self.confirmed else { return self.send(letter).await };
-        let (reply, answer) = oneshot::channel();
-        gatherer.send((letter, reply)).await.map_err(|_| Lost)?;
-        answer.await.map_err(|_| Lost)?
+    /// The same, and the answer comes once a replica has it, too, or has not for some time.
+    pub(crate) fn send_confirmed(&self, asking: bool, awaits: Box<dyn Awaits>) {
+        let Some(gatherer) = &self.confirmed else { return self.send(asking, awaits) };
+        if let Err(mpsc::error::SendError((_, awaits))) = gatherer.send((asking, awaits)) {
+            awaits.handle_answer(Err(Lost));
+        }
     }
 
     /// Sends several commands at once: all replies, in order.
     pub(crate) async fn send_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Lost> {
-        self.direct.ask_all(pipeline).await
+        self.direct.ask_all(&pipeline.get_packed_pipeline(), pipeline.len()).await
     }
 
     /// Gives it up: whoever awaits a reply has lost it.
     pub(crate) fn end(&self) {
-        self.direct.heart.end();
+        self.heart.end();
     }
 }
 
-/// One connection of a link.
-#[derive(Clone)]
-struct Wire {
-    connection: MultiplexedConnection,
-    heart: Arc<Heart>,
-    way: Way,
+/// Ends what is dialled unless it came to stand.
+struct EndsWithout(Option<Arc<Heart>>);
+
+impl EndsWithout {
+    fn not_any_more(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for EndsWithout {
+    fn drop(&mut self) {
+        if let Some(heart) = &self.0 {
+            heart.end();
+        }
+    }
+}
+
+/// Opens a connection, and is let in.
+async fn open(
+    dialer: &Dialer,
+    address: &Address,
     clock: Clock,
+    way: (Arc<Heart>, Way),
+    on_break: impl FnOnce() + Send + 'static,
+) -> Result<Arc<Wire>, String> {
+    let stream = stream::connect(address, dialer.tls.as_ref()).await.map_err(|error| error.to_string())?;
+    let wire = Wire::new(stream, way, clock, on_break);
+    let hello = greeting(dialer);
+    let answers = wire.ask_all(&hello.get_packed_pipeline(), hello.len()).await;
+    for answer in answers.map_err(|Lost| "the connection broke")? {
+        if let Value::ServerError(error) = answer {
+            return Err(RedisError::from(error).to_string());
+        }
+    }
+    Ok(wire)
 }
 
-impl Wire {
-    async fn ask(&self, command: Cmd) -> Result<Value, Lost> {
-        let mut connection = self.connection.clone();
-        self.heart.await_reply(self.way, connection.send_packed_command(&command)).await
+/// What a server is told first. RESP3, because from there on every server speaks alike.
+fn greeting(dialer: &Dialer) -> Pipeline {
+    let mut hello = redis::cmd("HELLO");
+    hello.arg(3);
+    if let Some(password) = &dialer.password {
+        hello.arg("AUTH").arg(dialer.user.as_deref().unwrap_or("default")).arg(password);
     }
-
-    async fn ask_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Lost> {
-        let mut connection = self.connection.clone();
-        let replies = connection.send_packed_commands(pipeline, 0, pipeline.len());
-        self.heart.await_reply(self.way, replies).await
+    let mut pipeline = Pipeline::new();
+    pipeline.add_command(hello);
+    if dialer.database != 0 {
+        pipeline.cmd("SELECT").arg(dialer.database);
     }
-
-    fn since(&self, left: Instant) -> Micros {
-        self.clock.now().since(left)
-    }
+    pipeline
 }
 
 /// How long `WAIT` may take when a call may take `patience`: its answer must still find the caller.
@@ -176,39 +174,35 @@ fn replica_patience(patience: Duration) -> Duration {
     (patience / 2).clamp(Duration::from_millis(1), Duration::from_millis(50))
 }
 
-fn push(pipeline: &mut Pipeline, letter: Letter) {
-    if letter.asking {
-        pipeline.add_command(redis::cmd("ASKING"));
-    }
-    pipeline.add_command(letter.command);
-}
-
-type Callers = Vec<(usize, oneshot::Sender<Result<Answer, Lost>>)>;
-
 /// Sends confirmed letters, as many as have gathered at a time.
 struct Gatherer {
-    waiting: Wire,
-    direct: Wire,
+    waiting: Arc<Wire>,
+    direct: Arc<Wire>,
+    clock: Clock,
     /// A `WAIT` that had no answer in time: its connection is not to be used before it has.
     late: Option<Pin<Box<dyn Future<Output = i64> + Send>>>,
     patience: Duration,
 }
 
+/// Letters in one go: their commands, and who awaits which of the answers.
+struct Batch {
+    bytes: Vec<u8>,
+    commands: usize,
+    callers: Vec<(usize, Box<dyn Awaits>)>,
+}
+
 impl Gatherer {
     /// Works until the link is dropped.
-    async fn run(mut self, mut queue: mpsc::Receiver<Waiting>) {
-        let mut batch = Vec::with_capacity(BATCH);
-        while queue.recv_many(&mut batch, BATCH).await > 0 {
-            let (pipeline, callers) = gather(&mut batch);
-            if callers.is_empty() {
-                continue;
-            }
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Letter>) {
+        let mut letters = Vec::with_capacity(BATCH);
+        while queue.recv_many(&mut letters, BATCH).await > 0 {
+            let batch = gather(&mut letters);
             if self.is_late().await {
-                let left = self.direct.clock.now();
-                let values = self.direct.ask_all(&pipeline).await;
-                deliver(callers, values, 0, self.direct.since(left));
+                let left = self.clock.now();
+                let values = self.direct.ask_all(&batch.bytes, batch.commands).await;
+                batch.deliver(values, 0, self.clock.now().since(left));
             } else {
-                self.send(pipeline, callers).await;
+                self.send(batch).await;
             }
         }
     }
@@ -225,26 +219,28 @@ impl Gatherer {
     }
 
     /// Sends a batch with a `WAIT` behind it, and awaits that for a limited time once the batch is answered.
-    async fn send(&mut self, pipeline: Pipeline, callers: Callers) {
-        let left = self.waiting.clock.now();
-        let batch = self.waiting.ask_all(&pipeline);
-        let mut wait = Box::pin(wait_for_replica(self.waiting.clone(), self.patience));
-        tokio::pin!(batch);
+    async fn send(&mut self, batch: Batch) {
+        let left = self.clock.now();
         let (mut values, mut replicas) = (None, None);
-        // Polled in this order, the batch is written first.
-        while values.is_none() {
-            tokio::select! {
-                biased;
-                reply = &mut batch => values = Some(reply),
-                number = &mut wait, if replicas.is_none() => replicas = Some(number),
+        let mut wait = Box::pin(wait_for_replica(self.waiting.clone(), self.patience));
+        {
+            let asked = self.waiting.ask_all(&batch.bytes, batch.commands);
+            tokio::pin!(asked);
+            // Polled in this order, the batch is written first.
+            while values.is_none() {
+                tokio::select! {
+                    biased;
+                    reply = &mut asked => values = Some(reply),
+                    number = &mut wait, if replicas.is_none() => replicas = Some(number),
+                }
             }
         }
-        let took = self.waiting.since(left);
+        let took = self.clock.now().since(left);
         // Only from here on it is the replica that is waited for: the server may be slow, or far away.
         if replicas.is_none() {
             replicas = timeout(self.patience, &mut wait).await.ok();
         }
-        deliver(callers, values.unwrap_or(Err(Lost)), replicas.unwrap_or(0), took);
+        batch.deliver(values.unwrap_or(Err(Lost)), replicas.unwrap_or(0), took);
         if replicas.is_none() {
             self.late = Some(wait);
         }
@@ -252,34 +248,40 @@ impl Gatherer {
 }
 
 /// How many replicas have what was written before; 0 when that is not known.
-async fn wait_for_replica(wire: Wire, patience: Duration) -> i64 {
-    let mut command = redis::cmd("WAIT");
-    command.arg(1).arg(u64::try_from(patience.as_millis()).unwrap_or(50));
-    match wire.ask(command).await {
-        Ok(Value::Int(replicas)) => replicas,
+async fn wait_for_replica(wire: Arc<Wire>, patience: Duration) -> i64 {
+    let mut command = Cmd::new();
+    command.arg("WAIT").arg(1).arg(u64::try_from(patience.as_millis()).unwrap_or(50));
+    match wire.ask_all(&command.get_packed_command(), 1).await.as_deref() {
+        Ok([Value::Int(replicas)]) => *replicas,
         _ => 0,
     }
 }
 
-/// The letters that somebody still waits for; the others have not left, and never will.
-fn gather(batch: &mut Vec<Waiting>) -> (Pipeline, Callers) {
-    let mut pipeline = Pipeline::with_capacity(batch.len());
-    let mut callers = Vec::with_capacity(batch.len());
-    for (letter, caller) in batch.drain(..).filter(|(_, caller)| !caller.is_closed()) {
-        push(&mut pipeline, letter);
-        callers.push((pipeline.len() - 1, caller));
+fn gather(letters: &mut Vec<Letter>) -> Batch {
+    let mut batch = Batch { bytes: Vec::new(), commands: 0, callers: Vec::with_capacity(letters.len()) };
+    for (asking, awaits) in letters.drain(..) {
+        if asking {
+            batch.bytes.extend_from_slice(ASKING);
+            batch.commands += 1;
+        }
+        awaits.write(&mut batch.bytes);
+        batch.callers.push((batch.commands, awaits));
+        batch.commands += 1;
     }
-    (pipeline, callers)
+    batch
 }
 
-fn deliver(callers: Callers, values: Result<Vec<Value>, Lost>, replicas: i64, took: Micros) {
-    let mut values = values.unwrap_or_default();
-    for (index, caller) in callers {
-        let answer = match values.get_mut(index) {
-            Some(value) => Ok(Answer { value: std::mem::take(value), replicas: Some(replicas), took }),
-            None => Err(Lost),
-        };
-        // The caller may have given up.
-        let _ = caller.send(answer);
+impl Batch {
+    fn deliver(self, values: Result<Vec<Value>, Lost>, replicas: i64, took: Micros) {
+        let mut values = values.unwrap_or_default();
+        for (index, awaits) in self.callers {
+            awaits.handle_answer(match values.get_mut(index) {
+                Some(value) => {
+                    let reply = Reply::Value(std::mem::take(value));
+                    Ok(Answer { reply, replicas: Some(replicas), took })
+                }
+                None => Err(Lost),
+            });
+        }
     }
 }

@@ -1,34 +1,33 @@
 //! One Redis server that takes our calls: its connection, its breaker, and what is known of it.
 //!
-//! An exchange never dials and never waits for another server: without a connection it fails at
+//! A letter never dials and never waits for another server: without a connection it fails at
 //! once. It passes the gate (`gate.rs`) and has its answer however late that comes, as long as the
-//! connection lives. Its keeper (`keeper.rs`) connects in the background. Knows nothing of slots. Called by
-//! `redis.rs` (exchanges) and `cluster.rs` (which servers there are).
+//! connection lives: whoever brings the answer hands it on, so that no letter has a task. The keeper (`keeper.rs`)
+//! connects in the background, and the porter sends on who waited at the gate. Knows nothing of slots. Called by
+//! `trip.rs` (letters) and `cluster.rs` (which servers there are).
 
-use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
 use redis::{Pipeline, Value};
 use tokio::sync::{Notify, watch};
-use tokio::task::unconstrained;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::address::Address;
 use super::failure::Failure;
-use super::gate::{Entry, Gate, Parcel, Permit};
+use super::frame::Reply;
+use super::gate::{Entry, Gate, Letter, Parcel, Permit};
 use super::health::Health;
+use super::heart::Lost;
 use super::keeper::keep;
-use super::link::Answer;
 use super::reply::{Refusal, refusal};
 use super::server::{Inner, Shared, lock};
 use super::supervised::supervised;
 use super::tally::ServerView;
+use super::wire::{Answer, Awaits};
 use crate::core::time::{Instant, Micros};
 use crate::store::breaker::{Breaker, BreakerState, Fault, Pass};
-use crate::store::pulse::LATE;
 
 /// A server and its keeper, which ends with it.
 pub(crate) struct Master {
@@ -120,38 +119,17 @@ impl Master {
         }
     }
 
-    /// Sends a letter when it may leave, and awaits the answer however long that takes.
-    pub(crate) async fn exchange(&self, parcel: Parcel) -> Result<Answer, Failure> {
-        let inner = &*self.inner;
+    /// Sends a letter when it may leave, and has it answered however long that takes. Returns at once.
+    pub(crate) fn dispatch(&self, parcel: Parcel) {
+        let inner = &self.inner;
         if let Some(since) = inner.shut_since() {
-            return Err(Failure::Away(since));
+            return parcel.letter.handle_answer(Err(Failure::Away(since)));
         }
-        let mut until = parcel.until;
-        let (spot, mut outcome) = match inner.gate.enter(parcel) {
-            Entry::Leave(permit, parcel) => return inner.carry(permit, parcel).await,
-            Entry::Full(wait) => return Err(Failure::Busy(wait)),
-            Entry::Wait(spot, outcome) => (spot, outcome),
-        };
-        let (mut waits, mut excused) = (true, false);
-        loop {
-            let remaining = Duration::from_micros(until.since(inner.shared.clock.now()).0);
-            tokio::select! {
-                biased;
-                // Without a word the porter has ended, and with him the store.
-                outcome = &mut outcome => return outcome.unwrap_or_else(|_| Err(Failure::Away(inner.away_since()))),
-                () = sleep(remaining), if waits => {
-                    let late = inner.shared.clock.now().since(until);
-                    if late > LATE && !excused {
-                        // It was this node that was not run: the server has its time all the same.
-                        until = inner.shared.clock.now() + late.min(inner.patience());
-                        excused = true;
-                    } else if let Some(wait) = inner.gate.withdraw(spot) {
-                        return Err(Failure::Busy(wait));
-                    } else {
-                        waits = false;
-                    }
-                }
-            }
+        match inner.gate.enter(parcel) {
+            Entry::Leave(permit, parcel) => inner.carry(permit, parcel),
+            // The porter has it answered.
+            Entry::Wait => {}
+            Entry::Full(parcel, wait) => parcel.letter.handle_answer(Err(Failure::Busy(wait))),
         }
     }
 
@@ -162,67 +140,103 @@ impl Master {
     }
 }
 
-/// Sends those on their way who waited at the gate, for ever.
+/// Sends those on their way who waited at the gate, and turns down who waited for too long, for ever.
 async fn port(inner: Arc<Inner>) {
     loop {
-        inner.gate.room.notified().await;
+        match inner.gate.due() {
+            None => inner.gate.room.notified().await,
+            Some(due) => {
+                let remaining = Duration::from_micros(due.since(inner.shared.clock.now()).0);
+                // Rung or not: look.
+                let _ = timeout(remaining, inner.gate.room.notified()).await;
+            }
+        }
         loop {
-            let batch = inner.gate.depart();
-            if batch.is_empty() {
+            let called = inner.gate.depart();
+            let none_left = called.leaving.is_empty();
+            for (permit, parcel) in called.leaving {
+                inner.carry(permit, parcel);
+            }
+            turn_down(called.late);
+            if none_left {
                 break;
             }
-            for (permit, parcel, reply) in batch {
-                let carrier = inner.clone();
-                // Unconstrained: after so many letters the runtime would let no more of them begin in this turn.
-                let mut carried = Box::pin(unconstrained(async move {
-                    // Whoever asked may be gone.
-                    let _ = reply.send(carrier.carry(permit, parcel).await);
-                }));
-                // Begun here, so that letters go out in the order in which they lined up.
-                let begun = poll_fn(|cx| Poll::Ready(carried.as_mut().poll(cx))).await;
-                if begun.is_pending() {
-                    tokio::spawn(carried);
-                }
-            }
         }
+        turn_down(inner.gate.expire(inner.shared.clock.now()));
     }
 }
 
-/// A call on its way. One that is dropped without an answer says nothing.
-struct Flight<'a> {
-    inner: &'a Inner,
+fn turn_down(late: Vec<(Parcel, Micros)>) {
+    for (parcel, wait) in late {
+        parcel.letter.handle_answer(Err(Failure::Busy(wait)));
+    }
+}
+
+/// A call on its way.
+struct Flight {
+    inner: Arc<Inner>,
     pass: Pass,
-    landed: bool,
+    permit: Permit,
+    confirmed: bool,
+    started: Instant,
+    letter: Box<dyn Letter>,
 }
 
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        if !self.landed {
-            lock(&self.inner.breaker).handle_abandoned(self.pass);
+impl Awaits for Flight {
+    fn write(&self, line: &mut Vec<u8>) {
+        self.letter.write(line);
+    }
+
+    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, Lost>) {
+        let Self { inner, pass, permit, confirmed, started, letter } = *self;
+        let Ok(answer) = answer else {
+            inner.fail(pass, Fault::Lost, "the connection broke");
+            drop(permit);
+            return letter.handle_answer(Err(Failure::Unknown));
+        };
+        permit.answered(answer.took);
+        inner.shared.tally.count_latency(inner.shared.clock.now().since(started));
+        if confirmed && answer.replicas.is_some_and(|replicas| replicas < 1) {
+            inner.has_replica.store(false, Relaxed);
+            inner.wake.notify_one();
+        }
+        letter.handle_answer(inner.judge(pass, answer));
+    }
+}
+
+impl Inner {
+    /// Carries a letter to the server, and its answer back when it comes.
+    fn carry(self: &Arc<Self>, permit: Permit, parcel: Parcel) {
+        let Parcel { letter, asking, confirmed, .. } = parcel;
+        let admitted = lock(&self.breaker).admit();
+        let pass = match admitted {
+            Ok(pass) => pass,
+            Err(since) => return letter.handle_answer(Err(Failure::Away(since))),
+        };
+        let link = lock(&self.link).clone();
+        let Some(link) = link else {
+            self.fail(pass, Fault::Lost, "there is no connection");
+            return letter.handle_answer(Err(Failure::Away(self.away_since())));
+        };
+        let started = self.shared.clock.now();
+        let flight = Box::new(Flight { inner: self.clone(), pass, permit, confirmed, started, letter });
+        if confirmed {
+            link.send_confirmed(asking, flight);
+        } else {
+            link.send(asking, flight);
         }
     }
-}
 
-impl Flight<'_> {
-    fn land(mut self, fault: Fault, what: &str) -> Failure {
-        self.landed = true;
-        self.inner.fail(self.pass, fault, what);
-        Failure::Unknown
-    }
-
-    /// There was no connection to leave by.
-    fn land_lost(self) -> Failure {
-        let inner = self.inner;
-        self.land(Fault::Lost, "there is no connection");
-        Failure::Away(inner.away_since())
-    }
-
-    fn judge(mut self, answer: Answer) -> Result<Answer, Failure> {
-        self.landed = true;
-        let failure = match refusal(&answer.value) {
+    /// What an answer is for the call.
+    fn judge<'a>(&self, pass: Pass, answer: Answer<'a>) -> Result<Answer<'a>, Failure> {
+        let refused = match &answer.reply {
+            Reply::Integers(_) => None,
+            Reply::Value(value) => refusal(value),
+        };
+        let failure = match refused {
             Some(Refusal::Away(said)) => {
-                self.inner.fail(self.pass, Fault::Refused, &said);
-                return Err(Failure::Away(self.inner.away_since()));
+                self.fail(pass, Fault::Refused, &said);
+                return Err(Failure::Away(self.away_since()));
             }
             None => None,
             Some(Refusal::Moved(place)) => Some(Failure::Moved(place)),
@@ -230,37 +244,8 @@ impl Flight<'_> {
             Some(Refusal::NoScript) => Some(Failure::NoScript),
             Some(Refusal::Rejected(said)) => Some(Failure::Rejected(said)),
         };
-        lock(&self.inner.breaker).handle_answer(self.pass);
+        lock(&self.breaker).handle_answer(pass);
         failure.map_or(Ok(answer), Err)
-    }
-}
-
-impl Inner {
-    fn depart(&self) -> Result<Flight<'_>, Failure> {
-        let pass = lock(&self.breaker).admit().map_err(Failure::Away)?;
-        Ok(Flight { inner: self, pass, landed: false })
-    }
-
-    /// Carries a letter to the server and its answer back. Begins to when it is polled first.
-    async fn carry(&self, permit: Permit, parcel: Parcel) -> Result<Answer, Failure> {
-        let flight = self.depart()?;
-        let link = lock(&self.link).clone();
-        let Some(link) = link else { return Err(flight.land_lost()) };
-        let started = self.shared.clock.now();
-        let Parcel { letter, confirmed, .. } = parcel;
-        let sent = if confirmed { link.send_confirmed(letter).await } else { link.send(letter).await };
-        let Ok(answer) = sent else { return Err(flight.land(Fault::Lost, "the connection broke")) };
-        permit.answered(answer.took);
-        self.shared.tally.count_latency(self.shared.clock.now().since(started));
-        if confirmed && answer.replicas.is_some_and(|replicas| replicas < 1) {
-            self.has_replica.store(false, Relaxed);
-            self.wake.notify_one();
-        }
-        flight.judge(answer)
-    }
-
-    fn patience(&self) -> Micros {
-        Micros(u64::try_from(self.shared.timeout.as_micros()).unwrap_or(u64::MAX))
     }
 
     /// Since when no call passes, if none does.
@@ -282,7 +267,10 @@ impl Inner {
             {
                 link.end();
             }
-            self.gate.turn_away(self.away_since());
+            let since = self.away_since();
+            for parcel in self.gate.turn_away() {
+                parcel.letter.handle_answer(Err(Failure::Away(since)));
+            }
             tracing::warn!(server = %self.address, reason = what, "store: server is away");
             *lock(&self.problem) = Some(what.to_owned());
             self.shared.tally.breaker_opened.fetch_add(1, Relaxed);

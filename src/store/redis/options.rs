@@ -8,8 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redis::{Client, ClientTlsConfig, ConnectionAddr, TlsCertificates};
-
+use super::tls::Tls;
 use super::url::{Target, parse_url, without_password};
 
 /// Whether a grant is awaited on a replica.
@@ -130,7 +129,7 @@ impl RedisOptions {
         let parsed = parse_url(&self.url, password.as_deref());
         let mut target = parsed.map_err(|problem| OptionsError::Url { seen: without_password(&self.url), problem })?;
         if target.dialer.tls.is_some() {
-            target.dialer.tls = self.tls()?.or(target.dialer.tls);
+            target.dialer.tls = Some(self.tls()?);
         } else if let Some((option, path)) =
             [("store.ca", &self.ca), ("store.cert", &self.cert), ("store.key", &self.key)]
                 .into_iter()
@@ -158,27 +157,20 @@ impl RedisOptions {
         Ok(())
     }
 
-    /// `None`: the system's certificates.
-    fn tls(&self) -> Result<Option<ConnectionAddr>, OptionsError> {
-        let client_tls = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => {
-                Some(ClientTlsConfig { client_cert: read("store.cert", cert)?, client_key: read("store.key", key)? })
-            }
+    fn tls(&self) -> Result<Tls, OptionsError> {
+        let own = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((read("store.cert", cert)?, read("store.key", key)?)),
             (None, None) => None,
             (Some(path), None) | (None, Some(path)) => {
                 let problem = "store.cert and store.key go together: set both or neither".to_owned();
                 return Err(OptionsError::File { option: "store.cert/store.key", path: path.clone(), problem });
             }
         };
-        let root_cert = self.ca.as_ref().map(|path| read("store.ca", path)).transpose()?;
-        if client_tls.is_none() && root_cert.is_none() {
-            return Ok(None);
-        }
+        let ca = self.ca.as_ref().map(|path| read("store.ca", path)).transpose()?;
         let path = self.cert.clone().or_else(|| self.ca.clone()).unwrap_or_default();
         let bad = |problem: String| OptionsError::File { option: "store.ca/cert/key", path: path.clone(), problem };
-        let client = Client::build_with_tls("rediss://localhost", TlsCertificates { client_tls, root_cert })
-            .map_err(|error| bad(format!("{error}; a PEM file was wanted")))?;
-        Ok(Some(client.get_connection_info().addr().clone()))
+        let own = own.as_ref().map(|(cert, key)| (&**cert, &**key));
+        Tls::new(ca.as_deref(), own).map_err(|problem| bad(format!("{problem}; a PEM file was wanted")))
     }
 }
 

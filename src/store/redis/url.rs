@@ -6,9 +6,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use redis::ConnectionAddr;
-
 use super::address::{Address, Dialer};
+use super::tls::Tls;
 
 /// Where to connect.
 #[derive(Debug)]
@@ -50,8 +49,7 @@ pub(super) fn parse_url(url: &str, password: Option<&str>) -> Result<Target, Str
         return Err(format!("{} hosts, but {scheme}:// takes one; for a cluster write redis-cluster://", seeds.len()));
     }
     let (user, password) = parse_user_info(user_info, password)?;
-    let system = || ConnectionAddr::TcpTls { host: String::new(), port: 0, insecure: false, tls_params: None };
-    Ok(Target { cluster, seeds, dialer: Dialer { user, password, database, tls: tls.then(system) } })
+    Ok(Target { cluster, seeds, dialer: Dialer { user, password, database, tls: tls.then(Tls::default) } })
 }
 
 /// `[user:pass@]/path[?db=N]`.

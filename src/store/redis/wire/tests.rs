@@ -1,0 +1,168 @@
+//! What is written at once, who has which reply, and who has lost it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use super::*;
+
+/// Which command was answered, and what.
+type Heard = (u32, String);
+
+/// Says what it was answered.
+struct Note(u32, Sender<Heard>);
+
+impl Awaits for Note {
+    fn write(&self, line: &mut Vec<u8>) {
+        line.extend_from_slice(format!("<{}>", self.0).as_bytes());
+    }
+
+    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, Lost>) {
+        let said = answer.map_or("lost".to_owned(), |answer| format!("{:?}", answer.reply.into_value()));
+        self.1.send((self.0, said)).expect("the test listens");
+    }
+}
+
+struct Bench {
+    wire: Arc<Wire>,
+    heart: Arc<Heart>,
+    server: DuplexStream,
+    broken: Arc<AtomicBool>,
+    notes: (Sender<Heard>, Receiver<Heard>),
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (stream, server) = tokio::io::duplex(1 << 16);
+        let (clock, broken) = (Clock::start(), Arc::new(AtomicBool::new(false)));
+        let (heart, noted) = (Arc::new(Heart::new(clock)), broken.clone());
+        let way = (heart.clone(), Way::Direct);
+        let wire = Wire::new(Box::new(stream), way, clock, move || noted.store(true, Ordering::SeqCst));
+        Self { wire, heart, server, broken, notes: channel() }
+    }
+
+    fn send(&self, number: u32, asking: bool) {
+        self.wire.send(asking, Box::new(Note(number, self.notes.0.clone())));
+    }
+
+    /// Whatever has come in one read.
+    async fn read(&mut self) -> String {
+        let mut bytes = vec![0; 1 << 16];
+        let length = self.server.read(&mut bytes).await.expect("an open connection");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    async fn answer(&mut self, replies: &str) {
+        self.server.write_all(replies.as_bytes()).await.expect("an open connection");
+    }
+
+    /// The next `count` answers.
+    async fn heard(&self, count: usize) -> Vec<Heard> {
+        let mut heard = Vec::new();
+        while heard.len() < count {
+            match self.notes.1.try_recv() {
+                Ok(note) => heard.push(note),
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+        assert!(self.notes.1.try_recv().is_err(), "no more than these");
+        heard
+    }
+}
+
+fn ok(number: u32) -> Heard {
+    (number, "ok".to_owned())
+}
+
+fn lost(number: u32) -> Heard {
+    (number, "lost".to_owned())
+}
+
+#[tokio::test]
+async fn commands_of_one_turn_share_a_write_and_replies_find_who_awaits_them() {
+    let mut bench = Bench::new();
+    (1..=3).for_each(|number| bench.send(number, number == 2));
+    assert_eq!(bench.read().await, "<1>*1\r\n$6\r\nASKING\r\n<2><3>");
+    bench.answer("+OK\r\n+OK\r\n>1\r\n+push\r\n*2\r\n:7\r\n:8\r\n+O").await;
+    assert_eq!(bench.heard(2).await, [ok(1), (2, "array([int(7), int(8)])".to_owned())]);
+    bench.send(4, false);
+    assert_eq!(bench.read().await, "<4>");
+    bench.answer("K\r\n+OK\r\n").await;
+    assert_eq!(bench.heard(2).await, [ok(3), ok(4)]);
+    assert!(!bench.broken.load(Ordering::SeqCst));
+}
+
+#[tokio::test]
+async fn whoever_asks_for_several_has_all_of_them() {
+    let mut bench = Bench::new();
+    bench.send(1, false);
+    let wire = bench.wire.clone();
+    let all = tokio::spawn(async move { wire.ask_all(b"<a><b>", 2).await });
+    let mut sent = bench.read().await;
+    if sent == "<1>" {
+        sent += &bench.read().await;
+    }
+    assert_eq!(sent, "<1><a><b>");
+    bench.answer("+OK\r\n:1\r\n:2\r\n").await;
+    assert_eq!(bench.heard(1).await, [ok(1)]);
+    assert_eq!(all.await.expect("it ends").expect("a connection"), [Value::Int(1), Value::Int(2)]);
+}
+
+#[tokio::test]
+async fn much_is_written_and_read_in_parts() {
+    let mut bench = Bench::new();
+    let long = "x".repeat(200_000);
+    let (wire, line) = (bench.wire.clone(), long.clone());
+    let asked = tokio::spawn(async move { wire.ask_all(line.as_bytes(), 1).await });
+    let mut seen = 0;
+    while seen < long.len() {
+        seen += bench.read().await.len();
+    }
+    bench.answer(&format!("$200000\r\n{long}\r\n")).await;
+    assert_eq!(asked.await.expect("it ends").expect("a connection"), [Value::BulkString(long.into_bytes())]);
+    bench.send(1, false);
+    assert_eq!(bench.read().await, "<1>");
+    bench.answer("+OK\r\n").await;
+    assert_eq!(bench.heard(1).await, [ok(1)]);
+}
+
+#[tokio::test]
+async fn who_awaits_a_reply_when_the_connection_breaks_has_lost_it() {
+    for last_words in ["", "+OK\r\n*2\r\n:7\r\n", "+OK\r\nHTTP/1.1 400\r\n"] {
+        let mut bench = Bench::new();
+        (1..=3).for_each(|number| bench.send(number, false));
+        bench.read().await;
+        bench.answer(last_words).await;
+        let (gone, answered) = (tokio::io::duplex(1).0, !last_words.is_empty());
+        drop(std::mem::replace(&mut bench.server, gone));
+        let heard = bench.heard(3).await;
+        assert_eq!(heard, [if answered { ok(1) } else { lost(1) }, lost(2), lost(3)], "{last_words}");
+        assert!(bench.broken.load(Ordering::SeqCst), "it was told before");
+        bench.send(4, false);
+        assert_eq!(bench.heard(1).await, [lost(4)]);
+        assert!(bench.wire.ask_all(b"<5>", 1).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_nobody_awaits_ends_it() {
+    let mut bench = Bench::new();
+    bench.send(1, false);
+    bench.read().await;
+    bench.answer("+OK\r\n+OK\r\n").await;
+    assert_eq!(bench.heard(1).await, [ok(1)]);
+    while !bench.broken.load(Ordering::SeqCst) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_up_is_lost_and_no_break() {
+    let mut bench = Bench::new();
+    bench.send(1, false);
+    bench.read().await;
+    bench.heart.end();
+    assert_eq!(bench.heard(1).await, [lost(1)]);
+    assert!(!bench.broken.load(Ordering::SeqCst));
+}
