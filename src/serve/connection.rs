@@ -103,7 +103,7 @@ impl Connection {
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>, hub: &Arc<Hub>, worker: &Worker) -> Poll<Turn> {
-        self.pass.mailbox.listen(cx.waker());
+        self.pass.mailbox.listen(cx.waker(), Some(&worker.reveille));
         let mut scratch = worker.lock();
         let scratch = &mut *scratch;
         loop {

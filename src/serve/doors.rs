@@ -260,7 +260,7 @@ impl Pass {
     /// Whether the daemon stops, so that a connection is to take nothing more; a wake-up comes when it does.
     #[must_use]
     pub fn is_to_leave(&self, cx: &Context<'_>) -> bool {
-        self.mailbox.listen(cx.waker());
+        self.mailbox.listen(cx.waker(), None);
         self.hub.doors.is_stopping()
     }
 }

@@ -151,7 +151,7 @@ impl Asked {
     async fn next_answer(&self) -> (usize, Decision) {
         let mut mail = Vec::new();
         poll_fn(|cx| {
-            self.mailbox.listen(cx.waker());
+            self.mailbox.listen(cx.waker(), None);
             self.mailbox.take(&mut mail);
             match mail.pop() {
                 Some((index, Answer::Decision(decision))) => Poll::Ready((index as usize, decision)),

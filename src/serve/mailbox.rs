@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::reveille::Reveille;
 use crate::core::decision::Decision;
 use crate::store::turns::Asker;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +47,24 @@ pub struct Mailbox {
 #[derive(Debug, Default)]
 struct Inner {
     answers: Vec<(u64, Answer)>,
-    waker: Option<Waker>,
+    owner: Option<Owner>,
+}
+
+/// Whom to wake, and how.
+#[derive(Clone, Debug)]
+struct Owner {
+    waker: Waker,
+    /// Of the thread that it runs in; `None`: by itself.
+    reveille: Option<Arc<Reveille>>,
+}
+
+impl Owner {
+    fn wake(self) {
+        match self.reveille {
+            Some(reveille) => reveille.wake(self.waker),
+            None => self.waker.wake(),
+        }
+    }
 }
 
 /// Who waits for an answer: a mailbox, and the number of the question there.
@@ -61,15 +79,15 @@ pub struct Waiter {
 impl Waiter {
     /// Hands the answer over and wakes the owner.
     pub fn answer(&self, answer: Answer) {
-        let waker = {
+        let owner = {
             let mut inner = self.mailbox.lock();
             inner.answers.push((self.seq, answer));
             // While it is locked: an owner who registers behind this finds it full, and one before is woken.
             self.mailbox.full.store(true, Ordering::Release);
-            inner.waker.clone()
+            inner.owner.clone()
         };
-        if let Some(waker) = waker {
-            waker.wake();
+        if let Some(owner) = owner {
+            owner.wake();
         }
     }
 }
@@ -115,11 +133,11 @@ impl Mailbox {
         self.asker
     }
 
-    /// Registers whom to wake. Cheap when it is the same as before.
-    pub fn listen(&self, waker: &Waker) {
+    /// Registers whom to wake, and through whom. Cheap when it is the same as before.
+    pub fn listen(&self, waker: &Waker, reveille: Option<&Arc<Reveille>>) {
         let mut inner = self.lock();
-        if !inner.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            inner.waker = Some(waker.clone());
+        if !inner.owner.as_ref().is_some_and(|known| known.waker.will_wake(waker)) {
+            inner.owner = Some(Owner { waker: waker.clone(), reveille: reveille.cloned() });
         }
     }
 
@@ -134,9 +152,9 @@ impl Mailbox {
 
     /// Wakes the owner though nothing has come.
     pub fn nudge(&self) {
-        let waker = self.lock().waker.clone();
-        if let Some(waker) = waker {
-            waker.wake();
+        let owner = self.lock().owner.clone();
+        if let Some(owner) = owner {
+            owner.wake();
         }
     }
 

@@ -30,6 +30,7 @@ pub mod parameters;
 pub mod refill;
 pub mod reload;
 mod requests;
+mod reveille;
 pub mod rights;
 pub mod rules;
 pub mod scripts;

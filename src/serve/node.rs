@@ -28,7 +28,7 @@ use crate::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::core::usage::{Origin, Usage};
 use crate::store::embedded::Embedded;
-use crate::store::turns::Asker;
+use crate::store::turns::{Asker, Secret};
 
 mod counts;
 
@@ -42,6 +42,8 @@ const SHARDS: usize = 64;
 pub struct Outgoing {
     replies: Vec<(Waiter, Decision)>,
     alarm: bool,
+    /// Calls wait in the turnstile.
+    calls: bool,
 }
 
 /// Shards, their stores and who waits for them.
@@ -90,7 +92,7 @@ enum Engine {
 #[derive(Debug)]
 struct Leasing {
     shard: Shard,
-    parked: HashMap<Ticket, Waiter>,
+    parked: HashMap<Ticket, Waiter, Secret>,
 }
 
 impl Node {
@@ -110,7 +112,7 @@ impl Node {
                 Some(_) => {
                     let shard = Shard::new(settings, clock::random(), first_id + index, SHARDS as u64, (now, wall));
                     let shard = shard.with_secret(secret());
-                    Engine::Leasing(Leasing { shard, parked: HashMap::new() })
+                    Engine::Leasing(Leasing { shard, parked: HashMap::default() })
                 }
             };
             Cell { due: Deadline::new(), engine: Mutex::new(engine) }
@@ -282,6 +284,11 @@ impl Node {
         if std::mem::take(&mut out.alarm) {
             self.bell.notify_one();
         }
+        if std::mem::take(&mut out.calls)
+            && let Some(calls) = &self.calls
+        {
+            calls.ring();
+        }
     }
 
     /// The earliest deadline of all shards; `u64::MAX` for none.
@@ -322,10 +329,11 @@ impl Node {
     }
 
     /// While the shard is locked, so that its calls leave in the order of their ids.
-    fn send(&self, asker: Asker, call: Call) {
+    fn send(&self, asker: Asker, call: Call, out: &mut Outgoing) {
         if let Some(calls) = &self.calls {
             self.in_flight.fetch_add(1, Ordering::AcqRel);
             calls.enter(asker, call);
+            out.calls = true;
         }
     }
 
@@ -333,7 +341,7 @@ impl Node {
     fn drain_effects(&self, cell: &Cell, leasing: &mut Leasing, asker: Asker, out: &mut Outgoing) {
         while let Some(effect) = leasing.shard.poll_effect() {
             match effect {
-                Effect::Call(call) => self.send(asker, call),
+                Effect::Call(call) => self.send(asker, call, out),
                 Effect::Reply { ticket, decision } => {
                     if let Some(waiter) = leasing.parked.remove(&ticket) {
                         out.replies.push((waiter, decision));

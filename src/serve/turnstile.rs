@@ -18,9 +18,13 @@ pub struct Turnstile {
 }
 
 impl Turnstile {
-    /// A call comes.
+    /// A call comes. Whoever brings it must [`Self::ring`] afterwards, once for all that he brings.
     pub fn enter(&self, asker: Asker, call: Call) {
         self.lock().push(asker, call.digest.0, (asker, call));
+    }
+
+    /// Calls have come.
+    pub fn ring(&self) {
         self.bell.notify_one();
     }
 

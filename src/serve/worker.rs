@@ -19,6 +19,7 @@ use super::envoy;
 use super::hub::{Doors, Hub, Refusal};
 use super::mailbox::Answer;
 use super::node::Outgoing;
+use super::reveille::Reveille;
 use super::rules::Rules;
 use super::tally::Tally;
 use super::vital::Pulse;
@@ -36,6 +37,8 @@ const ENDING: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Worker {
     scratch: Mutex<Scratch>,
+    /// Wakes its connections.
+    pub(super) reveille: Arc<Reveille>,
 }
 
 /// Buffers and counts, used by one connection at a time.
@@ -69,7 +72,7 @@ impl Worker {
             tally: Tally::default(),
             mail: Vec::new(),
         };
-        Self { scratch: Mutex::new(scratch) }
+        Self { scratch: Mutex::new(scratch), reveille: Arc::default() }
     }
 
     /// The buffers, for the length of one batch; never across an await.
@@ -98,6 +101,9 @@ impl Worker {
             let listener = UnixListener::from_std(listener)?;
             let door = door.map(envoy::Handle::listen).transpose()?;
             let mut tasks = JoinSet::new();
+            let reveille = self.reveille.clone();
+            // Until the runtime ends, and with it all whom it could wake.
+            tokio::spawn(async move { reveille.run().await });
             let mut reserve = spare(&listener);
             let mut beats = Pulse::timer();
             // After a failed accept the door rests; the socket does not wait for it.

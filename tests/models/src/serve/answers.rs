@@ -1,5 +1,7 @@
 //! No answer is left in a mailbox whose owner sleeps.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -7,6 +9,7 @@ use loom::future::block_on;
 use loom::thread;
 
 use super::mailbox::{Answer, Mailbox, Promise, Waiter};
+use super::reveille::Reveille;
 use crate::Model;
 
 /// All of them.
@@ -18,6 +21,7 @@ pub(crate) const MODELS: &[Model] = &[
     ),
     ("answers of one thread come in order", None, answers_of_one_thread_come_in_order),
     ("answers of two threads come both and once", Some(3), answers_of_two_threads_come_both_and_once),
+    ("answers wake their owner through its thread", Some(3), answers_wake_their_owner_through_its_thread),
     ("a promise that is dropped wakes its owner", None, a_promise_that_is_dropped_wakes_its_owner),
 ];
 
@@ -25,7 +29,7 @@ pub(crate) const MODELS: &[Model] = &[
 fn receive(mailbox: &Mailbox, count: usize) -> Vec<u64> {
     let mut taken = Vec::new();
     block_on(std::future::poll_fn(|cx: &mut Context<'_>| {
-        mailbox.listen(cx.waker());
+        mailbox.listen(cx.waker(), None);
         mailbox.take(&mut taken);
         if taken.len() >= count { Poll::Ready(()) } else { Poll::Pending }
     }));
@@ -62,6 +66,24 @@ fn answers_of_two_threads_come_both_and_once() {
     taken.sort_unstable();
     assert_eq!(taken, [1, 2]);
     threads.into_iter().for_each(|thread| thread.join().expect("it ends"));
+}
+
+/// The owner and the task that wakes it take turns in one thread.
+fn answers_wake_their_owner_through_its_thread() {
+    let (mailbox, reveille) = (Arc::new(Mailbox::default()), Arc::new(Reveille::default()));
+    let threads = [answers(&mailbox, &[1]), answers(&mailbox, &[2])];
+    let mut taken = Vec::new();
+    let mut run = pin!(reveille.run());
+    block_on(std::future::poll_fn(|cx: &mut Context<'_>| {
+        assert!(run.as_mut().poll(cx).is_pending());
+        mailbox.listen(cx.waker(), Some(&reveille));
+        mailbox.take(&mut taken);
+        if taken.len() >= 2 { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    let mut seqs: Vec<_> = taken.iter().map(|(seq, _)| *seq).collect();
+    seqs.sort_unstable();
+    assert_eq!(seqs, [1, 2]);
+    threads.map(|thread| thread.join().expect("it ends"));
 }
 
 fn a_promise_that_is_dropped_wakes_its_owner() {

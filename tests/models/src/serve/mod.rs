@@ -4,6 +4,8 @@
 mod deadlines;
 #[path = "../../../../src/serve/mailbox.rs"]
 mod mailbox;
+#[path = "../../../../src/serve/reveille.rs"]
+mod reveille;
 
 pub(crate) mod alarm;
 pub(crate) mod answers;
