@@ -11,7 +11,7 @@ use figment::value::{Dict, Value};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Place, Problem, did_you_mean, nearest};
+use super::problem::{Lines, Place, Problem, did_you_mean, nearest};
 use super::schema::{DESCRIPTORS, KEYS, OVERRIDE, POLICY, keys_of, sections};
 use super::value::{Kind, Seen};
 
@@ -30,6 +30,7 @@ pub(crate) enum Role {
 pub(crate) struct Document {
     pub(crate) path: PathBuf,
     text: String,
+    lines: Lines,
     spans: BTreeMap<Vec<String>, Range<usize>>,
     pub(crate) dict: Dict,
     pub(crate) problems: Vec<Problem>,
@@ -63,6 +64,7 @@ impl Document {
         };
         let mut document = Self {
             path: path.to_owned(),
+            lines: Lines::of(&text),
             text: String::new(),
             spans: BTreeMap::new(),
             dict: Dict::new(),
@@ -71,13 +73,13 @@ impl Document {
             broken_routes: false,
         };
         if let Some(at) = invalid {
-            let place = Place::in_file(path, &text, at..at + 1);
+            let place = Place::in_lines(path, &text, &document.lines, at..at + 1);
             document.problems.push(Problem { place, message: "not UTF-8".into(), hint: None });
             return document;
         }
         let (table, errors) = DeTable::parse_recoverable(&text);
         for error in &errors {
-            let place = Place::in_file(path, &text, error.span().unwrap_or(0..0));
+            let place = Place::in_lines(path, &text, &document.lines, error.span().unwrap_or(0..0));
             document.problems.push(Problem { place, message: error.message().replace('\n', ", "), hint: None });
         }
         if errors.is_empty() {
@@ -90,7 +92,7 @@ impl Document {
     /// Where `path` stands in this file.
     pub(crate) fn place(&self, path: &[String]) -> Option<Place> {
         let span = self.spans.get(path)?;
-        Some(Place::in_file(&self.path, &self.text, span.clone()))
+        Some(Place::in_lines(&self.path, &self.text, &self.lines, span.clone()))
     }
 }
 
@@ -247,7 +249,7 @@ impl Walk<'_> {
     }
 
     pub(super) fn problem(&mut self, span: Range<usize>, message: String, hint: Option<String>) {
-        let place = Place::in_file(&self.document.path, self.text, span);
+        let place = Place::in_lines(&self.document.path, self.text, &self.document.lines, span);
         self.document.problems.push(Problem { place, message, hint });
     }
 }

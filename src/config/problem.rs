@@ -42,6 +42,27 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<Problem>);
 
+/// Where the lines of a text begin: counted once, because a configuration of many policies asks for the places of
+/// all their keys.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    /// The byte behind each line's end, in order: where all lines but the first begin.
+    begins: Vec<usize>,
+}
+
+impl Lines {
+    /// The lines of `text`.
+    pub(crate) fn of(text: &str) -> Self {
+        Self { begins: text.match_indices('\n').map(|(at, _)| at + 1).collect() }
+    }
+
+    /// The number of the line that byte `at` is in, from 1, and the byte where it begins.
+    fn line_of(&self, at: usize) -> (usize, usize) {
+        let before = self.begins.partition_point(|begin| *begin <= at);
+        (before + 1, before.checked_sub(1).map_or(0, |last| self.begins[last]))
+    }
+}
+
 impl Problem {
     pub(crate) fn named(name: impl Into<String>, message: impl Into<String>) -> Self {
         Self { place: Place::Named(name.into()), message: message.into(), hint: None }
@@ -65,20 +86,24 @@ impl ConfigErrors {
 }
 
 impl Place {
-    /// The place of `span` (bytes) in `text`.
+    /// The place of `span` (bytes) in `text`. For one place of a text: [`Self::in_lines`] is for many.
     pub(crate) fn in_file(path: &Path, text: &str, span: Range<usize>) -> Self {
+        Self::in_lines(path, text, &Lines::of(text), span)
+    }
+
+    /// The place of `span` (bytes) in `text`, whose lines are `lines`.
+    pub(crate) fn in_lines(path: &Path, text: &str, lines: &Lines, span: Range<usize>) -> Self {
         let start = floor_boundary(text, span.start);
         let end = floor_boundary(text, span.end.max(start));
-        let head = &text[..start];
-        let line_start = head.rfind('\n').map_or(0, |at| at + 1);
+        let (number, line_start) = lines.line_of(start);
         let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
         let line = text[line_start..line_end].trim_end_matches('\r');
-        let column = head[line_start..].chars().count() + 1;
+        let column = text[line_start..start].chars().count() + 1;
         let width = text[start..end.min(line_end).max(start)].trim_end().chars().count().max(1);
         let visible = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
         Self::File {
             path: path.to_owned(),
-            line: head.matches('\n').count() + 1,
+            line: number,
             column,
             excerpt: mask_password(line).chars().map(visible).collect(),
             width,
@@ -184,6 +209,18 @@ mod tests {
         let place = Place::in_file(Path::new("f"), text, start..start + 4);
         let shown = Problem { place, message: "m".into(), hint: None }.to_string();
         assert_eq!(shown, "f:2:6: m\n  2 | \té = oops\n    | \t    ^^^^");
+    }
+
+    #[test]
+    fn every_byte_is_in_the_line_that_counting_finds() {
+        for text in ["", "\n", "a", "a\n", "a\nb", "\n\na = 1\r\n\nb\n\n"] {
+            let lines = Lines::of(text);
+            for at in 0..=text.len() {
+                let head = &text[..at];
+                let counted = (head.matches('\n').count() + 1, head.rfind('\n').map_or(0, |end| end + 1));
+                assert_eq!(lines.line_of(at), counted, "byte {at} of {text:?}");
+            }
+        }
     }
 
     #[test]
