@@ -15,6 +15,7 @@ use behaviour::{NODES, compare_with_memory};
 use cluster::{NODE_TIMEOUT_MS, RedisCluster};
 use load::{Load, acquire_one, endless, settle, summary};
 use poll::{wait_for, wait_until};
+use server::{Server, free_port};
 
 const PACE: Duration = Duration::from_millis(2);
 
@@ -250,6 +251,50 @@ fn grants_of_a_slow_master_are_confirmed() {
         scene.runtime.block_on(answer).expect("no panic").expect("slow is not lost").confirmed
     });
     assert_eq!(scene.store.snapshot().breaker_opened, 0);
+}
+
+#[test]
+fn replicas_that_join_and_leave_later_are_noticed() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let master = Server::start(|_, _| {
+        let pairs = [
+            ("--cluster-enabled", "yes".to_owned()),
+            ("--cluster-port", free_port().to_string()),
+            ("--repl-diskless-sync-delay", "0".to_owned()),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    });
+    master.ask("CLUSTER ADDSLOTSRANGE 0 16383").expect("slots");
+    wait_until("the cluster is whole", 20, || master.text("CLUSTER INFO").contains("cluster_state:ok"));
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let clock = Clock::start();
+    let store = {
+        let _inside = runtime.enter();
+        let url = format!("redis-cluster://{}", master.address());
+        RedisStore::new(&RedisOptions { timeout: AMPLE, ..RedisOptions::new(&url, "node-a") }, clock).expect("good")
+    };
+    assert!(runtime.block_on(store.ready(Duration::from_secs(5))), "not connected: {:?}", store.snapshot());
+    let rule = endless();
+    let mut id = 0;
+    let mut call = || {
+        id += 1;
+        let began = Instant::now();
+        let grant = runtime.block_on(store.call(&acquire_one(&clock, &rule, Digest::of("load", b"k"), id)));
+        (grant.expect("an answer").confirmed, began.elapsed())
+    };
+    let waits = || master.info("commandstats", "cmdstat_wait");
+    call();
+    assert_eq!(waits(), None, "nobody waits for a replica that is not there");
+    let mut replica = Server::start(|_, _| vec!["--replicaof".into(), "127.0.0.1".into(), master.port.to_string()]);
+    // The map of slots does not name it, and is not read again meanwhile: the server's own word must do.
+    wait_until("grants are confirmed", 20, || call().0 && waits().is_some());
+    replica.kill();
+    wait_until("no replica is seen", 20, || store.snapshot().servers[0].replicas == Some(0));
+    let waited = waits().expect("some waited");
+    let (confirmed, took) = call();
+    assert!(!confirmed && took < AMPLE, "confirmed: {confirmed}, after {took:?}");
+    assert_eq!(waits(), Some(waited), "a grant waited for a replica that is gone");
 }
 
 #[test]

@@ -14,6 +14,8 @@ pub(crate) struct Health {
     pub(crate) full_coverage: Option<bool>,
     /// Replicas that are in step.
     pub(crate) replicas: Option<u32>,
+    /// Replicas that are connected at all, in step or not.
+    pub(crate) connected: Option<u32>,
 }
 
 /// A replica that has not been heard of for longer than this many seconds will not confirm.
@@ -39,7 +41,25 @@ pub(crate) fn read(answers: &[Value]) -> Health {
         maxmemory_policy: info(2).and_then(|info| field(&info, "maxmemory_policy").map(str::to_owned)),
         full_coverage: answers.get(3).and_then(only_setting).map(|value| value == "yes"),
         replicas: replication.as_deref().map(count_replicas),
+        connected: replication.as_deref().map(count_connected),
     }
+}
+
+/// What to ask each second about replicas alone: far less than [`questions`].
+pub(crate) fn replica_question() -> Pipeline {
+    let mut pipeline = Pipeline::with_capacity(1);
+    pipeline.cmd("INFO").arg("replication");
+    pipeline
+}
+
+/// Reads the answer to [`replica_question`]: replicas in step, and connected ones; `None` when it is refused.
+pub(crate) fn read_replicas(answers: &[Value]) -> Option<(u32, u32)> {
+    let info = answers.first().and_then(text)?;
+    Some((count_replicas(&info), count_connected(&info)))
+}
+
+fn count_connected(info: &str) -> u32 {
+    field(info, "connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -83,7 +103,7 @@ mod tests {
             Value::BulkString(b"# Memory\r\nmaxmemory_policy:allkeys-lru\r\n".to_vec()),
             Value::Map(vec![(setting("cluster-require-full-coverage"), setting("no"))]),
         ]);
-        assert_eq!(health.replicas, Some(1));
+        assert_eq!((health.replicas, health.connected), (Some(1), Some(3)));
         assert_eq!(health.maxmemory_policy.as_deref(), Some("allkeys-lru"));
         assert_eq!(health.full_coverage, Some(false));
     }

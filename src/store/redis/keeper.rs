@@ -23,7 +23,7 @@ use crate::store::breaker::{Breaker, Fault};
 /// Between two looks at a server's health.
 const CHECKUP: Duration = Duration::from_secs(60);
 
-/// Between two looks for a replica while one is missed.
+/// Between two looks for replicas where grants may have to be confirmed.
 const REPLICA_CHECK: Duration = Duration::from_secs(1);
 
 /// Of the problems of one outage so many are told, each once: a server that is restarted refuses connections, then
@@ -33,13 +33,20 @@ const TOLD: usize = 8;
 /// The keeper of one server.
 pub(super) async fn keep(inner: Arc<Inner>) {
     let mut told: Vec<String> = Vec::new();
+    let mut looks = 0;
     loop {
         let due = lock(&inner.breaker).probe_at();
         let Some(due) = due else {
             told.clear();
-            let pause = if inner.misses_replica() { REPLICA_CHECK } else { CHECKUP };
+            let pause = if inner.shared.confirming { REPLICA_CHECK } else { CHECKUP };
             if timeout(pause, inner.wake.notified()).await.is_err() {
-                inner.checkup().await;
+                looks += 1;
+                if pause * looks >= CHECKUP {
+                    looks = 0;
+                    inner.checkup().await;
+                } else {
+                    inner.look_for_replicas().await;
+                }
             }
             continue;
         };
@@ -61,9 +68,15 @@ pub(super) async fn keep(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    /// Whether a replica is expected to confirm and none is in touch.
-    fn misses_replica(&self) -> bool {
-        self.shared.confirm.load(Relaxed) && !self.has_replica.load(Relaxed)
+    /// A replica that is in step begins to confirm, and from then on one is expected for good. It ceases to when it
+    /// goes away; one that merely lags ceases when it has not confirmed in time, which a `WAIT` tells.
+    fn handle_replicas(&self, in_step: u32, connected: u32) {
+        if in_step > 0 && self.shared.confirming {
+            self.shared.confirm.store(true, Relaxed);
+        }
+        if in_step > 0 || connected == 0 {
+            self.has_replica.store(in_step > 0, Relaxed);
+        }
     }
 
     fn handle_health(&self, health: Health) {
@@ -82,7 +95,7 @@ impl Inner {
                 "store: all shards stop when one does: set cluster-require-full-coverage no"
             );
         }
-        self.has_replica.store(health.replicas.unwrap_or(0) > 0, Relaxed);
+        self.handle_replicas(health.replicas.unwrap_or(0), health.connected.unwrap_or(0));
         *known = health;
     }
 
@@ -122,6 +135,20 @@ impl Inner {
             self.fail(Breaker::on_behalf_of(generation), Fault::Lost, "the connection was closed");
         }
         Ok(())
+    }
+
+    /// Looks whether replicas have joined or left a server that answers.
+    async fn look_for_replicas(&self) {
+        let Some(link) = lock(&self.link).clone() else { return };
+        match link.send_all(&health::replica_question()).await {
+            Ok(answers) => {
+                if let Some((in_step, connected)) = health::read_replicas(&answers) {
+                    lock(&self.health).replicas = Some(in_step);
+                    self.handle_replicas(in_step, connected);
+                }
+            }
+            Err(Lost) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke"),
+        }
     }
 
     /// Looks after a server that answers.
