@@ -28,6 +28,9 @@ const CALLER: Caller<'_> = Caller { prefix: "bench", node: "host-17.example:7946
 /// Limits as applications have them: a bucket, a window, and both.
 const LIMITS: [&[&str]; 3] = [&["10/60s burst 100"], &["1000/60s fixed"], &["10/60s burst 100", "1000/60s fixed"]];
 
+/// What is asked of a key of that epoch.
+type Step = fn(u64) -> Op;
+
 /// A script on keys of one kind, with what it took in each round, in microseconds a call.
 struct Row {
     name: String,
@@ -70,7 +73,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             redis::cmd("FLUSHALL").exec(&mut redis)?;
             // A key's epoch is the id of the first order for it.
             let mut epochs = vec![0; KEYS as usize];
-            let steps: [(&str, fn(u64) -> Op); 5] = [
+            let steps: [(&str, Step); 5] = [
                 ("acquire, new key", acquire),
                 ("acquire, known key", acquire),
                 ("return", give_back),
