@@ -19,7 +19,7 @@ use redis::{Cmd, Connection, Pipeline, Value};
 #[path = "support/process.rs"]
 mod process;
 
-use process::{Failed, Process, await_condition, directory, pinned};
+use process::{await_condition, redis_server};
 
 const ROUNDS: usize = 9;
 const KEYS: u64 = 2_000;
@@ -38,12 +38,7 @@ struct Row {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let directory = directory()?;
-    let socket = directory.path().join("redis.sock");
-    let mut command = pinned("redis-server", 0);
-    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
-    let _server = Process::start(command, directory)
-        .map_err(|Failed(why)| Failed(format!("{why}; install it: apt-get install redis-server")))?;
+    let (_server, socket) = redis_server()?;
     let client = redis::Client::open(format!("redis+unix://{}", socket.display()))?;
     let mut redis = await_condition("redis-server", || client.get_connection().ok())?;
     evalsha::introduction().query::<Value>(&mut redis)?;

@@ -7,7 +7,7 @@ use std::process::Command;
 use rationd::client::{Client, Reply};
 
 use super::probe::{Bench, CLIENT, Door, Sample};
-use super::process::{Failed, Process, await_condition, directory, output, pinned, without_settings};
+use super::process::{Failed, Process, await_condition, directory, output, pinned, redis_server, without_settings};
 
 /// Places in [`Servers::all`].
 pub(crate) const RATIOND: usize = 0;
@@ -38,12 +38,7 @@ impl Servers {
     /// Starts whatever can be started; Redis must be.
     pub(crate) fn start() -> Result<Self, Failed> {
         let mut all = vec![rationd()?];
-        let directory = directory()?;
-        let socket = directory.path().join("redis.sock");
-        let mut command = pinned("redis-server", 0);
-        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
-        let redis = Process::start(command, directory)
-            .map_err(|Failed(why)| Failed(format!("{why}; install it: apt-get install redis-server")))?;
+        let (redis, socket) = redis_server()?;
         let mut client = await_socket(&socket, "redis-server")?;
         let script = include_bytes!("gcra.lua");
         let sha = client.command(&[b"SCRIPT", b"LOAD", script]).map_err(|error| Failed(error.to_string()))?;

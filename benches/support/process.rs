@@ -61,6 +61,17 @@ pub fn pinned(program: &str, core: usize) -> Command {
     command
 }
 
+/// A Redis of its own that keeps nothing, and its socket: on the core of servers, where that can be arranged.
+pub fn redis_server() -> Result<(Process, PathBuf), Failed> {
+    let directory = directory()?;
+    let socket = directory.path().join("redis.sock");
+    let mut command = pinned("redis-server", 0);
+    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+    let server = Process::start(command, directory)
+        .map_err(|Failed(why)| Failed(format!("{why}; install it: apt-get install redis-server")))?;
+    Ok((server, socket))
+}
+
 pub fn directory() -> Result<tempfile::TempDir, Failed> {
     tempfile::tempdir().map_err(|error| Failed(format!("cannot make a directory: {error}")))
 }
