@@ -17,6 +17,7 @@ mod frame;
 mod gate;
 mod health;
 mod heart;
+mod journey;
 mod keeper;
 mod link;
 mod master;
@@ -28,7 +29,6 @@ mod stream;
 mod supervised;
 mod tally;
 mod tls;
-mod trip;
 mod url;
 mod wire;
 
@@ -47,11 +47,11 @@ pub use slots::cluster_slots;
 pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 
 use self::cluster::Cluster;
+use self::journey::{Journey, Office};
 use self::master::Master;
 use self::server::Shared;
 use self::supervised::supervised;
 use self::tally::Tally;
-use self::trip::{Office, Trip};
 use super::outcomes::Outcomes;
 use super::script;
 use super::turns::Asker;
@@ -138,7 +138,7 @@ impl RedisStore {
 
     /// Sends `call` on its way in the turn of whoever asks; `outcomes` learn how it ended. Returns at once.
     pub fn send(&self, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
-        Trip::begin(&self.office, asker, call, outcomes);
+        Journey::begin(&self.office, asker, call, outcomes);
     }
 
     /// Waits until every server that takes calls is connected; false when that takes longer than

@@ -99,7 +99,7 @@ impl Office {
 }
 
 /// One call. When it is dropped without an outcome nobody knows what became of it.
-pub(super) struct Trip {
+pub(super) struct Journey {
     office: Arc<Office>,
     asker: Asker,
     /// Taken when its outcome is told.
@@ -113,18 +113,18 @@ pub(super) struct Trip {
     with_source: bool,
 }
 
-impl Drop for Trip {
+impl Drop for Journey {
     fn drop(&mut self) {
         self.finish(Err(StoreError::Unknown));
     }
 }
 
-impl Trip {
+impl Journey {
     /// Sends `call` to its owner.
     pub(super) fn begin(office: &Arc<Office>, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
         let started = office.cluster.shared.clock.now();
         let owner = office.owner(&call, started);
-        let mut trip = Self {
+        let mut journey = Self {
             office: office.clone(),
             asker,
             call: Some((call, outcomes)),
@@ -137,10 +137,10 @@ impl Trip {
         };
         match owner {
             Ok(owner) => {
-                trip.server = Some(owner);
-                Box::new(trip).leave();
+                journey.server = Some(owner);
+                Box::new(journey).leave();
             }
-            Err(failure) => trip.fail(failure),
+            Err(failure) => journey.fail(failure),
         }
     }
 
@@ -166,14 +166,14 @@ impl Trip {
     /// Leaves for another server, once that is connected.
     fn turn_to(self: Box<Self>, place: String) {
         tokio::spawn(async move {
-            let mut trip = self;
-            let Some(from) = trip.server.take() else { return };
-            trip.server = trip.office.detour(&from, &place).await;
-            match trip.server {
-                Some(_) => trip.leave(),
+            let mut journey = self;
+            let Some(from) = journey.server.take() else { return };
+            journey.server = journey.office.detour(&from, &place).await;
+            match journey.server {
+                Some(_) => journey.leave(),
                 None => {
-                    let started = trip.started;
-                    trip.fail(Failure::Away(started));
+                    let started = journey.started;
+                    journey.fail(Failure::Away(started));
                 }
             }
         });
@@ -211,7 +211,7 @@ impl Trip {
     }
 }
 
-impl Letter for Trip {
+impl Letter for Journey {
     fn write(&self, line: &mut Vec<u8>) {
         // Tests give scripts the time; in earnest they go by the clock of Redis.
         let caller = Caller { prefix: &self.office.prefix, node: &self.office.node, now: None };

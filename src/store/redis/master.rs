@@ -4,7 +4,7 @@
 //! once. It passes the gate (`gate.rs`) and has its answer however late that comes, as long as the
 //! connection lives: whoever brings the answer hands it on, so that no letter has a task. The keeper (`keeper.rs`)
 //! connects in the background, and the porter sends on who waited at the gate. Knows nothing of slots. Called by
-//! `trip.rs` (letters) and `cluster.rs` (which servers there are).
+//! `journey.rs` (letters) and `cluster.rs` (which servers there are).
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
