@@ -44,7 +44,7 @@ local function close_account(has, back, age_at, most)
     local limit = limits[i]
     if limit.kind == 'g' then
       spend(limit, spent, max(now - limit[age_at], 0))
-      if spent < 0 then credit(limit, -spent) end
+      if spent < 0 then credit(limit, min(-spent, EXACT)) end
     end
   end
   return account, true

@@ -81,7 +81,7 @@ end
 
 local hash, node = KEYS[1], ARGV[2]
 local now = match(ARGV[1] or '', '^%d+$')
-local id, a1, a2, a3, a4, a5, a6, a7 = match(ARGV[3] or '', HEAD)
+local id, a1, a2, a3, a4, a5, a6, a7, a8 = match(ARGV[3] or '', HEAD)
 if not now or now + 0 > 2 ^ 52 or not id or id + 0 > EXACT or #node > 255 or #ARGV < 4 or #ARGV > 11 then
   return redis.error_reply(WRONG)
 end

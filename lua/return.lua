@@ -3,14 +3,14 @@
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
 -- ARGV     a amount (tokens), b epoch that lent them, c held (tokens lent that it keeps), d the id of an acquire
 --          that is void (0 = none), e what that needed, f gcra: what it told to be spent, g gcra: what
---          was spent since (the rest of what the node was lent is free); of each limit x window_at (us),
---          the limit's `at` as it was when they were lent, y age (gcra: us since it spent the others,
---          taken as spent in one go)
+--          was spent since (the rest of what the node was lent is free), h gcra: the id of this node's last acquire or
+--          return that was answered; of each limit x window_at (us), the limit's `at` as it was when they
+--          were lent, y age (gcra: us since it spent the others, taken as spent in one go)
 -- Reply    lib.lua's; granted = amount if any limit took it back, else 0
 
 local amount, epoch, held, void, needed = a1 + 0, a2 + 0, a3 + 0, a4 + 0, a5 + 0
-local told, spent = a6 + 0, a7 + 0
-if max(amount, epoch, held, void, needed, told, spent) > EXACT then return redis.error_reply(WRONG) end
+local told, spent, answered = a6 + 0, a7 + 0, a8 + 0
+if max(amount, epoch, held, void, needed, told, spent, answered) > EXACT then return redis.error_reply(WRONG) end
 -- A node that never had an answer knows no epoch, and says so only where an order of its own is void.
 local knows = epoch == epoch_now or epoch == 0 and void ~= 0
 if seen ~= 0 then
@@ -50,8 +50,12 @@ elseif epoch_now and knows then
     taken = taken or granted_then > 0
     granted_then, most = 0, spent
   elseif void ~= 0 then
+    -- An account of before the last answer is one that the store lost a change of, or that another process of this
+    -- node opened: what was told since is not known here, and all of it counts as spent.
+    if acquire_id == answered or acquire_id < answered and answered <= other_id then
+      most = min(spent + told, EXACT)
+    end
     if acquire_id < void then acquire_id, granted_then = void, 0 end
-    most = min(spent + told, EXACT)
   end
 
   -- gcra: the account is closed, but for what this node keeps. An acquire that was sent later has said so.

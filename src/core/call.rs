@@ -107,6 +107,9 @@ pub struct Voided {
     pub told: u64,
     /// Of a bucket, tokens spent since: the rest of what the store lent is free.
     pub spent: u64,
+    /// Of a bucket, the id of this node's last acquire or return that was answered; 0: there is none. Of an account
+    /// that is older, all counts as spent.
+    pub answered: u64,
 }
 
 /// What a node says of its slots of a concurrent limit. It replaces what it said before.

@@ -49,7 +49,7 @@ static ACQUIRE: Script = script!(
 );
 static RETURN: Script = script!(
     "return",
-    " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)",
+    " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)",
     " (%d+) (%d+)",
     ["lib", "account", "return", "tail"]
 );
@@ -149,7 +149,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
         Op::Return { amount, epoch, held, voids, .. } => {
             let [amount, held, need, told, spent] =
                 [*amount, *held, voids.need, voids.told, voids.spent].map(|tokens| tokens.min(MAX_COUNT));
-            words.add_all(&[amount, *epoch, held, voids.id, need, told, spent]);
+            words.add_all(&[amount, *epoch, held, voids.id, need, told, spent, voids.answered]);
         }
         Op::Refund { amount, .. } => words.add((*amount).min(MAX_COUNT)),
         Op::Occupy(ask) => words.add_all(&[ask.used, ask.need, ask.want, ask.lease.0]),

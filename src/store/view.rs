@@ -89,7 +89,7 @@ impl View<'_> {
             return self.take_back_lapsed(&record, rest).then_some(0);
         }
         let account = self.lent.close(&record);
-        let (spent, charged) = (account.saturating_sub(rest).min(most), rest.saturating_sub(account));
+        let (spent, charged) = (account.saturating_sub(rest).min(most), rest.saturating_sub(account).min(MAX_COUNT));
         for ((limit, counter), age) in self.limits.iter().zip(&mut self.counters).zip(ages) {
             if limit.algorithm == Algorithm::Gcra {
                 counter.debit(limit, self.now - *age, spent.min(gcra::most_lent(limit)));
@@ -124,7 +124,11 @@ impl View<'_> {
         if voids.id == 0 {
             return (false, u64::MAX);
         }
-        let (record, most) = (self.record.unwrap_or_default(), voids.spent.saturating_add(voids.told));
+        let record = self.record.unwrap_or_default();
+        // An account of before the last answer is one that the store lost a change of, or that another process of this
+        // node opened: what was told since is not known here, and all of it counts as spent.
+        let is_known = record.id == voids.answered || record.id < voids.answered && voids.answered <= record.other;
+        let most = if is_known { voids.spent.saturating_add(voids.told) } else { u64::MAX };
         if record.id > voids.id {
             return (false, most);
         }

@@ -225,6 +225,7 @@ impl Caller {
             need: random.one_of(&[few, grant.granted, u64::MAX]),
             told: few,
             spent: random.one_of(&[0, few, u64::MAX]),
+            answered: random.one_of(&[call.id, call.id, call.id + 1, 0]),
         };
         let voids = if random.percent(25) { void } else { Voided::default() };
         Op::Return {

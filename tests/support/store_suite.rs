@@ -59,6 +59,7 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("lends of several limits all or nothing", lends_of_several_limits),
     ("lends ahead from the next window", lends_ahead),
     ("takes back what an order was lent that is void", takes_back_what_a_void_order_was_lent),
+    ("charges an account that the node knows nothing of", charges_an_account_that_the_node_knows_nothing_of),
     ("sets aside what a bucket lends until it is spent or back", sets_aside_what_a_bucket_lends),
     ("opens a window from first when tokens are lent", opens_a_window_from_first),
     ("slides", slides),
@@ -337,7 +338,7 @@ fn takes_back_what_a_void_order_was_lent(key: &mut Key<'_>) {
     // Of a window all that it was lent.
     let order = key.id();
     let lent = key.call(0, order, Op::Acquire(Acquire { need: 2, want: 6, ..ask(0) }));
-    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 0 });
+    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 0, answered: 0 });
     assert_eq!(key.call(0, id, voiding(lent.epoch, 0, voids)).counters[0].used, lent.counters[0].used - lent.granted);
     assert_eq!(key.lend(10).granted, 10);
     // Of a bucket what it was charged at once, and what is in the account: one token of two was spent since.
@@ -346,12 +347,12 @@ fn takes_back_what_a_void_order_was_lent(key: &mut Key<'_>) {
     let first = key.acquire(0, Acquire { need: 1, want: 3, ..ask(0) });
     let order = key.id();
     key.call(0, order, Op::Acquire(Acquire { need: 2, want: 5, held: 2, ..ask(0) }));
-    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 1 });
+    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 1, answered: 0 });
     let after = key.call(0, id, voiding(first.epoch, 1, voids));
     assert_eq!((after.counters[0].used, after.counters[0].at.0), (1, first.counters[0].at.0 + slot));
     // One that was not executed told nothing: the node says it again.
-    let order = key.id();
-    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 1, spent: 0 });
+    let (answered, order) = (id, key.id());
+    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 1, spent: 0, answered });
     let after = key.call(0, id, voiding(first.epoch, 0, voids));
     let spent = first.counters[0].at.0 + 2 * slot;
     assert_eq!((after.counters[0].used, after.counters[0].at.0), (0, spent));
@@ -363,8 +364,27 @@ fn takes_back_what_a_void_order_was_lent(key: &mut Key<'_>) {
     // Who never had an answer knows no epoch.
     let order = key.id();
     key.call(0, order, Op::Acquire(Acquire { need: 2, want: 2, ..ask(0) }));
-    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 0 });
+    let (id, voids) = (key.id(), Voided { id: order, need: 2, told: 0, spent: 0, answered: 0 });
     assert_eq!(key.call(0, id, voiding(0, 0, voids)).counters[0].at.0, spent);
+}
+
+fn charges_an_account_that_the_node_knows_nothing_of(key: &mut Key<'_>) {
+    key.limited(&["100/Y burst 90"]);
+    let slot = key.rule.limits[0].period.0 / 100;
+    // The last answer was that to the acquire; or to a call that the store has lost; or to none of this process.
+    for (case, spent) in [("that", 0), ("lost", 2), ("none", 2)] {
+        let (order, lost, void, id) = (key.id(), key.id(), key.id(), key.id());
+        let lent = key.call(0, order, Op::Acquire(Acquire { need: 1, want: 3, ..ask(0) }));
+        let (epoch, answered) = match case {
+            "that" => (lent.epoch, order),
+            "lost" => (lent.epoch, lost),
+            _ => (0, 0),
+        };
+        let voids = Voided { id: void, need: 1, told: 0, spent: 0, answered };
+        let back = Op::Return { amount: 0, epoch, held: 0, ages: JUST_NOW, windows: OPEN, voids };
+        let after = key.call(0, id, back).counters[0];
+        assert_eq!((after.used, after.at.0), (0, lent.counters[0].at.0 + spent * slot), "{case}");
+    }
 }
 
 fn sets_aside_what_a_bucket_lends(key: &mut Key<'_>) {

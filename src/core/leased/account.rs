@@ -98,15 +98,14 @@ impl LeasedKey {
         if order.ahead_of.0 != 0 {
             return Voided::default();
         }
-        // Of an account that this node does not know all counts as spent, as the order would have had it.
-        let mut told = if self.epoch == 0 { MAX_COUNT } else { 0 };
+        let mut told = 0;
         for (limit, net) in self.rule.limits.iter().zip(&mut self.net) {
             if limit.algorithm == Algorithm::Gcra {
                 told = told.max(net.saturating_sub(order.held));
                 *net = order.held;
             }
         }
-        Voided { id: call.id, need: order.need, told, spent: 0 }
+        Voided { id: call.id, need: order.need, told, spent: 0, answered: self.accounted }
     }
 
     /// The order that was given up. What a bucket was charged at once is only taken back while the bucket cannot have

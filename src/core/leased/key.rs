@@ -82,6 +82,8 @@ pub(in crate::core) struct LeasedKey {
     /// The store's time in the latest answer that counts.
     pub(super) heard: Timestamp,
     pub(super) epoch: u64,
+    /// The id of the last acquire or return that was answered: what is known of this node's account is as of then.
+    pub(super) accounted: u64,
     pub(super) nodes: u32,
     pub(super) confirmed: bool,
     pub(super) lease: Lease,
@@ -175,6 +177,7 @@ impl LeasedKey {
             answered: None,
             heard: Timestamp(0),
             epoch: 0,
+            accounted: 0,
             nodes,
             confirmed: true,
             lease: Lease::default(),

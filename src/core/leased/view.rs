@@ -51,6 +51,9 @@ impl LeasedKey {
             book.rebase(&self.rule, guess, self.clock.latest(now));
         }
         self.trip = clock.trip();
+        if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) {
+            self.accounted = self.accounted.max(call.id);
+        }
         self.nodes = grant.nodes.max(1);
         self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
         if !self.is_of_these_limits(call) {
