@@ -174,6 +174,27 @@ fn drain_hands_back_everything_once() {
     assert_eq!(bench.held(), 0);
 }
 
+/// Four acquires in a row would leave, and the last would be denied for what is there in a moment.
+#[test]
+fn an_acquire_that_overtook_tokens_on_their_way_back_is_not_repeated_before_they_are_there() {
+    let mut bench = Bench::new("10/1s sliding");
+    bench.hold(2);
+    bench.calls();
+    bench.settle_window(SECOND);
+    assert_eq!(bench.check(3), None);
+    let calls = bench.calls();
+    let [back, acquire] = &calls[..] else { panic!("wanted a return and an acquire: {calls:?}") };
+    assert!(matches!(back.op, Op::Return { amount: 2, .. }), "{back:?}");
+    bench.used = 9;
+    bench.grant(acquire, 0);
+    assert_eq!((bench.calls().len(), bench.replies().len()), (0, 0));
+    bench.used = 7;
+    bench.grant(back, 0);
+    let acquire = bench.acquire();
+    bench.grant(&acquire, 3);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+}
+
 #[test]
 fn refund_gives_back_what_was_spent_here_and_no_more() {
     let mut bench = Bench::new("100/10s fixed");

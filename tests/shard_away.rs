@@ -214,6 +214,30 @@ fn what_the_share_admitted_is_charged_when_the_store_is_back() {
     assert_eq!(bench.check(1), None, "back to leases");
 }
 
+/// It was forgotten: each new limit let a node admit its share of the window once more, and the store never heard of
+/// what had been admitted before.
+#[test]
+fn what_the_share_admitted_counts_under_other_limits_and_is_charged() {
+    for (limit, left, owed) in [("900/1s fixed", 755, 100), ("200/1s sliding", 90, 100), ("80/250ms fixed", 0, 100)] {
+        let (mut bench, call) = on_its_share();
+        let lost = StoreError::Away { since: bench.now };
+        bench.fail(&call, lost.clone());
+        for _ in 0..99 {
+            assert_eq!(bench.check(1), Some(Verdict::Allow));
+        }
+        bench.rule = Arc::new(Rule::of("test", &[Limit::parse(limit).unwrap()]));
+        let allowed = (0..1_000).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+        assert!(allowed <= left, "{limit}: {allowed} more in the same window");
+        let call = bench.try_acquire().unwrap_or_else(|| {
+            bench.advance(Micros(250_000));
+            bench.check(1);
+            bench.acquire()
+        });
+        let need = bench.order(&call).need;
+        assert!(need >= owed as u64 + allowed as u64, "{limit}: {need} are charged");
+    }
+}
+
 #[test]
 fn who_owes_nothing_is_lent_nothing_until_others_have_paid_theirs() {
     let mut bench = Bench::new("10/1s fixed");

@@ -193,6 +193,20 @@ fn killed_master_stops_its_shard_only() {
     assert!(granted <= stored && stored <= granted + open, "confirmed leases survive a failover");
 }
 
+/// Else the first check after a failover would go to the dead master, and be denied for it.
+#[test]
+fn a_master_that_dies_while_nobody_asks_is_noticed_and_replaced() {
+    let mut scene = scene(PATIENT);
+    let asked = || scene.store.snapshot().latency.iter().sum::<u64>();
+    let before = asked();
+    scene.cluster.servers[0].kill();
+    wait_until("the shard is noticed to be away", 5, || {
+        scene.store.snapshot().servers.iter().any(|server| server.breaker == BreakerState::Open)
+    });
+    println!("kill -9, and nobody asked; healed after {:?}", scene.heal(20));
+    assert_eq!(asked(), before, "nobody has asked");
+}
+
 #[test]
 fn hung_master_stops_its_shard_only_and_is_left_after_the_failover() {
     let scene = scene(PATIENT);

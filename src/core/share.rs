@@ -88,6 +88,24 @@ impl ShareBook {
         Self { late: true, ..Self::open(rule, since) }
     }
 
+    /// The book that goes on under other limits, from `now` on. What was admitted here in windows that are still open
+    /// counts there, too, and is owed as before; a bucket begins empty.
+    #[must_use]
+    pub fn under(&self, before: &Rule, rule: &Rule, now: Timestamp) -> Self {
+        let owed = self.debt(before, now);
+        let mut book = Self::open_late(rule, now);
+        for (index, (limit, budget)) in rule.limits.iter().zip(&mut book.limits).enumerate() {
+            let same = |other: &&Limit| other.algorithm == limit.algorithm && other.period == limit.period;
+            *budget = match (limit.algorithm, before.limits.get(index).filter(same)) {
+                _ if owed == 0 => Budget::default(),
+                (Algorithm::Gcra, _) => Budget { spent: owed, tat: now + gcra::depth(limit), ..Budget::default() },
+                (_, Some(_)) => self.limits[index],
+                _ => Budget { window: now.0 / limit.period.0, ppm: SAFE_PPM, spent: owed, ..Budget::default() },
+            };
+        }
+        book
+    }
+
     /// When this loss of the store began.
     #[must_use]
     pub fn since(&self) -> Timestamp {

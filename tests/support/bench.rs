@@ -175,7 +175,9 @@ impl Bench {
         self.used = (self.used + tokens).min(self.rule.limits[0].count);
         let mut counters = [Counter::default(); MAX_LIMITS];
         let sent = call.sent_at.0 + SKEW;
-        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(sent / period * period + period) };
+        let ends = Timestamp(sent / period * period + period);
+        let is_sliding = self.rule.limits[0].algorithm == Algorithm::Sliding;
+        counters[0] = Counter { used: self.used, prev: 0, at: if is_sliding { ends - Micros(period) } else { ends } };
         if let (Algorithm::Gcra, Op::Acquire(order)) = (self.rule.limits[0].algorithm, call.op) {
             let at_once = order.need.min(tokens);
             let at = store + gcra::cost(&self.rule.limits[0], at_once);

@@ -64,6 +64,11 @@ impl Client {
         breaker.handle_fault(now, pass, fault).then(|| breaker.probe_at()).flatten()
     }
 
+    /// Which connection to a server this node has.
+    pub(super) fn generation(&self, server: u32) -> Option<u64> {
+        self.breakers.get(&server).map(|breaker| breaker.next_generation() - 1)
+    }
+
     /// Since when a server has been away.
     pub(super) fn away_since(&self, server: u32) -> Option<Instant> {
         self.breakers.get(&server).and_then(Breaker::away_since)

@@ -14,45 +14,102 @@ use crate::observe::Request;
 #[derive(Debug)]
 pub(super) enum Event {
     /// A demand's next check.
-    Arrive { demand: u32 },
+    Arrive {
+        demand: u32,
+    },
     /// A request that was planned before: a refund, or a client that tries again.
     Come(Box<Request>),
     /// A node is asked about a hold.
     Errand(Box<Errand>),
     /// A letter reaches a server.
-    AtServer { letter: u64, server: u32 },
+    AtServer {
+        letter: u64,
+        server: u32,
+    },
     /// A server has waited for its replica.
-    Replicated { letter: u64, server: u32, numbers: Vec<i64> },
+    Replicated {
+        letter: u64,
+        server: u32,
+        numbers: Vec<i64>,
+    },
     /// An answer reaches its node.
-    AtNode { letter: u64, reply: Box<Reply> },
+    AtNode {
+        letter: u64,
+        reply: Box<Reply>,
+    },
     /// An answer leaves its server.
-    Leaves { letter: u64, reply: Box<Reply> },
+    Leaves {
+        letter: u64,
+        reply: Box<Reply>,
+    },
     /// A call has had its time.
-    Deadline { letter: u64 },
+    Deadline {
+        letter: u64,
+    },
     /// A lost segment is sent again.
-    Resend { link: u64, heading: Heading },
+    Resend {
+        link: u64,
+        heading: Heading,
+    },
     /// A node looks whether a server is silent.
-    Silence { link: u64 },
+    Silence {
+        link: u64,
+    },
     /// A node hears that a connection is reset.
-    Reset { link: u64 },
+    /// A node hears that a server has closed a connection on which nothing was under way.
+    Closed {
+        node: u32,
+        incarnation: u64,
+        server: u32,
+        generation: u64,
+    },
+    Reset {
+        link: u64,
+    },
     /// A node's timer is due.
-    Timer { node: u32, incarnation: u64 },
+    Timer {
+        node: u32,
+        incarnation: u64,
+    },
     /// A node probes a server that is away.
-    Probe { node: u32, incarnation: u64, server: u32 },
+    Probe {
+        node: u32,
+        incarnation: u64,
+        server: u32,
+    },
     /// What came of it.
-    Probed { node: u32, incarnation: u64, server: u32, answered: bool },
+    Probed {
+        node: u32,
+        incarnation: u64,
+        server: u32,
+        answered: bool,
+    },
     /// A node reads the slot map.
-    ReadMap { node: u32, incarnation: u64 },
+    ReadMap {
+        node: u32,
+        incarnation: u64,
+    },
     /// The map it was told.
-    GotMap { node: u32, incarnation: u64, server: u32 },
+    GotMap {
+        node: u32,
+        incarnation: u64,
+        server: u32,
+    },
     /// A fault of the plan begins.
-    Begin { fault: u32 },
+    Begin {
+        fault: u32,
+    },
     /// A fault of the plan ends.
-    End { fault: u32 },
+    End {
+        fault: u32,
+    },
     /// A later part of a fault.
     Step(Step),
     /// A node's next round of gossip.
-    Round { node: u32, incarnation: u64 },
+    Round {
+        node: u32,
+        incarnation: u64,
+    },
     /// A node hears what another one told.
     Told(Box<Told>),
     /// The books of all nodes are looked at.

@@ -24,6 +24,7 @@ impl World<'_> {
         if self.is_streams() {
             self.reset_all(server);
         }
+        self.close_idle(server);
         self.plan_failover(server);
     }
 

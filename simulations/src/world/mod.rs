@@ -217,6 +217,9 @@ impl<'a> World<'a> {
             Event::Deadline { letter } => self.deadline(letter),
             Event::Resend { link, heading } => self.send_segment(link, heading),
             Event::Silence { link } => self.silence(link),
+            Event::Closed { node, incarnation, server, generation } => {
+                self.closed(node, incarnation, server, generation);
+            }
             Event::Reset { link } => self.reset(link),
             Event::Timer { node, incarnation } => self.timer(node, incarnation),
             Event::Probe { node, incarnation, server } => self.probe(node, incarnation, server),

@@ -253,6 +253,37 @@ impl World<'_> {
         }
     }
 
+    /// Closes the connections to a server that has died on which nothing was ever sent, or that are not modelled since
+    /// calls travel as letters: whoever can be reached hears of it, as a daemon does that asks nothing.
+    pub(super) fn close_idle(&mut self, server: u32) {
+        for node in 0..self.nodes.len() as u32 {
+            let place = &self.nodes[node as usize];
+            let (incarnation, generation) = (place.incarnation, place.client.generation(server));
+            let Some(generation) = generation.filter(|_| place.is_there()) else { continue };
+            if self.streams.latest.contains_key(&(node, server)) {
+                continue;
+            }
+            if let Some(at) = self.arrival(node, server, Heading::FromRedis) {
+                self.queue.push(at, Event::Closed { node, incarnation, server, generation });
+            }
+        }
+    }
+
+    /// A node hears that a server has closed its connection.
+    pub(super) fn closed(&mut self, node: u32, incarnation: u64, server: u32, generation: u64) {
+        let thaws = self.thaws_at(node);
+        let place = &mut self.nodes[node as usize];
+        if place.incarnation != incarnation || !place.is_there() {
+            return;
+        }
+        if thaws > self.now {
+            return self.queue.push(thaws, Event::Closed { node, incarnation, server, generation });
+        }
+        let now = place.clock.local(self.now);
+        let opened = place.client.failed(now, server, Breaker::on_behalf_of(generation), Fault::Lost);
+        self.probe_from(node, server, opened);
+    }
+
     /// The node gives a connection up, and with it the calls that are under way on it.
     pub(super) fn give_up(&mut self, link: u64, fault: Fault) {
         let Some(state) = self.streams.links.get_mut(&link).filter(|state| !state.closed) else { return };

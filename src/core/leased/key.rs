@@ -227,7 +227,8 @@ impl LeasedKey {
             self.filled = vec![Instant(0); rule.limits.len()].into();
             self.forget_lent();
             self.answered = None;
-            self.share = self.share.take().map(|_| Box::new(ShareBook::open_late(rule, self.clock.latest(now))));
+            let latest = self.clock.latest(now);
+            self.share = self.share.take().map(|book| Box::new(book.under(&self.rule, rule, latest)));
             self.usage = None;
         }
         self.rule = rule.clone();
@@ -366,6 +367,11 @@ impl LeasedKey {
     fn returning(&self) -> u64 {
         let amount = |errand: &Flight| if let Op::Return { amount, .. } = errand.call.op { amount } else { 0 };
         self.errands.iter().map(amount).sum::<u64>().saturating_add(self.waiting_to_return())
+    }
+
+    /// An acquire has brought nothing and has overtaken tokens that go back: the next one leaves when those are there.
+    pub(super) fn awaits_return(&self) -> bool {
+        self.fruitless > 0 && self.returning() > self.waiting_to_return()
     }
 
     /// Whether the store is known to have tokens left to lend.

@@ -393,7 +393,7 @@ pub(super) fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant, so
         };
         answer_first(key, cx, now, decision);
     }
-    if !key.line.is_empty() {
+    if !key.line.is_empty() && !key.awaits_return() {
         ask_for_line(key, cx, now);
     }
 }
