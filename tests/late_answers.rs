@@ -178,6 +178,26 @@ fn a_reset_that_the_answer_to_a_repeat_shows_voids_what_was_lent_before() {
     assert_eq!(bench.order(&call).epoch, 99);
 }
 
+/// A node stood still for so long that the account may be closed: it denied its client, by an answer that said that
+/// enough was left.
+#[test]
+fn a_token_of_an_account_that_is_over_when_it_arrives_goes_back_and_is_asked_for_again() {
+    let mut bench = Bench::new("10/1s burst 1");
+    let call = park(&mut bench, 1);
+    bench.settle_window(Micros(4_000_000));
+    bench.behind = 3_999_000;
+    bench.grant(&call, 1);
+    assert!(bench.replies().is_empty(), "{:?}", bench.last);
+    let calls = bench.calls();
+    let [back] = &calls[..] else { panic!("wanted a return: {calls:?}") };
+    assert!(matches!(back.op, Op::Return { amount: 1, .. }), "{back:?}");
+    (bench.behind, bench.used) = (0, 0);
+    bench.grant(back, 0);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+}
+
 /// Leftovers of a window whose account the store closed while an acquire was under way would be charged as spent,
 /// beyond what the bucket holds, and then credited in full.
 #[test]

@@ -178,6 +178,9 @@ impl Bench {
         let ends = Timestamp(sent / period * period + period);
         let is_sliding = self.rule.limits[0].algorithm == Algorithm::Sliding;
         counters[0] = Counter { used: self.used, prev: 0, at: if is_sliding { ends - Micros(period) } else { ends } };
+        if self.rule.limits[0].algorithm == Algorithm::Gcra {
+            counters[0].at = store;
+        }
         if let (Algorithm::Gcra, Op::Acquire(order)) = (self.rule.limits[0].algorithm, call.op) {
             let at_once = order.need.min(tokens);
             let at = store + gcra::cost(&self.rule.limits[0], at_once);

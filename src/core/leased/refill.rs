@@ -289,12 +289,17 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, sent: Instan
     let segment = Segment::new(&key.rule, granted - paid, sent, clock, &windows, ahead);
     // What was lent ahead, or is over when it arrives, says nothing of what those in line want; nor does a store
     // that lends nothing because this node brought back what it had lost.
-    let answers = u8::from(!ahead && !lost && segment.ends > now);
+    let is_late = now >= key.lease.until();
+    let answers = u8::from(!ahead && !lost && !is_late && segment.ends > now);
     let leftover = if segment.ends <= now && segment.left > 0 { Some(segment.into()) } else { key.lease.add(segment) };
     if let Some(leftover) = leftover {
         dispose(key, cx, now, leftover);
     }
     dispose_of_leftovers(key, cx, now);
+    if is_late {
+        // The store may have closed the account by now: nothing that is held of it may be spent.
+        give_back(key, cx, now, u64::MAX);
+    }
     if !ahead {
         key.lot = key.lease.current(now);
         key.fruitless = if granted > 0 { 0 } else { key.fruitless.saturating_add(1) };
