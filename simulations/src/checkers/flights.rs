@@ -1,7 +1,10 @@
 //! **single-flight**: one acquire of a key is under way at a time, so that what it brings is waited for and
 //! not asked for twice.
 
+use std::sync::Arc;
+
 use rationd::core::call::Op;
+use rationd::core::policy::Rule;
 
 use super::Found;
 use super::notes::{Life, Lives};
@@ -16,13 +19,17 @@ static GIVEN_UP: Exemption = Exemption::new(
     "after 9.9 ms",
     "A node that gives up an acquire asks anew, and the world does not tell that it has given up.",
 );
+static AHEAD: Exemption = Exemption::new(
+    "an acquire ahead of a window, under limits that have changed",
+    "What it is lent goes back; no return says that it is void, as the store could not tell which window it was of.",
+);
 
 pub(super) static SHEET: Sheet = Sheet {
     file: "flights.rs",
     invariants: &["single-flight"],
     proves: "One acquire of a key is under way at a time.",
     judges: "All.",
-    exemptions: &[&BASELINES, &GIVEN_UP],
+    exemptions: &[&BASELINES, &GIVEN_UP, &AHEAD],
     mutant: Some("two-in-flight"),
 };
 
@@ -30,10 +37,11 @@ pub(super) static SHEET: Sheet = Sheet {
 const PATIENCE: u64 = 9_900;
 
 /// An acquire that was sent, and has not come back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Flight {
     id: u64,
     sent: u64,
+    ahead_under: Option<Arc<Rule>>,
 }
 
 /// The checker.
@@ -55,15 +63,20 @@ impl Observer for Flights {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         match seen {
-            Seen::Called { node, key, call, .. } if self.is_on && matches!(call.op, Op::Acquire(_)) => {
+            Seen::Called { node, key, call, .. }
+                if self.is_on
+                    && let Op::Acquire(order) = call.op =>
+            {
                 let place = (self.lives.of(*node), *key);
-                let fresh = Flight { id: call.id, sent: moment.at };
-                let flight = *self.flights.entry(place).or_insert(fresh);
+                let ahead_under = (order.ahead_of.0 != 0).then(|| call.rule.clone());
+                let fresh = Flight { id: call.id, sent: moment.at, ahead_under };
+                let flight = self.flights.entry(place).or_insert_with(|| fresh.clone()).clone();
                 if flight.id == call.id {
                     return;
                 }
                 self.flights.insert(place, fresh);
-                if !GIVEN_UP.when(moment.at >= flight.sent + PATIENCE) {
+                let is_void = flight.ahead_under.as_ref().is_some_and(|rule| rule.limits != call.rule.limits);
+                if !AHEAD.when(is_void) && !GIVEN_UP.when(moment.at >= flight.sent + PATIENCE) {
                     self.found.add("single-flight", moment, || {
                         format!("key {key}, node {node}: {} while {flight:?} was under way", call.id)
                     });

@@ -23,7 +23,7 @@ static SKEWED: Exemption = Exemption::new(
 );
 static UNTOLD: Exemption = Exemption::new(
     "a node that has heard of nobody",
-    "Its windows are by its own clock and lie across those of the store: twice the share. The same of a key that it had forgotten.",
+    "Its windows are by its own clock and lie across those of the store: twice the share, of which one may be that of the limits before. The same of a key that it had forgotten.",
 );
 static EDGES: Exemption = Exemption::new(
     "near a boundary",
@@ -122,8 +122,9 @@ impl Passing {
 pub(super) struct Shares {
     keys: Map<Place, Vec<Count>>,
     passing: Map<Place, Passing>,
-    /// The limits that a key's counts are of.
+    /// The limits that a key's counts are of; those before, and the store's time when they changed.
     limits: Map<Place, Vec<Limit>>,
+    before: Map<Place, (Vec<Limit>, u64)>,
     lives: Lives,
     holds: Alone,
     /// Who has had an answer of the store about the key, and so knows the windows of its clock.
@@ -182,8 +183,10 @@ impl Shares {
         let before = self.limits.entry(place).or_insert_with(|| rule.limits.to_vec());
         let changed = *before != *rule.limits;
         if changed {
-            *before = rule.limits.to_vec();
+            let limits = std::mem::replace(before, rule.limits.to_vec());
+            self.before.insert(place, (limits, store));
         }
+        let earlier = self.before.get(&place);
         counts.resize(rule.limits.len(), Count::default());
         for (index, (limit, count)) in rule.limits.iter().zip(counts).enumerate() {
             let is_bucket = limit.algorithm == Algorithm::Gcra;
@@ -206,7 +209,7 @@ impl Shares {
                 continue;
             }
             count.admit(limit, request.cost);
-            let (whole, window) = (limit.capacity() * MOST_PPM / 1_000_000, store / limit.period.0);
+            let (whole, window) = (whole_of(limit), store / limit.period.0);
             let fewest = informed.as_mut().and_then(|informed| informed.fewest(index, window));
             let alone = !GOSSIP.when(gossips) || matches!(limit.algorithm, Algorithm::Gcra | Algorithm::FixedFromFirst);
             let most = whole / fewest.filter(|_| alone).unwrap_or(1);
@@ -215,7 +218,14 @@ impl Shares {
                 // Near an end it may be a window before or after.
                 Some(_) => count.used > most + EDGES.forgives(most / 20 + 2),
                 // Its windows lie across those of the store.
-                None => count.used > 2 * most,
+                None => {
+                    let same = |(limits, at): &&(Vec<Limit>, u64)| {
+                        limits.get(index).is_some_and(|other| other.period == limit.period)
+                            && at / limit.period.0 == window
+                    };
+                    let other = earlier.filter(same).map_or(0, |(limits, _)| whole_of(&limits[index]));
+                    count.used > most + most.max(other)
+                }
             };
             if over {
                 let used = count.used;
@@ -231,6 +241,11 @@ impl Shares {
             }
         }
     }
+}
+
+/// What shares are of: less than the limit.
+fn whole_of(limit: &Limit) -> u64 {
+    limit.capacity() * MOST_PPM / 1_000_000
 }
 
 impl Shares {
