@@ -151,22 +151,5 @@ else
       fields[#fields + 1] = format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
     end
   end
-
-  -- Redis may forget the hash once it says nothing that a missing one would not.
-  lasts = 2 * census_period
-  for i = 1, #limits do
-    local limit = limits[i]
-    local kind, at, ends = limit.kind, limit.at, nil
-    if kind == 'g' then
-      ends = max(at - now, 0) + limit.depth
-      if lent_now + lent_before > 0 then ends = ends + limit.depth + 2 * PERIOD end
-    elseif kind == 's' then
-      ends = at + 3 * limit.period - now
-    elseif at == 0 then
-      ends = 2 * limit.period
-    else
-      ends = at + limit.period - now
-    end
-    lasts = max(lasts, ends)
-  end
+  renews, counts_nodes = true, true
 end

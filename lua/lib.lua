@@ -277,6 +277,7 @@ if id ~= 0 and has_record and id <= other_id then seen = id == other_id and 1 or
 local damaged = wrong_type or bad or exists and not epoch_now
 
 -- What the script answers and writes: tail.lua does both. Without `fields` nothing is written; else those, this
--- node's record and the limits that are stored, or `all` of them; and if `lasts`, how long the hash says anything.
+-- node's record and the limits that are stored, or `all` of them; and if it `renews` the hash, how long that says
+-- anything.
 local granted, replayed = 0, 0
-local fields, all, lasts
+local fields, all, renews, counts_nodes

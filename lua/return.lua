@@ -65,6 +65,8 @@ elseif epoch_now and knows then
     taken = taken or lent > 0 or settled and held + amount > 0
     account, account_period = is_open and min(held, EXACT) or 0, lent_period
     lent_now = min(lent_now + account, EXACT)
+    -- The hash has to last as long as this node holds any of it.
+    renews = account > 0
   end
   if taken or void ~= 0 then other_id, fields = id, {} end
   if taken then granted = amount end

@@ -22,11 +22,30 @@ if fields then
   if wrong_type then call('DEL', hash) end
   if bad then call('HDEL', hash, unpack(bad)) end
   if #fields > 0 then call('HSET', hash, unpack(fields)) end
-  if lasts then call('PEXPIRE', hash, format('%d', up(lasts, 1000) + 1)) end
+  if renews then
+    -- Redis may forget the hash once it says nothing that a missing one would not.
+    local lasts = 2 * census_period
+    for i = 1, #limits do
+      local limit = limits[i]
+      local kind, at, ends = limit.kind, limit.at, nil
+      if kind == 'g' then
+        ends = max(at - now, 0) + limit.depth
+        if lent_now + lent_before > 0 then ends = ends + limit.depth + 2 * PERIOD end
+      elseif kind == 's' then
+        ends = at + 3 * limit.period - now
+      elseif at == 0 then
+        ends = 2 * limit.period
+      else
+        ends = at + limit.period - now
+      end
+      lasts = max(lasts, ends)
+    end
+    call('PEXPIRE', hash, format('%d', up(lasts, 1000) + 1))
+  end
 end
 
 -- Records of nodes that have not asked for two census periods are dropped, a bounded number at a time.
-if lasts and id ~= 0 and census_has_rolled and call('HLEN', hash) > 8 + #limits + 2 * nodes + 16 then
+if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 8 + #limits + 2 * nodes + 16 then
   local records = {}
   for _, name in ipairs(call('HKEYS', hash)) do
     if find(name, '^n:') and name ~= names[4] then records[#records + 1] = name end

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -56,7 +56,7 @@ fn acquire(tokens: u64) -> Op {
         ahead_of: Timestamp(0),
         epoch: 0,
         held: 0,
-        ages: rationd::core::call::JUST_NOW,
+        ages: JUST_NOW,
         known,
     })
 }
@@ -141,6 +141,25 @@ fn key_expires_when_its_life_ends_and_not_before() {
     assert_eq!(bench.ask(1, "a", 0, Op::Peek).unwrap().epoch, 0);
     assert!(bench.store.is_empty());
     assert_ne!(bench.lend(1).epoch, epoch);
+}
+
+/// A node that spends slowly tells so every two seconds, and asks for nothing: the key was forgotten six seconds after
+/// its acquire, and with it what was set aside.
+#[test]
+fn key_lasts_as_long_as_a_node_holds_some_of_its_bucket() {
+    let mut bench = Bench::new(&["10/1s burst 10"]);
+    let Op::Acquire(order) = acquire(1) else { panic!("an acquire") };
+    bench.next_id += 1;
+    let lent = bench.ask(1, "a", bench.next_id, Op::Acquire(Acquire { want: 10, ..order })).expect("room");
+    for told in 1..9 {
+        bench.pass(SECOND).pass(SECOND);
+        bench.next_id += 1;
+        let held = 9 - told;
+        let (epoch, voids) = (lent.epoch, Voided::default());
+        let back = Op::Return { amount: 0, epoch, held, ages: JUST_NOW, windows: OPEN, voids };
+        let grant = bench.ask(1, "a", bench.next_id, back).expect("room");
+        assert_eq!((grant.epoch, grant.counters[0].used), (lent.epoch, held), "after {told} times 2 s");
+    }
 }
 
 #[test]

@@ -179,6 +179,13 @@ impl Cells {
         }
     }
 
+    /// A key says something until then.
+    pub(super) fn live_until(&mut self, digest: u128, expires: Timestamp) {
+        if let Some(slot) = self.table.find(digest) {
+            self.table[slot].live_until(expires);
+        }
+    }
+
     /// Drops a key with all of its counters.
     pub(super) fn forget(&mut self, digest: u128) {
         let Some(slot) = self.table.find(digest) else { return };

@@ -232,6 +232,10 @@ impl MemoryStore {
             account = Some(record);
         }
         if taken || voids.id != 0 {
+            if account.is_some_and(|account| account.lent > 0) {
+                // The key has to last as long as this node holds any of it.
+                self.cells.live_until(view.digest, expiry(view.now, view.lifetime()));
+            }
             self.save_credit(&view, account, voids.id);
         }
         view.grant(if taken { amount } else { 0 }, Standing::New)

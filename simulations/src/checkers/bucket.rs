@@ -62,6 +62,8 @@ struct Shown {
     tat: u64,
     aside: u64,
     now: u64,
+    /// When some of that was set aside last, at the latest.
+    opened: u64,
     /// How far that clock is ahead of true time.
     skew: u64,
 }
@@ -103,7 +105,7 @@ impl Shown {
 
     /// By then all of it has leaked, whenever it is charged.
     fn is_over(&self, now: u64) -> bool {
-        let last = if self.aside > 0 { closes(self.now).max(self.tat) } else { self.tat };
+        let last = if self.aside > 0 { closes(self.opened).max(self.tat) } else { self.tat };
         let more = i128::from(last - self.tat) * i128::from(self.limit.count);
         self.sum() + more <= i128::from(now) * i128::from(self.limit.count)
     }
@@ -176,7 +178,9 @@ impl Bucket {
             }
             let (counter, now) = (grant.counters[index], grant.now.0);
             let skew = now.wrapping_sub(moment.store.0);
-            let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now, skew };
+            let opens = matches!(call.op, Op::Acquire(_) | Op::Return { .. });
+            let opened = self.shown.get(&(key, index)).filter(|_| !opens).map_or(now, |before| before.opened);
+            let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now, opened, skew };
             // By a clock that is further back a bucket may fill that by the other one was full, and gone.
             let moved = |before: &Shown| {
                 LEAPS.when(self.leaps) && skew.wrapping_sub(before.skew).min(before.skew.wrapping_sub(skew)) > SAME

@@ -103,6 +103,12 @@ impl Honest {
                 asking.answered = asking.answered.or(Some(moment.at));
             }
         }
+        // An acquire that overtook tokens on their way back waits for those before it is sent again.
+        if let Seen::Settled { node, key, call: Call { op: Op::Return { .. }, .. }, .. } = seen
+            && let Some(asking) = self.asking.get_mut(&(*key, *node))
+        {
+            asking.answered = asking.answered.map(|_| moment.at);
+        }
         match seen {
             Seen::Called { node, key, call: Call { op: Op::Acquire(_), id, .. }, sent: true } => {
                 let asking = self.asking.entry((*key, *node)).or_default();
