@@ -72,6 +72,8 @@ pub(super) struct Honest {
     /// When each node's latest acquire was answered; `None`: it was not. What it gives back first brings nothing.
     answered: Map<(u32, u32), Option<u64>>,
     asking: Map<(u32, u32), Asking>,
+    /// Returns that have not been answered, and when the last of them was sent.
+    returning: Map<(u32, u32), (u64, u64)>,
     /// When the last two windows of a key's limits ended or will.
     ends: BTreeMap<u32, [[u64; 2]; MAX_LIMITS]>,
     found: Found,
@@ -88,6 +90,7 @@ impl Honest {
             heard: Map::default(),
             answered: Map::default(),
             asking: Map::default(),
+            returning: Map::default(),
             ends: BTreeMap::new(),
             found: Found::default(),
         }
@@ -104,10 +107,20 @@ impl Honest {
             }
         }
         // An acquire that overtook tokens on their way back waits for those before it is sent again.
-        if let Seen::Settled { node, key, call: Call { op: Op::Return { .. }, .. }, .. } = seen
-            && let Some(asking) = self.asking.get_mut(&(*key, *node))
-        {
-            asking.answered = asking.answered.map(|_| moment.at);
+        match seen {
+            Seen::Called { node, key, call: Call { op: Op::Return { .. }, id, .. }, .. } => {
+                let place = self.returning.entry((*key, *node)).or_default();
+                *place = if place.0 == *id { *place } else { (*id, moment.at) };
+            }
+            Seen::Settled { node, key, call: Call { op: Op::Return { .. }, id, .. }, grant: Some(_), .. } => {
+                if self.returning.get(&(*key, *node)).is_some_and(|(last, _)| last == id) {
+                    self.returning.remove(&(*key, *node));
+                }
+                if let Some(asking) = self.asking.get_mut(&(*key, *node)) {
+                    asking.answered = asking.answered.map(|_| moment.at);
+                }
+            }
+            _ => {}
         }
         match seen {
             Seen::Called { node, key, call: Call { op: Op::Acquire(_), id, .. }, sent: true } => {
@@ -143,8 +156,10 @@ impl Honest {
 
     /// The store was asked all the time, and its answer has not come: several take longer than a check waits.
     fn is_slow(&self, request: &Request) -> bool {
-        let asking = self.asking.get(&(request.key, request.node));
-        asking.is_some_and(|asking| asking.answered.is_none() && asking.since < request.asked + AT_ONCE)
+        let place = (request.key, request.node);
+        let asks = |asking: &Asking| asking.answered.is_none() && asking.since < request.asked + AT_ONCE;
+        let returns = |(_, sent): &(u64, u64)| *sent < request.asked + AT_ONCE;
+        self.asking.get(&place).is_some_and(asks) || self.returning.get(&place).is_some_and(returns)
     }
 
     fn asked(&mut self, moment: Moment, request: &Request) {

@@ -254,7 +254,7 @@ impl World<'_> {
     }
 
     /// Closes the connections to a server that has died on which nothing was ever sent, or that are not modelled since
-    /// calls travel as letters: whoever can be reached hears of it, as a daemon does that asks nothing.
+    /// calls travel as letters: nodes hear of it, as a daemon does that asks nothing.
     pub(super) fn close_idle(&mut self, server: u32) {
         for node in 0..self.nodes.len() as u32 {
             let place = &self.nodes[node as usize];
@@ -263,9 +263,9 @@ impl World<'_> {
             if self.streams.latest.contains_key(&(node, server)) {
                 continue;
             }
-            if let Some(at) = self.arrival(node, server, Heading::FromRedis) {
-                self.queue.push(at, Event::Closed { node, incarnation, server, generation });
-            }
+            // Who does not hear of it asks each second who the server's replica is, and hears nothing for a second.
+            let at = self.arrival(node, server, Heading::FromRedis).unwrap_or(self.now + 2 * SILENCE);
+            self.queue.push(at, Event::Closed { node, incarnation, server, generation });
         }
     }
 
