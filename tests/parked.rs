@@ -161,6 +161,25 @@ fn a_check_of_a_closed_connection_harms_nobody() {
     until("the closed one is gone", || daemon.daemon().stats().connections == 1);
 }
 
+/// Whoever has said all that he will say still reads.
+#[test]
+fn a_half_closed_client_is_told_what_the_store_answers() {
+    let store = Gated::closed();
+    let daemon = daemon(&store, PATIENT);
+    let (mut client, mut other) = (daemon.client(), daemon.client());
+    client.send(b"RATION.CHECK api k\r\nPING\r\n");
+    until("it has asked", || !store.calls.lock().unwrap().is_empty());
+    client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    // The one data thread has seen the end of the other connection when it answers.
+    assert_eq!(other.ask("PING"), "PONG");
+    assert!(client.is_silent(), "it is not closed");
+    store.open();
+    let decision = show(&client.reply().expect("whoever waits is answered"));
+    assert!(decision.starts_with("0 1000 999 -1 "), "{decision}");
+    assert_eq!(show(&client.reply().expect("and what stands behind it")), "PONG");
+    assert!(client.is_closed());
+}
+
 /// The store answers only when the daemon stops already: whoever asks for nothing has been told to leave, and
 /// whoever asked before is still there.
 #[test]

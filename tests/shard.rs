@@ -7,6 +7,7 @@ use crate::support;
 
 use rationd::core::call::{Call, OPEN, Op, StoreError};
 use rationd::core::decision::{Reason, Verdict};
+use rationd::core::fleet::FleetView;
 use rationd::core::time::Micros;
 
 use support::bench::{Bench, SECOND};
@@ -354,4 +355,35 @@ fn a_node_that_is_alone_with_a_bucket_asks_for_what_comes_soon() {
         bench.advance(Micros(5_000));
     }
     assert!((16..=20).contains(&most), "of twenty, {most} were held at most");
+}
+
+/// Most tokens of `1000/60s fixed` that a node asks for in one call, which is lent whatever it asks for and could spend
+/// more than all of them. `nodes`: how many share the key, as the store says.
+fn most_wanted(nodes: u32, fleet: Option<FleetView>) -> u64 {
+    let mut bench = Bench::new("1000/60s fixed");
+    bench.nodes = nodes;
+    fleet.into_iter().for_each(|view| bench.shard.handle_fleet(view));
+    let mut most = 0;
+    for _ in 0..5_000 {
+        bench.now = bench.now + Micros(100);
+        bench.check(1);
+        if let Some(call) = bench.try_acquire() {
+            let want = bench.order(&call).want;
+            // Others have given back what they were lent: there is enough.
+            bench.used = 0;
+            bench.grant(&call, want);
+            most = most.max(want);
+        }
+    }
+    most
+}
+
+#[test]
+fn a_node_asks_for_no_more_than_its_part_of_a_limit() {
+    assert_eq!([1, 2, 3, 5].map(|nodes| most_wanted(nodes, None)), [600, 500, 334, 200]);
+    // The store remembers nodes for a while that are gone, and the fleet knows it.
+    let fleet = |live| FleetView { live, largest: 5, is_settled: true, is_steady: true, ..FleetView::STRANGER };
+    assert_eq!([1, 2, 5].map(|live| most_wanted(5, Some(fleet(live)))), [600, 500, 200]);
+    let wavering = FleetView { is_steady: false, ..fleet(2) };
+    assert_eq!(most_wanted(5, Some(wavering)), 200, "a view that wavers lifts no bound");
 }

@@ -299,6 +299,21 @@ fn the_last_words_of_a_half_closed_client_are_answered() {
 }
 
 #[test]
+fn a_half_closed_client_is_told_what_did_not_fit_at_once() {
+    let daemon = TestDaemon::start();
+    let mut client = daemon.client();
+    let long = vec![b'x'; 900_000];
+    client.send(&encode(&[b"ECHO", &long]));
+    client.send(&encode(&[b"ECHO", &long]));
+    client.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(daemon.client().ask("PING"), "PONG");
+    for _ in 0..2 {
+        assert!(matches!(client.reply(), Some(Value::Bulk(text)) if text == long));
+    }
+    assert!(client.is_closed());
+}
+
+#[test]
 fn a_slow_reader_hurts_nobody_and_loses_nothing() {
     let daemon = TestDaemon::with(|options| options.limits.kept = 256 << 10);
     let mut slow = daemon.client();
