@@ -15,10 +15,10 @@ use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::route::{RouteSet, RouteSpec};
 use rationd::serve::envoy::EnvoyOptions;
 use rationd::serve::envoy::proto::{
-    Code, Entry, Kind, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse, UInt64Value, Unit,
+    Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse, UInt64Value, Unit,
 };
 use rationd::wire::headers::Style;
-use rls::Rls;
+use rls::{Rls, told};
 use support::clock::Watch;
 use support::daemon::{TestDaemon, policies};
 use support::poll::wait_for;
@@ -98,14 +98,6 @@ fn each(response: &RateLimitResponse) -> Vec<(Code, u32)> {
 
 fn header<'r>(response: &'r RateLimitResponse, name: &str) -> Option<&'r str> {
     response.response_headers_to_add.iter().find(|field| field.key == name).map(|field| field.value.as_str())
-}
-
-fn told<'r>(response: &'r RateLimitResponse, name: &str) -> &'r str {
-    let metadata = response.dynamic_metadata.as_ref().expect("metadata");
-    match metadata.fields.get(name).and_then(|value| value.kind.as_ref()) {
-        Some(Kind::Text(text)) => text,
-        other => panic!("{name} is {other:?}"),
-    }
 }
 
 fn five_pass_and_the_sixth_does_not(daemon: &TestDaemon) {

@@ -3,19 +3,24 @@
 use crate::support;
 
 use std::future::Future;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
+use rationd::config::Door;
 use rationd::core::call::{Call, Grant, Op, StoreError};
 use rationd::core::key::Digest;
 use rationd::core::policy::{PolicySet, PolicySpec};
+use rationd::core::route::{RouteSet, RouteSpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
+use rationd::serve::envoy::EnvoyOptions;
+use rationd::serve::envoy::proto::{Entry, RateLimitDescriptor, RateLimitRequest};
 use rationd::serve::{AnyStore, Remote};
 use rationd::store::memory::MemoryStore;
 use rationd::store::turns::Asker;
 use support::daemon::{TestDaemon, encode, show, until};
+use support::envoy::Rls;
 use tokio::sync::Semaphore;
 
 /// A store in this process that answers when it is let.
@@ -63,10 +68,14 @@ fn daemon(store: &Arc<Gated>, timeout: Micros) -> TestDaemon {
     let limited = PolicySpec { limits: vec!["1000/1d fixed".into()], ..PolicySpec::default() };
     let deny = PolicySpec { on_store_loss: rationd::core::policy::OnStoreLoss::Deny, ..limited.clone() };
     let policies = PolicySet::compile(&[("api".to_owned(), limited), ("strict".to_owned(), deny)].into()).unwrap();
+    let route = RouteSpec { patterns: vec!["user".into()], policy: Some("api".into()), ..RouteSpec::default() };
+    let routes = RouteSet::compile(&[("edge".to_owned(), vec![route])].into(), |_| None).unwrap();
     TestDaemon::with(|options| {
+        let door = Door::Path(options.socket.with_file_name("rls.sock"));
+        options.envoy = Some(EnvoyOptions { door, headers: None });
         options.store = AnyStore::Remote(store.clone());
         options.settings = Settings { timeout, ..options.settings };
-        options.policies.store(Arc::new(policies));
+        options.policies.store(Arc::new(policies.with_routes(routes)));
     })
 }
 
@@ -110,6 +119,74 @@ fn replies_stay_in_order_while_checks_wait() {
         let decision = show(&client.reply().unwrap());
         assert!(decision.starts_with("0 1000 999 -1 "), "{decision}");
         assert_eq!(show(&client.reply().unwrap()), key.to_string());
+    }
+}
+
+/// One connection of Envoy's after another has as many requests under way as the door takes.
+#[test]
+fn requests_of_envoy_await_no_more_answers_than_commands_do() {
+    for descriptors in [1, 64] {
+        let store = Gated::closed();
+        let daemon = daemon(&store, PATIENT);
+        let all = [0; 4].map(|_| Rls::connect(&daemon.daemon().envoy().expect("it was asked for")));
+        let request = |connection: usize, number: usize| {
+            let user = |index| {
+                let value = format!("{connection}-{number}-{index}");
+                RateLimitDescriptor { entries: vec![Entry { key: "user".into(), value }], ..Default::default() }
+            };
+            RateLimitRequest {
+                domain: "edge".into(),
+                descriptors: (0..descriptors).map(user).collect(),
+                hits_addend: 0,
+            }
+        };
+        std::thread::scope(|scope| {
+            let ask = |(connection, rls): (usize, _)| {
+                let requests = (0..256).map(|number| request(connection, number)).collect();
+                scope.spawn(move || Rls::ask_all(rls, requests))
+            };
+            let asking: Vec<_> = all.iter().enumerate().map(ask).collect();
+            let asked = || store.calls.lock().unwrap().len();
+            until("they have asked", || asked() >= 320);
+            // The one data thread has seen more of them when it answers.
+            let mut other = daemon.client();
+            (0..100).for_each(|_| assert_eq!(other.ask("PING"), "PONG"));
+            let awaited = asked();
+            store.open();
+            for answers in asking {
+                let answers = answers.join().expect("no panic");
+                assert_eq!(answers.iter().find(|answer| answer.is_err()).map(|answer| format!("{answer:?}")), None);
+            }
+            assert!(awaited <= 512 + 4 * descriptors, "{awaited} awaited at once");
+        });
+    }
+}
+
+#[test]
+fn what_http_awaits_leaves_less_to_others() {
+    let store = Gated::closed();
+    let daemon = daemon(&store, PATIENT);
+    let ask = |number| {
+        let mut client = daemon.client();
+        client.send(format!("GET /v1/check?policy=api&key=h{number} HTTP/1.1\r\nhost: a\r\n").as_bytes());
+        client.send(b"connection: close\r\n\r\n");
+        client
+    };
+    let http: Vec<_> = (0..112).map(ask).collect();
+    let asked = || store.calls.lock().unwrap().len();
+    until("all have asked", || asked() == 112);
+    let mut client = daemon.client();
+    let checks = (0..300).map(|number| format!("RATION.CHECK api r{number}\r\n"));
+    client.send(checks.collect::<String>().as_bytes());
+    until("it has asked", || asked() > 112);
+    assert_eq!(daemon.client().ask("PING"), "PONG");
+    assert_eq!(asked() - 112, (512 - 112) / 2, "a connection awaits as many as are left to the others");
+    store.open();
+    (0..300).for_each(|_| assert!(show(&client.reply().unwrap()).starts_with("0 1000 999 -1 ")));
+    for mut client in http {
+        let mut text = String::new();
+        client.stream.read_to_string(&mut text).expect("a response");
+        assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
     }
 }
 

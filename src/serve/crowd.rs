@@ -4,12 +4,19 @@
 //! would fill every way to the store, and this node with calls that leave too late. So as many are awaited in all as
 //! leave in time: each eight calls that were answered allow one more, and one that came late to leave halves their
 //! number (additive increase, multiplicative decrease: Chiu and Jain 1989). A connection may await one in any
-//! case, and more while as many as it awaits are left to the others (as bytes are in `budget.rs`). Knows numbers only.
+//! case, and more while as many as it awaits are left to the others (as bytes are in `budget.rs`). Users who wait at the
+//! same time have an even part each, and what the others leave: so one who opens many connections takes nothing from
+//! another. Where requests of one connection are carried beside each other, those that find no room wait in a [`Queue`].
+//! Knows numbers only.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
 
 use crate::core::time::Instant;
+use crate::store::turns::Asker;
 
 /// Most answers that all connections await, but for one each; at first, and at least. What is not read waits for longer
 /// than `store.timeout` when the store stands still: 64 at least kept two clients waiting who asked 1000 times a second.
@@ -24,6 +31,9 @@ const GROWTH: usize = 8;
 #[derive(Debug)]
 pub struct Crowd {
     waiting: AtomicUsize,
+    /// Users who await something.
+    awaiting: AtomicUsize,
+    users: Mutex<HashMap<u64, Arc<AtomicUsize>>>,
     most: AtomicUsize,
     answered: AtomicUsize,
     /// Somebody would have awaited more since the number grew.
@@ -36,6 +46,8 @@ pub struct Crowd {
 #[derive(Debug)]
 pub struct Place {
     crowd: Arc<Crowd>,
+    /// What all connections of its user await.
+    user: Arc<AtomicUsize>,
     noted: usize,
 }
 
@@ -43,6 +55,8 @@ impl Default for Crowd {
     fn default() -> Self {
         Self {
             waiting: AtomicUsize::new(0),
+            awaiting: AtomicUsize::new(0),
+            users: Mutex::default(),
             most: AtomicUsize::new(FIRST),
             answered: AtomicUsize::new(0),
             was_full: AtomicBool::new(false),
@@ -52,10 +66,15 @@ impl Default for Crowd {
 }
 
 impl Crowd {
-    /// A place in which nothing is awaited.
+    /// A place of whoever asks so, in which nothing is awaited.
     #[must_use]
-    pub fn place(self: &Arc<Self>) -> Place {
-        Place { crowd: self.clone(), noted: 0 }
+    pub fn place(self: &Arc<Self>, asker: Asker) -> Place {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if !users.contains_key(&asker.user()) {
+            users.retain(|_, user| Arc::strong_count(user) > 1);
+        }
+        let user = users.entry(asker.user()).or_default().clone();
+        Place { crowd: self.clone(), user, noted: 0 }
     }
 
     /// A call was answered.
@@ -87,8 +106,12 @@ impl Place {
     }
 
     fn crowd_has_room(&self, awaited: usize) -> bool {
-        let others = self.crowd.waiting.load(Ordering::Relaxed).saturating_sub(self.noted);
-        let has_room = others + 2 * awaited < self.crowd.most.load(Ordering::Relaxed);
+        let most = self.crowd.most.load(Ordering::Relaxed);
+        let of_user = self.user.load(Ordering::Relaxed);
+        let of_others = self.crowd.waiting.load(Ordering::Relaxed).saturating_sub(of_user);
+        let users = self.crowd.awaiting.load(Ordering::Relaxed) + usize::from(of_user == 0);
+        let part = most.saturating_sub(of_others).max(most / users.max(1));
+        let has_room = of_user.saturating_sub(self.noted) + 2 * awaited < part;
         if !has_room {
             self.crowd.was_full.store(true, Ordering::Relaxed);
         }
@@ -98,9 +121,17 @@ impl Place {
     /// Takes note of how many answers are awaited.
     pub fn note(&mut self, awaited: usize) {
         if awaited > self.noted {
-            self.crowd.waiting.fetch_add(awaited - self.noted, Ordering::Relaxed);
+            let more = awaited - self.noted;
+            self.crowd.waiting.fetch_add(more, Ordering::Relaxed);
+            if self.user.fetch_add(more, Ordering::Relaxed) == 0 {
+                self.crowd.awaiting.fetch_add(1, Ordering::Relaxed);
+            }
         } else if awaited < self.noted {
-            self.crowd.waiting.fetch_sub(self.noted - awaited, Ordering::Relaxed);
+            let fewer = self.noted - awaited;
+            self.crowd.waiting.fetch_sub(fewer, Ordering::Relaxed);
+            if self.user.fetch_sub(fewer, Ordering::Relaxed) == fewer {
+                self.crowd.awaiting.fetch_sub(1, Ordering::Relaxed);
+            }
         }
         self.noted = awaited;
     }
@@ -112,9 +143,86 @@ impl Drop for Place {
     }
 }
 
+/// The place of a connection whose requests are carried beside each other. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Queue(Arc<Queued>);
+
+#[derive(Debug)]
+struct Queued {
+    place: Mutex<Place>,
+    /// Held by the first in the queue, until its answers are noted.
+    turn: tokio::sync::Mutex<()>,
+    /// An answer has come: the first may look again.
+    answered: Notify,
+}
+
+/// The right to ask now. Nobody else of the connection asks while it is held.
+#[derive(Debug)]
+pub struct Turn<'q> {
+    queue: &'q Queue,
+    _first: tokio::sync::MutexGuard<'q, ()>,
+}
+
+/// Answers that are awaited until this is dropped.
+#[derive(Debug)]
+pub struct Awaited {
+    queue: Queue,
+    count: usize,
+}
+
+impl Queue {
+    /// Nothing is awaited in `place`.
+    #[must_use]
+    pub fn new(place: Place) -> Self {
+        Self(Arc::new(Queued { place: place.into(), turn: tokio::sync::Mutex::default(), answered: Notify::new() }))
+    }
+
+    /// Waits until it is this request's turn and there is room for what it asks. Who is dropped meanwhile has left.
+    pub async fn turn(&self) -> Turn<'_> {
+        let first = self.0.turn.lock().await;
+        while !self.has_room() {
+            // Something is awaited, or there would be room. What is answered from here on is remembered.
+            self.0.answered.notified().await;
+        }
+        Turn { queue: self, _first: first }
+    }
+
+    fn has_room(&self) -> bool {
+        let place = self.lock();
+        place.has_room(place.noted)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Place> {
+        self.0.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// So many answers are awaited; it is the next one's turn.
+    #[must_use]
+    pub fn await_answers(self, count: usize) -> Awaited {
+        let mut place = self.queue.lock();
+        let awaited = place.noted + count;
+        place.note(awaited);
+        Awaited { queue: self.queue.clone(), count }
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let mut place = self.queue.lock();
+        let awaited = place.noted - self.count;
+        place.note(awaited);
+        drop(place);
+        self.queue.0.answered.notify_one();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ONE: Asker = Asker::NODE;
 
     fn fill(place: &mut Place) -> usize {
         let mut awaited = 0;
@@ -128,29 +236,83 @@ mod tests {
     #[test]
     fn one_alone_may_await_half_and_many_leave_room_for_the_next() {
         let crowd = Arc::<Crowd>::default();
-        assert_eq!(fill(&mut crowd.place()), FIRST / 2);
-        let mut places: Vec<_> = (0..100).map(|_| crowd.place()).collect();
+        assert_eq!(fill(&mut crowd.place(ONE)), FIRST / 2);
+        let mut places: Vec<_> = (0..100).map(|_| crowd.place(ONE)).collect();
         let awaited: Vec<_> = places.iter_mut().map(fill).collect();
         assert!(awaited.iter().all(|&awaited| awaited >= 1) && awaited.iter().sum::<usize>() <= FIRST + 100);
-        assert!(crowd.place().has_room(0));
+        assert!(crowd.place(ONE).has_room(0));
         places.clear();
+        assert_eq!(crowd.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn users_who_wait_have_an_even_part_and_what_others_leave() {
+        let crowd = Arc::<Crowd>::default();
+        let of = |uid| crowd.place(Asker::new(Some(uid), 1));
+        let mut many: Vec<_> = (0..1_000).map(|_| of(1)).collect();
+        many.iter_mut().for_each(|place| place.note(1));
+        let mut other = of(2);
+        assert_eq!(fill(&mut other), FIRST / 4, "of his half");
+        let mut third = of(3);
+        assert_eq!(fill(&mut third), FIRST / 3 / 2, "of his third");
+        drop(many);
+        assert_eq!(fill(&mut other), (FIRST - third.noted).div_ceil(2), "of what the third leaves");
+        drop((other, third));
+        assert_eq!(fill(&mut of(4)), FIRST / 2);
+        assert_eq!(crowd.awaiting.load(Ordering::Relaxed), 0);
+        assert_eq!(crowd.users.lock().unwrap().len(), 1, "users who are gone are forgotten");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_beside_each_other_wait_for_room_in_order() {
+        let crowd = Arc::<Crowd>::default();
+        let queue = Queue::new(crowd.place(ONE));
+        let mut awaited = Vec::new();
+        for _ in 0..4 {
+            awaited.push(queue.turn().await.await_answers(FIRST / 8));
+        }
+        let come = Arc::<Mutex<Vec<u32>>>::default();
+        let ask = |number| {
+            let (queue, come) = (queue.clone(), come.clone());
+            tokio::spawn(async move {
+                let turn = queue.turn().await;
+                come.lock().unwrap().push(number);
+                // What is answered at once is not awaited, and the next one's turn comes all the same.
+                (number != 2).then(|| turn.await_answers(FIRST / 8))
+            })
+        };
+        let mut asking: Vec<_> = (0..5).map(ask).collect();
+        let settled = || tokio::time::sleep(std::time::Duration::from_secs(1));
+        settled().await;
+        assert_eq!(*come.lock().unwrap(), [0; 0], "half of all is one connection's");
+        awaited.pop();
+        settled().await;
+        assert_eq!(*come.lock().unwrap(), [0]);
+        // Who no longer wants an answer has left the queue.
+        asking.remove(1).abort();
+        awaited.clear();
+        settled().await;
+        assert_eq!(*come.lock().unwrap(), [0, 2, 3, 4]);
+        for asked in asking {
+            drop(asked.await);
+        }
         assert_eq!(crowd.waiting.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn the_number_follows_what_leaves_in_time() {
         let crowd = Arc::<Crowd>::default();
-        let number = || fill(&mut crowd.place());
+        let number = || fill(&mut crowd.place(ONE));
         // Nobody who was answered wanted more.
         (0..1_000_000).for_each(|_| crowd.handle_answer());
         assert_eq!(number(), FIRST / 2);
         for _ in 0..20_000 {
-            let mut place = crowd.place();
+            let mut place = crowd.place(ONE);
             fill(&mut place);
             crowd.handle_answer();
         }
         assert_eq!(number(), MOST / 2);
-        let mut place = crowd.place();
+        let mut place = crowd.place(ONE);
         fill(&mut place);
         // What was made before the number was halved came late for the same cause.
         (0..100).for_each(|_| crowd.handle_late(Instant(1_000), Instant(900)));

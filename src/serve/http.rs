@@ -94,6 +94,9 @@ async fn respond(hub: &Hub, request: Request<Incoming>, asker: Asker) -> Result<
     }
     let explains = head.uri.path() == "/v1/explain";
     let mut question = Question::read(hub, &parameters, explains, asker)?;
+    // One at a time, which every connection may await.
+    let mut place = hub.node.crowd.place(asker);
+    place.note(1);
     if explains {
         let body = requests::explained(hub, question.inquiry).await;
         return Ok(reply(StatusCode::OK, "application/json", body));

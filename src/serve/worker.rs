@@ -140,7 +140,8 @@ impl Worker {
         let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
         match Doors::admit(hub, Some(uid)) {
             Ok(pass) => {
-                let connection = Connection::new(stream, pass, hub.doors.account(), hub.node.crowd.place());
+                let asker = pass.mailbox.asker();
+                let connection = Connection::new(stream, pass, hub.doors.account(), hub.node.crowd.place(asker));
                 tasks.spawn(connection.serve(hub.clone(), self));
             }
             Err(refusal) => turn_away(stream, refusal),

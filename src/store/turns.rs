@@ -30,6 +30,12 @@ impl Asker {
     pub fn new(uid: Option<u32>, connection: u64) -> Self {
         Self { user: uid.map_or(u64::MAX, |uid| u64::from(uid) + 1), connection }
     }
+
+    /// Whose connection it is.
+    #[must_use]
+    pub fn user(self) -> u64 {
+        self.user
+    }
 }
 
 /// Things that wait, each of an asker and about a key.

@@ -1,4 +1,4 @@
-//! A gRPC client of the Rate Limit Service. For tests/envoy.rs alone: no other test need build it.
+//! A gRPC client of the Rate Limit Service.
 
 #![allow(unreachable_pub, reason = "as in support/mod.rs")]
 
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
 use rationd::config::Door;
-use rationd::serve::envoy::proto::{RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
+use rationd::serve::envoy::proto::{Kind, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Status};
@@ -74,6 +74,19 @@ impl Rls {
         })
     }
 
+    /// The answers of all of these at once.
+    pub fn ask_all(&self, requests: Vec<RateLimitRequest>) -> Vec<Result<RateLimitResponse, Status>> {
+        self.runtime.block_on(async {
+            let one = |request| tokio::spawn(ask(self.channel.clone(), request, SHOULD_RATE_LIMIT));
+            let tasks: Vec<_> = requests.into_iter().map(one).collect();
+            let mut answers = Vec::new();
+            for task in tasks {
+                answers.push(task.await.expect("no panic"));
+            }
+            answers
+        })
+    }
+
     /// Asks, and resets the stream when there is no answer in time.
     pub fn give_up(&mut self, request: &RateLimitRequest, after: std::time::Duration) -> Option<RateLimitResponse> {
         let asked = ask(self.channel.clone(), request.clone(), SHOULD_RATE_LIMIT);
@@ -84,12 +97,12 @@ impl Rls {
     /// The error.
     pub fn refused(&mut self, request: &RateLimitRequest) -> String {
         let asked = ask(self.channel.clone(), request.clone(), SHOULD_RATE_LIMIT);
-        told(self.runtime.block_on(asked))
+        problem(self.runtime.block_on(asked))
     }
 
     /// The error of another method.
     pub fn refused_at(&mut self, path: &'static str) -> String {
-        told(self.runtime.block_on(ask(self.channel.clone(), RateLimitRequest::default(), path)))
+        problem(self.runtime.block_on(ask(self.channel.clone(), RateLimitRequest::default(), path)))
     }
 
     /// The answer to a message that consists of these bytes.
@@ -112,7 +125,16 @@ async fn ask(channel: Channel, request: RateLimitRequest, path: &'static str) ->
     grpc.unary(Request::new(request), path, codec).await.map(tonic::Response::into_inner)
 }
 
-fn told(answer: Result<RateLimitResponse, Status>) -> String {
+/// What its metadata says under this name.
+pub fn told<'r>(response: &'r RateLimitResponse, name: &str) -> &'r str {
+    let metadata = response.dynamic_metadata.as_ref().expect("metadata");
+    match metadata.fields.get(name).and_then(|value| value.kind.as_ref()) {
+        Some(Kind::Text(text)) => text,
+        other => panic!("{name} is {other:?}"),
+    }
+}
+
+fn problem(answer: Result<RateLimitResponse, Status>) -> String {
     let error = answer.expect_err("it is refused");
     format!("{:?}: {}", error.code(), error.message())
 }

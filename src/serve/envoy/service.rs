@@ -19,6 +19,7 @@ use crate::core::policy::{OVERRIDDEN, OnStoreLoss, Plan, Policy, PolicySet, Rule
 use crate::core::route::{Domain, Entry, whole_key};
 use crate::core::shard;
 use crate::core::time::Micros;
+use crate::serve::crowd::Queue;
 use crate::serve::hub::Hub;
 use crate::serve::inquiry::{Asking, Inquiry, Told};
 use crate::serve::mailbox::Mailbox;
@@ -38,6 +39,8 @@ pub(super) struct Service {
     hub: Arc<Hub>,
     headers: Option<Style>,
     asker: Asker,
+    /// Where the connection's requests await answers of the store.
+    queue: Queue,
 }
 
 /// What a descriptor asks for.
@@ -61,7 +64,8 @@ struct Limited {
 
 impl Service {
     pub(super) fn new(hub: Arc<Hub>, headers: Option<Style>, asker: Asker) -> Self {
-        Self { hub, headers, asker }
+        let queue = Queue::new(hub.node.crowd.place(asker));
+        Self { hub, headers, asker, queue }
     }
 
     async fn answer(self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
@@ -70,13 +74,20 @@ impl Service {
         if limited.is_empty() {
             return Ok(response(count, &[], &[], self.headers));
         }
+        let turn = self.queue.turn().await;
         let (headers, asking) = (self.headers, Asking::begin(&self.hub, inquiries(&limited)));
         let (limited, told) = if asking.is_complete() {
+            drop(turn);
             self.end(asking, limited).await
         } else {
+            let (service, awaited) = (self.clone(), turn.await_answers(limited.len()));
             // A task of its own: Envoy gives up after its timeout, and what was charged until then must be given back.
-            let ended = tokio::spawn(async move { self.end(asking, limited).await }).await;
-            ended.map_err(|_| Status::unavailable("the daemon is leaving"))?
+            let ended = tokio::spawn(async move {
+                let ended = service.end(asking, limited).await;
+                drop(awaited);
+                ended
+            });
+            ended.await.map_err(|_| Status::unavailable("the daemon is leaving"))?
         };
         match refusal(&limited, &told) {
             Some(refusal) => Err(refusal),
