@@ -17,14 +17,17 @@
 //! One connection that asks for fresh keys without end had 11 % of what the store answered beside eight of another
 //! user; 24 % since users have even parts.
 //!
-//! The floods, their clients and the machine's other work share two cores with him: checks may wait longer here than by
-//! default, because the time until everybody was run once is not what is looked at. His latencies are told.
+//! The floods, their clients and the machine's other work share two cores with him: checks may wait much longer here than
+//! by default, because the time until everybody was run once is not what is looked at. His latencies are told. What is
+//! judged beside pipelines is how many answers the others got while he waited: a count, which does not depend on the
+//! machine. Of the 8,000 that they have under way it is less than half (fresh keys 1,800, peeks 190, resets 30 to 270).
 
 use crate::support;
 use crate::support::envoy as rls;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -55,7 +58,7 @@ const CHECKS: u32 = 400;
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// What a check waits for the store at most.
-const TIMEOUT_MS: u64 = 500;
+const TIMEOUT_MS: u64 = 2_000;
 
 /// Requests of a connection of Envoy at once: as many as the door takes.
 const STREAMS: usize = 256;
@@ -107,24 +110,28 @@ fn name(reply: &Reply) -> (String, String) {
 struct Bystander {
     answers: Answers,
     took: Vec<Duration>,
+    /// Answers that others got between his request and his answer.
+    overtaken: Vec<u64>,
 }
 
 impl Bystander {
-    fn ask(daemon: &Daemon) -> Self {
-        Self::ask_on(daemon.connect().expect("the daemon accepts"))
+    fn ask(daemon: &Daemon, others: &Flood) -> Self {
+        Self::ask_on(daemon.connect().expect("the daemon accepts"), others)
     }
 
-    fn ask_on(mut connection: Connection<UnixStream>) -> Self {
+    fn ask_on(mut connection: Connection<UnixStream>, others: &Flood) -> Self {
         let (mut seen, begun) = (Self::default(), Watch::start());
         for number in 0..CHECKS {
             begun.pause_until(PAUSE * number);
             let policy = if number % 2 == 0 { "day" } else { "hour" };
-            let watch = Watch::start();
+            let (watch, before) = (Watch::start(), others.answered());
             let reply = connection.ask_text(&format!("RATION.CHECK {policy} bystander-{number}")).expect("an answer");
             seen.took.push(watch.elapsed());
+            seen.overtaken.push(others.answered() - before);
             *seen.answers.entry(name(&reply)).or_default() += 1;
         }
         seen.took.sort();
+        seen.overtaken.sort_unstable();
         seen
     }
 
@@ -148,6 +155,10 @@ impl Flood {
     /// Answers of the store.
     fn served(&self) -> u64 {
         self.answers().iter().filter(|((source, _), _)| source == "store").map(|(_, count)| count).sum()
+    }
+
+    fn answered(&self) -> u64 {
+        self.answers().values().sum()
     }
 
     fn is_over(&self) -> bool {
@@ -199,12 +210,13 @@ impl Flood {
                 let descriptors = (0..descriptors).map(|_| descriptor()).collect();
                 RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
             };
-            for answer in rls.ask_all((0..STREAMS).map(|_| request()).collect()) {
+            rls.ask_each((0..STREAMS).map(|_| request()).collect(), |answer| {
                 match answer {
                     Ok(response) => self.note(rls::told(&response, "source"), rls::told(&response, "reason")),
                     Err(status) => self.note("nobody", status.message()),
                 }
-            }
+                if self.is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
         }
     }
 
@@ -255,7 +267,7 @@ fn body(connection: &mut BufReader<UnixStream>) -> Vec<u8> {
 
 /// The bystander beside eight connections that ask what `words` says of their number and that of the request.
 fn beside(name: &str, words: impl Fn(usize, usize) -> Vec<String> + Sync) {
-    beside_all(name, |daemon, flood, connection| {
+    let overtaken = beside_all(name, |daemon, flood, connection| {
         let stream = UnixStream::connect(daemon.socket()).expect("the daemon accepts");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out is not zero");
         flood.run(&stream, |from| {
@@ -267,15 +279,18 @@ fn beside(name: &str, words: impl Fn(usize, usize) -> Vec<String> + Sync) {
             bytes
         });
     });
+    let under_way = (FLOODS * AT_ONCE) as u64;
+    assert!(overtaken < under_way / 2, "{overtaken} of {under_way} were answered before him: that is no turn");
 }
 
-/// The bystander beside eight threads that each do what `noise` says of its number until the flood is over.
-fn beside_all(name: &str, noise: impl Fn(&Daemon, &Flood, usize) + Sync) {
+/// The bystander beside eight threads that each do what `noise` says of its number until the flood is over. How many
+/// answers the flood got while he waited for one of his, in the median: a count, which a slow machine leaves as it is.
+fn beside_all(name: &str, noise: impl Fn(&Daemon, &Flood, usize) + Sync) -> u64 {
     let _turn = alone();
     let redis = Server::plain();
     let daemon = daemon(&redis);
-    let calm = Bystander::ask(&daemon);
     let flood = Flood::default();
+    let calm = Bystander::ask(&daemon, &flood);
     let (seen, served) = thread::scope(|scope| {
         for number in 0..FLOODS {
             let (noise, daemon, flood) = (&noise, &daemon, &flood);
@@ -284,25 +299,28 @@ fn beside_all(name: &str, noise: impl Fn(&Daemon, &Flood, usize) + Sync) {
         let _ending = Ending(&flood);
         wait_until("the flood has begun", 20, || flood.served() > 100);
         let (watch, before) = (Watch::start(), flood.served());
-        let seen = Bystander::ask(&daemon);
+        let seen = Bystander::ask(&daemon, &flood);
         (seen, (flood.served() - before) as f64 / watch.elapsed().as_secs_f64())
     });
     let [median, high, longest] = [50, 99, 100].map(|percent| seen.percentile(percent));
+    let overtaken = seen.overtaken[seen.overtaken.len() / 2];
     print(&format!(
-        "{name}: the bystander was answered {:?}, p50 {median:?}, p99 {high:?}, longest {longest:?}; before the flood p99 \
-         {:?}; the flood: {served:.0} a second by the store, {:?}",
+        "{name}: the bystander was answered {:?}, p50 {median:?}, p99 {high:?}, longest {longest:?}, overtaken by \
+         {overtaken}; before the flood p99 {:?}; the flood: {served:.0} a second by the store, {:?}",
         seen.answers,
         calm.percentile(99),
         flood.answers(),
     ));
-    if calm.percentile(99) > Duration::from_millis(TIMEOUT_MS / 10) {
+    if calm.percentile(99) > Duration::from_millis(50) {
         // Nobody was noisy then: what he is answered now tells of the machine.
-        return print(&format!("{name}: this machine has too much else to do, and nothing is judged"));
+        print(&format!("{name}: this machine has too much else to do, and nothing is judged"));
+        return 0;
     }
     for ((source, reason), count) in &seen.answers {
         assert!(matches!(source.as_str(), "store" | "lease"), "{count} answers by {source}: {reason}");
     }
     assert!(flood.answers().keys().all(|(source, _)| source != "share"), "the store was there: {:?}", flood.answers());
+    overtaken
 }
 
 #[test]
@@ -392,7 +410,7 @@ fn beside_another_user(name: &str, noise: impl Fn(&Daemon, &Flood, usize) + Sync
         scope.spawn(|| one.run(&connect(), |from| fresh_checks("one", from)));
         wait_until("the other has begun", 20, || one.served() > 100);
         let before = (many.served(), one.served());
-        let seen = Bystander::ask_on(Connection::new(connect()));
+        let seen = Bystander::ask_on(Connection::new(connect()), &many);
         (seen, many.served() - before.0, one.served() - before.1)
     });
     let [median, high] = [50, 99].map(|percent| seen.percentile(percent));

@@ -3,12 +3,14 @@
 #![allow(unreachable_pub, reason = "as in support/mod.rs")]
 
 use std::future::Future;
+use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
 use rationd::config::Door;
 use rationd::serve::envoy::proto::{Kind, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
+use tokio::task::JoinSet;
 use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Request, Status};
@@ -74,17 +76,33 @@ impl Rls {
         })
     }
 
+    /// Asks all of these at once, and hands over each answer when it is there, until `note` wants no more.
+    pub fn ask_each(
+        &self,
+        requests: Vec<RateLimitRequest>,
+        mut note: impl FnMut(Result<RateLimitResponse, Status>) -> ControlFlow<()>,
+    ) {
+        self.runtime.block_on(async {
+            let mut tasks = JoinSet::new();
+            for request in requests {
+                tasks.spawn(ask(self.channel.clone(), request, SHOULD_RATE_LIMIT));
+            }
+            while let Some(answer) = tasks.join_next().await {
+                if note(answer.expect("no panic")).is_break() {
+                    return;
+                }
+            }
+        });
+    }
+
     /// The answers of all of these at once.
     pub fn ask_all(&self, requests: Vec<RateLimitRequest>) -> Vec<Result<RateLimitResponse, Status>> {
-        self.runtime.block_on(async {
-            let one = |request| tokio::spawn(ask(self.channel.clone(), request, SHOULD_RATE_LIMIT));
-            let tasks: Vec<_> = requests.into_iter().map(one).collect();
-            let mut answers = Vec::new();
-            for task in tasks {
-                answers.push(task.await.expect("no panic"));
-            }
-            answers
-        })
+        let mut answers = Vec::new();
+        self.ask_each(requests, |answer| {
+            answers.push(answer);
+            ControlFlow::Continue(())
+        });
+        answers
     }
 
     /// Asks, and resets the stream when there is no answer in time.
