@@ -6,6 +6,7 @@
 mod log;
 mod many;
 mod mutants;
+mod output;
 mod progress;
 mod run;
 mod runner;
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use output::say;
 
 use crate::plan::{Calls, Network, Plan};
 use crate::scenario;
@@ -101,7 +103,7 @@ pub fn main() -> ExitCode {
         Command::Table(table) => table.main(),
         Command::Log(log) => log.main(),
         Command::Schema => {
-            println!("{}", scenario::schema());
+            say!("{}", scenario::schema());
             Ok(Verdict::Good)
         }
     };

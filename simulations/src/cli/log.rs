@@ -5,6 +5,7 @@
 use clap::Args;
 use rationd::core::call::{Acquire, Call, Grant, Op};
 
+use super::output::say;
 use super::run::plan_of;
 use super::{Travel, Verdict};
 use crate::lua::Scripts;
@@ -41,7 +42,7 @@ impl Log {
     pub(super) fn main(self) -> anyhow::Result<Verdict> {
         let plan = self.travel.adapt(plan_of(&self.what)?);
         if self.plan {
-            println!("{}", toml::to_string(&plan)?);
+            say!("{}", toml::to_string(&plan)?);
         }
         let setting = world::setting(&plan).map_err(anyhow::Error::msg)?;
         let (mut printer, mut scripts) = (Printer { key: self.key, node: self.node }, Scripts::new());
@@ -99,7 +100,7 @@ impl Observer for Printer {
             Seen::Answered { request, decision, parked, store, .. } => {
                 if self.wants(Some(request.node), Some(request.key)) {
                     let (node, key, kind, cost) = (request.node, request.key, request.kind, request.cost);
-                    println!(
+                    say!(
                         "{at} node {node} key {key} store {} {kind:?} {cost} {parked} {:?} {:?} {:?} {} left, whole at {}, wait {}",
                         store.0,
                         decision.verdict,
@@ -113,23 +114,23 @@ impl Observer for Printer {
             }
             Seen::Executed { node, key, call, grant, stale, .. } if self.wants(Some(*node), Some(*key)) => {
                 let stale = if *stale { "by who is no owner, " } else { "" };
-                println!("{at} node {node} key {key} executed {}: {stale}{}", call.id, answer(call, grant));
+                say!("{at} node {node} key {key} executed {}: {stale}{}", call.id, answer(call, grant));
             }
             Seen::Called { node, key, call, sent } if self.wants(Some(*node), Some(*key)) => {
                 let barred = if *sent { "" } else { "in vain " };
-                println!("{at} node {node} key {key} calls {barred}{}: {}", call.id, order(call));
+                say!("{at} node {node} key {key} calls {barred}{}: {}", call.id, order(call));
             }
             Seen::Settled { node, key, call, grant, .. } if self.wants(Some(*node), Some(*key)) => {
                 let heard = grant.map_or("nothing".to_owned(), |grant| answer(call, grant));
-                println!("{at} node {node} key {key} hears of {}: {heard}", call.id);
+                say!("{at} node {node} key {key} hears of {}: {heard}", call.id);
             }
             Seen::Executed { .. } | Seen::Called { .. } | Seen::Settled { .. } => {}
             Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Census { key, .. } => {
                 if self.wants(None, Some(*key)) {
-                    println!("{at} {seen:?}");
+                    say!("{at} {seen:?}");
                 }
             }
-            other => println!("{at} {other:?}"),
+            other => say!("{at} {other:?}"),
         }
     }
 }

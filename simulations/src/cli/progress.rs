@@ -8,6 +8,8 @@ use std::io::{IsTerminal, Write};
 use rationd::clock::Clock;
 use rationd::core::time::{Instant, Micros};
 
+use super::output::say;
+
 /// Between two lines on a terminal, and elsewhere.
 const PAUSES: [Micros; 2] = [Micros::from_millis(100), Micros::from_secs(10)];
 
@@ -57,6 +59,6 @@ impl Progress {
     /// Prints a result.
     pub(super) fn print(&mut self, line: impl std::fmt::Display) {
         self.clear();
-        println!("{line}");
+        say!("{line}");
     }
 }

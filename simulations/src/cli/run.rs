@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::many::{Many, longest_first};
+use super::output::say;
 use super::progress::Progress;
 use super::runner::Runner;
 use super::{Common, Verdict};
@@ -113,9 +114,9 @@ impl Replay {
     pub(super) fn main(self) -> anyhow::Result<Verdict> {
         let plan = scenario::find(&self.file)?;
         let outcome = Runner::new(Detail::Figures).run_twice(&plan)?;
-        println!("{outcome}");
-        outcome.violations.iter().for_each(|violation| println!("     {}", sentence(violation)));
-        outcome.failed.iter().for_each(|failed| println!("     {failed}"));
+        say!("{outcome}");
+        outcome.violations.iter().for_each(|violation| say!("     {}", sentence(violation)));
+        outcome.failed.iter().for_each(|failed| say!("     {failed}"));
         Ok(Verdict::of(u64::from(!outcome.is_good())))
     }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Args;
 
+use super::output::say;
 use super::progress::Progress;
 use super::run::plan_of;
 use super::runner::Runner;
@@ -37,7 +38,7 @@ impl Shrink {
         let Some(complaint) = first.complaint() else {
             bail!("everything holds in {} seed {}: there is nothing to shrink", plan.name, plan.seed);
         };
-        println!("{first}");
+        say!("{first}");
         let (mut progress, mut runs) = (Progress::new(), 0_u64);
         let mut fails = |smaller: &Plan| {
             runs += 1;
@@ -55,7 +56,7 @@ impl Shrink {
         };
         let comment = format!("cargo run --release -p simulations -- replay {shown}");
         scenario::save(&small, &out, &comment)?;
-        println!("{}: {} faults of {}, after {runs} runs", out.display(), small.faults.len(), plan.faults.len());
+        say!("{}: {} faults of {}, after {runs} runs", out.display(), small.faults.len(), plan.faults.len());
         Ok(Verdict::Good)
     }
 }

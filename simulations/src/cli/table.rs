@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 
 use super::many::{Many, longest_first};
+use super::output::say;
 use super::progress::Progress;
 use super::{Common, Verdict, run};
 use crate::ledger::{Figures, thousandths};
@@ -53,24 +54,22 @@ impl Table {
             [] => scenario::all(&scenario::scenarios())?,
             what => run::plans(what)?,
         };
-        println!(
-            "| scenario | used % | calls / 1000 | calls / window | waits % | over % | herd | fairness | longest |"
-        );
-        println!("|---|---|---|---|---|---|---|---|---|");
+        say!("| scenario | used % | calls / 1000 | calls / window | waits % | over % | herd | fairness | longest |");
+        say!("|---|---|---|---|---|---|---|---|---|");
         let outcomes = self.run(&scenarios)?;
         let (own, others): (Vec<_>, Vec<_>) =
             outcomes.into_iter().partition(|outcome| outcome.plan.brain == Brain::Rationd);
         if !others.is_empty() {
             let names: Vec<_> = BASELINES.iter().map(|(name, _)| *name).collect();
-            println!("\n| scenario | rationd | {} |\n|---|---|{}", names.join(" | "), "---|".repeat(names.len()));
-            own.iter().filter_map(|outcome| compared(outcome, &others)).for_each(|row| println!("{row}"));
+            say!("\n| scenario | rationd | {} |\n|---|---|{}", names.join(" | "), "---|".repeat(names.len()));
+            own.iter().filter_map(|outcome| compared(outcome, &others)).for_each(|row| say!("{row}"));
         }
-        println!();
+        say!("");
         for outcome in &own {
             let name = &outcome.plan.name;
-            outcome.missed.iter().for_each(|missed| println!("{name} is short of its goal: {missed}"));
+            outcome.missed.iter().for_each(|missed| say!("{name} is short of its goal: {missed}"));
         }
-        own.iter().filter(|outcome| !outcome.is_good()).for_each(|outcome| println!("{outcome}"));
+        own.iter().filter(|outcome| !outcome.is_good()).for_each(|outcome| say!("{outcome}"));
         if let Some(directory) = &self.common.report {
             report::write(directory, &own)?;
         }
