@@ -122,6 +122,24 @@ fn replies_stay_in_order_while_checks_wait() {
     }
 }
 
+/// While a connection awaits as much as it may, the rest of its pipeline waits in its socket, and that counts: what has
+/// waited there for `store.timeout` is turned away, and the store is not asked for it.
+#[test]
+fn what_waits_unread_waits_no_longer_than_what_is_read() {
+    const CHECKS: usize = 2_000;
+    let store = Gated::closed();
+    let daemon = daemon(&store, Micros::from_millis(300));
+    let mut client = daemon.client();
+    let check = |key: usize| encode(&[b"RATION.CHECK", b"strict", key.to_string().as_bytes()]);
+    client.send(&(0..CHECKS).flat_map(check).collect::<Vec<_>>());
+    for key in 0..CHECKS {
+        let decision = show(&client.reply().unwrap());
+        assert!(decision.starts_with("1 ") && decision.contains(" overload "), "{key}: {decision}");
+    }
+    let asked = store.calls.lock().unwrap().len();
+    assert!(asked <= 512, "the store was asked for {asked}");
+}
+
 /// One connection of Envoy's after another has as many requests under way as the door takes.
 #[test]
 fn requests_of_envoy_await_no_more_answers_than_commands_do() {

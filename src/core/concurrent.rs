@@ -40,11 +40,17 @@ impl Concurrent {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Decides, or parks until the store has been asked.
-    pub(super) fn check(&mut self, cx: &mut Context, now: Instant, request: &Request<'_>) -> Option<Outcome> {
+    /// Decides, or parks until the store has been asked, and until `deadline` at most.
+    pub(super) fn check(
+        &mut self,
+        cx: &mut Context,
+        now: Instant,
+        deadline: Instant,
+        request: &Request<'_>,
+    ) -> Option<Outcome> {
         let key = self.key(cx, now, request)?;
         key.permits.expire(now);
-        let outcome = key.check(cx, now, request);
+        let outcome = key.check(cx, now, deadline, request);
         let at = key.rest(now);
         self.set_timer(request.digest.0, at);
         Some(outcome)

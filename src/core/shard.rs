@@ -51,14 +51,20 @@ impl Shard {
         Self { table: Table::new(self.cx.settings.max_keys, secret), ..self }
     }
 
-    /// Decides, or parks until the store has been asked. Allocates nothing on a key it knows.
+    /// Decides, or parks until the store has been asked, for its time-out at most. Allocates nothing on a key it knows.
     pub fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome {
+        self.check_by(now, now + self.cx.settings.timeout, request)
+    }
+
+    /// The same for a check that has waited before it came here: it is parked until `deadline` at most, and not at all
+    /// when that is over.
+    pub fn check_by(&mut self, now: Instant, deadline: Instant, request: Request<'_>) -> Outcome {
         if request.rule.is_concurrent() {
-            let outcome = self.concurrent.check(&mut self.cx, now, &request);
+            let outcome = self.concurrent.check(&mut self.cx, now, deadline, &request);
             return outcome.unwrap_or_else(|| Outcome::Decided(overload(request.rule, now, request.cost)));
         }
         match self.key(now, &request) {
-            Some((key, cx)) => leased::check(key, cx, now, request.cost, request.peek),
+            Some((key, cx)) => leased::check(key, cx, now, deadline, &request),
             None => Outcome::Decided(overload(request.rule, now, request.cost)),
         }
     }

@@ -11,11 +11,13 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::time::Sleep;
 
+use super::arrivals::Arrivals;
 use super::budget::{Account, FLOOR};
 use super::crowd::Place;
 use super::hub::{Hub, Pass};
@@ -59,6 +61,9 @@ pub struct Connection {
     account: Account,
     /// Where it awaits answers of the store.
     place: Place,
+    /// When what waits while it is not read on had come, and when that is to be counted.
+    arrivals: Arrivals,
+    recount: Option<Pin<Box<Sleep>>>,
     /// Rings when a peer that has too much wait has read nothing for too long.
     stall: Option<Pin<Box<Sleep>>>,
     ended: bool,
@@ -73,6 +78,8 @@ struct Intake {
     pending: Vec<u8>,
     /// `pending` may hold whole commands: there was no room for their replies.
     halted: bool,
+    /// The next command may ask the store however late it is.
+    asks_late: bool,
     /// Something was understood.
     is_begun: bool,
     /// The first line was HTTP's: nothing is used up.
@@ -84,8 +91,20 @@ impl Connection {
     #[must_use]
     pub fn new(stream: UnixStream, pass: Pass, account: Account, place: Place) -> Self {
         let session = Session::new(pass.id, pass.uid.unwrap_or(u32::MAX), pass.mailbox.clone());
-        let (intake, unsent) = (Intake::default(), Spool::default());
-        Self { stream, pass, session, intake, unsent, account, place, stall: None, ended: false, deadline: None }
+        Self {
+            stream,
+            pass,
+            session,
+            intake: Intake::default(),
+            unsent: Spool::default(),
+            account,
+            place,
+            arrivals: Arrivals::default(),
+            recount: None,
+            stall: None,
+            ended: false,
+            deadline: None,
+        }
     }
 
     /// Serves it to its end.
@@ -135,11 +154,12 @@ impl Connection {
             match input {
                 Poll::Ready(true) => return Poll::Ready(Turn::Yield),
                 Poll::Ready(false) => {}
-                Poll::Pending if self.intake.halted && self.has_room() => {}
+                Poll::Pending if self.intake.halted && self.has_room(hub) => {}
                 Poll::Pending => {
                     if self.is_stalled(cx, hub) || self.is_overdue(cx, hub) {
                         return Poll::Ready(Turn::Over);
                     }
+                    self.count_arrivals(cx, hub);
                     self.shrink(scratch);
                     return Poll::Pending;
                 }
@@ -151,7 +171,7 @@ impl Connection {
     /// delay counts: not while its input is not read.
     fn is_overdue(&mut self, cx: &mut Context<'_>, hub: &Hub) -> bool {
         let is_half = !self.intake.pending.is_empty() || self.session.queued() > KEEP;
-        if !is_half || self.intake.halted || self.session.is_closing() || !self.has_room() {
+        if !is_half || self.intake.halted || self.session.is_closing() || !self.has_room(hub) {
             self.deadline = None;
             return false;
         }
@@ -187,7 +207,7 @@ impl Connection {
         if scratch.direct.len() >= BATCH {
             return Ok(Poll::Ready(true));
         }
-        if self.session.is_closing() || !self.has_room() {
+        if self.session.is_closing() || !self.has_room(hub) {
             return Ok(Poll::Pending);
         }
         if self.intake.halted {
@@ -242,20 +262,23 @@ impl Connection {
     fn run(&mut self, hub: &Arc<Hub>, scratch: &mut Scratch, now: Instant, input: &[u8]) -> usize {
         let policies = hub.policies.load();
         let Scratch { direct, rules, outgoing, tally, .. } = scratch;
-        let mut batch = Batch { now, hub, policies: &policies, rules, outgoing, tally, direct };
+        let mut batch = Batch { now, came: now, hub, policies: &policies, rules, outgoing, tally, direct };
         let (intake, session) = (&mut self.intake, &mut self.session);
         let unsent = self.unsent.len();
         let mut kept = unsent + session.outbox().held_back() + batch.direct.len();
         let mut used = 0;
-        intake.halted = false;
+        (intake.halted, intake.asks_late) = (false, false);
         while (session.is_running() || used < input.len()) && !session.is_closing() {
+            let came = self.arrivals.came(used);
+            let is_late = came.is_some_and(|came| now >= came + hub.node.timeout);
             if batch.direct.len() >= BATCH
-                || !may_run(session, &self.place)
+                || !may_run(session, &self.place, is_late)
                 || !has_room(session, &mut self.account, kept)
             {
                 intake.halted = true;
                 break;
             }
+            batch.came = came.unwrap_or(now);
             let mark = session.outbox().mark(batch.direct);
             if session.is_running() {
                 session.go_on(&mut batch);
@@ -268,6 +291,10 @@ impl Connection {
                     }
                     Ok(Some(len)) => {
                         let args = intake.parser.args(&input[used..]);
+                        if is_late && !self.place.has_room(session.outbox().waiting()) && !session.is_told_late(args) {
+                            (intake.halted, intake.asks_late) = (true, true);
+                            break;
+                        }
                         // An HTTP client may send empty lines before its first request.
                         intake.is_begun |= !args.is_empty();
                         session.run(&mut batch, args);
@@ -282,6 +309,7 @@ impl Connection {
                 kept = unsent + session.outbox().held_back() + batch.direct.len();
             }
         }
+        self.arrivals.pass(used);
         let half = if intake.halted { 0 } else { input.len() - used };
         if half >= FLOOR && !session.is_closing() && !self.account.has_room(kept + session.queued() + half) {
             session.break_off(&mut batch, &NO_ROOM);
@@ -297,9 +325,31 @@ impl Connection {
         if session.is_closing() { input.len() } else { used }
     }
 
-    fn has_room(&mut self) -> bool {
+    fn has_room(&mut self, hub: &Hub) -> bool {
         let kept = self.unsent.len() + self.session.outbox().held_back();
-        may_run(&mut self.session, &self.place) && has_room(&mut self.session, &mut self.account, kept)
+        let came = self.arrivals.came(0).filter(|_| !self.intake.asks_late);
+        let is_late = came.is_some_and(|came| hub.node.clock.now() >= came + hub.node.timeout);
+        may_run(&mut self.session, &self.place, is_late) && has_room(&mut self.session, &mut self.account, kept)
+    }
+
+    /// Counts what waits while this is not read on because as much of the store is awaited as may be. What has waited
+    /// for as long as it may is then run all the same: what the store must be asked for is turned away.
+    fn count_arrivals(&mut self, cx: &mut Context<'_>, hub: &Hub) {
+        if self.place.has_room(self.session.outbox().waiting()) {
+            self.recount = None;
+            return;
+        }
+        let (now, patience) = (hub.node.clock.now(), hub.node.timeout);
+        if now >= self.arrivals.due() {
+            let unread = rustix::io::ioctl_fionread(&self.stream).unwrap_or(0);
+            self.arrivals.count(now, self.intake.pending.len() as u64 + unread, patience);
+        }
+        let rest = || tokio::time::sleep(Duration::from_micros(self.arrivals.due().since(now).0));
+        let timer = self.recount.get_or_insert_with(|| Box::pin(rest()));
+        if timer.as_mut().poll(cx).is_ready() {
+            timer.set(rest());
+            let _ = timer.as_mut().poll(cx);
+        }
     }
 
     /// Writes what is there; what the peer does not take now is kept, and a wake-up arranged.
@@ -337,7 +387,7 @@ impl Connection {
     /// unread, or what keeps its input from being read.
     fn is_stalled(&mut self, cx: &mut Context<'_>, hub: &Hub) -> bool {
         let (bytes, limit) = (self.unsent.len(), hub.doors.stall_after());
-        if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session, &self.place)) {
+        if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session, &self.place, false)) {
             self.stall = None;
             return false;
         }
@@ -365,9 +415,9 @@ impl Connection {
     }
 }
 
-/// Whether nothing is awaited that must come before the next command.
-fn may_run(session: &mut Session, place: &Place) -> bool {
-    place.has_room(session.outbox().waiting()) && !session.is_asking()
+/// Whether nothing is awaited that must come before the next command. What is late awaits nothing.
+fn may_run(session: &mut Session, place: &Place, is_late: bool) -> bool {
+    (is_late || place.has_room(session.outbox().waiting())) && !session.is_asking()
 }
 
 /// Whether there is room for one more reply beside the bytes that are kept. If not because of what a transaction

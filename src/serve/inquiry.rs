@@ -52,6 +52,8 @@ pub struct Asked {
     /// Those yet to be asked, the next one last.
     order: Vec<usize>,
     is_denied: bool,
+    /// All of them wait for the store until then.
+    deadline: Instant,
     mailbox: Arc<Mailbox>,
 }
 
@@ -86,14 +88,15 @@ impl Item {
 }
 
 impl Asked {
-    /// Asks, as far as answers come at once. The caller must flush `out` before it waits.
-    pub fn begin(hub: &Hub, now: Instant, inquiries: Vec<Inquiry>, out: &mut Outgoing) -> Self {
+    /// Asks, as far as answers come at once; who asks has come at `came`. The caller must flush `out` before it waits.
+    pub fn begin(hub: &Hub, came: Instant, inquiries: Vec<Inquiry>, out: &mut Outgoing) -> Self {
+        let now = hub.node.clock.now();
         let mailbox = Arc::new(Mailbox::of(inquiries.first().map_or(Asker::NODE, |inquiry| inquiry.asker)));
         let items: Vec<Item> = inquiries.into_iter().map(|inquiry| Item::new(hub, inquiry)).collect();
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by_key(|&index| std::cmp::Reverse((items[index].digest.0, index)));
         let is_denied = items.iter().any(Item::is_turned_away);
-        let mut asked = Self { items, order, is_denied, mailbox };
+        let mut asked = Self { items, order, is_denied, deadline: came + hub.node.timeout, mailbox };
         asked.advance(hub, now, out);
         if !asked.is_complete() {
             asked.prefetch(hub, now, out);
@@ -105,9 +108,9 @@ impl Asked {
     fn advance(&mut self, hub: &Hub, now: Instant, out: &mut Outgoing) {
         while let Some(&index) = self.order.last() {
             if self.items[index].answer.is_none() {
-                let ask = if self.is_denied { Ask::PeekLocal } else { Ask::Check };
+                let ask = if self.is_denied { Ask::PeekLocal } else { Ask::Check(self.deadline) };
                 let Inquiry { cost, peek, .. } = self.items[index].inquiry;
-                self.items[index].charged = ask == Ask::Check && !peek && cost > 0;
+                self.items[index].charged = !self.is_denied && !peek && cost > 0;
                 self.items[index].answer = self.ask(hub, now, ask, index, out);
                 if self.items[index].answer.is_none() {
                     return;
@@ -137,7 +140,7 @@ impl Asked {
         self.order.is_empty()
     }
 
-    /// Waits for what is missing, one key's deadline each at most.
+    /// Waits for what is missing, until the deadline of all at most.
     pub async fn complete(&mut self, hub: &Hub) {
         let mut out = Outgoing::default();
         while !self.is_complete() {
@@ -194,9 +197,9 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// Asks about all of `inquiries`, as far as answers come at once.
-    pub fn begin(hub: &Hub, inquiries: Vec<Inquiry>) -> Self {
-        let (mut out, begun) = (Outgoing::default(), hub.node.clock.now());
+    /// Asks about all of `inquiries`, which came at `begun`, as far as answers come at once.
+    pub fn begin(hub: &Hub, begun: Instant, inquiries: Vec<Inquiry>) -> Self {
+        let mut out = Outgoing::default();
         let asked = Asked::begin(hub, begun, inquiries, &mut out);
         hub.node.flush(&mut out);
         Self { asked, begun }
@@ -223,7 +226,7 @@ impl Asking {
 
 /// Asks about all of `inquiries` and waits for the answers: whether one was denied, and then nothing is charged.
 pub async fn decide(hub: &Hub, inquiries: Vec<Inquiry>) -> (bool, Vec<Told>) {
-    Asking::begin(hub, inquiries).end(hub).await
+    Asking::begin(hub, hub.node.clock.now(), inquiries).end(hub).await
 }
 
 /// Asks about one key.

@@ -6,6 +6,7 @@
 
 pub mod admin;
 pub mod alarm;
+mod arrivals;
 pub mod ask;
 pub mod budget;
 pub mod connection;

@@ -148,7 +148,7 @@ impl Node {
             Engine::Embedded(embedded) => {
                 let at = self.store_time(now);
                 return Some(match ask {
-                    Ask::Check => embedded.check(at, request),
+                    Ask::Check(_) => embedded.check(at, request),
                     Ask::PeekLocal | Ask::Prefetch => embedded.check(at, Request { peek: true, ..request }),
                     Ask::Refund => embedded.refund(at, request),
                     Ask::GiveBack(charge) => embedded.give_back(at, request, &charge),
@@ -158,7 +158,7 @@ impl Node {
             Engine::Leasing(leasing) => leasing,
         };
         let outcome = match ask {
-            Ask::Check => leasing.shard.check(now, request),
+            Ask::Check(deadline) => leasing.shard.check_by(now, deadline, request),
             Ask::PeekLocal => return Some(leasing.shard.peek_local(now, request)),
             Ask::Prefetch => {
                 leasing.shard.prefetch(now, request);

@@ -52,6 +52,8 @@ pub struct Session {
 pub struct Batch<'a> {
     /// The time of the whole batch.
     pub now: Instant,
+    /// When the command that is run had come.
+    pub came: Instant,
     /// The daemon's shared things.
     pub hub: &'a Arc<Hub>,
     /// The policies in force.
@@ -64,6 +66,13 @@ pub struct Batch<'a> {
     pub tally: &'a mut Tally,
     /// Where replies go that nothing stands before.
     pub direct: &'a mut Vec<u8>,
+}
+
+impl Batch<'_> {
+    /// Until when the command that is run may wait for the store.
+    pub(super) fn deadline(&self) -> Instant {
+        self.came + self.hub.node.timeout
+    }
 }
 
 impl Session {
@@ -156,6 +165,17 @@ impl Session {
         batch.tally.errors += 1;
         self.closing = true;
         self.writer(batch).error(&format!("ERR {problem}"));
+    }
+
+    /// Whether a command is answered at once when it comes too late to ask the store.
+    #[must_use]
+    pub fn is_told_late(&self, args: Args<'_>) -> bool {
+        let is_check = || match Command::parse(args) {
+            Ok(Command::Check { .. }) => true,
+            Ok(Command::Throttle { quantity, .. }) => quantity >= 0,
+            _ => false,
+        };
+        args.is_empty() || self.transaction.is_some() || is_check()
     }
 
     /// Runs one command. An empty one has no answer.

@@ -130,7 +130,13 @@ impl ConcurrentKey {
         if now < self.until { self.lent.min(self.limit().count) } else { 0 }
     }
 
-    pub(in crate::core) fn check(&mut self, cx: &mut Context, now: Instant, request: &Request<'_>) -> Outcome {
+    pub(in crate::core) fn check(
+        &mut self,
+        cx: &mut Context,
+        now: Instant,
+        deadline: Instant,
+        request: &Request<'_>,
+    ) -> Outcome {
         self.last_check = now;
         let cost = request.cost;
         if cost > self.limit().count {
@@ -142,24 +148,26 @@ impl ConcurrentKey {
             if fresh || self.away.is_some() {
                 return Outcome::Decided(self.peeked(cx, now, cost));
             }
-            return self.park(cx, now, 0);
+            return self.park(cx, now, deadline, 0);
         }
         if let Some(decision) = self.decide(cx, now, cost, Source::Lease) {
             cx.policies[self.policy].1.count(&decision);
             self.think_ahead(cx, now);
             return Outcome::Decided(decision);
         }
-        if self.line.len() >= MAX_LINE {
-            let decision = self.answer(cx, now, cost, turned_away(&self.rule, cx.queue()));
-            cx.policies[self.policy].1.count(&decision);
-            return Outcome::Decided(decision);
-        }
-        self.park(cx, now, cost)
+        self.park(cx, now, deadline, cost)
     }
 
-    fn park(&mut self, cx: &mut Context, now: Instant, cost: u64) -> Outcome {
+    fn park(&mut self, cx: &mut Context, now: Instant, deadline: Instant, cost: u64) -> Outcome {
+        if self.line.len() >= MAX_LINE || deadline <= now {
+            let decision = self.answer(cx, now, cost, turned_away(&self.rule, cx.queue()));
+            if cost > 0 {
+                cx.policies[self.policy].1.count(&decision);
+            }
+            return Outcome::Decided(decision);
+        }
         let ticket = cx.ticket();
-        self.line.push_back(Waiter { ticket, cost, deadline: now + cx.settings.timeout, answers: 0 });
+        self.line.push_back(Waiter { ticket, cost, deadline, answers: 0 });
         cx.policies[self.policy].1.parked += 1;
         cx.stats.waiting += 1;
         if self.flight.is_none() {

@@ -16,7 +16,7 @@ use crate::core::decision::{Decision, Source};
 use crate::core::holds::{Charge, is_open};
 use crate::core::limit::MAX_LIMITS;
 use crate::core::mutant::{Mutant, on};
-use crate::core::request::{MAX_LINE, Outcome, Ticket};
+use crate::core::request::{MAX_LINE, Outcome, Request, Ticket};
 use crate::core::rule::Rule;
 use crate::core::time::{Instant, Timestamp};
 use crate::core::usage::{Origin, Usage};
@@ -29,10 +29,17 @@ pub(in crate::core) fn refresh_under(key: &mut LeasedKey, cx: &mut Context, now:
     refresh(key, cx, now);
 }
 
-/// Decides, or parks until the store has been asked.
-pub(in crate::core) fn check(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64, is_peek: bool) -> Outcome {
-    if is_peek || cost == 0 || key.rule.limits.iter().any(|limit| cost > limit.capacity()) {
-        return peek(key, cx, now, cost);
+/// Decides, or parks until the store has been asked, and until `deadline` at most.
+pub(in crate::core) fn check(
+    key: &mut LeasedKey,
+    cx: &mut Context,
+    now: Instant,
+    deadline: Instant,
+    request: &Request<'_>,
+) -> Outcome {
+    let cost = request.cost;
+    if request.peek || cost == 0 || key.rule.limits.iter().any(|limit| cost > limit.capacity()) {
+        return peek(key, cx, now, deadline, cost);
     }
     key.last_check = now;
     let decided = if key.line.is_empty() || on(Mutant::BargesPastTheLine) {
@@ -60,20 +67,30 @@ pub(in crate::core) fn check(key: &mut LeasedKey, cx: &mut Context, now: Instant
         cx.count(key.policy, cost, &decision);
         return Outcome::Decided(decision);
     }
+    if deadline <= now {
+        // The store is not asked for its sake: nobody waits for the answer, and those whose time is not over would
+        // wait behind the call. A key that was lent something is leased for the next who asks.
+        if key.answered.is_some() {
+            prefetch(key, cx, now, cost);
+        }
+        let decision = key.turn_away(now, cost, cx.queue());
+        cx.count(key.policy, cost, &decision);
+        return Outcome::Decided(decision);
+    }
     let ticket = cx.ticket();
-    key.line.push_back(Waiter { ticket, cost, deadline: now + cx.settings.timeout, answers: 0 });
+    key.line.push_back(Waiter { ticket, cost, deadline, answers: 0 });
     cx.policy_stats(key.policy).parked += 1;
     cx.stats.waiting += 1;
     refill::ask_for_line(key, cx, now);
     Outcome::Parked(ticket)
 }
 
-fn peek(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) -> Outcome {
+fn peek(key: &mut LeasedKey, cx: &mut Context, now: Instant, deadline: Instant, cost: u64) -> Outcome {
     let is_fresh = key.answered.is_some_and(|at| now.since(at) < refill_interval(&key.rule));
     if is_fresh || key.is_away(now) {
         return Outcome::Decided(key.peeked(now, cost, Source::Lease, cx.fleet));
     }
-    let ticket = errands::errand(key, cx, now, Op::Peek, cost);
+    let ticket = if deadline <= now { None } else { errands::errand(key, cx, now, Op::Peek, cost) };
     ticket.map_or_else(|| Outcome::Decided(key.turn_away(now, cost, cx.queue())), Outcome::Parked)
 }
 

@@ -74,8 +74,9 @@ impl Service {
         if limited.is_empty() {
             return Ok(response(count, &[], &[], self.headers));
         }
+        let came = self.hub.node.clock.now();
         let turn = self.queue.turn().await;
-        let (headers, asking) = (self.headers, Asking::begin(&self.hub, inquiries(&limited)));
+        let (headers, asking) = (self.headers, Asking::begin(&self.hub, came, inquiries(&limited)));
         let (limited, told) = if asking.is_complete() {
             drop(turn);
             self.end(asking, limited).await

@@ -41,7 +41,7 @@ impl Session {
             Err(problem) => return self.error(batch, &format!("ERR {problem}")),
         };
         let question = Question {
-            ask: if quantity < 0 { Ask::Refund } else { Ask::Check },
+            ask: if quantity < 0 { Ask::Refund } else { Ask::Check(batch.deadline()) },
             rule: &rule,
             digest: batch.hub.node.digests.digest(AD_HOC, key),
             key,
@@ -73,7 +73,7 @@ impl Session {
         }
         let digest = batch.hub.node.digests.digest(&policy.name, key);
         let charged = cost > 0 && !peek;
-        let decision = self.ask(batch, &Question { ask: Ask::Check, rule, digest, key, cost, peek });
+        let decision = self.ask(batch, &Question { ask: Ask::Check(batch.deadline()), rule, digest, key, cost, peek });
         match decision {
             Some(decision) => {
                 let decision = batch.tally.enforced(policy, digest, decision, charged);
@@ -88,7 +88,7 @@ impl Session {
 
     /// A check of a concurrent limit: what it takes is noted, to end with the connection.
     fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: Inquiry) {
-        let asked = Asked::begin(batch.hub, batch.now, vec![inquiry], batch.outgoing);
+        let asked = Asked::begin(batch.hub, batch.came, vec![inquiry], batch.outgoing);
         self.finish(batch, requests::occupy(batch.hub.clone(), asked, self.slots.clone()));
     }
 
@@ -138,7 +138,7 @@ impl Session {
                 asker: self.mailbox.asker(),
             });
         }
-        let asked = Asked::begin(batch.hub, batch.now, inquiries, batch.outgoing);
+        let asked = Asked::begin(batch.hub, batch.came, inquiries, batch.outgoing);
         self.finish(batch, requests::many(batch.hub.clone(), asked, self.slots.clone()));
     }
 
@@ -185,7 +185,7 @@ impl Session {
         let request = Request { rule, digest, key, cost, peek };
         let waiter = (&self.mailbox, self.outbox.next_seq());
         let decision = batch.hub.node.ask(batch.now, ask, request, waiter, batch.outgoing);
-        batch.tally.at_once += u64::from(decision.is_some() && ask == Ask::Check);
+        batch.tally.at_once += u64::from(decision.is_some() && matches!(ask, Ask::Check(_)));
         decision
     }
 

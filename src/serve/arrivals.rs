@@ -1,0 +1,97 @@
+//! When what a connection is not read for had come.
+//!
+//! A connection that awaits as many answers of the store as it may is not read on, and what its client sends waits in
+//! its socket. That wait counts: a check is answered within `store.timeout` of its arrival, or the clients of a store
+//! that cannot keep up would wait behind each other without end. So the bytes that wait are counted now and then, and a
+//! byte had come when it was first counted. What nobody could count, because this process did not run, has only just
+//! come. Knows numbers only.
+
+use std::collections::VecDeque;
+
+use crate::core::time::{Instant, Micros};
+
+/// So many counts are made in the time that a check may wait.
+const COUNTS: u64 = 8;
+
+/// Counts that are kept; what comes later is taken for younger than it is. What is older than a check may wait is used
+/// up, so there are hardly more than [`COUNTS`].
+const KEPT: usize = 64;
+
+/// The bytes of one connection, from its first on.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    /// Bytes that were used up.
+    used: u64,
+    /// So many bytes in all had come by then; both grow.
+    counted: VecDeque<(u64, Instant)>,
+    /// When they are to be counted next.
+    due: Instant,
+}
+
+impl Arrivals {
+    /// When the bytes that wait are to be counted next.
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// So many bytes wait now, of a connection whose checks may wait for `patience`.
+    pub(super) fn count(&mut self, now: Instant, waiting: u64, patience: Micros) {
+        self.due = now + Micros((patience.0 / COUNTS).max(1_000));
+        let come = self.used + waiting;
+        let counted = self.counted.back().map_or(self.used, |(before, _)| *before);
+        if come > counted && self.counted.len() < KEPT {
+            self.counted.push_back((come, now));
+        }
+    }
+
+    /// When the byte after so many that wait had come; `None`: it has only just come.
+    pub(super) fn came(&self, after: usize) -> Option<Instant> {
+        let place = self.used + after as u64;
+        self.counted.iter().find(|(come, _)| *come > place).map(|(_, at)| *at)
+    }
+
+    /// So many bytes more are used up.
+    pub(super) fn pass(&mut self, bytes: usize) {
+        self.used += bytes as u64;
+        while self.counted.front().is_some_and(|(come, _)| *come <= self.used) {
+            self.counted.pop_front();
+        }
+        if self.counted.is_empty() && self.counted.capacity() > 0 {
+            self.counted = VecDeque::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_has_come_when_it_was_first_counted() {
+        let mut arrivals = Arrivals::default();
+        arrivals.pass(1_000);
+        assert_eq!(arrivals.came(0), None, "nothing was counted");
+        let mut count = |at, waiting| arrivals.count(Instant(at), waiting, Micros::from_millis(50));
+        [(10, 100), (20, 100), (30, 250)].map(|(at, waiting)| count(at, waiting));
+        let came = |arrivals: &Arrivals, after| arrivals.came(after).map(|at| at.0);
+        assert_eq!(
+            [0, 99, 100, 249, 250].map(|after| came(&arrivals, after)),
+            [Some(10), Some(10), Some(30), Some(30), None]
+        );
+        arrivals.pass(100);
+        assert_eq!([0, 149, 150].map(|after| came(&arrivals, after)), [Some(30), Some(30), None]);
+        arrivals.pass(150);
+        assert_eq!(came(&arrivals, 0), None);
+        assert_eq!(arrivals.counted.capacity(), 0, "nothing is kept of what is used up");
+    }
+
+    #[test]
+    fn counts_are_bounded() {
+        let mut arrivals = Arrivals::default();
+        (1..10_000).for_each(|number| arrivals.count(Instant(number), number, Micros::from_millis(80)));
+        assert_eq!(arrivals.counted.len(), KEPT);
+        assert_eq!(arrivals.due(), Instant(9_999 + 10_000));
+        assert_eq!(arrivals.came(0), Some(Instant(1)));
+        assert_eq!(arrivals.came(9_000), None);
+    }
+}
