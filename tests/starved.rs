@@ -15,10 +15,13 @@ use support::clock::{Watch, wait_for_boundary};
 use support::demand::{self, Client, Pace};
 use support::fleet::{Issuer, Sight};
 use support::fresh::{Tally, load};
+use support::goals;
 use support::poll::wait_until;
 use support::process::Daemon;
 use support::resp::{Decoder, encode};
-use support::served::{LATEST, LIMIT, MARGIN, PERIOD, assert_bucket_holds, assert_none_over, assert_served, print};
+use support::served::{
+    LATEST, LIMIT, MARGIN, PERIOD, assert_bucket_holds, assert_nobody_shared, assert_none_over, assert_served, print,
+};
 use support::server::Server;
 
 const POLICIES: &str = "
@@ -167,9 +170,6 @@ fn daemon_that_stands_still_for_ten_seconds_spends_nothing_that_is_over() {
 
 #[test]
 fn starved_daemon_declares_nobody_lost() {
-    if !support::goals::are_tried("a starved daemon answers each check within a second") {
-        return;
-    }
     let _turn = alone();
     let redis = Server::plain();
     let daemon = daemon(&redis.url(), "");
@@ -185,8 +185,13 @@ fn starved_daemon_declares_nobody_lost() {
         let clients = [client(&daemon, 0, policy, 300.0), client(&daemon, 0, policy, 300.0)];
         let ledger = demand::run(&clients, PERIOD * 4 + MARGIN * 2, |_| {});
         drop(busy);
-        // How long a starved daemon takes is the machine's doing; demand's patience is three seconds.
-        assert_served(&format!("a starved daemon, {policy}"), &ledger, Duration::from_secs(3));
+        let name = format!("a starved daemon, {policy}");
+        assert_nobody_shared(&name, &ledger);
+        // How long a starved daemon takes is the machine's doing.
+        let longest = Duration::from_micros(ledger.waits_us().0);
+        let seen = format!("{name}: longest {longest:.1?}, unanswered {}", ledger.unanswered);
+        let goal = "a starved daemon answers each check within a second";
+        goals::judge(goal, seen, longest <= Duration::from_secs(1) && ledger.unanswered == 0);
         if is_bucket {
             assert_bucket_holds(policy, &ledger, LATEST);
         } else {
@@ -194,6 +199,10 @@ fn starved_daemon_declares_nobody_lost() {
         }
     }
 }
+
+/// So many that none has more checks under way than a connection may: beyond that they wait in its socket, behind its
+/// own.
+const CONNECTIONS: usize = 64;
 
 fn told(name: &str, tally: &Tally) {
     print(&format!(
@@ -205,15 +214,14 @@ fn told(name: &str, tally: &Tally) {
     ));
     let others: Vec<_> = tally.denied.keys().filter(|reason| *reason != "overload").collect();
     assert!(others.is_empty(), "{name}: the store was there, and each key was new: {:?}", tally.denied);
-    assert!(tally.longest <= LATEST + tally.late, "{name}: an answer took {:?}", tally.longest);
+    let goal = "no answer takes longer than store.timeout and 100 ms, and as much as its client was late";
+    let seen = format!("{name}: {:.1?}, late {:.1?}", tally.longest, tally.late);
+    goals::judge(goal, seen, tally.longest <= LATEST + tally.late);
     assert!(tally.longest_retry_ms <= 1_000, "{name}: told to wait {} ms", tally.longest_retry_ms);
 }
 
 #[test]
 fn saturated_redis_is_not_lost() {
-    if !support::goals::are_tried("no answer takes longer than store.timeout and 100 ms at 32,000 checks a second") {
-        return;
-    }
     let _turn = alone();
     let redis = Server::plain();
     let daemon = daemon(&redis.url(), "");
@@ -227,22 +235,27 @@ fn saturated_redis_is_not_lost() {
     // Until twice as much does not bring half as much again.
     let saturated = (0..6).find_map(|round| {
         asked *= 2.0;
-        let tally = load(&daemon, ("login", &format!("rising{round}")), 8, asked, length);
+        let tally = load(&daemon, ("login", &format!("rising{round}")), CONNECTIONS, asked, length);
         told(&format!("{asked:.0} a second"), &tally);
         let is_most = tally.rate() < 1.5 * capacity;
         capacity = tally.rate().max(capacity);
         is_most.then_some(())
     });
-    let below = load(&daemon, ("login", "below"), 8, capacity / 4.0, length);
+    let below = load(&daemon, ("login", "below"), CONNECTIONS, capacity / 4.0, length);
     told("a quarter of the capacity", &below);
-    let twice = load(&daemon, ("login", "twice"), 8, capacity * 2.0, length);
+    let twice = load(&daemon, ("login", "twice"), CONNECTIONS, capacity * 2.0, length);
     told("twice the capacity", &twice);
     drop(slowed);
     redis.resume();
-    let asked = below.admitted + below.denials();
-    assert!(below.denials() * 100 <= asked, "{} of {asked} denied below saturation", below.denials());
+    let denied = below.denials();
+    goals::judge(
+        "nobody is denied at a quarter of the capacity",
+        format!("{denied} of {}", below.admitted + denied),
+        denied == 0,
+    );
+    // On a machine of its own; what a shared one gives Redis changes from second to second.
     let part = 100.0 * twice.rate() / capacity;
-    print(&format!("admitted at twice the capacity of {capacity:.0} a second ({saturated:?}): {part:.0} % of it"));
-    // 90 % on a machine of its own; what a shared one gives Redis changes from second to second.
+    let seen = format!("{part:.0} % of {capacity:.0} a second ({saturated:?})");
+    goals::judge("90 % of the capacity is admitted at twice of it", seen, part >= 90.0);
     assert!(part >= 50.0, "{part:.0} % of {capacity:.0} a second");
 }

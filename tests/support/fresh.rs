@@ -72,7 +72,9 @@ pub fn load(daemon: &Daemon, (policy, name): (&str, &str), connections: usize, r
                 stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out is not zero");
                 let part = 1.0 / connections as f64;
                 let ask = move |count: usize, from: u64| batch(policy, &format!("{name}-{client}"), from, count);
-                scope.spawn(move || paced(&stream, ask, rate * part, length))
+                // They come one after another, as clients do that know nothing of each other.
+                let phase = client as f64 * part;
+                scope.spawn(move || paced(&stream, ask, (rate * part, phase), length))
             })
             .collect();
         for client in clients {
@@ -91,7 +93,12 @@ fn batch(policy: &str, name: &str, from: u64, count: usize) -> Vec<u8> {
     bytes
 }
 
-fn paced(stream: &UnixStream, ask: impl Fn(usize, u64) -> Vec<u8>, rate: f64, length: Duration) -> Tally {
+fn paced(
+    stream: &UnixStream,
+    ask: impl Fn(usize, u64) -> Vec<u8>,
+    (rate, phase): (f64, f64),
+    length: Duration,
+) -> Tally {
     const AT_ONCE: usize = 16;
     let (sent, to_answer) = mpsc::channel();
     thread::scope(|scope| {
@@ -108,7 +115,7 @@ fn paced(stream: &UnixStream, ask: impl Fn(usize, u64) -> Vec<u8>, rate: f64, le
         });
         let (watch, mut writer, mut late) = (Watch::start(), stream, Duration::ZERO);
         for index in 0_u64.. {
-            let due = Duration::from_secs_f64((index * AT_ONCE as u64) as f64 / rate);
+            let due = Duration::from_secs_f64((index as f64 + phase) * AT_ONCE as f64 / rate);
             if due >= length {
                 break;
             }

@@ -122,7 +122,14 @@ impl Ledger {
     /// Admitted in full windows, as a part of what the limit would have let pass.
     #[must_use]
     pub fn utilisation(&self, limit: u64) -> f64 {
-        let full = self.full_windows();
+        self.utilisation_after(0, limit)
+    }
+
+    /// The same of full windows after the first so many.
+    #[must_use]
+    pub fn utilisation_after(&self, first: usize, limit: u64) -> f64 {
+        let all = self.full_windows();
+        let full = &all[first.min(all.len())..];
         let admitted: u64 = full.iter().map(Window::admitted).sum();
         admitted as f64 / (limit * full.len() as u64) as f64
     }
