@@ -78,6 +78,8 @@ pub mod clock;
 #[cfg(feature = "daemon")]
 pub mod config;
 pub mod core;
+#[doc(hidden)]
+pub mod example;
 #[cfg(feature = "daemon")]
 pub mod fleet;
 #[cfg(feature = "daemon")]

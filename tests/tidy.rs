@@ -14,7 +14,7 @@ const MAX_LINES: usize = 700;
 
 /// Each room and the rooms it may import beside itself. Lower floors know nothing of higher ones,
 /// and rooms on one floor do not know each other.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 12] = [
     ("core", &[]),
     ("sync", &[]),
     ("clock", &["core"]),
@@ -26,6 +26,8 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ("serve", &["core", "wire", "clock", "sync", "config", "store", "fleet", "client"]),
     ("cli", &["core", "wire", "clock", "config", "store", "fleet", "client", "serve"]),
     ("main", &["cli"]),
+    // A daemon for the examples of the documentation.
+    ("example", &["core", "clock", "serve"]),
 ];
 
 /// Words that only some files may say: the word, where it may stand (prefixes of paths), and why.
@@ -335,6 +337,26 @@ fn every_file_begins_with_what_it_is_about() {
     let code = sources("src/").into_iter().chain(sources("tests/")).chain(sources("simulations/"));
     let findings: Vec<_> = code.filter(|source| !source.text.starts_with("//! ")).map(|source| source.path).collect();
     assert_none(&findings, "a file begins with a module doc");
+}
+
+#[test]
+fn every_public_item_of_the_client_has_an_example() {
+    let (mut findings, mut seen) = (Vec::new(), 0);
+    for source in sources("src/client/").iter().filter(|source| !source.path.ends_with("/tests.rs")) {
+        let mut example = false;
+        for (number, line) in source.text.lines().enumerate() {
+            let line = line.trim_start();
+            if ["pub fn ", "pub async fn ", "pub struct ", "pub enum "].iter().any(|item| line.starts_with(item)) {
+                seen += 1;
+                if !example {
+                    findings.push(format!("{}:{}", source.path, number + 1));
+                }
+            }
+            example = line.starts_with("///") && (example || line.contains("```")) || line.starts_with('#') && example;
+        }
+    }
+    assert!(seen > 20, "{seen} items were found");
+    assert_none(&findings, "an application copies examples: each is run by cargo test --doc");
 }
 
 #[test]

@@ -5,35 +5,80 @@ use std::time::Duration;
 use super::{ClientError, Reply};
 use crate::core::decision::Verdict;
 
-/// The answer to a check.
+/// The answer to a check. Where a policy has several limits, the numbers are those of the tightest one; on a denial,
+/// those of the limit that denied.
+///
+/// ```
+/// # rationd::example::run(|socket| {
+/// # let mut rations = rationd::client::Client::connect(socket)?;
+/// let decision = rations.check("api", "user:42", 30)?; // of "100/1d fixed from-first"
+/// assert!(decision.is_allowed());
+/// assert_eq!((decision.limit, decision.remaining), (100, 70));
+/// assert_eq!((decision.reason.as_str(), decision.limit_name.as_str()), ("ok", "100/1d fixed from-first"));
+/// assert_eq!(decision.retry_after, None);
+///
+/// let denied = rations.check("api", "user:42", 80)?;
+/// assert!(!denied.is_allowed());
+/// assert_eq!((denied.remaining, denied.reason.as_str()), (70, "rate")); // nothing is charged for a denial
+/// assert!(denied.retry_after.is_some_and(|wait| wait <= denied.reset_after));
+///
+/// let never = rations.check("api", "user:42", 101)?;
+/// assert_eq!((never.retry_after, never.reason.as_str()), (None, "cost"));
+/// # Ok(()) });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request may pass.
+    /// Whether the request may pass. [`Decision::is_allowed`] says it as a bool.
     pub verdict: Verdict,
-    /// Tokens the limit holds when it is whole.
+    /// The most tokens that the limit ever has: the count of a window, the burst of a token bucket, the slots of a
+    /// concurrent limit; 0 where the policy counts nothing for this key.
     pub limit: u64,
-    /// Tokens that are left.
+    /// Tokens that are left of them after this check.
     pub remaining: u64,
-    /// The wait after which this cost is admitted if nobody else spends. Only on a denial; `None`
-    /// there means never.
+    /// The wait, to the millisecond, after which this cost passes if nobody else spends. `None` when it has passed; on
+    /// a denial `None` means that no wait lets it pass, since the cost is above `limit` or the key is blocked.
     pub retry_after: Option<Duration>,
-    /// The wait until the limit is whole again, in whole seconds, rounded up.
+    /// The wait until `limit` tokens are left again if nobody spends, in whole seconds, rounded up.
     pub reset_after: Duration,
-    /// When the limit is whole again: Unix milliseconds on the store's clock.
+    /// The same as a point in time: milliseconds since the Unix epoch, on the store's clock.
     pub reset_at_ms: u64,
-    /// Why: `ok`, `rate`, `share`, `store`, `cost`, `blocked`, `shadow`, `overload`, or a word that a
-    /// later daemon knows.
+    /// Why the verdict is what it is, as one word:
+    ///
+    /// | word | meaning |
+    /// |---|---|
+    /// | `ok` | there were tokens |
+    /// | `rate` | the limit is spent |
+    /// | `cost` | the cost is above what the limit ever has |
+    /// | `blocked` | the policy blocks this key |
+    /// | `shadow` | it would have been denied, but the policy only watches |
+    /// | `share` | the store is away, and this node's share of the limit is spent |
+    /// | `store` | the store is away, and the policy denies then |
+    /// | `overload` | the node is at one of its bounds, or the store answered too late |
+    ///
+    /// A later daemon may know other words.
     pub reason: String,
-    /// The limit that fills the numbers, as it is configured; empty when the policy counts nothing.
+    /// The limit that the numbers are of, as it is configured (`100/1s burst 200`); empty where the policy counts
+    /// nothing for this key.
     pub limit_name: String,
-    /// What answered: `lease`, `store`, `prefilter`, `share`, `policy`, or a later word.
+    /// Who decided, as one word: `lease` (tokens or knowledge that the node held), `store` (it was asked for this
+    /// check), `prefilter` (what is known of the fleet's spending), `share` (of this node, while the store is away) or
+    /// `policy` (nothing is counted). A later daemon may know other words.
     pub source: String,
-    /// The slot that was taken of a concurrent limit: to be released, and ended with the connection.
+    /// The slot that was taken of a concurrent limit, for [`Client::release`](super::Client::release). It ends by
+    /// itself with the client's connection, and after the limit's period.
     pub slot: Option<String>,
 }
 
 impl Decision {
     /// Whether the request may pass.
+    ///
+    /// ```
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// let status = if rations.check("api", "user:42", 1)?.is_allowed() { 200 } else { 429 };
+    /// assert_eq!(status, 200);
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.verdict == Verdict::Allow
@@ -44,8 +89,26 @@ impl Decision {
         Self::from_reply(&reply).ok_or(ClientError::Unexpected { command: "RATION.CHECK", reply })
     }
 
-    /// Reads the daemon's flat array. `None`: the reply is something else. Fields that a later daemon
-    /// appends are ignored.
+    /// Reads what `RATION.CHECK` answers: an array of ten fields and perhaps a slot. Fields that a later daemon appends
+    /// are ignored. `None` where the reply is something else.
+    ///
+    /// [`Client::check`](super::Client::check) does this itself. It is for commands whose answer begins with a
+    /// decision, as `RATION.HOLD`'s does:
+    ///
+    /// ```
+    /// use rationd::client::Decision;
+    ///
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// let reply = rations.command(&[b"RATION.HOLD", b"api", b"user:42", b"30"])?;
+    /// let decision = Decision::from_reply(&reply).ok_or("another kind of daemon")?;
+    /// assert!(decision.is_allowed());
+    ///
+    /// let hold = reply.as_array().and_then(|fields| fields[10].as_bytes()).ok_or("a decision and no id")?;
+    /// let charged = rations.command(&[b"RATION.SETTLE", hold, b"12"])?;
+    /// assert_eq!(charged.as_integer(), Some(12));
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn from_reply(reply: &Reply) -> Option<Self> {
         let fields = reply.as_array()?;

@@ -8,50 +8,72 @@ use std::time::Duration;
 use super::Reply;
 use crate::wire::value::ReplyError;
 
-/// Why there is no answer, or not the one that was asked for.
+/// Why there is no decision: nobody answered, or not what was asked for. A denial is no error.
+///
+/// ```
+/// use rationd::client::{Client, ClientError};
+///
+/// let error = Client::connect("/nowhere/rationd.sock").unwrap_err();
+/// assert!(error.is_unreachable());
+/// assert_eq!(
+///     error.to_string(),
+///     "no daemon answers on /nowhere/rationd.sock: there is no such socket; \
+///      start one with `rationd serve`, or name its socket with --socket",
+/// );
+///
+/// # rationd::example::run(|socket| {
+/// # let mut rations = Client::connect(socket)?;
+/// match rations.check("apii", "user:42", 1) {
+///     Err(ClientError::Refused { message }) => assert_eq!(message, "ERR unknown policy 'apii': did you mean 'api'?"),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(()) });
+/// ```
 #[derive(Debug)]
 pub enum ClientError {
-    /// Nobody accepts connections at the path.
+    /// No connection could be opened: nobody listens at the path, this user may not, or it took too long. Nothing was
+    /// sent.
     Unreachable {
         /// The socket's path.
         path: PathBuf,
         /// What the operating system said.
         error: io::Error,
     },
-    /// The daemon did not answer in time. Whether it executed the command is not known.
+    /// The daemon did not answer in time. Whether it executed the command, and charged its cost, is not known.
     TimedOut {
         /// The socket's path.
         path: PathBuf,
-        /// How long was waited.
+        /// The bound of the wait: [`Patience::answer`](super::Patience::answer).
         after: Duration,
     },
-    /// The connection broke. Whether commands without an answer were executed is not known.
+    /// The connection broke, or the daemon closed it. Whether commands without an answer were executed is not known.
     Broken {
         /// The socket's path.
         path: PathBuf,
         /// What the operating system said.
         error: io::Error,
     },
-    /// What came back is no RESP.
+    /// What came back is not RESP: the other side is no daemon.
     Garbled {
         /// The socket's path.
         path: PathBuf,
         /// What is wrong with it.
         error: ReplyError,
     },
-    /// The daemon answered with an error; the connection goes on.
+    /// The daemon answered with an error: it knows no such policy, for example. The connection goes on.
     Refused {
-        /// The daemon's text, with its leading code (`ERR`, `NOPERM`).
+        /// The daemon's text, with its leading code: `ERR`, or `NOPERM` where the caller lacks a right.
         message: String,
     },
-    /// The daemon answered with another kind of value than the command has.
+    /// The daemon answered with something that is no answer to this command: the other side is another server, or a
+    /// daemon of another version.
     Unexpected {
         /// The command.
         command: &'static str,
         /// What came.
         reply: Reply,
     },
-    /// A reply was asked for, but no command waits for one.
+    /// [`Client::receive`](super::Client::receive) was called, and each command had its answer already.
     NothingSent,
 }
 
@@ -64,8 +86,25 @@ impl ClientError {
         }
     }
 
-    /// Whether no daemon could be asked: it is not running, hangs, or went away. The command line's
-    /// exit code 69.
+    /// Whether no daemon could be asked: it is not running, hangs, or went away before it answered. An application that
+    /// serves its users all the same looks for this, and lets other errors be seen, since waiting mends none of them.
+    /// The command line ends with exit code 69 then.
+    ///
+    /// ```
+    /// use rationd::client::{Client, ClientError};
+    ///
+    /// /// Whether a request may pass; without a daemon all do.
+    /// fn passes(socket: &str, key: &str) -> Result<bool, ClientError> {
+    ///     match Client::connect(socket).and_then(|mut rations| rations.check("api", key, 1)) {
+    ///         Ok(decision) => Ok(decision.is_allowed()),
+    ///         Err(error) if error.is_unreachable() => Ok(true),
+    ///         Err(error) => Err(error),
+    ///     }
+    /// }
+    ///
+    /// assert!(passes("/nowhere/rationd.sock", "user:42")?);
+    /// # Ok::<(), ClientError>(())
+    /// ```
     #[must_use]
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::TimedOut { .. } | Self::Broken { .. })

@@ -11,7 +11,17 @@ use super::lease::Lease;
 use super::purse::{Habits, Next, Purse, Turn};
 use super::{Client, ClientError, Decision, Patience, request};
 
-/// What to do when the daemon cannot be asked.
+/// What a limiter decides when it has no tokens and cannot get any: no daemon runs, it does not answer in time, or it
+/// answers with an error, since it knows no such policy for example. It is asked again after 100 to 200 ms.
+///
+/// ```
+/// use rationd::client::{Limiter, WhenAway};
+///
+/// let limiter = |when_away| Limiter::new("/nowhere/rationd.sock", "api", "user:42", when_away);
+/// assert!(limiter(WhenAway::Allow).allow(1));
+/// assert!(!limiter(WhenAway::Deny).allow(1));
+/// assert!(!limiter(WhenAway::LastShare).allow(1), "nothing was lent before");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenAway {
     /// Everything passes.
@@ -19,19 +29,31 @@ pub enum WhenAway {
     /// Nothing passes.
     #[default]
     Deny,
-    /// As much passes as was lent last, each time as long as that was lent for.
+    /// The limiter goes on as if the daemon had granted the last lease once more: as many tokens, for as long, and the
+    /// same again when that time is over, before which the daemon is not asked. Nothing passes where nothing was lent
+    /// before. Each limiter has this bound for itself, so that all together may admit more than the limit.
     LastShare,
 }
 
-/// Decides for one key of one policy. Cheap to clone; clones share their tokens.
+/// Decides for one key of one policy, in this process: by tokens that the daemon lends it, some at a time. All limiters
+/// of all processes and hosts together admit what the policy says.
 ///
-/// ```no_run
+/// Clones share their tokens and are cheap: give one to each thread. Tokens that are left go back to the daemon when
+/// the last clone is dropped; a process that is killed takes its tokens along until their time is over. Concurrent
+/// limits have no tokens to lend: ask a [`Client`] about those.
+///
+/// ```
 /// use rationd::client::{Limiter, WhenAway};
 ///
-/// let limiter = Limiter::new("/run/rationd/rationd.sock", "api", b"user:42", WhenAway::LastShare);
-/// if limiter.allow(1) {
-///     // serve the request
-/// }
+/// let socket = "/run/rationd/rationd.sock";
+/// # rationd::example::run(|socket| {
+/// let limiter = Limiter::new(socket, "api", "user:42", WhenAway::LastShare); // of 100 tokens a day
+/// let threads = [limiter.clone(), limiter].map(|limiter| {
+///     std::thread::spawn(move || (0..1_000).filter(|_| limiter.allow(1)).count())
+/// });
+/// let passed: usize = threads.map(|thread| thread.join().expect("no panic")).iter().sum();
+/// assert_eq!(passed, 100);
+/// # Ok(()) });
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limiter {
@@ -55,7 +77,15 @@ struct Desk {
 }
 
 impl Limiter {
-    /// A limiter that holds nothing yet: the first decision asks the daemon.
+    /// A limiter for `key` under `policy`, by the daemon whose socket is at `path`. It has no tokens yet and asks
+    /// nobody: the first decision does.
+    ///
+    /// ```
+    /// use rationd::client::{Limiter, WhenAway};
+    ///
+    /// let limiter = Limiter::new("/nowhere/rationd.sock", "api", "user:42", WhenAway::Deny);
+    /// assert_eq!(limiter.trouble(), None, "nobody was asked");
+    /// ```
     #[must_use]
     pub fn new(path: impl AsRef<Path>, policy: &str, key: impl AsRef<[u8]>, when_away: WhenAway) -> Self {
         let desk = Desk {
@@ -68,13 +98,38 @@ impl Limiter {
         Self { inner: Arc::new(Inner { purse: Purse::new(), desk: Mutex::new(desk) }) }
     }
 
-    /// Whether a request that costs so much may pass; it is charged then.
+    /// Whether a request of this cost, in tokens, may pass; it is charged then.
+    ///
+    /// Most calls are one subtraction. When there are too few tokens, the call asks the daemon for more and waits, as
+    /// do other threads that need some: a second at most for the connection and one for each answer. A cost above what
+    /// the daemon lends at once is checked by itself. A denial is remembered for as long as the daemon says that it
+    /// lasts, so that a spent limit costs no questions either.
+    ///
+    /// ```
+    /// # use rationd::client::{Limiter, WhenAway};
+    /// # rationd::example::run(|socket| {
+    /// # let limiter = Limiter::new(socket, "api", "user:42", WhenAway::Deny);
+    /// assert!(limiter.allow(60)); // of 100 tokens a day
+    /// assert!(!limiter.allow(60), "40 are left");
+    /// # Ok(()) });
+    /// ```
+    ///
+    /// There are no errors: while the daemon cannot be asked, [`WhenAway`] decides, and [`Self::trouble`] says why.
     #[must_use]
     pub fn allow(&self, cost: u64) -> bool {
         self.inner.purse.decide(cost).unwrap_or_else(|| self.inner.ask(cost))
     }
 
-    /// Why the daemon could not be asked the last time, until it can be again.
+    /// Why the daemon could not be asked, where the last attempt to ask for tokens failed: for a log or a metric, since
+    /// [`Self::allow`] then answers by [`WhenAway`] and says nothing. Waits while another thread asks.
+    ///
+    /// ```
+    /// use rationd::client::{Limiter, WhenAway};
+    ///
+    /// let limiter = Limiter::new("/nowhere/rationd.sock", "api", "user:42", WhenAway::Allow);
+    /// assert!(limiter.allow(1));
+    /// assert!(limiter.trouble().is_some_and(|why| why.contains("there is no such socket")));
+    /// ```
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.inner.desk().habits.trouble.clone()

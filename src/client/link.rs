@@ -11,12 +11,22 @@ use super::{ClientError, Decision, Reply, request, write_request};
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
 
-/// How long a client waits.
+/// How long a client waits: its time-outs.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rationd::client::{Client, Patience};
+///
+/// let hasty = Patience { answer: Duration::from_millis(100), ..Patience::default() };
+/// assert_eq!(hasty.connect, Duration::from_secs(1));
+/// assert!(Client::connect_with("/nowhere/rationd.sock", hasty).is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For the connection. A daemon accepts at once; only a hanging one takes longer.
+    /// For a connection to be opened. A daemon accepts at once, so that only one that hangs takes longer.
     pub connect: Duration,
-    /// For the whole of one answer, and for room to write a command.
+    /// For the whole of one answer. Writing a command may take as long: a daemon that hangs reads nothing.
     pub answer: Duration,
 }
 
@@ -27,12 +37,24 @@ impl Default for Patience {
     }
 }
 
-/// A connection to a daemon's socket. Not shared between threads: each opens its own.
+/// A connection to a daemon's socket, for one thread at a time: give each thread its own.
 ///
-/// After a failure that leaves the connection out of step (a time-out, a broken connection) the next
-/// command opens a new one; while that fails, commands fail at once for 25 to 75 ms, then for twice as long each time,
-/// up to 0.2 to 0.6 s. No command is ever sent twice: a check without an answer may have been
-/// charged, and it is the caller who knows whether to ask again.
+/// A time-out and a broken connection end the connection, since a late answer would be taken for that of the next
+/// command. The next command opens another one. Where that fails, commands fail at once for 25 to 75 ms; each failure
+/// after it doubles that time, up to 200 to 600 ms. No command is ever sent twice: a check without an answer may have
+/// been charged, and only the caller knows whether to ask again.
+///
+/// ```
+/// use rationd::client::Client;
+///
+/// let socket = "/run/rationd/rationd.sock";
+/// # rationd::example::run(|socket| {
+/// let mut rations = Client::connect(socket)?;
+/// let decision = rations.check("api", "user:42", 5)?; // of 100 tokens a day
+/// assert!(decision.is_allowed());
+/// assert_eq!(decision.remaining, 95);
+/// # Ok(()) });
+/// ```
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
@@ -51,18 +73,33 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the socket at `path`.
+    /// Connects to the socket at `path`, within a second.
+    ///
+    /// ```no_run
+    /// let rations = rationd::client::Client::connect("/run/rationd/rationd.sock")?;
+    /// # Ok::<(), rationd::client::ClientError>(())
+    /// ```
     ///
     /// # Errors
-    /// Nobody listens there, or not in time.
+    /// [`ClientError::Unreachable`]: nobody listens there, this user may not connect, or it took too long.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, ClientError> {
         Self::connect_with(path, Patience::default())
     }
 
     /// Connects with time-outs of the caller's choice.
     ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use rationd::client::{Client, Patience};
+    ///
+    /// let hasty = Patience { answer: Duration::from_millis(100), ..Patience::default() };
+    /// let rations = Client::connect_with("/run/rationd/rationd.sock", hasty)?;
+    /// # Ok::<(), rationd::client::ClientError>(())
+    /// ```
+    ///
     /// # Errors
-    /// Nobody listens there, or not in time.
+    /// As for [`Self::connect`].
     pub fn connect_with(path: impl AsRef<Path>, patience: Patience) -> Result<Self, ClientError> {
         let mut client = Self {
             path: path.as_ref().to_owned(),
@@ -80,15 +117,34 @@ impl Client {
         Ok(client)
     }
 
-    /// Checks `key` against `policy` and charges `cost` if it passes. A cost of 0 peeks.
+    /// Asks whether a request of `key` that costs so many tokens may pass under `policy`. They are charged if it may,
+    /// and nothing if not; a cost of 0 charges nothing either way.
+    ///
+    /// ```
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// assert_eq!(rations.check("api", "user:42", 5)?.remaining, 95);
+    /// assert_eq!(rations.check("api", "user:42", 5)?.remaining, 90);
+    /// assert_eq!(rations.check("api", "user:43", 5)?.remaining, 95);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// No answer, or the daemon knows no such policy.
+    /// No answer, or the daemon knows no such policy ([`ClientError::Refused`]). A denial is no error.
     pub fn check(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, ClientError> {
         self.ask(request::check(policy, key.as_ref(), cost)).and_then(Decision::read)
     }
 
-    /// Tells what [`Self::check`] would answer, and charges nothing.
+    /// Asks what [`Self::check`] would answer, and charges nothing.
+    ///
+    /// ```
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// assert!(rations.peek("api", "user:42", 100)?.is_allowed());
+    /// assert!(!rations.peek("api", "user:42", 101)?.is_allowed());
+    /// assert_eq!(rations.peek("api", "user:42", 0)?.remaining, 100);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
     /// As for [`Self::check`].
@@ -96,31 +152,76 @@ impl Client {
         self.ask(request::peek(policy, key.as_ref(), cost)).and_then(Decision::read)
     }
 
-    /// Gives back a cost that was charged. It never lifts what remains above the limit.
+    /// Gives back a cost that was charged, after a request that failed for example. What is left never rises above the
+    /// limit by it.
+    ///
+    /// ```
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// rations.check("api", "user:42", 30)?;
+    /// rations.refund("api", "user:42", 10)?;
+    /// assert_eq!(rations.peek("api", "user:42", 0)?.remaining, 80);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// No answer, or the store did not take it.
+    /// No answer, or the daemon refused: it knows no such policy, the policy takes nothing back (`refunds = false`) or
+    /// limits what is in flight, or the store has not answered in time and may do it yet.
     pub fn refund(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<(), ClientError> {
         self.ask(request::refund(policy, key.as_ref(), cost)).map(drop)
     }
 
-    /// Ends a slot of a concurrent limit ([`Decision::slot`]).
+    /// Ends a slot of a concurrent limit, by the id that the check answered ([`Decision::slot`]). It ends by itself
+    /// with the connection that it was taken over, and after the limit's period.
+    ///
+    /// ```
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// let slot = rations.check("jobs", "tenant:7", 1)?.slot.ok_or("denied")?; // of "2/30s concurrent"
+    /// assert_eq!(rations.check("jobs", "tenant:7", 0)?.remaining, 1);
+    /// // … the job is done …
+    /// rations.release("jobs", "tenant:7", &slot)?;
+    /// assert_eq!(rations.check("jobs", "tenant:7", 0)?.remaining, 2);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// No answer, or there is no such slot: its time is over, or it was released before.
+    /// No answer, or the daemon refused: there is no such slot any more, or another node gave it.
     pub fn release(&mut self, policy: &str, key: impl AsRef<[u8]>, slot: &str) -> Result<(), ClientError> {
         self.ask(request::release(policy, key.as_ref(), slot)).map(drop)
     }
 
-    /// Forgets `key` under `policy`, fleet-wide.
+    /// Forgets what `key` has spent under `policy`, at all nodes.
+    ///
+    /// ```
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// rations.check("api", "user:42", 100)?;
+    /// rations.reset("api", "user:42")?;
+    /// assert_eq!(rations.peek("api", "user:42", 0)?.remaining, 100);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// No answer, or the store did not take it.
+    /// No answer, or the daemon refused: this user is no administrator (`listen.admin_uids`; unless that is set, root
+    /// and the daemon's own user are), it knows no such policy, the policy limits what is in flight, or the store has
+    /// not answered in time and may do it yet.
     pub fn reset(&mut self, policy: &str, key: impl AsRef<[u8]>) -> Result<(), ClientError> {
         self.ask(request::reset(policy, key.as_ref())).map(drop)
     }
 
-    /// Sends any command and waits for its answer. Answers to commands sent before are dropped.
+    /// Sends any command, a word for its name and for each argument, and waits for its answer. Answers to commands that
+    /// were [sent](Self::send) before and not received are dropped.
+    ///
+    /// ```
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// // Two keys, both charged or none; the answer begins with 1 where it is none.
+    /// let words: [&[u8]; 8] = [b"RATION.MCHECK", b"2", b"api", b"user:42", b"1", b"api", b"tenant:7", b"1"];
+    /// let reply = rations.command(&words)?;
+    /// assert_eq!(reply.as_array().and_then(|fields| fields[0].as_integer()), Some(0));
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
     /// No answer, or an error reply ([`ClientError::Refused`]).
@@ -139,11 +240,27 @@ impl Client {
         self.receive()
     }
 
-    /// Queues a command without waiting; [`Self::receive`] brings the answers in the same order.
-    /// Commands leave together, at the latest with the next `receive`.
+    /// Pipelines a command: it is queued, and [`Self::receive`] brings the answers in the order of the commands. Queued
+    /// commands leave together, with the next `receive` or when they are 16 KiB.
+    ///
+    /// ```
+    /// use rationd::client::Decision;
+    ///
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// for key in [b"user:1", b"user:2", b"user:3"] {
+    ///     rations.send(&[b"RATION.CHECK", b"api", key])?;
+    /// }
+    /// assert_eq!(rations.waiting(), 3);
+    /// while rations.waiting() > 0 {
+    ///     let decision = Decision::from_reply(&rations.receive()?).ok_or("another kind of daemon")?;
+    ///     assert!(decision.is_allowed());
+    /// }
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// The daemon cannot be reached, or does not read what was sent.
+    /// The daemon cannot be reached, or does not read what was sent. The answers that are due are lost then.
     pub fn send(&mut self, words: &[&[u8]]) -> Result<(), ClientError> {
         self.queue(|out| write_request(out, words))
     }
@@ -156,10 +273,22 @@ impl Client {
         if self.outgoing.len() >= ENOUGH { self.flush() } else { Ok(()) }
     }
 
-    /// The answer to the oldest command that has none.
+    /// Waits for the answer to the oldest command that was [sent](Self::send) and has none.
+    ///
+    /// ```
+    /// use rationd::client::{ClientError, Reply};
+    ///
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// rations.send(&[b"PING"])?;
+    /// assert_eq!(rations.receive()?, Reply::Simple("PONG".to_owned()));
+    /// assert!(matches!(rations.receive(), Err(ClientError::NothingSent)));
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// No answer, or an error reply ([`ClientError::Refused`]).
+    /// No command waits for an answer, none came in time, or it is an error reply ([`ClientError::Refused`]: this one
+    /// concerns its own command alone, and the next answers can be received).
     pub fn receive(&mut self) -> Result<Reply, ClientError> {
         if self.waiting == 0 {
             return Err(ClientError::NothingSent);
@@ -170,7 +299,17 @@ impl Client {
         ClientError::unless_refused(reply)
     }
 
-    /// Commands whose answers have not been received.
+    /// How many commands were sent whose answers have not been received. None after the connection ended: those answers
+    /// never come.
+    ///
+    /// ```
+    /// # rationd::example::run(|socket| {
+    /// # let mut rations = rationd::client::Client::connect(socket)?;
+    /// assert_eq!(rations.waiting(), 0);
+    /// rations.send(&[b"PING"])?;
+    /// assert_eq!(rations.waiting(), 1);
+    /// # Ok(()) });
+    /// ```
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting

@@ -2,7 +2,14 @@
 
 use std::io::Write;
 
-/// Appends one command to `out`: an array of bulk strings, the command's name first.
+/// Appends one command to `out` as RESP, an array of bulk strings with the command's name first: for applications that
+/// bring a transport of their own. [`Reply::parse`](super::Reply::parse) reads the answers.
+///
+/// ```
+/// let mut out = Vec::new();
+/// rationd::client::write_request(&mut out, &[b"RATION.CHECK", b"api", b"user:42"]);
+/// assert_eq!(out, b"*3\r\n$12\r\nRATION.CHECK\r\n$3\r\napi\r\n$7\r\nuser:42\r\n");
+/// ```
 pub fn write_request(out: &mut Vec<u8>, words: &[&[u8]]) {
     header(out, '*', words.len());
     for word in words {

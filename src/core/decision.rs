@@ -4,7 +4,18 @@ use std::num::NonZeroU64;
 
 use super::time::{Micros, Timestamp};
 
-/// May the request pass? Never a bool: peers return the same bool with opposite meanings.
+/// May the request pass? It is no bool, because the services that came before return the same bool with opposite
+/// meanings: redis-cell's 1 is a denial, throttlecrab's an admission.
+///
+/// ```
+/// use rationd::core::decision::Verdict;
+///
+/// let status = |verdict| match verdict {
+///     Verdict::Allow => 200,
+///     Verdict::Deny => 429,
+/// };
+/// assert_eq!(status(Verdict::Deny), 429);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The request may pass; its cost has been charged (unless it was a peek).

@@ -9,28 +9,36 @@ pub const MAX_DEPTH: usize = 16;
 /// Most bytes of one reply.
 pub const MAX_REPLY: usize = 512 << 20;
 
-/// One reply.
+/// One reply. Beside each kind stands the byte that it begins with on the wire.
+///
+/// ```
+/// use rationd::wire::value::Value;
+///
+/// let (reply, _) = Value::parse(b"*2\r\n:15\r\n$2\r\nok\r\n")?.expect("it is whole");
+/// assert_eq!(reply, Value::Array(vec![Value::Integer(15), Value::Bulk(b"ok".to_vec())]));
+/// # Ok::<(), rationd::wire::value::ReplyError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// `+`: a status.
     Simple(String),
-    /// `-` or `!`: an error.
+    /// `-` or `!`: an error, with its leading code.
     Error(String),
-    /// `:`.
+    /// `:`: an integer.
     Integer(i64),
-    /// `$` or `=` (without its three letters of format).
+    /// `$` or `=`: a string of bytes, without the three letters of its format that `=` has.
     Bulk(Vec<u8>),
-    /// `*`, `~` or `>`.
+    /// `*`, `~` or `>`: an array, a set or a push.
     Array(Vec<Value>),
-    /// `%`, in the order it came.
+    /// `%`: a map, in the order it came.
     Map(Vec<(Value, Value)>),
-    /// `_`, or a length of -1.
+    /// `_`, or `$` or `*` with a length of -1: nothing.
     Null,
-    /// `#`.
+    /// `#`: a truth value.
     Bool(bool),
-    /// `,`.
+    /// `,`: a floating-point number.
     Double(f64),
-    /// `(`, as its digits.
+    /// `(`: an integer of any size, as its digits.
     BigNumber(String),
 }
 
@@ -52,23 +60,46 @@ impl fmt::Display for ReplyError {
 impl std::error::Error for ReplyError {}
 
 impl Value {
-    /// Reads one reply from the start of `input`: the reply and its length, or `None` while a part of
-    /// it has yet to arrive.
+    /// Reads one reply from the start of `input`: the reply and how many bytes it has, or `None` while a part of it has
+    /// yet to arrive.
+    ///
+    /// ```
+    /// use rationd::wire::value::Value;
+    ///
+    /// assert_eq!(Value::parse(b"+PO")?, None);
+    /// assert_eq!(Value::parse(b"+PONG\r\n:1\r\n")?, Some((Value::Simple("PONG".to_owned()), 7)));
+    /// assert!(Value::parse(b"HTTP/1.1 400\r\n").is_err());
+    /// # Ok::<(), rationd::wire::value::ReplyError>(())
+    /// ```
     ///
     /// # Errors
-    /// The bytes are no reply.
+    /// The bytes are no RESP, are nested deeper than [`MAX_DEPTH`], or announce a string above [`MAX_REPLY`].
     pub fn parse(input: &[u8]) -> Result<Option<(Self, usize)>, ReplyError> {
         let mut reader = Reader { input, at: 0 };
         Ok(reader.value(0)?.map(|value| (value, reader.at)))
     }
 
-    /// The number, of an integer.
+    /// The number of an integer; `None` of other kinds.
+    ///
+    /// ```
+    /// use rationd::wire::value::Value;
+    ///
+    /// assert_eq!(Value::Integer(15).as_integer(), Some(15));
+    /// assert_eq!(Value::Null.as_integer(), None);
+    /// ```
     #[must_use]
     pub fn as_integer(&self) -> Option<i64> {
         if let Self::Integer(value) = self { Some(*value) } else { None }
     }
 
-    /// The bytes, of a bulk or simple string.
+    /// The bytes of a bulk or simple string; `None` of other kinds.
+    ///
+    /// ```
+    /// use rationd::wire::value::Value;
+    ///
+    /// assert_eq!(Value::Simple("OK".to_owned()).as_bytes(), Some(&b"OK"[..]));
+    /// assert_eq!(Value::Bulk(b"ok".to_vec()).as_bytes(), Some(&b"ok"[..]));
+    /// ```
     #[must_use]
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match self {
@@ -78,7 +109,14 @@ impl Value {
         }
     }
 
-    /// The elements, of an array.
+    /// The elements of an array; `None` of other kinds.
+    ///
+    /// ```
+    /// use rationd::wire::value::Value;
+    ///
+    /// let reply = Value::Array(vec![Value::Integer(0), Value::Integer(200)]);
+    /// assert_eq!(reply.as_array().map(<[Value]>::len), Some(2));
+    /// ```
     #[must_use]
     pub fn as_array(&self) -> Option<&[Self]> {
         if let Self::Array(values) = self { Some(values) } else { None }

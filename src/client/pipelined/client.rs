@@ -12,15 +12,20 @@ use super::line::Job;
 /// Requests that wait for their turn to be sent.
 const QUEUE: usize = 256;
 
-/// A daemon's socket for many tasks at once. Clones share one connection, on which requests are pipelined.
+/// A connection to a daemon's socket that many tasks share. Clones are cheap; their requests are pipelined.
 ///
-/// The connection is opened with the first request, and anew after it broke: at once if it had worked, else after a
-/// rest with jitter that doubles from 50 ms to 0.4 s. During a rest requests fail at once. No request is ever
-/// sent twice: a check without an answer may have been charged, and it is the caller who knows whether to ask again.
+/// The connection is opened by the first request, and again by the first after it ended: at once if it had brought an
+/// answer. If not, requests fail at once for 25 to 75 ms; each failure after it doubles that time, up to 200 to 600 ms.
+/// No request is ever sent twice: a check without an answer may have been charged, and only the caller knows whether
+/// to ask again.
 ///
-/// Every request has a deadline ([`Patience::answer`]), the wait for a connection included. A future may be dropped at
-/// any time, for a shorter deadline say: its answer is thrown away when it comes, and what was not sent is not
-/// sent at all. A daemon that owes answers and says nothing for the patience is hung up on.
+/// A request fails when its answer takes longer than [`Patience::answer`], the wait for a connection included. Its
+/// future may be dropped before, by a shorter deadline for example: no other request gets its answer, and what had not
+/// been sent is not sent. If nothing at all comes from the daemon for that long while answers are due, the connection
+/// is closed.
+///
+/// Requests panic outside a tokio runtime that has IO and time enabled. A task of that runtime serves the connection: a
+/// request from another runtime, after the first has ended, opens another one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,31 +59,64 @@ struct Inner {
 }
 
 impl AsyncClient {
-    /// A client of the socket at `path`; it is connected to when something is asked.
+    /// A client of the daemon whose socket is at `path`. The first request connects, so that this never fails.
+    ///
+    /// ```
+    /// let rations = rationd::client::AsyncClient::new("/run/rationd/rationd.sock");
+    /// ```
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self::with(path, Patience::default())
     }
 
-    /// With time-outs of the caller's choice.
+    /// The same with time-outs of the caller's choice; [`AsyncClient::new`] waits a second for each.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use rationd::client::{AsyncClient, Patience};
+    ///
+    /// let hasty = Patience { answer: Duration::from_millis(100), ..Patience::default() };
+    /// let rations = AsyncClient::with("/run/rationd/rationd.sock", hasty);
+    /// ```
     #[must_use]
     pub fn with(path: impl AsRef<Path>, patience: Patience) -> Self {
         let inner = Inner { path: path.as_ref().to_owned(), patience, jobs: Mutex::new(None) };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Checks `key` against `policy` and charges `cost` if it passes. A cost of 0 peeks.
+    /// Asks whether a request of `key` that costs so many tokens may pass under `policy`. They are charged if it may,
+    /// and nothing if not; a cost of 0 charges nothing either way.
+    ///
+    /// ```
+    /// # rationd::example::run_async(async |socket| {
+    /// # let rations = rationd::client::AsyncClient::new(socket);
+    /// let (one, other) = (rations.clone(), rations);
+    /// let task = tokio::spawn(async move { one.check("api", "user:42", 5).await }); // of 100 tokens a day
+    /// assert!(other.check("api", "user:42", 5).await?.is_allowed());
+    /// assert!(task.await??.is_allowed());
+    /// assert_eq!(other.peek("api", "user:42", 0).await?.remaining, 90);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// No answer, or the daemon knows no such policy.
+    /// No answer, or the daemon knows no such policy ([`ClientError::Refused`]). A denial is no error.
     ///
     /// # Panics
-    /// Outside a tokio runtime with IO and time, as all that asks.
+    /// Outside a tokio runtime with IO and time, as all methods that ask.
     pub async fn check(&self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, ClientError> {
         self.ask(request::check(policy, key.as_ref(), cost)).await.and_then(Decision::read)
     }
 
-    /// Tells what [`Self::check`] would answer, and charges nothing.
+    /// Asks what [`Self::check`] would answer, and charges nothing.
+    ///
+    /// ```
+    /// # rationd::example::run_async(async |socket| {
+    /// # let rations = rationd::client::AsyncClient::new(socket);
+    /// assert!(!rations.peek("api", "user:42", 101).await?.is_allowed());
+    /// assert_eq!(rations.peek("api", "user:42", 0).await?.remaining, 100);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
     /// As for [`Self::check`].
@@ -86,31 +124,69 @@ impl AsyncClient {
         self.ask(request::peek(policy, key.as_ref(), cost)).await.and_then(Decision::read)
     }
 
-    /// Gives back a cost that was charged. It never lifts what remains above the limit.
+    /// Gives back a cost that was charged, after a request that failed for example. What is left never rises above the
+    /// limit by it.
+    ///
+    /// ```
+    /// # rationd::example::run_async(async |socket| {
+    /// # let rations = rationd::client::AsyncClient::new(socket);
+    /// rations.check("api", "user:42", 30).await?;
+    /// rations.refund("api", "user:42", 10).await?;
+    /// assert_eq!(rations.peek("api", "user:42", 0).await?.remaining, 80);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// No answer, or the store did not take it.
+    /// As for [`Client::refund`](super::super::Client::refund).
     pub async fn refund(&self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<(), ClientError> {
         self.ask(request::refund(policy, key.as_ref(), cost)).await.map(drop)
     }
 
-    /// Ends a slot of a concurrent limit ([`Decision::slot`]).
+    /// Ends a slot of a concurrent limit, by the id that the check answered ([`Decision::slot`]). It ends by itself
+    /// with the connection, which all clones share, and after the limit's period.
+    ///
+    /// ```
+    /// # rationd::example::run_async(async |socket| {
+    /// # let rations = rationd::client::AsyncClient::new(socket);
+    /// let slot = rations.check("jobs", "tenant:7", 1).await?.slot.ok_or("denied")?; // of "2/30s concurrent"
+    /// // … the job is done …
+    /// rations.release("jobs", "tenant:7", &slot).await?;
+    /// assert_eq!(rations.check("jobs", "tenant:7", 0).await?.remaining, 2);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// No answer, or there is no such slot: its time is over, or it was released before.
+    /// As for [`Client::release`](super::super::Client::release).
     pub async fn release(&self, policy: &str, key: impl AsRef<[u8]>, slot: &str) -> Result<(), ClientError> {
         self.ask(request::release(policy, key.as_ref(), slot)).await.map(drop)
     }
 
-    /// Forgets `key` under `policy`, fleet-wide.
+    /// Forgets what `key` has spent under `policy`, at all nodes.
+    ///
+    /// ```
+    /// # rationd::example::run_async(async |socket| {
+    /// # let rations = rationd::client::AsyncClient::new(socket);
+    /// rations.check("api", "user:42", 100).await?;
+    /// rations.reset("api", "user:42").await?;
+    /// assert_eq!(rations.peek("api", "user:42", 0).await?.remaining, 100);
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
-    /// No answer, or the store did not take it.
+    /// As for [`Client::reset`](super::super::Client::reset).
     pub async fn reset(&self, policy: &str, key: impl AsRef<[u8]>) -> Result<(), ClientError> {
         self.ask(request::reset(policy, key.as_ref())).await.map(drop)
     }
 
-    /// Sends any command and waits for its answer.
+    /// Sends any command, a word for its name and for each argument, and waits for its answer.
+    ///
+    /// ```
+    /// # rationd::example::run_async(async |socket| {
+    /// # let rations = rationd::client::AsyncClient::new(socket);
+    /// let reply = rations.command(&[b"RATION.HEADERS", b"api", b"user:42"]).await?;
+    /// assert_eq!(reply.as_array().and_then(|fields| fields[0].as_integer()), Some(0), "it may pass");
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Errors
     /// No answer, or an error reply ([`ClientError::Refused`]).

@@ -9,19 +9,32 @@ use super::super::purse::{Habits, Next, Purse, Turn};
 use super::super::{WhenAway, request};
 use super::AsyncClient;
 
-/// Decides for one key of one policy. Cheap to clone; clones share their tokens, and limiters of one client its
-/// connection. Most decisions wait for nothing.
+/// Decides for one key of one policy, in this process, as [`Limiter`](super::super::Limiter) does. Clones are cheap and
+/// share their tokens; all limiters of one [`AsyncClient`] share its connection. What is left goes back to the daemon
+/// when the last clone is dropped, as long as the runtime lives.
 ///
 /// ```
 /// use rationd::client::{AsyncClient, AsyncLimiter, WhenAway};
 ///
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let rations = AsyncClient::new("/nowhere/rationd.sock");
-/// let limiter = AsyncLimiter::new(&rations, "api", b"user:42", WhenAway::Deny);
-/// assert!(!limiter.allow(1).await, "there is no daemon");
-/// println!("{}", limiter.trouble().await.unwrap_or_default());
-/// # });
-/// # Ok::<(), std::io::Error>(())
+/// let socket = "/run/rationd/rationd.sock";
+/// # rationd::example::run_async(async |socket| {
+/// let rations = AsyncClient::new(socket);
+/// let limiter = AsyncLimiter::new(&rations, "api", "user:42", WhenAway::LastShare); // of 100 tokens a day
+/// let tasks = [limiter.clone(), limiter].map(|limiter| {
+///     tokio::spawn(async move {
+///         let mut passed = 0;
+///         for _ in 0..1_000 {
+///             passed += u64::from(limiter.allow(1).await);
+///         }
+///         passed
+///     })
+/// });
+/// let mut passed = 0;
+/// for task in tasks {
+///     passed += task.await?;
+/// }
+/// assert_eq!(passed, 100);
+/// # Ok(()) });
 /// ```
 #[derive(Clone, Debug)]
 pub struct AsyncLimiter {
@@ -38,7 +51,15 @@ struct Inner {
 }
 
 impl AsyncLimiter {
-    /// A limiter that holds nothing yet: the first decision asks the daemon.
+    /// A limiter for `key` under `policy` by the daemon of `client`. It has no tokens yet and asks nobody: the first
+    /// decision does.
+    ///
+    /// ```
+    /// use rationd::client::{AsyncClient, AsyncLimiter, WhenAway};
+    ///
+    /// let rations = AsyncClient::new("/run/rationd/rationd.sock");
+    /// let limiters = ["user:42", "user:43"].map(|key| AsyncLimiter::new(&rations, "api", key, WhenAway::Deny));
+    /// ```
     #[must_use]
     pub fn new(client: &AsyncClient, policy: &str, key: impl AsRef<[u8]>, when_away: WhenAway) -> Self {
         let inner = Inner {
@@ -51,7 +72,19 @@ impl AsyncLimiter {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Whether a request that costs so much may pass; it is charged then.
+    /// Whether a request of this cost, in tokens, may pass; it is charged then. Most calls wait for nothing. When there
+    /// are too few tokens, one task asks the daemon for more, and the others that need some wait for it, as for
+    /// [`Limiter::allow`](super::super::Limiter::allow). The future may be dropped: what is lent meanwhile is there for
+    /// the next call.
+    ///
+    /// ```
+    /// # use rationd::client::{AsyncClient, AsyncLimiter, WhenAway};
+    /// # rationd::example::run_async(async |socket| {
+    /// # let limiter = AsyncLimiter::new(&AsyncClient::new(socket), "api", "user:42", WhenAway::Deny);
+    /// assert!(limiter.allow(60).await); // of 100 tokens a day
+    /// assert!(!limiter.allow(60).await, "40 are left");
+    /// # Ok(()) });
+    /// ```
     ///
     /// # Panics
     /// Outside a tokio runtime with IO and time.
@@ -64,7 +97,20 @@ impl AsyncLimiter {
         tokio::spawn(async move { inner.ask(cost).await }).await.unwrap_or(false)
     }
 
-    /// Why the daemon could not be asked the last time, until it can be again.
+    /// Why the daemon could not be asked, where the last attempt to ask for tokens failed: for a log or a metric. Waits
+    /// while another task asks.
+    ///
+    /// ```
+    /// use rationd::client::{AsyncClient, AsyncLimiter, WhenAway};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+    /// let rations = AsyncClient::new("/nowhere/rationd.sock");
+    /// let limiter = AsyncLimiter::new(&rations, "api", "user:42", WhenAway::Allow);
+    /// assert!(limiter.allow(1).await);
+    /// assert!(limiter.trouble().await.is_some_and(|why| why.contains("there is no such socket")));
+    /// # });
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub async fn trouble(&self) -> Option<String> {
         self.inner.habits.lock().await.trouble.clone()
     }
