@@ -1,28 +1,65 @@
-//! # rationd: the architecture
+//! # rationd
 //!
-//! A rate limiter that runs on every host of a fleet. Local processes ask it over a Unix socket
-//! whether a request may pass; it answers from tokens that it already holds. It leases batches of
-//! tokens from Redis, spends them without asking, and hands back what it does not use. **The store
-//! counts a token once, when it is lent; what is admitted can never exceed what was lent, and what
-//! was lent never exceeds the limit.**
+//! Rate limits that the processes of many hosts share: requests per user, logins per address, tokens per customer. Each
+//! host runs the daemon `rationd`, which leases tokens from Redis and answers from those it holds. This crate is the
+//! client that a Rust application asks it with, and the daemon itself.
 //!
-//! A pure decision core stands at the ground; everything that touches a socket, a clock or a random
-//! number stands above it and passes values down. The daemon and the simulator are two drivers of
-//! the same core.
+//! ```
+//! use rationd::client::{Client, Limiter, WhenAway};
 //!
-//! ## The way of a check
+//! // The daemon has a policy `api` with the limit "100/1d fixed from-first": 100 tokens a day for each key.
+//! let socket = "/run/rationd/rationd.sock";
+//! # rationd::example::run(|socket| {
 //!
-//! ```text
-//! socket ── wire::resp ── wire::command ── core::policy ── serve::node ── core::shard ── reply
-//!  one read   parse in      name → typed     key → rule     one lock       decide from     one write
-//!  per batch  place         command                                        what is held    per batch
+//! // Decides in this process, by tokens that the daemon lends it some at a time.
+//! let limiter = Limiter::new(socket, "api", "user:42", WhenAway::LastShare);
+//! let passed = (0..1_000).filter(|_| limiter.allow(1)).count();
+//! assert_eq!(passed, 100);
+//!
+//! // Asks the daemon each time, and learns what is left.
+//! let mut rations = Client::connect(socket)?;
+//! let decision = rations.check("api", "user:43", 5)?;
+//! assert!(decision.is_allowed());
+//! assert_eq!((decision.limit, decision.remaining), (100, 95));
+//! # Ok(()) });
 //! ```
 //!
-//! Nothing on that way waits, allocates or crosses a thread while tokens are held. On a miss the
-//! check is parked under a ticket, an acquire leaves for the store, and its grant serves everybody
-//! who lined up meanwhile, in order.
+//! | an application wants | it uses |
+//! |---|---|
+//! | most decisions to be one subtraction | [`Limiter`](client::Limiter): it spends tokens that were lent to this process |
+//! | numbers, refunds, concurrent limits, any command | [`Client`](client::Client): a connection to the socket, of `std` only |
+#![cfg_attr(
+    feature = "client-tokio",
+    doc = "| the same for tokio's tasks | [`AsyncLimiter`](client::AsyncLimiter), [`AsyncClient`](client::AsyncClient) |"
+)]
+//! | to go on while no daemon answers | [`WhenAway`](client::WhenAway), [`is_unreachable`](client::ClientError::is_unreachable) |
 //!
-//! ## The rooms
+//! [`client`] explains keys, costs and errors. `examples/` has whole programs: a web server, workers that are tasks,
+//! and a budget for a language model. Other languages ask the same socket with any Redis client.
+//!
+//! ## Features
+//!
+//! | feature | brings | other crates |
+//! |---|---|---|
+//! | `client` | [`Limiter`](client::Limiter), [`Client`](client::Client) | none |
+//! | `client-tokio` (default) | `AsyncLimiter`, `AsyncClient`; implies `client` | tokio, and four that it needs |
+//! | `daemon` (default) | the program `rationd` and the rooms it is made of; implies `client` and `gossip` | tokio, hyper, quinn, rustls, redis and more |
+//! | `gossip` | the digests that nodes tell each other, for the simulator | bincode |
+//! | `mutants` | bugs on purpose, for the simulator | none |
+//!
+//! An application wants `default-features = false, features = ["client"]`, or `["client-tokio"]`. The modules beside
+//! [`client`] are public for the daemon, its tests and the simulator; they change with any version.
+//!
+//! ## Architecture
+//!
+//! **The store counts a token once, when it is lent; what is admitted can never exceed what was lent, and what was lent
+//! never exceeds the limit.** A pure decision core stands at the ground; everything that touches a socket, a clock or a
+//! random number stands above it and passes values down. The daemon and the simulator are two drivers of the same core.
+//!
+//! Read [`core::shard`] first, and then `serve::node`, which drives it. `docs/internals/architecture.md` draws the way
+//! of a check from the socket to the decision, that of a call to Redis, and lists what a reader may rely on.
+//!
+//! ### The rooms
 //!
 //! Direction of imports: `core` ← `wire` ← `store`, `fleet`, `client` ← `serve` ← `cli` ← `main`. `core`
 //! imports `std` alone. `tests/tidy.rs` holds the house to it.
@@ -54,20 +91,6 @@
 )]
 #![cfg_attr(feature = "daemon", doc = "| [`cli`] | one file a subcommand |")]
 //! | [`clock`] | the only reader of time and of the system's randomness |
-//!
-//! ## What a reader may rely on
-//!
-//! - The core never blocks and never fails; a store's failure is a value ([`core::call::StoreError`]).
-//! - One lock at a time, never across an await.
-//! - Every parked check is answered by its deadline.
-//! - An unknown outcome is asked again under the same id; it is never guessed.
-//! - Integers decide. Time and seeds come in as arguments.
-//! - Memory is bounded: keys, connections, requests, output, calls in flight.
-//!
-//! ## What is deliberately absent
-//!
-//! There is no second implementation of a decision anywhere:
-//! simulations run this core and the shipped scripts.
 
 #![forbid(unsafe_code)]
 
