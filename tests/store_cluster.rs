@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 use behaviour::{NODES, compare_with_memory};
 use cluster::{NODE_TIMEOUT_MS, RedisCluster};
-use load::{Load, acquire_one, endless, settle, summary};
+use load::{Load, acquire_one, endless, peek, settle, summary};
 use poll::{wait_for, wait_until};
 use server::{Server, free_port};
 
@@ -265,6 +265,30 @@ fn grants_of_a_slow_master_are_confirmed() {
         scene.runtime.block_on(answer).expect("no panic").expect("slow is not lost").confirmed
     });
     assert_eq!(scene.store.snapshot().breaker_opened, 0);
+}
+
+/// An acquire that is to be confirmed waits behind the `WAIT` of another. What is asked for its key afterwards comes
+/// after it all the same: a refund that overtook it would give back what is not charged yet.
+#[test]
+fn what_follows_an_acquire_does_not_overtake_it() {
+    let scene = scene(AMPLE);
+    let (_, digest) = scene.digests.iter().find(|(shard, _)| *shard == 2).copied().expect("a key of shard 2");
+    let rule = endless();
+    let acquire = |id| acquire_one(&scene.clock, &rule, digest, id);
+    assert!(scene.runtime.block_on(scene.store.call(&acquire(1))).expect("an answer").confirmed);
+    scene.cluster.servers[5].pause();
+    let (store, first) = (scene.store.clone(), acquire(2));
+    let first = scene.runtime.spawn(async move { store.call(&first).await });
+    // It is executed, and its `WAIT` is under way for as long as a replica is waited for.
+    wait_until("the master waits", 5, || scene.cluster.servers[2].text("INFO clients").contains("blocked_clients:1"));
+    let (second, third) = (acquire(3), peek(&scene.clock, &rule, digest));
+    let both = async { tokio::join!(scene.store.call(&second), scene.store.call(&third)) };
+    let (second, third) = scene.runtime.block_on(both);
+    scene.cluster.servers[5].resume();
+    let used = |grant: Result<Grant, StoreError>| grant.expect("an answer").counters[0].used;
+    let (second, third) = (used(second), used(third));
+    scene.runtime.block_on(first).expect("no panic").expect("an answer");
+    assert!(third >= second, "a peek saw {third} used, and the acquire before it left {second}");
 }
 
 #[test]

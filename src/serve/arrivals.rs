@@ -71,8 +71,9 @@ mod tests {
         let mut arrivals = Arrivals::default();
         arrivals.pass(1_000);
         assert_eq!(arrivals.came(0), None, "nothing was counted");
-        let mut count = |at, waiting| arrivals.count(Instant(at), waiting, Micros::from_millis(50));
-        [(10, 100), (20, 100), (30, 250)].map(|(at, waiting)| count(at, waiting));
+        for (at, waiting) in [(10, 100), (20, 100), (30, 250)] {
+            arrivals.count(Instant(at), waiting, Micros::from_millis(50));
+        }
         let came = |arrivals: &Arrivals, after| arrivals.came(after).map(|at| at.0);
         assert_eq!(
             [0, 99, 100, 249, 250].map(|after| came(&arrivals, after)),

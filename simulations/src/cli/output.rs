@@ -12,6 +12,7 @@ const ENDED_BY_SIGPIPE: i32 = 128 + 13;
 /// # Panics
 ///
 /// When it cannot be written although somebody reads.
+#[allow(clippy::disallowed_methods, reason = "a run holds nothing that a drop would save")]
 pub(super) fn write_line(line: Arguments<'_>) {
     match writeln!(io::stdout(), "{line}") {
         Ok(()) => (),

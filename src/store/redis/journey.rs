@@ -147,13 +147,17 @@ impl Journey {
     /// Leaves for the server.
     fn leave(mut self: Box<Self>) {
         let (Some((call, _)), Some(server)) = (&self.call, self.server.clone()) else { return };
-        let expects = self.office.cluster.shared.confirm.load(Relaxed) && matches!(call.op, Op::Acquire(_));
+        let confirms = self.office.cluster.shared.confirm.load(Relaxed);
+        let expects = confirms && matches!(call.op, Op::Acquire(_));
+        // What is confirmed travels by a connection of its own, and what is asked for a key must not overtake itself: a
+        // refund that came before the acquire that charges what it gives back would find nothing to take back, and a
+        // peek before a return would not see that.
         let (key, until) = (call.digest.0, call.sent_at + self.office.patience(&call.op));
         let errand = matches!(call.op, Op::Peek | Op::Refund { .. } | Op::Reset);
         self.expects = expects;
         server.dispatch(Parcel {
             asking: self.asking,
-            confirmed: expects && server.can_confirm(),
+            confirmed: confirms && server.can_confirm(),
             asker: self.asker,
             key,
             errand,
