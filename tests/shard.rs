@@ -387,3 +387,33 @@ fn a_node_asks_for_no_more_than_its_part_of_a_limit() {
     let wavering = FleetView { is_steady: false, ..fleet(2) };
     assert_eq!(most_wanted(5, Some(wavering)), 200, "a view that wavers lifts no bound");
 }
+
+#[test]
+fn what_has_waited_before_waits_for_the_rest_of_its_time() {
+    let mut bench = Bench::new("100/1s fixed");
+    assert_eq!(bench.check_that_came(Micros(30_000), 0, 1), None);
+    bench.advance(Micros(19_999));
+    assert_eq!(bench.replies(), []);
+    bench.advance(Micros(1));
+    assert_eq!(bench.replies(), [Verdict::Deny], "after 50 ms in all");
+}
+
+#[test]
+fn what_has_waited_as_long_as_it_may_is_told_what_is_known_here() {
+    let late = Micros(50_000);
+    let mut bench = Bench::new("100/1s fixed");
+    assert_eq!(bench.check_that_came(late, 0, 1), Some(Verdict::Deny));
+    assert_eq!(bench.last.map(|told| told.reason), Some(Reason::Overload));
+    assert!(bench.try_acquire().is_none(), "nobody waits for what the store would lend");
+
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.grant(&call, 2);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    assert_eq!(bench.check_that_came(late, 0, 1), Some(Verdict::Allow), "it is held");
+    while let Some(call) = bench.try_acquire() {
+        bench.grant(&call, 0);
+    }
+    assert_eq!(bench.check_that_came(late, 0, 50), Some(Verdict::Deny));
+    assert!(bench.try_acquire().is_some(), "a key that was lent something is leased for the next who asks");
+}

@@ -12,6 +12,9 @@ use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Micros, Timestamp};
 
+/// How long a check waits for the store.
+const TIMEOUT: Micros = Micros(50_000);
+
 /// One second.
 pub const SECOND: Micros = Micros(1_000_000);
 
@@ -53,7 +56,7 @@ impl Bench {
         let mut rule = Rule::of("test", &[Limit::parse(limit).expect(limit)]);
         rule.on_store_loss = on_store_loss;
         let now = Instant(1_000_000_000);
-        let settings = Settings { max_keys, timeout: Micros(50_000), lease_ahead: true };
+        let settings = Settings { max_keys, timeout: TIMEOUT, lease_ahead: true };
         let shard = Shard::new(settings, 7, 1, 1, (now, Timestamp(now.0 + SKEW)));
         let (calls, replies) = (Vec::new(), Vec::new());
         let rule = Arc::new(rule);
@@ -66,9 +69,14 @@ impl Bench {
     }
 
     pub fn check_key(&mut self, key: u8, cost: u64) -> Option<Verdict> {
+        self.check_that_came(Micros(0), key, cost)
+    }
+
+    /// The same of a check that came so long ago.
+    pub fn check_that_came(&mut self, ago: Micros, key: u8, cost: u64) -> Option<Verdict> {
         let rule = self.rule.clone();
         let request = Request { rule: &rule, digest: Digest::of("test", &[key]), key: &[key], cost, peek: false };
-        let outcome = self.shard.check(self.now, request);
+        let outcome = self.shard.check_by(self.now, self.now - ago + TIMEOUT, request);
         self.collect();
         match outcome {
             Outcome::Decided(decision) => {
