@@ -140,6 +140,35 @@ fn what_waits_unread_waits_no_longer_than_what_is_read() {
     assert!(asked <= 512, "the store was asked for {asked}");
 }
 
+/// What is told late and what asks the store however late it is, in one pipeline: each has its answer, in its place.
+#[test]
+fn what_is_late_keeps_its_place_among_what_is_not_told_late() {
+    let store = Gated::closed();
+    let daemon = daemon(&store, Micros::from_millis(100));
+    let mut client = daemon.client();
+    let check = |key: usize| encode(&[b"RATION.CHECK", b"strict", key.to_string().as_bytes()]);
+    let reset = encode(&[b"RATION.RESET", b"strict", b"0"]);
+    let all = [b"MULTI\r\n".to_vec(), check(1), reset.clone(), b"EXEC\r\nPING\r\n".to_vec()].concat();
+    for from in (0..3_000).step_by(1_000) {
+        client.send(&(from..from + 1_000).flat_map(check).collect::<Vec<_>>());
+        client.send(&reset);
+        client.send(&all);
+    }
+    for _ in 0..3 {
+        for _ in 0..1_000 {
+            assert!(show(&client.reply().unwrap()).contains(" overload "));
+        }
+        let answer = show(&client.reply().unwrap());
+        assert!(answer.starts_with("-ERR the store has not answered in time"), "{answer}");
+        for queued in ["OK", "QUEUED", "QUEUED"] {
+            assert_eq!(show(&client.reply().unwrap()), queued);
+        }
+        let executed = show(&client.reply().unwrap());
+        assert!(executed.contains(" overload ") && executed.contains("-ERR the store"), "{executed}");
+        assert_eq!(show(&client.reply().unwrap()), "PONG");
+    }
+}
+
 /// One connection of Envoy's after another has as many requests under way as the door takes.
 #[test]
 fn requests_of_envoy_await_no_more_answers_than_commands_do() {

@@ -269,13 +269,13 @@ impl Connection {
         let mut used = 0;
         (intake.halted, intake.asks_late) = (false, false);
         while (session.is_running() || used < input.len()) && !session.is_closing() {
-            let came = self.arrivals.came(used);
+            let came = self.arrivals.came(used).filter(|_| !session.is_running());
             let is_late = came.is_some_and(|came| now >= came + hub.node.timeout);
             if batch.direct.len() >= BATCH
                 || !may_run(session, &self.place, is_late)
                 || !has_room(session, &mut self.account, kept)
             {
-                intake.halted = true;
+                (intake.halted, intake.asks_late) = (true, session.is_running());
                 break;
             }
             batch.came = came.unwrap_or(now);
