@@ -148,7 +148,10 @@ impl Inner {
         let answer = desk.lease(want);
         match self.purse.take(&mut desk.habits, now, cost, answer) {
             Next::Over(passes) => passes,
-            Next::Check => desk.check(cost).is_ok_and(|decision| decision.is_allowed()),
+            Next::Check => {
+                let answer = desk.check(cost);
+                self.purse.take_check(&mut desk.habits, cost, answer)
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::lease::Lease;
-use super::{ClientError, WhenAway};
+use super::{ClientError, Decision, WhenAway};
 use crate::clock::{self, Clock};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -130,6 +130,17 @@ impl Purse {
         // Counted from before it was asked for, so that it ends early rather than late.
         self.hold(now, lease.granted, nanos(lease.life));
         if self.spend(now, cost) { Next::Over(true) } else { Next::Check }
+    }
+
+    /// Takes the answer to a check that was asked for by itself.
+    pub(super) fn take_check(&self, habits: &mut Habits, cost: u64, answer: Result<Decision, ClientError>) -> bool {
+        match answer {
+            Ok(decision) => decision.is_allowed(),
+            Err(error) => {
+                habits.trouble = Some(error.to_string());
+                self.alone(habits, self.clock.nanos(), cost)
+            }
+        }
     }
 
     /// Puts tokens in the place of those that were held.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Client, ClientError, Patience, Reply};
+use super::{Client, ClientError, Limiter, Patience, Reply, WhenAway};
 use crate::core::decision::Verdict;
 
 const SHORT: Patience = Patience { connect: Duration::from_millis(200), answer: Duration::from_millis(30) };
@@ -196,4 +196,22 @@ fn a_daemon_that_comes_back_is_found_after_a_rest() {
     }
     back.join().unwrap();
     drop(directory);
+}
+
+#[test]
+fn a_check_that_fails_is_decided_as_when_the_daemon_is_away() {
+    for (when_away, passes) in [(WhenAway::Allow, true), (WhenAway::Deny, false), (WhenAway::LastShare, false)] {
+        // Two tokens of nine are lent, the check by itself is read, and the connection ends.
+        let peer = Peer::new(1, |_, mut stream| {
+            let wanted = b"*4\r\n$12\r\nRATION.LEASE\r\n$3\r\napi\r\n$1\r\nk\r\n$1\r\n9\r\n";
+            let decision =
+                ":0\r\n:100\r\n:0\r\n:-1\r\n:5\r\n:-1\r\n:99000\r\n$2\r\nok\r\n$5\r\n100/m\r\n$5\r\nlease\r\n";
+            exchange(&mut stream, wanted, format!("*12\r\n:2\r\n:60000\r\n{decision}").as_bytes());
+            exchange(&mut stream, b"*5\r\n$12\r\nRATION.CHECK", b"");
+        });
+        let limiter = Limiter::new(peer.path(), "api", "k", when_away);
+        assert_eq!(limiter.allow(9), passes, "{when_away:?}");
+        assert!(limiter.trouble().is_some());
+        peer.join();
+    }
 }

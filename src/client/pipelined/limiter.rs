@@ -128,8 +128,8 @@ impl Inner {
         match self.purse.take(&mut habits, now, cost, answer) {
             Next::Over(passes) => passes,
             Next::Check => {
-                let checked = self.client.check(&self.policy, &self.key, cost).await;
-                checked.is_ok_and(|decision| decision.is_allowed())
+                let answer = self.client.check(&self.policy, &self.key, cost).await;
+                self.purse.take_check(&mut habits, cost, answer)
             }
         }
     }
