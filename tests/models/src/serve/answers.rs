@@ -83,7 +83,9 @@ fn answers_wake_their_owner_through_its_thread() {
     let mut seqs: Vec<_> = taken.iter().map(|(seq, _)| *seq).collect();
     seqs.sort_unstable();
     assert_eq!(seqs, [1, 2]);
-    threads.map(|thread| thread.join().expect("it ends"));
+    for thread in threads {
+        thread.join().expect("it ends");
+    }
 }
 
 fn a_promise_that_is_dropped_wakes_its_owner() {
