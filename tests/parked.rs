@@ -367,9 +367,9 @@ impl Remote for Starved {
     ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
         Box::pin(async move {
             if call.digest == Digest::of("api", b"stop") {
-                // The reply to the other call comes, and for 150 ms nobody is run who could read it.
+                // The reply to the other call comes, and for longer than that waits nobody is run who could read it.
                 self.inlet.lock().unwrap().write_all(b"+").expect("a socket");
-                support::clock::Watch::start().pause_until(std::time::Duration::from_millis(150));
+                support::clock::Watch::start().pause_until(std::time::Duration::from_millis(1_500));
                 return Err(StoreError::Away { since: call.sent_at });
             }
             let replies = self.replies.lock().unwrap().take();
@@ -395,6 +395,8 @@ fn a_reply_that_came_while_the_node_was_not_run_is_in_time() {
         let policies = PolicySet::compile(&[("api".to_owned(), limited)].into()).unwrap();
         let daemon = TestDaemon::with(|options| {
             options.store = AnyStore::Remote(store.clone());
+            // Long enough that a busy machine makes the other call in this time.
+            options.settings = Settings { timeout: Micros::from_millis(500), ..options.settings };
             options.policies.store(Arc::new(policies));
         });
         let (mut first, mut other) = (daemon.client(), daemon.client());

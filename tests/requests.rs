@@ -251,8 +251,9 @@ fn the_one_script_is_called_by_its_hash_once_its_text_came() {
 fn nothing_is_half_charged_on_three_nodes() {
     const EACH: usize = 834;
     let store = Server::plain();
+    // All of a pipeline arrives at once, and what is denied for the time that it takes is not looked at.
     let config = format!(
-        "[store]\nurl = \"{}\"\n[policy.wide]\nlimits = [\"4000/1d fixed from-first\"]\n[policy.narrow]\nlimits = [\"2000/1d fixed from-first\"]\n",
+        "[store]\nurl = \"{}\"\ntimeout = \"5s\"\n[policy.wide]\nlimits = [\"4000/1d fixed from-first\"]\n[policy.narrow]\nlimits = [\"2000/1d fixed from-first\"]\n",
         store.url()
     );
     let daemons: Vec<Daemon> = (0..3).map(|_| Daemon::start(&config)).collect();
