@@ -7,7 +7,9 @@
 //! came: a stall, of the server or of this node, which may not have been run, delays many replies at once, but
 //! while a server works off a queue replies keep coming. The window shrinks in proportion when the queue is longer than the
 //! goal, grows by an eighth while it is shorter than half of it, and by one call in between (AIMD around
-//! the goal; after Vegas, Brakmo and Peterson 1995). Called by `redis/gate.rs`, and by simulations.
+//! the goal; after Vegas, Brakmo and Peterson 1995). Where replies are late and a stall explains all of it, either the
+//! way has become longer or the server is run only now and then (a quota of processor time): a larger window then shows
+//! on trial whether it brings more replies. Called by `redis/gate.rs`, and by simulations.
 
 use crate::core::time::{Instant, Micros};
 
@@ -23,7 +25,9 @@ const FIRST: u32 = 64;
 /// Replies to calls that left almost alone, after which the way is what the quickest of them took.
 const SURE: u32 = 8;
 
-/// Rounds in a row without a queue and without a quick reply, after which the way is as long as the quickest.
+/// Rounds in a row without a queue and without a quick reply, after which the window is doubled on trial: where the way
+/// has become longer, twice as many calls bring twice as many replies. A server that is run only now and then answers as
+/// many as before, and the others stand before it for longer.
 const CERTAIN: u32 = 4;
 
 /// Replies that a round takes at most.
@@ -70,6 +74,11 @@ pub struct Limiter {
     alone: Quickest,
     /// Of rounds in a row that had no queue, and no reply that the way explains.
     slow: Quickest,
+    /// All replies of those rounds.
+    seen: Rate,
+    trial: Option<Trial>,
+    /// No trial before this.
+    untried: Instant,
     /// When a call that left almost alone was answered last.
     looked: Instant,
 }
@@ -79,6 +88,38 @@ pub struct Limiter {
 struct Quickest {
     took: Micros,
     replies: u32,
+}
+
+/// Replies since a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    since: Instant,
+    replies: u32,
+}
+
+impl Rate {
+    fn since(now: Instant) -> Self {
+        Self { since: now, replies: 0 }
+    }
+
+    /// Whether replies come a third more often than in `before` at least, which ended at `end`.
+    fn is_higher(&self, now: Instant, before: &Self, end: Instant) -> bool {
+        let [before_lasts, lasts] = [end.since(before.since), now.since(self.since)].map(|time| u128::from(time.0));
+        3 * u128::from(self.replies) * before_lasts >= 4 * u128::from(before.replies) * lasts
+    }
+}
+
+/// Whether a window twice as large brings more replies.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    window: u32,
+    /// What the way would be.
+    way: Micros,
+    before: Rate,
+    begun: Instant,
+    /// Rounds of it; in the first one the window opens.
+    rounds: u32,
+    during: Rate,
 }
 
 impl Quickest {
@@ -107,6 +148,9 @@ impl Limiter {
             was_full: false,
             alone: Quickest::default(),
             slow: Quickest::default(),
+            seen: Rate::default(),
+            trial: None,
+            untried: Instant(0),
             looked: Instant(u64::MAX),
         }
     }
@@ -145,8 +189,9 @@ impl Limiter {
             if self.is_looking(left) {
                 // As many at once as lengthen the queue by half the goal.
                 self.open = self.worth(Micros(self.goal.0 / 2)).clamp(LEAST, self.window);
-            } else {
-                // In a look others' calls may be what took long.
+            } else if self.window == LEAST {
+                // In a look others' calls may be what took long; and a server that is run only now and then is late
+                // for single calls, too, but its window stays larger.
                 self.alone.note(took);
             }
             if self.alone.replies == SURE {
@@ -158,6 +203,10 @@ impl Limiter {
         self.open = (self.open + 1).min(self.window);
         self.stall = self.stall.max(now.since(self.stirred));
         self.stirred = now;
+        self.seen.replies += 1;
+        if let Some(trial) = &mut self.trial {
+            trial.during.replies += 1;
+        }
         // What left before the window was changed says nothing about the window.
         if left >= self.begun {
             self.round.note(took);
@@ -196,18 +245,27 @@ impl Limiter {
         // A time as long as the way may pass without a reply, and nothing has stalled.
         let stall = std::mem::take(&mut self.stall).0.saturating_sub(way);
         let late = std::mem::take(&mut self.round).took.0.saturating_sub(way);
-        let mut queue = Micros(late.saturating_sub(stall));
+        let queue = Micros(late.saturating_sub(stall));
+        self.begun = now;
+        if self.trial.is_some() {
+            self.try_on(now, queue);
+            return;
+        }
         if queue <= self.goal && late > self.goal.0 {
             self.slow.note(Micros(way + late));
         } else {
-            self.slow = Quickest::default();
+            (self.slow, self.seen) = (Quickest::default(), Rate::since(now));
         }
         if self.slow.replies == CERTAIN {
-            let quickest = std::mem::take(&mut self.slow).took;
-            self.lengthen_way(quickest);
-            queue = Micros::ZERO;
+            let (way, before) =
+                (std::mem::take(&mut self.slow).took, std::mem::replace(&mut self.seen, Rate::since(now)));
+            if self.was_full && now >= self.untried {
+                self.trial =
+                    Some(Trial { window: self.window, way, before, begun: now, rounds: 0, during: Rate::since(now) });
+                self.window = (2 * self.window).min(MOST);
+                return;
+            }
         }
-        self.begun = now;
         let was_full = std::mem::take(&mut self.was_full);
         if !was_full {
             // Whoever leaves places empty leaves no queue behind that never ends.
@@ -222,11 +280,31 @@ impl Limiter {
                 self.window = fitting.clamp(self.window / 2, self.window).max(LEAST);
                 self.open = self.open.min(self.window);
             }
-        } else if was_full {
-            let short = queue.0 <= self.goal.0 / 2;
+        } else if was_full && late <= self.goal.0 {
+            // Where only a stall explains what was late, nothing but a trial shows whether more calls bring more replies.
+            let short = late <= self.goal.0 / 2;
             self.young &= short;
             self.window = (self.window + self.step(short)).min(MOST);
         }
+    }
+
+    /// A round of a trial has ended.
+    fn try_on(&mut self, now: Instant, queue: Micros) {
+        let Some(mut trial) = self.trial.take() else { return };
+        trial.rounds += 1;
+        if trial.rounds == 1 {
+            trial.during = Rate::since(now);
+        }
+        if queue <= self.goal && trial.rounds <= CERTAIN {
+            self.trial = Some(trial);
+        } else if queue <= self.goal && trial.during.is_higher(now, &trial.before, trial.begun) {
+            self.lengthen_way(trial.way);
+        } else {
+            self.window = trial.window;
+            self.open = self.open.min(self.window);
+            self.untried = now + LOOK;
+        }
+        self.seen = Rate::since(now);
     }
 
     /// How many calls more. Past the first growth no more than lengthen the queue by an eighth of the goal.
@@ -256,11 +334,11 @@ impl Limiter {
         self.out
     }
 
-    /// How long a call that leaves now stands in the server's queue, about: no longer than the goal, to which the
-    /// window is fitted, because replies that a stall delayed say nothing about the next.
+    /// How long a call that leaves now stands in the server's queue, about: no longer than three times the goal, because
+    /// replies that a stall delayed say nothing about the next, and some call must leave to show that it is over.
     #[must_use]
     pub fn queue(&self) -> Micros {
-        Micros(self.usual.0.saturating_sub(self.way.unwrap_or(self.usual).0)).min(self.goal)
+        Micros(self.usual.0.saturating_sub(self.way.unwrap_or(self.usual).0)).min(Micros(3 * self.goal.0))
     }
 
     /// After about how long `waiting` calls have left; rounded up.

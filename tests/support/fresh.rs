@@ -15,6 +15,8 @@ use super::resp::{Decoder, Reply, encode};
 #[derive(Debug, Default)]
 pub struct Tally {
     pub admitted: u64,
+    /// Those of them that the store answered in time, not the share of a fresh key.
+    pub by_store: u64,
     /// Denials by their reason.
     pub denied: BTreeMap<String, u64>,
     pub longest: Duration,
@@ -28,6 +30,7 @@ pub struct Tally {
 impl Tally {
     fn merge(&mut self, other: Self) {
         self.admitted += other.admitted;
+        self.by_store += other.by_store;
         for (reason, count) in other.denied {
             *self.denied.entry(reason).or_default() += count;
         }
@@ -41,6 +44,7 @@ impl Tally {
         self.longest = self.longest.max(took);
         if fields[0] == Reply::Int(0) {
             self.admitted += 1;
+            self.by_store += u64::from(fields[9].text() == "store");
         } else {
             *self.denied.entry(fields[7].text()).or_default() += 1;
             self.longest_retry_ms = self.longest_retry_ms.max(fields[5].int());
@@ -57,6 +61,12 @@ impl Tally {
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.admitted as f64 / self.length.as_secs_f64()
+    }
+
+    /// Admitted by the store in a second.
+    #[must_use]
+    pub fn rate_of_store(&self) -> f64 {
+        self.by_store as f64 / self.length.as_secs_f64()
     }
 }
 

@@ -13,6 +13,8 @@ struct Model {
     now: Instant,
     way: Micros,
     service: Micros,
+    /// The server is run for the first part of each such time; nothing is said of a server that always is.
+    turn: Option<(Micros, Micros)>,
     /// When the server is done with what it has.
     busy_until: Instant,
     out: VecDeque<(Instant, Instant, Permit)>,
@@ -27,6 +29,7 @@ impl Model {
             now: NOW,
             way,
             service,
+            turn: None,
             busy_until: NOW,
             out: VecDeque::new(),
             longest_queue: Micros::ZERO,
@@ -40,13 +43,21 @@ impl Model {
         while self.now < end {
             while let Some(permit) = self.limiter.admit(self.now) {
                 let there = self.now + Micros(self.way.0 / 2);
-                let begins = self.busy_until.max(there);
+                let begins = self.run_at(self.busy_until.max(there));
                 self.longest_queue = self.longest_queue.max(begins.since(there));
                 self.busy_until = begins + self.service;
                 let back = self.busy_until + Micros(self.way.0 / 2);
                 self.out.push_back((back, self.now, permit));
             }
             self.land();
+        }
+    }
+
+    /// When the server is run, at `time` or next.
+    fn run_at(&self, time: Instant) -> Instant {
+        match self.turn {
+            Some((whole, part)) if time.0 % whole.0 >= part.0 => Instant((time.0 / whole.0 + 1) * whole.0),
+            _ => time,
         }
     }
 
@@ -78,6 +89,26 @@ fn the_queue_of_a_saturated_server_stays_below_half_the_patience() {
         assert!(model.longest_queue.0 < PATIENCE.0 / 2, "queue {:?}; {what}", model.longest_queue);
         let capacity = lasts.0 / service;
         assert!(model.served * 100 >= capacity * 97, "served {} of {capacity}; {what}", model.served);
+    }
+}
+
+#[test]
+fn the_window_of_a_server_that_is_rarely_run_is_what_it_takes_in_its_turn() {
+    for way in [200, 1_000] {
+        // Its turn is 2 of each 20 ms, in which it takes 60 calls.
+        let mut model = Model::new(Micros(way), Micros(33));
+        model.turn = Some((Micros::from_millis(20), Micros::from_millis(2)));
+        model.saturate(Micros::from_secs(2));
+        let mut trials = 0;
+        for second in 0..90 {
+            (model.longest_queue, model.served) = (Micros::ZERO, 0);
+            model.saturate(Micros::from_secs(1));
+            let what = format!("way {way} us, second {second}: {:?}", model.limiter);
+            assert!(model.longest_queue < Micros::from_millis(80), "queue {:?}; {what}", model.longest_queue);
+            assert!(model.served >= 2_700, "served {} of 3000; {what}", model.served);
+            trials += u32::from(model.longest_queue > Micros::from_millis(42));
+        }
+        assert!(trials <= 4, "calls waited for a third turn in {trials} seconds of 90");
     }
 }
 
