@@ -178,7 +178,12 @@ impl Bucket {
             }
             let (counter, now) = (grant.counters[index], grant.now.0);
             let skew = now.wrapping_sub(moment.store.0);
-            let opens = matches!(call.op, Op::Acquire(_) | Op::Return { .. });
+            // What a node neither has nor is lent is set aside for nobody.
+            let opens = match call.op {
+                Op::Acquire(order) => order.held > 0 || grant.granted > 0,
+                Op::Return { held, .. } => held > 0,
+                _ => false,
+            };
             let opened = self.shown.get(&(key, index)).filter(|_| !opens).map_or(now, |before| before.opened);
             let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now, opened, skew };
             // By a clock that is further back a bucket may fill that by the other one was full, and gone.

@@ -25,12 +25,17 @@ static RETURNED: Exemption = Exemption::new(
 );
 static PERIODS: Exemption = Exemption::new("other periods", "Under limits of another period counts begin anew.");
 
+static OTHERS: Exemption = Exemption::new(
+    "a key that was forgotten under other limits",
+    "A call has the store keep a key for as long as its own limits need: what others charged under limits that it does not have may be gone before.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "store.rs",
     invariants: &["conservation", "truth"],
     proves: "The count of a window rises by what a call lent and falls by what one took back, and by nothing else; and an aligned window is the one that the clock says.",
     judges: "Fixed, sliding and from-first windows, several limits.",
-    exemptions: &[&BUCKETS, &UNKNOWN, &RETURNED, &PERIODS],
+    exemptions: &[&BUCKETS, &UNKNOWN, &RETURNED, &PERIODS, &OTHERS],
     mutant: Some("window-reopens"),
 };
 
@@ -42,6 +47,9 @@ const ACQUIRES: usize = 4;
 struct Shown {
     period: u64,
     counter: Counter,
+    epoch: u64,
+    /// A call that does not have this limit has come since an acquire under it.
+    others: bool,
 }
 
 /// The checker.
@@ -85,6 +93,10 @@ impl Store {
         let lent = self.lent.get(&(key, node)).into_iter().flatten();
         let freed = lent.rev().find(|(id, _)| is_void(id)).copied();
         let also = Also { adds, freed: freed.map_or(0, |(_, granted)| granted) };
+        for ((_, index, algorithm), shown) in self.shown.range_mut((key, 0, 0)..(key + 1, 0, 0)) {
+            let has = call.rule.limits.get(*index).is_some_and(|limit| limit.algorithm as u8 == *algorithm);
+            shown.iter_mut().for_each(|shown| shown.others |= !has);
+        }
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let (counter, period) = (grant.counters[index], limit.period.0);
             if BUCKETS.when(limit.algorithm == Algorithm::Gcra) {
@@ -100,12 +112,17 @@ impl Store {
                 self.found.add("truth", moment, || format!("key {key}: {counter:?} of {limit:?} at {:?}", grant.now));
             }
             let place = (key, index, limit.algorithm as u8);
-            let shown = self.shown.insert(place, Some(Shown { period, counter }));
+            let others = self.shown.get(&place).is_some_and(|shown| shown.is_some_and(|shown| shown.others))
+                && !matches!(call.op, Op::Acquire(_));
+            let shown = self.shown.insert(place, Some(Shown { period, counter, epoch: grant.epoch, others }));
             if UNKNOWN.when(matches!(shown, Some(None))) {
                 continue;
             }
             let before = match shown {
-                Some(Some(shown)) if !PERIODS.when(shown.period != period) => {
+                Some(Some(shown))
+                    if !PERIODS.when(shown.period != period)
+                        && !OTHERS.when(shown.others && shown.epoch != grant.epoch) =>
+                {
                     rolled(shown.counter, limit, counter.at.0)
                 }
                 _ => continue,
