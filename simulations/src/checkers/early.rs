@@ -1,12 +1,16 @@
 //! **early**: while nothing goes wrong and all nodes together are asked for less than 40 % of a window,
 //! nobody is denied because the limit is spent: no node holds so much of it.
 
-use rationd::core::decision::{Reason, Verdict};
+use std::collections::VecDeque;
+
+use rationd::core::decision::{Decision, Reason, Verdict};
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
 
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
@@ -15,15 +19,15 @@ static TROUBLE: Exemption = Exemption::new(
     "runs with faults, losses, clocks that differ or nodes far away",
     "Tokens are then held where nobody asks, and nobody is to blame.",
 );
-static SHAPES: Exemption =
-    Exemption::new("other shapes", "Only of an aligned window is the end told, by which what was asked for is summed.");
+static CONCURRENT: Exemption =
+    Exemption::new("concurrent limits", "How long a slot is held is up to the client; permits.rs counts them.");
 
 pub(super) static SHEET: Sheet = Sheet {
     file: "early.rs",
     invariants: &["early"],
-    proves: "While all nodes together are asked for less than 40 % of a window, nobody is denied because the limit is spent.",
-    judges: "One fixed window, in runs in which nothing goes wrong.",
-    exemptions: &[&BASELINES, &TROUBLE, &SHAPES],
+    proves: "While all nodes together are asked for less than 40 % of a window, or of a bucket in the time in which it fills up, nobody is denied because that limit is spent.",
+    judges: "All algorithms, several limits, in runs in which nothing goes wrong.",
+    exemptions: &[&BASELINES, &TROUBLE, &CONCURRENT],
     mutant: None,
 };
 
@@ -46,7 +50,20 @@ pub(super) struct Early {
     /// Nothing is lost, and masters' clocks agree.
     is_on: bool,
     windows: Map<u32, Window>,
+    /// When what was asked for of a key of another shape.
+    asked: Map<u32, VecDeque<(u64, u64)>>,
     found: Found,
+}
+
+/// For so long what was spent counts, and what was asked for may be spent when it is answered.
+fn counts_for(limit: &Limit) -> u64 {
+    const ANSWERED: u64 = 500_000;
+    ANSWERED
+        + match limit.algorithm {
+            Algorithm::Sliding => 2 * limit.period.0,
+            Algorithm::Gcra => limit.depth().0,
+            _ => limit.period.0,
+        }
 }
 
 impl Early {
@@ -58,8 +75,37 @@ impl Early {
         Self {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !TROUBLE.when(!is_calm),
             windows: Map::default(),
+            asked: Map::default(),
             found: Found::default(),
         }
+    }
+
+    /// Of other shapes the limit says how long ago what was asked for may count.
+    fn answered(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
+        let asked = self.asked.entry(request.key).or_default();
+        asked.push_back((moment.at, request.cost));
+        let longest = rule.limits.iter().map(counts_for).max().unwrap_or(0);
+        while asked.front().is_some_and(|(at, _)| at + longest < moment.at) {
+            asked.pop_front();
+        }
+        if decision.verdict != Verdict::Deny || decision.reason != Reason::Rate {
+            return;
+        }
+        let limit = &rule.limits[usize::from(decision.limit_index)];
+        if CONCURRENT.when(limit.algorithm == Algorithm::Concurrent) {
+            return;
+        }
+        let (most, from) = (limit.burst, moment.at.saturating_sub(counts_for(limit)));
+        let mut sum = 0;
+        for (_, cost) in asked.iter().rev().take_while(|(at, _)| *at >= from) {
+            sum += cost;
+            if sum * 100 >= most * PART {
+                return;
+            }
+        }
+        self.found.add("early", moment, || {
+            format!("{request:?} denied: {decision:?}, and only {sum} of {most} were asked for")
+        });
     }
 
     /// Only at its end is known how much was asked for.
@@ -74,10 +120,10 @@ impl Early {
 impl Observer for Early {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let Seen::Answered { request, rule, decision, .. } = seen else { return };
-        if SHAPES.when(aligned(rule).is_none()) {
+        if !self.is_on || request.kind != Kind::Check {
             return;
         }
-        let Some(limit) = aligned(rule).filter(|_| self.is_on && request.kind == Kind::Check) else { return };
+        let Some(limit) = aligned(rule) else { return self.answered(moment, request, rule, decision) };
         let ends = decision.reset_at.0;
         if self.windows.get(&request.key).is_none_or(|window| window.ends < ends) {
             let fresh = Window { ends, count: limit.count, asked: 0, denied: None };
@@ -120,5 +166,20 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 8 * SECOND + SECOND / 5, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "early");
+    }
+
+    #[test]
+    fn a_denial_of_another_shape_is_early_while_what_was_asked_for_may_not_count() {
+        for (limit, counts) in
+            [("100/1s burst 100", 1_500), ("100/1s sliding", 2_500), ("100/1s fixed from-first", 1_500)]
+        {
+            for (after, seen) in [(counts - 100, 0), (counts + 100, 1)] {
+                let mut history = History::new(limit);
+                let mut checker = Early::new(&history.setting());
+                history.check(&mut checker, 6 * SECOND, 39, Source::Lease, true);
+                history.check(&mut checker, 6 * SECOND + after * SECOND / 1_000, 1, Source::Lease, false);
+                assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
+            }
+        }
     }
 }

@@ -23,7 +23,7 @@ static SKEWED: Exemption = Exemption::new(
 );
 static UNTOLD: Exemption = Exemption::new(
     "a node that has heard of nobody",
-    "Its windows are by its own clock and lie across those of the store: twice the share, of which one may be that of the limits before. The same of a key that it had forgotten.",
+    "Its windows are by its own clock and lie across those of the store: twice the share, of which one may be that of the limits before. The same of a key that it had forgotten, and of the window in which it first hears.",
 );
 static EDGES: Exemption = Exemption::new(
     "near a boundary",
@@ -75,6 +75,8 @@ struct Informed {
     /// The store's clock in the latest answer, and when that came.
     now: u64,
     at: u64,
+    /// That clock in the first answer.
+    first: u64,
     /// When there was none last before that, and since.
     missed_before: Option<u64>,
     missed: Option<u64>,
@@ -152,6 +154,9 @@ impl Shares {
         let Some(grant) = grant else { return self.missed(moment, place) };
         let informed = self.informed.entry(place).or_default();
         informed.missed_before = informed.missed.take().or(informed.missed_before);
+        if informed.now == 0 {
+            informed.first = grant.now.0;
+        }
         (informed.now, informed.at) = (grant.now.0, moment.at);
         informed.nodes = grant.nodes.max(1).into();
         informed.fewest.resize(call.rule.limits.len(), Fewest::default());
@@ -216,9 +221,11 @@ impl Shares {
             let over = match &informed {
                 _ if is_bucket => count.excess(limit, store, 0) > 0,
                 // Near an end it may be a window before or after.
-                Some(_) => count.used > most + EDGES.forgives(most / 20 + 2),
+                Some(informed) if !UNTOLD.when(informed.first / limit.period.0 == window) => {
+                    count.used > most + EDGES.forgives(most / 20 + 2)
+                }
                 // Its windows lie across those of the store.
-                None => {
+                _ => {
                     let same = |(limits, at): &&(Vec<Limit>, u64)| {
                         limits.get(index).is_some_and(|other| other.period == limit.period)
                             && at / limit.period.0 == window

@@ -203,9 +203,10 @@ impl Tally {
                     format!("key {key}: {} of window {of} given back to {number}", grant.granted)
                 });
             }
-            // Of a client: it goes to whatever is open when it arrives.
+            // Of a client: it goes to whatever is open when it arrives, as far as something stands there.
             let late = others.map(|asked| asked.cost).sum::<u64>().min(grant.granted);
-            self.keys.of(key).window(number).back += late;
+            let window = self.keys.of(key).window(number);
+            window.back += late.min(window.used);
         }
         let state = self.keys.of(key);
         state.period = limit.period.0;

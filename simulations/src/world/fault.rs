@@ -191,8 +191,13 @@ impl World<'_> {
         }
     }
 
+    /// Who knows the limits of a later push keeps them.
     fn learn(&mut self, node: u32, fault: u32) {
-        if let Some((policy, fresh)) = self.pushed(fault) {
+        let Some((policy, fresh)) = self.pushed(fault) else { return };
+        let at = self.plan.faults[fault as usize].at.0;
+        let learnt = self.nodes[node as usize].learnt.entry(policy).or_default();
+        if *learnt <= at {
+            *learnt = at;
             self.nodes[node as usize].rules[policy] = fresh;
         }
     }

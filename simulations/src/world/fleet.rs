@@ -1,5 +1,7 @@
 //! What happens to nodes: they join, leave, die, come back under a new incarnation, and learn.
 
+use std::collections::BTreeMap;
+
 use super::event::{Event, Step};
 use super::node::{Node, Place};
 use super::{Phase, World};
@@ -38,23 +40,26 @@ impl World<'_> {
     fn boot(&mut self, index: u32, wall: i64) -> Node {
         self.next_incarnation += 1;
         let (now, exact) = (self.now, self.cluster.exact(self.now));
-        let rules = self.rules();
+        let (rules, learnt) = self.rules();
         let Self { plan, random, next_incarnation, .. } = self;
         let place = Place { plan, random, index, incarnation: *next_incarnation, wall };
-        Node::start(place, now, exact, rules)
+        Node { learnt, ..Node::start(place, now, exact, rules) }
     }
 
-    /// The rules that a node reads when it starts: the newest.
-    fn rules(&self) -> Vec<std::sync::Arc<rationd::core::policy::Rule>> {
-        let mut rules = self.first_rules.clone();
+    /// The rules that a node reads when it starts, the newest, and when those that were pushed were.
+    fn rules(&self) -> (Vec<std::sync::Arc<rationd::core::policy::Rule>>, BTreeMap<usize, u64>) {
+        let (mut rules, mut learnt) = (self.first_rules.clone(), BTreeMap::new());
         for (index, fault) in self.plan.faults.iter().enumerate() {
             if fault.at.0 <= self.now
                 && let Some((policy, rule)) = self.pushed(index as u32)
             {
-                rules[policy] = rule;
+                let at = learnt.entry(policy).or_default();
+                if *at <= fault.at.0 {
+                    (*at, rules[policy]) = (fault.at.0, rule);
+                }
             }
         }
-        rules
+        (rules, learnt)
     }
 
     /// A node that booted connects to its servers and takes requests.

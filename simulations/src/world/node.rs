@@ -41,6 +41,8 @@ pub(super) struct Node {
     /// How far the wall clock is ahead of true time.
     pub(super) wall: i64,
     pub(super) rules: Vec<Arc<Rule>>,
+    /// When the limits of each policy were pushed that it goes by.
+    pub(super) learnt: BTreeMap<usize, u64>,
     /// What each key was last asked for under: who waits is answered by that, whatever has been learned
     /// since. Kept only where rules change.
     pub(super) went_by: Map<u32, Arc<Rule>>,
@@ -73,6 +75,7 @@ impl Node {
             clock,
             wall,
             rules,
+            learnt: BTreeMap::new(),
             went_by: Map::default(),
             parked: BTreeMap::new(),
             holds: Holds::default(),

@@ -8,6 +8,7 @@ use super::key::LeasedKey;
 use crate::core::call::{Ages, Call, Counter, JUST_NOW, Op, Voided};
 use crate::core::decision::Decision;
 use crate::core::gcra;
+use crate::core::lease::Leftover;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Instant, Micros, Timestamp};
@@ -27,6 +28,17 @@ impl LeasedKey {
     /// Of those, what goes back once the acquire under way has been answered.
     pub(super) fn waiting_to_return(&self) -> u64 {
         self.leftovers.iter().map(|leftover| leftover.tokens).sum()
+    }
+
+    /// What waits of the same windows goes back with `leftover`: of two calls that leave together the later may come
+    /// first, and what the other brings is then out of date.
+    pub(super) fn take_leftovers(&mut self, mut leftover: Leftover) -> Leftover {
+        self.leftovers.retain(|other| {
+            let is_same = other.windows == leftover.windows;
+            leftover.tokens += if is_same { other.tokens } else { 0 };
+            !is_same
+        });
+        leftover
     }
 
     /// What waited to go back lapses; how much.

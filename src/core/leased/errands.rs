@@ -314,6 +314,7 @@ pub(super) fn dispose(key: &mut LeasedKey, cx: &mut Context, now: Instant, lefto
     } else if key.flight.is_some() && key.has_account() {
         key.leftovers.push(leftover);
     } else {
+        let leftover = key.take_leftovers(leftover);
         hand_over(key, cx, now, leftover, Voided::default());
     }
 }
