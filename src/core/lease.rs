@@ -281,11 +281,22 @@ impl Lease {
     /// Hands out up to `tokens` unspent ones of the newest segment of a current window, to be
     /// returned to the store.
     pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
-        let newest = self.segments.iter_mut().rev().find(|segment| segment.left > 0 && segment.starts <= now)?;
-        let part = tokens.min(newest.left);
-        let leftover = Leftover { tokens: part, windows: newest.windows.clone() };
-        newest.left -= part;
-        if newest.left == 0 {
+        let newest = self.segments.iter().rposition(|segment| segment.left > 0 && segment.starts <= now)?;
+        self.take_of(newest, tokens)
+    }
+
+    /// All unspent tokens of a window that has not begun, to be returned to the store.
+    pub fn take_ahead(&mut self, now: Instant) -> Option<Leftover> {
+        let ahead = self.segments.iter().position(|segment| segment.left > 0 && segment.starts > now)?;
+        self.take_of(ahead, u64::MAX)
+    }
+
+    fn take_of(&mut self, index: usize, tokens: u64) -> Option<Leftover> {
+        let segment = &mut self.segments[index];
+        let part = tokens.min(segment.left);
+        let leftover = Leftover { tokens: part, windows: segment.windows.clone() };
+        segment.left -= part;
+        if segment.left == 0 {
             // What was spent of it may yet be refunded.
             self.segments.retain(|segment| segment.left > 0 || segment.spent > 0);
         }

@@ -336,6 +336,13 @@ pub(super) fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amo
     }
 }
 
+/// Gives back what was lent for a window that has not begun: this node will not be here then, or not know of it.
+pub(super) fn give_back_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+    while let Some(leftover) = key.lease.take_ahead(now) {
+        hand_over(key, cx, now, leftover, Voided::default());
+    }
+}
+
 /// Tells the store what was spent of a bucket, before it takes that to have been later; and of an order that is
 /// void that whatever it was lent goes back.
 pub(super) fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {

@@ -1,7 +1,7 @@
 //! What time does to a key: calls sent again, waiters past their deadline, leases of the next window,
 //! surplus given back, and when the shard's timer must look at it again.
 
-use super::errands::{answer_in_time, dispose, give_back, report};
+use super::errands::{answer_in_time, dispose, give_back, give_back_ahead, report};
 use super::key::LeasedKey;
 use super::phase::Phase;
 use super::refill::{acquire, answer_first, give_unclaimed, send_acquire, serve_line};
@@ -165,11 +165,13 @@ pub(super) fn refresh(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 pub(in crate::core) fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     refresh(key, cx, now);
     give_back(key, cx, now, u64::MAX);
+    give_back_ahead(key, cx, now);
 }
 
 /// The key is about to be forgotten: the store gets what it holds, and hears what was spent.
 pub(in crate::core) fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     give_back(key, cx, now, u64::MAX);
+    give_back_ahead(key, cx, now);
     if key.has_untold() {
         report(key, cx, now, Voided::default());
     }
