@@ -3,9 +3,10 @@
 //! Swarm testing (Groce et al., 2012): first a subset of what may go wrong is drawn, then its
 //! details, since runs that have a bit of everything hide what single faults show. Every class draws
 //! from a stream of its own, so that without one the rest stays as it was. About a tenth of the runs
-//! is free of faults. Decides nothing of what must hold: the checkers do.
+//! is free of faults. Every third seed plays a scene instead (`scenes.rs`): what hardly comes about by chance. Decides nothing of what must hold: the checkers do.
 
 mod faults;
+mod scenes;
 mod traffic;
 
 use self::faults::Scene;
@@ -19,6 +20,11 @@ const QUIET: u64 = 100;
 /// The configuration of a seed.
 #[must_use]
 pub fn plan(seed: u64) -> Plan {
+    scenes::draw(seed).unwrap_or_else(|| freely(seed))
+}
+
+/// What is drawn without any scene in mind.
+fn freely(seed: u64) -> Plan {
     let stream = |name| Random::stream(seed, name);
     let mut random = stream("swarm-fleet");
     let span = Span::millis(random.between(2_000, 6_000));
@@ -107,11 +113,11 @@ mod tests {
 
     const SEEDS: u64 = 300;
 
-    /// How many of the plans have each kind of a thing.
+    /// How many of the plans that are drawn freely have each kind of a thing.
     fn census(kinds: impl Fn(&Plan) -> Vec<String>) -> BTreeMap<String, u64> {
         let mut census = BTreeMap::new();
         for seed in 1..=SEEDS {
-            let mut seen = kinds(&plan(seed));
+            let mut seen = kinds(&freely(seed));
             seen.sort_unstable();
             seen.dedup();
             seen.into_iter().for_each(|kind| *census.entry(kind).or_default() += 1);

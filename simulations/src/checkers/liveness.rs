@@ -30,7 +30,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "Two seconds after everything has healed no answer comes without the store, and the limit is used where it is asked for; time goes on.",
     judges: "Answers: all. Use: one fixed window.",
     exemptions: &[&SLOW_STORE, &ROOM_LEFT, &SHARES_END, &SHAPES],
-    mutant: None,
+    mutant: Some("stays-away"),
 };
 
 /// After the last fault has healed.

@@ -34,7 +34,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "What a decision says to remain is no more than the store had left when it last answered and what the node holds.",
     judges: "One fixed window.",
     exemptions: &[&PUSHES, &BASELINES, &SHAPES, &OTHERS, &OLDER],
-    mutant: None,
+    mutant: Some("counts-next-window-as-left"),
 };
 
 /// Answers that are remembered of a window.

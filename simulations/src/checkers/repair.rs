@@ -29,7 +29,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "Whoever brings back what a store had lost is lent nothing by that call, and asks for nothing for two rounds of gossip.",
     judges: "One fixed window.",
     exemptions: &[&PUSHES, &BASELINES, &SHAPES, &LONELY, &OPEN],
-    mutant: None,
+    mutant: Some("lends-what-it-lost"),
 };
 
 /// So many rounds of gossip a node waits for its peers, less what its clock may drift.

@@ -48,7 +48,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "What a node admits on its share stays below 95 % of each limit, by those it was told to share it with; and nothing is admitted on it in the window of the loss.",
     judges: "All algorithms, several limits. Each node alone: all of them are together.rs's.",
     exemptions: &[&SKEWED, &UNTOLD, &EDGES, &GOSSIP, &RELEASED, &PUSHED],
-    mutant: None,
+    mutant: Some("share-in-slice-of-loss"),
 };
 
 /// Shares in parts of a million: 95 %.

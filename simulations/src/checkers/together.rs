@@ -41,7 +41,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "What all nodes together admit on shares in one window stays below the limit; and nobody is denied by what peers told of a window of which the store had more.",
     judges: "Shares: fixed and sliding windows, several limits. Denials by peers: one fixed window.",
     exemptions: &[&OFF, &EDGES, &SHAPES, &LIARS, &FORGETFUL],
-    mutant: None,
+    mutant: Some("merge-adds"),
 };
 
 /// What is spent so near to a boundary may be of either window.

@@ -81,7 +81,7 @@ fn drill(scene: &Scene<'_>) -> Vec<Fault> {
     let mut random = Random::stream(scene.seed, "swarm-drill");
     let Some(dead) = scene.gossip.map(|gossip| gossip.dead) else { return Vec::new() };
     let from = |at: u64, what| Fault { at: Span(at), lasts: Span(scene.span.0 - at), what };
-    let dark = |at: u64| from(at, What::Cut { nodes: Vec::new(), masters: Vec::new(), way: Way::Both });
+    let dark = |at: u64| from(at, everywhere());
     let surge = from(100_000, What::Surge { factor: 3_000 });
     let away = dead.0 + 500_000;
     match random.below(10) {
@@ -93,6 +93,11 @@ fn drill(scene: &Scene<'_>) -> Vec<Fault> {
         2 => vec![dark(scene.span.0 / 3), surge],
         _ => Vec::new(),
     }
+}
+
+/// No node reaches any master.
+pub(super) fn everywhere() -> What {
+    What::Cut { nodes: Vec::new(), masters: Vec::new(), way: Way::Both }
 }
 
 impl Scene<'_> {

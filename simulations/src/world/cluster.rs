@@ -90,11 +90,21 @@ pub(super) enum Course {
     Ask(u32),
 }
 
+/// When a run of this seed begins by the clock of an exact store, in microseconds since 1970, and where the seed's
+/// servers are drawn from. The start lies anywhere in a week: windows of every length begin at odd moments.
+fn start(seed: u64) -> (u64, Random) {
+    let mut random = Random::stream(seed, "cluster");
+    (1_800_000_000_000_000 + random.below(604_800_000_000), random)
+}
+
+/// When a run of this seed begins, in microseconds since 1970.
+pub(crate) fn start_of(seed: u64) -> u64 {
+    start(seed).0
+}
+
 impl Cluster {
     pub(super) fn new(plan: &RedisPlan, seed: u64) -> Self {
-        let mut random = Random::stream(seed, "cluster");
-        // The start lies anywhere in a week: windows of every length begin at odd moments.
-        let epoch = 1_800_000_000_000_000 + random.below(604_800_000_000);
+        let (epoch, mut random) = start(seed);
         let masters = plan.masters.max(1);
         let servers = (0..masters).map(|master| {
             let skew = random.between(0, 2 * plan.skew.0) as i64 - plan.skew.0 as i64;

@@ -50,6 +50,7 @@ use rationd::core::policy::Rule;
 use rationd::core::shard::{self, Effect};
 
 use self::cluster::Cluster;
+pub(crate) use self::cluster::start_of;
 use self::demand::Demand;
 use self::event::{Event, Queue};
 use self::gossip::Grapevine;

@@ -1,0 +1,413 @@
+//! Situations that come together too seldom by chance: every third seed plays one of these, in turn, with its
+//! details drawn.
+//!
+//! What is drawn freely finds what single faults do to small and busy fleets. It hardly ever holds a lease for an hour,
+//! asks at the very microsecond at which a window ends, or lets a fleet grow while its store is away; each of these
+//! does one such thing on purpose. Bugs that only they show are why they are here (`simulations mutants`).
+
+use super::faults::everywhere;
+use crate::plan::{
+    Calls, Clocks, Daemon, Demand, Fault, Gossip, Lie, Network, Plan, Policy, Redis, Shape, Spread, What, Zone,
+};
+use crate::random::Random;
+use crate::span::Span;
+use crate::world::start_of;
+
+/// One of so many seeds plays a scene.
+const EVERY: u64 = 3;
+
+/// What draws a scene, for a seed.
+type Scene = fn(&mut Random, u64) -> Plan;
+
+/// All scenes: their names and what draws them.
+const SCENES: [(&str, Scene); 14] = [
+    ("long", long),
+    ("edge", edge),
+    ("grown", grown),
+    ("torn", torn),
+    ("liar", liar),
+    ("forgotten", forgotten),
+    ("crowded", crowded),
+    ("wide", wide),
+    ("tokens", tokens),
+    ("far", far),
+    ("calm", calm),
+    ("builds", builds),
+    ("starved", starved),
+    ("refunds", refunds),
+];
+
+/// The scene that a seed plays; `None`: it is drawn freely.
+pub(super) fn draw(seed: u64) -> Option<Plan> {
+    if seed % EVERY != 1 {
+        return None;
+    }
+    let (name, draw) = SCENES[(seed / EVERY) as usize % SCENES.len()]; // below the number of scenes
+    let mut random = Random::stream(seed, "swarm-scene");
+    let plan = draw(&mut random, seed);
+    // Soon over, so that most of the calm at the end is judged.
+    let (failover, alone) = (Span::millis(random.between(200, 500)), Span::millis(random.between(100, 300)));
+    Some(Plan {
+        name: format!("swarm-{seed}"),
+        about: format!("What the swarm makes of seed {seed}: {name}."),
+        seed,
+        clocks: Clocks { drift_ppm: *random.pick(&[20, 100, 190]), ..Clocks::default() },
+        daemon: Daemon { confirm: random.chance(600), ..plan.daemon },
+        redis: Redis { failover, alone, ..plan.redis },
+        calm: plan.calm.max(Span::secs(4)),
+        ..plan
+    })
+}
+
+/// A source of checks of one key.
+fn source(rate: u64, spread: Spread) -> Demand {
+    Demand { rate, spread, ..Demand::default() }
+}
+
+fn policy(limit: String) -> Policy {
+    Policy { limits: vec![limit], ..Policy::default() }
+}
+
+fn uneven(random: &mut Random) -> Spread {
+    *random.pick(&[Spread::Even, Spread::Zipf { skew: 1_000 }, Spread::Wander { stay: Span::millis(300) }])
+}
+
+fn gossip(random: &mut Random) -> Option<Gossip> {
+    let (join, dead) = (Span::millis(random.between(200, 800)), Span::millis(random.between(1_000, 2_500)));
+    Some(Gossip { tick: Span::millis(*random.pick(&[50, 200, 200])), join, dead })
+}
+
+/// A lease of a window of up to an hour is held from its beginning to its end, by clocks that drift.
+fn long(random: &mut Random, seed: u64) -> Plan {
+    let period = Span::secs(*random.pick(&[60, 600, 600, 3_600]));
+    let kind = *random.pick(&["fixed from-first", "fixed from-first", "fixed", "sliding"]);
+    let nodes = random.between(3, 8);
+    let count = random.between(300, 1_200);
+    let end = match kind {
+        "fixed from-first" => period.0,
+        _ => period.0 - start_of(seed) % period.0,
+    };
+    let rate = count * 2 / 5;
+    // So short a time that most nodes have not heard from the store since they were lent what they spend.
+    let from = Span(end.saturating_sub(random.between(5_000, 60_000)));
+    let until = Span(end + 400_000);
+    Plan {
+        span: Span(until.0 + random.between(0, 500_000)),
+        nodes: nodes as u32, // at most 8
+        policies: vec![policy(format!("{count}/{}s {kind}", period.0 / 1_000_000))],
+        demand: vec![
+            Demand { until: Span::secs(1), ..source(rate, Spread::Even) },
+            Demand { from, until, ..source(5 * rate, uneven(random)) },
+        ],
+        ..Plan::default()
+    }
+}
+
+/// Checks arrive at the store at the very microsecond at which a window ends.
+fn edge(random: &mut Random, seed: u64) -> Plan {
+    let period = *random.pick(&[200_000, 500_000, 1_000_000]);
+    let (count, nodes) = (random.between(1, 3), random.between(1, 2) as u32); // at most 2
+    let latency = random.between(50, 400);
+    let kind = *random.pick(&["fixed", "fixed", "sliding"]);
+    let first = (period - start_of(seed) % period) + period - latency;
+    // The first comes one distance after `from`.
+    let often = |times: u64| Demand {
+        from: Span(first - period / times),
+        shape: Shape::Steady,
+        ..source(1_000_000 * times / period, Spread::Wander { stay: Span(3 * period) })
+    };
+    Plan {
+        span: Span(period * random.between(8, 20)),
+        nodes,
+        network: Network { latency: Span(latency), jitter: Span(0), ..Network::default() },
+        redis: Redis { masters: 1, ..Redis::default() },
+        policies: vec![policy(format!("{count}/{}ms {kind}", period / 1_000))],
+        demand: vec![often(1), often(random.between(1, 5))],
+        ..Plan::default()
+    }
+}
+
+/// One hot key of a fleet of 3 to 8, whose store is away for all from the second given on.
+fn dark(random: &mut Random, at: u64) -> Plan {
+    let count = random.between(100, 300);
+    let lasts = Span::millis(random.between(1_500, 4_000));
+    Plan {
+        nodes: random.between(3, 8) as u32, // at most 8
+        gossip: gossip(random),
+        span: Span(at + lasts.0 + 500_000),
+        calm: Span::secs(5),
+        policies: vec![policy(format!("{count}/1s fixed"))],
+        demand: vec![source(count * random.between(3, 5) / 2, uneven(random))],
+        faults: vec![Fault { at: Span(at), lasts, what: everywhere() }],
+        ..Plan::default()
+    }
+}
+
+/// While the store is away the fleet grows: who has just come has met nobody.
+fn grown(random: &mut Random, _: u64) -> Plan {
+    let mut plan = dark(random, random.clone().between(1_500_000, 3_000_000));
+    let nodes = plan.nodes * random.between(2, 3) as u32; // at most 3
+    let (dark, grows) = (Span::secs(random.between(4, 8)), Span::secs(random.between(1, 3)));
+    plan.faults[0].lasts = dark;
+    plan.span = Span(plan.faults[0].at.0 + dark.0 + 500_000);
+    let at = Span(plan.faults[0].at.0 + random.between(1_000_000, 2_000_000));
+    plan.faults.push(Fault { at, lasts: grows, what: What::Scale { nodes } });
+    // Each of those who have come is asked for a large part of the limit.
+    plan.demand[0].rate *= random.between(1, 4);
+    // Longer than a window, so that newcomers begin a window before they have met anyone.
+    plan.gossip = Some(Gossip { join: Span::millis(random.between(800, 2_500)), ..Gossip::default() });
+    plan
+}
+
+/// The fleet is torn for so long that its parts have given each other up when the store goes away.
+fn torn(random: &mut Random, _: u64) -> Plan {
+    let begins = 1_000_000;
+    let mut plan = dark(random, begins + 3_500_000);
+    let ends = plan.span.0 - 400_000;
+    let nodes = (0..plan.nodes / 2).collect();
+    let what = What::Part { nodes, one_way: random.chance(200) };
+    plan.faults.push(Fault { at: Span(begins), lasts: Span(ends - begins), what });
+    plan
+}
+
+/// A node says all the time that everything is spent.
+fn liar(random: &mut Random, _: u64) -> Plan {
+    let [few, many] = [random.between(50, 300), random.between(300, 1_500)];
+    let (nodes, lie) =
+        (random.between(4, 10), *random.pick(&[Lie::Huge, Lie::Huge, Lie::Huge, Lie::Huge, Lie::Early, Lie::Stale]));
+    let span = Span::secs(10);
+    let what = What::Liar { node: random.below(nodes) as u32, lie }; // below `nodes`
+    let rate = |count: u64, seconds| count * 2 / seconds;
+    Plan {
+        nodes: nodes as u32, // at most 10
+        gossip: gossip(random),
+        span,
+        policies: vec![policy(format!("{few}/1s fixed")), policy(format!("{many}/6s fixed"))],
+        demand: vec![source(rate(few, 1), Spread::Even), Demand { policy: 1, ..source(rate(many, 6), Spread::Even) }],
+        faults: vec![Fault { at: Span::secs(1), lasts: Span(span.0 - 1_000_000), what }],
+        ..Plan::default()
+    }
+}
+
+/// The store loses all data, more than once, and nodes tell each other seldom.
+fn forgotten(random: &mut Random, _: u64) -> Plan {
+    let (count, seconds) = (random.between(500, 2_000), random.between(2, 5));
+    let masters = random.between(1, 3) as u32; // at most 3
+    let span = Span::secs(9);
+    let mut faults = Vec::new();
+    for _ in 0..random.between(1, 3) {
+        let at = Span::millis(random.between(1_000, 8_500));
+        faults.extend((0..masters).map(|master| Fault { at, lasts: Span(0), what: What::FlushAll { master } }));
+    }
+    faults.sort_by_key(|fault| fault.at);
+    Plan {
+        nodes: random.between(3, 8) as u32, // at most 8
+        gossip: Some(Gossip { tick: Span::millis(*random.pick(&[200, 500, 1_000])), ..Gossip::default() }),
+        span,
+        redis: Redis { masters, ..Redis::default() },
+        policies: vec![policy(format!("{count}/{seconds}s fixed"))],
+        demand: vec![source(2 * count / seconds, uneven(random))],
+        faults,
+        ..Plan::default()
+    }
+}
+
+/// More keys than the table holds spend their shares while the store is away.
+fn crowded(random: &mut Random, _: u64) -> Plan {
+    let mut plan = dark(random, 1_200_000);
+    let most = random.between(4, 12);
+    let keys = most * random.between(2, 4);
+    let count = random.between(10, 40);
+    plan.daemon.max_keys = most as u32; // at most 12
+    plan.nodes = random.between(1, 3) as u32; // at most 3
+    plan.policies = vec![policy(format!("{count}/{}s fixed", random.between(4, 10)))];
+    plan.demand[0].keys = keys as u32; // at most 48
+    plan.demand[0].churn = Span::millis(*random.pick(&[300, 1_000, 2_000]));
+    plan.demand[0].rate = 600;
+    plan
+}
+
+/// Up to 64 nodes and 5,000 keys.
+fn wide(random: &mut Random, _: u64) -> Plan {
+    let nodes = random.between(16, 64);
+    let keys = *random.pick(&[1, 20, 1_000, 5_000]);
+    let limit = match random.below(3) {
+        0 => format!("{}/2s fixed", random.between(1, 1_000)),
+        1 => format!("{}/1s burst {}", random.between(1, 500), random.between(1, 500)),
+        _ => format!("{}/3s sliding", random.between(1, 1_000)),
+    };
+    Plan {
+        nodes: nodes as u32, // at most 64
+        gossip: Some(Gossip { tick: Span::millis(500), ..Gossip::default() }),
+        span: Span::secs(3),
+        calm: Span::secs(3),
+        policies: vec![policy(limit)],
+        demand: vec![Demand { keys, key_skew: 1_000, ..source(600, uneven(random)) }],
+        faults: vec![Fault {
+            at: Span::secs(1),
+            lasts: Span::secs(1),
+            what: if random.chance(500) { everywhere() } else { What::Roll { crash: true, down: Span::millis(200) } },
+        }],
+        ..Plan::default()
+    }
+}
+
+/// Costs of up to 10,000, as of requests to a language model, half of them holds.
+fn tokens(random: &mut Random, _: u64) -> Plan {
+    let cost = random.between(500, 10_000) as u32; // at most 10000
+    let count = u64::from(cost) * random.between(3, 60);
+    let seconds = random.between(3, 20);
+    let kind = *random.pick(&["", "fixed", "sliding", "fixed from-first"]);
+    let rate = (count * 3 / u64::from(cost) / seconds).clamp(20, 400);
+    let mut limits = vec![format!("{count}/{seconds}s {kind}").trim_end().to_owned()];
+    if random.chance(500) {
+        limits.push(format!("{}/{}s fixed", count / 3, seconds.div_ceil(4)));
+    }
+    Plan {
+        nodes: random.between(2, 6) as u32, // at most 6
+        gossip: random.chance(500).then(Gossip::default),
+        span: Span::secs(8),
+        calm: Span::secs(3),
+        network: Network { loss: *random.pick(&[0, 30, 150]), ..Network::default() },
+        policies: vec![Policy { limits, ..Policy::default() }],
+        demand: vec![Demand {
+            cost,
+            cost_from: *random.pick(&[1, cost / 8, cost]),
+            holds: *random.pick(&[0, 500, 1_000]),
+            settle: Span::millis(*random.pick(&[150, 1_500])),
+            keys: random.between(1, 3) as u32, // at most 3
+            refunds: *random.pick(&[0, 100, 300]),
+            ..source(rate, uneven(random))
+        }],
+        ..Plan::default()
+    }
+}
+
+/// A part of the fleet is further from the store than a check waits.
+fn far(random: &mut Random, _: u64) -> Plan {
+    let far = Span::millis(*random.pick(&[8, 20, 40, 80, 150]));
+    let count = random.between(100, 800);
+    let kind = *random.pick(&["fixed", "burst 100", "sliding", "fixed from-first"]);
+    Plan {
+        nodes: random.between(3, 9) as u32, // at most 9
+        gossip: random.chance(700).then(Gossip::default),
+        span: Span::secs(6),
+        calm: Span::secs(3),
+        network: Network { calls: Calls::Streams, ..Network::default() },
+        zones: vec![Zone { nodes: random.between(200, 600) as u32, store: far }], // at most 600
+        redis: Redis { masters: random.between(1, 3) as u32, ..Redis::default() }, // at most 3
+        policies: vec![policy(format!("{count}/{}s {kind}", random.between(1, 3)))],
+        demand: vec![source(count, uneven(random))],
+        ..Plan::default()
+    }
+}
+
+/// Nothing goes wrong, and a third of the limit is asked for in bursts that come to one node after the other.
+fn calm(random: &mut Random, _: u64) -> Plan {
+    let (seconds, count) = (random.between(1, 6), random.between(60, 400));
+    let bursts = Shape::OnOff { on: Span::millis(random.between(2, 30)), off: Span::millis(random.between(30, 200)) };
+    let Shape::OnOff { on, off } = bursts else { unreachable!("it is one") };
+    // The rate is that of the time while it is on.
+    let rate = (count * 35 / 100 / seconds * (on.0 + off.0) / on.0).max(1);
+    Plan {
+        nodes: random.between(3, 10) as u32, // at most 10
+        gossip: random.chance(500).then(Gossip::default),
+        span: Span::secs(4 * seconds),
+        policies: vec![policy(format!("{count}/{seconds}s fixed"))],
+        demand: vec![Demand {
+            shape: bursts,
+            ..source(rate, Spread::Wander { stay: Span::millis(random.between(20, 400)) })
+        }],
+        ..Plan::default()
+    }
+}
+
+/// Some nodes are of the build before this one, or after it, when the store goes away.
+fn builds(random: &mut Random, _: u64) -> Plan {
+    let mut plan = dark(random, 2_500_000);
+    let nodes = (0..plan.nodes / 2).collect();
+    let what = What::Build { nodes, newer: random.chance(500) };
+    plan.faults.push(Fault { at: Span(0), lasts: plan.span, what });
+    plan
+}
+
+/// Nodes are not run for a while, again and again.
+fn starved(random: &mut Random, _: u64) -> Plan {
+    let (count, seconds) = (random.between(100, 800), random.between(1, 3));
+    let kind = *random.pick(&["fixed", "burst 50", "sliding", "fixed from-first"]);
+    let nodes = random.between(2, 8);
+    let span = Span::secs(5);
+    let who = if random.chance(500) { Vec::new() } else { (0..nodes as u32 / 2).collect() }; // at most 8
+    let what = What::Starve { nodes: who, longest: Span::millis(*random.pick(&[5, 30, 100, 400])) };
+    Plan {
+        nodes: nodes as u32, // at most 8
+        gossip: random.chance(500).then(Gossip::default),
+        span,
+        calm: Span::secs(5),
+        policies: vec![policy(format!("{count}/{seconds}s {kind}"))],
+        demand: vec![source(count * random.between(1, 4) / 2 / seconds, uneven(random))],
+        faults: vec![Fault { at: Span::millis(500), lasts: Span(span.0 - 1_000_000), what }],
+        ..Plan::default()
+    }
+}
+
+/// Two windows of which the second is over when what was charged in both is taken back, while answers are lost.
+fn refunds(random: &mut Random, _: u64) -> Plan {
+    let short = *random.pick(&[100, 200, 300]);
+    // A refund comes a millisecond after its check for each token.
+    let cost = random.between(30, 49);
+    let (few, many) = (cost * random.between(3, 20), cost * random.between(20, 200));
+    let [first, second] = *random.pick(&[["fixed", "fixed"], ["sliding", "fixed"], ["fixed from-first", "fixed"]]);
+    Plan {
+        nodes: random.between(2, 5) as u32, // at most 5
+        gossip: random.chance(500).then(Gossip::default),
+        span: Span::secs(5),
+        calm: Span::secs(4),
+        network: Network { loss: *random.pick(&[0, 20, 150]), ..Network::default() },
+        policies: vec![Policy {
+            limits: vec![format!("{many}/3s {first}"), format!("{few}/{short}ms {second}")],
+            ..Policy::default()
+        }],
+        demand: vec![Demand {
+            keys: random.between(1, 12) as u32, // at most 12
+            cost: cost as u32,                  // at most 49
+            cost_from: 20,
+            refunds: 400,
+            ..source(500, uneven(random))
+        }],
+        ..Plan::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rationd::core::limit::Limit;
+
+    use super::*;
+
+    #[test]
+    fn every_scene_comes_up_within_a_hundred_seeds_and_its_limits_are_limits() {
+        let mut seen = BTreeSet::new();
+        for plan in (1..=100).filter_map(draw) {
+            seen.insert(plan.about.rsplit(' ').next().expect("a name").trim_end_matches('.').to_owned());
+            for limit in plan.policies.iter().flat_map(|policy| &policy.limits) {
+                assert!(Limit::parse(limit).is_ok(), "{}: {limit}", plan.about);
+            }
+        }
+        assert_eq!(seen.len(), SCENES.len(), "{seen:?}");
+    }
+
+    #[test]
+    fn a_check_at_the_edge_reaches_the_store_when_a_window_ends() {
+        for seed in 1..=30 {
+            let plan = edge(&mut Random::stream(seed, "edge"), seed);
+            let period = Limit::parse(&plan.policies[0].limits[0]).expect("a limit").period.0;
+            for demand in &plan.demand {
+                let arrives = start_of(seed) + demand.from.0 + 1_000_000 / demand.rate + plan.network.latency.0;
+                assert_eq!(arrives % period, 0, "seed {seed}: {demand:?}");
+            }
+        }
+    }
+}
