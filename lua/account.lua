@@ -17,7 +17,8 @@ end
 -- in one go as long ago as the extra argument of that place says of each limit; but never more than `most`. What it
 -- has beyond the account was charged for somebody at the node who did not get it: that charge is taken back.
 -- Returns what it was lent, and whether anything was open.
-local function close_account(has, back, age_at, most)
+local close_account
+if has_gcra then close_account = function(has, back, age_at, most)
   if not is_open then
     -- An account that was not renewed in time has been charged as spent. A node that was only late says now what it
     -- has not spent of it, and that is credited, as long as the bucket cannot have filled up since: a charge
@@ -48,4 +49,4 @@ local function close_account(has, back, age_at, most)
     end
   end
   return account, true
-end
+end end

@@ -8,7 +8,7 @@
 -- Reply    lib.lua's; granted = tokens lent: none where the node brings back what the store has lost. With
 --          an id that was executed before, the answer of then.
 
-local need, want, least, ahead_of, epoch, held = a1 + 0, a2 + 0, a3 + 0, a4 + 0, a5 + 0, a6 + 0
+local need, want, least, ahead_of, epoch, held = a1, a2, a3, a4, a5, a6
 if max(need, want, least, ahead_of, epoch, held) > EXACT then return redis.error_reply(WRONG) end
 
 if id ~= 0 and id < acquire_id then
@@ -17,19 +17,20 @@ elseif id ~= 0 and id == acquire_id then
   -- What was granted under this id, as far as it can still be spent: a window that is over took its
   -- tokens with it, and so did an account that was closed for this node.
   granted, replayed = min(granted_then, max(want, need)), 1
-  local windows = {}
-  for at in string.gmatch(windows_then, '%d+') do windows[#windows + 1] = at + 0 end
   for i = 1, #limits do
     local still_open = is_open
-    if limits[i].kind ~= 'g' then still_open = (windows[i] or 0) == limits[i].at end
+    if limits[i].kind ~= 'g' then
+      local then_at = #windows_then >= 7 * i and numbers_of('<I7', windows_then, 7 * i - 6) or 0
+      still_open = then_at == limits[i].at
+    end
     if not still_open then granted = 0 end
   end
 else
-  -- Once per node: its first acquire under an epoch that it does not know, unless a reset began it. What this node
-  -- knows that it spent or holds, and the store has lost, is added again; never above the limit. Others may have as
-  -- much to tell: who brings back some of a window is lent nothing yet.
+  -- Once per node: its first acquire under an epoch that it does not know, unless a reset began it. What it took back
+  -- meanwhile is no acquire. What this node knows that it spent or holds, and the store has lost, is added again; never
+  -- above the limit. Others may have as much to tell: who brings back some of a window is lent nothing yet.
   local restored = false
-  if epoch ~= 0 and epoch ~= epoch_now and not was_reset and id ~= 0 and not has_record then
+  if epoch ~= 0 and epoch ~= epoch_now and not was_reset and id ~= 0 and acquire_id == 0 then
     for i = 1, #limits do
       local limit = limits[i]
       local known_used, known_at = limit.x, limit.y
@@ -52,39 +53,45 @@ else
   epoch_now = epoch_now or max(id == epoch and id - 1 or id, 1)
 
   -- Counts this node once per census period.
-  local census_is_new = census_has_rolled or not census_is_stored
+  census_is_new = census_has_rolled or not census_is_stored
   if id == 0 then
     nodes_before, seen_again = 0, 0
   elseif not has_record or asked_in ~= census_id then
     census_is_new, nodes_now = true, nodes_now + 1
     if not has_record or asked_in ~= census_id - 1 then seen_again = seen_again + 1 end
   end
-  nodes = max(1, min(nodes_before + seen_again, MOST))
+  nodes = nodes_before + seen_again
+  if nodes < 1 then nodes = 1 elseif nodes > MOST then nodes = MOST end
 
   -- What this node was lent and holds no more it has spent.
-  if has_record then close_account(held, 0, 'z', EXACT) end
-
-  -- The most tokens of a bucket whose cost fits: an estimate in doubles, corrected by the exact cost.
-  local function left_of_bucket(limit)
-    local room, burst = now + limit.depth - max(limit.at, now), limit.burst
-    if limit.part == 0 then return max(min(floor(room / limit.whole), burst), 0) end
-    local tokens = max(min(floor(room * limit.count / limit.period), burst), 0)
-    while tokens > 0 and cost(limit, tokens) > room do tokens = tokens - 1 end
-    while tokens < burst and cost(limit, tokens + 1) <= room do tokens = tokens + 1 end
-    return tokens
-  end
+  if has_record and has_gcra then close_account(held, 0, 'z', EXACT) end
 
   -- What is left of all limits; of buckets also what a node that is alone with a key may be lent before it has
   -- trickled in: it knows from the answer when each token comes, and spends none before. Another node finds them lent.
   local tokens, with_coming, capacity, parts = EXACT, EXACT, EXACT, 2
   for i = 1, #limits do
     local limit = limits[i]
-    local kind, left, more = limit.kind, nil, 0
+    local kind, left, more = limit.kind, nil, nil
     if kind == 'g' then
-      left = left_of_bucket(limit) - (lent_now + lent_before)
-      more = limit.coming
-      with_coming = min(with_coming, left - held + more)
-      left = max(max(left, 0) - held, 0)
+      -- The most tokens whose cost fits: where a token costs no whole microseconds, an estimate in doubles, corrected
+      -- by the exact cost.
+      local room, burst = limit.depth, limit.burst
+      if limit.at > now then room = now + room - limit.at end
+      local fits
+      if limit.part == 0 then
+        fits = room / limit.whole
+        fits = fits - fits % 1
+        if fits > burst then fits = burst elseif fits < 0 then fits = 0 end
+      else
+        fits = max(min(floor(room * limit.count / limit.period), burst), 0)
+        while fits > 0 and cost(limit, fits) > room do fits = fits - 1 end
+        while fits < burst and cost(limit, fits + 1) <= room do fits = fits + 1 end
+      end
+      left = fits - (lent_now + lent_before)
+      more = left - held + limit.coming
+      if more < with_coming then with_coming = more end
+      left = (left > 0 and left or 0) - held
+      if left < 0 then left = 0 end
     else
       left = limit.count - limit.used
       if kind == 's' then
@@ -93,10 +100,11 @@ else
         -- A window's tail is shared to the last; what trickles in is handed out by the lot.
         parts = 32
       end
-      left = max(left, 0)
-      with_coming = min(with_coming, left)
+      if left < 0 then left = 0 end
+      if left < with_coming then with_coming = left end
     end
-    tokens, capacity = min(tokens, left), min(capacity, limit.burst)
+    if left < tokens then tokens = left end
+    if limit.burst < capacity then capacity = limit.burst end
   end
   if ahead_of ~= 0 then
     local limit = limits[1]
@@ -116,12 +124,16 @@ else
 
   -- Guided self-scheduling: nobody takes more than its part of what is left, beyond what waits.
   if tokens >= least and not restored then
-    local part = max(need, up(tokens, nodes), up(capacity, parts * nodes))
-    granted = min(max(want, need), tokens, part)
+    local part, each = up(tokens, nodes), up(capacity, parts * nodes)
+    if part < each then part = each end
+    if part < need then part = need end
+    granted = want > need and want or need
+    if granted > tokens then granted = tokens end
+    if granted > part then granted = part end
   end
 
   -- gcra: what somebody waits for is spent now; the rest is set aside, and counts when it is spent.
-  local at_once = id == 0 and granted or min(granted, need)
+  local at_once = id ~= 0 and granted > need and need or granted
   for i = 1, #limits do
     local limit = limits[i]
     if ahead_of ~= 0 then
@@ -133,23 +145,19 @@ else
     if limit.kind == 'g' then spend(limit, at_once, now) end
   end
 
-  -- What has not changed is not written.
-  fields, all = {}, true
-  if epoch_now ~= stored_epoch then fields = { 'e', format('%d', epoch_now) } end
+  writes, all, renews, counts_nodes = true, true, true, true
   if id ~= 0 then
-    asked_in, acquire_id, granted_then, windows_then = census_id, id, granted, ''
+    asked_in, acquire_id, granted_then = census_id, id, granted
     account, account_period = 0, 0
     if has_gcra then
       account, account_period = min(held + (granted - at_once), EXACT), lent_period
       lent_now = min(lent_now + account, EXACT)
     end
-    for i = 1, #limits do
-      windows_then = windows_then .. (limits[i].kind == 'g' and ' 0' or format(' %d', limits[i].at))
+    windows_then = pack('<I7', first.kind == 'g' and 0 or first.at)
+    for i = 2, #limits do
+      windows_then = windows_then .. pack('<I7', limits[i].kind == 'g' and 0 or limits[i].at)
     end
-    if census_is_new then
-      fields[#fields + 1] = 'c'
-      fields[#fields + 1] = format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
-    end
+  else
+    census_is_new = false
   end
-  renews, counts_nodes = true, true
 end

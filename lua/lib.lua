@@ -1,33 +1,40 @@
--- What the scripts of windows and buckets share: it stands before each of them, after the line of src/store/script.rs
--- that says how ARGV looks. The same arithmetic, with the same roundings, is in src/core/gcra.rs and
+-- What the scripts of windows and buckets share: it stands before each of them, after the lines of src/store/script.rs
+-- that say how ARGV looks. The same arithmetic, with the same roundings, is in src/core/gcra.rs and
 -- src/core/window.rs; src/store/memory.rs answers the same calls, and a test holds all to it.
 --
--- Redis runs these lines anew for every call, and makes every function that they define: that costs as much as a few
--- commands. So what happens once in a call stands here in its place, functions are few, and what is seldom needed
--- is defined where it is.
+-- Redis runs these lines anew for every call. What it costs, in a call of ten microseconds: a function that is
+-- defined 0.04 us and as much again for each variable around it that it uses, a call of one of Lua's functions 0.05, a
+-- number that a pattern cuts out of a text 0.15, one that struct.unpack reads 0.02, a table that grows as it is filled
+-- 0.15 each time that it doubles. So arguments are binary numbers, functions are few, use little, and are defined
+-- where they are needed, what is done once or for each limit compares instead of calling max or min, and a policy of
+-- one limit, which most are, writes without a table.
 --
 -- KEYS[1]  the hash of one key under one policy. Its fields:
 --          e        epoch: never 0; another one than before = the store lost or reset the key
 --          z        "1" when the epoch was born by a reset
 --          c        census "cid nodes-now nodes-before nodes-before-seen-again"
 --          o        gcra: tokens lent that nobody has accounted for "now before period"
---          n:NODE   a node's last calls and its account
---                   "cid acquire-id granted other-id lent period at1 at2 ..."
+--          n:NODE   a node's last calls and its account: the cid, a colon, and in binary acquire-id, granted, other-id,
+--                   lent (seven bytes each), period (four) and at1, at2, ... (seven each). The colon says to whoever
+--                   reads the form of before, "cid acquire-id granted other-id lent period at1 at2 ...", that this is
+--                   none, but its cid still tells when the node asked. Both are read, and this one is written
 --          p:NODE   slots of a concurrent limit (occupy.lua)
 --          fI oI sI      limit I by algorithm (fixed, from-first, sliding): "used prev at"
 --          gI       a bucket: "micros seconds at", the first two how deep it was when it was charged
--- ARGV     1 now (us; 0 = the clock of Redis), 2 node, 3 "id a b c ..." (id 0 = remember nothing; the script says
---          what the others are), from 4 on the limits: "kind count period burst x y z" (kind: its letter; gcra with
---          count and period in lowest terms; the script says what x, y and z are)
+-- ARGV     1 node, 2 now (us; 0 = the clock of Redis), id (0 = remember nothing), a, b, c ... (the script says what
+--          they are), from 3 on the limits: kind (its letter), count, period, burst, x, y, z (gcra with count and
+--          period in lowest terms; the script says what x, y and z are). Each number has seven bytes, the lowest first;
+--          the formats of struct.unpack are in the lines before this file
 -- Reply    granted, replayed (1 = executed before, 2 = the node's last id was higher: nothing was
 --          done), damaged, epoch, reset, nodes, now, then used, prev, at of each limit.
 -- Units    tokens and microseconds. All numbers are integers below 2^53, exact in doubles.
 
-local call, find, format, match = redis.call, string.find, string.format, string.match
+local call, find, format, match, sub = redis.call, string.find, string.format, string.match, string.sub
+local pack, numbers_of = struct.pack, struct.unpack
 local floor, max, min = math.floor, math.max, math.min
 
 local EXACT = 9007199254740991
--- Nodes of a key.
+-- Nodes of a key, periods of accounts (until 2242), and whatever else has four bytes.
 local MOST = 4294967295
 -- The deepest that a bucket may be: 71 years.
 local DEEPEST = 2 ^ 51
@@ -38,10 +45,17 @@ local PERIOD = 2 * SECOND
 local AHEAD = 500000
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 local THREE = '^(%d+) (%d+) (%d+)$'
+-- A node's record behind its colon, and how long that is.
+local RECORD, RECORD_BYTES = '<I7I7I7I7I4', 32
 
--- a / b, rounded up. Where a + b is not exact, the quotient could reach the next integer.
+-- a / b, rounded up. Where a + b is not exact, the quotient could reach the next integer. (x - x % 1 is x rounded
+-- down.)
 local function up(a, b)
-  if a + b <= EXACT then return floor((a + b - 1) / b) end
+  local sum = a + b
+  if sum <= 9007199254740991 then
+    sum = (sum - 1) / b
+    return sum - sum % 1
+  end
   local rest = math.fmod(a, b)
   return (a - rest) / b + (rest > 0 and 1 or 0)
 end
@@ -50,7 +64,11 @@ end
 -- division, seven bits of a at a time where c < 2^45, else one: so no step leaves the exact integers.
 local function scaled(a, b, c, added)
   local product = a * b
-  if product + c <= EXACT then return floor((product + added) / c) end
+  if product + c <= 9007199254740991 then
+    product = (product + added) / c
+    return product - product % 1
+  end
+  local floor = math.floor
   local base, place = c < 2 ^ 45 and 128 or 2, 1
   while place * base <= a do place = place * base end
   local whole, rest = 0, 0
@@ -77,43 +95,43 @@ local function cost(limit, tokens)
   return tokens * whole + scaled(tokens, part, count, count - 1)
 end
 
--- The arguments. HEAD and LIMIT are the patterns of the third and of a limit.
+-- The arguments. HEAD and LIMIT are the formats of the second and of a limit. Behind the last number struct.unpack
+-- gives the place at which it ended, which stands in the first of those that a script does not have.
 
-local hash, node = KEYS[1], ARGV[2]
-local now = match(ARGV[1] or '', '^%d+$')
-local id, a1, a2, a3, a4, a5, a6, a7, a8 = match(ARGV[3] or '', HEAD)
-if not now or now + 0 > 2 ^ 52 or not id or id + 0 > EXACT or #node > 255 or #ARGV < 4 or #ARGV > 11 then
-  return redis.error_reply(WRONG)
-end
-now, id = now + 0, id + 0
+local hash, node, head = KEYS[1], ARGV[1], ARGV[2]
+if not head or #head ~= HEAD_BYTES or #node > 255 or #ARGV < 3 or #ARGV > 10 then return redis.error_reply(WRONG) end
+local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
+if now > 2 ^ 52 or id > EXACT then return redis.error_reply(WRONG) end
 local limits, has_gcra = {}, false
-for i = 4, #ARGV do
-  local kind, count, period, burst, x, y, z = match(ARGV[i], LIMIT)
-  if not kind then return redis.error_reply(WRONG) end
-  count, period, burst, x, y, z = count + 0, period + 0, burst + 0, (x or 0) + 0, (y or 0) + 0, (z or 0) + 0
-  if count > EXACT or burst > EXACT or x > EXACT or y > EXACT or z > EXACT or period > 2 ^ 49
-    or count * period * burst == 0 then
+for i = 1, #ARGV - 2 do
+  local text = ARGV[i + 2]
+  if #text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
+  local kind, count, period, burst, x, y, z = numbers_of(LIMIT, text)
+  if kind ~= 'g' and kind ~= 'f' and kind ~= 's' and kind ~= 'o' or max(count, burst, x, y or 0, z or 0) > EXACT
+    or period > 2 ^ 49 or count * period * burst == 0 then
     return redis.error_reply(WRONG)
   end
-  local whole, part, depth, coming = 0, 0, nil, 0
+  -- No more fields than sixteen, with those of a bucket: a table that has more grows.
+  local limit = {
+    kind = kind, name = kind .. (i == 1 and '1' or i), count = count, period = period, burst = burst,
+    x = x, y = y, z = z, used = 0, prev = 0, at = 0, stored = false,
+  }
   if kind == 'g' then
     has_gcra = true
-    whole, part = floor(period / count), period % count
+    local whole, part = floor(period / count), period % count
     -- Single costs round up; a full bucket takes all of its burst one by one all the same.
-    depth = burst * whole
+    local depth = burst * whole
     if part > 0 then depth = depth + scaled(burst, part, count, count - 1) + min(burst, whole) end
     -- What a node that is alone with the key is lent before it comes; nothing where numbers would not be exact.
-    coming = floor(AHEAD * count / period)
+    local coming = floor(AHEAD * count / period)
     local most = burst + 2 + coming
     if count > MOST or most * count > EXACT or most * period / count > DEEPEST then coming = 0 end
     if (burst + 2) * period / count > DEEPEST then return redis.error_reply(WRONG) end
+    limit.whole, limit.part, limit.depth, limit.coming = whole, part, depth, coming
   end
-  limits[i - 3] = {
-    kind = kind, count = count, period = period, burst = burst, x = x, y = y, z = z,
-    whole = whole, part = part, depth = depth, coming = coming,
-    used = 0, prev = 0, at = 0, stored = false,
-  }
+  limits[i] = limit
 end
+local first, is_single = limits[1], #ARGV == 3
 if now == 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
@@ -121,29 +139,30 @@ end
 
 -- What the hash says. Malformed values are taken as missing and listed in `bad`.
 
-local names = { 'e', 'z', 'c', 'n:' .. node, 'o', limits[1].kind .. '1' }
-for i = 2, #limits do names[i + 5] = limits[i].kind .. i end
-local values = redis.pcall('HMGET', hash, unpack(names))
+local own, values = 'n:' .. node, nil
+if is_single then
+  values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, 'o', first.name)
+else
+  local names = { 'e', 'z', 'c', own, 'o' }
+  for i = 1, #limits do names[i + 5] = limits[i].name end
+  values = redis.pcall('HMGET', hash, unpack(names))
+end
 local wrong_type, bad = false, nil
 if values.err then
   if not find(values.err, 'WRONGTYPE', 1, true) then return values end
   wrong_type, values = true, {}
 end
-local function mark_bad(name)
-  bad = bad or {}
-  bad[#bad + 1] = name
-end
 
 local exists = values[1] or values[2] or values[3] or values[4] or values[5]
 
 local epoch_now = values[1] and find(values[1], '^%d+$') and values[1] + 0
-if values[1] and (not epoch_now or epoch_now > EXACT or epoch_now == 0) then
-  epoch_now = nil
-  mark_bad('e')
-end
+if values[1] and (not epoch_now or epoch_now > EXACT or epoch_now == 0) then epoch_now, bad = nil, { 'e' } end
 epoch_now = epoch_now or nil
 local stored_epoch, was_reset = epoch_now, values[2] == '1'
-if values[2] and not was_reset then mark_bad('z') end
+if values[2] and not was_reset then
+  bad = bad or {}
+  bad[#bad + 1] = 'z'
+end
 
 -- The census.
 local census_id, nodes_now, nodes_before, seen_again = -1, 0, 0, 0
@@ -154,21 +173,38 @@ if values[3] then
   if a and max(a, b, c, d) <= EXACT then
     census_id, nodes_now, nodes_before, seen_again, census_is_stored = a, b, c, d, true
   else
-    mark_bad('c')
+    bad = bad or {}
+    bad[#bad + 1] = 'c'
   end
 end
 
--- What this node asked for last, and its account; the windows of what it was granted, as text.
+-- What this node asked for last, and its account; the windows of what it was granted, as the record has them.
 local has_record, asked_in, acquire_id, granted_then, other_id = false, 0, 0, 0, 0
 local account, account_period, windows_then = 0, 0, ''
 if values[4] then
-  local a, b, c, d, e, f, rest = match(values[4], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)([ %d]*)$')
-  if a then a, b, c, d, e, f = a + 0, b + 0, c + 0, d + 0, e + 0, f + 0 end
-  if a and max(a, b, c, d, e, f) <= EXACT then
-    has_record, asked_in, acquire_id, granted_then, other_id = true, a, b, c, d
-    account, account_period, windows_then = e, f, rest
+  local text = values[4]
+  local _, colon, a = find(text, '^(%d+):')
+  local b, c, d, e, f
+  if a then
+    local windows = #text - colon - RECORD_BYTES
+    if windows >= 0 and windows % 7 == 0 then
+      a, b, c, d, e, f = a + 0, numbers_of(RECORD, text, colon + 1)
+      windows_then = sub(text, colon + RECORD_BYTES + 1)
+    end
   else
-    mark_bad(names[4])
+    local rest
+    a, b, c, d, e, f, rest = match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)([ %d]*)$')
+    if a then
+      a, b, c, d, e, f = a + 0, b + 0, c + 0, d + 0, e + 0, min(f, MOST)
+      for at in string.gmatch(rest, '%d+') do windows_then = windows_then .. pack('<I7', min(at, EXACT)) end
+    end
+  end
+  if b and max(a, b, c, d, e, f) <= EXACT then
+    has_record, asked_in, acquire_id, granted_then, other_id = true, a, b, c, d
+    account, account_period = e, f
+  else
+    windows_then, bad = '', bad or {}
+    bad[#bad + 1] = own
   end
 end
 
@@ -177,10 +213,11 @@ local lent_now, lent_before, lent_period = 0, 0, 0
 if values[5] then
   local a, b, c = match(values[5], THREE)
   if a then a, b, c = a + 0, b + 0, c + 0 end
-  if a and max(a, b) <= EXACT and c <= EXACT / PERIOD then
+  if a and max(a, b) <= EXACT and c <= MOST then
     lent_now, lent_before, lent_period = a, b, c
   else
-    mark_bad('o')
+    bad = bad or {}
+    bad[#bad + 1] = 'o'
   end
 end
 
@@ -194,7 +231,8 @@ for i = 1, #limits do
     local a, b, c = match(text, THREE)
     if a then a, b, c = a + 0, b + 0, c + 0 end
     if not a or max(a, b, c) > EXACT or kind == 'g' and (a >= SECOND or b > MOST) then
-      mark_bad(names[i + 5])
+      bad = bad or {}
+      bad[#bad + 1] = limit.name
     else
       used, prev, at, limit.stored = a, b, c, true
     end
@@ -231,17 +269,21 @@ for i = 1, #limits do
   limit.used, limit.prev, limit.at = used, prev, at
 end
 
--- gcra: tokens were spent, the last of them at that time. What a deeper bucket still has owed stays owed.
-local function spend(limit, tokens, at)
-  if tokens <= 0 then return end
-  local depth, tat = limit.depth, limit.at
-  if tat <= at + depth then limit.prev = depth else limit.prev = max(depth, limit.prev) end
-  tat = max(tat, at) + cost(limit, min(tokens, limit.burst + limit.coming))
-  limit.at = min(tat, now + max(depth, limit.prev))
-end
-
--- What was not accounted for in two periods counts as spent, as of the end of the second.
+local spend
 if has_gcra then
+  -- Tokens of a bucket were spent, the last of them at that time. What a deeper bucket still has owed stays owed.
+  spend = function(limit, tokens, at)
+    if tokens <= 0 then return end
+    local depth, tat, deepest = limit.depth, limit.at, limit.prev
+    if tat <= at + depth or depth > deepest then deepest = depth end
+    limit.prev = deepest
+    if tat < at then tat = at end
+    local most = limit.burst + limit.coming
+    tat = tat + cost(limit, tokens < most and tokens or most)
+    limit.at = tat < now + deepest and tat or now + deepest
+  end
+
+  -- What was not accounted for in two periods counts as spent, as of the end of the second.
   local period = floor(now / PERIOD)
   if lent_period < period then
     local follows = lent_period + 1 == period
@@ -261,23 +303,28 @@ local is_open = account_period > 0 and (account_period == lent_period or account
 
 -- The census as it is now, before this call is counted in it.
 local census_period = 60 * SECOND
-for i = 1, #limits do census_period = min(census_period, limits[i].depth or limits[i].period) end
-census_period = max(census_period, SECOND)
-local census_has_rolled = census_id ~= floor(now / census_period)
+for i = 1, #limits do
+  local span = limits[i].depth or limits[i].period
+  if span < census_period then census_period = span end
+end
+if census_period < SECOND then census_period = SECOND end
+local census_now = floor(now / census_period)
+local census_has_rolled = census_id ~= census_now
 if census_has_rolled then
-  local follows = census_id + 1 == floor(now / census_period)
-  census_id, nodes_now, nodes_before, seen_again = floor(now / census_period), 0, follows and nodes_now or 0, 0
+  local follows = census_id + 1 == census_now
+  census_id, nodes_now, nodes_before, seen_again = census_now, 0, follows and nodes_now or 0, 0
 end
 
-local nodes = max(1, min(nodes_before + seen_again, MOST))
+local nodes = nodes_before + seen_again
+if nodes < 1 then nodes = 1 elseif nodes > MOST then nodes = MOST end
 
 -- How the id of a return, refund or reset stands to the last of this node: 0 new, 1 the same, 2 older.
 local seen = 0
 if id ~= 0 and has_record and id <= other_id then seen = id == other_id and 1 or 2 end
 local damaged = wrong_type or bad or exists and not epoch_now
 
--- What the script answers and writes: tail.lua does both. Without `fields` nothing is written; else those, this
--- node's record and the limits that are stored, or `all` of them; and if it `renews` the hash, how long that says
--- anything.
+-- What the script answers and writes: tail.lua does both. Unless it `writes`, nothing is written; else this node's
+-- record and the limits that are stored, or `all` of them, an epoch that is new and the census if that `census_is_new`;
+-- and if it `renews` the hash, how long that says anything.
 local granted, replayed = 0, 0
-local fields, all, renews, counts_nodes
+local writes, all, census_is_new, renews, counts_nodes = false, false, false, false, false

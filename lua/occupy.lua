@@ -2,8 +2,8 @@
 --
 -- KEYS[1]  the key's hash; of its fields only
 --          p:NODE   a node's last call, its slots and when they lapse "id slots at"
--- ARGV     1 now (us; 0 = the clock of Redis), 2 node, 3 "id used need want lease": need is beyond used, want is
---          all, used among them, lease in us, 1 s at least; 4 the limit "c count period burst"
+-- ARGV     1 node, 2 now (us; 0 = the clock of Redis), id, used, need (beyond used), want (all, used among them), lease
+--          (us, 1 s at least), 3 the limit: c, count, period, burst. Each number has seven bytes, the lowest first
 -- Reply    that of the other scripts (lib.lua); granted = all slots of this node from now on, used = those of all
 --          nodes, at = when this node's lapse, nodes = nodes that have some
 
@@ -15,15 +15,11 @@ local EXACT = 9007199254740991
 local MOST = 4294967295
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 
-local hash, node = KEYS[1], ARGV[2]
-local now = match(ARGV[1] or '', '^%d+$')
-local id, used, need, want, lease = match(ARGV[3] or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
-local most, period, burst = match(ARGV[4] or '', '^c (%d+) (%d+) (%d+)$')
-if not now or now + 0 > 2 ^ 52 or not id or not most or #node > 255 or #ARGV > 4 then
-  return redis.error_reply(WRONG)
-end
-now, id, used, need, want, lease = now + 0, id + 0, used + 0, need + 0, want + 0, lease + 0
-most, period, burst = most + 0, period + 0, burst + 0
+local hash, node, head, limit = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+if #ARGV ~= 3 or #head ~= 42 or #limit ~= 22 or #node > 255 then return redis.error_reply(WRONG) end
+local now, id, used, need, want, lease = struct.unpack('<I7I7I7I7I7I7', head)
+local kind, most, period, burst = struct.unpack('<c1I7I7I7', limit)
+if kind ~= 'c' or now > 2 ^ 52 then return redis.error_reply(WRONG) end
 if max(id, most, burst) > EXACT or max(used, need, want) > MOST or period > 2 ^ 49 or most * period * burst == 0
   or lease < 1000000 or lease > 2 ^ 45 then
   return redis.error_reply(WRONG)

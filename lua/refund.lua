@@ -6,7 +6,7 @@
 -- Reply    lib.lua's; granted = amount, or 0 when nothing is stored, which is a full limit, or when another
 --          window was charged
 
-local amount = a1 + 0
+local amount = a1
 if amount > EXACT then return redis.error_reply(WRONG) end
 if seen ~= 0 then
   replayed = seen
@@ -20,6 +20,6 @@ elseif epoch_now then
   end
   if all_were_charged then
     for i = 1, #limits do credit(limits[i], amount) end
-    granted, other_id, fields = amount, id, {}
+    granted, other_id, writes = amount, id, true
   end
 end

@@ -17,7 +17,7 @@ elseif exists or wrong_type then
   local written = { 'e', format('%d', epoch_now), 'z', '1' }
   if id ~= 0 then
     -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
-    written[5], written[6] = names[4], format('0 %d 0 %d 0 0', max(acquire_id, id), id)
+    written[5], written[6] = own, '0:' .. pack(RECORD, max(acquire_id, id), 0, id, 0, 0)
   end
   local span = 2 * SECOND
   for i = 1, #limits do

@@ -8,8 +8,7 @@
 --          were lent, y age (gcra: us since it spent the others, taken as spent in one go)
 -- Reply    lib.lua's; granted = amount if any limit took it back, else 0
 
-local amount, epoch, held, void, needed = a1 + 0, a2 + 0, a3 + 0, a4 + 0, a5 + 0
-local told, spent, answered = a6 + 0, a7 + 0, a8 + 0
+local amount, epoch, held, void, needed, told, spent, answered = a1, a2, a3, a4, a5, a6, a7, a8
 if max(amount, epoch, held, void, needed, told, spent, answered) > EXACT then return redis.error_reply(WRONG) end
 -- A node that never had an answer knows no epoch, and says so only where an order of its own is void.
 local knows = epoch == epoch_now or epoch == 0 and void ~= 0
@@ -37,13 +36,11 @@ elseif epoch_now and knows then
   -- lent nothing, as if it had been before. At most so much was spent of the account.
   local most = EXACT
   if void ~= 0 and acquire_id == void then
-    local windows = {}
-    for at in string.gmatch(windows_then, '%d+') do windows[#windows + 1] = at + 0 end
     for i = 1, #limits do
       local limit = limits[i]
       if limit.kind == 'g' then
         credit(limit, min(granted_then, needed))
-      elseif (windows[i] or 0) == limit.at then
+      elseif (#windows_then >= 7 * i and numbers_of('<I7', windows_then, 7 * i - 6) or 0) == limit.at then
         credit(limit, granted_then)
       end
     end
@@ -63,11 +60,13 @@ elseif epoch_now and knows then
     local lent, settled = 0, false
     if has_record then lent, settled = close_account(held, amount, 'y', most) end
     taken = taken or lent > 0 or settled and held + amount > 0
-    account, account_period = is_open and min(held, EXACT) or 0, lent_period
+    -- What was credited to an account that was late, and the node keeps, it may spend yet: by a clock that stepped back
+    -- an account is over here sooner than there.
+    account, account_period = settled and min(held, EXACT) or 0, lent_period
     lent_now = min(lent_now + account, EXACT)
     -- The hash has to last as long as this node holds any of it.
     renews = account > 0
   end
-  if taken or void ~= 0 then other_id, fields = id, {} end
+  if taken or void ~= 0 then other_id, writes = id, true end
   if taken then granted = amount end
 end

@@ -1,27 +1,58 @@
 -- Writes and answers what the script has decided: stands after each that lib.lua stands before.
 
-if fields then
-  for i = 1, #limits do
-    local limit = limits[i]
-    if all or limit.stored then
-      local used, prev = limit.used, limit.prev
-      if limit.kind == 'g' then used, prev = prev % SECOND, floor(prev / SECOND) end
-      fields[#fields + 1] = names[i + 5]
-      fields[#fields + 1] = format('%d %d %d', used, prev, limit.at)
-    end
-  end
-  if id ~= 0 then
-    fields[#fields + 1] = names[4]
-    fields[#fields + 1] = format('%d %d %d %d %d %d',
-      asked_in, acquire_id, granted_then, other_id, account, account_period) .. windows_then
-    if has_gcra then
-      fields[#fields + 1] = 'o'
-      fields[#fields + 1] = format('%d %d %d', lent_now, lent_before, lent_period)
-    end
-  end
+if writes then
+  local record = id ~= 0 and format('%d:', asked_in)
+    .. pack(RECORD, acquire_id, granted_then, other_id, account, account_period) .. windows_then
   if wrong_type then call('DEL', hash) end
   if bad then call('HDEL', hash, unpack(bad)) end
-  if #fields > 0 then call('HSET', hash, unpack(fields)) end
+  local epoch_is_new = epoch_now ~= stored_epoch
+  if is_single and record and not has_gcra and epoch_is_new == census_is_new and (all or first.stored) then
+    -- A window, as it is asked for mostly: a key that is new, or one of which nothing but this has changed.
+    local counter = format('%d %d %d', first.used, first.prev, first.at)
+    if epoch_is_new then
+      call('HSET', hash, 'e', format('%d', epoch_now), 'c',
+        format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again), first.name, counter, own, record)
+    else
+      call('HSET', hash, first.name, counter, own, record)
+    end
+  elseif is_single and record and has_gcra and epoch_is_new == census_is_new and (all or first.stored) then
+    -- A bucket, likewise.
+    local deep = floor(first.prev / SECOND)
+    local counter = format('%d %d %d', first.prev - deep * SECOND, deep, first.at)
+    local lent = format('%d %d %d', lent_now, lent_before, lent_period)
+    if epoch_is_new then
+      call('HSET', hash, 'e', format('%d', epoch_now), 'c',
+        format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again), first.name, counter, own, record,
+        'o', lent)
+    else
+      call('HSET', hash, first.name, counter, own, record, 'o', lent)
+    end
+  else
+    local fields = {}
+    if epoch_is_new then fields = { 'e', format('%d', epoch_now) } end
+    if census_is_new then
+      fields[#fields + 1] = 'c'
+      fields[#fields + 1] = format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
+    end
+    for i = 1, #limits do
+      local limit = limits[i]
+      if all or limit.stored then
+        local used, prev = limit.used, limit.prev
+        if limit.kind == 'g' then used, prev = prev % SECOND, floor(prev / SECOND) end
+        fields[#fields + 1] = limit.name
+        fields[#fields + 1] = format('%d %d %d', used, prev, limit.at)
+      end
+    end
+    if record then
+      fields[#fields + 1] = own
+      fields[#fields + 1] = record
+      if has_gcra then
+        fields[#fields + 1] = 'o'
+        fields[#fields + 1] = format('%d %d %d', lent_now, lent_before, lent_period)
+      end
+    end
+    if #fields > 0 then call('HSET', hash, unpack(fields)) end
+  end
   if renews then
     -- Redis may forget the hash once it says nothing that a missing one would not.
     local lasts = 2 * census_period
@@ -29,7 +60,7 @@ if fields then
       local limit = limits[i]
       local kind, at, ends = limit.kind, limit.at, nil
       if kind == 'g' then
-        ends = max(at - now, 0) + limit.depth
+        ends = (at > now and at - now or 0) + limit.depth
         if lent_now + lent_before > 0 then ends = ends + limit.depth + 2 * PERIOD end
       elseif kind == 's' then
         ends = at + 3 * limit.period - now
@@ -38,7 +69,7 @@ if fields then
       else
         ends = at + limit.period - now
       end
-      lasts = max(lasts, ends)
+      if ends > lasts then lasts = ends end
     end
     call('PEXPIRE', hash, format('%d', up(lasts, 1000) + 1))
   end
@@ -48,7 +79,7 @@ end
 if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 8 + #limits + 2 * nodes + 16 then
   local records = {}
   for _, name in ipairs(call('HKEYS', hash)) do
-    if find(name, '^n:') and name ~= names[4] then records[#records + 1] = name end
+    if find(name, '^n:') and name ~= own then records[#records + 1] = name end
   end
   local some, stale = {}, {}
   for i = 1, min(#records, 500) do
@@ -64,12 +95,14 @@ if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 8 + #
   if #stale > 0 then call('HDEL', hash, unpack(stale)) end
 end
 
+local lent = has_gcra and min(lent_now + lent_before, EXACT)
 local reply = {
-  granted, replayed, damaged and 1 or 0, epoch_now or 0, was_reset and 1 or 0, nodes, now, 0, 0, 0,
+  granted, replayed, damaged and 1 or 0, epoch_now or 0, was_reset and 1 or 0, nodes, now,
+  first.kind == 'g' and lent or first.used, first.prev, first.at,
 }
-for i = 1, #limits do
+for i = 2, #limits do
   local limit, place = limits[i], 5 + 3 * i
-  reply[place] = limit.kind == 'g' and min(lent_now + lent_before, EXACT) or limit.used
+  reply[place] = limit.kind == 'g' and lent or limit.used
   reply[place + 1], reply[place + 2] = limit.prev, limit.at
 end
 return reply

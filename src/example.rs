@@ -66,6 +66,7 @@ mod daemon {
         };
         let policies = PolicySet::compile(&POLICIES.map(policy).into()).expect("the policies above are right");
         StartOptions {
+            clock: crate::clock::Clock::start(),
             socket: socket.to_owned(),
             mode: 0o600,
             group: None,

@@ -4,13 +4,13 @@ use crate::support;
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Timestamp};
 use rationd::store::redis::evalsha;
-use rationd::store::script::{self, Caller, Script};
+use rationd::store::script::{self, Caller, Script, WIDTH};
 use redis::{Connection, RedisResult, Value};
 use support::redis_server::RedisServer;
 
@@ -60,7 +60,7 @@ fn acquire(tokens: u64) -> Op {
         need: tokens,
         want: tokens,
         least: 0,
-        ahead_of: Timestamp(0),
+        window: Window::Current,
         epoch: 0,
         held: 0,
         ages: JUST_NOW,
@@ -207,7 +207,7 @@ fn random_bytes_in_every_field_never_make_an_error() {
     }
 }
 
-fn evaluate(redis: &mut Redis, sha: &str, key: &str, arguments: &[String]) -> RedisResult<Value> {
+fn evaluate(redis: &mut Redis, sha: &str, key: &str, arguments: &[Vec<u8>]) -> RedisResult<Value> {
     redis::cmd("EVALSHA").arg(sha).arg(1).arg(key).arg(arguments).query(&mut redis.connection)
 }
 
@@ -218,40 +218,50 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
     let mut good = Vec::new();
     let caller = Caller { prefix: "d", node: "a", now: Some(NOW) };
     let call = call(9, acquire(3));
-    script::arguments(&caller, &call, &mut |argument| good.push(String::from_utf8_lossy(argument).into_owned()));
+    script::arguments(&caller, &call, &mut |argument| good.push(argument.to_vec()));
     let sha = evalsha::sha(Script::of(&call.op));
-    // Each integer, and the letter of a limit, in its place; the node's name may be anything.
+    // Each integer, and the letter of a limit, in its place; the node's name may be anything. Seven bytes say no more than
+    // an integer, but they may say too large a one, and be too few or too many.
     let places: Vec<(usize, usize)> = good
         .iter()
         .enumerate()
-        .filter(|(at, _)| *at != 1)
-        .flat_map(|(at, argument)| (0..argument.split(' ').count()).map(move |word| (at, word)))
+        .skip(1)
+        .flat_map(|(at, argument)| (argument.len() % WIDTH..argument.len()).step_by(WIDTH).map(move |byte| (at, byte)))
         .collect();
-    assert_eq!(places.len(), 1 + 7 + 4 * 7);
-    for (at, word) in places {
-        for wrong in ["", "-1", "1.5", "x", "1e3", "9007199254740992", "99999999999999999999999"] {
-            let mut arguments = good.clone();
-            let mut parts: Vec<&str> = good[at].split(' ').collect();
-            parts[word] = wrong;
-            arguments[at] = parts.join(" ");
-            let reply = evaluate(&mut redis, sha, &key, &arguments);
-            let error = reply.expect_err(&format!("{wrong:?} as word {word} of {at} must be refused")).to_string();
-            assert!(error.contains("rationd"), "{wrong:?} as word {word} of {at}: {error}");
+    assert_eq!(places.len(), 8 + 4 * 6);
+    let mut refused = |at: usize, edited: Vec<u8>, what: &str| {
+        let mut arguments = good.clone();
+        arguments[at] = edited;
+        let reply = evaluate(&mut redis, sha, &key, &arguments);
+        let error = reply.expect_err(&format!("{what} in {at} must be refused")).to_string();
+        assert!(error.contains("rationd"), "{what} in {at}: {error}");
+    };
+    for (at, byte) in places {
+        for wrong in [1_u64 << 53, (1 << 56) - 1] {
+            let mut edited = good[at].clone();
+            edited[byte..byte + WIDTH].copy_from_slice(&wrong.to_le_bytes()[..WIDTH]);
+            refused(at, edited, &format!("{wrong} at {byte}"));
         }
+        let (before, behind) = good[at].split_at(byte);
+        refused(at, [before, &behind[WIDTH..]].concat(), "one number too few");
+        refused(at, [before, &[0; WIDTH], behind].concat(), "one number too many");
     }
-    // One word or one argument too few or too many.
-    for at in [2, 3] {
-        for edited in [good[at].rsplit_once(' ').expect("words").0.to_owned(), format!("{} 1", good[at])] {
-            let mut arguments = good.clone();
-            arguments[at] = edited;
-            assert!(evaluate(&mut redis, sha, &key, &arguments).is_err(), "{arguments:?}");
+    for (at, argument) in good.iter().enumerate().skip(1) {
+        refused(at, argument[..argument.len() - 1].to_vec(), "a byte too few");
+        refused(at, [&argument[..], &[0]].concat(), "a byte too many");
+        refused(at, Vec::new(), "nothing");
+        refused(at, vec![b'0'; 300], "text");
+    }
+    for (at, limit) in good.iter().enumerate().skip(2) {
+        for letter in [0, b'c', b'F', b'1', 255] {
+            refused(at, [&[letter], &limit[1..]].concat(), "a letter that is none");
         }
     }
     // Arguments for fewer limits are right ones.
-    for length in 0..4 {
+    for length in 0..3 {
         assert!(evaluate(&mut redis, sha, &key, &good[..length]).is_err(), "{length} arguments");
     }
-    let nine = [&good[..3], &vec![good[3].clone(); 9]].concat();
+    let nine = [&good[..2], &vec![good[2].clone(); 9]].concat();
     assert!(evaluate(&mut redis, sha, &key, &nine).is_err(), "nine limits");
     assert!(!redis.run::<bool>(&["EXISTS", &key]));
 }

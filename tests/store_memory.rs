@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -53,7 +53,7 @@ fn acquire(tokens: u64) -> Op {
         need: tokens,
         want: tokens,
         least: 0,
-        ahead_of: Timestamp(0),
+        window: Window::Current,
         epoch: 0,
         held: 0,
         ages: JUST_NOW,
@@ -73,7 +73,7 @@ fn aligned_window_is_fresh_at_its_boundary_and_not_before() {
 fn what_was_lent_ahead_is_missing_from_the_next_window() {
     let mut bench = Bench::new(&["10/10s fixed"]);
     let Op::Acquire(ask) = acquire(4) else { unreachable!() };
-    let ahead = Op::Acquire(Acquire { ahead_of: NOW + Micros(10_000_000), ..ask });
+    let ahead = Op::Acquire(Acquire { window: Window::Next { begins: NOW + Micros(10_000_000) }, ..ask });
     assert_eq!(bench.ask(1, "a", 1, ahead).unwrap().granted, 4);
     bench.next_id = 1;
     assert_eq!(bench.lend(10).granted, 10, "this window is whole");
@@ -160,6 +160,21 @@ fn key_lasts_as_long_as_a_node_holds_some_of_its_bucket() {
         let grant = bench.ask(1, "a", bench.next_id, back).expect("room");
         assert_eq!((grant.epoch, grant.counters[0].used), (lent.epoch, held), "after {told} times 2 s");
     }
+}
+
+#[test]
+fn what_a_node_keeps_of_an_account_that_was_over_is_set_aside() {
+    let mut bench = Bench::new(&["10/1h burst 8"]);
+    let Op::Acquire(order) = acquire(1) else { unreachable!("it is one") };
+    let lent = bench.ask(1, "a", 1, Op::Acquire(Acquire { want: 3, ..order })).expect("room");
+    assert_eq!((lent.granted, lent.counters[0].used), (3, 2));
+    // Nobody has accounted for them in two periods of two seconds: they count as spent, until the node says that it has
+    // spent none, and hands one of them back.
+    bench.pass(Micros(9 * SECOND.0));
+    let (epoch, voids) = (lent.epoch, Voided::default());
+    let back = Op::Return { amount: 1, epoch, held: 1, voids, ages: JUST_NOW, windows: OPEN };
+    let after = bench.ask(1, "a", 2, back).expect("room").counters[0];
+    assert_eq!((after.used, after.at), (1, lent.counters[0].at));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, Occupy, Op};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, Occupy, Op, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
@@ -128,7 +128,7 @@ fn a_debt_outlasts_other_numbers_and_no_longer_than_its_bucket_takes() {
             need,
             want: need,
             least: need,
-            ahead_of: Timestamp(0),
+            window: Window::Current,
             epoch: 0,
             held: 0,
             ages: JUST_NOW,
@@ -189,7 +189,7 @@ fn scripts_of_before_and_after_read_each_others_buckets() {
             need: 1,
             want: 1,
             least: 1,
-            ahead_of: Timestamp(0),
+            window: Window::Current,
             epoch: 0,
             held: 0,
             ages: JUST_NOW,
@@ -205,6 +205,60 @@ fn scripts_of_before_and_after_read_each_others_buckets() {
     // It refused what was above 2^32 here, and took it for damage.
     assert!(numbers.len() == 3 && numbers[0] <= u32::MAX.into() && numbers[1] <= u32::MAX.into(), "{written}");
     assert_eq!(numbers[1] * 1_000_000 + numbers[0], limit.depth().0);
+}
+
+/// A key as the build before left it: node `a` had ordered three tokens of a window and five of a bucket under the id 41,
+/// and had one of the bucket charged at once.
+#[test]
+fn a_key_of_the_build_before_is_read_once_and_rewritten() {
+    const MINUTE: u64 = 60_000_000;
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    server.load_scripts(&mut connection);
+    let now = Timestamp(1_800_000_000_000_000);
+    let (census, period, ends) = (now.0 / MINUTE, now.0 / 2_000_000, now.0 + MINUTE);
+    let cases = [
+        ("10/1m fixed", "f1", format!("3 0 {ends}"), format!("{census} 41 3 40 0 0 {ends}"), 3),
+        // A token of it is worth six seconds.
+        ("10/60s", "g1", format!("0 60 {}", now.0 + 6_000_000), format!("{census} 41 5 40 4 {period} 0"), 5),
+    ];
+    for (limit, field, counter, record, granted) in cases {
+        let digest = Digest::of("upgrade", limit.as_bytes());
+        let (key, rule) =
+            (script::key("upgrade", digest), Arc::new(Rule::of("p", &[Limit::parse(limit).expect(limit)])));
+        let mut hash = redis::cmd("HSET");
+        hash.arg(&key).arg(&["e", "7", "c", &format!("{census} 1 0 1"), field, &counter, "n:a", &record]);
+        if field == "g1" {
+            hash.arg("o").arg(format!("4 0 {period}"));
+        }
+        hash.exec(&mut connection).expect("a hash");
+        let mut call = |id: u64, op: Op| {
+            let call = Call { id, digest, rule: rule.clone(), op, sent_at: Instant(0) };
+            let asked = Asked { prefix: "upgrade", node: "a", now: Some(now) };
+            let reply: Value = evalsha::command(&asked, &call, false).query(&mut connection).expect("an answer");
+            let grant = evalsha::grant(&call, &reply).expect("a grant");
+            assert!(!grant.damaged && grant.epoch == 7, "{limit}: {grant:?}");
+            grant
+        };
+        let acquire = |held: u64| {
+            let known = [Known::default(); MAX_LIMITS];
+            let (window, ages) = (Window::Current, JUST_NOW);
+            Op::Acquire(Acquire { need: 2, want: 5, least: 1, window, epoch: 7, held, ages, known })
+        };
+        let again = call(41, acquire(0));
+        assert_eq!((again.granted, again.replayed), (granted, true), "{limit}: the answer of then");
+        assert!(call(39, acquire(0)).outdated && call(40, Op::Reset).replayed, "{limit}: ids of then");
+        let before = call(0, Op::Peek).counters[0];
+        // Of the four that were set aside one is held yet: the node has spent three.
+        let after = call(42, acquire(1));
+        assert_eq!((after.granted, after.nodes), (5, 1), "{limit}");
+        match field {
+            "f1" => assert_eq!((before.used, after.counters[0].used), (3, 8)),
+            _ => assert_eq!(after.counters[0].at, before.at + Micros(6_000_000 * (3 + 2)), "three, and two at once"),
+        }
+        let written: Vec<u8> = redis::cmd("HGET").arg(&key).arg("n:a").query(&mut connection).expect("a field");
+        assert!(written.starts_with(format!("{census}:").as_bytes()), "{limit}: {written:?}");
+    }
 }
 
 /// What two nodes say of the slots of one key, old words among it.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use super::inflight::InFlight;
 use super::memory::MemoryStore;
 use super::names::Names;
-use crate::core::answer::{self, Ending, Standing};
-use crate::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError};
+use crate::core::answer::{self, Resolution, Standing};
+use crate::core::call::{Acquire, Call, Grant, Known, OPEN, Op, StoreError, Window};
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::holds::Charge;
 use crate::core::key::{Digest, DigestKey};
@@ -69,9 +69,10 @@ impl Embedded {
         let limits = &request.rule.limits;
         let decision = if limits.iter().any(|limit| request.cost > limit.capacity()) {
             let grant = self.ask(now, &request, Op::Peek);
-            self.answer(now, &request, grant, Some(Ending::deny(Reason::Cost, Source::Policy)))
+            self.answer(now, &request, grant, Some(Resolution::deny(Reason::Cost, Source::Policy)))
         } else if let Some((lent, counter)) = self.store.spend(now, request.digest, limits, request.cost) {
-            let ending = if lent { Ending::allow(Source::Store) } else { Ending::deny(Reason::Rate, Source::Store) };
+            let ending =
+                if lent { Resolution::allow(Source::Store) } else { Resolution::deny(Reason::Rate, Source::Store) };
             answer::decision(request.rule, &[counter], now, request.cost, ending)
         } else {
             self.acquire(now, &request)
@@ -104,7 +105,7 @@ impl Embedded {
             need: cost,
             want: cost,
             least: cost,
-            ahead_of: Timestamp(0),
+            window: Window::Current,
             epoch: 0,
             held: 0,
             ages: crate::core::call::JUST_NOW,
@@ -130,14 +131,14 @@ impl Embedded {
             Some(windows) => self.take_back(now, request, windows),
             None => {
                 let grant = self.ask(now, &request, Op::Peek);
-                self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
+                self.answer(now, &request, grant, Some(Resolution::allow(Source::Store)))
             }
         }
     }
 
     fn take_back(&mut self, now: Timestamp, request: Request<'_>, windows: [Timestamp; MAX_LIMITS]) -> Decision {
         let grant = self.ask(now, &request, Op::Refund { amount: request.cost, windows });
-        self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
+        self.answer(now, &request, grant, Some(Resolution::allow(Source::Store)))
     }
 
     /// Takes back an admission that came to nothing.
@@ -155,7 +156,7 @@ impl Embedded {
     /// Forgets the key.
     pub fn reset(&mut self, now: Timestamp, request: Request<'_>) -> Decision {
         let grant = self.ask(now, &request, Op::Reset);
-        self.answer(now, &request, grant, Some(Ending::allow(Source::Store)))
+        self.answer(now, &request, grant, Some(Resolution::allow(Source::Store)))
     }
 
     /// Counts of the shard.
@@ -225,10 +226,10 @@ impl Embedded {
         };
         let ending = match &grant {
             Ok(_) if request.rule.limits.iter().any(|limit| cost > limit.capacity()) => {
-                Ending::deny(Reason::Cost, Source::Policy)
+                Resolution::deny(Reason::Cost, Source::Policy)
             }
-            Ok(grant) if !fits(grant) => Ending::deny(Reason::Rate, Source::Store),
-            _ => Ending::allow(Source::Store),
+            Ok(grant) if !fits(grant) => Resolution::deny(Reason::Rate, Source::Store),
+            _ => Resolution::allow(Source::Store),
         };
         self.answer(now, request, grant, Some(ending))
     }
@@ -243,24 +244,24 @@ impl Embedded {
         now: Timestamp,
         request: &Request<'_>,
         grant: Result<Grant, StoreError>,
-        ending: Option<Ending>,
+        ending: Option<Resolution>,
     ) -> Decision {
         let limits = request.rule.limits.len();
         match grant {
             Ok(grant) => {
                 let granted = grant.granted >= request.cost;
                 let ending = ending.unwrap_or(if granted {
-                    Ending::allow(Source::Store)
+                    Resolution::allow(Source::Store)
                 } else {
-                    Ending::deny(Reason::Rate, Source::Store)
+                    Resolution::deny(Reason::Rate, Source::Store)
                 });
                 answer::decision(request.rule, &grant.counters[..limits], grant.now, request.cost, ending)
             }
             // Full of live keys: one more could not be counted.
             Err(_) => {
                 let ending = match request.rule.on_store_loss {
-                    OnStoreLoss::Allow => Ending { reason: Reason::Overload, ..Ending::allow(Source::Policy) },
-                    _ => Ending::deny(Reason::Overload, Source::Policy).after(Micros::from_secs(1)),
+                    OnStoreLoss::Allow => Resolution { reason: Reason::Overload, ..Resolution::allow(Source::Policy) },
+                    _ => Resolution::deny(Reason::Overload, Source::Policy).after(Micros::from_secs(1)),
                 };
                 let unknown = [Default::default(); MAX_LIMITS];
                 let decision = answer::decision(request.rule, &unknown[..limits], now, request.cost, ending);

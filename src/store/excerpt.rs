@@ -5,6 +5,7 @@
 //! the fields. What is said of other nodes is not in it. Knows no connection; no daemon asks for it.
 
 use super::census::RECORD;
+use super::script::WIDTH;
 use crate::core::call::Counter;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::time::Timestamp;
@@ -24,7 +25,7 @@ pub struct Excerpt {
     pub census: Option<[u64; 4]>,
     /// The field `o`, zeros where there is none.
     pub lent: [u64; 3],
-    /// The field `n:NODE`, with zeros for windows that it does not name.
+    /// The field `n:NODE`, in whichever of its two forms, with zeros for windows that it does not name.
     pub record: Option<[u64; RECORD]>,
 }
 
@@ -78,7 +79,15 @@ impl Excerpt {
         };
         let (mut epoch, mut census, mut lent, mut record) = ([0], [0; 4], [0; 3], [0; RECORD]);
         let is_counted = numbers(b"c", &mut census, 4)?;
-        let is_known = numbers(node, &mut record, 6)?;
+        let is_known = match value(node) {
+            None => false,
+            Some(text) => {
+                packed(text, &mut record)
+                    .or_else(|| parse(text, &mut record, 6))
+                    .ok_or_else(|| unreadable(node, text))?;
+                true
+            }
+        };
         numbers(b"o", &mut lent, 3)?;
         let mut counters = [None; MAX_LIMITS];
         for (index, limit) in limits.iter().enumerate() {
@@ -122,6 +131,23 @@ fn parse(text: &[u8], list: &mut [u64], least: usize) -> Option<()> {
     (count >= least).then_some(())
 }
 
+/// Reads a record in its binary form: the census period, a colon, then numbers of seven bytes, but one of four.
+fn packed(text: &[u8], record: &mut [u64; RECORD]) -> Option<()> {
+    let colon = text.iter().position(|byte| *byte == b':')?;
+    let (mut list, mut rest) = ([0; RECORD], &text[colon + 1..]);
+    parse(&text[..colon], &mut list[..1], 1)?;
+    for (place, number) in list.iter_mut().enumerate().skip(1) {
+        if rest.is_empty() && place >= 6 {
+            break;
+        }
+        let (bytes, behind) = rest.split_at_checked(if place == 5 { 4 } else { WIDTH })?;
+        *number = bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        rest = behind;
+    }
+    *record = list;
+    rest.is_empty().then_some(())
+}
+
 fn unreadable(name: &[u8], text: &[u8]) -> Unreadable {
     let [name, text] = [name, text].map(String::from_utf8_lossy);
     Unreadable { seen: format!("{name} = `{text}`") }
@@ -148,6 +174,23 @@ mod tests {
         assert_eq!((seen.epoch, seen.reset, seen.census, seen.lent), (5, true, Some([1, 2, 3, 4]), [1, 2, 3]));
         assert_eq!(seen.record.unwrap()[..8], [1, 2, 3, 4, 5, 6, 7, 0]);
         assert_eq!(seen.counters[..2], [Some(Counter { used: 1, prev: 2, at: Timestamp(3) }), None]);
+    }
+
+    #[test]
+    fn record_is_read_in_both_its_forms() {
+        let bytes = |numbers: &[u64], width: usize| -> Vec<u8> {
+            numbers.iter().flat_map(|number| number.to_le_bytes().into_iter().take(width)).collect()
+        };
+        let record = [&b"1:"[..], &bytes(&[2, 3, 4, 5], 7), &bytes(&[6], 4), &bytes(&[7], 7)].concat();
+        let read = |record: &[u8]| {
+            let mut list = [0; RECORD];
+            packed(record, &mut list).map(|()| list)
+        };
+        assert_eq!(read(&record).unwrap()[..8], [1, 2, 3, 4, 5, 6, 7, 0]);
+        assert_eq!(read(&record[..34]).unwrap()[..8], [1, 2, 3, 4, 5, 6, 0, 0], "without a window");
+        for wrong in [&record[1..], &record[..33], &record[..40], b"1 2 3 4 5 6", b":"] {
+            assert_eq!(read(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

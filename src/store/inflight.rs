@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use crate::core::answer::Ending;
+use crate::core::answer::Resolution;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::key::Digest;
 use crate::core::page::{self, Place};
@@ -58,11 +58,11 @@ impl InFlight {
         permits.expire(Instant(now.0));
         let (view, cost) = (Self::view(now, limit.count), request.cost);
         let ending = if cost > limit.count {
-            Ending::deny(Reason::Cost, Source::Policy)
+            Resolution::deny(Reason::Cost, Source::Policy)
         } else if cost <= limit.count.saturating_sub(permits.used()) {
-            Ending::allow(Source::Store)
+            Resolution::allow(Source::Store)
         } else {
-            Ending::deny(Reason::Rate, Source::Store)
+            Resolution::deny(Reason::Rate, Source::Store)
         };
         let takes = ending.verdict == Verdict::Allow && !request.peek && cost > 0;
         if !takes {
@@ -96,7 +96,7 @@ impl InFlight {
         self.keys.range(from..).map(move |(digest, key)| {
             let limit = &key.rule.limits[0];
             let view = Self::view(now, limit.count);
-            let decision = key.permits.decision(limit, view, 0, Ending::allow(Source::Store));
+            let decision = key.permits.decision(limit, view, 0, Resolution::allow(Source::Store));
             let (bytes, rule) = (Some(key.bytes.clone()), key.rule.clone());
             (Place::behind(*digest), KeyInfo { digest: Digest(*digest), key: bytes, rule, held: 0, decision })
         })

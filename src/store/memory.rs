@@ -224,11 +224,11 @@ impl MemoryStore {
         let latest = view.record.map_or(0, |record| record.id).max(voids.id);
         if view.has_gcra() && (view.id > latest || latest == 0) {
             let rest = amount.saturating_add(held.min(MAX_COUNT));
-            let was_open = view.record.is_some_and(|record| view.lent.is_open(&record));
             let before = view.settle_account(rest, &ages, most);
             taken |= before.is_some_and(|account| account > 0 || rest > 0);
             let mut record = Record::default();
-            view.lent.open(&mut record, if was_open { held.min(MAX_COUNT) } else { 0 });
+            // What was credited to an account that was late, and the node keeps, it may spend yet.
+            view.lent.open(&mut record, before.map_or(0, |_| held.min(MAX_COUNT)));
             account = Some(record);
         }
         if taken || voids.id != 0 {

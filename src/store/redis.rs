@@ -11,6 +11,7 @@
 
 mod address;
 mod cluster;
+mod dialer;
 pub mod evalsha;
 mod failure;
 mod frame;
@@ -44,6 +45,7 @@ pub use super::breaker::BreakerState;
 pub use options::{Confirm, OptionsError, RedisOptions};
 pub use reply::refused;
 pub use slots::cluster_slots;
+pub use stream::{Connecting, Network, Stream};
 pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 
 use self::cluster::Cluster;
@@ -52,6 +54,7 @@ use self::master::Master;
 use self::server::Shared;
 use self::supervised::supervised;
 use self::tally::Tally;
+use self::url::Target;
 use super::outcomes::Outcomes;
 use super::script;
 use super::turns::Asker;
@@ -87,7 +90,20 @@ impl RedisStore {
     /// # Errors
     /// The first thing that is wrong with the options.
     pub fn new(options: &RedisOptions, clock: Clock) -> Result<Self, OptionsError> {
-        let target = options.target()?;
+        Ok(Self::start(options, clock, options.target()?))
+    }
+
+    /// The same over another network than the system's sockets: for simulations.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn over(options: &RedisOptions, clock: Clock, network: Arc<dyn Network>) -> Result<Self, OptionsError> {
+        let mut target = options.target()?;
+        target.dialer.network = network;
+        Ok(Self::start(options, clock, target))
+    }
+
+    fn start(options: &RedisOptions, clock: Clock, target: Target) -> Self {
         if target.dialer.tls.is_some() {
             install_crypto();
         }
@@ -114,7 +130,7 @@ impl RedisStore {
             }))
         });
         let (node, prefix) = (options.node.as_str().into(), options.prefix.as_str().into());
-        Ok(Self { office: Arc::new(Office { cluster, node, prefix, born: clock.now() }), watch })
+        Self { office: Arc::new(Office { cluster, node, prefix, born: clock.now() }), watch }
     }
 
     /// Carries out `call`, however long that takes while its connection lives.

@@ -27,35 +27,26 @@ pub struct Script {
     pub text: &'static str,
 }
 
-/// A script of these files. In its first line stand the patterns of what ARGV has: the id and so many integers of the
-/// call, and of each limit its kind, three integers and so many more.
+/// A script of these files. In its first line stand the formats of what ARGV has, and how many bytes they are: time, id
+/// and so many integers of the call, and of each limit its kind, three integers and so many more.
 macro_rules! script {
-    ($name:literal, $call:literal, $limit:literal, [$($file:literal),*]) => {
+    ($name:literal, $call:literal $call_bytes:literal, $limit:literal $limit_bytes:literal, [$($file:literal),*]) => {
         Script {
             name: $name,
             text: concat!(
-                "local HEAD, LIMIT = '^(%d+)", $call, "$', '^([gfos]) (%d+) (%d+) (%d+)", $limit, "$'\n",
+                "local HEAD, HEAD_BYTES = '<I7I7", $call, "', 14 + ", $call_bytes, "\n",
+                "local LIMIT, LIMIT_BYTES = '<c1I7I7I7", $limit, "', 22 + ", $limit_bytes, "\n",
                 $(include_str!(concat!("../../lua/", $file, ".lua")), "\n",)*
             ),
         }
     };
 }
 
-static ACQUIRE: Script = script!(
-    "acquire",
-    " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)",
-    " (%d+) (%d+) (%d+)",
-    ["lib", "account", "acquire", "tail"]
-);
-static RETURN: Script = script!(
-    "return",
-    " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)",
-    " (%d+) (%d+)",
-    ["lib", "account", "return", "tail"]
-);
-static PEEK: Script = script!("peek", "", "", ["lib", "peek", "tail"]);
-static REFUND: Script = script!("refund", " (%d+)", " (%d+)", ["lib", "account", "refund", "tail"]);
-static RESET: Script = script!("reset", "", "", ["lib", "reset", "tail"]);
+static ACQUIRE: Script = script!("acquire", "I7I7I7I7I7I7" 42, "I7I7I7" 21, ["lib", "account", "acquire", "tail"]);
+static RETURN: Script = script!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "account", "return", "tail"]);
+static PEEK: Script = script!("peek", "" 0, "" 0, ["lib", "peek", "tail"]);
+static REFUND: Script = script!("refund", "I7" 7, "I7" 7, ["lib", "account", "refund", "tail"]);
+static RESET: Script = script!("reset", "" 0, "" 0, ["lib", "reset", "tail"]);
 /// Slots are another matter: it shares nothing.
 static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/occupy.lua") };
 
@@ -133,18 +124,17 @@ pub fn digits(digest: Digest) -> [u8; 32] {
     std::array::from_fn(|place| b"0123456789abcdef"[(digest.0 >> (124 - 4 * place) & 15) as usize])
 }
 
-/// The ARGV of a call, one after the other: the time, the node, the id and the integers of the call, then each limit.
+/// The ARGV of a call, one after the other: the node, the time with the id and the integers of the call, then each limit.
+/// Numbers are binary: of a text each would have to be cut out and converted, which costs Redis more than a command.
 pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) {
     let mut words = Words::default();
-    words.add(caller.now.map_or(0, |now| now.0.max(1)));
-    words.push(push);
     push(&caller.node.as_bytes()[..caller.node.len().min(255)]);
-    words.add(call.id);
+    words.add_all(&[caller.now.map_or(0, |now| now.0.max(1)), call.id]);
     match &call.op {
         Op::Acquire(ask) => {
             let [need, want, least, held] =
                 [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
-            words.add_all(&[need, want, least, ask.ahead_of.0, ask.epoch, held]);
+            words.add_all(&[need, want, least, ask.window.on_wire().0, ask.epoch, held]);
         }
         Op::Return { amount, epoch, held, voids, .. } => {
             let [amount, held, need, told, spent] =
@@ -171,14 +161,17 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
     }
 }
 
-/// One argument: words with a space between.
+/// One argument: a limit's letter, and numbers of seven bytes.
 struct Words {
     text: [u8; LONGEST],
     len: usize,
 }
 
-/// Room for an argument: most numbers has a return, eight of up to sixteen digits.
-const LONGEST: usize = 192;
+/// Bytes of a number in an argument, the lowest first: enough for all below 2^53.
+pub const WIDTH: usize = 7;
+
+/// Room for an argument: most numbers has a return, ten of them.
+const LONGEST: usize = 10 * WIDTH;
 
 impl Default for Words {
     fn default() -> Self {
@@ -193,14 +186,7 @@ impl Words {
     }
 
     fn add(&mut self, value: u64) {
-        if self.len > 0 {
-            self.write(b" ");
-        }
-        if value < 10 {
-            self.write(&[b'0' + value as u8]);
-        } else {
-            self.write(decimal(value.min(EXACT), &mut [0; 20]));
-        }
+        self.write(&value.min(EXACT).to_le_bytes()[..WIDTH]);
     }
 
     fn add_all(&mut self, values: &[u64]) {
@@ -213,19 +199,6 @@ impl Words {
     fn push(&mut self, push: &mut dyn FnMut(&[u8])) {
         push(&self.text[..self.len]);
         self.len = 0;
-    }
-}
-
-/// The digits of a number, written to the end of `room`.
-pub(crate) fn decimal(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
-    let mut first = room.len();
-    loop {
-        first -= 1;
-        room[first] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            return &room[first..];
-        }
     }
 }
 
@@ -305,6 +278,7 @@ mod tests {
 
     use super::*;
     use crate::core::call::OPEN;
+    use crate::core::call::Window;
     use crate::core::policy::{OnStoreLoss, Rule};
     use crate::core::time::Instant;
 
@@ -314,17 +288,25 @@ mod tests {
         Call { id: 9, digest: Digest(0xab), rule, op, sent_at: Instant(0) }
     }
 
+    /// The node, and the numbers of each argument behind it, a limit's letter before.
     fn argv(call: &Call) -> Vec<String> {
         let caller = Caller { prefix: "ration", node: "n1", now: None };
         let mut list = Vec::new();
-        arguments(&caller, call, &mut |argument| list.push(String::from_utf8_lossy(argument).into_owned()));
+        arguments(&caller, call, &mut |argument| {
+            let (letter, numbers) =
+                argument.split_at(if list.is_empty() { argument.len() } else { argument.len() % WIDTH });
+            let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            let words = numbers.chunks(WIDTH).map(|bytes| number(bytes).to_string());
+            let letter = String::from_utf8_lossy(letter).into_owned();
+            list.push(std::iter::once(letter).chain(words).collect::<Vec<_>>().join(" ").trim().to_owned());
+        });
         list
     }
 
     #[test]
     fn gcra_travels_in_lowest_terms_and_windows_as_written() {
         let seen = argv(&call(Op::Peek, &["30/60s burst 5", "30/60s fixed"]));
-        let wanted = ["0", "n1", "9", "g 1 2000000 5", "f 30 60000000 30"];
+        let wanted = ["n1", "0 9", "g 1 2000000 5", "f 30 60000000 30"];
         assert_eq!(seen, wanted);
     }
 
@@ -333,7 +315,7 @@ mod tests {
         let refund = Op::Refund { amount: u64::MAX, windows: OPEN };
         let mut call = call(refund, &["1/1s"]);
         call.id = u64::MAX;
-        assert_eq!(argv(&call)[2], format!("{EXACT} {MAX_COUNT}"));
+        assert_eq!(argv(&call)[1], format!("0 {EXACT} {MAX_COUNT}"));
     }
 
     #[test]
@@ -344,19 +326,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_they_are_read() {
-        for value in [0, 9, 10, 1_234_567_890, EXACT, u64::MAX] {
-            assert_eq!(decimal(value, &mut [0; 20]), value.to_string().as_bytes());
-        }
-    }
-
-    #[test]
     fn reply_becomes_a_grant() {
         let ask = Acquire {
             need: 2,
             want: 3,
             least: 0,
-            ahead_of: Timestamp(0),
+            window: Window::Current,
             epoch: 0,
             held: 0,
             ages: crate::core::call::JUST_NOW,

@@ -5,7 +5,7 @@
 
 use super::cells::Head;
 use super::census::{self, Census, Lent, Record};
-use crate::core::call::{Acquire, Ages, Counter, Grant, Voided};
+use crate::core::call::{Acquire, Ages, Counter, Grant, Voided, Window};
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
@@ -182,7 +182,8 @@ impl View<'_> {
         let reset = self.head.is_some_and(|head| head.reset);
         let lost = ask.epoch != 0 && !same && !reset;
         let mut restored = false;
-        if lost && self.id != 0 && self.record.is_none() {
+        // What the node took back meanwhile is no acquire.
+        if lost && self.id != 0 && self.record.is_none_or(|record| record.id == 0) {
             for (index, limit) in self.limits.iter().enumerate() {
                 let (counter, known) = (&mut self.counters[index], ask.known[index]);
                 counter.restore(limit, self.now, known);
@@ -206,7 +207,7 @@ impl View<'_> {
     pub(super) fn lend(&mut self, ask: &Acquire) -> u64 {
         let tokens = self.share_of(self.reach(ask, self.left_of_all(ask)), ask);
         for (index, limit) in self.limits.iter().enumerate() {
-            if ask.ahead_of.0 != 0 {
+            if ask.window.is_next() {
                 self.counters[index].debit_ahead(tokens);
             } else if limit.algorithm != Algorithm::Gcra {
                 self.counters[index].debit(limit, self.now, tokens);
@@ -224,17 +225,15 @@ impl View<'_> {
 
     fn left_of_all(&self, ask: &Acquire) -> u64 {
         let all = self.limits.iter().zip(&self.counters);
-        if ask.ahead_of.0 == 0 {
+        if let Window::Next { begins } = ask.window {
+            if let [limit] = self.limits { self.counters[0].left_ahead(limit, begins) } else { 0 }
+        } else {
             let lent = self.lent.total().saturating_add(ask.held);
             let left = all.map(|(limit, counter)| match limit.algorithm {
                 Algorithm::Gcra => counter.left(limit, self.now).saturating_sub(lent),
                 _ => counter.left(limit, self.now),
             });
             left.min().unwrap_or(0)
-        } else if self.limits.len() == 1 {
-            self.counters[0].left_ahead(&self.limits[0], ask.ahead_of)
-        } else {
-            0
         }
     }
 
@@ -242,7 +241,7 @@ impl View<'_> {
     /// the answer when each of them comes, and spends none before. Another node finds them lent. What
     /// somebody waits for is charged at once, and has to be there.
     fn reach(&self, ask: &Acquire, left: u64) -> u64 {
-        let is_alone = ask.ahead_of.0 == 0 && self.id != 0 && self.has_gcra() && self.census.nodes() == 1;
+        let is_alone = !ask.window.is_next() && self.id != 0 && self.has_gcra() && self.census.nodes() == 1;
         if !is_alone || left < ask.need {
             return left;
         }

@@ -1,12 +1,10 @@
-//! Where a Redis server is, and what it takes to be let in: address, credentials, TLS.
+//! Where a Redis server is: its address, as configurations and Redis itself write it.
 //!
-//! Decides nothing about when. Called by `options.rs`, which builds the [`Dialer`], and `link.rs`.
+//! Knows nothing of credentials and TLS: they are the `dialer`'s. Called by all that name a server.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-
-use super::tls::Tls;
 
 /// One Redis server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,22 +49,6 @@ impl fmt::Display for Address {
             Self::Tcp(host, port) => write!(f, "{host}:{port}"),
             Self::Unix(path) => write!(f, "{}", path.display()),
         }
-    }
-}
-
-/// What all servers of one store have in common.
-#[derive(Clone)]
-pub(crate) struct Dialer {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-    pub(crate) database: i64,
-    /// For all servers; `None` without TLS.
-    pub(crate) tls: Option<Tls>,
-}
-
-impl fmt::Debug for Dialer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dialer").field("user", &self.user).field("tls", &self.tls.is_some()).finish_non_exhaustive()
     }
 }
 

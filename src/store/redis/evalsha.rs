@@ -46,7 +46,7 @@ pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
 pub(crate) fn write(line: &mut Vec<u8>, caller: &Caller<'_>, call: &Call, with_source: bool) {
     let count = BEFORE_LIMITS + call.rule.limits.len();
     line.push(b'*');
-    line.extend_from_slice(script::decimal(count as u64, &mut [0; 20]));
+    line.extend_from_slice(decimal(count as u64, &mut [0; 20]));
     line.extend_from_slice(b"\r\n");
     let script = Script::of(&call.op);
     let mut written = 0;
@@ -62,14 +62,27 @@ pub(crate) fn write(line: &mut Vec<u8>, caller: &Caller<'_>, call: &Call, with_s
     debug_assert_eq!(written, count);
 }
 
-/// What stands before the limits: command, script, one key, and of the ARGV the time, the node and the call.
-const BEFORE_LIMITS: usize = 7;
+/// What stands before the limits: command, script, one key, and of the ARGV the node and the call.
+const BEFORE_LIMITS: usize = 6;
+
+/// The digits of a number, written to the end of `room`.
+fn decimal(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
+    let mut first = room.len();
+    loop {
+        first -= 1;
+        room[first] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            return &room[first..];
+        }
+    }
+}
 
 fn bulk(line: &mut Vec<u8>, bytes: &[u8]) {
     // Room for the length, too, so that it grows once.
     line.reserve(bytes.len() + 25);
     line.push(b'$');
-    line.extend_from_slice(script::decimal(bytes.len() as u64, &mut [0; 20]));
+    line.extend_from_slice(decimal(bytes.len() as u64, &mut [0; 20]));
     line.extend_from_slice(b"\r\n");
     line.extend_from_slice(bytes);
     line.extend_from_slice(b"\r\n");
@@ -125,11 +138,18 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::core::call::{Acquire, JUST_NOW, OPEN, Occupy, Op, Voided};
+    use crate::core::call::{Acquire, JUST_NOW, OPEN, Occupy, Op, Voided, Window};
     use crate::core::key::Digest;
     use crate::core::limit::{Limit, MAX_LIMITS};
     use crate::core::policy::Rule;
-    use crate::core::time::{Instant, Micros, Timestamp};
+    use crate::core::time::{Instant, Micros};
+
+    #[test]
+    fn numbers_are_written_as_they_are_read() {
+        for value in [0, 9, 10, 1_234_567_890, (1 << 53) - 1, u64::MAX] {
+            assert_eq!(decimal(value, &mut [0; 20]), value.to_string().as_bytes());
+        }
+    }
 
     #[test]
     fn what_is_written_is_what_the_crate_would_pack() {
@@ -137,7 +157,7 @@ mod tests {
             need: 1,
             want: u64::MAX,
             least: 0,
-            ahead_of: Timestamp(0),
+            window: Window::Current,
             epoch: 7,
             held: 12,
             ages: JUST_NOW,

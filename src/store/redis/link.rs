@@ -15,7 +15,8 @@ use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::address::{Address, Dialer};
+use super::address::Address;
+use super::dialer::Dialer;
 use super::frame::Reply;
 use super::heart::{Heart, Lost, Way};
 use super::stream;
@@ -142,7 +143,8 @@ async fn open(
     way: (Arc<Heart>, Way),
     on_break: impl FnOnce() + Send + 'static,
 ) -> Result<Arc<Wire>, String> {
-    let stream = stream::connect(address, dialer.tls.as_ref()).await.map_err(|error| error.to_string())?;
+    let stream =
+        stream::connect(&*dialer.network, address, dialer.tls.as_ref()).await.map_err(|error| error.to_string())?;
     let wire = Wire::new(stream, way, clock, on_break);
     let hello = greeting(dialer);
     let answers = wire.ask_all(&hello.get_packed_pipeline(), hello.len()).await;

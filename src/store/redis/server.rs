@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use super::address::{Address, Dialer};
+use super::address::Address;
+use super::dialer::Dialer;
 use super::gate::Gate;
 use super::health::Health;
 use super::link::Link;

@@ -1,9 +1,12 @@
-//! The bytes to and from one Redis server: a socket, and TLS over it.
+//! The bytes to and from one Redis server: a socket, or what a simulation puts in its place, and TLS over it.
 //!
 //! Knows neither commands nor replies. Called by `link.rs`, which dials, and `wire.rs`, which reads and writes.
 
+use std::fmt;
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,20 +20,43 @@ use tokio_rustls::TlsConnector;
 use super::address::Address;
 use super::tls::Tls;
 
-/// A socket, perhaps with TLS over it.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A connection to a server, perhaps with TLS over it.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Connects to the server at `address`.
-pub(super) async fn connect(address: &Address, tls: Option<&Tls>) -> io::Result<Box<dyn Stream>> {
+/// A connection that is being made.
+pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send + 'a>>;
+
+/// What leads to the servers: sockets, or a network in the memory of a simulation.
+pub trait Network: Send + Sync + fmt::Debug {
+    /// Connects to this host and port.
+    fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a>;
+}
+
+/// The system's sockets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sockets;
+
+impl Network for Sockets {
+    fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a> {
+        Box::pin(async move { Ok(Box::new(connect_tcp(host, port).await?) as Box<dyn Stream>) })
+    }
+}
+
+/// Connects to the server at `address` over `network`.
+pub(super) async fn connect(
+    network: &dyn Network,
+    address: &Address,
+    tls: Option<&Tls>,
+) -> io::Result<Box<dyn Stream>> {
     match (address, tls) {
         (Address::Unix(path), _) => Ok(Box::new(UnixStream::connect(path).await?)),
-        (Address::Tcp(host, port), None) => Ok(Box::new(connect_tcp(host, *port).await?)),
+        (Address::Tcp(host, port), None) => network.connect(host, *port).await,
         (Address::Tcp(host, port), Some(tls)) => {
             let name = ServerName::try_from(host.to_string()).map_err(io::Error::other)?;
             let connector = TlsConnector::from(Arc::new(tls.config()?));
-            Ok(Box::new(connector.connect(name, connect_tcp(host, *port).await?).await?))
+            Ok(Box::new(connector.connect(name, network.connect(host, *port).await?).await?))
         }
     }
 }

@@ -6,7 +6,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::address::{Address, Dialer};
+use super::address::Address;
+use super::dialer::Dialer;
+use super::stream::Sockets;
 use super::tls::Tls;
 
 /// Where to connect.
@@ -49,7 +51,11 @@ pub(super) fn parse_url(url: &str, password: Option<&str>) -> Result<Target, Str
         return Err(format!("{} hosts, but {scheme}:// takes one; for a cluster write redis-cluster://", seeds.len()));
     }
     let (user, password) = parse_user_info(user_info, password)?;
-    Ok(Target { cluster, seeds, dialer: Dialer { user, password, database, tls: tls.then(Tls::default) } })
+    Ok(Target {
+        cluster,
+        seeds,
+        dialer: Dialer { user, password, database, tls: tls.then(Tls::default), network: Arc::new(Sockets) },
+    })
 }
 
 /// `[user:pass@]/path[?db=N]`.
@@ -74,7 +80,7 @@ fn parse_unix(rest: &str, password: Option<&str>) -> Result<Target, String> {
     Ok(Target {
         cluster: false,
         seeds: vec![Address::Unix(path)],
-        dialer: Dialer { user, password, database, tls: None },
+        dialer: Dialer { user, password, database, tls: None, network: Arc::new(Sockets) },
     })
 }
 

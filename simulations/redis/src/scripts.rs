@@ -1,0 +1,133 @@
+//! Scripts, run on a [`Keyspace`] and a clock that is passed in: by the interpreter of LuaJIT, which is quicker than
+//! that of Lua 5.1 in Redis and has its language. Nothing is compiled.
+//!
+//! Decides nothing itself: what a script may name is in `scripts/environment.rs`, what its commands do in
+//! `keyspace.rs`.
+
+mod environment;
+
+use std::cell::RefCell;
+use std::mem;
+use std::rc::Rc;
+
+use mlua::{Error, Function, Lua, LuaOptions, StdLib, Table, Value};
+
+use self::environment::Server;
+use crate::keyspace::Keyspace;
+
+/// An interpreter with every script compiled.
+#[derive(Debug)]
+pub struct Scripts {
+    compiled: Vec<(&'static str, Function)>,
+    server: Rc<RefCell<Server>>,
+    keys: Table,
+    argv: Table,
+    /// What is in `argv`, and how much of that the last run filled.
+    arguments: Vec<Vec<u8>>,
+    filled: usize,
+    /// Functions and tables do not keep their interpreter.
+    _lua: Lua,
+}
+
+impl Scripts {
+    /// Reads scripts, each with its name.
+    ///
+    /// # Errors
+    /// One of them is no Lua: the interpreter's line.
+    pub fn read(texts: &[(&'static str, String)]) -> Result<Self, String> {
+        Self::compile(texts).map_err(|error| error.to_string())
+    }
+
+    fn compile(texts: &[(&'static str, String)]) -> mlua::Result<Self> {
+        let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
+        let (keys, argv) = (lua.create_table()?, lua.create_table()?);
+        let server = Rc::new(RefCell::new(Server::default()));
+        let names = environment::guarded(&lua, &server, [("KEYS", &keys), ("ARGV", &argv)])?;
+        let mut compiled = Vec::new();
+        for (name, text) in texts {
+            let function = lua.load(text).set_name("@user_script").into_function()?;
+            function.set_environment(names.clone())?;
+            compiled.push((*name, function));
+        }
+        Ok(Self { compiled, server, keys, argv, arguments: Vec::new(), filled: 0, _lua: lua })
+    }
+
+    /// Runs the script of that name on a key at a time of the server's clock. `arguments` gets the function that takes
+    /// ARGV, one after the other.
+    ///
+    /// # Errors
+    /// Redis' error line, such as `ERR rationd: ...`. Also for an answer that is no array of
+    /// integers, which none of rationd's scripts gives.
+    pub fn run(
+        &mut self,
+        keyspace: &mut Keyspace,
+        script: &str,
+        key: &str,
+        now_us: u64,
+        arguments: impl FnOnce(&mut dyn FnMut(&[u8])),
+    ) -> Result<Vec<i64>, String> {
+        self.fill(key, arguments).map_err(|error| error_line(&error))?;
+        let compiled = self.compiled.iter().find(|(name, _)| *name == script);
+        let (_, function) = compiled.ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
+        // The callbacks of the interpreter own the server, so the keyspace visits it.
+        self.server.borrow_mut().enter(mem::take(keyspace), key, now_us);
+        let reply = function.call::<Value>(());
+        *keyspace = self.server.borrow_mut().leave();
+        integers(&reply.map_err(|error| error_line(&error))?)
+    }
+
+    /// Sets KEYS and ARGV in the tables of the last run.
+    fn fill(&mut self, key: &str, arguments: impl FnOnce(&mut dyn FnMut(&[u8]))) -> mlua::Result<()> {
+        self.keys.raw_seti(1, key)?;
+        let (mut place, mut outcome) = (0, Ok(()));
+        arguments(&mut |argument| {
+            if place == self.arguments.len() {
+                self.arguments.push(Vec::new());
+            }
+            // Limits and flags are the same in most calls. No script writes to ARGV.
+            let known = &mut self.arguments[place];
+            place += 1;
+            if outcome.is_ok() && (place > self.filled || known != argument) {
+                outcome = environment::set(&self.argv, place, argument);
+                known.clear();
+                known.extend_from_slice(argument);
+            }
+        });
+        for rest in (place + 1..=self.filled).rev() {
+            self.argv.raw_seti(rest, Value::Nil)?;
+        }
+        self.filled = place;
+        outcome
+    }
+}
+
+/// A script's answer as Redis sends it: numbers cut to integers, an array up to its first nil.
+fn integers(reply: &Value) -> Result<Vec<i64>, String> {
+    let Value::Table(table) = reply else { return Err(format!("ERR a script answered {reply:?}")) };
+    if let Ok(Some(error)) = table.raw_get::<Option<String>>("err") {
+        return Err(error);
+    }
+    let mut numbers = Vec::with_capacity(10); // those of one limit
+    let all = table.for_each_value(|value| {
+        numbers.push(match value {
+            Value::Integer(number) => number,
+            Value::Number(number) => number as i64, // towards zero, as in Redis
+            other => return Err(Error::RuntimeError(format!("ERR a script answered an array with {other:?}"))),
+        });
+        Ok(())
+    });
+    all.map(|()| numbers).map_err(|error| error_line(&error))
+}
+
+/// Redis' error line for a script that failed: one line, and `ERR` where the text has no code.
+fn error_line(error: &Error) -> String {
+    let text = match error {
+        Error::CallbackError { cause, .. } => return error_line(cause),
+        Error::RuntimeError(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let line = text.lines().next().unwrap_or_default();
+    let code = line.split(' ').next().unwrap_or_default();
+    let coded = code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    if coded { line.to_owned() } else { format!("ERR {line}") }
+}

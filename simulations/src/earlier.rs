@@ -1,0 +1,118 @@
+//! The scripts of the build before this one, in `earlier/`, as it called them: in a rolling upgrade both builds work on
+//! the same keys.
+//!
+//! They read and write records of nodes as text, and take their arguments as text. When the scripts of `lua/` change
+//! what they store, these are replaced by those of the last commit that stored it otherwise. Called by the world for
+//! nodes of that build, and by the differential test for some of its calls.
+
+use rationd::core::call::{Acquire, Call, Op};
+use rationd::core::limit::{Algorithm, Limit, MAX_COUNT};
+use rationd::store::script::{Caller, Script};
+
+/// The largest integer that the scripts' numbers hold exactly.
+const EXACT: u64 = (1 << 53) - 1;
+
+/// A script of these files, behind the patterns of its arguments.
+macro_rules! script {
+    ($name:literal, $call:literal, $limit:literal, [$($file:literal),*]) => {
+        Script {
+            name: concat!("earlier ", $name),
+            text: concat!(
+                "local HEAD, LIMIT = '^(%d+)", $call, "$', '^([gfos]) (%d+) (%d+) (%d+)", $limit, "$'\n",
+                $(include_str!(concat!("earlier/", $file, ".lua")), "\n",)*
+            ),
+        }
+    };
+}
+
+static ACQUIRE: Script = script!(
+    "acquire",
+    " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)",
+    " (%d+) (%d+) (%d+)",
+    ["lib", "account", "acquire", "tail"]
+);
+static RETURN: Script = script!(
+    "return",
+    " (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)",
+    " (%d+) (%d+)",
+    ["lib", "account", "return", "tail"]
+);
+static PEEK: Script = script!("peek", "", "", ["lib", "peek", "tail"]);
+static REFUND: Script = script!("refund", " (%d+)", " (%d+)", ["lib", "account", "refund", "tail"]);
+static RESET: Script = script!("reset", "", "", ["lib", "reset", "tail"]);
+static OCCUPY: Script = Script { name: "earlier occupy", text: include_str!("earlier/occupy.lua") };
+
+/// All of them.
+#[must_use]
+pub fn all() -> [&'static Script; 6] {
+    [&ACQUIRE, &RETURN, &PEEK, &REFUND, &RESET, &OCCUPY]
+}
+
+/// The script for an operation.
+#[must_use]
+pub fn of(op: &Op) -> &'static Script {
+    match op {
+        Op::Acquire(_) => &ACQUIRE,
+        Op::Return { .. } => &RETURN,
+        Op::Peek => &PEEK,
+        Op::Refund { .. } => &REFUND,
+        Op::Reset => &RESET,
+        Op::Occupy(_) => &OCCUPY,
+    }
+}
+
+/// The ARGV of a call: the time, the node, the id and the integers of the call, then each limit.
+pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) {
+    push(caller.now.map_or(0, |now| now.0.max(1)).to_string().as_bytes());
+    push(&caller.node.as_bytes()[..caller.node.len().min(255)]);
+    let numbers = match &call.op {
+        Op::Acquire(ask) => {
+            let [need, want, least, held] =
+                [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
+            vec![need, want, least, ask.window.on_wire().0, ask.epoch, held]
+        }
+        Op::Return { amount, epoch, held, voids, .. } => {
+            let [amount, held, need, told, spent] =
+                [*amount, *held, voids.need, voids.told, voids.spent].map(|tokens| tokens.min(MAX_COUNT));
+            vec![amount, *epoch, held, voids.id, need, told, spent, voids.answered]
+        }
+        Op::Refund { amount, .. } => vec![(*amount).min(MAX_COUNT)],
+        Op::Occupy(ask) => vec![ask.used, ask.need, ask.want, ask.lease.0],
+        Op::Peek | Op::Reset => Vec::new(),
+    };
+    push(words(None, [call.id].into_iter().chain(numbers)).as_bytes());
+    for (index, limit) in call.rule.limits.iter().enumerate() {
+        let more = match &call.op {
+            Op::Acquire(Acquire { known, ages, .. }) => vec![known[index].used, known[index].at.0, ages[index].0],
+            Op::Return { windows, ages, .. } => vec![windows[index].0, ages[index].0],
+            Op::Refund { windows, .. } => vec![windows[index].0],
+            Op::Peek | Op::Reset | Op::Occupy(_) => Vec::new(),
+        };
+        push(words(Some(letter(limit)), of_limit(limit).into_iter().chain(more)).as_bytes());
+    }
+}
+
+fn words(letter: Option<&str>, numbers: impl Iterator<Item = u64>) -> String {
+    let numbers = numbers.map(|number| number.min(EXACT).to_string());
+    letter.map(str::to_owned).into_iter().chain(numbers).collect::<Vec<_>>().join(" ")
+}
+
+fn letter(limit: &Limit) -> &'static str {
+    match limit.algorithm {
+        Algorithm::Gcra => "g",
+        Algorithm::Fixed => "f",
+        Algorithm::FixedFromFirst => "o",
+        Algorithm::Sliding => "s",
+        Algorithm::Concurrent => "c",
+    }
+}
+
+/// Count, period, burst.
+fn of_limit(limit: &Limit) -> [u64; 3] {
+    if limit.algorithm == Algorithm::Gcra {
+        let (period, count) = limit.interval();
+        [count, period, limit.burst]
+    } else {
+        [limit.count, limit.period.0, limit.burst]
+    }
+}

@@ -1,0 +1,80 @@
+-- occupy: a node says how many slots of a concurrent limit its clients hold, and is lent some more.
+--
+-- KEYS[1]  the key's hash; of its fields only
+--          p:NODE   a node's last call, its slots and when they lapse "id slots at"
+-- ARGV     1 now (us; 0 = the clock of Redis), 2 node, 3 "id used need want lease": need is beyond used, want is
+--          all, used among them, lease in us, 1 s at least; 4 the limit "c count period burst"
+-- Reply    that of the other scripts (lib.lua); granted = all slots of this node from now on, used = those of all
+--          nodes, at = when this node's lapse, nodes = nodes that have some
+
+local call, find, format, match = redis.call, string.find, string.format, string.match
+local floor, max, min = math.floor, math.max, math.min
+
+local EXACT = 9007199254740991
+-- Slots of a concurrent limit.
+local MOST = 4294967295
+local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
+
+local hash, node = KEYS[1], ARGV[2]
+local now = match(ARGV[1] or '', '^%d+$')
+local id, used, need, want, lease = match(ARGV[3] or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+local most, period, burst = match(ARGV[4] or '', '^c (%d+) (%d+) (%d+)$')
+if not now or now + 0 > 2 ^ 52 or not id or not most or #node > 255 or #ARGV > 4 then
+  return redis.error_reply(WRONG)
+end
+now, id, used, need, want, lease = now + 0, id + 0, used + 0, need + 0, want + 0, lease + 0
+most, period, burst = most + 0, period + 0, burst + 0
+if max(id, most, burst) > EXACT or max(used, need, want) > MOST or period > 2 ^ 49 or most * period * burst == 0
+  or lease < 1000000 or lease > 2 ^ 45 then
+  return redis.error_reply(WRONG)
+end
+if now == 0 then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local own_name, damaged = 'p:' .. node, false
+local others, live, own_id, own_slots, own_at, gone = 0, 1, nil, 0, 0, {}
+
+local values = redis.pcall('HGETALL', hash)
+if values.err then
+  if not find(values.err, 'WRONGTYPE', 1, true) then return values end
+  call('DEL', hash)
+  values, damaged = {}, true
+end
+for i = 1, #values, 2 do
+  local name = values[i]
+  if find(name, '^p:') then
+    local last, slots, at = match(values[i + 1], '^(%d+) (%d+) (%d+)$')
+    if last then last, slots, at = last + 0, slots + 0, at + 0 end
+    if not last or last > EXACT or slots > MOST or at > EXACT then
+      gone[#gone + 1], damaged = name, true
+    elseif name == own_name then
+      own_id, own_slots, own_at = last, slots, at
+    elseif at <= now then
+      gone[#gone + 1] = name
+    elseif slots > 0 then
+      others, live = others + slots, live + 1
+    end
+  end
+end
+-- A call may drop so many fields at most; the rest another time.
+if #gone > 0 then call('HDEL', hash, unpack(gone, 1, min(#gone, 500))) end
+
+local had = own_id and own_at > now and own_slots or 0
+local function answer_of(slots, at, replayed)
+  return { slots, replayed, damaged and 1 or 0, 0, 0, live, now, min(others + had, EXACT), 0, at }
+end
+
+if id ~= 0 and own_id and id == own_id then return answer_of(had, had > 0 and own_at or 0, 1) end
+if id ~= 0 and own_id and id < own_id then return answer_of(0, 0, 2) end
+
+-- What it has it keeps; of what is left nobody takes more than its part, beyond what waits.
+local left = max(most - others, 0)
+local part = max(need, floor((max(left - used, 0) + live - 1) / live))
+local slots = max(used, min(want, had), min(want, left, used + part))
+had = slots
+local at = now + lease
+call('HSET', hash, own_name, format('%d %d %d', id, slots, at))
+call('PEXPIRE', hash, format('%d', floor((lease + 999) / 1000) + 1))
+return answer_of(slots, at, 0)

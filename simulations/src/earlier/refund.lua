@@ -1,0 +1,25 @@
+-- refund: takes back a cost that was spent, into the current windows: of all limits, or of none.
+--
+-- KEYS[1]  the key's hash (lib.lua says what is in it)
+-- ARGV     a amount (tokens); of each limit x window_at (us), 0 for whatever window is open, or the limit's
+--          `at` as it was when the cost was spent; for gcra the time from which on it has filled up since
+-- Reply    lib.lua's; granted = amount, or 0 when nothing is stored, which is a full limit, or when another
+--          window was charged
+
+local amount = a1 + 0
+if amount > EXACT then return redis.error_reply(WRONG) end
+if seen ~= 0 then
+  replayed = seen
+elseif epoch_now then
+  local all_were_charged = true
+  for i = 1, #limits do
+    local limit = limits[i]
+    local window_at, is_charged = limit.x, limit.x == limit.at
+    if limit.kind == 'g' then is_charged = now < window_at end
+    if window_at ~= 0 and not is_charged then all_were_charged = false end
+  end
+  if all_were_charged then
+    for i = 1, #limits do credit(limits[i], amount) end
+    granted, other_id, fields = amount, id, {}
+  end
+end

@@ -1,0 +1,35 @@
+-- reset: forgets the key, under a new epoch, so that what nodes know of the old one stays out.
+--
+-- KEYS[1]  the key's hash (lib.lua says what is in it)
+-- ARGV     nothing more
+-- Reply    lib.lua's; granted = 0
+
+if seen ~= 0 then
+  replayed = seen
+elseif exists or wrong_type then
+  -- Never one that was before: a reset forgets those of other nodes, which may come once more.
+  local old = epoch_now or 0
+  if id > old then
+    epoch_now = id
+  else
+    epoch_now = old < EXACT and old + 1 or 1
+  end
+  local written = { 'e', format('%d', epoch_now), 'z', '1' }
+  if id ~= 0 then
+    -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
+    written[5], written[6] = names[4], format('0 %d 0 %d 0 0', max(acquire_id, id), id)
+  end
+  local span = 2 * SECOND
+  for i = 1, #limits do
+    local limit = limits[i]
+    local period = limit.period
+    span = max(span, 2 * (limit.depth or period))
+    limit.used, limit.prev, limit.at = 0, 0, 0
+    if limit.kind == 'f' then limit.at = (floor(now / period) + 1) * period end
+    if limit.kind == 's' then limit.at = floor(now / period) * period end
+  end
+  call('DEL', hash)
+  call('HSET', hash, unpack(written))
+  call('PEXPIRE', hash, format('%d', up(span, 1000) + 1))
+  was_reset, lent_now, lent_before, nodes = true, 0, 0, 1
+end
