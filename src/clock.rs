@@ -3,28 +3,53 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::core::time::{Instant, Timestamp};
+// The daemon's timers are tokio's, and so is its clock: a test that pauses tokio's time pauses both. Elsewhere tokio's
+// instant is std's.
+#[cfg(not(feature = "daemon"))]
+use std::time::Instant as Origin;
+#[cfg(feature = "daemon")]
+use tokio::time::Instant as Origin;
 
-/// This process's monotonic clock.
+use crate::core::time::{Instant, Micros, Timestamp};
+
+/// What a clock shows when it is started: one hour, so that subtracting from an early instant is exact.
+const HEAD_START: Micros = Micros::from_secs(3_600);
+
+/// This process's clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    origin: std::time::Instant,
+    origin: Origin,
+    /// What the wall clock showed then; `None`: it is the system's.
+    wall: Option<Timestamp>,
 }
 
 impl Clock {
-    /// A clock whose origin is one hour ago, so that subtracting from an early instant is exact.
+    /// The system's clocks; the monotonic one begins now.
     #[must_use]
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn start() -> Self {
-        Self { origin: std::time::Instant::now() }
+        Self { origin: Origin::now(), wall: None }
+    }
+
+    /// The same with a wall clock that shows `wall` now and goes on as the monotonic clock does: for simulations, whose
+    /// time is not the system's.
+    #[must_use]
+    pub fn start_at(wall: Timestamp) -> Self {
+        Self { wall: Some(wall), ..Self::start() }
     }
 
     /// The monotonic time.
     #[must_use]
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn now(&self) -> Instant {
-        const HEAD_START: u64 = 3_600_000_000;
-        Instant(HEAD_START + u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX - HEAD_START))
+        let since = u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX - HEAD_START.0);
+        Instant(HEAD_START.0 + since)
+    }
+
+    /// The wall clock, Unix time.
+    #[must_use]
+    pub fn wall(&self) -> Timestamp {
+        self.wall.map_or_else(wall, |wall| wall + self.now().since(Instant(HEAD_START.0)))
     }
 
     /// Nanoseconds since the clock was started: for measuring.

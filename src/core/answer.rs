@@ -11,7 +11,7 @@ use super::time::{Instant, Micros, Timestamp};
 
 /// How a check ended, before its numbers are filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ending {
+pub struct Resolution {
     /// Whether it may pass.
     pub verdict: Verdict,
     /// Why.
@@ -22,7 +22,7 @@ pub struct Ending {
     pub retry_after: Option<Micros>,
 }
 
-impl Ending {
+impl Resolution {
     /// Allowed.
     #[must_use]
     pub const fn allow(source: Source) -> Self {
@@ -68,7 +68,7 @@ pub fn standings(rule: &Rule, counters: &[Counter], now: Timestamp) -> Vec<Stand
 /// # Panics
 /// Never: a rule has at least one limit.
 #[must_use]
-pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, ending: Ending) -> Decision {
+pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, ending: Resolution) -> Decision {
     let denied = ending.verdict == Verdict::Deny && ending.reason != Reason::Cost;
     let mut pick = (0, u64::MAX, Micros::ZERO);
     for (index, (limit, counter)) in rule.limits.iter().zip(counters).enumerate() {
@@ -97,10 +97,10 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
 }
 
 /// The ending of a check that a bound of this node turns away, for that long.
-pub(super) fn turned_away(rule: &Rule, wait: Micros) -> Ending {
+pub(super) fn turned_away(rule: &Rule, wait: Micros) -> Resolution {
     match rule.on_store_loss {
-        OnStoreLoss::Allow => Ending { reason: Reason::Overload, ..Ending::allow(Source::Policy) },
-        _ => Ending::deny(Reason::Overload, Source::Policy).after(wait),
+        OnStoreLoss::Allow => Resolution { reason: Reason::Overload, ..Resolution::allow(Source::Policy) },
+        _ => Resolution::deny(Reason::Overload, Source::Policy).after(wait),
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Call {
 }
 
 /// Of each limit, whatever window is open (see [`Op::Refund`]).
-pub const OPEN: [Timestamp; MAX_LIMITS] = [Timestamp(0); MAX_LIMITS];
+pub const OPEN: [Timestamp; MAX_LIMITS] = [Timestamp::NONE; MAX_LIMITS];
 
 /// Per bucket, how long ago a node spent those of its tokens that it holds no more: the moment at which all of
 /// them, spent in one go, would have left the bucket as they did one by one.
@@ -82,8 +82,8 @@ pub struct Acquire {
     pub want: u64,
     /// The smallest amount that is of any use; when less is left, nothing is lent.
     pub least: u64,
-    /// Zero, or lend from the window after the one that ends at this time (aligned `fixed` only).
-    pub ahead_of: Timestamp,
+    /// Of which window the tokens are.
+    pub window: Window,
     /// The epoch of the key as this node knows it; 0 for none. `known` counts only when the store
     /// has lost that epoch.
     pub epoch: u64,
@@ -93,6 +93,42 @@ pub struct Acquire {
     pub ages: Ages,
     /// Per limit, what this node spent or holds: added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
+}
+
+/// The window that an acquire asks for tokens of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// Whichever is open when the store executes the call; of a bucket, what is in it.
+    Current,
+    /// The one that begins at this time of the store's clock, when the open one ends (aligned `fixed` only): tokens are
+    /// leased ahead of it, so that nobody waits for the store at its start.
+    Next {
+        /// When it begins.
+        begins: Timestamp,
+    },
+}
+
+impl Window {
+    /// As calls write it: zero, or when the next one begins.
+    #[must_use]
+    pub fn from_wire(begins: Timestamp) -> Self {
+        if begins.is_none() { Self::Current } else { Self::Next { begins } }
+    }
+
+    /// The same the other way.
+    #[must_use]
+    pub fn on_wire(self) -> Timestamp {
+        match self {
+            Self::Current => Timestamp::NONE,
+            Self::Next { begins } => begins,
+        }
+    }
+
+    /// Whether it has yet to begin.
+    #[must_use]
+    pub fn is_next(self) -> bool {
+        matches!(self, Self::Next { .. })
+    }
 }
 
 /// An acquire sent before, under limits that this node has left since: whatever it was lent goes back. Nothing

@@ -13,7 +13,7 @@ use super::decision::{Decision, Source};
 use super::key::Digest;
 use super::page::Place;
 use super::request::{KeyInfo, Outcome, Request};
-use super::time::Instant;
+use super::time::{Due, Instant};
 
 mod key;
 
@@ -21,13 +21,25 @@ mod key;
 #[derive(Debug, Default)]
 pub(super) struct Concurrent {
     keys: BTreeMap<u128, ConcurrentKey>,
-    timers: BTreeSet<(Instant, u128)>,
+    timers: BTreeSet<(Due, u128)>,
 }
 
 impl Concurrent {
     /// Keys known.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Whether there is such a key.
+    pub(super) fn knows(&self, digest: Digest) -> bool {
+        self.keys.contains_key(&digest.0)
+    }
+
+    /// Makes room: a key of which nothing is in use is forgotten.
+    pub(super) fn forget_one(&mut self) -> Option<()> {
+        let done = self.keys.iter().find(|(_, key)| key.is_unused()).map(|(digest, _)| *digest)?;
+        self.keys.remove(&done);
+        Some(())
     }
 
     /// Keys whose part of the store is away.
@@ -37,7 +49,7 @@ impl Concurrent {
 
     /// When something is due.
     pub(super) fn next_timer(&self) -> Option<Instant> {
-        self.timers.first().map(|(at, _)| *at)
+        self.timers.first().and_then(|(at, _)| at.time())
     }
 
     /// Decides, or parks until the store has been asked, and until `deadline` at most.
@@ -47,13 +59,14 @@ impl Concurrent {
         now: Instant,
         deadline: Instant,
         request: &Request<'_>,
-    ) -> Option<Outcome> {
-        let key = self.key(cx, now, request)?;
+    ) -> Outcome {
+        let key = self.keys.entry(request.digest.0).or_insert_with(|| ConcurrentKey::new(cx, now, request));
+        key.adopt(request.rule);
         key.permits.expire(now);
         let outcome = key.check(cx, now, deadline, request);
         let at = key.rest(now);
         self.set_timer(request.digest.0, at);
-        Some(outcome)
+        outcome
     }
 
     /// What is known here of the key.
@@ -92,10 +105,10 @@ impl Concurrent {
 
     /// Does what is due.
     pub(super) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) {
-        while let Some(&(at, digest)) = self.timers.first().filter(|(at, _)| *at <= now) {
+        while let Some(&(at, digest)) = self.timers.first().filter(|(at, _)| at.has_come(now)) {
             self.timers.remove(&(at, digest));
             let Some(key) = self.keys.get_mut(&digest).filter(|key| key.wake == at) else { continue };
-            key.wake = Instant(u64::MAX);
+            key.wake = Due::NEVER;
             key.permits.expire(now);
             key.handle_timer(cx, now);
             if key.is_done(now) {
@@ -119,17 +132,7 @@ impl Concurrent {
         self.keys.range(from..).map(move |(digest, key)| (Place::behind(*digest), key.listed(cx, now)))
     }
 
-    fn key(&mut self, cx: &mut Context, now: Instant, request: &Request<'_>) -> Option<&mut ConcurrentKey> {
-        if self.keys.len() >= cx.settings.max_keys && !self.keys.contains_key(&request.digest.0) {
-            let done = self.keys.iter().find(|(_, key)| key.is_unused()).map(|(digest, _)| *digest)?;
-            self.keys.remove(&done);
-        }
-        let key = self.keys.entry(request.digest.0).or_insert_with(|| ConcurrentKey::new(cx, now, request));
-        key.adopt(request.rule);
-        Some(key)
-    }
-
-    fn set_timer(&mut self, digest: u128, at: Instant) {
+    fn set_timer(&mut self, digest: u128, at: Due) {
         let Some(key) = self.keys.get_mut(&digest) else { return };
         if at != key.wake {
             self.timers.remove(&(key.wake, digest));

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+use super::call::Call;
 use super::decision::{Decision, Verdict};
 use super::fleet::FleetView;
 use super::mutant::{Mutant, on};
@@ -13,10 +14,11 @@ use super::stats::{PolicyStats, ShardStats};
 use super::store_clock::StoreClock;
 use super::time::{Instant, Micros, Timestamp};
 
-/// Ids are microseconds since 1970 at the start: a minute.
+/// How far ids are moved when the store first says that it knows a higher one: they begin as microseconds since 1970, so
+/// that this is a minute.
 const FIRST_SKIP: u64 = 60_000_000;
 
-/// A day.
+/// The farthest that ids are moved in one step: a day.
 const MOST_SKIP: u64 = 86_400_000_000;
 
 /// No id is moved from beyond this; the store takes them up to 2^53.
@@ -26,7 +28,7 @@ const LAST_SKIP: u64 = 8_000_000_000_000_000;
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) settings: Settings,
-    pub(super) effects: VecDeque<Effect>,
+    effects: VecDeque<Effect>,
     pub(super) draining: bool,
     pub(super) stats: ShardStats,
     pub(super) policies: Vec<(Arc<str>, PolicyStats)>,
@@ -34,7 +36,7 @@ pub(super) struct Context {
     pub(super) nodes: u32,
     /// What is known of the fleet; `None`: this node is alone.
     pub(super) fleet: Option<FleetView>,
-    /// Slots that have something to tell their peers.
+    /// Places of keys that have something to tell their peers.
     pub(super) talkers: BTreeSet<u32>,
     /// The last of them that was asked.
     pub(super) talked: u32,
@@ -76,6 +78,26 @@ impl Context {
     /// The store's clock as the wall clock had it at the start: until the store has answered.
     pub(super) fn first_clock(&self) -> StoreClock {
         StoreClock::new(self.clock.0, self.clock.0, self.clock.1)
+    }
+
+    /// The driver sends a call to the store.
+    pub(super) fn send(&mut self, call: &Call) {
+        self.effects.push_back(Effect::Call(call.clone()));
+    }
+
+    /// The driver answers a request that was parked.
+    pub(super) fn reply(&mut self, ticket: Ticket, decision: Decision) {
+        self.effects.push_back(Effect::Reply { ticket, decision });
+    }
+
+    /// Whether the driver has something to do.
+    pub(super) fn has_effects(&self) -> bool {
+        !self.effects.is_empty()
+    }
+
+    /// What the driver must do next.
+    pub(super) fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
     }
 
     /// An id that no other call of this node has or will have.

@@ -74,7 +74,7 @@ impl Counter {
                 self.prev = gcra::charged(limit, self.at, now, Micros(self.prev)).0;
                 self.at = gcra::debit(limit, self.at, now, tokens);
             }
-            Algorithm::FixedFromFirst if self.at.0 == 0 && tokens > 0 => {
+            Algorithm::FixedFromFirst if self.at.is_none() && tokens > 0 => {
                 *self = Self { used: tokens, prev: 0, at: now + limit.period };
             }
             Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding | Algorithm::Concurrent => {
@@ -114,13 +114,13 @@ impl Counter {
             self.release(limit, tokens);
             return true;
         }
-        if window.0 != 0 && self.at == window {
+        if window.is_some() && self.at == window {
             self.credit(limit, tokens);
             return true;
         }
         let beside = match limit.algorithm {
             Algorithm::Fixed => self.at + limit.period == window,
-            Algorithm::Sliding => window.0 != 0 && window + limit.period == self.at,
+            Algorithm::Sliding => window.is_some() && window + limit.period == self.at,
             Algorithm::Gcra | Algorithm::FixedFromFirst | Algorithm::Concurrent => false,
         };
         if beside {
@@ -137,11 +137,11 @@ impl Counter {
             self.debit(limit, now, known.used.min(gcra::most_lent(limit)));
             return self.roll(limit, now);
         }
-        let unopened = limit.algorithm == Algorithm::FixedFromFirst && self.at.0 == 0;
+        let unopened = limit.algorithm == Algorithm::FixedFromFirst && self.at.is_none();
         if unopened && known.at > now && known.at <= now + limit.period {
             self.at = known.at;
         }
-        if known.at.0 != 0 && known.at == self.at {
+        if known.at.is_some() && known.at == self.at {
             self.used = self.used.saturating_add(known.used).min(limit.count);
         }
     }
@@ -152,7 +152,7 @@ impl Counter {
         match limit.algorithm {
             Algorithm::Gcra => gcra::debit(limit, self.at.max(now), now, self.used.min(limit.burst)),
             // The same for whoever asks, by whatever clock.
-            Algorithm::Fixed if self.at.0 > 0 => self.at,
+            Algorithm::Fixed if self.at.is_some() => self.at,
             Algorithm::Fixed | Algorithm::FixedFromFirst => self.at.max(now),
             Algorithm::Sliding if self.used > 0 => self.at + limit.period + limit.period,
             Algorithm::Sliding if self.prev > 0 => self.at + limit.period,

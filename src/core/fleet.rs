@@ -37,7 +37,7 @@ pub struct FleetView {
 
 /// What is known of a limit's last settled windows. Tokens, of all windows the least favourable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct PastUsage {
     /// What this node admitted in each of them.
     pub own: u64,
     /// What all together admitted, and how many share the key; `None`: not everybody has been heard.
@@ -46,7 +46,7 @@ pub struct Settled {
 
 impl FleetView {
     /// What a node knows that has not looked yet.
-    pub const STRANGER: Self =
+    pub const UNKNOWN: Self =
         Self { live: 1, largest: 1, is_settled: false, is_steady: false, heard: Instant(0), round: Micros(200_000) };
 
     /// Nobody is missing.
@@ -57,7 +57,7 @@ impl FleetView {
 
     /// This node's part of a limit of `count` tokens, in millionths.
     #[must_use]
-    pub fn part_ppm(&self, count: u64, settled: Settled) -> u64 {
+    pub fn part_ppm(&self, count: u64, settled: PastUsage) -> u64 {
         let ppm = |tokens: u64| (u128::from(tokens) * u128::from(WHOLE) / u128::from(count.max(1))) as u64;
         let own = ppm(settled.own.min(count));
         let unused = settled.fleet.map_or(0, |(all, nodes)| (WHOLE - ppm(all.min(count))) / u64::from(nodes.max(1)));
@@ -67,18 +67,18 @@ impl FleetView {
     }
 }
 
-/// Whoever has looked for so long has found all that can be found.
+/// A node that has looked for others for this long has found all that can be found.
 const SETTLING: Micros = Micros(5_000_000);
 
 /// A view that has not changed for so long is steady.
 const STEADY: Micros = Micros(10_000_000);
 
-/// So long a node that is gone without having left counts as one that may still admit.
+/// A node that is gone without having left counts for this long as one that may still admit.
 const MISSED_FOR: Micros = Micros(600_000_000);
 
 /// Who is in the fleet, and when each was heard last: makes [`FleetView`]s. Knows no transport.
 #[derive(Debug, Default)]
-pub struct Roster {
+pub struct FleetTracker {
     next: u32,
     /// When this node looked for the first time.
     began: Option<Instant>,
@@ -95,7 +95,7 @@ struct Peer {
     heard: Instant,
 }
 
-impl Roster {
+impl FleetTracker {
     /// A peer in one of its lives is alive; its number. Names are unique: it takes the place of whoever
     /// was missed under its name.
     pub fn joined(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Origin {
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn who_has_just_come_knows_nothing_of_its_part() {
-        let mut roster = Roster::default();
+        let mut roster = FleetTracker::default();
         let start = Instant(1_000_000);
         assert!(!roster.view(start, ROUND).is_settled);
         assert!(!roster.view(start + Micros(4_999_999), ROUND).is_settled);
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn who_dies_is_missed_for_ten_minutes_and_who_leaves_is_not() {
-        let mut roster = Roster::default();
+        let mut roster = FleetTracker::default();
         let start = Instant(1_000_000);
         roster.joined(start, &name("a"), 1);
         roster.joined(start, &name("b"), 1);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn who_comes_back_under_its_name_is_missed_no_more() {
-        let mut roster = Roster::default();
+        let mut roster = FleetTracker::default();
         let old = roster.joined(Instant(1), &name("a"), 1);
         let new = roster.joined(Instant(2), &name("a"), 2);
         assert_ne!(old, new);
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_fleet_is_heard_when_its_quietest_member_is() {
-        let mut roster = Roster::default();
+        let mut roster = FleetTracker::default();
         roster.joined(Instant(1), &name("a"), 1);
         roster.joined(Instant(1), &name("b"), 1);
         roster.heard(Instant(9), &name("a"), 1);
@@ -202,24 +202,24 @@ mod tests {
     }
 
     fn view(live: u32, largest: u32) -> FleetView {
-        FleetView { live, largest, is_settled: true, ..FleetView::STRANGER }
+        FleetView { live, largest, is_settled: true, ..FleetView::UNKNOWN }
     }
 
     #[test]
     fn a_lone_node_gets_all_but_the_margin() {
-        assert_eq!(view(1, 1).part_ppm(1_000, Settled { own: 0, fleet: Some((0, 1)) }), 950_000);
+        assert_eq!(view(1, 1).part_ppm(1_000, PastUsage { own: 0, fleet: Some((0, 1)) }), 950_000);
     }
 
     #[test]
     fn parts_follow_what_was_used_and_share_out_the_rest() {
-        let part = |own| view(4, 4).part_ppm(1_000, Settled { own, fleet: Some((600, 4)) });
+        let part = |own| view(4, 4).part_ppm(1_000, PastUsage { own, fleet: Some((600, 4)) });
         assert_eq!([part(500), part(100), part(0)], [553_375, 192_375, 102_125]);
         assert_eq!(part(500) + part(100) + 2 * part(0), 950_000);
     }
 
     #[test]
     fn who_has_not_heard_everybody_gets_what_it_used() {
-        let part = view(3, 4).part_ppm(1_000, Settled { own: 400, fleet: None });
+        let part = view(3, 4).part_ppm(1_000, PastUsage { own: 400, fleet: None });
         assert_eq!(part, 950_000 * (380_000 + 12_500) / 1_000_000);
     }
 
@@ -232,7 +232,7 @@ mod tests {
             let parts = used.iter().enumerate().map(|(node, own)| {
                 let heard = torn & (1 << node) != 0;
                 let fleet = heard.then_some((all, used.len() as u32));
-                view(if heard { 6 } else { 2 }, 6).part_ppm(1_000, Settled { own: *own, fleet })
+                view(if heard { 6 } else { 2 }, 6).part_ppm(1_000, PastUsage { own: *own, fleet })
             });
             assert!(parts.sum::<u64>() <= SAFE_PPM);
         }

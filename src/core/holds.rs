@@ -163,7 +163,7 @@ impl Charge {
     pub fn counts_still(&self, rule: &Rule, later: &Decision) -> bool {
         let Some(windows) = self.windows(rule) else { return false };
         rule.limits.iter().zip(windows).all(|(limit, window)| match limit.algorithm {
-            Algorithm::FixedFromFirst if window.0 > 0 => later.reset_at == window,
+            Algorithm::FixedFromFirst if window.is_some() => later.reset_at == window,
             _ => is_open(limit, clock(later), window),
         })
     }
@@ -173,7 +173,7 @@ impl Charge {
 /// 0 is any.
 pub(super) fn is_open(limit: &Limit, now: Timestamp, window: Timestamp) -> bool {
     match limit.algorithm {
-        _ if window.0 == 0 => true,
+        _ if window.is_none() => true,
         Algorithm::Gcra | Algorithm::FixedFromFirst | Algorithm::Concurrent => now < window,
         Algorithm::Fixed => window::aligned_end(limit, now) == window,
         Algorithm::Sliding => window::aligned_start(limit, now) == window,

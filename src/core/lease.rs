@@ -11,7 +11,7 @@ use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
 use super::rule::Rule;
 use super::store_clock::StoreClock;
-use super::time::{Instant, Timestamp};
+use super::time::{Due, Instant, Timestamp};
 
 /// Segments a lease may have; older ones make room. Only several limits ever need more than two.
 const MAX_SEGMENTS: usize = 6;
@@ -24,9 +24,9 @@ pub struct Segment {
     /// Tokens spent.
     spent: u64,
     /// Not to be spent before.
-    pub starts: Instant,
+    pub starts: Due,
     /// Not to be spent from here on.
-    pub ends: Instant,
+    pub ends: Due,
     /// `Counter::at` per limit right after the grant: the window; 0 for gcra.
     pub windows: Box<[Timestamp]>,
 }
@@ -45,12 +45,12 @@ pub struct Leftover {
 pub struct Lease {
     segments: Vec<Segment>,
     /// gcra: nothing may be spent from here on that was not accounted for.
-    until: Instant,
+    until: Due,
 }
 
 impl Default for Lease {
     fn default() -> Self {
-        Self { segments: Vec::new(), until: Instant(u64::MAX) }
+        Self { segments: Vec::new(), until: Due::NEVER }
     }
 }
 
@@ -59,31 +59,31 @@ impl Segment {
     #[must_use]
     pub fn new(rule: &Rule, tokens: u64, sent: Instant, clock: StoreClock, windows: &[Timestamp], ahead: bool) -> Self {
         let mut windows: Box<[Timestamp]> = windows[..rule.limits.len()].into();
-        let mut starts = Instant(0);
-        let mut ends = Instant(u64::MAX);
+        let (mut starts, mut ends) = (Due::AT_ONCE, Due::NEVER);
         for (limit, at) in rule.limits.iter().zip(&mut windows) {
             let end = match limit.algorithm {
                 Algorithm::Gcra => {
-                    *at = Timestamp(0);
+                    *at = Timestamp::NONE;
                     continue;
                 }
                 Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Concurrent => *at,
                 Algorithm::Sliding => *at + limit.period,
             };
-            let begin = if ahead { end - limit.period } else { Timestamp(0) };
-            starts = starts.max(if ahead { late(clock.after(begin), sent) } else { Instant(0) });
+            if ahead {
+                starts = starts.max(Due::at(late(clock.after(end - limit.period), sent)));
+            }
             if on(Mutant::LeaseCrossesWindow) {
                 continue;
             }
             let last = if on(Mutant::ExpiryFromArrival) { clock.after(end) } else { clock.before(end) };
-            ends = ends.min(early(last, sent));
+            ends = ends.or(early(last, sent));
         }
         Self { left: tokens, spent: 0, starts, ends, windows }
     }
 
     /// Unspent tokens that may be spent at `now`.
     fn usable(&self, now: Instant) -> u64 {
-        if now < self.starts || now >= self.ends { 0 } else { self.left }
+        if self.starts.has_come(now) && !self.ends.has_come(now) { self.left } else { 0 }
     }
 }
 
@@ -102,6 +102,8 @@ impl Lease {
         self.segments.retain(|segment| segment.left > 0);
         // Tokens lent ahead may be there already: they must not bar those of this window.
         let place = self.segments.partition_point(|held| held.ends <= segment.ends);
+        // Most keys hold tokens of one window, and there are many keys: no room is made for four at once.
+        self.segments.reserve_exact(1);
         self.segments.insert(place, segment);
         let full = self.segments.len() > MAX_SEGMENTS;
         full.then(|| self.segments.remove(0).into())
@@ -116,19 +118,19 @@ impl Lease {
         let clock = StoreClock::new(sent, arrived, store);
         let executed = store - arrived.since(sent).rounded_late();
         let end = Timestamp((executed.0 / gcra::PERIOD.0 + 2) * gcra::PERIOD.0);
-        self.until = early(clock.before(end), sent);
+        self.until = Due::at(early(clock.before(end), sent));
     }
 
     /// When what is held has to be accounted for; never for windows.
     #[must_use]
-    pub fn until(&self) -> Instant {
+    pub fn until(&self) -> Due {
         self.until
     }
 
     /// Some of it may not be spent any more.
     #[must_use]
     pub fn has_ended(&self, now: Instant) -> bool {
-        now >= self.until || self.segments.iter().any(|segment| now >= segment.ends)
+        self.until.has_come(now) || self.segments.iter().any(|segment| segment.ends.has_come(now))
     }
 
     /// Drops what has ended; each is reported. What an account that was closed had is only counted.
@@ -136,15 +138,15 @@ impl Lease {
         if on(Mutant::ExpiredNotSettled) {
             return 0;
         }
-        if now >= self.until {
-            self.until = Instant(u64::MAX);
+        if self.until.has_come(now) {
+            self.until = Due::NEVER;
             return self.void();
         }
-        if self.segments.iter().any(|segment| now >= segment.ends) {
-            for segment in self.segments.iter().filter(|segment| now >= segment.ends && segment.left > 0) {
+        if self.segments.iter().any(|segment| segment.ends.has_come(now)) {
+            for segment in self.segments.iter().filter(|segment| segment.ends.has_come(now) && segment.left > 0) {
                 gone(Leftover { tokens: segment.left, windows: segment.windows.clone() });
             }
-            self.segments.retain(|segment| now < segment.ends);
+            self.segments.retain(|segment| !segment.ends.has_come(now));
         }
         0
     }
@@ -152,7 +154,7 @@ impl Lease {
     /// Tokens that may be spent at `now`.
     #[must_use]
     pub fn usable(&self, now: Instant) -> u64 {
-        if now >= self.until {
+        if self.until.has_come(now) {
             return 0;
         }
         let mut usable = 0;
@@ -169,8 +171,8 @@ impl Lease {
     /// Tokens that may be spent at `now` or a little later, by `soon`.
     #[must_use]
     pub fn usable_by(&self, now: Instant, soon: Instant) -> u64 {
-        let begun = |segment: &&Segment| segment.starts <= soon && now < segment.ends;
-        if now >= self.until {
+        let begun = |segment: &&Segment| segment.starts.has_come(soon) && !segment.ends.has_come(now);
+        if self.until.has_come(now) {
             return 0;
         }
         self.segments.iter().filter(begun).map(|segment| segment.left).sum()
@@ -200,9 +202,10 @@ impl Lease {
     pub fn refund(&mut self, now: Instant, tokens: u64, windows: &[Timestamp]) -> u64 {
         let is_of = |segment: &Segment| {
             let mut pairs = segment.windows.iter().zip(windows);
-            pairs.all(|(held, charged)| held == charged || held.0 == 0 || charged.0 == 0)
+            pairs.all(|(held, charged)| held == charged || held.is_none() || charged.is_none())
         };
-        let mut live = self.segments.iter_mut().rev().filter(|segment| segment.spent > 0 && now < segment.ends);
+        let mut live =
+            self.segments.iter_mut().rev().filter(|segment| segment.spent > 0 && !segment.ends.has_come(now));
         let spent_last = live.find(|segment| is_of(segment));
         let Some(segment) = spent_last else { return 0 };
         let back = tokens.min(segment.spent);
@@ -213,9 +216,9 @@ impl Lease {
 
     /// Adds tokens of a bucket that the store has charged and nobody has spent after all.
     pub fn put_back(&mut self, tokens: u64) {
-        let windows = Box::new([Timestamp(0)]);
+        let windows = Box::new([Timestamp::NONE]);
         let none_had_to_go =
-            self.add(Segment { left: tokens, spent: 0, starts: Instant(0), ends: Instant(u64::MAX), windows });
+            self.add(Segment { left: tokens, spent: 0, starts: Due::AT_ONCE, ends: Due::NEVER, windows });
         debug_assert!(none_had_to_go.is_none(), "all tokens of a bucket are one segment");
     }
 
@@ -241,14 +244,14 @@ impl Lease {
     /// Tokens held that belong to the current windows: all but those lent ahead.
     #[must_use]
     pub fn current(&self, now: Instant) -> u64 {
-        self.segments.iter().filter(|segment| segment.starts <= now).map(|segment| segment.left).sum()
+        self.segments.iter().filter(|segment| segment.starts.has_come(now)).map(|segment| segment.left).sum()
     }
 
     /// When `cost` will be usable from what is held; `None` when less is held.
     #[must_use]
-    pub fn ready(&self, cost: u64) -> Option<Instant> {
+    pub fn ready(&self, cost: u64) -> Option<Due> {
         let mut due = cost;
-        let mut ready = Instant(0);
+        let mut ready = Due::AT_ONCE;
         for segment in &self.segments {
             ready = ready.max(segment.starts);
             due = due.saturating_sub(segment.left);
@@ -262,32 +265,27 @@ impl Lease {
     /// When tokens lent ahead may be spent, if any are held.
     #[must_use]
     pub fn starts(&self, now: Instant) -> Option<Instant> {
-        self.segments.iter().find(|segment| segment.starts > now && segment.left > 0).map(|segment| segment.starts)
+        let ahead = self.segments.iter().find(|segment| !segment.starts.has_come(now) && segment.left > 0);
+        ahead.and_then(|segment| segment.starts.time())
     }
 
     /// `Counter::at` of one limit as the tokens at hand were lent.
     #[must_use]
     pub fn window(&self, index: usize, now: Instant) -> Option<Timestamp> {
-        let live = self.segments.iter().find(|segment| segment.starts <= now && now < segment.ends);
+        let live = self.segments.iter().find(|segment| segment.starts.has_come(now) && !segment.ends.has_come(now));
         live.map(|segment| segment.windows[index])
-    }
-
-    /// When the first segment ends.
-    #[must_use]
-    pub fn ends(&self) -> Option<Instant> {
-        self.segments.iter().map(|segment| segment.ends).min()
     }
 
     /// Hands out up to `tokens` unspent ones of the newest segment of a current window, to be
     /// returned to the store.
     pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
-        let newest = self.segments.iter().rposition(|segment| segment.left > 0 && segment.starts <= now)?;
+        let newest = self.segments.iter().rposition(|segment| segment.left > 0 && segment.starts.has_come(now))?;
         self.take_of(newest, tokens)
     }
 
     /// All unspent tokens of a window that has not begun, to be returned to the store.
     pub fn take_ahead(&mut self, now: Instant) -> Option<Leftover> {
-        let ahead = self.segments.iter().position(|segment| segment.left > 0 && segment.starts > now)?;
+        let ahead = self.segments.iter().position(|segment| segment.left > 0 && !segment.starts.has_come(now))?;
         self.take_of(ahead, u64::MAX)
     }
 
@@ -303,10 +301,10 @@ impl Lease {
         (part > 0).then_some(leftover)
     }
 
-    /// Drops what may not be spent yet.
-    pub fn void_ahead(&mut self, now: Instant) -> u64 {
+    /// Drops what may not be spent yet, but for what is of the window `restored`.
+    pub fn void_ahead(&mut self, now: Instant, restored: Option<Timestamp>) -> u64 {
         let held = self.held();
-        self.segments.retain(|segment| segment.starts <= now);
+        self.segments.retain(|segment| segment.starts.has_come(now) || segment.windows.first() == restored.as_ref());
         held - self.held()
     }
 

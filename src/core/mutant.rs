@@ -62,7 +62,7 @@ mutants! {
     BatchUncapped, "batch-uncapped":
         "Every acquire wants all there is, so that one node starves the others: fairness.";
     ChanceTakenForFlood, "chance-taken-for-flood":
-        "Two checks a moment apart pass for a flood, and a node takes its whole part at once: early.";
+        "Two checks a moment apart pass for a flood, which takes a whole part of long windows, too, at once: early.";
     DenialNotRemembered, "denial-not-remembered":
         "Every denied check asks the store in the background: store calls.";
     StaysAway, "stays-away":
@@ -131,8 +131,30 @@ mutants! {
         "The part of a share that is for all alike is that of a fleet of one: static shares.";
     DebtNotCharged, "debt-not-charged":
         "What was admitted on the share is not charged to the store that is back: no free budget, bound.";
+    SharesNotAwaited, "shares-not-awaited":
+        "A node leases as soon as the store is back, while others have yet to pay for their shares: bound.";
     OwnVersionOnly, "own-version-only":
         "A node does not read what peers of the build before or after its own tell it: gossip, utilisation while away.";
+    PermitsKept, "permits-kept":
+        "A slot that was released stays taken until its time is over: conservation, plenty.";
+    PermitsOutlastTheirTime, "permits-outlast-their-time":
+        "A slot that nobody released is taken for ever: conservation, plenty.";
+    PermitsNotTold, "permits-not-told":
+        "A node does not tell the store of the slots that its clients have: conservation, bound.";
+    PermitsFromArrival, "permits-from-arrival":
+        "A node's slots are its own for ten seconds from the answer's arrival, and the store's count ends before: conservation, bound.";
+    PermitsBeyondTheLease, "permits-beyond-the-lease":
+        "A node hands out slots when what the store lent it is over: conservation, bound.";
+    PermitsNotHandedBack, "permits-not-handed-back":
+        "Slots that nobody uses stay with the node that had them: plenty.";
+    PermitsStayOver, "permits-stay-over":
+        "What nodes took on their shares is lent to them for as long as they are busy, beside the whole limit: bound.";
+    PermitGivenTwice, "permit-given-twice":
+        "Two slots in a row are told by one id: conservation.";
+    SeveralChargedAfterDenial, "several-charged-after-denial":
+        "Of several keys those behind one that was denied are charged: all or nothing.";
+    SeveralKeepsTheFirst, "several-keeps-the-first":
+        "Of several keys of which one was denied the first is not given back: all or nothing.";
     IdsStartAnew, "ids-start-anew":
         "After a restart call ids begin at 1 again, and the store takes acquires for repeats: liveness, at most once.";
 }

@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
-use super::answer::Ending;
+use super::answer::Resolution;
 use super::decision::{Decision, Reason, Verdict};
 use super::limit::Limit;
+use super::mutant::{Mutant, on};
 use super::time::{Instant, Micros, Timestamp};
 
 /// Slots in clients' hands.
@@ -38,7 +39,9 @@ impl Permits {
     pub fn release(&mut self, id: NonZeroU64) -> bool {
         let Some((ends, cost)) = self.by_id.remove(&id) else { return false };
         self.by_end.remove(&(ends, id));
-        self.used -= cost;
+        if !on(Mutant::PermitsKept) {
+            self.used -= cost;
+        }
         true
     }
 
@@ -67,7 +70,7 @@ impl Permits {
     /// The decision of a check that ended so. `most` is what this node may hand out, `others` what other nodes
     /// have of the limit as far as is known; `slow` is how long a slot of theirs takes to get here.
     #[must_use]
-    pub fn decision(&self, limit: &Limit, view: View, cost: u64, ending: Ending) -> Decision {
+    pub fn decision(&self, limit: &Limit, view: View, cost: u64, ending: Resolution) -> Decision {
         let View { now, clock, most, others, slow } = view;
         let all = limit.period + slow;
         let denied = ending.verdict == Verdict::Deny && ending.reason != Reason::Cost;
@@ -143,7 +146,7 @@ mod tests {
             permits.take(id(number), 1, Instant(ends));
         }
         let view = |most, others| View { now: Instant(5), clock: Timestamp(1_000), most, others, slow: Micros(7) };
-        let deny = Ending::deny(Reason::Rate, Source::Lease);
+        let deny = Resolution::deny(Reason::Rate, Source::Lease);
         let seen = |most, others, cost| {
             let decision = permits.decision(&limit, view(most, others), cost, deny);
             (decision.retry_after.unwrap().0, decision.remaining, decision.reset_after.0)

@@ -74,7 +74,7 @@ impl Plan {
             remaining: 0,
             retry_after: None,
             reset_after: Micros::ZERO,
-            reset_at: Timestamp(0),
+            reset_at: Timestamp::NONE,
             reason,
             source: Source::Policy,
             limit_index: 0,

@@ -7,7 +7,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use super::answer::{self, Ending, Standing, overload};
+use super::answer::{self, Resolution, Standing, overload};
 use super::call::{Call, Counter, Grant, OPEN, Op, StoreError};
 use super::concurrent::Concurrent;
 use super::context::Context;
@@ -60,13 +60,20 @@ impl Shard {
     /// when that is over.
     pub fn check_by(&mut self, now: Instant, deadline: Instant, request: Request<'_>) -> Outcome {
         if request.rule.is_concurrent() {
-            let outcome = self.concurrent.check(&mut self.cx, now, deadline, &request);
-            return outcome.unwrap_or_else(|| Outcome::Decided(overload(request.rule, now, request.cost)));
+            if !self.concurrent.knows(request.digest) && self.make_room(now).is_none() {
+                return Outcome::Decided(overload(request.rule, now, request.cost));
+            }
+            return self.concurrent.check(&mut self.cx, now, deadline, &request);
         }
-        match self.key(now, &request) {
-            Some((key, cx)) => leased::check(key, cx, now, deadline, &request),
-            None => Outcome::Decided(overload(request.rule, now, request.cost)),
+        let Some((index, key, cx)) = self.key(now, &request) else {
+            return Outcome::Decided(overload(request.rule, now, request.cost));
+        };
+        let outcome = leased::check(key, cx, now, deadline, &request);
+        // A check that is decided from memory, and asks for nothing, leaves the timer as it is.
+        if matches!(outcome, Outcome::Parked(_)) || self.cx.has_effects() {
+            self.set_timer(now, index);
         }
+        outcome
     }
 
     /// What a check would be answered as far as is known here: nothing is charged, and nobody is asked.
@@ -74,7 +81,7 @@ impl Shard {
     pub fn peek_local(&self, now: Instant, request: Request<'_>) -> Decision {
         let fresh = || {
             let (counters, now) = ([Counter::default(); MAX_LIMITS], self.cx.first_clock().latest(now));
-            answer::decision(request.rule, &counters, now, request.cost, Ending::allow(Source::Lease))
+            answer::decision(request.rule, &counters, now, request.cost, Resolution::allow(Source::Lease))
         };
         if request.rule.is_concurrent() {
             return self.concurrent.peek_local(&self.cx, now, &request).unwrap_or_else(fresh);
@@ -90,36 +97,35 @@ impl Shard {
         if request.rule.is_concurrent() {
             return;
         }
-        if let Some((key, cx)) = self.key(now, &request) {
+        if let Some((index, key, cx)) = self.key(now, &request) {
             leased::prefetch(key, cx, now, request.cost);
+            self.set_timer(now, index);
         }
     }
 
-    /// Takes back an admission of this moment that came to nothing, as if it had not been asked for.
-    pub fn rollback(&mut self, now: Instant, request: Request<'_>, decision: &Decision) {
+    /// Takes back an admission of this moment that came to nothing, as if it had not been asked for. What comes of it
+    /// where the store has to be told, too: nobody needs to wait for that.
+    pub fn rollback(&mut self, now: Instant, request: Request<'_>, decision: &Decision) -> Option<Outcome> {
         if let Some(permit) = decision.slot {
             self.release(now, request.digest, permit);
-        } else if let Some((key, cx)) = self.key(now, &request) {
-            leased::rollback(key, cx, now, request.cost, decision);
+            return None;
         }
+        let (index, key, cx) = self.key(now, &request)?;
+        let outcome = leased::rollback(key, cx, now, request.cost, decision);
+        self.set_timer(now, index);
+        outcome
     }
 
     /// Takes back a cost that was spent: from what is still held as far as it was spent here, the
     /// rest in the store.
     pub fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        match self.key(now, &request) {
-            Some((key, cx)) => leased::take_back(key, cx, now, request.cost, OPEN),
-            None => Outcome::Decided(overload(request.rule, now, request.cost)),
-        }
+        self.ask(now, &request, |key, cx| leased::take_back(key, cx, now, request.cost, OPEN))
     }
 
     /// Gives `request.cost` of a charge back that counts still, to the windows that it was charged in and to no
     /// others: to what the share owes, to the lease, and the rest to the store.
     pub fn give_back(&mut self, now: Instant, request: Request<'_>, charge: &Charge) -> Outcome {
-        match self.key(now, &request) {
-            Some((key, cx)) => leased::give_back_charge(key, cx, now, request.cost, charge),
-            None => Outcome::Decided(overload(request.rule, now, request.cost)),
-        }
+        self.ask(now, &request, |key, cx| leased::give_back_charge(key, cx, now, request.cost, charge))
     }
 
     /// Ends a permit of a concurrent limit; false when there is no such permit here.
@@ -129,10 +135,7 @@ impl Shard {
 
     /// Forgets the key, fleet-wide.
     pub fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
-        match self.key(now, &request) {
-            Some((key, cx)) => leased::reset(key, cx, now),
-            None => Outcome::Decided(overload(request.rule, now, request.cost)),
-        }
+        self.ask(now, &request, |key, cx| leased::reset(key, cx, now))
     }
 
     /// Takes the outcome of an `Effect::Call`.
@@ -141,7 +144,11 @@ impl Shard {
             return self.concurrent.handle_outcome(&mut self.cx, now, call, outcome);
         }
         if let Some(index) = self.table.find(call.digest.0) {
-            leased::handle_outcome(&mut self.table[index], &mut self.cx, now, call, outcome);
+            let is_news = leased::handle_outcome(&mut self.table[index], &mut self.cx, now, call, outcome);
+            if is_news {
+                self.cx.talkers.insert(index);
+            }
+            self.set_timer(now, index);
         }
     }
 
@@ -150,7 +157,12 @@ impl Shard {
         self.concurrent.handle_timeout(&mut self.cx, now);
         while let Some((at, index)) = self.cx.due(now) {
             let Some(key) = self.table.get_mut(index) else { continue };
-            if key.take_timer(at) && !leased::handle_timer(key, &mut self.cx, now) {
+            if !key.take_timer(at) {
+                continue;
+            }
+            if leased::handle_timer(key, &mut self.cx, now) {
+                self.set_timer(now, index);
+            } else {
                 self.forget(index);
             }
         }
@@ -163,12 +175,13 @@ impl Shard {
         let all: Vec<u32> = self.table.iter().map(|(index, _)| index).collect();
         for index in all {
             leased::give_all_back(&mut self.table[index], &mut self.cx, now);
+            self.set_timer(now, index);
         }
     }
 
     /// What the driver must do next.
     pub fn poll_effect(&mut self) -> Option<Effect> {
-        self.cx.effects.pop_front()
+        self.cx.next_effect()
     }
 
     /// When `handle_timeout` wants to be called.
@@ -227,6 +240,9 @@ impl Shard {
     pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
         if let Some(index) = self.table.find(usage.digest.0) {
             leased::handle_usage(&mut self.table[index], &mut self.cx, now, origin, usage);
+            if self.cx.has_effects() {
+                self.set_timer(now, index);
+            }
         }
     }
 
@@ -250,26 +266,51 @@ impl Shard {
     }
 
     /// The key as it stands at `now`; makes one, if need be in the place of a quiet key.
-    fn key(&mut self, now: Instant, request: &Request<'_>) -> Option<(&mut LeasedKey, &mut Context)> {
+    fn key(&mut self, now: Instant, request: &Request<'_>) -> Option<(u32, &mut LeasedKey, &mut Context)> {
         let index = match self.table.find(request.digest.0) {
             Some(index) => index,
             None => self.insert(now, request)?,
         };
         let (key, cx) = (&mut self.table[index], &mut self.cx);
         leased::refresh_under(key, cx, now, request.rule);
-        Some((key, cx))
+        Some((index, key, cx))
+    }
+
+    /// Asks something of a key that may change when it has to be looked at again.
+    fn ask(
+        &mut self,
+        now: Instant,
+        request: &Request<'_>,
+        ask: impl FnOnce(&mut LeasedKey, &mut Context) -> Outcome,
+    ) -> Outcome {
+        let Some((index, key, cx)) = self.key(now, request) else {
+            return Outcome::Decided(overload(request.rule, now, request.cost));
+        };
+        let outcome = ask(key, cx);
+        self.set_timer(now, index);
+        outcome
+    }
+
+    /// Sees to it that the key is looked at in time, as it stands now.
+    fn set_timer(&mut self, now: Instant, index: u32) {
+        let key = &mut self.table[index];
+        if let Some(at) = key.wake_by(leased::next_timeout(key, now)) {
+            self.cx.set_timer(at, index);
+        }
     }
 
     fn insert(&mut self, now: Instant, request: &Request<'_>) -> Option<u32> {
-        if self.table.len() == self.table.max() {
-            self.evict(now)?;
-        }
+        self.make_room(now)?;
         let policy = self.cx.policy(request.rule);
         let (nodes, clock) = (self.cx.nodes, self.cx.first_clock());
         let key = LeasedKey::new(request.digest.0, request.key, request.rule, policy, nodes, clock);
-        let index = self.table.insert(key).ok()?;
-        self.table[index].index = index;
-        Some(index)
+        self.table.insert(key).ok()
+    }
+
+    /// Sees to it that there is room for one more key of either kind.
+    fn make_room(&mut self, now: Instant) -> Option<()> {
+        let has_room = self.table.len() + self.concurrent.len() < self.table.max();
+        has_room.then_some(()).or_else(|| self.concurrent.forget_one()).or_else(|| self.evict(now))
     }
 
     /// Makes room: a quiet key among the next few is forgotten, and what it holds handed back.

@@ -40,10 +40,10 @@ impl Lent<'_> {
 
 /// One key's share while its part of the store is away.
 #[derive(Clone, Debug)]
-pub struct ShareBook {
+pub struct FallbackBudget {
     since: Timestamp,
-    /// When the store was lost last.
-    lost: Timestamp,
+    /// When the store was lost last; `None`: whenever it is lost next, that is another loss.
+    lost: Option<Timestamp>,
     /// A book opened in its place would begin earlier, and with more.
     late: bool,
     /// The window in which a check was first denied or admitted, and that in which one was first admitted.
@@ -73,12 +73,12 @@ pub fn share_ppm(nodes: u32) -> u64 {
     SAFE_PPM / u64::from(if on(Mutant::ShareOfOne) { 1 } else { nodes.max(1) })
 }
 
-impl ShareBook {
+impl FallbackBudget {
     /// A book for a key whose part of the store has been away since `since`.
     #[must_use]
     pub fn open(rule: &Rule, since: Timestamp) -> Self {
         let limits = vec![Budget::default(); rule.limits.len()].into();
-        Self { since, lost: since, late: false, begun: [0; 2], parts: None, limits }
+        Self { since, lost: Some(since), late: false, begun: [0; 2], parts: None, limits }
     }
 
     /// A book for a key whose part of the store has been away for longer: what was spent of it before
@@ -252,9 +252,9 @@ impl ShareBook {
     /// The store's clock is learned: what was noted as `guess` by an estimate of it is now `known`.
     pub fn rebase(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
         let shift = |at: Timestamp| (at + known.since(guess)) - guess.since(known);
-        (self.since, self.lost, self.begun) = (shift(self.since), shift(self.lost), [0; 2]);
+        (self.since, self.lost, self.begun) = (shift(self.since), self.lost.map(shift), [0; 2]);
         for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
-            if budget.tat.0 > 0 {
+            if budget.tat.is_some() {
                 budget.tat = shift(budget.tat);
             }
             if budget.window == guess.0 / limit.period.0 {
@@ -267,16 +267,17 @@ impl ShareBook {
     /// going on; budgets of open windows stay as they are in any case.
     pub fn reopen(&mut self, rule: &Rule, since: Timestamp) {
         let period = rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
-        if since.since(self.lost) > period.max(Micros::from_secs(1)) {
+        let goes_on = |lost: Timestamp| since.since(lost) <= period.max(Micros::from_secs(1));
+        if !self.lost.is_some_and(goes_on) {
             self.begin_anew(since);
         }
-        self.lost = since;
+        self.lost = Some(since);
     }
 
     /// Another loss began at `since`, however short a time after the one before: the store has lent meanwhile.
     /// The next one is no part of it.
     pub fn begin_anew(&mut self, since: Timestamp) {
-        (self.since, self.lost, self.late, self.parts) = (since, Timestamp(0), false, None);
+        (self.since, self.lost, self.late, self.parts) = (since, None, false, None);
     }
 }
 
@@ -366,7 +367,7 @@ impl Budget {
         Some(counter)
     }
 
-    /// What no share is of a limit.
+    /// The part of a limit that belongs to no share.
     fn reserve(&self, limit: &Limit) -> u64 {
         limit.count - self.share(limit).min(limit.count)
     }
@@ -435,7 +436,7 @@ impl Budget {
 
     /// The share's bucket was empty when the store was lost.
     fn arrival(&self, limit: &Limit, since: Timestamp, now: Timestamp) -> Timestamp {
-        let tat = if self.tat.0 == 0 { since + gcra::depth(limit) } else { self.tat };
+        let tat = if self.tat.is_none() { since + gcra::depth(limit) } else { self.tat };
         tat.max(now)
     }
 
@@ -477,14 +478,14 @@ mod tests {
         Rule::of("p", &[Limit::parse(text).unwrap()])
     }
 
-    fn admitted(book: &mut ShareBook, rule: &Rule, ppm: u64, now: u64) -> u64 {
+    fn admitted(book: &mut FallbackBudget, rule: &Rule, ppm: u64, now: u64) -> u64 {
         (0..1_000_000).take_while(|_| book.spend(rule, &[ppm], Timestamp(now), 1, &NONE)).count() as u64
     }
 
     #[test]
     fn a_lone_node_admits_95_percent_of_each_later_window() {
         let rule = rule("1000/1s fixed");
-        let mut book = ShareBook::open(&rule, Timestamp(10_500_000));
+        let mut book = FallbackBudget::open(&rule, Timestamp(10_500_000));
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_600_000), 0);
         for window in 11..15 {
             assert_eq!(admitted(&mut book, &rule, share_ppm(1), window * 1_000_000 + 7), 950);
@@ -501,7 +502,7 @@ mod tests {
     #[test]
     fn a_budget_is_fixed_once_per_window() {
         let rule = rule("1000/1s fixed");
-        let mut book = ShareBook::open(&rule, Timestamp(0));
+        let mut book = FallbackBudget::open(&rule, Timestamp(0));
         assert_eq!(admitted(&mut book, &rule, share_ppm(4), 5_000_000), 237);
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 5_000_001), 0);
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 6_000_000), 950);
@@ -512,7 +513,7 @@ mod tests {
     #[test]
     fn a_long_window_releases_its_share_by_the_minute() {
         let rule = rule("6000/1h fixed");
-        let mut book = ShareBook::open(&rule, Timestamp(30_000_000));
+        let mut book = FallbackBudget::open(&rule, Timestamp(30_000_000));
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 59_000_000), 0);
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 60_000_000), 95);
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_599_000_000), 95 * 58);
@@ -521,7 +522,7 @@ mod tests {
     #[test]
     fn gcra_starts_empty_and_refills_at_the_share() {
         let rule = rule("1000/1s burst 500");
-        let mut book = ShareBook::open(&rule, Timestamp(10_000_000));
+        let mut book = FallbackBudget::open(&rule, Timestamp(10_000_000));
         assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_000_000), 0);
         let mut total = 0;
         for step in 1..=100 {
@@ -533,7 +534,7 @@ mod tests {
     #[test]
     fn leases_and_share_together_stay_within_the_share() {
         let rule = rule("1000/1s fixed");
-        let mut book = ShareBook::open(&rule, Timestamp(0));
+        let mut book = FallbackBudget::open(&rule, Timestamp(0));
         let mut admitted = 0;
         let lent = Lent { own: &[250], all: None };
         while book.spend(&rule, &[share_ppm(1)], Timestamp(3_000_000), 1, &lent) {
@@ -546,7 +547,7 @@ mod tests {
     fn a_book_opened_by_a_clock_that_was_ahead_is_moved_to_the_stores() {
         let rule = rule("1000/1s burst 500");
         let guess = Timestamp(60_000_000);
-        let mut book = ShareBook::open(&rule, guess);
+        let mut book = FallbackBudget::open(&rule, guess);
         assert!(admitted(&mut book, &rule, share_ppm(1), guess.0 + 100_000) > 0);
         let debt = book.debt(&rule, guess + Micros(100_000));
         let known = Timestamp(3_000_000);
@@ -558,7 +559,7 @@ mod tests {
     #[test]
     fn debt_is_what_open_windows_admitted() {
         let rule = rule("1000/1s fixed");
-        let mut book = ShareBook::open(&rule, Timestamp(0));
+        let mut book = FallbackBudget::open(&rule, Timestamp(0));
         assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(2_000_000), 7, &NONE));
         assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 7);
         book.pay(5);
@@ -569,7 +570,7 @@ mod tests {
     #[test]
     fn a_bucket_of_one_token_has_a_share() {
         let rule = rule("1/1s");
-        let mut book = ShareBook::open(&rule, Timestamp(10_000_000));
+        let mut book = FallbackBudget::open(&rule, Timestamp(10_000_000));
         let times = (0..100).map(|step| 10_000_000 + step * 100_000);
         let total: u64 = times.map(|now| admitted(&mut book, &rule, share_ppm(1), now)).sum();
         assert!((8..=9).contains(&total), "{total}");
@@ -579,7 +580,7 @@ mod tests {
     #[test]
     fn who_is_alone_counts_on_from_what_the_store_said() {
         let rule = rule("1000/1h fixed");
-        let (mut book, now) = (ShareBook::open(&rule, Timestamp(30_000_000)), Timestamp(31_000_000));
+        let (mut book, now) = (FallbackBudget::open(&rule, Timestamp(30_000_000)), Timestamp(31_000_000));
         let counters = [Counter { used: 600, prev: 0, at: Timestamp(3_600_000_000) }];
         let lent = Lent { own: &[50], all: Some(&counters) };
         let parts = [share_ppm(1)];
@@ -593,7 +594,7 @@ mod tests {
     #[test]
     fn who_is_alone_remembers_the_window_before_of_a_sliding_limit() {
         let rule = rule("1000/1h sliding");
-        let (mut book, hour, parts) = (ShareBook::open(&rule, Timestamp(0)), 3_600_000_000, [share_ppm(1)]);
+        let (mut book, hour, parts) = (FallbackBudget::open(&rule, Timestamp(0)), 3_600_000_000, [share_ppm(1)]);
         let at = |now: u64| [Counter { used: 0, prev: 0, at: Timestamp(now / hour * hour) }];
         let mut spend = |now: u64| {
             let counters = at(now);
@@ -628,7 +629,7 @@ mod tests {
             let limits: Vec<_> = SETS[set].iter().map(|text| Limit::parse(text).unwrap()).collect();
             let rule = Rule::of("p", &limits);
             let mut now = Timestamp(1_800_000_000_123_457);
-            let mut book = ShareBook::open(&rule, now);
+            let mut book = FallbackBudget::open(&rule, now);
             let parts = vec![share_ppm(nodes); limits.len()];
             let none = vec![0; limits.len()];
             let counters = |now| limits.iter().map(|limit| Counter::default().rolled(limit, now)).collect::<Vec<_>>();

@@ -30,6 +30,12 @@ impl StoreClock {
         Micros(self.trip)
     }
 
+    /// How long ago it was read.
+    #[must_use]
+    pub fn age(&self, now: Instant) -> Micros {
+        now.since(self.at)
+    }
+
     /// The latest that the store's clock can read at `now`.
     #[must_use]
     pub fn latest(&self, now: Instant) -> Timestamp {

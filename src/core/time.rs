@@ -68,7 +68,66 @@ impl Instant {
     }
 }
 
+/// When something is to be done: at a point of this node's clock, at once, or never. As small as an [`Instant`], of which
+/// a key has many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Due(Instant);
+
+impl Due {
+    /// It is due whatever the time.
+    pub const AT_ONCE: Self = Self(Instant(0));
+
+    /// Nothing is to be done.
+    pub const NEVER: Self = Self(Instant(u64::MAX));
+
+    /// Due from that time on.
+    #[must_use]
+    pub const fn at(at: Instant) -> Self {
+        Self(at)
+    }
+
+    /// Whether its time has come.
+    #[must_use]
+    pub fn has_come(self, now: Instant) -> bool {
+        now >= self.0
+    }
+
+    /// How long it is until then; zero when its time has come.
+    #[must_use]
+    pub const fn after(self, now: Instant) -> Micros {
+        self.0.since(now)
+    }
+
+    /// The earlier of it and a time.
+    #[must_use]
+    pub fn or(self, at: Instant) -> Self {
+        Self(self.0.min(at))
+    }
+
+    /// The time; `None`: never.
+    #[must_use]
+    pub fn time(self) -> Option<Instant> {
+        Some(self.0).filter(|_| self != Self::NEVER)
+    }
+}
+
 impl Timestamp {
+    /// No time. Calls and the store's fields have it where a window is not open, not known or of no matter: of a bucket,
+    /// which has no windows, and where any will do.
+    pub const NONE: Self = Self(0);
+
+    /// Whether it is no time.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == Self::NONE.0
+    }
+
+    /// Whether it is a time.
+    #[must_use]
+    pub const fn is_some(self) -> bool {
+        !self.is_none()
+    }
+
     /// The length from `earlier` to this point; zero when `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Micros {
@@ -93,6 +152,14 @@ impl Sub<Micros> for Instant {
     type Output = Self;
     fn sub(self, span: Micros) -> Self {
         Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl Sub<Micros> for Due {
+    type Output = Self;
+    /// So much earlier; what never comes does not come earlier either.
+    fn sub(self, span: Micros) -> Self {
+        self.time().map_or(Self::NEVER, |at| Self::at(at - span))
     }
 }
 

@@ -99,24 +99,24 @@ impl Window {
     }
 
     /// What this node did in it has moved far enough to be told.
-    pub(super) fn is_due(&self, occasion: &Occasion<'_>, open: bool) -> bool {
+    pub(super) fn is_due(&self, terms: &ReportTerms<'_>, open: bool) -> bool {
         if !open {
-            return self.will_be_due(occasion, false);
+            return self.will_be_due(terms, false);
         }
         let (own, told) = (self.own, self.told);
-        let far = own.admitted.saturating_sub(told.admitted) >= occasion.part(16).max(1);
-        let late = occasion.now.since(self.told_at) >= Micros(occasion.limit.period.0 / STEPS);
-        own != told && (occasion.pressing || late && (far || own.refunded != told.refunded))
+        let far = own.admitted.saturating_sub(told.admitted) >= terms.part(16).max(1);
+        let late = terms.now.since(self.told_at) >= Micros(terms.limit.period.0 / STEPS);
+        own != told && (terms.pressing || late && (far || own.refunded != told.refunded))
     }
 
     /// It will have to be told, now or later; what is less than a small part of a share never.
-    pub(super) fn will_be_due(&self, occasion: &Occasion<'_>, open: bool) -> bool {
-        let least = if open { 0 } else { occasion.part(64) };
+    pub(super) fn will_be_due(&self, terms: &ReportTerms<'_>, open: bool) -> bool {
+        let least = if open { 0 } else { terms.part(64) };
         self.own.admitted > least && (open || self.finals < FINALS)
     }
 
     /// It is told now.
-    pub(super) fn was_told(&mut self, now: Instant, open: bool) {
+    pub(super) fn mark_reported(&mut self, now: Instant, open: bool) {
         self.finals += u8::from(!open);
         (self.told, self.told_at) = (self.own, now);
     }
@@ -140,7 +140,7 @@ impl Window {
 
 /// When and under what a window may be told of.
 #[derive(Debug)]
-pub(super) struct Occasion<'a> {
+pub(super) struct ReportTerms<'a> {
     pub(super) now: Instant,
     pub(super) limit: &'a Limit,
     /// Nodes that live.
@@ -149,7 +149,7 @@ pub(super) struct Occasion<'a> {
     pub(super) pressing: bool,
 }
 
-impl Occasion<'_> {
+impl ReportTerms<'_> {
     /// One `parts`th of a node's even part of the limit, rounded down.
     fn part(&self, parts: u64) -> u64 {
         self.limit.count / (parts * u64::from(self.nodes.max(1)))

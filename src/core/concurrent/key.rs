@@ -4,22 +4,23 @@
 //! would like; each word replaces the one before, so it may be said twice. Slots are handed out here without
 //! asking; those that nobody has used for a while go back. One call per key at a time. Part of `concurrent.rs`.
 
-use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use crate::core::answer::{Ending, turned_away};
+use crate::core::answer::{Resolution, turned_away};
 use crate::core::call::{Call, Grant, Occupy, Op, StoreError};
-use crate::core::calls::{ATTEMPTS, Flight, Waiter, flight, send_again};
+use crate::core::calls::{Flight, Waiter};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::key::Digest;
 use crate::core::limit::Limit;
+use crate::core::line::Line;
+use crate::core::mutant::{Mutant, on};
 use crate::core::permits::{Permits, View};
-use crate::core::request::{Effect, KeyInfo, MAX_LINE, Outcome, Request};
+use crate::core::request::{KeyInfo, Outcome, Request};
 use crate::core::rule::{OnStoreLoss, Rule};
 use crate::core::share::share_ppm;
-use crate::core::time::{Instant, Micros};
+use crate::core::time::{Due, Instant, Micros};
 
 mod renewal;
 
@@ -46,23 +47,25 @@ pub(in crate::core) struct ConcurrentKey {
     pub(in crate::core) permits: Permits,
     /// Slots that this node may hand out, those in clients' hands among them, until `until`.
     lent: u64,
-    until: Instant,
+    until: Due,
     /// Slots of all other nodes, and how many nodes have some, at the store's last answer.
     others: u64,
     nodes: u32,
     answered: Option<Instant>,
     flight: Option<Flight>,
-    line: VecDeque<Waiter>,
+    line: Line,
     /// The store gives no answers; when to ask it again.
     away: Option<Instant>,
     /// Until then the store has no more.
-    denied_until: Instant,
+    denied_until: Due,
     /// Most in use since slots were last handed back or asked for.
     peak: u64,
-    idle_at: Instant,
-    renew_at: Instant,
+    /// When slots that lie idle go back.
+    idle_at: Due,
+    /// When the store is told that those in use still are.
+    renew_at: Due,
     last_check: Instant,
-    pub(in crate::core) wake: Instant,
+    pub(in crate::core) wake: Due,
 }
 
 impl ConcurrentKey {
@@ -74,19 +77,19 @@ impl ConcurrentKey {
             policy: cx.policy(request.rule) as usize,
             permits: Permits::default(),
             lent: 0,
-            until: Instant(0),
+            until: Due::AT_ONCE,
             others: 0,
             nodes: cx.nodes,
             answered: None,
             flight: None,
-            line: VecDeque::new(),
+            line: Line::default(),
             away: None,
-            denied_until: Instant(0),
+            denied_until: Due::AT_ONCE,
             peak: 0,
-            idle_at: Instant(u64::MAX),
-            renew_at: Instant(u64::MAX),
+            idle_at: Due::NEVER,
+            renew_at: Due::NEVER,
             last_check: now,
-            wake: Instant(u64::MAX),
+            wake: Due::NEVER,
         }
     }
 
@@ -105,7 +108,7 @@ impl ConcurrentKey {
     pub(in crate::core) fn adopt(&mut self, rule: &Arc<Rule>) {
         if !Arc::ptr_eq(&self.rule, rule) {
             self.rule = rule.clone();
-            self.denied_until = Instant(0);
+            self.denied_until = Due::AT_ONCE;
         }
     }
 
@@ -125,9 +128,19 @@ impl ConcurrentKey {
         &self.rule.limits[0]
     }
 
-    /// Slots that the store has lent this node.
+    /// Slots that this node may hand out.
     fn usable(&self, now: Instant) -> u64 {
-        if now < self.until { self.lent.min(self.limit().count) } else { 0 }
+        let usable = self.lent.min(self.most());
+        if !self.until.has_come(now) || on(Mutant::PermitsBeyondTheLease) { usable } else { 0 }
+    }
+
+    /// Most slots that are this node's to have: the limit or, where all nodes together had more at the store's last
+    /// answer, what the others leave of it. What a share or a lost store added so ends as slots are released, however
+    /// busy the nodes are.
+    fn most(&self) -> u64 {
+        let count = self.limit().count;
+        let is_over = self.lent > 0 && self.lent + self.others > count && !on(Mutant::PermitsStayOver);
+        if is_over { count.saturating_sub(self.others) } else { count }
     }
 
     pub(in crate::core) fn check(
@@ -140,7 +153,7 @@ impl ConcurrentKey {
         self.last_check = now;
         let cost = request.cost;
         if cost > self.limit().count {
-            let ending = Ending::deny(Reason::Cost, Source::Policy);
+            let ending = Resolution::deny(Reason::Cost, Source::Policy);
             return Outcome::Decided(self.answer(cx, now, cost, ending));
         }
         if request.peek || cost == 0 {
@@ -159,7 +172,7 @@ impl ConcurrentKey {
     }
 
     fn park(&mut self, cx: &mut Context, now: Instant, deadline: Instant, cost: u64) -> Outcome {
-        if self.line.len() >= MAX_LINE || deadline <= now {
+        if self.line.is_full() || deadline <= now {
             let decision = self.answer(cx, now, cost, turned_away(&self.rule, cx.queue()));
             if cost > 0 {
                 cx.policies[self.policy].1.count(&decision);
@@ -167,7 +180,7 @@ impl ConcurrentKey {
             return Outcome::Decided(decision);
         }
         let ticket = cx.ticket();
-        self.line.push_back(Waiter { ticket, cost, deadline, answers: 0 });
+        self.line.join(Waiter { ticket, cost, deadline, answers: 0 });
         cx.policies[self.policy].1.parked += 1;
         cx.stats.waiting += 1;
         if self.flight.is_none() {
@@ -186,21 +199,25 @@ impl ConcurrentKey {
             return Some(match self.rule.on_store_loss {
                 OnStoreLoss::Allow => self.take(cx, now, cost, Source::Policy),
                 OnStoreLoss::Share if used + cost <= self.share(cx) => self.take(cx, now, cost, Source::Share),
-                OnStoreLoss::Share => self.answer(cx, now, cost, Ending::deny(Reason::Share, Source::Share)),
+                OnStoreLoss::Share => self.answer(cx, now, cost, Resolution::deny(Reason::Share, Source::Share)),
                 OnStoreLoss::Deny => {
-                    let ending = Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1));
+                    let ending = Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1));
                     self.answer(cx, now, cost, ending)
                 }
             });
         }
-        (now < self.denied_until).then(|| self.answer(cx, now, cost, Ending::deny(Reason::Rate, source)))
+        (!self.denied_until.has_come(now) && !self.fits(cost))
+            .then(|| self.answer(cx, now, cost, Resolution::deny(Reason::Rate, source)))
     }
 
     fn take(&mut self, cx: &mut Context, now: Instant, cost: u64, source: Source) -> Decision {
         let id = NonZeroU64::new(cx.id()).unwrap_or(NonZeroU64::MIN);
-        self.permits.take(id, cost, now + self.limit().period);
+        let period = self.limit().period;
+        let lasts = if on(Mutant::PermitsOutlastTheirTime) { Micros(period.0 * 1_000) } else { period };
+        self.permits.take(id, cost, now + lasts);
         self.peak = self.peak.max(self.permits.used());
-        Decision { slot: Some(id), ..self.answer(cx, now, cost, Ending::allow(source)) }
+        let id = if on(Mutant::PermitGivenTwice) { id | NonZeroU64::MIN } else { id };
+        Decision { slot: Some(id), ..self.answer(cx, now, cost, Resolution::allow(source)) }
     }
 
     /// This node's part of the limit while the store is away.
@@ -214,14 +231,14 @@ impl ConcurrentKey {
         let left = self.limit().count.saturating_sub(self.others + self.permits.used());
         let fits = cost <= left.max(self.usable(now).saturating_sub(self.permits.used()));
         let ending = match (cost > self.limit().count, fits) {
-            (true, _) => Ending::deny(Reason::Cost, Source::Policy),
-            (_, true) => Ending::allow(Source::Lease),
-            (_, false) => Ending::deny(Reason::Rate, Source::Lease),
+            (true, _) => Resolution::deny(Reason::Cost, Source::Policy),
+            (_, true) => Resolution::allow(Source::Lease),
+            (_, false) => Resolution::deny(Reason::Rate, Source::Lease),
         };
         self.answer(cx, now, cost, ending)
     }
 
-    fn answer(&self, cx: &Context, now: Instant, cost: u64, ending: Ending) -> Decision {
+    fn answer(&self, cx: &Context, now: Instant, cost: u64, ending: Resolution) -> Decision {
         let most = match self.away {
             Some(_) => self.usable(now).max(self.share(cx)),
             None => self.usable(now),
@@ -233,11 +250,16 @@ impl ConcurrentKey {
     /// Few are left here, and the store has more: asks before anybody waits.
     fn think_ahead(&mut self, cx: &mut Context, now: Instant) {
         let (used, lent) = (self.permits.used(), self.usable(now));
-        let low = lent.saturating_sub(used) <= lent / 4 && self.left() > 0 && now >= self.denied_until;
+        let low = lent.saturating_sub(used) <= lent / 4 && self.left() > 0 && self.denied_until.has_come(now);
         let back = self.away.is_some_and(|at| now >= at);
         if self.flight.is_none() && !cx.draining && (back || low && self.away.is_none()) {
             self.ask(cx, now, 2 * used);
         }
+    }
+
+    /// So many more are within the limit, as far as the store's last answer says.
+    fn fits(&self, cost: u64) -> bool {
+        self.others + self.permits.used() + cost <= self.limit().count
     }
 
     /// What nobody had at the store's last answer.
@@ -246,24 +268,23 @@ impl ConcurrentKey {
     }
 
     fn ask_for_line(&mut self, cx: &mut Context, now: Instant) {
-        let waiting: u64 = self.line.iter().map(|waiter| waiter.cost).sum();
-        self.ask(cx, now, 2 * (self.permits.used() + waiting));
+        self.ask(cx, now, 2 * (self.permits.used() + self.line.wanted()));
     }
 
     /// Says how many are in use, and how many it would like.
     fn ask(&mut self, cx: &mut Context, now: Instant, want: u64) {
         let used = self.permits.used();
-        let waiting: u64 = self.line.iter().map(|waiter| waiter.cost).sum();
-        self.line.iter_mut().for_each(|waiter| waiter.answers = waiter.answers.saturating_add(1));
-        let want = want.max(used + waiting).min(self.limit().count.max(used));
+        let waiting = self.line.wanted();
+        self.line.note_answers(1);
+        let want = want.max(used + waiting).min(self.most().max(used));
         // What it does not want any more is others' from here on.
         self.lent = self.lent.min(want);
+        let used = if on(Mutant::PermitsNotTold) { 0 } else { used };
         let occupy = Occupy { used, need: waiting, want, lease: LEASE };
         let (id, digest, rule) = (cx.id(), self.digest, self.rule.clone());
         let call = Call { id, digest, rule, op: Op::Occupy(occupy), sent_at: now };
-        cx.effects.push_back(Effect::Call(call.clone()));
-        self.flight = Some(flight(call, now));
-        (self.peak, self.idle_at) = (used, Instant(u64::MAX));
+        self.flight = Some(Flight::send(cx, call, now));
+        (self.peak, self.idle_at) = (used, Due::NEVER);
     }
 
     pub(in crate::core) fn handle_outcome(
@@ -286,11 +307,11 @@ impl ConcurrentKey {
                 self.flight = None;
                 self.apply_grant(cx, now, sent, &grant);
             }
-            Err(StoreError::Unknown) if under_way.attempts < ATTEMPTS => send_again(under_way, cx, now),
+            Err(error) if under_way.is_retried(&error) => under_way.send_again(cx, now),
             Err(StoreError::Busy { wait }) => {
                 cx.note_trip(wait);
                 self.flight = None;
-                self.turn_away_until(cx, Instant(u64::MAX), now);
+                self.turn_away(cx, now, |_| true);
             }
             Err(_) => self.lose_store(cx, now),
         }
@@ -298,21 +319,26 @@ impl ConcurrentKey {
 
     fn apply_grant(&mut self, cx: &mut Context, now: Instant, sent: Instant, grant: &Grant) {
         self.lent = grant.granted;
-        self.until = sent + LEASE - Micros(LEASE.0 / 5_000);
+        let sent = if on(Mutant::PermitsFromArrival) { now } else { sent };
+        self.until = Due::at(sent + LEASE - Micros(LEASE.0 / 5_000));
         self.others = grant.counters[0].used.saturating_sub(self.lent);
         self.nodes = grant.nodes.max(1);
         self.answered = Some(now);
         self.away = None;
-        self.renew_at = sent + Micros(LEASE.0 / 3);
+        self.renew_at = Due::at(sent + Micros(LEASE.0 / 3));
         self.serve_line(cx, now, Source::Store);
-        if self.line.front().is_some_and(|waiter| waiter.answers > 0) {
-            self.denied_until = now + DENIED + cx.jitter(Micros(DENIED.0 / 4));
+        // The store was asked for these, and had fewer; or it had more than this node knew, and is asked again.
+        let is_denied =
+            |key: &Self| key.line.first().is_some_and(|waiter| waiter.answers > 0 && !key.fits(waiter.cost));
+        if is_denied(self) {
+            self.denied_until = Due::at(now + DENIED + cx.jitter(Micros(DENIED.0 / 4)));
         }
-        // The store was asked for these, and had fewer.
-        while self.line.front().is_some_and(|waiter| waiter.answers > 0) {
-            let Some(waiter) = self.line.pop_front() else { break };
-            let decision = self.answer(cx, now, waiter.cost, Ending::deny(Reason::Rate, Source::Store));
+        while is_denied(self) {
+            let Some(waiter) = self.line.take_first() else { break };
+            let decision = self.answer(cx, now, waiter.cost, Resolution::deny(Reason::Rate, Source::Store));
             self.reply(cx, &waiter, decision);
+            // It may have asked for more than those behind it.
+            self.serve_line(cx, now, Source::Store);
         }
         if !self.line.is_empty() {
             self.ask_for_line(cx, now);
@@ -321,7 +347,7 @@ impl ConcurrentKey {
 
     /// Serves the line from its head as far as slots go.
     pub(in crate::core) fn serve_line(&mut self, cx: &mut Context, now: Instant, source: Source) {
-        while let Some(waiter) = self.line.front().copied() {
+        while let Some(waiter) = self.line.first() {
             let decision = if waiter.cost == 0 {
                 (waiter.answers > 0 || self.away.is_some()).then(|| self.peeked(cx, now, 0))
             } else {
@@ -330,7 +356,7 @@ impl ConcurrentKey {
                 if decides { self.decide(cx, now, waiter.cost, Source::Store) } else { None }
             };
             let Some(decision) = decision else { break };
-            self.line.pop_front();
+            self.line.take_first();
             let source = if decision.source == Source::Store { source } else { decision.source };
             self.reply(cx, &waiter, Decision { source, ..decision });
         }
@@ -341,13 +367,13 @@ impl ConcurrentKey {
         if waiter.cost > 0 {
             cx.policies[self.policy].1.count(&decision);
         }
-        cx.effects.push_back(Effect::Reply { ticket: waiter.ticket, decision });
+        cx.reply(waiter.ticket, decision);
     }
 
-    /// Answers those in line whose time is up by `last`: the store has not answered, which is no outage.
-    fn turn_away_until(&mut self, cx: &mut Context, last: Instant, now: Instant) {
-        while let Some(waiter) = self.line.front().filter(|waiter| waiter.deadline <= last).copied() {
-            self.line.pop_front();
+    /// Answers those in line up to the first who may wait on: the store has not answered, which is no outage.
+    fn turn_away(&mut self, cx: &mut Context, now: Instant, has_to_go: impl Fn(&Waiter) -> bool) {
+        while let Some(waiter) = self.line.first().filter(&has_to_go) {
+            self.line.take_first();
             let decision = match (waiter.cost, turned_away(&self.rule, cx.queue())) {
                 (0, _) => self.peeked(cx, now, 0),
                 (cost, ending) if ending.verdict == Verdict::Allow => self.take(cx, now, cost, Source::Policy),

@@ -1,34 +1,53 @@
-//! One key whose tokens are leased from the store. Files import downwards only:
+//! One key whose tokens are leased from the store.
+//!
+//! Inputs change what is known of a key, and [`advance`](advance::advance) does what follows from that: a request, an
+//! answer and a timer differ in what they change, and not in what is done then. Files import downwards only:
 //!
 //! | file | what |
 //! |---|---|
 //! | `requests.rs` | what is asked of the key: checks, looks, refunds, resets |
-//! | `outcomes.rs` | an answer of the store, or its absence |
-//! | `upkeep.rs` | what time does to it |
-//! | `refill.rs` | when to acquire, how much, and whom an answer serves |
-//! | `errands.rs` | all other calls: peeks, refunds, resets, tokens handed back |
+//! | `outcomes.rs` | what an answer of the store, or its absence, changes |
+//! | `advance.rs` | what the key does: the only place from which calls and replies leave |
+//! | `intent.rs` | what it wants of the store, and why |
 //! | `timers.rs` | when it must be looked at again |
-//! | `view.rs`, `account.rs`, `order.rs` | what is known of the store, what it is told, what it may be asked for |
-//! | `phase.rs`, `outage.rs`, `repair.rs` | its part of the store is away; the store has lost what it knew |
+//! | `account.rs` | what a call tells the store of this node's tokens, and how much it may ask for |
+//! | `outage.rs` | its part of the store is away, or has lost what it knew |
 //! | `peers.rs` | what peers are told, and what is made of what they tell |
 //! | `key.rs` | the key itself, and its decisions from memory |
+//!
+//! A key is eight parts. Each owns its fields: they are private to the part's file, and change by methods that say what
+//! has happened. A part knows no other part, no key and, but for calls, no driver.
+//!
+//! | part | what |
+//! |---|---|
+//! | `store_view.rs` | what is known of the store |
+//! | `holdings.rs` | the tokens that are here |
+//! | `demand.rs` | how much is wanted |
+//! | `core/line.rs` | the checks that wait for tokens |
+//! | `calls.rs` | what is under way to the store, and who waits for it |
+//! | `phase.rs` | an outage: how the store is doing, and what was admitted without it |
+//! | `peer_usage.rs` | what this node and its peers did in the latest windows |
+//! | `pacing.rs` | when the store is asked though nobody waits |
 
 mod account;
-mod errands;
+mod advance;
+mod calls;
+mod demand;
+mod holdings;
+mod intent;
 mod key;
-mod order;
 mod outage;
 mod outcomes;
+mod pacing;
+mod peer_usage;
 mod peers;
 mod phase;
-mod refill;
-mod repair;
 mod requests;
+mod store_view;
 mod timers;
-mod upkeep;
-mod view;
 
+pub(super) use advance::{give_all_back, handle_timer, note_forgotten, part_with};
 pub(super) use key::LeasedKey;
 pub(super) use outcomes::handle_outcome;
 pub(super) use requests::{check, give_back_charge, handle_usage, prefetch, refresh_under, reset, rollback, take_back};
-pub(super) use upkeep::{give_all_back, handle_timer, note_forgotten, part_with};
+pub(super) use timers::next_timeout;

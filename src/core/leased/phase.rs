@@ -9,8 +9,34 @@
 //! A node does not lease at once when the store answers again, because the store has yet to be charged for what shares
 //! admitted, here and at other nodes: until it has been, it would lend those tokens a second time.
 //! Where no share of a window that is still open was spent, a key goes from Lost to Connected with the first answer.
+//!
+//! [`Outage`] owns the phase and what was admitted without the store. What is made of them is in `outage.rs`.
 
-use crate::core::time::Instant;
+use crate::core::rule::Rule;
+use crate::core::share::FallbackBudget;
+use crate::core::time::{Instant, Timestamp};
+
+/// What a key does without its part of the store, and what it owes for that. A key that was never without costs a pointer.
+#[derive(Debug, Default)]
+pub(super) struct Outage(Option<Box<Loss>>);
+
+#[derive(Debug)]
+struct Loss {
+    phase: Phase,
+    /// What this node's share admitted; kept from the first loss of the store on.
+    book: Option<Box<FallbackBudget>>,
+    /// What passed before the store had answered about the key at all.
+    credit: Option<Credit>,
+}
+
+/// Tokens that a check was let pass with before the store had answered about the key at all: the next grant pays for
+/// them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Credit {
+    pub(super) tokens: u64,
+    /// When they passed.
+    pub(super) at: Instant,
+}
 
 /// How the key's part of the store is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +56,21 @@ pub(super) enum Phase {
 }
 
 impl Phase {
+    /// Whether the store has to be charged for what shares admitted before it lends again.
+    pub(super) fn is_unpaid(self) -> bool {
+        self.is_away() && !self.is_repaid()
+    }
+
+    /// Whether the store has been charged for all of this node's share.
+    pub(super) fn is_repaid(self) -> bool {
+        matches!(self, Self::Repaid { .. })
+    }
+
+    /// Whether the store has lost what it knew, and peers tell it.
+    pub(super) fn is_restoring(self) -> bool {
+        matches!(self, Self::Restoring { .. })
+    }
+
     /// Whether the key goes on without its part of the store.
     pub(super) fn is_away(self) -> bool {
         self != Self::Connected
@@ -60,5 +101,202 @@ impl Phase {
     /// Whether the store is to be asked again now.
     pub(super) fn asks_again(self, now: Instant) -> bool {
         self.retry_at().is_some_and(|retry_at| now >= retry_at)
+    }
+}
+
+impl Outage {
+    fn loss(&mut self) -> &mut Loss {
+        self.0.get_or_insert_with(|| Box::new(Loss { phase: Phase::Connected, book: None, credit: None }))
+    }
+
+    /// Frees the memory of a loss that nothing is left of.
+    fn close(&mut self) {
+        self.0.take_if(|loss| loss.phase == Phase::Connected && loss.book.is_none() && loss.credit.is_none());
+    }
+
+    fn book_mut(&mut self) -> Option<&mut FallbackBudget> {
+        self.0.as_mut()?.book.as_deref_mut()
+    }
+
+    /// How the key's part of the store is doing.
+    pub(super) fn phase(&self) -> Phase {
+        self.0.as_ref().map_or(Phase::Connected, |loss| loss.phase)
+    }
+
+    /// The store has given no answer, and is asked again at that time.
+    pub(super) fn lose(&mut self, retry_at: Instant) {
+        // Peers have yet to tell the store what it has lost: it is not asked before they had their time.
+        if !matches!(self.phase(), Phase::Restoring { until } if until > retry_at) {
+            self.loss().phase = Phase::Lost { retry_at };
+        }
+    }
+
+    /// The store has answered: see `LeasedKey::phase_after`.
+    pub(super) fn enter(&mut self, phase: Phase) {
+        if phase.is_away() || self.0.is_some() {
+            self.loss().phase = phase;
+            self.close();
+        }
+    }
+
+    /// The store has lost what it knew: until then peers tell it.
+    pub(super) fn restore_until(&mut self, until: Instant) {
+        self.loss().phase = Phase::Restoring { until };
+    }
+
+    /// Others need so long at least to tell the store what it has lost.
+    pub(super) fn wait_until(&mut self, at: Instant) {
+        if let Some(Phase::Repaying { retry_at, until } | Phase::Repaid { retry_at, until }) =
+            self.0.as_mut().map(|loss| &mut loss.phase)
+        {
+            (*retry_at, *until) = ((*retry_at).max(at), (*until).max(at));
+        }
+    }
+
+    /// A store that gave no answer before has given one: it is asked again now at the latest.
+    pub(super) fn retry_by(&mut self, now: Instant) {
+        if let Some(Phase::Lost { retry_at }) = self.0.as_mut().map(|loss| &mut loss.phase) {
+            *retry_at = (*retry_at).min(now);
+        }
+    }
+
+    /// A store that gave no answer has answered a call that lends nothing: until then all nodes charge what they admitted.
+    pub(super) fn repay_until(&mut self, now: Instant, until: Instant) {
+        if matches!(self.phase(), Phase::Lost { .. }) {
+            self.loss().phase = Phase::Repaying { retry_at: now, until };
+        }
+    }
+
+    /// Time has passed: the phase that it ends gives way to the next.
+    ///
+    /// A share ends with its windows, once the store is back. Until all nodes surely know, each keeps to its share in the
+    /// next window, too. The wait for others ends at its time, whether they were to charge the store for their shares or to
+    /// tell it of a loss: the store answers, and others lease from it. Whoever took it for a store that is only just back
+    /// would go on with its share beside them.
+    pub(super) fn end_waits(&mut self, now: Instant, rule: &Rule, clock: Timestamp) {
+        let owes = || self.owes(rule, clock);
+        let phase = match self.phase() {
+            Phase::Repaid { retry_at, until } if !owes() && now < retry_at => Phase::Repaying { retry_at, until },
+            Phase::Repaid { .. } if !owes() => Phase::Connected,
+            // Others have had their time, too: a key that was asked for nothing meanwhile would deny its next check by a
+            // share, though the store answers.
+            Phase::Repaying { until, .. } | Phase::Restoring { until } if now >= until && !owes() => Phase::Connected,
+            phase => phase,
+        };
+        if phase != self.phase() {
+            self.enter(phase);
+        }
+    }
+
+    /// What this node's share admitted, if anything is remembered of it.
+    pub(super) fn book(&self) -> Option<&FallbackBudget> {
+        self.0.as_ref()?.book.as_deref()
+    }
+
+    /// A share was spent in a window that is still open: forgotten, it would be spent again.
+    pub(super) fn owes(&self, rule: &Rule, clock: Timestamp) -> bool {
+        self.book().is_some_and(|book| book.is_open(rule, clock))
+    }
+
+    /// What the share admitted and the store has not been charged for.
+    pub(super) fn debt(&self, rule: &Rule, clock: Timestamp) -> u64 {
+        self.book().map_or(0, |book| book.debt(rule, clock))
+    }
+
+    /// Hands the book out for a check that may spend of the share; [`Outage::put_book`] brings it back.
+    pub(super) fn take_book(&mut self) -> Option<Box<FallbackBudget>> {
+        self.0.as_mut()?.book.take()
+    }
+
+    pub(super) fn put_book(&mut self, book: Box<FallbackBudget>) {
+        self.loss().book = Some(book);
+    }
+
+    /// Nothing that was admitted without the store matters any more: the key was reset.
+    pub(super) fn drop_book(&mut self) {
+        if let Some(loss) = &mut self.0 {
+            loss.book = None;
+        }
+        self.close();
+    }
+
+    /// The store was lost at `since`, whose share begins now, or goes on.
+    pub(super) fn open_book(&mut self, rule: &Rule, since: Timestamp) {
+        match self.book_mut() {
+            Some(book) => book.reopen(rule, since),
+            None => self.put_book(Box::new(FallbackBudget::open(rule, since))),
+        }
+    }
+
+    /// Another loss than the one before began at `since`.
+    pub(super) fn open_book_anew(&mut self, since: Timestamp) {
+        if let Some(book) = self.book_mut() {
+            book.begin_anew(since);
+        }
+    }
+
+    /// The share goes on under other limits.
+    pub(super) fn change_limits(&mut self, before: &Rule, rule: &Rule, clock: Timestamp) {
+        if let Some(book) = self.book_mut() {
+            *book = book.under(before, rule, clock);
+        }
+    }
+
+    /// The store's clock is known now, of which there was only an estimate.
+    pub(super) fn correct_clock(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
+        if let Some(book) = self.book_mut() {
+            book.rebase(rule, guess, known);
+        }
+    }
+
+    /// Takes back up to `cost` that the share admitted and the store has not been charged for; how much.
+    pub(super) fn refund(&mut self, rule: &Rule, clock: Timestamp, cost: u64) -> u64 {
+        self.book_mut().map_or(0, |book| book.refund(rule, clock, cost))
+    }
+
+    /// The store has been charged for so much of what the share admitted.
+    pub(super) fn pay(&mut self, tokens: u64) {
+        if let Some(book) = self.book_mut() {
+            book.pay(tokens);
+        }
+    }
+
+    /// This window's share was asked for, or `spent` of, for the first time by the check just decided.
+    pub(super) fn begins_share(&mut self, rule: &Rule, clock: Timestamp, spent: bool) -> bool {
+        self.book_mut().is_some_and(|book| book.begins(rule, clock, spent))
+    }
+
+    /// What passed before the store had answered about the key at all.
+    pub(super) fn credit(&self) -> Option<Credit> {
+        self.0.as_ref()?.credit
+    }
+
+    /// How much that is.
+    pub(super) fn credited(&self) -> u64 {
+        self.credit().map_or(0, |credit| credit.tokens)
+    }
+
+    /// A check passes though the store has not answered yet.
+    pub(super) fn let_pass(&mut self, now: Instant, tokens: u64) {
+        self.loss().credit = Some(Credit { tokens, at: now });
+    }
+
+    /// What passed is paid from these tokens; how many that took.
+    pub(super) fn pay_credit(&mut self, granted: u64) -> u64 {
+        let Some(credit) = self.0.as_mut().and_then(|loss| loss.credit.as_mut()) else { return 0 };
+        let paid = credit.tokens.min(granted);
+        credit.tokens -= paid;
+        if credit.tokens == 0 {
+            self.forgive_credit();
+        }
+        paid
+    }
+
+    /// The key was reset: nothing is paid for what passed before.
+    pub(super) fn forgive_credit(&mut self) {
+        if let Some(loss) = &mut self.0 {
+            loss.credit = None;
+        }
+        self.close();
     }
 }

@@ -2,31 +2,32 @@
 
 use std::sync::Arc;
 
-use super::errands::{self, is_full};
+use super::advance::{advance, drop_ended, give_back, give_unclaimed, leave_limits, report_spent, turn_away};
+use super::intent::{Wish, wants_tokens};
 use super::key::LeasedKey;
-use super::refill;
-use super::timers::set_timer;
-use super::upkeep::refresh;
-use crate::core::answer::{Ending, overload};
+use crate::core::answer::{Resolution, overload};
 use crate::core::batch::refill_interval;
-use crate::core::call::{OPEN, Op, Voided};
+use crate::core::call::{OPEN, Op};
 use crate::core::calls::Waiter;
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Source};
 use crate::core::holds::{Charge, is_open};
 use crate::core::limit::MAX_LIMITS;
 use crate::core::mutant::{Mutant, on};
-use crate::core::request::{MAX_LINE, Outcome, Request, Ticket};
+use crate::core::request::{Outcome, Request, Ticket};
 use crate::core::rule::Rule;
 use crate::core::time::{Instant, Timestamp};
 use crate::core::usage::{Origin, Usage};
 
 /// Brings a key up to date before it is asked for something, under the limits that apply now.
 pub(in crate::core) fn refresh_under(key: &mut LeasedKey, cx: &mut Context, now: Instant, rule: &Arc<Rule>) {
-    if !Arc::ptr_eq(&key.rule, rule) && key.rule != *rule {
-        refill::change_limits(key, cx, now, rule);
+    if !Arc::ptr_eq(key.view.rule(), rule) && key.view.rule() != rule {
+        leave_limits(key, cx, now);
+        let voided = key.adopt(now, rule);
+        cx.policy_stats(key.policy()).expired += voided;
+        advance(key, cx, now, Wish::Nothing);
     }
-    refresh(key, cx, now);
+    drop_ended(key, cx, now);
 }
 
 /// Decides, or parks until the store has been asked, and until `deadline` at most.
@@ -38,82 +39,90 @@ pub(in crate::core) fn check(
     request: &Request<'_>,
 ) -> Outcome {
     let cost = request.cost;
-    if request.peek || cost == 0 || key.rule.limits.iter().any(|limit| cost > limit.capacity()) {
+    if request.peek || cost == 0 || key.view.rule().limits.iter().any(|limit| cost > limit.capacity()) {
         return peek(key, cx, now, deadline, cost);
     }
-    key.last_check = now;
+    key.demand.note_check(now);
     let decided = if key.line.is_empty() || on(Mutant::BargesPastTheLine) {
         key.decide(now, cost, Source::Lease, cx.fleet)
     } else if key.is_exhausted(now, cost) {
-        key.tuner.denied();
+        key.demand.note_denied();
         Some(key.deny(now, cost, Source::Lease))
     } else {
         None
     };
     if let Some(decision) = decided {
-        cx.count(key.policy, cost, &decision);
-        key.promise(now, cost, &decision);
-        refill::after_decision(key, cx, now, &decision);
+        cx.count(key.policy(), cost, &decision);
+        key.pacing.note_promise(now, cost, &decision);
+        if wants_tokens(key, cx, now, &decision) {
+            advance(key, cx, now, Wish::Tokens);
+        }
         return Outcome::Decided(decision);
     }
-    if key.line.len() >= MAX_LINE {
+    if key.line.is_full() {
         let decision = key.turn_away(now, cost, cx.queue());
-        cx.count(key.policy, cost, &decision);
+        cx.count(key.policy(), cost, &decision);
         return Outcome::Decided(decision);
     }
     if key.is_overdue(now, cx.patience()) {
-        let decision = key.let_first_pass(now, cost, cx.settings.timeout);
-        let decision = decision.unwrap_or_else(|| key.turn_away(now, cost, cx.queue()));
-        cx.count(key.policy, cost, &decision);
+        let decision = turn_away(key, cx, now, cost);
+        cx.count(key.policy(), cost, &decision);
         return Outcome::Decided(decision);
     }
     if deadline <= now {
         // The store is not asked for its sake: nobody waits for the answer, and those whose time is not over would
         // wait behind the call. A key that was lent something is leased for the next who asks.
-        if key.answered.is_some() {
+        if key.view.answered().is_some() {
             prefetch(key, cx, now, cost);
         }
         let decision = key.turn_away(now, cost, cx.queue());
-        cx.count(key.policy, cost, &decision);
+        cx.count(key.policy(), cost, &decision);
         return Outcome::Decided(decision);
     }
     let ticket = cx.ticket();
-    key.line.push_back(Waiter { ticket, cost, deadline, answers: 0 });
-    cx.policy_stats(key.policy).parked += 1;
+    key.line.join(Waiter { ticket, cost, deadline, answers: 0 });
+    cx.policy_stats(key.policy()).parked += 1;
     cx.stats.waiting += 1;
-    refill::ask_for_line(key, cx, now);
+    advance(key, cx, now, Wish::Nothing);
     Outcome::Parked(ticket)
 }
 
 fn peek(key: &mut LeasedKey, cx: &mut Context, now: Instant, deadline: Instant, cost: u64) -> Outcome {
-    let is_fresh = key.answered.is_some_and(|at| now.since(at) < refill_interval(&key.rule));
+    let is_fresh = key.view.answered().is_some_and(|at| now.since(at) < refill_interval(key.view.rule()));
     if is_fresh || key.is_away(now) {
         return Outcome::Decided(key.peeked(now, cost, Source::Lease, cx.fleet));
     }
-    let ticket = if deadline <= now { None } else { errands::errand(key, cx, now, Op::Peek, cost) };
+    let ticket = if deadline <= now { None } else { ask(key, cx, now, deadline, Op::Peek, cost) };
     ticket.map_or_else(|| Outcome::Decided(key.turn_away(now, cost, cx.queue())), Outcome::Parked)
 }
 
 /// A check of `cost` is about to come: what it lacks is leased meanwhile.
 pub(in crate::core) fn prefetch(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
-    let lacks = key.lease.usable(now) < cost && !key.is_exhausted(now, cost);
-    if lacks && key.line.is_empty() && key.flight.is_none() && !key.is_away(now) && !cx.draining {
-        refill::acquire(key, cx, now);
+    let lacks = key.holdings.lease().usable(now) < cost && !key.is_exhausted(now, cost);
+    if lacks && key.line.is_empty() && !key.calls.is_acquiring() && !key.is_away(now) && !cx.draining {
+        advance(key, cx, now, Wish::Tokens);
     }
 }
 
 /// Takes back an admission of this moment that came to nothing, as if it had not been asked for.
-pub(in crate::core) fn rollback(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64, decision: &Decision) {
-    cx.policy_stats(key.policy).uncount(decision);
+pub(in crate::core) fn rollback(
+    key: &mut LeasedKey,
+    cx: &mut Context,
+    now: Instant,
+    cost: u64,
+    decision: &Decision,
+) -> Option<Outcome> {
+    cx.policy_stats(key.policy()).uncount(decision);
     match decision.source {
-        Source::Policy => {}
+        Source::Policy => None,
         Source::Share => {
-            let clock = key.clock.latest(now);
-            let rule = key.rule.clone();
-            let back = key.share.as_mut().map_or(0, |book| book.refund(&rule, clock, cost));
+            let clock = key.view.clock().latest(now);
+            let rule = key.view.rule().clone();
+            let back = key.outage.refund(&rule, clock, cost);
             key.note_refund(back);
+            None
         }
-        _ => drop(take_back(key, cx, now, cost, OPEN)),
+        _ => Some(take_back(key, cx, now, cost, OPEN)),
     }
 }
 
@@ -126,24 +135,22 @@ pub(in crate::core) fn give_back_charge(
     cost: u64,
     charge: &Charge,
 ) -> Outcome {
-    if is_full(key) {
-        return Outcome::Decided(overload(&key.rule, now, cost));
+    if key.calls.are_full() {
+        return Outcome::Decided(overload(key.view.rule(), now, cost));
     }
-    let rule = key.rule.clone();
-    let (clock, mut due) = (key.clock.latest(now), cost);
+    let rule = key.view.rule().clone();
+    let (clock, mut due) = (key.view.clock().latest(now), cost);
     let windows = charge.windows(&rule).filter(|windows| {
         let counts = rule.limits.iter().zip(windows);
         charge.is_counted && counts.into_iter().all(|(limit, window)| is_open(limit, clock, *window))
     });
     let Some(windows) = windows else {
-        return Outcome::Decided(key.answer(now, 0, Ending::allow(Source::Lease)));
+        return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
     };
     if charge.source == Source::Share {
-        // What is not owed any more the store has been paid; what nobody remembers, perhaps not.
-        due = match &mut key.share {
-            Some(book) => due - book.refund(&rule, clock, due),
-            None => 0,
-        };
+        // The part that the store has been charged for already must be refunded there. If the share's book is gone,
+        // nobody knows whether it was, and nothing is refunded.
+        due = if key.outage.book().is_some() { due - key.outage.refund(&rule, clock, due) } else { 0 };
         key.note_refund(cost - due);
     }
     take_back(key, cx, now, due, windows)
@@ -157,59 +164,67 @@ pub(in crate::core) fn take_back(
     cost: u64,
     windows: [Timestamp; MAX_LIMITS],
 ) -> Outcome {
-    // Nothing is taken back here of what the store could not be asked for, too.
-    if is_full(key) {
-        return Outcome::Decided(overload(&key.rule, now, cost));
+    // If no more calls may wait, the store could not be asked to take back its part: then nothing is taken back here.
+    if key.calls.are_full() {
+        return Outcome::Decided(overload(key.view.rule(), now, cost));
     }
-    let awaited = |key: &LeasedKey, ticket: Option<Ticket>| {
-        ticket.map_or_else(|| Outcome::Decided(overload(&key.rule, now, cost)), Outcome::Parked)
-    };
-    if key.flight.is_none() && key.exceeds_some(now, cost) {
+    if !key.calls.is_acquiring() && key.exceeds_some(now, cost) {
         // One limit was charged less than another. The store takes back of each what it was charged and no more,
         // once nothing of that is held here.
-        errands::give_back(key, cx, now, u64::MAX);
+        give_back(key, cx, now, u64::MAX);
         // What was spent of a bucket is charged first: a bucket that is full otherwise takes nothing back.
-        if key.has_untold() {
-            errands::report(key, cx, now, Voided::default());
-        }
-        key.lease.close_spent();
+        report_spent(key, cx, now);
+        key.holdings.close_spent();
         key.note_refund(cost);
         key.note_unspent(cost);
-        let ticket = errands::errand(key, cx, now, Op::Refund { amount: cost, windows }, 0);
-        return awaited(key, ticket);
+        return ask_or_refuse(key, cx, now, Op::Refund { amount: cost, windows }, cost);
     }
-    let back = key.lease.refund(now, cost.min(key.untold()), &windows);
+    let back = key.holdings.refund(now, cost.min(key.unreported()), &windows);
     key.note_unspent(back);
     key.note_refund(back);
-    let stats = cx.policy_stats(key.policy);
+    let stats = cx.policy_stats(key.policy());
     stats.spent = stats.spent.saturating_sub(back);
     let back = if on(Mutant::RefundTwice) { 0 } else { back };
     let amount = (cost - back).min(key.refundable(now));
     if amount == 0 {
-        return Outcome::Decided(key.answer(now, 0, Ending::allow(Source::Lease)));
+        return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
     }
     key.note_refund(amount);
     if cx.settings.lease_ahead && !cx.draining && key.keep_refund(now, amount, windows[0]) {
-        let stats = cx.policy_stats(key.policy);
+        let stats = cx.policy_stats(key.policy());
         stats.spent = stats.spent.saturating_sub(amount);
-        set_timer(key, cx, now);
-        return Outcome::Decided(key.answer(now, 0, Ending::allow(Source::Lease)));
+        return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
     }
     // What is kept here of refunds before may be all that the bucket owes, once the store has taken back this one.
-    refill::give_unclaimed(key, cx, now);
+    give_unclaimed(key, cx, now);
     key.note_unspent(amount);
     // What was spent of a bucket is charged first: a bucket that is full otherwise takes nothing back.
-    if key.has_untold() && key.flight.is_none() {
-        errands::report(key, cx, now, Voided::default());
+    if !key.calls.is_acquiring() {
+        report_spent(key, cx, now);
     }
-    let ticket = errands::errand(key, cx, now, Op::Refund { amount, windows }, 0);
-    awaited(key, ticket)
+    ask_or_refuse(key, cx, now, Op::Refund { amount, windows }, cost)
 }
 
 /// Forgets the key, fleet-wide.
 pub(in crate::core) fn reset(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Outcome {
-    let ticket = errands::errand(key, cx, now, Op::Reset, 0);
-    ticket.map_or_else(|| Outcome::Decided(overload(&key.rule, now, 0)), Outcome::Parked)
+    ask_or_refuse(key, cx, now, Op::Reset, 0)
+}
+
+/// Asks the store for something beside tokens; it is answered with the ticket, by `deadline`. `None`: too many wait.
+fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, deadline: Instant, op: Op, cost: u64) -> Option<Ticket> {
+    if key.calls.are_full() {
+        return None;
+    }
+    let ticket = cx.ticket();
+    key.calls.ask(key.call(now, 0, op), Waiter { ticket, cost, deadline, answers: 0 }, now);
+    advance(key, cx, now, Wish::Nothing);
+    Some(ticket)
+}
+
+/// Asks the store for a refund of `cost` or for a reset, unless too many wait.
+fn ask_or_refuse(key: &mut LeasedKey, cx: &mut Context, now: Instant, op: Op, cost: u64) -> Outcome {
+    let ticket = ask(key, cx, now, now + cx.settings.timeout, op, 0);
+    ticket.map_or_else(|| Outcome::Decided(overload(key.view.rule(), now, cost)), Outcome::Parked)
 }
 
 /// Takes in what a peer tells of the key. May ask the store.
@@ -222,7 +237,6 @@ pub(in crate::core) fn handle_usage(
 ) {
     let is_heard = key.hear(now, origin, usage);
     if is_heard && key.is_recalled(now, usage) && !cx.draining {
-        refresh(key, cx, now);
-        refill::acquire(key, cx, now);
+        advance(key, cx, now, Wish::Tokens);
     }
 }

@@ -5,16 +5,17 @@
 use super::{ConcurrentKey, IDLE};
 use crate::core::context::Context;
 use crate::core::decision::Source;
-use crate::core::time::{Instant, Micros};
+use crate::core::mutant::{Mutant, on};
+use crate::core::time::{Due, Instant, Micros};
 
 impl ConcurrentKey {
     pub(in crate::core) fn handle_timer(&mut self, cx: &mut Context, now: Instant) {
         self.serve_line(cx, now, Source::Lease);
-        self.turn_away_until(cx, now, now);
+        self.turn_away(cx, now, |waiter| waiter.deadline <= now);
         if self.flight.is_some() {
             return;
         }
-        if self.due(now) > now {
+        if !self.due(now).has_come(now) {
             return;
         }
         let is_idle = self.away.is_none() && self.idle_at < self.renew_at;
@@ -25,10 +26,10 @@ impl ConcurrentKey {
     }
 
     /// When the store is to be asked, if no call is under way: a key of which nothing is in use only rests.
-    fn due(&self, now: Instant) -> Instant {
+    fn due(&self, now: Instant) -> Due {
         match self.away {
-            _ if self.permits.used() == 0 && self.usable(now) == 0 => self.last_check + IDLE.1,
-            Some(again) => again,
+            _ if self.permits.used() == 0 && self.usable(now) == 0 => Due::at(self.last_check + IDLE.1),
+            Some(again) => Due::at(again),
             None => self.idle_at.min(self.renew_at),
         }
     }
@@ -36,6 +37,9 @@ impl ConcurrentKey {
     /// Slots that it would keep: those in use, and an eighth more where others have enough.
     pub(super) fn kept(&self) -> u64 {
         let used = self.permits.used();
+        if on(Mutant::PermitsNotHandedBack) {
+            return self.lent.max(used);
+        }
         if self.is_pressed() { used } else { used + used / 8 }
     }
 
@@ -45,21 +49,17 @@ impl ConcurrentKey {
     }
 
     /// Notes what slots lie idle; when this key wants to be looked at next.
-    pub(in crate::core) fn rest(&mut self, now: Instant) -> Instant {
+    pub(in crate::core) fn rest(&mut self, now: Instant) -> Due {
         let spare = self.usable(now).saturating_sub(self.kept());
         if spare == 0 || self.flight.is_some() {
-            self.idle_at = Instant(u64::MAX);
-        } else if self.idle_at == Instant(u64::MAX) {
-            self.idle_at = now + if self.is_pressed() { IDLE.0 } else { IDLE.1 };
+            self.idle_at = Due::NEVER;
+        } else if self.idle_at == Due::NEVER {
+            self.idle_at = Due::at(now + if self.is_pressed() { IDLE.0 } else { IDLE.1 });
         }
-        let never = Instant(u64::MAX);
-        let asks = match &self.flight {
-            Some(_) => never,
-            None => self.due(now),
-        };
-        let ends = self.permits.first_end().unwrap_or(never);
-        let due = [asks, ends, self.line.front().map_or(never, |waiter| waiter.deadline)];
-        due.into_iter().min().unwrap_or(never).max(now + Micros(1))
+        let asks = if self.flight.is_some() { Due::NEVER } else { self.due(now) };
+        let ends = self.permits.first_end().map_or(asks, |end| asks.or(end));
+        let due = self.line.first().map_or(ends, |waiter| ends.or(waiter.deadline));
+        due.max(Due::at(now + Micros(1)))
     }
 
     /// Nobody would notice if it were forgotten.

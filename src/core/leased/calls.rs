@@ -1,0 +1,330 @@
+//! The calls of a key that are under way to the store or have yet to leave, and who waits for each.
+//!
+//! One acquire is under way at a time. Everything else, the errands, goes beside it: of what clients ask for (peeks,
+//! refunds, resets) one of a kind at a time, and whoever asks for the same meanwhile has it done by the call that leaves
+//! next. Everything is sent in the order in which it was asked for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::core::call::{Call, Op, Voided};
+use crate::core::calls::{Ended, Flight, Waiter};
+use crate::core::context::Context;
+use crate::core::limit::MAX_COUNT;
+use crate::core::request::MAX_LINE;
+use crate::core::time::{Instant, Micros};
+
+/// Most errands of a key that are under way at a time. An acquire that has to reach the store after those that are queued
+/// sends them all, however many they are.
+const MOST: usize = 64;
+
+/// Calls under way, and those that have yet to leave. A key with none, as most are at most times, costs a pointer.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    open: Option<Box<Open>>,
+    /// When the last acquire that was given up was first sent.
+    doubted: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    acquire: Option<Flight>,
+    /// An acquire that was given up without an answer. Nobody knows whether the store executed it; the next return
+    /// says that it is void.
+    doubtful: Option<Voided>,
+    /// All else that is under way, by id.
+    errands: Vec<Flight>,
+    /// Those that have yet to leave.
+    queued: VecDeque<Flight>,
+    /// How many wait for either.
+    awaited: u32,
+}
+
+impl Open {
+    /// Nothing is under way, and nothing has yet to leave.
+    fn is_done(&self) -> bool {
+        self.acquire.is_none() && self.errands.is_empty() && self.queued.is_empty()
+    }
+
+    /// The errand that was asked for last, if it does this, too: then it is made to.
+    ///
+    /// A reset or a refund does not join one that has left, because what it takes back may have been spent since. A peek
+    /// does: what this node spent since then, this node knows itself.
+    fn errand_for(&mut self, call: &Call) -> Option<&mut Flight> {
+        let is_asked = |errand: &&mut Flight| !matches!(errand.call.op, Op::Return { .. });
+        let last = match self.queued.back_mut() {
+            None => self.errands.iter_mut().rev().find(is_asked),
+            last => last,
+        };
+        let last = last.filter(|errand| Arc::ptr_eq(&errand.call.rule, &call.rule))?;
+        takes_in(last, &call.op).then_some(last)
+    }
+}
+
+impl Calls {
+    fn open(&mut self) -> &mut Open {
+        self.open.get_or_insert_default()
+    }
+
+    /// Frees the memory of calls once the last is done, and the store knows of each what became of it.
+    fn close(&mut self) {
+        self.open.take_if(|open| open.is_done() && open.doubtful.is_none() && open.awaited == 0);
+    }
+
+    fn errands(&self) -> &[Flight] {
+        self.open.as_ref().map_or(&[], |open| &open.errands)
+    }
+
+    /// Nothing is under way, and nothing has yet to leave.
+    pub(super) fn are_done(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| open.is_done())
+    }
+
+    /// The acquire under way.
+    pub(super) fn acquire(&self) -> Option<&Flight> {
+        self.open.as_ref()?.acquire.as_ref()
+    }
+
+    /// Whether an acquire is under way.
+    pub(super) fn is_acquiring(&self) -> bool {
+        self.acquire().is_some()
+    }
+
+    /// Whether the acquire has been under way for longer than that.
+    pub(super) fn is_overdue(&self, now: Instant, patience: Micros) -> bool {
+        self.acquire().is_some_and(|acquire| now.since(acquire.sent) > patience)
+    }
+
+    /// Sends an acquire, while none is under way.
+    pub(super) fn send_acquire(&mut self, cx: &mut Context, now: Instant, call: Call) {
+        self.open().acquire = Some(Flight::send(cx, call, now));
+    }
+
+    /// The acquire is under way no more: it has been answered, or nobody waits for its answer.
+    pub(super) fn end_acquire(&mut self) -> Option<Flight> {
+        let acquire = self.open.as_mut()?.acquire.take();
+        self.close();
+        acquire
+    }
+
+    /// The connection of the acquire broke: it is to be sent again.
+    pub(super) fn lose_acquire(&mut self) {
+        if let Some(acquire) = self.open.as_mut().and_then(|open| open.acquire.as_mut()) {
+            acquire.is_lost = true;
+        }
+    }
+
+    /// Sends again, under the same ids, what was lost with its connection.
+    pub(super) fn send_lost(&mut self, cx: &mut Context, now: Instant) {
+        let Some(open) = &mut self.open else { return };
+        for flight in open.acquire.iter_mut().chain(&mut open.errands).filter(|flight| flight.is_lost) {
+            flight.send_again(cx, now);
+        }
+    }
+
+    /// Whether an acquire was given up, and the store has yet to hear that it is void.
+    pub(super) fn has_doubtful(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.doubtful.is_some())
+    }
+
+    /// An acquire that was first sent then is given up without an answer.
+    pub(super) fn give_up(&mut self, order: Voided, sent: Instant) {
+        self.open().doubtful = Some(order).filter(|order| order.id != 0);
+        self.close();
+        self.doubted = sent;
+    }
+
+    /// The return that said that an acquire is void has not been executed: the next one says so.
+    pub(super) fn keep_doubtful(&mut self, order: Voided) {
+        self.open().doubtful = Some(order);
+    }
+
+    /// The acquire that was given up, and when it was first sent: the store is told of it now.
+    pub(super) fn take_doubtful(&mut self) -> Option<(Voided, Instant)> {
+        let order = self.open.as_mut()?.doubtful.take()?;
+        self.close();
+        Some((order, self.doubted))
+    }
+
+    /// The key was reset by the call of that id: what acquires of before were lent is void, too.
+    pub(super) fn drop_acquires_before(&mut self, id: u64) {
+        let Some(open) = &mut self.open else { return };
+        open.acquire.take_if(|acquire| acquire.call.id <= id);
+        open.doubtful.take_if(|order| order.id <= id);
+        self.close();
+    }
+
+    /// Tokens that are on their way back to the store.
+    pub(super) fn returning(&self) -> u64 {
+        let amount = |errand: &Flight| if let Op::Return { amount, .. } = errand.call.op { amount } else { 0 };
+        self.errands().iter().map(amount).sum()
+    }
+
+    /// Whether a return is under way, of however many tokens.
+    pub(super) fn has_return_under_way(&self) -> bool {
+        self.errands().iter().any(|errand| matches!(errand.call.op, Op::Return { .. }))
+    }
+
+    /// Whether as many wait for errands as may.
+    pub(super) fn are_full(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.awaited >= MAX_LINE as u32)
+    }
+
+    /// Somebody waits for an errand that has yet to be sent, or to be queued: see [`Calls::send_queued`].
+    pub(super) fn ask(&mut self, call: Call, waiter: Waiter, now: Instant) {
+        let open = self.open();
+        open.awaited += 1;
+        match open.errand_for(&call) {
+            Some(errand) => {
+                let place = errand.waiters.partition_point(|before| before.deadline <= waiter.deadline);
+                errand.waiters.insert(place, waiter);
+            }
+            None => open.queued.push_back(Flight::queued(call, now, waiter)),
+        }
+    }
+
+    /// Sends what waits, in order, up to the first whose like is under way.
+    pub(super) fn send_queued(&mut self, cx: &mut Context, now: Instant) {
+        while let Some(next) = self.open.as_ref().and_then(|open| open.queued.front()) {
+            let mut under_way = self.errands().iter().filter(|errand| errand.ended.is_none());
+            let is_one_of_many = under_way.clone().count() >= MOST;
+            if is_one_of_many || under_way.any(|errand| is_alike(&errand.call.op, &next.call.op)) {
+                return;
+            }
+            self.send_next(cx, now);
+        }
+    }
+
+    /// Sends all that waits: what is sent after it comes after it.
+    pub(super) fn send_all_queued(&mut self, cx: &mut Context, now: Instant) {
+        while self.send_next(cx, now) {}
+    }
+
+    /// Sends the first that waits; whether there was one.
+    fn send_next(&mut self, cx: &mut Context, now: Instant) -> bool {
+        let next = self.open.as_mut().and_then(|open| open.queued.pop_front());
+        let Some(Flight { call, waiters, .. }) = next else { return false };
+        let call = Call { id: cx.id(), sent_at: now, ..call };
+        self.open().errands.push(Flight { waiters, ..Flight::send(cx, call, now) });
+        true
+    }
+
+    /// Sends an errand that nobody waits for.
+    pub(super) fn send(&mut self, cx: &mut Context, now: Instant, call: Call) {
+        self.open().errands.push(Flight::send(cx, call, now));
+    }
+
+    /// The errand of that id, if it is under way: under way no more.
+    pub(super) fn take(&mut self, id: u64) -> Option<Flight> {
+        let errands = &mut self.open.as_mut()?.errands;
+        let position = errands.binary_search_by_key(&id, |errand| errand.call.id).ok()?;
+        let errand = errands.remove(position);
+        self.close();
+        Some(errand)
+    }
+
+    /// The connection of the errand broke: it is to be sent again.
+    pub(super) fn put_lost(&mut self, errand: Flight) {
+        self.put_back(Flight { is_lost: true, ..errand });
+    }
+
+    /// That has come of the errand. Who waits for it, if anybody, has yet to be answered.
+    pub(super) fn put_ended(&mut self, errand: Flight, ended: Ended) {
+        if !errand.waiters.is_empty() {
+            self.put_back(Flight { ended: Some(ended), ..errand });
+        }
+    }
+
+    fn put_back(&mut self, errand: Flight) {
+        let errands = &mut self.open().errands;
+        let position = errands.partition_point(|other| other.call.id < errand.call.id);
+        errands.insert(position, errand);
+    }
+
+    /// An errand that has ended, and whose waiters can be told. Where the store has answered it, they are not told before
+    /// the acquire is answered that was sent before it; nor, while `is_behind`, any; unless the store `is_away`.
+    pub(super) fn take_ended(&mut self, is_away: bool, is_behind: bool) -> Option<Flight> {
+        let open = self.open.as_mut()?;
+        let acquire = open.acquire.as_ref().map_or(u64::MAX, |acquire| acquire.call.id);
+        let position = open.errands.iter().position(|errand| match errand.ended {
+            None => false,
+            Some(Ended::Failed(_)) => true,
+            Some(Ended::Answered) => is_away || !is_behind && errand.call.id < acquire,
+        })?;
+        let errand = open.errands.remove(position);
+        self.close();
+        Some(errand)
+    }
+
+    /// Those who have waited for errands as long as they may, and for what: they wait no more.
+    pub(super) fn take_late(&mut self, now: Instant) -> Vec<(Flight, Vec<Waiter>)> {
+        let mut late = Vec::new();
+        let Some(open) = &mut self.open else { return late };
+        for errand in &mut open.errands {
+            late.extend(late_of(errand, now));
+        }
+        open.errands.retain(|errand| !(errand.ended.is_some() && errand.waiters.is_empty()));
+        // One of several keys may be late before those who asked before it.
+        for errand in &mut open.queued {
+            late.extend(late_of(errand, now));
+        }
+        late
+    }
+
+    /// So many who waited for errands have been answered.
+    pub(super) fn note_served(&mut self, waiters: usize) {
+        if let Some(open) = &mut self.open {
+            open.awaited -= waiters as u32;
+        }
+        self.close();
+    }
+
+    /// When the first of those has waited as long as it may who wait for errands.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let open = self.open.as_ref()?;
+        let errands = open.errands.iter().chain(&open.queued);
+        errands.filter_map(|errand| errand.waiters.first()).map(|waiter| waiter.deadline).min()
+    }
+
+    /// The key is about to be forgotten: nobody takes the answers to its errands.
+    pub(super) fn forget_errands(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.errands.clear();
+        }
+        self.close();
+    }
+}
+
+/// Whether an errand does what `op` asks for, too: then it is made to.
+fn takes_in(errand: &mut Flight, op: &Op) -> bool {
+    let has_left = errand.attempts > 0;
+    match (&mut errand.call.op, op) {
+        (Op::Peek, Op::Peek) => errand.ended.is_none(),
+        (Op::Reset, Op::Reset) => !has_left,
+        (Op::Refund { amount, windows }, Op::Refund { amount: more, windows: others }) => {
+            let sum = amount.saturating_add(*more);
+            let is_same = !has_left && windows == others && sum <= MAX_COUNT;
+            *amount = if is_same { sum } else { *amount };
+            is_same
+        }
+        _ => false,
+    }
+}
+
+/// Refunds of other windows are no like: they cannot be one call.
+fn is_alike(one: &Op, other: &Op) -> bool {
+    match (one, other) {
+        (Op::Refund { windows, .. }, Op::Refund { windows: others, .. }) => windows == others,
+        _ => std::mem::discriminant(one) == std::mem::discriminant(other),
+    }
+}
+
+/// Those who have waited for an errand as long as they may, with what is known of it: they wait no more.
+fn late_of(errand: &mut Flight, now: Instant) -> Option<(Flight, Vec<Waiter>)> {
+    let late = errand.waiters.partition_point(|waiter| waiter.deadline <= now);
+    let late: Vec<_> = errand.waiters.drain(..late).collect();
+    let Flight { sent, attempts, is_lost, .. } = *errand;
+    let (call, ended) = (&errand.call, &errand.ended);
+    let known = || Flight { call: call.clone(), sent, attempts, is_lost, ended: ended.clone(), waiters: Vec::new() };
+    (!late.is_empty()).then(|| (known(), late))
+}

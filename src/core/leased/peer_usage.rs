@@ -1,0 +1,164 @@
+//! What this node and its peers are known to have done with a key in the latest windows.
+//!
+//! Only a node of a fleet remembers that, and only of keys with windows. What is concluded from it is decided in
+//! `peers.rs`, and in `outage.rs` where the store has lost a window.
+
+use crate::core::time::{Due, Instant, Timestamp};
+use crate::core::usage::{Count, History, Origin, ReportTerms, Window};
+
+/// What is known of a key in a fleet. A key that no peer uses has nothing, and costs the size of a pointer.
+#[derive(Debug, Default)]
+pub(super) struct PeerUsage(Option<Box<Known>>);
+
+#[derive(Debug)]
+struct Known {
+    /// Per limit; `None` since the key was reset or its limits changed, until it is used again.
+    windows: Option<Box<[History]>>,
+    /// The store has lost what it knew of a window at hand: what peers tell of it binds.
+    is_bound: bool,
+    /// Before this no peer that tells of such a loss is obeyed.
+    recall_at: Due,
+    /// The epoch that a peer told of while the store was asked.
+    recalled: Option<u64>,
+}
+
+impl PeerUsage {
+    fn known(&mut self) -> &mut Known {
+        let none = || Box::new(Known { windows: None, is_bound: false, recall_at: Due::AT_ONCE, recalled: None });
+        self.0.get_or_insert_with(none)
+    }
+
+    fn windows(&self) -> Option<&[History]> {
+        self.0.as_ref()?.windows.as_deref()
+    }
+
+    fn windows_mut(&mut self) -> &mut [History] {
+        self.0.as_mut().and_then(|known| known.windows.as_deref_mut()).unwrap_or_default()
+    }
+
+    /// The windows at hand that are remembered, or are from here on: `at` says which they are, limit by limit.
+    fn entered(&mut self, at: impl Iterator<Item = Timestamp>) -> impl Iterator<Item = &mut Window> {
+        self.windows_mut().iter_mut().zip(at).filter_map(|(history, at)| history.enter(at))
+    }
+
+    /// Whether windows are remembered.
+    pub(super) fn is_kept(&self) -> bool {
+        self.windows().is_some()
+    }
+
+    /// From here on windows of so many limits are remembered.
+    pub(super) fn keep(&mut self, limits: usize) {
+        if !self.is_kept() {
+            self.known().windows = Some(vec![History::default(); limits].into());
+        }
+    }
+
+    /// The windows that are remembered are none of this key any more.
+    pub(super) fn forget(&mut self) {
+        if let Some(known) = &mut self.0 {
+            known.windows = None;
+        }
+    }
+
+    /// A window, if it is remembered.
+    pub(super) fn window(&self, index: usize, at: Timestamp) -> Option<&Window> {
+        self.windows()?[index].get(at)
+    }
+
+    /// This node has done at least so much in a window.
+    pub(super) fn note_own(&mut self, index: usize, at: Timestamp, count: Count) {
+        if let Some(window) = self.windows_mut().get_mut(index).and_then(|history| history.enter(at)) {
+            window.own = window.own.max_of(count);
+        }
+    }
+
+    /// So many tokens of the windows at hand were taken back.
+    pub(super) fn note_refund(&mut self, at: impl Iterator<Item = Timestamp>, tokens: u64) {
+        for window in self.entered(at) {
+            window.own.refunded = window.own.refunded.saturating_add(tokens);
+        }
+    }
+
+    /// Takes in what a peer tells of a window of a limit with this capacity.
+    pub(super) fn merge(&mut self, index: usize, origin: Origin, at: Timestamp, count: Count, capacity: u64) {
+        if let Some(history) = self.windows_mut().get_mut(index) {
+            history.merge(origin, at, count, capacity);
+        }
+    }
+
+    /// Tells of each window of a limit what has to be told now. Whether something will have to be told later.
+    pub(super) fn tell(
+        &mut self,
+        index: usize,
+        open: Timestamp,
+        terms: &ReportTerms<'_>,
+        mut told: impl FnMut(&Window),
+    ) -> bool {
+        let mut more = false;
+        for window in self.windows_mut().get_mut(index).into_iter().flat_map(History::iter_mut) {
+            let is_open = window.at == open;
+            if window.is_due(terms, is_open) {
+                window.mark_reported(terms.now, is_open);
+                told(window);
+            }
+            more |= window.will_be_due(terms, is_open);
+        }
+        more
+    }
+
+    /// The store has lent, though peers told that all was spent: they are not believed again, unless the store has lost
+    /// what it knew.
+    pub(super) fn refute(&mut self, at: impl Iterator<Item = Timestamp>, is_believed: bool) {
+        for window in self.entered(at) {
+            window.refuted = !window.lost && !is_believed;
+        }
+    }
+
+    /// The store is asked whether it is as peers tell. Whether it had not been asked of some window at hand.
+    pub(super) fn note_asked(&mut self, at: impl Iterator<Item = Timestamp>) -> bool {
+        let mut is_first = false;
+        for window in self.entered(at) {
+            is_first |= !std::mem::replace(&mut window.asked, true);
+        }
+        is_first
+    }
+
+    /// The store has lost what it knew of the windows at hand: peers know better, and hear of it.
+    pub(super) fn note_lost(&mut self, at: impl Iterator<Item = Timestamp>) {
+        if let Some(known) = &mut self.0 {
+            known.is_bound = known.windows.is_some();
+        }
+        for window in self.entered(at) {
+            (window.lost, window.refuted, window.told) = (true, false, Count::default());
+        }
+    }
+
+    /// Whether what peers tell binds.
+    pub(super) fn is_bound(&self) -> bool {
+        self.0.as_ref().is_some_and(|known| known.is_bound)
+    }
+
+    /// What peers tell binds as long as a window is open that the store has lost.
+    pub(super) fn bind(&mut self, is_bound: bool) {
+        if let Some(known) = &mut self.0 {
+            known.is_bound = is_bound;
+        }
+    }
+
+    /// Whether a peer is obeyed that tells of a loss.
+    pub(super) fn may_be_recalled(&self, now: Instant) -> bool {
+        self.0.as_ref().is_none_or(|known| known.recall_at.has_come(now))
+    }
+
+    /// A peer has told of a loss, and the next one is obeyed from `next` on. `epoch`: the one that it told, if the store
+    /// was being asked meanwhile.
+    pub(super) fn note_recall(&mut self, next: Instant, epoch: Option<u64>) {
+        let known = self.known();
+        (known.recall_at, known.recalled) = (Due::at(next), epoch);
+    }
+
+    /// The epoch that a peer told of while the store was asked.
+    pub(super) fn take_recalled(&mut self) -> Option<u64> {
+        self.0.as_mut()?.recalled.take()
+    }
+}

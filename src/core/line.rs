@@ -1,0 +1,95 @@
+//! The checks of a key that wait for the store, in the order in which they came: of a leased key and of a concurrent one.
+//!
+//! They are served from the head only, so that nobody barges: a check that wants little does not pass one that wants
+//! much and came before it.
+
+use std::collections::VecDeque;
+
+use super::calls::Waiter;
+use super::request::MAX_LINE;
+use super::time::Instant;
+
+/// Who waits, the first to come first. A key for which nobody waits costs a pointer.
+#[derive(Debug, Default)]
+pub(super) struct Line(Option<Box<Waiters>>);
+
+/// Never empty: a line without waiters is `None`.
+#[derive(Debug, Default)]
+struct Waiters(VecDeque<Waiter>);
+
+impl Line {
+    fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.0.iter().flat_map(|waiters| &waiters.0)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// As many wait as may.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.as_ref().is_some_and(|waiters| waiters.0.len() >= MAX_LINE)
+    }
+
+    /// The waiter that came first.
+    pub(super) fn first(&self) -> Option<Waiter> {
+        self.0.as_ref()?.0.front().copied()
+    }
+
+    /// The waiter that came first, if it has waited as long as it may.
+    pub(super) fn first_late(&self, now: Instant) -> Option<Waiter> {
+        self.first().filter(|waiter| waiter.deadline <= now)
+    }
+
+    /// The tokens that all waiters want together.
+    pub(super) fn wanted(&self) -> u64 {
+        self.waiters().map(|waiter| waiter.cost).fold(0, u64::saturating_add)
+    }
+
+    /// The tokens that the cheapest waiter lacks when so many are held: a smaller grant would serve nobody.
+    pub(super) fn least_missing(&self, held: u64) -> Option<u64> {
+        self.waiters().map(|waiter| waiter.cost.saturating_sub(held)).min()
+    }
+
+    /// Somebody joins it in the order of deadlines, which is that of coming to the daemon: who is one of several keys, or
+    /// waited unread, came there before it came here.
+    pub(super) fn join(&mut self, waiter: Waiter) {
+        let waiters = &mut self.0.get_or_insert_default().0;
+        let place = waiters.iter().rposition(|before| before.deadline <= waiter.deadline);
+        waiters.insert(place.map_or(0, |place| place + 1), waiter);
+    }
+
+    /// Removes the waiter that came first: it has been answered.
+    pub(super) fn take_first(&mut self) -> Option<Waiter> {
+        let first = self.0.as_mut()?.0.pop_front();
+        self.0.take_if(|waiters| waiters.0.is_empty());
+        first
+    }
+
+    /// The store has answered so many times about what they want.
+    pub(super) fn note_answers(&mut self, answers: u8) {
+        for waiter in self.0.iter_mut().flat_map(|waiters| &mut waiters.0) {
+            waiter.answers = waiter.answers.saturating_add(answers);
+        }
+    }
+
+    /// A bug on purpose: nobody who waits is ever answered.
+    pub(super) fn drop_all(&mut self) {
+        self.0 = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::request::Ticket;
+
+    #[test]
+    fn who_came_to_the_daemon_before_stands_before() {
+        let mut line = Line::default();
+        for (ticket, deadline) in [(1, 50), (2, 60), (3, 55), (4, 60), (5, 10)] {
+            line.join(Waiter { ticket: Ticket(ticket), cost: 1, deadline: Instant(deadline), answers: 0 });
+        }
+        assert_eq!(line.waiters().map(|waiter| waiter.ticket.0).collect::<Vec<_>>(), [5, 1, 3, 2, 4]);
+    }
+}
