@@ -7,12 +7,12 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 
-use rationd::client::{Limiter, WhenAway};
+use rationd::client::{Limiter, OnDaemonLoss};
 
 fn main() -> std::io::Result<()> {
     let socket = std::env::args().nth(1).unwrap_or_else(|| "/run/rationd/rationd.sock".to_owned());
     // While the daemon is away, as much passes as it lent last: a restart of the daemon denies nobody.
-    let limiter = Limiter::new(socket, "api", "site", WhenAway::LastShare);
+    let limiter = Limiter::new(socket, "api", "site", OnDaemonLoss::LastShare);
     for stream in TcpListener::bind("127.0.0.1:8080")?.incoming() {
         // Clones share what is held.
         let (limiter, stream) = (limiter.clone(), stream?);

@@ -5,14 +5,14 @@
 //! client that a Rust application asks it with, and the daemon itself.
 //!
 //! ```
-//! use rationd::client::{Client, Limiter, WhenAway};
+//! use rationd::client::{Client, Limiter, OnDaemonLoss};
 //!
 //! // The daemon has a policy `api` with the limit "100/1d fixed from-first": 100 tokens a day for each key.
 //! let socket = "/run/rationd/rationd.sock";
 //! # rationd::example::run(|socket| {
 //!
 //! // Decides in this process, by tokens that the daemon lends it some at a time.
-//! let limiter = Limiter::new(socket, "api", "user:42", WhenAway::LastShare);
+//! let limiter = Limiter::new(socket, "api", "user:42", OnDaemonLoss::LastShare);
 //! let passed = (0..1_000).filter(|_| limiter.allow(1)).count();
 //! assert_eq!(passed, 100);
 //!
@@ -32,7 +32,7 @@
     feature = "client-tokio",
     doc = "| the same for tokio's tasks | [`AsyncLimiter`](client::AsyncLimiter), [`AsyncClient`](client::AsyncClient) |"
 )]
-//! | to go on while no daemon answers | [`WhenAway`](client::WhenAway), [`is_unreachable`](client::ClientError::is_unreachable) |
+//! | to go on while no daemon answers | [`OnDaemonLoss`](client::OnDaemonLoss), [`is_unreachable`](client::ClientError::is_unreachable) |
 //!
 //! [`client`] explains keys, costs and errors. `examples/` has whole programs: a web server, workers that are tasks,
 //! and a budget for a language model. Other languages ask the same socket with any Redis client.

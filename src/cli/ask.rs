@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use crate::wire::value::Value;
 
 /// Longest wait for an answer.
@@ -16,10 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// Nobody answers (exit code 69). An error reply is an answer.
-pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, Stop> {
+pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, ExitError> {
     exchange(socket, words).map_err(|error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
-            return Stop::new(Code::DaemonUnreachable, closed_to_us(socket, &error));
+            return ExitError::new(Code::DaemonUnreachable, closed_to_us(socket, &error));
         }
         let why = match error.kind() {
             io::ErrorKind::NotFound => "there is no such socket".to_owned(),
@@ -28,7 +28,7 @@ pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, Stop> {
         };
         let path = socket.display();
         let next = "start one with `rationd serve`, or name its socket with --socket";
-        Stop::new(Code::DaemonUnreachable, format!("no daemon answers on {path}: {why}; {next}"))
+        ExitError::new(Code::DaemonUnreachable, format!("no daemon answers on {path}: {why}; {next}"))
     })
 }
 
@@ -36,12 +36,12 @@ pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, Stop> {
 ///
 /// # Errors
 /// Nobody answers, or the daemon answers with an error.
-pub(crate) fn ask_json(socket: &Path, words: &[&[u8]]) -> Result<serde_json::Value, Stop> {
+pub(crate) fn ask_json(socket: &Path, words: &[&[u8]]) -> Result<serde_json::Value, ExitError> {
     let answer = ask(socket, words)?;
     match &answer {
-        Value::Error(problem) => Err(Stop::new(Code::Usage, without_code(problem))),
+        Value::Error(problem) => Err(ExitError::new(Code::Usage, without_code(problem))),
         other => other.as_bytes().and_then(|text| serde_json::from_slice(text).ok()).ok_or_else(|| {
-            Stop::new(Code::DaemonUnreachable, "the answer is not JSON: is this a rationd of this version?")
+            ExitError::new(Code::DaemonUnreachable, "the answer is not JSON: is this a rationd of this version?")
         }),
     }
 }

@@ -18,7 +18,7 @@ use self::link::Target;
 use self::load::Plan;
 use self::outcome::LoadError;
 use self::template::{Order, Template};
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output;
 
@@ -81,15 +81,15 @@ pub(crate) struct BenchArgs {
 pub(crate) fn run(
     args: &BenchArgs,
     globals: &Globals,
-    socket: impl FnOnce() -> Result<PathBuf, Stop>,
+    socket: impl FnOnce() -> Result<PathBuf, ExitError>,
 ) -> anyhow::Result<ExitCode> {
-    let template = Template::parse(&args.command).map_err(|problem| Stop::new(Code::Usage, problem))?;
+    let template = Template::parse(&args.command).map_err(|problem| ExitError::new(Code::Usage, problem))?;
     let target = match &args.tcp {
         Some(address) => Target::Tcp(address.clone()),
         None => Target::Unix(socket()?),
     };
     let plan = args.plan(target, template);
-    let outcome = load::run(&plan).map_err(|error| Stop::new(error_code(&error), error))?;
+    let outcome = load::run(&plan).map_err(|error| ExitError::new(error_code(&error), error))?;
     match globals.output {
         Output::Json => output::data(&report::json(&outcome).to_string())?,
         Output::Text => output::data(&report::text(&plan, &args.command, &outcome))?,

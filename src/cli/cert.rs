@@ -20,7 +20,7 @@ use rustls::pki_types::pem::PemObject;
 use serde_json::json;
 
 use super::args::{CaArgs, CertCommand, NodeArgs};
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output;
 use crate::clock;
@@ -119,7 +119,7 @@ impl Authority {
         let (_, parsed) = x509_parser::parse_x509_certificate(&certificate).with_context(no_ca)?;
         if *parsed.public_key().subject_public_key.data != *key.public_key_raw() {
             let message = format!("{} is not the key of {}", key_path.display(), path.display());
-            return Err(Stop::new(Code::System, message).into());
+            return Err(ExitError::new(Code::System, message).into());
         }
         let not_after = u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0);
         let issuer = Issuer::from_ca_cert_pem(&pem, key).with_context(no_ca)?;
@@ -127,10 +127,10 @@ impl Authority {
     }
 }
 
-fn text(path: &Path) -> Result<String, Stop> {
+fn text(path: &Path) -> Result<String, ExitError> {
     fs::read_to_string(path).map_err(|error| {
         let next = "make a CA with `rationd cert ca`, or say where it is with --ca-dir";
-        Stop::new(Code::System, format!("{}: {error}; {next}", path.display()))
+        ExitError::new(Code::System, format!("{}: {error}; {next}", path.display()))
     })
 }
 
@@ -153,20 +153,20 @@ fn now() -> u64 {
     clock::wall().0 / 1_000_000
 }
 
-fn check_fleet(fleet: &str) -> Result<(), Stop> {
+fn check_fleet(fleet: &str) -> Result<(), ExitError> {
     if is_label(fleet) {
         return Ok(());
     }
     let wanted = "1 to 63 lower-case letters, digits and inner hyphens were wanted";
-    Err(Stop::new(Code::Usage, format!("--fleet is {fleet:?}: {wanted}, like prod")))
+    Err(ExitError::new(Code::Usage, format!("--fleet is {fleet:?}: {wanted}, like prod")))
 }
 
-fn check_name(name: &str) -> Result<&str, Stop> {
+fn check_name(name: &str) -> Result<&str, ExitError> {
     if (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic()) {
         return Ok(name);
     }
     let wanted = "1 to 128 printable ASCII characters without spaces were wanted";
-    Err(Stop::new(Code::Usage, format!("--name is {name:?}: {wanted}, as in node.name")))
+    Err(ExitError::new(Code::Usage, format!("--name is {name:?}: {wanted}, as in node.name")))
 }
 
 /// Writes two files with these names, contents and modes, or neither where one of them exists.
@@ -177,7 +177,7 @@ fn write(dir: &Path, files: [(&str, String, u32); 2]) -> anyhow::Result<[PathBuf
     if let Some(path) = paths.iter().find(|path| path.exists()) {
         let message =
             format!("{} exists and is not written over: move it away, or choose another --dir", path.display());
-        return Err(Stop::new(Code::System, message).into());
+        return Err(ExitError::new(Code::System, message).into());
     }
     for (path, (_, text, mode)) in paths.iter().zip(&files) {
         let mut options = OpenOptions::new();

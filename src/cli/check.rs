@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::args::CheckArgs;
 use super::ask::{ask, without_code};
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output::{self, Paint};
 use crate::wire::value::Value;
@@ -35,10 +35,10 @@ pub(crate) fn run(args: &CheckArgs, globals: &Globals, socket: &Path) -> anyhow:
     }
     let reply = ask(socket, &words)?;
     if let Value::Error(problem) = &reply {
-        return Err(Stop::new(Code::Usage, without_code(problem)).into());
+        return Err(ExitError::new(Code::Usage, without_code(problem)).into());
     }
     let answer = Answer::read(&reply).ok_or_else(|| {
-        Stop::new(Code::DaemonUnreachable, "the answer is no decision: is this a rationd of this version?")
+        ExitError::new(Code::DaemonUnreachable, "the answer is no decision: is this a rationd of this version?")
     })?;
     match globals.output {
         Output::Json => output::data(&answer.json())?,

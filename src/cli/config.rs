@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::args::ConfigCommand;
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output::{self, Paint};
-use super::settle::settle;
+use super::resolve::resolve;
 use super::{import, log};
 use crate::config::{self, Loaded, Sources};
 
@@ -20,9 +20,9 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
         }
         ConfigCommand::ImportEnvoy { file } => return import::run(file, globals),
         ConfigCommand::Check | ConfigCommand::Show => {
-            let loaded = config::load(sources).and_then(|loaded| settle(&loaded).map(|_| loaded));
+            let loaded = config::load(sources).and_then(|loaded| resolve(&loaded).map(|_| loaded));
             if let Ok(loaded) = &loaded {
-                log::filter(&loaded.config.log, globals).map_err(|problem| Stop::new(Code::BadConfig, problem))?;
+                log::filter(&loaded.config.log, globals).map_err(|problem| ExitError::new(Code::BadConfig, problem))?;
             }
             loaded
         }
@@ -33,7 +33,7 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
             if globals.output == Output::Json {
                 output::data(&output::errors_as_json(&errors))?;
             }
-            return Err(Stop::new(Code::BadConfig, errors).into());
+            return Err(ExitError::new(Code::BadConfig, errors).into());
         }
     };
     match (command, globals.output) {

@@ -17,24 +17,24 @@ pub(crate) enum Code {
 
 /// Why a command cannot do what was asked, and the code it ends with.
 #[derive(Debug)]
-pub(crate) struct Stop {
+pub(crate) struct ExitError {
     pub(crate) code: Code,
     pub(crate) message: String,
 }
 
-impl Stop {
+impl ExitError {
     pub(crate) fn new(code: Code, message: impl fmt::Display) -> Self {
         Self { code, message: message.to_string() }
     }
 }
 
-impl fmt::Display for Stop {
+impl fmt::Display for ExitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Stop {}
+impl std::error::Error for ExitError {}
 
 impl From<Code> for ExitCode {
     fn from(code: Code) -> Self {

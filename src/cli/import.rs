@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use self::flaw::Flaw;
 use self::translate::Fragment;
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output;
 use crate::config::{ConfigErrors, Place, Problem};
@@ -37,7 +37,7 @@ pub(super) fn run(path: &Path, globals: &Globals) -> anyhow::Result<ExitCode> {
             if globals.output == Output::Json {
                 output::data(&output::errors_as_json(&errors))?;
             }
-            Err(Stop::new(Code::BadConfig, errors).into())
+            Err(ExitError::new(Code::BadConfig, errors).into())
         }
     }
 }

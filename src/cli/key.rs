@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use super::args::{KeyArgs, RefundArgs};
 use super::ask::{ask, ask_json, without_code};
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output::{self, Paint};
 use crate::wire::value::Value;
@@ -65,7 +65,9 @@ pub(crate) fn reset(args: &KeyArgs, globals: &Globals, socket: &Path) -> anyhow:
 fn done(globals: &Globals, reply: &Value, what: &str) -> anyhow::Result<ExitCode> {
     if let Value::Error(problem) = reply {
         let away = problem.contains("store is away");
-        return Err(Stop::new(if away { Code::StoreUnreachable } else { Code::Usage }, without_code(problem)).into());
+        return Err(
+            ExitError::new(if away { Code::StoreUnreachable } else { Code::Usage }, without_code(problem)).into()
+        );
     }
     match globals.output {
         Output::Json => output::data(&serde_json::json!({"ok": true}).to_string())?,

@@ -22,10 +22,10 @@ mod output;
 mod peers;
 mod policies;
 mod reload;
+mod resolve;
 mod run;
 mod serve;
 mod service_manager;
-mod settle;
 
 pub use import::import_envoy;
 pub use run::run;

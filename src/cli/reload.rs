@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use super::ask::ask_json;
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output;
 use crate::serve::reload::REFUSED;
 
 pub(crate) fn run(globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {
     let answer = ask_json(socket, &[b"RATION.RELOAD"]).map_err(|stop| {
-        if stop.message.starts_with(REFUSED) { Stop::new(Code::BadConfig, stop.message) } else { stop }
+        if stop.message.starts_with(REFUSED) { ExitError::new(Code::BadConfig, stop.message) } else { stop }
     })?;
     if globals.output == Output::Json {
         output::data(&answer.to_string())?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use super::args::{Cli, Command, ServeArgs};
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use super::globals::Globals;
 use super::output::Paint;
 use super::{bench, cert, check, config, key, keys, log, peers, policies, reload, serve};
@@ -19,7 +19,7 @@ pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let paint = Paint::stderr(cli.globals.color);
     execute(cli).unwrap_or_else(|error| {
-        let code = error.downcast_ref::<Stop>().map_or(Code::System, |stop| stop.code);
+        let code = error.downcast_ref::<ExitError>().map_or(Code::System, |stop| stop.code);
         eprintln!("{} {error:#}", paint.bad("rationd:"));
         code.into()
     })
@@ -84,7 +84,7 @@ fn variables() -> Vec<String> {
 ///
 /// # Errors
 /// The configuration is broken: what it says of the socket may be, too, and another daemon may listen at the default.
-fn socket(globals: &Globals) -> Result<PathBuf, Stop> {
+fn socket(globals: &Globals) -> Result<PathBuf, ExitError> {
     if let Some(socket) = &globals.socket {
         return Ok(socket.clone());
     }
@@ -92,5 +92,5 @@ fn socket(globals: &Globals) -> Result<PathBuf, Stop> {
     let loaded = load(&sources(globals, None));
     loaded
         .map(|loaded| loaded.config.listen.socket)
-        .map_err(|errors| Stop::new(Code::BadConfig, format!("{errors}\n{next}")))
+        .map_err(|errors| ExitError::new(Code::BadConfig, format!("{errors}\n{next}")))
 }

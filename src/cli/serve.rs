@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::exit::{Code, Stop};
+use super::exit::{Code, ExitError};
 use super::globals::Globals;
-use super::settle::{Settled, settle};
+use super::resolve::{Resolved, resolve};
 use super::{key_files, log, memory, open_files, service_manager};
 use crate::clock::{self, Clock};
 use crate::config::{self, Config, Door, Loaded, Sources};
@@ -22,7 +22,7 @@ use crate::serve::envoy::EnvoyOptions;
 use crate::serve::handed::Handed;
 use crate::serve::metrics::Scrape;
 use crate::serve::reload::Reloader;
-use crate::serve::{AnyStore, Daemon, Hub, Limits, StartOptions, vital};
+use crate::serve::{AnyStore, Daemon, Limits, ServerState, StartOptions, vital};
 use crate::store::redis::RedisStore;
 use crate::wire::headers::Style;
 
@@ -36,14 +36,14 @@ const FIRST_CONTACT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::Result<ExitCode> {
     // Before there are threads: it takes variables out of the environment.
-    let handed = Handed::from_environment().map_err(|problem| Stop::new(Code::System, problem))?;
-    let checked = config::load(&sources).and_then(|loaded| settle(&loaded).map(|settled| (loaded, settled)));
-    let (loaded, settled) = checked.map_err(|errors| Stop::new(Code::BadConfig, errors))?;
+    let handed = Handed::from_environment().map_err(|problem| ExitError::new(Code::System, problem))?;
+    let checked = config::load(&sources).and_then(|loaded| resolve(&loaded).map(|settled| (loaded, settled)));
+    let (loaded, settled) = checked.map_err(|errors| ExitError::new(Code::BadConfig, errors))?;
     let exposed = key_files::exposed(&loaded.config);
     if let Some(problem) = exposed.first().filter(|_| !force) {
-        return Err(Stop::new(Code::BadConfig, format!("{problem}, or serve all the same with --force")).into());
+        return Err(ExitError::new(Code::BadConfig, format!("{problem}, or serve all the same with --force")).into());
     }
-    let log = log::start(&loaded.config.log, globals).map_err(|problem| Stop::new(Code::BadConfig, problem))?;
+    let log = log::start(&loaded.config.log, globals).map_err(|problem| ExitError::new(Code::BadConfig, problem))?;
     let of_abort = log.clone();
     vital::on_abort(move || of_abort.flush(LAST_LINES));
     exposed.iter().for_each(|problem| tracing::warn!("{problem}"));
@@ -58,7 +58,7 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
 async fn serve(
     sources: Sources,
     loaded: Loaded,
-    settled: Settled,
+    settled: Resolved,
     handed: Handed,
     log: log::Started,
 ) -> anyhow::Result<ExitCode> {
@@ -85,7 +85,7 @@ struct Up {
 async fn bring_up(
     sources: Sources,
     loaded: Loaded,
-    settled: Settled,
+    settled: Resolved,
     mut handed: Handed,
     log: log::Started,
 ) -> anyhow::Result<Up> {
@@ -96,7 +96,8 @@ async fn bring_up(
     let shared = match &settled.store {
         None => None,
         Some(options) => {
-            let store = RedisStore::new(options, Clock::start()).map_err(|error| Stop::new(Code::BadConfig, error))?;
+            let store =
+                RedisStore::new(options, Clock::start()).map_err(|error| ExitError::new(Code::BadConfig, error))?;
             Some(Arc::new(store))
         }
     };
@@ -137,7 +138,7 @@ async fn bring_up(
 
 fn start(
     config: &Config,
-    settled: &Settled,
+    settled: &Resolved,
     shared: Option<Arc<RedisStore>>,
     reloader: &Arc<Reloader>,
     handed: Handed,
@@ -154,6 +155,7 @@ fn start(
     };
     let again = reloader.clone();
     let options = StartOptions {
+        clock: Clock::start(),
         socket: listen.socket.clone(),
         mode: listen.mode,
         group: settled.group,
@@ -172,7 +174,7 @@ fn start(
     };
     let each_key = if matches!(options.store, AnyStore::Memory) { memory::EMBEDDED_KEY } else { memory::LEASED_KEY };
     let options = memory::fit(options, memory::budget(config.node.max_memory), each_key);
-    Daemon::start_with(options, handed).map_err(|error| Stop::new(Code::System, error).into())
+    Daemon::start_with(options, handed).map_err(|error| ExitError::new(Code::System, error).into())
 }
 
 /// Binds the fleet's port and looks for peers; nobody need be there.
@@ -199,7 +201,7 @@ async fn join(config: &Config) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<I
     let joined = Fleet::start(options).await;
     joined.map(Some).map_err(|error| {
         let code = if matches!(error, FleetError::Listen { .. }) { Code::System } else { Code::BadConfig };
-        Stop::new(code, error).into()
+        ExitError::new(code, error).into()
     })
 }
 
@@ -224,7 +226,8 @@ async fn bind_admin(config: &Config, is_default: bool, handed: &mut Handed) -> a
         }
         Err(error) => {
             let next = "choose another listen.admin, or \"off\"";
-            Err(Stop::new(Code::System, format!("cannot bind the admin address {address}: {error}; {next}")).into())
+            Err(ExitError::new(Code::System, format!("cannot bind the admin address {address}: {error}; {next}"))
+                .into())
         }
     }
 }
@@ -294,7 +297,7 @@ impl Signals {
 }
 
 struct Told {
-    hub: Arc<Hub>,
+    hub: Arc<ServerState>,
     shared: Option<Arc<RedisStore>>,
     reloader: Arc<Reloader>,
     log: log::Started,
@@ -327,7 +330,7 @@ impl Tell for Told {
         self.leaving.load(Ordering::Relaxed).then_some("leaving")
     }
 
-    fn hub(&self) -> &Hub {
+    fn hub(&self) -> &ServerState {
         &self.hub
     }
 

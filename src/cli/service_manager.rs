@@ -7,11 +7,11 @@ use std::sync::Arc;
 use sd_notify::NotifyState;
 use tokio::time::MissedTickBehavior;
 
-use crate::serve::Hub;
+use crate::serve::ServerState;
 
 /// Tells that the daemon serves, and with `WATCHDOG_USEC` from now on that it lives: twice in each such time, as long
 /// as all that is vital moves.
-pub(crate) async fn ready(hub: Arc<Hub>) {
+pub(crate) async fn ready(hub: Arc<ServerState>) {
     tell(NotifyState::Ready).await;
     let Some(patience) = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero()) else { return };
     let mut beats = tokio::time::interval(patience / 2);

@@ -43,7 +43,7 @@ pub enum ClientError {
     TimedOut {
         /// The socket's path.
         path: PathBuf,
-        /// The bound of the wait: [`Patience::answer`](super::Patience::answer).
+        /// The bound of the wait: [`Timeouts::answer`](super::Timeouts::answer).
         after: Duration,
     },
     /// The connection broke, or the daemon closed it. Whether commands without an answer were executed is not known.

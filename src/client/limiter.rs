@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::lease::Lease;
-use super::purse::{Habits, Next, Purse, Turn};
-use super::{Client, ClientError, Decision, Patience, request};
+use super::local_tokens::{LocalTokens, Next, RefillState, Turn};
+use super::{Client, ClientError, Decision, Timeouts, request};
 
 /// What a limiter decides when it has no tokens and cannot get any: no daemon runs, it does not answer in time, or it
 /// answers with an error, since it knows no such policy for example. It is asked again after 100 to 200 ms.
 ///
 /// ```
-/// use rationd::client::{Limiter, WhenAway};
+/// use rationd::client::{Limiter, OnDaemonLoss};
 ///
-/// let limiter = |when_away| Limiter::new("/nowhere/rationd.sock", "api", "user:42", when_away);
-/// assert!(limiter(WhenAway::Allow).allow(1));
-/// assert!(!limiter(WhenAway::Deny).allow(1));
-/// assert!(!limiter(WhenAway::LastShare).allow(1), "nothing was lent before");
+/// let limiter = |on_daemon_loss| Limiter::new("/nowhere/rationd.sock", "api", "user:42", on_daemon_loss);
+/// assert!(limiter(OnDaemonLoss::Allow).allow(1));
+/// assert!(!limiter(OnDaemonLoss::Deny).allow(1));
+/// assert!(!limiter(OnDaemonLoss::LastShare).allow(1), "nothing was lent before");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenAway {
+pub enum OnDaemonLoss {
     /// Everything passes.
     Allow,
     /// Nothing passes.
@@ -43,11 +43,11 @@ pub enum WhenAway {
 /// limits have no tokens to lend: ask a [`Client`] about those.
 ///
 /// ```
-/// use rationd::client::{Limiter, WhenAway};
+/// use rationd::client::{Limiter, OnDaemonLoss};
 ///
 /// let socket = "/run/rationd/rationd.sock";
 /// # rationd::example::run(|socket| {
-/// let limiter = Limiter::new(socket, "api", "user:42", WhenAway::LastShare); // of 100 tokens a day
+/// let limiter = Limiter::new(socket, "api", "user:42", OnDaemonLoss::LastShare); // of 100 tokens a day
 /// let threads = [limiter.clone(), limiter].map(|limiter| {
 ///     std::thread::spawn(move || (0..1_000).filter(|_| limiter.allow(1)).count())
 /// });
@@ -62,18 +62,18 @@ pub struct Limiter {
 
 #[derive(Debug)]
 struct Inner {
-    purse: Purse,
-    desk: Mutex<Desk>,
+    tokens: LocalTokens,
+    asker: Mutex<Asker>,
 }
 
-/// What only the one who asks needs.
+/// What the caller who asks the daemon needs, and nobody else.
 #[derive(Debug)]
-struct Desk {
+struct Asker {
     path: PathBuf,
     policy: String,
     key: Box<[u8]>,
     client: Option<Client>,
-    habits: Habits,
+    refill: RefillState,
 }
 
 impl Limiter {
@@ -81,21 +81,21 @@ impl Limiter {
     /// nobody: the first decision does.
     ///
     /// ```
-    /// use rationd::client::{Limiter, WhenAway};
+    /// use rationd::client::{Limiter, OnDaemonLoss};
     ///
-    /// let limiter = Limiter::new("/nowhere/rationd.sock", "api", "user:42", WhenAway::Deny);
-    /// assert_eq!(limiter.trouble(), None, "nobody was asked");
+    /// let limiter = Limiter::new("/nowhere/rationd.sock", "api", "user:42", OnDaemonLoss::Deny);
+    /// assert_eq!(limiter.last_error(), None, "nobody was asked");
     /// ```
     #[must_use]
-    pub fn new(path: impl AsRef<Path>, policy: &str, key: impl AsRef<[u8]>, when_away: WhenAway) -> Self {
-        let desk = Desk {
+    pub fn new(path: impl AsRef<Path>, policy: &str, key: impl AsRef<[u8]>, on_daemon_loss: OnDaemonLoss) -> Self {
+        let asker = Asker {
             path: path.as_ref().to_owned(),
             policy: policy.to_owned(),
             key: key.as_ref().into(),
             client: None,
-            habits: Habits::new(when_away),
+            refill: RefillState::new(on_daemon_loss),
         };
-        Self { inner: Arc::new(Inner { purse: Purse::new(), desk: Mutex::new(desk) }) }
+        Self { inner: Arc::new(Inner { tokens: LocalTokens::new(), asker: Mutex::new(asker) }) }
     }
 
     /// Whether a request of this cost, in tokens, may pass; it is charged then.
@@ -106,33 +106,33 @@ impl Limiter {
     /// lasts, so that a spent limit costs no questions either.
     ///
     /// ```
-    /// # use rationd::client::{Limiter, WhenAway};
+    /// # use rationd::client::{Limiter, OnDaemonLoss};
     /// # rationd::example::run(|socket| {
-    /// # let limiter = Limiter::new(socket, "api", "user:42", WhenAway::Deny);
+    /// # let limiter = Limiter::new(socket, "api", "user:42", OnDaemonLoss::Deny);
     /// assert!(limiter.allow(60)); // of 100 tokens a day
     /// assert!(!limiter.allow(60), "40 are left");
     /// # Ok(()) });
     /// ```
     ///
-    /// There are no errors: while the daemon cannot be asked, [`WhenAway`] decides, and [`Self::trouble`] says why.
+    /// There are no errors: while the daemon cannot be asked, [`OnDaemonLoss`] decides, and [`Self::last_error`] says why.
     #[must_use]
     pub fn allow(&self, cost: u64) -> bool {
-        self.inner.purse.decide(cost).unwrap_or_else(|| self.inner.ask(cost))
+        self.inner.tokens.decide(cost).unwrap_or_else(|| self.inner.ask(cost))
     }
 
     /// Why the daemon could not be asked, where the last attempt to ask for tokens failed: for a log or a metric, since
-    /// [`Self::allow`] then answers by [`WhenAway`] and says nothing. Waits while another thread asks.
+    /// [`Self::allow`] then answers by [`OnDaemonLoss`] and says nothing. Waits while another thread asks.
     ///
     /// ```
-    /// use rationd::client::{Limiter, WhenAway};
+    /// use rationd::client::{Limiter, OnDaemonLoss};
     ///
-    /// let limiter = Limiter::new("/nowhere/rationd.sock", "api", "user:42", WhenAway::Allow);
+    /// let limiter = Limiter::new("/nowhere/rationd.sock", "api", "user:42", OnDaemonLoss::Allow);
     /// assert!(limiter.allow(1));
-    /// assert!(limiter.trouble().is_some_and(|why| why.contains("there is no such socket")));
+    /// assert!(limiter.last_error().is_some_and(|why| why.contains("there is no such socket")));
     /// ```
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.inner.desk().habits.trouble.clone()
+    pub fn last_error(&self) -> Option<String> {
+        self.inner.asker().refill.last_error.clone()
     }
 }
 
@@ -140,27 +140,27 @@ impl Inner {
     /// Asks for more, unless somebody else has meanwhile.
     #[cold]
     fn ask(&self, cost: u64) -> bool {
-        let mut desk = self.desk();
-        let (now, want) = match self.purse.turn(&mut desk.habits, cost) {
+        let mut asker = self.asker();
+        let (now, want) = match self.tokens.turn(&mut asker.refill, cost) {
             Turn::Over(passes) => return passes,
             Turn::Lease { now, want } => (now, want),
         };
-        let answer = desk.lease(want);
-        match self.purse.take(&mut desk.habits, now, cost, answer) {
+        let answer = asker.lease(want);
+        match self.tokens.take(&mut asker.refill, now, cost, answer) {
             Next::Over(passes) => passes,
             Next::Check => {
-                let answer = desk.check(cost);
-                self.purse.take_check(&mut desk.habits, cost, answer)
+                let answer = asker.check(cost);
+                self.tokens.take_check(&mut asker.refill, cost, answer)
             }
         }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn asker(&self) -> MutexGuard<'_, Asker> {
+        self.asker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Desk {
+impl Asker {
     fn lease(&mut self, want: u64) -> Result<Lease, ClientError> {
         let Self { path, policy, key, client, .. } = self;
         connected(client, path)?.ask(request::lease(policy, key, want)).and_then(Lease::read)
@@ -175,16 +175,16 @@ impl Desk {
 fn connected<'c>(client: &'c mut Option<Client>, path: &Path) -> Result<&'c mut Client, ClientError> {
     let connected = match client.take() {
         Some(connected) => connected,
-        None => Client::connect_with(path, Patience::default())?,
+        None => Client::connect_with(path, Timeouts::default())?,
     };
     Ok(client.insert(connected))
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut desk = self.desk();
-        let left = self.purse.left(&desk.habits);
-        let Desk { policy, key, client, .. } = &mut *desk;
+        let mut asker = self.asker();
+        let left = self.tokens.left(&asker.refill);
+        let Asker { policy, key, client, .. } = &mut *asker;
         if let Some(client) = client.as_mut().filter(|_| left > 0) {
             // Lost if the daemon is gone: too little is admitted then, never too much.
             let _ = client.ask(request::hand_back(policy, key, left));

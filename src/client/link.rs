@@ -16,21 +16,21 @@ use crate::core::time::{Instant, Micros};
 /// ```
 /// use std::time::Duration;
 ///
-/// use rationd::client::{Client, Patience};
+/// use rationd::client::{Client, Timeouts};
 ///
-/// let hasty = Patience { answer: Duration::from_millis(100), ..Patience::default() };
+/// let hasty = Timeouts { answer: Duration::from_millis(100), ..Timeouts::default() };
 /// assert_eq!(hasty.connect, Duration::from_secs(1));
 /// assert!(Client::connect_with("/nowhere/rationd.sock", hasty).is_err());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// For a connection to be opened. A daemon accepts at once, so that only one that hangs takes longer.
     pub connect: Duration,
     /// For the whole of one answer. Writing a command may take as long: a daemon that hangs reads nothing.
     pub answer: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     /// One second each: a check waits for the store 50 ms at most unless configured otherwise.
     fn default() -> Self {
         Self { connect: Duration::from_secs(1), answer: Duration::from_secs(1) }
@@ -58,7 +58,7 @@ impl Default for Patience {
 #[derive(Debug)]
 pub struct Client {
     path: PathBuf,
-    pub(super) patience: Patience,
+    pub(super) timeouts: Timeouts,
     clock: Clock,
     stream: Option<UnixStream>,
     /// Attempts to connect that failed in a row; the last one's error, and until when no other is made.
@@ -83,7 +83,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Unreachable`]: nobody listens there, this user may not connect, or it took too long.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, ClientError> {
-        Self::connect_with(path, Patience::default())
+        Self::connect_with(path, Timeouts::default())
     }
 
     /// Connects with time-outs of the caller's choice.
@@ -91,19 +91,19 @@ impl Client {
     /// ```no_run
     /// use std::time::Duration;
     ///
-    /// use rationd::client::{Client, Patience};
+    /// use rationd::client::{Client, Timeouts};
     ///
-    /// let hasty = Patience { answer: Duration::from_millis(100), ..Patience::default() };
+    /// let hasty = Timeouts { answer: Duration::from_millis(100), ..Timeouts::default() };
     /// let rations = Client::connect_with("/run/rationd/rationd.sock", hasty)?;
     /// # Ok::<(), rationd::client::ClientError>(())
     /// ```
     ///
     /// # Errors
     /// As for [`Self::connect`].
-    pub fn connect_with(path: impl AsRef<Path>, patience: Patience) -> Result<Self, ClientError> {
+    pub fn connect_with(path: impl AsRef<Path>, timeouts: Timeouts) -> Result<Self, ClientError> {
         let mut client = Self {
             path: path.as_ref().to_owned(),
-            patience,
+            timeouts,
             clock: Clock::start(),
             stream: None,
             failures: 0,
@@ -333,7 +333,7 @@ impl Client {
                 Ok(Some((reply, len))) => {
                     self.taken += len;
                     if deadline.is_some() {
-                        let answer = self.patience.answer;
+                        let answer = self.timeouts.answer;
                         self.stream()?.set_read_timeout(Some(answer)).map_err(|error| self.lose(error))?;
                     }
                     return Ok(reply);
@@ -350,15 +350,15 @@ impl Client {
         }
     }
 
-    /// Reads once. The first read may take the whole patience; if it brings only a part of the answer,
+    /// Reads once. The first read may take the whole timeout of an answer; if it brings only a part of the answer,
     /// the others share what is left.
     fn read_part(&mut self, deadline: &mut Option<Instant>) -> io::Result<()> {
         let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let now = self.clock.now();
         match *deadline {
             None => {
-                let patience = u64::try_from(self.patience.answer.as_micros()).unwrap_or(u64::MAX);
-                *deadline = Some(now + Micros(patience));
+                let timeout = u64::try_from(self.timeouts.answer.as_micros()).unwrap_or(u64::MAX);
+                *deadline = Some(now + Micros(timeout));
             }
             Some(deadline) => {
                 let left = deadline.since(now).0;
@@ -392,7 +392,7 @@ impl Client {
         if let Some((error, _)) = self.away.as_ref().filter(|(_, until)| self.clock.now() < *until) {
             return Err(again(error));
         }
-        let opened = open(&self.path, self.patience);
+        let opened = open(&self.path, self.timeouts);
         match &opened {
             Ok(_) => (self.failures, self.away) = (0, None),
             Err(error) => {
@@ -409,7 +409,7 @@ impl Client {
         let path = self.path.clone();
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                ClientError::TimedOut { path, after: self.patience.answer }
+                ClientError::TimedOut { path, after: self.timeouts.answer }
             }
             _ => ClientError::Broken { path, error },
         }
@@ -424,18 +424,18 @@ impl Client {
     }
 }
 
-/// Connects within the patience. `std` has no time-out for Unix sockets, and a hanging daemon's full
+/// Connects within the timeouts. `std` has no time-out for Unix sockets, and a hanging daemon's full
 /// queue blocks for ever: so a thread tries, and is left behind if it takes too long.
-fn open(path: &Path, patience: Patience) -> io::Result<UnixStream> {
+fn open(path: &Path, timeouts: Timeouts) -> io::Result<UnixStream> {
     let (sender, receiver) = mpsc::channel();
     let path = path.to_owned();
     std::thread::Builder::new()
         .name("rationd-connect".into())
         .spawn(move || drop(sender.send(UnixStream::connect(path))))?;
-    let stream = receiver.recv_timeout(patience.connect).map_err(|_| {
-        io::Error::new(io::ErrorKind::TimedOut, format!("not accepted within {:?}", patience.connect))
+    let stream = receiver.recv_timeout(timeouts.connect).map_err(|_| {
+        io::Error::new(io::ErrorKind::TimedOut, format!("not accepted within {:?}", timeouts.connect))
     })??;
-    stream.set_read_timeout(Some(patience.answer))?;
-    stream.set_write_timeout(Some(patience.answer))?;
+    stream.set_read_timeout(Some(timeouts.answer))?;
+    stream.set_write_timeout(Some(timeouts.answer))?;
     Ok(stream)
 }

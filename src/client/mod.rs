@@ -11,7 +11,7 @@
 //!
 //! A denial is no error: it is a [`Decision`] like any other. A [`ClientError`] says that there is no decision, because
 //! nobody answered ([`ClientError::is_unreachable`]) or because the daemon refused the command. Whether a request
-//! passes then is the application's choice; a limiter is told beforehand, by [`WhenAway`].
+//! passes then is the application's choice; a limiter is told beforehand, by [`OnDaemonLoss`].
 //!
 //! The examples of these pages ask a daemon that has two policies. `api` gives each key 100 tokens a day, and is
 //! written `100/1d fixed from-first`; `jobs` gives each key two slots at a time, `2/30s concurrent`.
@@ -40,9 +40,9 @@ mod error;
 mod lease;
 mod limiter;
 mod link;
+mod local_tokens;
 #[cfg(feature = "client-tokio")]
 mod pipelined;
-mod purse;
 mod request;
 mod rest;
 
@@ -52,8 +52,8 @@ mod tests;
 pub use crate::wire::value::Value as Reply;
 pub use decision::Decision;
 pub use error::ClientError;
-pub use limiter::{Limiter, WhenAway};
-pub use link::{Client, Patience};
+pub use limiter::{Limiter, OnDaemonLoss};
+pub use link::{Client, Timeouts};
 #[cfg(feature = "client-tokio")]
 pub use pipelined::{AsyncClient, AsyncLimiter};
 pub use request::write_request;

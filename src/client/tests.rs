@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Client, ClientError, Limiter, Patience, Reply, WhenAway};
+use super::{Client, ClientError, Limiter, OnDaemonLoss, Reply, Timeouts};
 use crate::core::decision::Verdict;
 
-const SHORT: Patience = Patience { connect: Duration::from_millis(200), answer: Duration::from_millis(30) };
+const SHORT: Timeouts = Timeouts { connect: Duration::from_millis(200), answer: Duration::from_millis(30) };
 
 /// A socket that answers each connection with what `serve` does, in a directory that goes away.
 struct Peer {
@@ -117,7 +117,7 @@ fn a_silent_daemon_costs_the_patience_and_the_next_command_connects_anew() {
     assert!(matches!(error, ClientError::TimedOut { after, .. } if after == SHORT.answer), "{error}");
     assert!(error.is_unreachable());
     assert_eq!(client.waiting(), 0);
-    client.patience = Patience::default();
+    client.timeouts = Timeouts::default();
     assert_eq!(client.command(&[b"PING"]).unwrap(), Reply::Simple("PONG".into()));
     peer.join();
 }
@@ -126,7 +126,7 @@ fn a_silent_daemon_costs_the_patience_and_the_next_command_connects_anew() {
 fn a_trickling_answer_does_not_stretch_the_patience() {
     let (done, finished) = std::sync::mpsc::channel();
     let peer = Peer::new(1, move |_, mut stream| {
-        // Each byte alone comes well within the patience.
+        // Each byte alone comes well within the timeouts.
         while finished.recv_timeout(Duration::from_millis(5)).is_err() {
             if stream.write_all(b"+").is_err() {
                 return;
@@ -189,9 +189,9 @@ fn a_daemon_that_comes_back_is_found_after_a_rest() {
     let back = std::thread::spawn(move || {
         exchange(&mut listener.accept().unwrap().0, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n");
     });
-    let patience = crate::clock::Clock::start();
+    let timeouts = crate::clock::Clock::start();
     while client.command(&[b"PING"]).is_err() {
-        assert!(patience.nanos() < 20_000_000_000, "it is there, and is not found");
+        assert!(timeouts.nanos() < 20_000_000_000, "it is there, and is not found");
         std::thread::yield_now();
     }
     back.join().unwrap();
@@ -200,7 +200,9 @@ fn a_daemon_that_comes_back_is_found_after_a_rest() {
 
 #[test]
 fn a_check_that_fails_is_decided_as_when_the_daemon_is_away() {
-    for (when_away, passes) in [(WhenAway::Allow, true), (WhenAway::Deny, false), (WhenAway::LastShare, false)] {
+    for (on_daemon_loss, passes) in
+        [(OnDaemonLoss::Allow, true), (OnDaemonLoss::Deny, false), (OnDaemonLoss::LastShare, false)]
+    {
         // Two tokens of nine are lent, the check by itself is read, and the connection ends.
         let peer = Peer::new(1, |_, mut stream| {
             let wanted = b"*4\r\n$12\r\nRATION.LEASE\r\n$3\r\napi\r\n$1\r\nk\r\n$1\r\n9\r\n";
@@ -209,9 +211,9 @@ fn a_check_that_fails_is_decided_as_when_the_daemon_is_away() {
             exchange(&mut stream, wanted, format!("*12\r\n:2\r\n:60000\r\n{decision}").as_bytes());
             exchange(&mut stream, b"*5\r\n$12\r\nRATION.CHECK", b"");
         });
-        let limiter = Limiter::new(peer.path(), "api", "k", when_away);
-        assert_eq!(limiter.allow(9), passes, "{when_away:?}");
-        assert!(limiter.trouble().is_some());
+        let limiter = Limiter::new(peer.path(), "api", "k", on_daemon_loss);
+        assert_eq!(limiter.allow(9), passes, "{on_daemon_loss:?}");
+        assert!(limiter.last_error().is_some());
         peer.join();
     }
 }

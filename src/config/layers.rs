@@ -279,3 +279,30 @@ fn unexpected(error: &figment::Error) -> Problem {
     let origin = error.metadata.as_ref().map_or("configuration", |metadata| metadata.name.as_ref());
     Problem::named(origin.to_owned(), error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::super::problem::counted::LOOKED_AT;
+    use super::*;
+
+    /// Each policy has keys whose lines are told, so that a text that is searched for each of them is searched a number
+    /// of times that grows with the policies.
+    #[test]
+    fn the_lines_of_a_file_are_counted_once_however_many_policies_it_has() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let file = directory.path().join("rationd.toml");
+        for policies in [1, 500] {
+            let mut text = String::new();
+            for index in 0..policies {
+                writeln!(text, "[policy.p{index}]\nlimits = [\"1/1s\"]\non_store_loss = \"share\"").expect("a String");
+            }
+            std::fs::write(&file, &text).expect("a file");
+            let before = LOOKED_AT.get();
+            let loaded = load(&Sources { file: Some(file.clone()), ..Sources::default() }).expect("it is right");
+            assert_eq!(loaded.policies.iter().count(), policies);
+            assert_eq!(LOOKED_AT.get() - before, text.len(), "with {policies} policies");
+        }
+    }
+}

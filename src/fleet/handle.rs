@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{interval, timeout};
 
+use super::connection_pool::{ConnectionPool, Inboxes, Incoming};
 use super::error::FleetError;
 use super::frame::{Channel, Hello};
 use super::identity::{Contents, Identity, IdentityFiles};
-use super::links::{Inboxes, Incoming, Links};
 use super::members::Members;
 use super::membership::{Membership, MembershipOptions};
 use super::names::is_label;
@@ -69,7 +69,7 @@ struct Joined {
     /// Where it listens.
     address: SocketAddr,
     endpoint: quinn::Endpoint,
-    links: Arc<Links>,
+    links: Arc<ConnectionPool>,
     membership: Membership,
     members: watch::Receiver<Arc<Members>>,
     certificates: Certificates,
@@ -156,7 +156,7 @@ impl Fleet {
         let (gossip, gossip_inbox) = mpsc::channel(WAITING.0);
         let (usage, incoming) = mpsc::channel(WAITING.1);
         let counters = Arc::new(Counters::default());
-        let links = Links::new(
+        let links = ConnectionPool::new(
             endpoint.clone(),
             &options.fleet,
             Hello { id: own.clone(), address },

@@ -15,12 +15,12 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 
-use super::inspect::{Inspector, inspecting};
 use super::members::{Member, MemberState, Members};
 use super::peer::{Carrier, Gossip, PeerId};
 use super::seeds;
 use super::stats::Counters;
 use super::transport::GossipTransport;
+use super::validate::{Inspector, inspecting};
 
 /// How long a dead node is remembered: gossip about it must not bring it back.
 const REMEMBERED: Duration = Duration::from_secs(8 * 60);

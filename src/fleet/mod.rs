@@ -8,12 +8,15 @@
 //! ```text
 //! Fleet ── Membership ── chitchat ── transport ── inspect ── message, heard, hints
 //!   │                                    │
-//!   └───────────── Links ── lane ────────┘   one queue per address, one stream per frame
+//!   └───────────── lane ─────────────────┘   one queue per address, one stream per frame
+//!                    │
+//!                  ConnectionPool ── table            which connection leads to whom
 //!                    │
 //!                  Link ── quinn             hello, then frames
 //! ```
 
 mod congestion;
+mod connection_pool;
 mod error;
 mod frame;
 mod handle;
@@ -21,10 +24,7 @@ mod handshakes;
 mod heard;
 mod hints;
 mod identity;
-mod inspect;
-mod lane;
 mod link;
-mod links;
 mod members;
 mod membership;
 mod message;
@@ -32,16 +32,18 @@ mod names;
 mod peer;
 mod quic;
 mod seeds;
+mod send_queue;
 mod stats;
 mod table;
 mod tls;
 mod transport;
+mod validate;
 
+pub use connection_pool::Incoming;
 pub use error::FleetError;
 pub use frame::{MAX_FRAME, hello_again};
 pub use handle::{Fleet, FleetOptions};
 pub use identity::IdentityFiles;
-pub use links::Incoming;
 pub use members::{Member, MemberState, Members};
 pub use membership::{Membership, MembershipOptions};
 pub use message::gossip_again;

@@ -14,10 +14,10 @@ use chitchat::{ChitchatMessage, Deserializable, Serializable};
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
 
 use super::frame::MAX_FRAME;
-use super::inspect::{Inspector, inspecting};
 use super::message::Refusal;
 use super::peer::{Carrier, Gossip};
 use super::stats::Counters;
+use super::validate::{Inspector, inspecting};
 
 /// Gives chitchat its socket, again after a restart.
 pub(crate) struct GossipTransport {

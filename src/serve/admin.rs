@@ -20,9 +20,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
 use super::http::form::host;
+use super::http::reply::{Refusal, not_allowed, problem};
 use super::http::stream::{Bounds, Progress, converse};
-use super::http::{Refusal, not_allowed, problem};
-use super::hub::Hub;
+use super::server_state::ServerState;
 use crate::store::turns::Asker;
 
 /// Connections served at once. One more takes the place of the oldest that asks nothing, or else of the oldest: nobody
@@ -50,7 +50,7 @@ pub trait Tell: Send + Sync + 'static {
     /// One line for people.
     fn summary(&self) -> String;
     /// What answers `/v1/…`.
-    fn hub(&self) -> &Hub;
+    fn hub(&self) -> &ServerState;
 }
 
 /// Who may ask for what.

@@ -6,29 +6,26 @@
 //! as far as the budget allows; only beyond it nothing more is read or run. Ends where a peer then reads
 //! nothing for too long, or a request stays half. Knows no command.
 
-use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::UnixStream;
+use tokio::io::ReadBuf;
 use tokio::time::Sleep;
 
+use super::admission::ConnectionGuard;
 use super::arrivals::Arrivals;
 use super::budget::{Account, FLOOR};
 use super::crowd::Place;
-use super::hub::{Hub, Pass};
+use super::server_state::ServerState;
 use super::session::{Batch, Session};
 use super::spool::Spool;
-use super::worker::{Scratch, Worker};
+use super::stream::ClientStream;
+use super::thread::{BATCH, Scratch, Worker};
 use crate::core::time::Instant;
 use crate::wire::resp::{Parser, ProtocolError};
-
-/// Bytes that are collected before they are sent or kept.
-pub const BATCH: usize = 256 << 10;
 
 /// Whoever lets no more than this wait may take all the time in the world to read it.
 const LENIENT: usize = 1 << 20;
@@ -51,9 +48,9 @@ enum Turn {
 
 /// One connection.
 #[derive(Debug)]
-pub struct Connection {
-    stream: UnixStream,
-    pass: Pass,
+pub struct Connection<S> {
+    stream: S,
+    pass: ConnectionGuard,
     session: Session,
     intake: Intake,
     /// Replies that the peer has not taken.
@@ -86,10 +83,10 @@ struct Intake {
     is_http: bool,
 }
 
-impl Connection {
+impl<S: ClientStream> Connection<S> {
     /// A connection that was let in. `account`: what it may keep; `place`: what it may await.
     #[must_use]
-    pub fn new(stream: UnixStream, pass: Pass, account: Account, place: Place) -> Self {
+    pub fn new(stream: S, pass: ConnectionGuard, account: Account, place: Place) -> Self {
         let session = Session::new(pass.id, pass.uid.unwrap_or(u32::MAX), pass.mailbox.clone());
         Self {
             stream,
@@ -108,7 +105,7 @@ impl Connection {
     }
 
     /// Serves it to its end.
-    pub async fn serve(mut self, hub: Arc<Hub>, worker: Arc<Worker>) {
+    pub async fn serve(mut self, hub: Arc<ServerState>, worker: Arc<Worker>) {
         loop {
             match std::future::poll_fn(|cx| self.poll_turn(cx, &hub, &worker)).await {
                 Turn::Yield => tokio::task::yield_now().await,
@@ -121,7 +118,7 @@ impl Connection {
         super::http::serve(stream, intake.pending, pass, hub).await;
     }
 
-    fn poll_turn(&mut self, cx: &mut Context<'_>, hub: &Arc<Hub>, worker: &Worker) -> Poll<Turn> {
+    fn poll_turn(&mut self, cx: &mut Context<'_>, hub: &Arc<ServerState>, worker: &Worker) -> Poll<Turn> {
         self.pass.mailbox.listen(cx.waker(), Some(&worker.reveille));
         let mut scratch = worker.lock();
         let scratch = &mut *scratch;
@@ -169,7 +166,7 @@ impl Connection {
 
     /// Whether the rest of a request, or the end of a long transaction, is awaited for too long. Only the peer's own
     /// delay counts: not while its input is not read.
-    fn is_overdue(&mut self, cx: &mut Context<'_>, hub: &Hub) -> bool {
+    fn is_overdue(&mut self, cx: &mut Context<'_>, hub: &ServerState) -> bool {
         let is_half = !self.intake.pending.is_empty() || self.session.queued() > KEEP;
         if !is_half || self.intake.halted || self.session.is_closing() || !self.has_room(hub) {
             self.deadline = None;
@@ -179,7 +176,7 @@ impl Connection {
         deadline.as_mut().poll(cx).is_ready()
     }
 
-    fn collect_answers(&mut self, hub: &Hub, scratch: &mut Scratch) {
+    fn collect_answers(&mut self, hub: &ServerState, scratch: &mut Scratch) {
         self.pass.mailbox.take(&mut scratch.mail);
         for (seq, answer) in scratch.mail.drain(..) {
             let bytes = answer.bytes();
@@ -203,7 +200,12 @@ impl Connection {
 
     /// Runs what is there to run. Ready: something was done, and whether it was a full buffer.
     /// Pending: nothing can be done before a wake-up.
-    fn poll_input(&mut self, cx: &mut Context<'_>, hub: &Arc<Hub>, scratch: &mut Scratch) -> io::Result<Poll<bool>> {
+    fn poll_input(
+        &mut self,
+        cx: &mut Context<'_>,
+        hub: &Arc<ServerState>,
+        scratch: &mut Scratch,
+    ) -> io::Result<Poll<bool>> {
         if scratch.direct.len() >= BATCH {
             return Ok(Poll::Ready(true));
         }
@@ -221,7 +223,7 @@ impl Connection {
         let mut buffer = ReadBuf::new(&mut read);
         let mut polled = Pin::new(&mut self.stream).poll_read(cx, &mut buffer);
         if polled.is_pending() && hub.doors.is_stopping() {
-            let len = read_at_once(&self.stream, buffer.initialize_unfilled());
+            let len = self.stream.read_at_once(buffer.initialize_unfilled());
             if len > 0 {
                 buffer.advance(len);
                 polled = Poll::Ready(Ok(()));
@@ -251,7 +253,7 @@ impl Connection {
         result
     }
 
-    fn run_pending(&mut self, hub: &Arc<Hub>, scratch: &mut Scratch, now: Instant) {
+    fn run_pending(&mut self, hub: &Arc<ServerState>, scratch: &mut Scratch, now: Instant) {
         let mut pending = std::mem::take(&mut self.intake.pending);
         let used = self.run(hub, scratch, now, &pending);
         pending.drain(..used);
@@ -259,7 +261,7 @@ impl Connection {
     }
 
     /// Runs the whole commands in `input`, and returns how much of it they were.
-    fn run(&mut self, hub: &Arc<Hub>, scratch: &mut Scratch, now: Instant, input: &[u8]) -> usize {
+    fn run(&mut self, hub: &Arc<ServerState>, scratch: &mut Scratch, now: Instant, input: &[u8]) -> usize {
         let policies = hub.policies.load();
         let Scratch { direct, rules, outgoing, tally, .. } = scratch;
         let mut batch = Batch { now, came: now, hub, policies: &policies, rules, outgoing, tally, direct };
@@ -325,7 +327,7 @@ impl Connection {
         if session.is_closing() { input.len() } else { used }
     }
 
-    fn has_room(&mut self, hub: &Hub) -> bool {
+    fn has_room(&mut self, hub: &ServerState) -> bool {
         let kept = self.unsent.len() + self.session.outbox().held_back();
         let came = self.arrivals.came(0).filter(|_| !self.intake.asks_late);
         let is_late = came.is_some_and(|came| hub.node.clock.now() >= came + hub.node.timeout);
@@ -334,14 +336,14 @@ impl Connection {
 
     /// Counts what waits while this is not read on because as much of the store is awaited as may be. What has waited
     /// for as long as it may is then run all the same: what the store must be asked for is turned away.
-    fn count_arrivals(&mut self, cx: &mut Context<'_>, hub: &Hub) {
+    fn count_arrivals(&mut self, cx: &mut Context<'_>, hub: &ServerState) {
         if self.place.has_room(self.session.outbox().waiting()) {
             self.recount = None;
             return;
         }
         let (now, patience) = (hub.node.clock.now(), hub.node.timeout);
         if now >= self.arrivals.due() {
-            let unread = rustix::io::ioctl_fionread(&self.stream).unwrap_or(0);
+            let unread = self.stream.unread();
             self.arrivals.count(now, self.intake.pending.len() as u64 + unread, patience);
         }
         let rest = || tokio::time::sleep(Duration::from_micros(self.arrivals.due().since(now).0));
@@ -385,7 +387,7 @@ impl Connection {
 
     /// Whether the peer has read nothing for too long while too much waits for it: more than a peer may leave
     /// unread, or what keeps its input from being read.
-    fn is_stalled(&mut self, cx: &mut Context<'_>, hub: &Hub) -> bool {
+    fn is_stalled(&mut self, cx: &mut Context<'_>, hub: &ServerState) -> bool {
         let (bytes, limit) = (self.unsent.len(), hub.doors.stall_after());
         if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session, &self.place, false)) {
             self.stall = None;
@@ -425,10 +427,4 @@ fn may_run(session: &mut Session, place: &Place, is_late: bool) -> bool {
 fn has_room(session: &mut Session, account: &mut Account, kept: usize) -> bool {
     let queued = session.queued();
     account.has_room(kept + queued) || (session.is_running() && kept < FLOOR) || (queued > kept && session.give_up())
-}
-
-/// What has come, though the runtime may not have noticed it yet; 0 for nothing, whatever the cause.
-fn read_at_once(stream: &UnixStream, buffer: &mut [u8]) -> usize {
-    let same = stream.as_fd().try_clone_to_owned().map(std::os::unix::net::UnixStream::from);
-    same.and_then(|mut stream| stream.read(buffer)).unwrap_or(0)
 }

@@ -3,26 +3,32 @@
 //! Builds the shards, the way to the store, the alarm and the data threads, and ends them in the
 //! order that loses nothing. Does not know configuration files, signals or HTTP: its callers do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::alarm;
+use super::admission::{Admission, Limits};
 use super::envoy::{BindError, Door, EnvoyOptions};
 use super::gossip::Gossip;
 use super::handed::Handed;
-use super::hub::{Doors, Hub, Limits, Reload, Stats};
 use super::node::{Node, Outgoing};
-use super::refill::{self, AnyStore};
+use super::seating::Seating;
+use super::server_state::{Reload, ServerState};
 use super::socket::{Socket, SocketError};
+use super::stats::Stats;
+use super::store_dispatch::{self, AnyStore};
+use super::thread::Worker;
+use super::timer_task;
 use super::turnstile::Turnstile;
-use super::vital::{Vital, Vitals, vital};
-use super::worker::Worker;
+use super::vital::{Pulse, Vital, Vitals, vital};
+use super::worker::Comers;
+use crate::clock::Clock;
 use crate::core::fleet::FleetView;
 use crate::core::key::DigestKey;
 use crate::core::policy::PolicySet;
@@ -35,6 +41,8 @@ const RETURNING: Duration = Duration::from_secs(2);
 /// What a daemon is started with.
 #[derive(Clone)]
 pub struct StartOptions {
+    /// What it reads the time from.
+    pub clock: Clock,
     /// Where to listen.
     pub socket: PathBuf,
     /// The socket's mode, like `0o660`.
@@ -102,11 +110,14 @@ impl std::error::Error for StartError {}
 /// A running daemon.
 #[derive(Debug)]
 pub struct Daemon {
-    hub: Arc<Hub>,
-    socket: Socket,
+    hub: Arc<ServerState>,
+    /// Where it listens; `None`: its clients come from elsewhere.
+    socket: Option<Socket>,
     door: Option<Door>,
     stop: watch::Sender<bool>,
     threads: Vec<std::thread::JoinHandle<()>>,
+    /// What a data thread does, on the control runtime: only where there are no threads.
+    serving: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -131,41 +142,70 @@ impl Daemon {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start_with(options: StartOptions, mut handed: Handed) -> Result<Self, StartError> {
-        let control = Handle::current();
         let socket = match handed.take_unix(&options.socket) {
             Some(listener) => Socket::adopt(listener, &options.socket),
             None => Socket::bind(&options.socket, options.mode, options.group),
         };
         let socket = socket.map_err(StartError::Socket)?;
-        let door = options.envoy.map(|envoy| Door::bind(&envoy, options.mode, options.group, &mut handed));
+        let door = options.envoy.as_ref().map(|envoy| Door::bind(envoy, options.mode, options.group, &mut handed));
         let door = door.transpose().map_err(StartError::Envoy)?;
         if let Some(place) = handed.rest() {
             return Err(StartError::Handed(place));
         }
+        let mut daemon = Self { socket: Some(socket), door, ..Self::inside(options) };
+        for seating in Seating::of(daemon.hub.workers.len()) {
+            let thread = daemon.start_thread(seating).map_err(StartError::Io)?;
+            daemon.threads.push(thread);
+        }
+        Ok(daemon)
+    }
+
+    /// Starts everything but the doors: clients come from `comers`, one for each data thread, and what those threads do
+    /// is done on the runtime it is called in. For simulations, whose runtime has paused time; the options' socket is
+    /// left alone.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn start_over<C: Comers + 'static>(options: StartOptions, comers: Vec<C>) -> Self {
+        let mut daemon = Self::inside(StartOptions { threads: comers.len(), ..options });
+        for (comers, seating) in comers.into_iter().zip(Seating::of(daemon.hub.workers.len())) {
+            let index = seating.own;
+            let (hub, worker, stop) = (daemon.hub.clone(), daemon.hub.workers[index].clone(), daemon.stop.subscribe());
+            let pulse = daemon.thread_pulse(index);
+            let serving = vital("a data thread", worker.serve(hub, (comers, None), seating, stop, pulse));
+            daemon.serving.push(daemon.hub.control.spawn(serving));
+        }
+        daemon
+    }
+
+    /// Everything but the doors and the data threads.
+    fn inside(options: StartOptions) -> Self {
+        let control = Handle::current();
         let (mut tasks, vitals) = (Vec::new(), Vitals::default());
+        let (settings, digests, clock) = (options.settings, options.digests, options.clock);
         let node = match options.store {
-            AnyStore::Memory => Arc::new(Node::new(options.settings, options.digests, None)),
+            AnyStore::Memory => Arc::new(Node::new(settings, digests, clock, None)),
             AnyStore::Remote(store) => {
                 let calls = Arc::<Turnstile>::default();
-                let node = Arc::new(Node::new(options.settings, options.digests, Some(calls.clone())));
+                let node = Arc::new(Node::new(settings, digests, clock, Some(calls.clone())));
                 let pulse = vitals.expect("the way to the store", node.clock.now());
-                let carried = refill::run(node.clone(), calls, store, pulse);
+                let carried = store_dispatch::run(node.clone(), calls, store, pulse);
                 tasks.push(control.spawn(vital("the way to the store", carried)));
                 node
             }
         };
         if options.in_fleet {
-            node.handle_fleet(FleetView::STRANGER);
+            node.handle_fleet(FleetView::UNKNOWN);
         }
         let pulse = vitals.expect("the alarm", node.clock.now());
-        tasks.push(control.spawn(vital("the alarm", alarm::run(node.clone(), pulse))));
-        let workers = (0..options.threads.max(1)).map(|_| Arc::new(Worker::new())).collect();
-        let hub = Arc::new(Hub {
+        tasks.push(control.spawn(vital("the alarm", timer_task::run(node.clone(), pulse))));
+        let workers: Vec<_> = (0..options.threads.max(1)).map(|_| Arc::new(Worker::new())).collect();
+        let hub = Arc::new(ServerState {
             started: node.clock.now(),
             vitals,
             node,
             policies: options.policies,
-            doors: Doors::new(options.limits),
+            doors: Arc::new(Admission::new(options.limits, workers.len())),
             workers,
             gossip: OnceLock::new(),
             control,
@@ -175,22 +215,23 @@ impl Daemon {
             aside: Mutex::default(),
             desk: tokio::sync::Mutex::new(()),
         });
-        let (stop, stopped) = watch::channel(false);
-        let mut daemon = Self { hub, socket, door, stop, threads: Vec::new(), tasks };
-        for index in 0..daemon.hub.workers.len() {
-            let thread = daemon.start_thread(index, stopped.clone()).map_err(StartError::Io)?;
-            daemon.threads.push(thread);
-        }
-        Ok(daemon)
+        let stop = watch::Sender::new(false);
+        Self { hub, socket: None, door: None, stop, threads: Vec::new(), serving: Vec::new(), tasks }
     }
 
-    fn start_thread(&self, index: usize, stop: watch::Receiver<bool>) -> std::io::Result<std::thread::JoinHandle<()>> {
-        let (hub, worker) = (self.hub.clone(), self.hub.workers[index].clone());
-        let listeners = (self.socket.listener()?, self.door.as_ref().map(Door::handle).transpose()?);
-        let pulse = self.hub.vitals.expect(format!("data thread {index}"), self.hub.node.clock.now());
+    fn thread_pulse(&self, index: usize) -> Pulse {
+        self.hub.vitals.expect(format!("data thread {index}"), self.hub.node.clock.now())
+    }
+
+    fn start_thread(&self, seating: Seating<UnixStream>) -> std::io::Result<std::thread::JoinHandle<()>> {
+        let index = seating.own;
+        let (hub, worker, stop) = (self.hub.clone(), self.hub.workers[index].clone(), self.stop.subscribe());
+        let socket = self.socket.as_ref().expect("threads are started for a socket");
+        let listeners = (socket.listener()?, self.door.as_ref().map(Door::handle).transpose()?);
+        let pulse = self.thread_pulse(index);
         std::thread::Builder::new().name(format!("rationd-data-{index}")).spawn(move || {
             let _watched = Vital::new("a data thread");
-            if let Err(error) = worker.run(hub, listeners, stop, pulse) {
+            if let Err(error) = worker.run(hub, listeners, seating, stop, pulse) {
                 tracing::error!(%error, "a data thread could not be set up");
             }
         })
@@ -207,10 +248,10 @@ impl Daemon {
         }
     }
 
-    /// Where it listens.
+    /// Where it listens; empty where its clients come from elsewhere.
     #[must_use]
-    pub fn socket(&self) -> &std::path::Path {
-        self.socket.path()
+    pub fn socket(&self) -> &Path {
+        self.socket.as_ref().map_or(Path::new(""), Socket::path)
     }
 
     /// Where Envoy comes in, with the port that was chosen.
@@ -238,7 +279,7 @@ impl Daemon {
 
     /// What all parts of the daemon share: for an admin server that must outlive a borrow of this.
     #[must_use]
-    pub fn hub(&self) -> &Arc<Hub> {
+    pub fn hub(&self) -> &Arc<ServerState> {
         &self.hub
     }
 
@@ -251,18 +292,23 @@ impl Daemon {
     /// Stops accepting, answers what has come, closes, and gives leases back: returns how many store
     /// calls had no outcome in the end (0: everything is settled). Takes about 3 s at most.
     pub async fn drain_and_stop(self) -> usize {
-        let Self { hub, socket, door, stop, threads, tasks } = self;
+        let Self { hub, socket, door, stop, threads, serving, tasks } = self;
         drop((socket, door));
         stop.send_replace(true);
         hub.doors.stop();
-        let joined = tokio::task::spawn_blocking(move || {
-            for thread in threads {
-                if thread.join().is_err() {
-                    tracing::error!("a data thread had panicked");
+        if !threads.is_empty() {
+            let joined = tokio::task::spawn_blocking(move || {
+                for thread in threads {
+                    if thread.join().is_err() {
+                        tracing::error!("a data thread had panicked");
+                    }
                 }
-            }
-        });
-        let _ = joined.await;
+            });
+            let _ = joined.await;
+        }
+        for served in serving {
+            let _ = served.await;
+        }
         let node = &hub.node;
         let mut out = Outgoing::default();
         node.drain(node.clock.now(), &mut out);

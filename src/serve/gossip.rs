@@ -15,23 +15,13 @@ use tokio::time::MissedTickBehavior;
 
 use super::node::{Node, Outgoing};
 use super::vital::Pulse;
-use crate::core::fleet::{FleetView, Roster};
+use crate::core::fleet::{FleetTracker, FleetView};
 use crate::core::time::{Instant, Micros};
 use crate::fleet::{Fleet, FleetStats, Incoming, Member, MemberState, Members, PeerId};
 use crate::wire::digest;
 
 /// How often peers are told that there is nothing to tell.
 const HEARTBEAT: Micros = Micros(1_000_000);
-
-/// Bytes a second that digests may take, to all peers together.
-const BYTES_PER_SECOND: u64 = 64 << 10;
-
-/// What an entry of a digest takes at most, and what a frame takes beside its entries, on the wire.
-const ENTRY: u64 = 32;
-const FRAME: u64 = 64;
-
-/// Fewest entries of a round, however many peers there are.
-const FEWEST: u64 = 4;
 
 /// A node's part in its fleet's gossip.
 #[derive(Debug)]
@@ -43,7 +33,7 @@ pub struct Gossip {
 
 #[derive(Debug, Default)]
 struct State {
-    roster: Roster,
+    roster: FleetTracker,
     /// Who lived when the roster was told last: what people see goes with the view.
     members: Option<Arc<Members>>,
     /// Peers that are in the roster, and whether they said that they go.
@@ -56,7 +46,7 @@ struct State {
 
 /// What a node knows of its fleet, for people and metrics.
 #[derive(Clone, Debug)]
-pub struct Circle {
+pub struct FleetStatus {
     /// All that live, this node among them, and how long ago each was heard last.
     pub members: Vec<(Member, Option<Micros>)>,
     /// This node.
@@ -102,7 +92,7 @@ impl Gossip {
         let now = node.clock.now();
         let peers = self.fleet.members().borrow().len().saturating_sub(1) as u64;
         if peers > 0 {
-            self.tell(node, now, most_entries(peers, self.tick));
+            self.tell(node, now, digest::most_entries(peers, micros(self.tick)));
         }
         let mut state = self.lock();
         let view = state.roster.view(now, micros(self.tick));
@@ -178,7 +168,7 @@ impl Gossip {
 
     /// The fleet as it is seen at `now`.
     #[must_use]
-    pub fn circle(&self, now: Instant) -> Circle {
+    pub fn circle(&self, now: Instant) -> FleetStatus {
         let state = self.lock();
         let members = state.members.clone().unwrap_or_else(|| self.fleet.members().borrow().clone());
         let heard = |id: &PeerId| {
@@ -186,10 +176,10 @@ impl Gossip {
             peers.find(|(name, life, _)| **name == id.name && *life == id.incarnation).map(|(_, _, at)| now.since(at))
         };
         let members: Vec<_> = members.iter().map(|member| (member.clone(), heard(&member.id))).collect();
-        let view = state.view.unwrap_or(FleetView::STRANGER);
+        let view = state.view.unwrap_or(FleetView::UNKNOWN);
         let staleness = members.iter().filter_map(|(_, heard)| *heard).max().unwrap_or_default();
         let (own, stats) = (self.fleet.own().clone(), self.fleet.stats());
-        Circle { members, own, view, staleness, bad: state.bad, stats }
+        FleetStatus { members, own, view, staleness, bad: state.bad, stats }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -197,7 +187,7 @@ impl Gossip {
     }
 }
 
-impl Circle {
+impl FleetStatus {
     /// Nodes by what they are: up, leaving, and missed, who are gone without having left.
     #[must_use]
     pub fn nodes(&self) -> [(&'static str, u64); 3] {
@@ -209,25 +199,4 @@ impl Circle {
 
 fn micros(tick: Duration) -> Micros {
     Micros(u64::try_from(tick.as_micros()).unwrap_or(u64::MAX))
-}
-
-/// How many entries fit into a round for so many peers.
-fn most_entries(peers: u64, tick: Duration) -> usize {
-    let bytes = BYTES_PER_SECOND * micros(tick).0 / 1_000_000;
-    let each = (bytes / peers.max(1)).saturating_sub(FRAME) / ENTRY;
-    usize::try_from(each.max(FEWEST)).unwrap_or(usize::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn digests_of_fifty_nodes_stay_within_their_bytes() {
-        let tick = Duration::from_millis(200);
-        let bytes = |peers: u64| peers * (most_entries(peers, tick) as u64 * ENTRY + FRAME) * 5;
-        assert!([1, 4, 49].into_iter().all(|peers| bytes(peers) <= BYTES_PER_SECOND));
-        assert_eq!(most_entries(49, tick), 6);
-        assert!(most_entries(4, tick) >= 100);
-    }
 }

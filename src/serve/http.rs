@@ -8,20 +8,22 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
-use hyper::{Method, Request, Response, StatusCode};
-use serde_json::{Map, Value, json};
-use tokio::net::UnixStream;
+use hyper::header::{CONTENT_TYPE, HeaderName};
+use hyper::{Method, Request, StatusCode};
+use serde_json::json;
 
-use super::greeting;
-use super::hub::{Hub, Pass};
-use super::inquiry::{Inquiry, Told, decide_one};
+use super::admission::ConnectionGuard;
+use super::ask::CheckRequest;
+use super::check_request::decide_one;
+use super::handshake;
 use super::node::Outgoing;
 use super::parameters::Parameters;
+use super::requests;
+use super::server_state::ServerState;
 use super::slots;
-use super::{listing, requests};
+use super::stream::ClientStream;
 use crate::core::decision::Verdict;
 use crate::core::policy::Policy;
 use crate::store::turns::Asker;
@@ -29,10 +31,13 @@ use crate::wire::command::MAX_KEY;
 use crate::wire::headers::{Style, fields};
 use crate::wire::resp::MAX_LINE;
 
-pub(in crate::serve) mod form;
+mod body;
+pub(super) mod form;
 mod line;
-pub(in crate::serve) mod stream;
+pub(super) mod reply;
+pub(super) mod stream;
 
+use reply::{Refusal, Reply, bad, not_allowed, reply, text};
 use stream::{Bounds, converse};
 
 /// Longest rest of a connection between two requests.
@@ -41,14 +46,9 @@ const REST: Duration = Duration::from_secs(75);
 const MAX_HEAD: usize = 256 << 10;
 /// Longest body.
 const MAX_BODY: usize = 256 << 10;
-/// What a problem document says it is.
-const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-
-/// A response whose body is at hand.
-pub type Reply = Response<Full<Bytes>>;
 
 /// Serves a connection of the socket to its end; `head` was read already.
-pub async fn serve(stream: UnixStream, head: Vec<u8>, pass: Pass, hub: Arc<Hub>) {
+pub async fn serve<S: ClientStream>(stream: S, head: Vec<u8>, pass: ConnectionGuard, hub: Arc<ServerState>) {
     let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: hub.doors.patience() };
     let asker = pass.mailbox.asker();
     let answering = |request| {
@@ -59,11 +59,11 @@ pub async fn serve(stream: UnixStream, head: Vec<u8>, pass: Pass, hub: Arc<Hub>)
 }
 
 /// Answers a request of `/v1/…`; `asker`: in whose turn the store is asked.
-pub async fn answer(hub: &Hub, request: Request<Incoming>, asker: Asker) -> Reply {
+pub async fn answer(hub: &ServerState, request: Request<Incoming>, asker: Asker) -> Reply {
     respond(hub, request, asker).await.unwrap_or_else(Refusal::into_reply)
 }
 
-async fn respond(hub: &Hub, request: Request<Incoming>, asker: Asker) -> Result<Reply, Refusal> {
+async fn respond(hub: &ServerState, request: Request<Incoming>, asker: Asker) -> Result<Reply, Refusal> {
     let (head, body) = request.into_parts();
     form::check(&head)?;
     let allowed: &[Method] = match head.uri.path() {
@@ -106,15 +106,6 @@ async fn respond(hub: &Hub, request: Request<Incoming>, asker: Asker) -> Result<
     Ok(check(hub, question).await)
 }
 
-/// 405 with the methods that are served, and `why` behind that.
-pub(super) fn not_allowed(method: &Method, allowed: &[Method], why: &str) -> Reply {
-    let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
-    let detail = format!("{method} is not served here: only {}{why}", names.join(" and "));
-    let mut refusal = problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
-    refusal.headers_mut().insert(ALLOW, text(&names.join(", ")));
-    refusal
-}
-
 /// The body of a request, which must come within `patience`.
 async fn whole(body: Incoming, patience: Duration) -> Result<Bytes, Refusal> {
     let too_long = || Refusal {
@@ -140,7 +131,7 @@ fn is_length(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// Ends a slot of a concurrent limit.
-fn release(hub: &Hub, parameters: &Parameters) -> Result<(), Refusal> {
+fn release(hub: &ServerState, parameters: &Parameters) -> Result<(), Refusal> {
     let (policy, key) = subject(hub, parameters, &["policy", "key", "id"])?;
     let slot = slots::parse(needed(parameters, "id")?);
     let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
@@ -150,65 +141,26 @@ fn release(hub: &Hub, parameters: &Parameters) -> Result<(), Refusal> {
     if released { Ok(()) } else { Err(Refusal { status: StatusCode::NOT_FOUND, detail: slots::UNKNOWN.into() }) }
 }
 
-async fn check(hub: &Hub, question: Question) -> Reply {
+async fn check(hub: &ServerState, question: Question) -> Reply {
     let Question { inquiry, style, deny } = question;
     let policy = inquiry.policy.clone();
     let told = decide_one(hub, inquiry).await;
     let mut response = if told.decision.verdict == Verdict::Deny {
-        let mut body = listing::decision(&told);
-        body.append(&mut denial(&told, deny));
-        body.insert("policy".into(), json!(&*policy.name));
-        reply(deny, "application/problem+json", Value::Object(body).to_string())
+        reply(deny, "application/problem+json", body::denial(&told, &policy.name, deny))
     } else {
-        reply(StatusCode::OK, "application/json", listing::decided(&told))
+        reply(StatusCode::OK, "application/json", body::admission(&told))
     };
     for (name, value) in fields(style, &told.decision, told.rule.as_deref()) {
-        response.headers_mut().insert(HeaderName::from_static(name), text(&value));
+        response.headers_mut().insert(HeaderName::from_static(name), text(value));
     }
     response
 }
 
-/// What a problem document has beside the decision (RFC 9457, and the draft of the header fields).
-fn denial(told: &Told, status: StatusCode) -> Map<String, Value> {
-    let limit = told.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(told.decision.limit_index)));
-    let violated: Vec<String> = limit.iter().map(ToString::to_string).collect();
-    let object = json!({
-        "type": QUOTA,
-        "title": "Request cannot be satisfied as assigned quota has been exceeded",
-        "status": status.as_u16(),
-        "detail": listing::why(told),
-        "violated-policies": violated,
-    });
-    let Value::Object(object) = object else { return Map::new() };
-    object
-}
-
 /// What a request asks.
 struct Question {
-    inquiry: Inquiry,
+    inquiry: CheckRequest,
     style: Style,
     deny: StatusCode,
-}
-
-/// Why a request cannot be answered.
-pub(super) struct Refusal {
-    status: StatusCode,
-    detail: String,
-}
-
-impl Refusal {
-    pub(super) fn into_reply(self) -> Reply {
-        let mut reply = problem(self.status, &self.detail);
-        // Of these the body has not come, or not been read.
-        if matches!(self.status, StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE) {
-            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
-        reply
-    }
-}
-
-fn bad(detail: impl Into<String>) -> Refusal {
-    Refusal { status: StatusCode::BAD_REQUEST, detail: detail.into() }
 }
 
 fn needed<'p>(parameters: &'p Parameters, name: &str) -> Result<&'p [u8], Refusal> {
@@ -216,7 +168,11 @@ fn needed<'p>(parameters: &'p Parameters, name: &str) -> Result<&'p [u8], Refusa
 }
 
 /// The policy and the key that are asked about, by parameters of which only `known` ones may be there.
-fn subject<'p>(hub: &Hub, parameters: &'p Parameters, known: &[&str]) -> Result<(Arc<Policy>, &'p [u8]), Refusal> {
+fn subject<'p>(
+    hub: &ServerState,
+    parameters: &'p Parameters,
+    known: &[&str],
+) -> Result<(Arc<Policy>, &'p [u8]), Refusal> {
     if let Some(unknown) = parameters.beyond(known) {
         return Err(bad(format!("unknown parameter '{unknown}': there are {}", known.join(", "))));
     }
@@ -227,13 +183,13 @@ fn subject<'p>(hub: &Hub, parameters: &'p Parameters, known: &[&str]) -> Result<
     let policies = hub.policies.load();
     let policy = std::str::from_utf8(name).ok().and_then(|name| policies.get(name)).ok_or_else(|| Refusal {
         status: StatusCode::NOT_FOUND,
-        detail: greeting::unknown_policy(&policies, name).trim_start_matches("ERR ").to_owned(),
+        detail: handshake::unknown_policy(&policies, name).trim_start_matches("ERR ").to_owned(),
     })?;
     Ok((policy.clone(), key))
 }
 
 impl Question {
-    fn read(hub: &Hub, parameters: &Parameters, explains: bool, asker: Asker) -> Result<Self, Refusal> {
+    fn read(hub: &ServerState, parameters: &Parameters, explains: bool, asker: Asker) -> Result<Self, Refusal> {
         let known: &[&str] = if explains { &["policy", "key"] } else { &["policy", "key", "cost", "style", "deny"] };
         let (policy, key) = subject(hub, parameters, known)?;
         let get = |name: &str| parameters.get(name);
@@ -254,28 +210,7 @@ impl Question {
                 return Err(bad(format!("'deny' is '{seen}': a denial has status 429 or 403")));
             }
         };
-        let inquiry = Inquiry { policy, key: key.into(), cost: cost.into(), peek: explains, asker };
+        let inquiry = CheckRequest { policy, key: key.into(), cost: cost.into(), peek: explains, asker };
         Ok(Self { inquiry, style, deny })
     }
-}
-
-/// A problem document (RFC 9457) as a response.
-pub(super) fn problem(status: StatusCode, detail: &str) -> Reply {
-    reply(status, "application/problem+json", document(status, detail))
-}
-
-fn document(status: StatusCode, detail: &str) -> String {
-    let title = status.canonical_reason().unwrap_or_default();
-    json!({"type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail}).to_string()
-}
-
-fn reply(status: StatusCode, kind: &'static str, body: String) -> Reply {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
-}
-
-fn text(value: &str) -> HeaderValue {
-    HeaderValue::from_str(value).unwrap_or_else(|_| HeaderValue::from_static(""))
 }

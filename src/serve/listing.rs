@@ -1,12 +1,15 @@
 //! JSON for the command line: keys, policies and counts.
 
+use std::fmt;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::gossip::Circle;
-use super::hub::Stats;
-use super::inquiry::{Inquiry, Told};
-use super::node::Cursor;
+use super::ask::CheckRequest;
+use super::check_request::CheckResult;
+use super::gossip::FleetStatus;
+use super::node::counts::Cursor;
+use super::stats::Stats;
 use crate::core::answer::Standing;
 use crate::core::decision::{Reason, Source, Verdict};
 use crate::core::page::LONGEST_NAME;
@@ -96,7 +99,7 @@ fn plan(plan: &Plan) -> Map<String, Value> {
 
 /// `RATION.PEERS`: one object.
 #[must_use]
-pub fn peers(circle: &Circle) -> String {
+pub fn peers(circle: &FleetStatus) -> String {
     let list: Vec<Value> = circle
         .members
         .iter()
@@ -142,7 +145,7 @@ struct Decided {
 }
 
 impl Decided {
-    fn of(Told { decision, rule, .. }: &Told) -> Self {
+    fn of(CheckResult { decision, rule, .. }: &CheckResult) -> Self {
         let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
         Self {
             limit: decision.limit,
@@ -159,15 +162,9 @@ impl Decided {
     }
 }
 
-/// A decision: one object.
+/// A decision: an object to which more can be added. `http/body.rs` writes the same without a map.
 #[must_use]
-pub fn decided(told: &Told) -> String {
-    serde_json::to_string(&Decided::of(told)).expect("words and numbers are JSON")
-}
-
-/// The same, to which more can be added.
-#[must_use]
-pub fn decision(told: &Told) -> Map<String, Value> {
+pub fn decision(told: &CheckResult) -> Map<String, Value> {
     let Value::Object(object) = json!(Decided::of(told)) else { return Map::new() };
     object
 }
@@ -175,13 +172,13 @@ pub fn decision(told: &Told) -> Map<String, Value> {
 /// `RATION.EXPLAIN`: one object. `nodes`: how many live in the fleet.
 #[must_use]
 pub fn explanation(
-    inquiry: &Inquiry,
-    told: &Told,
+    inquiry: &CheckRequest,
+    told: &CheckResult,
     held: Option<u64>,
     standings: &[Standing],
     nodes: Option<u32>,
 ) -> String {
-    let Inquiry { policy, key, .. } = inquiry;
+    let CheckRequest { policy, key, .. } = inquiry;
     let mut object = plan(policy.plan(key));
     object.append(&mut decision(told));
     object.insert("policy".into(), json!(&*policy.name));
@@ -198,7 +195,7 @@ pub fn explanation(
 }
 
 /// How each limit stands by itself.
-fn each(told: &Told, standings: &[Standing]) -> Value {
+fn each(told: &CheckResult, standings: &[Standing]) -> Value {
     let limits = told.rule.iter().flat_map(|rule| rule.limits.iter());
     let each = limits.zip(standings).map(|(limit, standing)| {
         json!({
@@ -213,29 +210,47 @@ fn each(told: &Told, standings: &[Standing]) -> Value {
 
 /// A sentence for people.
 #[must_use]
-pub fn why(told: &Told) -> String {
-    let Told { decision, rule, .. } = told;
+pub fn why(told: &CheckResult) -> String {
+    let CheckResult { decision, rule, .. } = told;
     let limit = rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
-    let name = limit.map(ToString::to_string).unwrap_or_default();
-    let wait = decision.retry_after.map_or(0, Micros::as_millis_ceil);
-    match decision.reason {
-        Reason::Ok if limit.is_none() => "the policy does not limit this key".into(),
-        Reason::Ok if decision.source == Source::Share => {
-            format!("the store is away: {} tokens are left of this node's share of {name}", decision.remaining)
+    Why { told, name: &limit.map(ToString::to_string).unwrap_or_default() }.to_string()
+}
+
+/// The sentence to be written somewhere; `name`: that of the limit which fills the decision's numbers, empty without one.
+#[derive(Debug)]
+pub struct Why<'a> {
+    /// What was decided.
+    pub told: &'a CheckResult,
+    /// The limit's name.
+    pub name: &'a str,
+}
+
+impl fmt::Display for Why<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { told: CheckResult { decision, .. }, name } = self;
+        let wait = decision.retry_after.map_or(0, Micros::as_millis_ceil);
+        match decision.reason {
+            Reason::Ok if name.is_empty() => f.write_str("the policy does not limit this key"),
+            Reason::Ok if decision.source == Source::Share => {
+                write!(f, "the store is away: {} tokens are left of this node's share of {name}", decision.remaining)
+            }
+            Reason::Ok => write!(f, "{} of {} tokens are left of {name}", decision.remaining, decision.limit),
+            Reason::Rate if decision.source == Source::Prefilter => {
+                write!(f, "the fleet has spent {name}, as peers tell: there is more in {wait} ms")
+            }
+            Reason::Rate => write!(f, "{name} is spent: there is more in {wait} ms"),
+            Reason::Share => {
+                write!(f, "the store is away, and this node's share of {name} is spent: try again in {wait} ms")
+            }
+            Reason::Store => f.write_str("the store is away, and the policy says to deny then"),
+            Reason::Cost => write!(f, "{name} never holds so much at once"),
+            Reason::Blocked => f.write_str("the policy blocks this key"),
+            Reason::Shadow => write!(f, "{name} is spent, but the policy only watches this key"),
+            Reason::Overload => f.write_str(
+                "the store has not answered in time, or this node holds as many keys, or lets as many checks wait, as \
+                 it may",
+            ),
         }
-        Reason::Ok => format!("{} of {} tokens are left of {name}", decision.remaining, decision.limit),
-        Reason::Rate if decision.source == Source::Prefilter => {
-            format!("the fleet has spent {name}, as peers tell: there is more in {wait} ms")
-        }
-        Reason::Rate => format!("{name} is spent: there is more in {wait} ms"),
-        Reason::Share => format!("the store is away, and this node's share of {name} is spent: try again in {wait} ms"),
-        Reason::Store => "the store is away, and the policy says to deny then".into(),
-        Reason::Cost => format!("{name} never holds so much at once"),
-        Reason::Blocked => "the policy blocks this key".into(),
-        Reason::Shadow => format!("{name} is spent, but the policy only watches this key"),
-        Reason::Overload => "the store has not answered in time, or this node holds as many keys, or lets as many \
-            checks wait, as it may"
-            .into(),
     }
 }
 

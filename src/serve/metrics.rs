@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use super::exposition::{Exposition, Type};
-use super::gossip::Circle;
-use super::hub::Stats;
-use super::tally::DURATION_BOUNDS;
+use super::gossip::FleetStatus;
+use super::stats::Stats;
+use super::thread_stats::DURATION_BOUNDS;
 use crate::store::redis::{BreakerState, LATENCY_BOUNDS, ServerView, Snapshot};
 
 /// Everything that a scrape shows.
@@ -18,7 +18,7 @@ pub struct Scrape<'a> {
     /// Counts of the shared store, if there is one.
     pub store: Option<&'a Snapshot>,
     /// The fleet, if this node is in one.
-    pub fleet: Option<&'a Circle>,
+    pub fleet: Option<&'a FleetStatus>,
     /// Per policy, what this node leases at most at once.
     pub local_limits: &'a [(Arc<str>, u64)],
     /// Whether the last reload was taken.
@@ -153,7 +153,7 @@ impl Scrape<'_> {
     }
 }
 
-fn gossip(out: &mut Exposition, fleet: &Circle) {
+fn gossip(out: &mut Exposition, fleet: &FleetStatus) {
     let name = "rationd_fleet_nodes";
     out.family(name, Type::Gauge, "Nodes of the fleet; missed ones are gone without having left.");
     for (state, count) in fleet.nodes() {

@@ -1,51 +1,59 @@
 //! The running daemon: everything that touches a socket, a clock or a thread, around the core.
 //!
 //! A check's way: `worker` accepts, `connection` reads and writes, `session` runs commands, `node`
-//! asks the key's shard. What must ask a store goes through `refill` and comes back through
-//! `mailbox` and `outbox`. `daemon` builds and ends it all.
+//! asks the key's shard. What must ask a store goes through `store_dispatch` and comes back through
+//! `mailbox` and `reply_queue`. What all of them share is the `server_state`, which knows none of them. `daemon` builds and ends it all.
 
 pub mod admin;
-pub mod alarm;
+pub mod admission;
 mod arrivals;
 pub mod ask;
 pub mod budget;
+pub mod check_request;
+mod command_line;
 pub mod connection;
 pub mod crowd;
 pub mod daemon;
 mod deadlines;
-pub mod doors;
 pub mod envoy;
 pub mod exposition;
 pub mod gossip;
-pub mod greeting;
 pub mod handed;
+pub mod handshake;
+mod held;
 pub mod http;
-pub mod hub;
-pub mod inquiry;
 pub mod listing;
 pub mod mailbox;
 pub mod metrics;
 pub mod node;
-pub mod outbox;
 pub mod parameters;
-pub mod refill;
 pub mod reload;
+pub mod reply_queue;
 mod requests;
 mod reveille;
 pub mod rights;
 pub mod rules;
 pub mod scripts;
+mod seating;
+pub mod server_state;
 pub mod session;
 mod shared;
 pub mod slots;
 pub mod socket;
 pub mod spool;
-pub mod tally;
+pub mod stats;
+pub mod store_dispatch;
+pub mod stream;
+pub mod thread;
+pub mod thread_stats;
+pub mod timer_task;
 pub mod transaction;
 pub mod turnstile;
 pub mod vital;
 pub mod worker;
 
+pub use admission::Limits;
 pub use daemon::{Daemon, StartError, StartOptions};
-pub use hub::{Hub, Limits, Reload, Stats};
-pub use refill::{AnyStore, Remote};
+pub use server_state::{Reload, ServerState};
+pub use stats::Stats;
+pub use store_dispatch::{AnyStore, RemoteStore};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::Notify;
 
-pub use super::ask::Ask;
+use super::ask::Ask;
 use super::crowd::Crowd;
 use super::deadlines::{Alarm, Deadline};
 use super::mailbox::{Answer, Mailbox, Waiter};
@@ -30,9 +30,7 @@ use crate::core::usage::{Origin, Usage};
 use crate::store::embedded::Embedded;
 use crate::store::turns::{Asker, Secret};
 
-mod counts;
-
-pub use counts::Cursor;
+pub mod counts;
 
 /// Shards of a node. Two threads meet at one lock in one of so many checks.
 const SHARDS: usize = 64;
@@ -67,7 +65,7 @@ pub struct Node {
     round: AtomicUsize,
     /// When the alarm is set to ring.
     pub(super) alarm: Alarm,
-    /// Rung when a deadline before `alarm` appears.
+    /// Rung when a deadline before `timer_task` appears.
     pub(super) bell: Notify,
 }
 
@@ -99,9 +97,8 @@ impl Node {
     /// A node of empty shards, for keys that are digested with `digests`. Calls leave through `calls`; without it each
     /// shard has an embedded store of its own.
     #[must_use]
-    pub fn new(settings: Settings, digests: DigestKey, calls: Option<Arc<Turnstile>>) -> Self {
-        let clock = Clock::start();
-        let (now, wall) = (clock.now(), clock::wall());
+    pub fn new(settings: Settings, digests: DigestKey, clock: Clock, calls: Option<Arc<Turnstile>>) -> Self {
+        let (now, wall) = (clock.now(), clock.wall());
         let max_keys = settings.max_keys.div_ceil(SHARDS).max(1);
         let settings = Settings { max_keys, lease_ahead: true, ..settings };
         // Ids grow across restarts: they begin with the wall clock's microseconds.
@@ -306,7 +303,7 @@ impl Node {
     /// drawn to it by at most `step` a call. A jump of the wall clock is followed slowly, so that it
     /// opens no window early.
     pub(super) fn draw_to_wall(&self, step: Micros) {
-        let wanted = clock::wall().0.wrapping_sub(self.clock.now().0) as i64;
+        let wanted = self.clock.wall().0.wrapping_sub(self.clock.now().0) as i64;
         let offset = self.offset.load(Ordering::Relaxed) as i64;
         let step = i64::try_from(step.0).unwrap_or(i64::MAX);
         let drawn = offset.wrapping_add(wanted.wrapping_sub(offset).clamp(-step, step));

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use super::budget::Loan;
-use super::hub::Hub;
-use super::inquiry::{Asked, Inquiry, Told, decide_one, look};
+use super::ask::{Ask, CheckRequest};
+use super::check_request::{CheckResult, MultiCheck, decide_one, decide_since, look};
+use super::held::Held;
 use super::listing;
 use super::mailbox::Mailbox;
-use super::node::{Ask, Outgoing};
+use super::node::Outgoing;
+use super::server_state::ServerState;
 use super::slots::Slots;
 use crate::core::decision::{Decision, Verdict};
 use crate::core::holds::{self, Charge, Settling, Step, clock};
@@ -31,7 +32,7 @@ const HOLD: usize = 320;
 const PARTS: u64 = 4;
 
 /// The whole answer of `RATION.MCHECK`.
-pub(super) async fn many(hub: Arc<Hub>, asked: Asked, slots: Arc<Slots>) -> Vec<u8> {
+pub(super) async fn many(hub: Arc<ServerState>, asked: MultiCheck, slots: Arc<Slots>) -> Vec<u8> {
     let (limited, told) = ended(&hub, asked, &slots).await;
     whole(|writer| {
         writer.array(1 + told.len());
@@ -41,12 +42,12 @@ pub(super) async fn many(hub: Arc<Hub>, asked: Asked, slots: Arc<Slots>) -> Vec<
 }
 
 /// The whole answer of a `RATION.CHECK` of a concurrent limit that had to wait.
-pub(super) async fn occupy(hub: Arc<Hub>, asked: Asked, slots: Arc<Slots>) -> Vec<u8> {
+pub(super) async fn occupy(hub: Arc<ServerState>, asked: MultiCheck, slots: Arc<Slots>) -> Vec<u8> {
     let (_, told) = ended(&hub, asked, &slots).await;
     whole(|writer| told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref())))
 }
 
-async fn ended(hub: &Hub, mut asked: Asked, slots: &Slots) -> (bool, Vec<Told>) {
+async fn ended(hub: &ServerState, mut asked: MultiCheck, slots: &Slots) -> (bool, Vec<CheckResult>) {
     if !asked.is_complete() {
         asked.complete(hub).await;
     }
@@ -57,21 +58,8 @@ async fn ended(hub: &Hub, mut asked: Asked, slots: &Slots) -> (bool, Vec<Told>) 
     ended
 }
 
-/// What is kept of a hold beside its charge.
-#[derive(Clone, Debug)]
-pub(super) struct Held {
-    inquiry: Inquiry,
-    _memory: Arc<Loan>,
-}
-
-impl Held {
-    fn new(inquiry: Inquiry, memory: Loan) -> Self {
-        Self { inquiry, _memory: Arc::new(memory) }
-    }
-}
-
 /// `RATION.HOLD`: a decision, and the id of the hold if there is one.
-pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -> Vec<u8> {
+pub(super) async fn hold(hub: Arc<ServerState>, inquiry: CheckRequest, ttl_ms: Option<u64>) -> Vec<u8> {
     let ttl = ttl_ms.map_or(holds::TTL, Micros::from_millis).min(holds::LONGEST);
     if !hub.holds().has_room(hub.node.clock.now()) {
         let most = holds::MOST;
@@ -100,7 +88,7 @@ pub(super) async fn hold(hub: Arc<Hub>, inquiry: Inquiry, ttl_ms: Option<u64>) -
 }
 
 /// `RATION.SETTLE`: what stands charged in the end.
-pub(super) async fn settle(hub: Arc<Hub>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
+pub(super) async fn settle(hub: Arc<ServerState>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
     let number = std::str::from_utf8(&id).ok().and_then(|id| u128::from_str_radix(id, 16).ok());
     let found = number.and_then(|id| hub.holds().take(id, hub.node.clock.now()));
     let Some((charge, held)) = found else {
@@ -111,7 +99,7 @@ pub(super) async fn settle(hub: Arc<Hub>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
     whole(|writer| writer.count(stands))
 }
 
-async fn settled(hub: &Hub, charge: Charge, inquiry: &Inquiry, cost: u64) -> u64 {
+async fn settled(hub: &ServerState, charge: Charge, inquiry: &CheckRequest, cost: u64) -> u64 {
     let (mut settling, mut step) = Settling::begin(charge, cost);
     let mut rule = None;
     loop {
@@ -132,8 +120,8 @@ async fn settled(hub: &Hub, charge: Charge, inquiry: &Inquiry, cost: u64) -> u64
     }
 }
 
-fn give_back(hub: &Hub, rule: &Arc<Rule>, inquiry: &Inquiry, charge: Charge) {
-    let Inquiry { policy, key, cost, asker, .. } = inquiry;
+fn give_back(hub: &ServerState, rule: &Arc<Rule>, inquiry: &CheckRequest, charge: Charge) {
+    let CheckRequest { policy, key, cost, asker, .. } = inquiry;
     let request = Request { rule, digest: hub.node.digests.digest(&policy.name, key), key, cost: *cost, peek: false };
     let mut out = Outgoing::default();
     let nobody = Arc::new(Mailbox::of(*asker));
@@ -142,14 +130,15 @@ fn give_back(hub: &Hub, rule: &Arc<Rule>, inquiry: &Inquiry, charge: Charge) {
 }
 
 /// `RATION.LEASE`: how many tokens a client may spend by itself, for how long, and the decision.
-pub(super) async fn lease(hub: Arc<Hub>, inquiry: Inquiry) -> Vec<u8> {
-    let (want, seen) = (inquiry.cost, decide_one(&hub, inquiry.of(0)).await);
+pub(super) async fn lease(hub: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u8> {
+    let begun = hub.node.clock.now();
+    let (want, seen) = (inquiry.cost, decide_since(&hub, begun, inquiry.of(0)).await);
     let Some(rule) = seen.rule.clone() else {
         let granted = if seen.decision.verdict == Verdict::Allow { want } else { 0 };
         return lent(granted, LEASE_LIFE, &seen);
     };
     let part = want.min((seen.decision.remaining / PARTS).max(1));
-    let told = decide_one(&hub, inquiry.of(part)).await;
+    let told = decide_since(&hub, begun, inquiry.of(part)).await;
     let granted = if told.decision.verdict == Verdict::Allow { part } else { 0 };
     let life = life(&rule, &told.decision);
     // It is spent by another clock than ours.
@@ -167,7 +156,7 @@ fn life(rule: &Rule, decision: &Decision) -> Micros {
     lives.min().unwrap_or(LEASE_LIFE)
 }
 
-fn lent(granted: u64, life: Micros, told: &Told) -> Vec<u8> {
+fn lent(granted: u64, life: Micros, told: &CheckResult) -> Vec<u8> {
     whole(|writer| {
         writer.array(12);
         writer.count(granted);
@@ -177,7 +166,7 @@ fn lent(granted: u64, life: Micros, told: &Told) -> Vec<u8> {
 }
 
 /// `RATION.HEADERS`: whether it is limited, then names and values.
-pub(super) async fn headers(hub: Arc<Hub>, inquiry: Inquiry, style: Style) -> Vec<u8> {
+pub(super) async fn headers(hub: Arc<ServerState>, inquiry: CheckRequest, style: Style) -> Vec<u8> {
     let told = decide_one(&hub, inquiry).await;
     let fields = fields(style, &told.decision, told.rule.as_deref());
     whole(|writer| {
@@ -191,14 +180,14 @@ pub(super) async fn headers(hub: Arc<Hub>, inquiry: Inquiry, style: Style) -> Ve
 }
 
 /// `RATION.EXPLAIN`: JSON.
-pub(super) async fn explain(hub: Arc<Hub>, inquiry: Inquiry) -> Vec<u8> {
+pub(super) async fn explain(hub: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u8> {
     let text = explained(&hub, inquiry).await;
     whole(|writer| writer.bulk(text.as_bytes()))
 }
 
 /// Why a key is limited, or would be, as JSON.
-pub(super) async fn explained(hub: &Hub, inquiry: Inquiry) -> String {
-    let inquiry = Inquiry { peek: true, ..inquiry };
+pub(super) async fn explained(hub: &ServerState, inquiry: CheckRequest) -> String {
+    let inquiry = CheckRequest { peek: true, ..inquiry };
     let told = decide_one(hub, inquiry.clone()).await;
     let (now, digest) = (hub.node.clock.now(), hub.node.digests.digest(&inquiry.policy.name, &inquiry.key));
     let held = hub.node.held(now, digest);

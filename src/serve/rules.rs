@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::core::limit::LimitError;
 use crate::core::policy::{AD_HOC, Rule};
-use crate::wire::command::Rate;
+use crate::wire::rate::Rate;
 
 /// Most rules kept. Beyond it the cache starts anew; a rule still in use lives on by itself.
 const MOST: usize = 1_024;

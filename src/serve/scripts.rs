@@ -1,14 +1,11 @@
 //! Scripts that were understood, and the hashes that clients call them by afterwards.
 //!
 //! All of them do the same: they call `cl.throttle`. So nothing is run, and only who may be called by a hash is
-//! remembered, a bounded number of texts, the newest. Called by sessions.
+//! remembered, a bounded number of texts, the newest. Kept by the hub for all sessions.
 
 use std::collections::VecDeque;
 
-use super::session::{Batch, Session};
 use crate::store::redis::evalsha;
-use crate::wire::command::{CommandError, Script, scripted};
-use crate::wire::resp::Args;
 
 /// Most texts that are known: of one script, with other spaces.
 const MOST: usize = 64;
@@ -37,41 +34,6 @@ impl Scripts {
     #[must_use]
     pub fn has(&self, hash: &[u8]) -> bool {
         self.known.iter().any(|(_, known)| known.as_bytes().eq_ignore_ascii_case(hash))
-    }
-}
-
-impl Session {
-    /// Runs `EVAL`, `EVALSHA` or `SCRIPT`, whose arguments are `args`.
-    pub(super) fn script(&mut self, batch: &mut Batch<'_>, script: Script<'_>, args: Args<'_>) {
-        match script {
-            Script::Eval(text) => {
-                batch.hub.scripts().learn(text);
-                self.scripted(batch, args);
-            }
-            Script::EvalSha(hash) if batch.hub.scripts().has(hash) => self.scripted(batch, args),
-            Script::EvalSha(_) => self.refuse(batch, args, &CommandError::UnknownScript),
-            Script::Load(text) => {
-                let hash = batch.hub.scripts().learn(text);
-                self.writer(batch).bulk(hash.as_bytes());
-            }
-            Script::Exists => {
-                let found: Vec<bool> = args.iter().skip(2).map(|hash| batch.hub.scripts().has(hash)).collect();
-                let mut writer = self.writer(batch);
-                writer.array(found.len());
-                found.into_iter().for_each(|is_known| writer.integer(i64::from(is_known)));
-            }
-            Script::Flush => {
-                *batch.hub.scripts() = Scripts::default();
-                self.writer(batch).simple("OK");
-            }
-        }
-    }
-
-    fn scripted(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
-        match scripted(args) {
-            Ok(command) => self.execute(batch, command, args),
-            Err(problem) => self.refuse(batch, args, &problem),
-        }
     }
 }
 

@@ -7,24 +7,26 @@
 
 use std::sync::Arc;
 
-use super::greeting;
-use super::hub::Hub;
+use super::ask::Ask;
 use super::mailbox::{Answer, Mailbox, Waiter};
-use super::node::{Ask, Outgoing};
-use super::outbox::{Mark, Outbox, Shape};
-use super::requests;
+use super::node::Outgoing;
+use super::reply_queue::{Mark, ReplyFormat, ReplyQueue};
 use super::rules::Rules;
+use super::server_state::ServerState;
 use super::slots::Slots;
-use super::tally::Tally;
+use super::thread_stats::ThreadStats;
 use super::transaction::Transaction;
+use super::{command_line, handshake, requests};
 use crate::core::policy::PolicySet;
 use crate::core::time::Instant;
-use crate::wire::command::{Admin, Client, Command, CommandError, Commands};
+use crate::wire::command::{Admin, Client, Command, Commands};
+use crate::wire::refusal::CommandError;
 use crate::wire::reply::{Protocol, Writer};
 use crate::wire::resp::Args;
-use crate::wire::{help, surface};
+use crate::wire::{command_table, help};
 
 mod keys;
+mod scripts;
 
 /// What is answered in the place of an answer for which there is no memory.
 const NO_ROOM: &str = "ERR too much waits to be sent to this daemon's clients for so long an answer: try again later";
@@ -41,7 +43,7 @@ pub struct Session {
     running: Option<Transaction>,
     /// The question of the command line that was asked last. Its answer may be long, so the next waits for it.
     asked: Option<u64>,
-    outbox: Outbox,
+    outbox: ReplyQueue,
     mailbox: Arc<Mailbox>,
     slots: Arc<Slots>,
     closing: bool,
@@ -55,7 +57,7 @@ pub struct Batch<'a> {
     /// When the command that is run had come.
     pub came: Instant,
     /// The daemon's shared things.
-    pub hub: &'a Arc<Hub>,
+    pub hub: &'a Arc<ServerState>,
     /// The policies in force.
     pub policies: &'a PolicySet,
     /// This thread's ad hoc rules.
@@ -63,7 +65,7 @@ pub struct Batch<'a> {
     /// What leaves the shards.
     pub outgoing: &'a mut Outgoing,
     /// This thread's counts.
-    pub tally: &'a mut Tally,
+    pub tally: &'a mut ThreadStats,
     /// Where replies go that nothing stands before.
     pub direct: &'a mut Vec<u8>,
 }
@@ -87,7 +89,7 @@ impl Session {
             transaction: None,
             running: None,
             asked: None,
-            outbox: Outbox::default(),
+            outbox: ReplyQueue::default(),
             mailbox,
             slots: Arc::default(),
             closing: false,
@@ -101,12 +103,12 @@ impl Session {
     }
 
     /// The connection has gone: what was in flight over it ends.
-    pub fn end(&self, hub: &Hub) {
+    pub fn end(&self, hub: &ServerState) {
         self.slots.end(hub);
     }
 
     /// What has yet to be told.
-    pub fn outbox(&mut self) -> &mut Outbox {
+    pub fn outbox(&mut self) -> &mut ReplyQueue {
         &mut self.outbox
     }
 
@@ -227,7 +229,7 @@ impl Session {
         }
     }
 
-    pub(super) fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
+    fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
         match command {
             Command::Reset { .. } | Command::Admin(Admin::Reload | Admin::Keys { .. })
                 if !batch.hub.doors.rights.has(self.uid) =>
@@ -273,23 +275,27 @@ impl Session {
             Command::Client(client) => self.client(batch, client),
             Command::Nothing => self.writer(batch).simple("OK"),
             Command::Info => {
-                let text = greeting::info(batch.hub, batch.now);
+                let text = handshake::info(batch.hub, batch.now);
                 self.writer(batch).bulk(text.as_bytes());
             }
-            Command::Commands(Commands::Count) => self.writer(batch).count(surface::COMMANDS.len() as u64),
-            Command::Commands(Commands::Info) => surface::write_info(&mut self.writer(batch), args.iter().skip(2)),
-            Command::Commands(Commands::Docs) => surface::write_docs(&mut self.writer(batch), args.iter().skip(2)),
-            Command::Commands(Commands::List) => surface::write_list(&mut self.writer(batch)),
+            Command::Commands(Commands::Count) => self.writer(batch).count(command_table::COMMANDS.len() as u64),
+            Command::Commands(Commands::Info) => {
+                command_table::write_info(&mut self.writer(batch), args.iter().skip(2))
+            }
+            Command::Commands(Commands::Docs) => {
+                command_table::write_docs(&mut self.writer(batch), args.iter().skip(2))
+            }
+            Command::Commands(Commands::List) => command_table::write_list(&mut self.writer(batch)),
             Command::Help(command) => help::write_help(&mut self.writer(batch), command),
-            Command::ConfigGet => greeting::write_config(&mut self.writer(batch), args.iter().skip(2)),
+            Command::ConfigGet => handshake::write_config(&mut self.writer(batch), args.iter().skip(2)),
         }
     }
 
     fn admin(&mut self, batch: &mut Batch<'_>, admin: Admin) {
         let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
         self.asked = Some(waiter.seq);
-        self.outbox.park(batch.now, Shape::Whole);
-        batch.hub.clone().answer_admin(admin, waiter);
+        self.outbox.park(batch.now, ReplyFormat::Whole);
+        command_line::answer(batch.hub.clone(), admin, waiter);
     }
 
     /// What concerns other clients is for administrators.
@@ -312,7 +318,7 @@ impl Session {
             self.name = name.to_vec();
         }
         let (id, protocol) = (self.id, self.protocol);
-        greeting::write_hello(&mut self.writer(batch), id, protocol);
+        handshake::write_hello(&mut self.writer(batch), id, protocol);
     }
 
     fn client(&mut self, batch: &mut Batch<'_>, client: Client<'_>) {
@@ -340,8 +346,8 @@ impl Session {
         }
     }
 
-    pub(super) fn refuse(&mut self, batch: &mut Batch<'_>, args: Args<'_>, problem: &CommandError<'_>) {
-        self.error(batch, &greeting::refusal(args.get(0).unwrap_or_default(), problem));
+    fn refuse(&mut self, batch: &mut Batch<'_>, args: Args<'_>, problem: &CommandError<'_>) {
+        self.error(batch, &handshake::refusal(args.get(0).unwrap_or_default(), problem));
     }
 
     fn error(&mut self, batch: &mut Batch<'_>, text: &str) {
@@ -349,7 +355,7 @@ impl Session {
         self.writer(batch).error(text);
     }
 
-    pub(super) fn writer<'w>(&'w mut self, batch: &'w mut Batch<'_>) -> Writer<'w> {
+    fn writer<'w>(&'w mut self, batch: &'w mut Batch<'_>) -> Writer<'w> {
         Writer::new(self.outbox.sink(batch.direct), self.protocol)
     }
 }

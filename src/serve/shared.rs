@@ -4,13 +4,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::refill::Remote;
+use super::store_dispatch::RemoteStore;
 use crate::core::call::{Call, Grant, StoreError};
 use crate::store::outcomes::Outcomes;
 use crate::store::redis::RedisStore;
 use crate::store::turns::Asker;
 
-impl Remote for RedisStore {
+impl RemoteStore for RedisStore {
     fn call<'a>(
         &'a self,
         asker: Asker,

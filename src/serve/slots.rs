@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::hub::Hub;
-use super::inquiry::Told;
+use super::check_request::CheckResult;
 use super::node::Outgoing;
+use super::server_state::ServerState;
 use crate::core::key::Digest;
 use crate::core::time::Instant;
 
@@ -34,7 +34,7 @@ impl Default for Slots {
 
 impl Slots {
     /// Takes note of what was just told about a key.
-    pub fn keep(&self, hub: &Hub, now: Instant, told: &Told) {
+    pub fn keep(&self, hub: &ServerState, now: Instant, told: &CheckResult) {
         let (Some(slot), Some(rule)) = (told.decision.slot, &told.rule) else { return };
         if let Some(held) = &mut *self.lock() {
             while held.first().is_some_and(|(ends, ..)| *ends <= now) {
@@ -54,7 +54,7 @@ impl Slots {
     }
 
     /// The connection has gone: all that was taken over it ends.
-    pub fn end(&self, hub: &Hub) {
+    pub fn end(&self, hub: &ServerState) {
         let held = self.lock().take().unwrap_or_default();
         release(hub, held.into_iter().map(|(_, slot, digest)| (digest, slot)));
     }
@@ -64,7 +64,7 @@ impl Slots {
     }
 }
 
-fn release(hub: &Hub, slots: impl IntoIterator<Item = (Digest, NonZeroU64)>) {
+fn release(hub: &ServerState, slots: impl IntoIterator<Item = (Digest, NonZeroU64)>) {
     let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
     for (digest, slot) in slots {
         hub.node.release(now, digest, slot, &mut out);

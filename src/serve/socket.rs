@@ -156,7 +156,7 @@ fn lock(path: &Path) -> Result<OwnedFd, SocketError> {
     }
 }
 
-/// A daemon without a lock may listen there, or another program. Asked without waiting: one that stands still and
+/// A daemon without a lock may listen there, or another program. MultiCheck without waiting: one that stands still and
 /// whose queue is full would never answer.
 fn make_sure_it_is_free(path: &Path) -> Result<(), SocketError> {
     let Ok(seen) = fs::symlink_metadata(path) else { return Ok(()) };

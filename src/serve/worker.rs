@@ -1,31 +1,27 @@
 //! A data thread: one current-thread runtime that owns its connections and shares nothing hot.
 //!
-//! Accepts, asks the doors, and starts a connection's task. Its buffers are used by one connection at
-//! a time, for the length of one batch.
+//! Accepts, asks the doors, and starts a connection's task, or sends the connection to the thread that has fewer. What the thread owns is in `thread`.
 
-use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener as StdListener;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::connection::{BATCH, Connection};
+use super::admission::{Entrance, Refusal};
+use super::connection::Connection;
 use super::envoy;
-use super::hub::{Doors, Hub, Refusal};
-use super::mailbox::Answer;
-use super::node::Outgoing;
-use super::reveille::Reveille;
-use super::rules::Rules;
-use super::tally::Tally;
+use super::seating::{Guest, Seating};
+use super::server_state::ServerState;
+use super::stream::ClientStream;
+use super::thread::Worker;
 use super::vital::Pulse;
-
-/// Bytes of one read.
-const READ: usize = 64 << 10;
 
 /// How long Envoy's door rests after a connection could not be accepted.
 const RESTING: Duration = Duration::from_millis(10);
@@ -33,125 +29,101 @@ const RESTING: Duration = Duration::from_millis(10);
 /// How long connections may take to end after they were told to.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// A data thread's own things.
-#[derive(Debug)]
-pub struct Worker {
-    scratch: Mutex<Scratch>,
-    /// Wakes its connections.
-    pub(super) reveille: Arc<Reveille>,
-}
-
-/// Buffers and counts, used by one connection at a time.
-#[derive(Debug)]
-pub struct Scratch {
-    pub(super) read: Box<[u8]>,
-    pub(super) direct: Vec<u8>,
-    pub(super) rules: Rules,
-    pub(super) outgoing: Outgoing,
-    pub(super) tally: Tally,
-    pub(super) mail: Vec<(u64, Answer)>,
-}
-
-impl Scratch {
-    pub(super) fn shrink(&mut self) {
-        if self.direct.capacity() > 2 * BATCH {
-            self.direct = Vec::with_capacity(READ);
-        }
-    }
-}
-
 impl Worker {
-    /// Fresh buffers.
-    #[must_use]
-    pub fn new() -> Self {
-        let scratch = Scratch {
-            read: vec![0; READ].into_boxed_slice(),
-            direct: Vec::with_capacity(READ),
-            rules: Rules::new(),
-            outgoing: Outgoing::default(),
-            tally: Tally::default(),
-            mail: Vec::new(),
-        };
-        Self { scratch: Mutex::new(scratch), reveille: Arc::default() }
-    }
-
-    /// The buffers, for the length of one batch; never across an await.
-    pub fn lock(&self) -> MutexGuard<'_, Scratch> {
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        if scratch.read.is_empty() {
-            // Only after a panic in the middle of a batch.
-            scratch.read = vec![0; READ].into_boxed_slice();
-        }
-        scratch
-    }
-
     /// Serves `listener` and Envoy's door on the calling thread until `stop` changes, then ends what is open.
     ///
     /// # Errors
     /// The runtime or the listener cannot be set up.
     pub(super) fn run(
         self: Arc<Self>,
-        hub: Arc<Hub>,
+        hub: Arc<ServerState>,
         (listener, door): (StdListener, Option<envoy::Handle>),
-        mut stop: watch::Receiver<bool>,
+        seating: Seating<UnixStream>,
+        stop: watch::Receiver<bool>,
         pulse: Pulse,
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         runtime.block_on(async move {
-            let listener = UnixListener::from_std(listener)?;
+            let socket = Clients::of(UnixListener::from_std(listener)?, &hub);
             let door = door.map(envoy::Handle::listen).transpose()?;
-            let mut tasks = JoinSet::new();
-            let reveille = self.reveille.clone();
-            // Until the runtime ends, and with it all whom it could wake.
-            tokio::spawn(async move { reveille.run().await });
-            let mut reserve = spare(&listener);
-            let mut beats = Pulse::timer();
-            // After a failed accept the door rests; the socket does not wait for it.
-            let mut rest = pin!(tokio::time::sleep(Duration::ZERO));
-            loop {
-                tokio::select! {
-                    accepted = listener.accept() => match accepted {
-                        Ok((stream, _)) => self.clone().welcome(&hub, stream, &mut tasks),
-                        Err(error) => recover(&error, &listener, &mut reserve, &hub).await,
-                    },
-                    () = rest.as_mut(), if !rest.is_elapsed() => {}
-                    accepted = next_visitor(door.as_ref()), if rest.is_elapsed() => match accepted {
-                        Ok(visitor) => receive(&hub, visitor, &mut tasks),
-                        Err(error) => {
-                            tracing::warn!(%error, "a connection of Envoy could not be accepted");
-                            rest.set(tokio::time::sleep(RESTING));
-                        }
-                    },
-                    _ = stop.changed() => break,
-                    _ = beats.tick() => pulse.beat(hub.node.clock.now()),
-                    Some(_) = tasks.join_next() => {}
-                }
-            }
-            drop((listener, door));
-            let all = async { while tasks.join_next().await.is_some() {} };
-            // What takes longer is cut off with the runtime.
-            let _ = tokio::time::timeout(ENDING, all).await;
+            self.serve(hub, (socket, door), seating, stop, pulse).await;
             Ok(())
         })
     }
 
-    fn welcome(self: Arc<Self>, hub: &Arc<Hub>, stream: UnixStream, tasks: &mut JoinSet<()>) {
-        // A peer whose uid cannot be told is nobody's.
-        let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
-        match Doors::admit(hub, Some(uid)) {
-            Ok(pass) => {
+    /// Serves whoever comes in, until `stop` changes, then ends what is open: all that a data thread does.
+    pub(super) async fn serve<C: Comers>(
+        self: Arc<Self>,
+        hub: Arc<ServerState>,
+        (mut comers, door): (C, Option<envoy::Listener>),
+        mut seating: Seating<C::Stream>,
+        mut stop: watch::Receiver<bool>,
+        pulse: Pulse,
+    ) {
+        let mut tasks = JoinSet::new();
+        let reveille = self.reveille.clone();
+        // Until the runtime ends, and with it all whom it could wake.
+        tokio::spawn(async move { reveille.run().await });
+        let mut beats = Pulse::timer();
+        // After a failed accept the door rests; the socket does not wait for it.
+        let mut rest = pin!(tokio::time::sleep(Duration::ZERO));
+        loop {
+            tokio::select! {
+                (stream, uid) = comers.next() => {
+                    if let Some(guest) = welcome(&hub, stream, uid, &seating) {
+                        self.clone().begin(&hub, guest, &mut tasks);
+                    }
+                }
+                Some(guest) = seating.next() => self.clone().begin(&hub, guest, &mut tasks),
+                () = rest.as_mut(), if !rest.is_elapsed() => {}
+                accepted = next_visitor(door.as_ref()), if rest.is_elapsed() => match accepted {
+                    Ok(visitor) => {
+                        if let Some(guest) = receive(&hub, visitor, &seating) {
+                            self.clone().begin(&hub, guest, &mut tasks);
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection of Envoy could not be accepted");
+                        rest.set(tokio::time::sleep(RESTING));
+                    }
+                },
+                _ = stop.changed() => break,
+                _ = beats.tick() => pulse.beat(hub.node.clock.now()),
+                Some(_) = tasks.join_next() => {}
+            }
+        }
+        drop((comers, door));
+        for guest in seating.close() {
+            self.clone().begin(&hub, guest, &mut tasks);
+        }
+        let all = async { while tasks.join_next().await.is_some() {} };
+        // What takes longer is cut off with the runtime.
+        let _ = tokio::time::timeout(ENDING, all).await;
+    }
+
+    fn begin<S: ClientStream>(self: Arc<Self>, hub: &Arc<ServerState>, guest: Guest<S>, tasks: &mut JoinSet<()>) {
+        match guest {
+            Guest::Client(stream, pass) => {
                 let asker = pass.mailbox.asker();
                 let connection = Connection::new(stream, pass, hub.doors.account(), hub.node.crowd.place(asker));
                 tasks.spawn(connection.serve(hub.clone(), self));
             }
-            Err(refusal) => turn_away(stream, refusal),
+            Guest::Envoy(visitor, pass) => drop(tasks.spawn(envoy::serve(visitor, pass, hub.clone()))),
         }
     }
 }
 
-impl Default for Worker {
-    fn default() -> Self {
-        Self::new()
+/// Lets somebody in at the socket; the answer is whom this thread is to serve.
+fn welcome<S: ClientStream>(hub: &ServerState, stream: S, uid: u32, seating: &Seating<S>) -> Option<Guest<S>> {
+    match hub.doors.admit(Some(uid)) {
+        Ok(mut pass) => {
+            let thread = pass.take_seat(Entrance::Socket, seating.own);
+            seating.lead(thread, Guest::Client(stream, pass))
+        }
+        Err(refusal) => {
+            turn_away(&stream, refusal);
+            None
+        }
     }
 }
 
@@ -163,41 +135,80 @@ async fn next_visitor(door: Option<&envoy::Listener>) -> io::Result<envoy::Visit
 }
 
 /// Whoever is turned away here sees the connection end: gRPC has no other word before a request.
-fn receive(hub: &Arc<Hub>, visitor: envoy::Visitor, tasks: &mut JoinSet<()>) {
-    if let Ok(pass) = Doors::admit(hub, visitor.uid()) {
-        tasks.spawn(envoy::serve(visitor, pass, hub.clone()));
-    }
+fn receive<S: ClientStream>(hub: &ServerState, visitor: envoy::Visitor, seating: &Seating<S>) -> Option<Guest<S>> {
+    let mut pass = hub.doors.admit(visitor.uid()).ok()?;
+    let thread = pass.take_seat(Entrance::Envoy, seating.own);
+    seating.lead(thread, Guest::Envoy(visitor, pass))
 }
 
 /// Tells why, as far as that is possible at once, and closes.
-fn turn_away(stream: UnixStream, refusal: Refusal) {
-    // The runtime does not know yet that a fresh stream takes bytes; the operating system does.
-    if let Ok(mut stream) = stream.into_std() {
-        let _ = stream.write(refusal.as_reply());
+fn turn_away(stream: &impl ClientStream, refusal: Refusal) {
+    stream.write_at_once(refusal.as_reply());
+}
+
+/// Where clients come from: a listening socket, or a simulation.
+pub trait Comers: Send {
+    /// What they speak over.
+    type Stream: ClientStream;
+
+    /// The next one, and its uid: `u32::MAX`, which is nobody's, where that cannot be told. May be dropped before it
+    /// is ready, and then nobody is lost.
+    fn next(&mut self) -> impl Future<Output = (Self::Stream, u32)> + Send;
+}
+
+/// Clients of a Unix socket.
+struct Clients {
+    listener: UnixListener,
+    hub: Arc<ServerState>,
+    /// A descriptor kept for the moment when there is no other.
+    reserve: Option<OwnedFd>,
+}
+
+impl Comers for Clients {
+    type Stream = UnixStream;
+
+    async fn next(&mut self) -> (UnixStream, u32) {
+        // Dropped in the middle of a recovery, this has given the spare descriptor up.
+        self.reserve = self.reserve.take().or_else(|| spare(&self.listener));
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
+                    return (stream, uid);
+                }
+                Err(error) => self.recover(&error).await,
+            }
+        }
     }
 }
 
-/// A descriptor kept for the moment when there is no other.
-fn spare(listener: &UnixListener) -> Option<std::os::fd::OwnedFd> {
+impl Clients {
+    fn of(listener: UnixListener, hub: &Arc<ServerState>) -> Self {
+        let reserve = spare(&listener);
+        Self { listener, hub: hub.clone(), reserve }
+    }
+
+    /// After a failed accept. Out of descriptors: the spare one is given up to tell the peer so, or it
+    /// would hang in the queue and the listener would report it for ever.
+    async fn recover(&mut self, error: &io::Error) {
+        const EMFILE: i32 = 24;
+        const ENFILE: i32 = 23;
+        if !matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) {
+            tracing::warn!(%error, "a connection could not be accepted");
+            return tokio::task::yield_now().await;
+        }
+        self.hub.doors.note_refused();
+        self.reserve = None;
+        if let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::from_millis(10), self.listener.accept()).await {
+            turn_away(&stream, Refusal::TooMany);
+        }
+        self.reserve = spare(&self.listener);
+        if self.reserve.is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn spare(listener: &UnixListener) -> Option<OwnedFd> {
     listener.as_fd().try_clone_to_owned().ok()
-}
-
-/// After a failed accept. Out of descriptors: the spare one is given up to tell the peer so, or it
-/// would hang in the queue and the listener would report it for ever.
-async fn recover(error: &io::Error, listener: &UnixListener, reserve: &mut Option<std::os::fd::OwnedFd>, hub: &Hub) {
-    const EMFILE: i32 = 24;
-    const ENFILE: i32 = 23;
-    if !matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) {
-        tracing::warn!(%error, "a connection could not be accepted");
-        return tokio::task::yield_now().await;
-    }
-    hub.doors.note_refused();
-    *reserve = None;
-    if let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::from_millis(10), listener.accept()).await {
-        turn_away(stream, Refusal::TooMany);
-    }
-    *reserve = spare(listener);
-    if reserve.is_none() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

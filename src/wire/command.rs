@@ -1,19 +1,16 @@
-//! Commands: arguments become one typed value, or the exact text of an error.
+//! Commands as typed values: what a client asks, once its arguments are understood.
 //!
-//! Knows names, arities and number formats; does not know policies, connections or keys' states.
-//! Borrows from the request and allocates nothing unless there is an error to word. Called by the
-//! daemon's sessions, for single commands and for those of a transaction.
+//! Does not know how arguments are written: `parse.rs` does, and adds [`Command::parse`]. Does not know policies,
+//! connections or keys' states either. Borrows from the request. Carried out by the daemon's sessions.
 
 use super::headers::Style;
-pub use super::ration::{MAX_KEYS, Part, parts};
-use super::ration::{check, ration};
-pub use super::refusal::CommandError;
-use super::resp::Args;
-pub use super::throttle::{Rate, Script, scripted};
-use super::throttle::{crab, eval, script, throttle};
+use super::rate::Rate;
 
 /// Longest key.
 pub const MAX_KEY: usize = 64 << 10;
+
+/// Most keys of one `RATION.MCHECK`.
+pub const MAX_KEYS: usize = 64;
 
 /// One command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +35,7 @@ pub enum Command<'a> {
         /// Charge nothing.
         peek: bool,
     },
-    /// `RATION.MCHECK n policy key cost …`: see [`parts`].
+    /// `RATION.MCHECK n policy key cost …`: see [`parts`](super::ration::parts).
     Many,
     /// `RATION.HEADERS policy key [COST n] [STYLE draft|x|github]`.
     Headers {
@@ -197,174 +194,17 @@ pub enum Commands {
     List,
 }
 
-impl<'a> Command<'a> {
-    /// Understands `args`, which are not empty. Names and options in any case.
-    ///
-    /// # Errors
-    /// What is wrong, ready to be shown.
-    pub fn parse(args: Args<'a>) -> Result<Self, CommandError<'a>> {
-        let name = args.get(0).unwrap_or_default();
-        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
-        // The two that matter come first; the rest is asked once per connection.
-        match name.len() {
-            11 if is("CL.THROTTLE") => throttle(args, 1),
-            12 if is("RATION.CHECK") => check(args),
-            _ if name.len() > 7 && name[..7].eq_ignore_ascii_case(b"RATION.") => ration(args),
-            _ => handshake(args),
-        }
-    }
-}
-
-fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    let name = args.get(0).unwrap_or_default();
-    let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
-    let alone = |command| if args.len() == 1 { Ok(command) } else { Err(arity(args)) };
-    let first = args.get(1);
-    if is("PING") {
-        return if args.len() <= 2 { Ok(Command::Ping(first)) } else { Err(arity(args)) };
-    }
-    if is("ECHO") {
-        return first.filter(|_| args.len() == 2).map(Command::Echo).ok_or(arity(args));
-    }
-    if is("HELLO") {
-        return hello(args);
-    }
-    if is("CLIENT") {
-        return client(args);
-    }
-    if is("COMMAND") {
-        return commands(args);
-    }
-    if is("CONFIG") {
-        return match first {
-            None => Err(arity(args)),
-            Some(help) if help.eq_ignore_ascii_case(b"HELP") => Ok(Command::Help("CONFIG")),
-            Some(get) if !get.eq_ignore_ascii_case(b"GET") => Err(CommandError::Subcommand("CONFIG", get)),
-            Some(_) if args.len() < 3 => Err(arity(args)),
-            Some(_) => Ok(Command::ConfigGet),
-        };
-    }
-    if is("SELECT") {
-        let database = first.filter(|_| args.len() == 2).ok_or(arity(args))?;
-        return if integer(database)? == 0 { Ok(Command::Nothing) } else { Err(CommandError::Database) };
-    }
-    if is("AUTH") {
-        return if (2..=3).contains(&args.len()) { Ok(Command::Nothing) } else { Err(arity(args)) };
-    }
-    if is("THROTTLE") {
-        return crab(args);
-    }
-    if is("EVAL") || is("EVALSHA") {
-        return eval(args, is("EVALSHA"));
-    }
-    if is("SCRIPT") {
-        return script(args);
-    }
-    if is("INFO") {
-        return Ok(Command::Info);
-    }
-    if is("QUIT") {
-        return Ok(Command::Quit);
-    }
-    let plain = [
-        ("MULTI", Command::Multi),
-        ("EXEC", Command::Exec),
-        ("DISCARD", Command::Discard),
-        ("RESET", Command::Reconnect),
-        ("READONLY", Command::Nothing),
-        ("READWRITE", Command::Nothing),
-    ];
-    match plain.into_iter().find(|(wanted, _)| is(wanted)) {
-        Some((_, command)) => alone(command),
-        None => Err(CommandError::Unknown(args)),
-    }
-}
-
-fn hello<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    let protocol = match args.get(1) {
-        None => None,
-        Some(number) => match integer(number) {
-            Err(_) => return Err(CommandError::ProtocolNumber),
-            Ok(2) => Some(2),
-            Ok(3) => Some(3),
-            Ok(_) => return Err(CommandError::Protocol),
-        },
-    };
-    let mut name = None;
-    let mut at = 2;
-    while let Some(option) = args.get(at) {
-        // Who may connect is decided by the socket's mode and the peer's uid: any password will do.
-        if option.eq_ignore_ascii_case(b"AUTH") && args.len() > at + 2 {
-            at += 3;
-        } else if option.eq_ignore_ascii_case(b"SETNAME") && args.len() > at + 1 {
-            name = Some(client_name(args.get(at + 1).unwrap_or_default())?);
-            at += 2;
-        } else {
-            return Err(CommandError::HelloOption(option));
-        }
-    }
-    Ok(Command::Hello { protocol, name })
-}
-
-fn client<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    const SILENT: [&str; 7] = ["SETINFO", "NO-EVICT", "NO-TOUCH", "TRACKING", "CACHING", "REPLY", "UNPAUSE"];
-    let sub = args.get(1).ok_or(arity(args))?;
-    let is = |wanted: &str| sub.eq_ignore_ascii_case(wanted.as_bytes());
-    let command = if is("SETNAME") {
-        if args.len() != 3 {
-            return Err(arity(args));
-        }
-        Client::SetName(client_name(args.get(2).unwrap_or_default())?)
-    } else if is("GETNAME") {
-        Client::GetName
-    } else if is("ID") {
-        Client::Id
-    } else if is("INFO") || is("LIST") {
-        Client::Info
-    } else if is("HELP") {
-        return Ok(Command::Help("CLIENT"));
-    } else if is("REPLY") && !args.get(2).is_some_and(|mode| mode.eq_ignore_ascii_case(b"ON")) {
-        return Err(CommandError::Silence);
-    } else if SILENT.into_iter().any(is) {
-        Client::Nothing
-    } else {
-        return Err(CommandError::Subcommand("CLIENT", sub));
-    };
-    Ok(Command::Client(command))
-}
-
-fn commands<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
-    let Some(sub) = args.get(1) else { return Ok(Command::Commands(Commands::Info)) };
-    if sub.eq_ignore_ascii_case(b"HELP") {
-        return Ok(Command::Help("COMMAND"));
-    }
-    let all =
-        [("INFO", Commands::Info), ("COUNT", Commands::Count), ("DOCS", Commands::Docs), ("LIST", Commands::List)];
-    let found = all.into_iter().find(|(wanted, _)| sub.eq_ignore_ascii_case(wanted.as_bytes()));
-    found.map(|(_, command)| Command::Commands(command)).ok_or(CommandError::Subcommand("COMMAND", sub))
-}
-
-pub(super) fn arity<'a>(args: Args<'a>) -> CommandError<'a> {
-    CommandError::Arity(args.get(0).unwrap_or_default())
-}
-
-fn client_name(name: &[u8]) -> Result<&[u8], CommandError<'_>> {
-    if name.iter().all(u8::is_ascii_graphic) && name.len() <= 256 { Ok(name) } else { Err(CommandError::ClientName) }
-}
-
-pub(super) fn key(key: &[u8]) -> Result<&[u8], CommandError<'_>> {
-    if key.len() > MAX_KEY { Err(CommandError::LongKey(key.len())) } else { Ok(key) }
-}
-
-pub(super) fn amount(text: &[u8]) -> Result<u64, CommandError<'_>> {
-    let value = integer(text)?;
-    u64::try_from(value).map_err(|_| CommandError::Negative("the amount", value))
-}
-
-pub(super) fn integer(text: &[u8]) -> Result<i64, CommandError<'_>> {
-    let parsed = match text {
-        [digit @ b'0'..=b'9'] => Some(i64::from(digit - b'0')),
-        _ => std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()),
-    };
-    parsed.ok_or(CommandError::Integer(text))
+/// What is asked about scripts. All that are understood do the same: call `cl.throttle`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Script<'a> {
+    /// `EVAL script 1 key max_burst count period [quantity]`: of a script that is understood.
+    Eval(&'a [u8]),
+    /// `EVALSHA sha1 1 key …`: of a script that came before, or not.
+    EvalSha(&'a [u8]),
+    /// `SCRIPT LOAD script`: of one that is understood.
+    Load(&'a [u8]),
+    /// `SCRIPT EXISTS sha1 …`: the arguments from the third on.
+    Exists,
+    /// `SCRIPT FLUSH`.
+    Flush,
 }

@@ -13,7 +13,7 @@ use bincode::{Decode, Encode};
 
 use crate::core::key;
 use crate::core::mutant::{Mutant, on};
-use crate::core::time::Timestamp;
+use crate::core::time::{Micros, Timestamp};
 use crate::core::usage::{Count, Usage};
 
 /// The version that this build writes. It reads all before it, and the next.
@@ -26,6 +26,16 @@ pub const LONGEST: usize = 64 << 10;
 
 /// Most entries of a frame.
 pub const MOST: usize = 1_024;
+
+/// Bytes a second that digests may take, to all peers together.
+const BYTES_PER_SECOND: u64 = 64 << 10;
+
+/// What an entry of a digest takes at most, and what a frame takes beside its entries, on the wire.
+const ENTRY: u64 = 32;
+const FRAME: u64 = 64;
+
+/// Fewest entries of a round, however many peers there are.
+const FEWEST: u64 = 4;
 
 /// What a decoded frame may take in memory: [`MOST`] entries and a little.
 const MEMORY: usize = 128 << 10;
@@ -168,6 +178,14 @@ fn part<T: Decode<()>>(bytes: &[u8]) -> Result<(T, &[u8]), BadDigest> {
     Ok((part, &bytes[used..]))
 }
 
+/// How many entries a node tells its peers in a round, for so many of them.
+#[must_use]
+pub fn most_entries(peers: u64, tick: Micros) -> usize {
+    let bytes = BYTES_PER_SECOND * tick.0 / 1_000_000;
+    let each = (bytes / peers.max(1)).saturating_sub(FRAME) / ENTRY;
+    usize::try_from(each.max(FEWEST)).unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,5 +279,14 @@ mod tests {
             assert!(decode(&good[..end]).is_err(), "cut at {end}");
         }
         assert_eq!(decode(&vec![VERSION; LONGEST + 1]), Err(BadDigest::TooLong { bytes: LONGEST + 1 }));
+    }
+
+    #[test]
+    fn digests_of_fifty_nodes_stay_within_their_bytes() {
+        let tick = Micros::from_millis(200);
+        let bytes = |peers: u64| peers * (most_entries(peers, tick) as u64 * ENTRY + FRAME) * 5;
+        assert!([1, 4, 49].into_iter().all(|peers| bytes(peers) <= BYTES_PER_SECOND));
+        assert_eq!(most_entries(49, tick), 6);
+        assert!(most_entries(4, tick) >= 100);
     }
 }

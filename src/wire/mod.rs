@@ -3,15 +3,18 @@
 //! Knows the core's words and nothing of sockets, files or other crates: the client room is built
 //! on it alone. Called by `serve` for requests and by `client` for replies.
 
+mod arguments;
 pub mod command;
+pub mod command_table;
 #[cfg(feature = "gossip")]
 pub mod digest;
 pub mod headers;
 pub mod help;
-mod ration;
-mod refusal;
+mod parse;
+pub mod rate;
+pub mod ration;
+pub mod refusal;
 pub mod reply;
 pub mod resp;
-pub mod surface;
-mod throttle;
+pub mod throttle;
 pub mod value;

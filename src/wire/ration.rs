@@ -1,14 +1,13 @@
-//! `RATION.*`: arguments become a typed command. Part of `command.rs`.
+//! `RATION.*`: arguments become a typed command. Called by `parse.rs`.
 
-use super::command::{Admin, Command, CommandError, amount, arity, key};
+use super::arguments::{amount, arity, key};
+use super::command::{Admin, Command, MAX_KEYS};
 use super::headers::Style;
+use super::refusal::CommandError;
 use super::resp::Args;
 
 /// Most keys of one page of `RATION.KEYS`.
-pub(super) const MAX_LISTED: usize = 1_000;
-
-/// Most keys of one `RATION.MCHECK`.
-pub const MAX_KEYS: usize = 64;
+const MAX_LISTED: usize = 1_000;
 
 /// One of the keys of `RATION.MCHECK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

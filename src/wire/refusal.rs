@@ -1,6 +1,6 @@
 //! What is wrong with a command, in the words that clients know from Redis, redis-cell and throttlecrab.
 //!
-//! Borrows from the request; formatting allocates, and only then. Called by `command.rs`.
+//! Borrows from the request; formatting allocates, and only then. Called by the parsers, and shown by sessions.
 
 use std::fmt;
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::{ClientError, Decision, Patience, Reply, request, write_request};
+use super::super::{ClientError, Decision, Reply, Timeouts, request, write_request};
 use super::driver::drive;
 use super::line::Job;
 
@@ -19,7 +19,7 @@ const QUEUE: usize = 256;
 /// No request is ever sent twice: a check without an answer may have been charged, and only the caller knows whether
 /// to ask again.
 ///
-/// A request fails when its answer takes longer than [`Patience::answer`], the wait for a connection included. Its
+/// A request fails when its answer takes longer than [`Timeouts::answer`], the wait for a connection included. Its
 /// future may be dropped before, by a shorter deadline for example: no other request gets its answer, and what had not
 /// been sent is not sent. If nothing at all comes from the daemon for that long while answers are due, the connection
 /// is closed.
@@ -54,7 +54,7 @@ pub struct AsyncClient {
 #[derive(Debug)]
 struct Inner {
     path: PathBuf,
-    patience: Patience,
+    timeouts: Timeouts,
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
 }
 
@@ -66,7 +66,7 @@ impl AsyncClient {
     /// ```
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
-        Self::with(path, Patience::default())
+        Self::with(path, Timeouts::default())
     }
 
     /// The same with time-outs of the caller's choice; [`AsyncClient::new`] waits a second for each.
@@ -74,14 +74,14 @@ impl AsyncClient {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use rationd::client::{AsyncClient, Patience};
+    /// use rationd::client::{AsyncClient, Timeouts};
     ///
-    /// let hasty = Patience { answer: Duration::from_millis(100), ..Patience::default() };
+    /// let hasty = Timeouts { answer: Duration::from_millis(100), ..Timeouts::default() };
     /// let rations = AsyncClient::with("/run/rationd/rationd.sock", hasty);
     /// ```
     #[must_use]
-    pub fn with(path: impl AsRef<Path>, patience: Patience) -> Self {
-        let inner = Inner { path: path.as_ref().to_owned(), patience, jobs: Mutex::new(None) };
+    pub fn with(path: impl AsRef<Path>, timeouts: Timeouts) -> Self {
+        let inner = Inner { path: path.as_ref().to_owned(), timeouts, jobs: Mutex::new(None) };
         Self { inner: Arc::new(inner) }
     }
 
@@ -201,9 +201,9 @@ impl AsyncClient {
             self.jobs().send(job).await.map_err(|_| self.abandoned())?;
             answer.await.unwrap_or_else(|_| Err(self.abandoned()))
         };
-        let Inner { path, patience, .. } = &*self.inner;
-        let late = || ClientError::TimedOut { path: path.clone(), after: patience.answer };
-        tokio::time::timeout(patience.answer, asked).await.unwrap_or_else(|_| Err(late()))
+        let Inner { path, timeouts, .. } = &*self.inner;
+        let late = || ClientError::TimedOut { path: path.clone(), after: timeouts.answer };
+        tokio::time::timeout(timeouts.answer, asked).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Says something whose answer nobody waits for, if there is a connection to say it on.
@@ -221,7 +221,7 @@ impl AsyncClient {
             return jobs.clone();
         }
         let (sender, receiver) = mpsc::channel(QUEUE);
-        tokio::spawn(drive(self.inner.path.clone(), self.inner.patience, receiver));
+        tokio::spawn(drive(self.inner.path.clone(), self.inner.timeouts, receiver));
         jobs.insert(sender).clone()
     }
 

@@ -12,23 +12,23 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use super::super::rest::{again, rest};
-use super::super::{ClientError, Patience};
+use super::super::{ClientError, Timeouts};
 use super::line::{End, Job, Line};
 
 /// Serves `jobs` until all who can ask have gone.
-pub(super) async fn drive(path: PathBuf, patience: Patience, mut jobs: mpsc::Receiver<Job>) {
+pub(super) async fn drive(path: PathBuf, timeouts: Timeouts, mut jobs: mpsc::Receiver<Job>) {
     let mut failures = 0;
     while let Some(first) = jobs.recv().await {
         if first.is_given_up() {
             continue;
         }
-        let error = match connect(&path, patience).await {
+        let error = match connect(&path, timeouts).await {
             Ok(stream) => {
-                let mut line = Line::new(stream, patience.answer);
+                let mut line = Line::new(stream, timeouts.answer);
                 line.push(first);
                 let end = poll_fn(|cx| line.poll(cx, &mut jobs)).await;
                 let worked = line.has_answered;
-                let error = told(end, line, &path, patience);
+                let error = told(end, line, &path, timeouts);
                 if worked {
                     // It was a daemon: perhaps another is there already.
                     failures = 0;
@@ -46,13 +46,13 @@ pub(super) async fn drive(path: PathBuf, patience: Patience, mut jobs: mpsc::Rec
     }
 }
 
-async fn connect(path: &Path, patience: Patience) -> io::Result<UnixStream> {
-    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("not accepted within {:?}", patience.connect));
-    tokio::time::timeout(patience.connect, UnixStream::connect(path)).await.unwrap_or_else(|_| Err(late()))
+async fn connect(path: &Path, timeouts: Timeouts) -> io::Result<UnixStream> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("not accepted within {:?}", timeouts.connect));
+    tokio::time::timeout(timeouts.connect, UnixStream::connect(path)).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Tells those who wait how the connection ended, and what to tell those who come next.
-fn told(end: End, line: Line, path: &Path, patience: Patience) -> io::Error {
+fn told(end: End, line: Line, path: &Path, timeouts: Timeouts) -> io::Error {
     let path = || path.to_owned();
     match end {
         End::Left => io::ErrorKind::NotConnected.into(),
@@ -61,8 +61,8 @@ fn told(end: End, line: Line, path: &Path, patience: Patience) -> io::Error {
             error
         }
         End::Silent => {
-            line.end(|| ClientError::TimedOut { path: path(), after: patience.answer });
-            io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {:?}", patience.answer))
+            line.end(|| ClientError::TimedOut { path: path(), after: timeouts.answer });
+            io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {:?}", timeouts.answer))
         }
         End::Garbled(error) => {
             let text = error.to_string();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use super::super::lease::Lease;
-use super::super::purse::{Habits, Next, Purse, Turn};
-use super::super::{WhenAway, request};
+use super::super::local_tokens::{LocalTokens, Next, RefillState, Turn};
+use super::super::{OnDaemonLoss, request};
 use super::AsyncClient;
 
 /// Decides for one key of one policy, in this process, as [`Limiter`](super::super::Limiter) does. Clones are cheap and
@@ -14,12 +14,12 @@ use super::AsyncClient;
 /// when the last clone is dropped, as long as the runtime lives.
 ///
 /// ```
-/// use rationd::client::{AsyncClient, AsyncLimiter, WhenAway};
+/// use rationd::client::{AsyncClient, AsyncLimiter, OnDaemonLoss};
 ///
 /// let socket = "/run/rationd/rationd.sock";
 /// # rationd::example::run_async(async |socket| {
 /// let rations = AsyncClient::new(socket);
-/// let limiter = AsyncLimiter::new(&rations, "api", "user:42", WhenAway::LastShare); // of 100 tokens a day
+/// let limiter = AsyncLimiter::new(&rations, "api", "user:42", OnDaemonLoss::LastShare); // of 100 tokens a day
 /// let tasks = [limiter.clone(), limiter].map(|limiter| {
 ///     tokio::spawn(async move {
 ///         let mut passed = 0;
@@ -46,8 +46,8 @@ struct Inner {
     client: AsyncClient,
     policy: String,
     key: Box<[u8]>,
-    purse: Purse,
-    habits: Mutex<Habits>,
+    tokens: LocalTokens,
+    refill: Mutex<RefillState>,
 }
 
 impl AsyncLimiter {
@@ -55,19 +55,19 @@ impl AsyncLimiter {
     /// decision does.
     ///
     /// ```
-    /// use rationd::client::{AsyncClient, AsyncLimiter, WhenAway};
+    /// use rationd::client::{AsyncClient, AsyncLimiter, OnDaemonLoss};
     ///
     /// let rations = AsyncClient::new("/run/rationd/rationd.sock");
-    /// let limiters = ["user:42", "user:43"].map(|key| AsyncLimiter::new(&rations, "api", key, WhenAway::Deny));
+    /// let limiters = ["user:42", "user:43"].map(|key| AsyncLimiter::new(&rations, "api", key, OnDaemonLoss::Deny));
     /// ```
     #[must_use]
-    pub fn new(client: &AsyncClient, policy: &str, key: impl AsRef<[u8]>, when_away: WhenAway) -> Self {
+    pub fn new(client: &AsyncClient, policy: &str, key: impl AsRef<[u8]>, on_daemon_loss: OnDaemonLoss) -> Self {
         let inner = Inner {
             client: client.clone(),
             policy: policy.to_owned(),
             key: key.as_ref().into(),
-            purse: Purse::new(),
-            habits: Mutex::new(Habits::new(when_away)),
+            tokens: LocalTokens::new(),
+            refill: Mutex::new(RefillState::new(on_daemon_loss)),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -78,9 +78,9 @@ impl AsyncLimiter {
     /// the next call.
     ///
     /// ```
-    /// # use rationd::client::{AsyncClient, AsyncLimiter, WhenAway};
+    /// # use rationd::client::{AsyncClient, AsyncLimiter, OnDaemonLoss};
     /// # rationd::example::run_async(async |socket| {
-    /// # let limiter = AsyncLimiter::new(&AsyncClient::new(socket), "api", "user:42", WhenAway::Deny);
+    /// # let limiter = AsyncLimiter::new(&AsyncClient::new(socket), "api", "user:42", OnDaemonLoss::Deny);
     /// assert!(limiter.allow(60).await); // of 100 tokens a day
     /// assert!(!limiter.allow(60).await, "40 are left");
     /// # Ok(()) });
@@ -89,7 +89,7 @@ impl AsyncLimiter {
     /// # Panics
     /// Outside a tokio runtime with IO and time.
     pub async fn allow(&self, cost: u64) -> bool {
-        if let Some(decided) = self.inner.purse.decide(cost) {
+        if let Some(decided) = self.inner.tokens.decide(cost) {
             return decided;
         }
         // A task of its own: what is lent to a caller who gave up meanwhile is there for the next.
@@ -101,35 +101,35 @@ impl AsyncLimiter {
     /// while another task asks.
     ///
     /// ```
-    /// use rationd::client::{AsyncClient, AsyncLimiter, WhenAway};
+    /// use rationd::client::{AsyncClient, AsyncLimiter, OnDaemonLoss};
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
     /// let rations = AsyncClient::new("/nowhere/rationd.sock");
-    /// let limiter = AsyncLimiter::new(&rations, "api", "user:42", WhenAway::Allow);
+    /// let limiter = AsyncLimiter::new(&rations, "api", "user:42", OnDaemonLoss::Allow);
     /// assert!(limiter.allow(1).await);
-    /// assert!(limiter.trouble().await.is_some_and(|why| why.contains("there is no such socket")));
+    /// assert!(limiter.last_error().await.is_some_and(|why| why.contains("there is no such socket")));
     /// # });
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub async fn trouble(&self) -> Option<String> {
-        self.inner.habits.lock().await.trouble.clone()
+    pub async fn last_error(&self) -> Option<String> {
+        self.inner.refill.lock().await.last_error.clone()
     }
 }
 
 impl Inner {
     /// Asks for more, unless somebody else has meanwhile.
     async fn ask(&self, cost: u64) -> bool {
-        let mut habits = self.habits.lock().await;
-        let (now, want) = match self.purse.turn(&mut habits, cost) {
+        let mut refill = self.refill.lock().await;
+        let (now, want) = match self.tokens.turn(&mut refill, cost) {
             Turn::Over(passes) => return passes,
             Turn::Lease { now, want } => (now, want),
         };
         let answer = self.client.ask(request::lease(&self.policy, &self.key, want)).await.and_then(Lease::read);
-        match self.purse.take(&mut habits, now, cost, answer) {
+        match self.tokens.take(&mut refill, now, cost, answer) {
             Next::Over(passes) => passes,
             Next::Check => {
                 let answer = self.client.check(&self.policy, &self.key, cost).await;
-                self.purse.take_check(&mut habits, cost, answer)
+                self.tokens.take_check(&mut refill, cost, answer)
             }
         }
     }
@@ -137,7 +137,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let left = self.purse.left(self.habits.get_mut());
+        let left = self.tokens.left(self.refill.get_mut());
         if left > 0 {
             // Lost if the daemon is gone: too little is admitted then, never too much.
             self.client.mention(request::hand_back(&self.policy, &self.key, left));

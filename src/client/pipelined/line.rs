@@ -67,7 +67,7 @@ pub(super) struct Line {
     incoming: Vec<u8>,
     read: Box<[u8]>,
     waiting: VecDeque<Option<oneshot::Sender<Result<Reply, ClientError>>>>,
-    patience: Duration,
+    timeouts: Duration,
     silence: Pin<Box<Sleep>>,
     /// Something came, or the first request left, since `silence` began.
     heard: bool,
@@ -77,7 +77,7 @@ pub(super) struct Line {
 
 impl Line {
     /// Inside a runtime.
-    pub(super) fn new(stream: UnixStream, patience: Duration) -> Self {
+    pub(super) fn new(stream: UnixStream, timeouts: Duration) -> Self {
         Self {
             stream,
             outgoing: Vec::new(),
@@ -85,8 +85,8 @@ impl Line {
             incoming: Vec::new(),
             read: vec![0; READ].into_boxed_slice(),
             waiting: VecDeque::new(),
-            patience,
-            silence: Box::pin(tokio::time::sleep(patience)),
+            timeouts,
+            silence: Box::pin(tokio::time::sleep(timeouts)),
             heard: true,
             has_answered: false,
         }
@@ -188,13 +188,13 @@ impl Line {
         Ok(())
     }
 
-    /// Whether the daemon owes answers and has said nothing for the patience.
+    /// Whether the daemon owes answers and has said nothing for the timeouts.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.waiting.is_empty() && self.silence.as_mut().poll(cx).is_ready() {
             if !std::mem::take(&mut self.heard) {
                 return true;
             }
-            self.silence.set(tokio::time::sleep(self.patience));
+            self.silence.set(tokio::time::sleep(self.timeouts));
         }
         false
     }

@@ -8,14 +8,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::{ClientError, Patience, Reply};
+use super::super::{ClientError, Reply, Timeouts};
 use super::AsyncClient;
 use super::line::{End, Job, Line};
 
 /// Nobody waits so long but where something is wrong.
 const BOUND: Duration = Duration::from_secs(20);
-const SHORT: Patience = Patience { connect: Duration::from_secs(5), answer: Duration::from_millis(30) };
-const LONG: Patience = Patience { connect: BOUND, answer: BOUND };
+const SHORT: Timeouts = Timeouts { connect: Duration::from_secs(5), answer: Duration::from_millis(30) };
+const LONG: Timeouts = Timeouts { connect: BOUND, answer: BOUND };
 
 fn run<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

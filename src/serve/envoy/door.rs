@@ -17,17 +17,16 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tonic::Status;
-use tonic::body::Body;
-use tonic::server::Grpc;
 
-use super::codec::Messages;
 use super::counted::{Counted, Counter};
 use super::plain::Plain;
 use super::proto::SHOULD_RATE_LIMIT;
 use super::service::Service;
+use super::unary::{Answer, receive, respond};
 use crate::config;
+use crate::serve::admission::ConnectionGuard;
 use crate::serve::handed::Handed;
-use crate::serve::hub::{Hub, Pass};
+use crate::serve::server_state::ServerState;
 use crate::serve::socket::{Socket, SocketError};
 use crate::wire::headers::Style;
 
@@ -191,6 +190,19 @@ enum Stream {
     Tcp(TcpStream),
 }
 
+/// Somebody who came, while no runtime knows the connection.
+#[derive(Debug)]
+pub(crate) struct Resting {
+    inner: RestingStream,
+    headers: Option<Style>,
+}
+
+#[derive(Debug)]
+enum RestingStream {
+    Unix(std::os::unix::net::UnixStream),
+    Tcp(std::net::TcpStream),
+}
+
 impl Handle {
     /// For the runtime this is called in.
     pub(crate) fn listen(self) -> io::Result<Listener> {
@@ -214,6 +226,15 @@ impl Listener {
 }
 
 impl Visitor {
+    /// Takes the connection from the runtime that it belongs to, so that another thread's can have it.
+    pub(crate) fn rest(self) -> io::Result<Resting> {
+        let inner = match self.stream {
+            Stream::Unix(stream) => RestingStream::Unix(stream.into_std()?),
+            Stream::Tcp(stream) => RestingStream::Tcp(stream.into_std()?),
+        };
+        Ok(Resting { inner, headers: self.headers })
+    }
+
     /// The peer's user, where it can be told.
     pub(crate) fn uid(&self) -> Option<u32> {
         match &self.stream {
@@ -224,8 +245,19 @@ impl Visitor {
     }
 }
 
+impl Resting {
+    /// Gives the connection to the runtime that this is called in.
+    pub(crate) fn resume(self) -> io::Result<Visitor> {
+        let stream = match self.inner {
+            RestingStream::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
+            RestingStream::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
+        };
+        Ok(Visitor { stream, headers: self.headers })
+    }
+}
+
 /// Serves a connection to its end.
-pub(crate) async fn serve(visitor: Visitor, pass: Pass, hub: Arc<Hub>) {
+pub(crate) async fn serve(visitor: Visitor, pass: ConnectionGuard, hub: Arc<ServerState>) {
     let counter = Counter::new(hub.doors.account());
     let service = Service::new(hub, visitor.headers, pass.mailbox.asker());
     match visitor.stream {
@@ -239,7 +271,7 @@ pub(crate) async fn serve(visitor: Visitor, pass: Pass, hub: Arc<Hub>) {
     }
 }
 
-async fn converse<S>(stream: S, quiet: Option<Duration>, pass: Pass, (service, counter): (Service, Counter))
+async fn converse<S>(stream: S, quiet: Option<Duration>, pass: ConnectionGuard, (service, counter): (Service, Counter))
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -265,7 +297,7 @@ where
     }
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
 
 /// Boxed, because hyper moves it several times, and it is large.
 fn answer(service: Service, request: Request<Counted>) -> Answering {
@@ -273,8 +305,14 @@ fn answer(service: Service, request: Request<Counted>) -> Answering {
         if request.uri().path() != SHOULD_RATE_LIMIT {
             return Ok(Status::unimplemented(format!("only {SHOULD_RATE_LIMIT} is served here")).into_http());
         }
-        let mut grpc = Grpc::new(Messages).max_decoding_message_size(MAX_MESSAGE);
-        let mut answered = pin!(grpc.unary(service, request));
+        let mut answered = pin!(async move {
+            let (head, body) = request.into_parts();
+            let told = match receive(&head.headers, body, MAX_MESSAGE).await {
+                Ok(message) => service.answer(message).await,
+                Err(status) => Err(status),
+            };
+            told.map_or_else(Status::into_http, respond)
+        });
         // Most are answered at once, and need no timer.
         if let Poll::Ready(response) = poll_fn(|cx| Poll::Ready(answered.as_mut().poll(cx))).await {
             return Ok(response);

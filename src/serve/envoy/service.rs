@@ -1,17 +1,11 @@
 //! One request of Envoy: from descriptors to the keys of policies, and from decisions to its response.
 
-use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use tonic::server::UnaryService;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
-use super::proto::{
-    Code, DescriptorStatus, Duration, HeaderValue, Kind, RateLimit, RateLimitDescriptor, RateLimitOverride,
-    RateLimitRequest, RateLimitResponse, Struct, Unit, Value,
-};
+use super::answer::{self, Hits, Limited};
+use super::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, Unit};
 use crate::core::decision::{Reason, Verdict};
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT};
 use crate::core::overrides::Overrides;
@@ -19,14 +13,15 @@ use crate::core::policy::{OVERRIDDEN, OnStoreLoss, Plan, Policy, PolicySet, Rule
 use crate::core::route::{Domain, Entry, whole_key};
 use crate::core::shard;
 use crate::core::time::Micros;
+use crate::serve::ask::{Ask, CheckRequest};
+use crate::serve::check_request::{CheckResult, TimedMultiCheck};
 use crate::serve::crowd::Queue;
-use crate::serve::hub::Hub;
-use crate::serve::inquiry::{Asking, Inquiry, Told};
 use crate::serve::mailbox::Mailbox;
-use crate::serve::node::{Ask, Outgoing};
+use crate::serve::node::Outgoing;
+use crate::serve::server_state::ServerState;
 use crate::store::turns::Asker;
 use crate::wire::command::MAX_KEY;
-use crate::wire::headers::{Style, fields, window};
+use crate::wire::headers::Style;
 
 /// Most descriptors of a request.
 const MAX_DESCRIPTORS: usize = 64;
@@ -36,47 +31,29 @@ const MAX_ENTRIES: usize = 64;
 /// Answers requests. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
-    hub: Arc<Hub>,
+    hub: Arc<ServerState>,
     headers: Option<Style>,
     asker: Asker,
     /// Where the connection's requests await answers of the store.
     queue: Queue,
 }
 
-/// What a descriptor asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hits {
-    /// Tokens, or nothing at all.
-    Take(u64),
-    /// Whether there is one.
-    Peek,
-    /// Tokens are given back.
-    Give(u64),
-}
-
-/// A descriptor that is limited: its place in the request.
-#[derive(Debug)]
-struct Limited {
-    place: usize,
-    hits: Hits,
-    inquiry: Inquiry,
-}
-
 impl Service {
-    pub(super) fn new(hub: Arc<Hub>, headers: Option<Style>, asker: Asker) -> Self {
+    pub(super) fn new(hub: Arc<ServerState>, headers: Option<Style>, asker: Asker) -> Self {
         let queue = Queue::new(hub.node.crowd.place(asker));
         Self { hub, headers, asker, queue }
     }
 
-    async fn answer(self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
+    /// The answer to a request, as a frame of gRPC.
+    pub(super) async fn answer(self, request: RateLimitRequest) -> Result<Vec<u8>, Status> {
         let count = request.descriptors.len();
         let limited = read(&self.hub.policies.load(), &request, self.asker)?;
         if limited.is_empty() {
-            return Ok(response(count, &[], &[], self.headers));
+            return Ok(answer::write(count, &[], &[], self.headers));
         }
         let came = self.hub.node.clock.now();
         let turn = self.queue.turn().await;
-        let (headers, asking) = (self.headers, Asking::begin(&self.hub, came, inquiries(&limited)));
+        let (headers, asking) = (self.headers, TimedMultiCheck::begin(&self.hub, came, inquiries(&limited)));
         let (limited, told) = if asking.is_complete() {
             drop(turn);
             self.end(asking, limited).await
@@ -92,11 +69,11 @@ impl Service {
         };
         match refusal(&limited, &told) {
             Some(refusal) => Err(refusal),
-            None => Ok(response(count, &limited, &told, headers)),
+            None => Ok(answer::write(count, &limited, &told, headers)),
         }
     }
 
-    async fn end(&self, asking: Asking, limited: Vec<Limited>) -> (Vec<Limited>, Vec<Told>) {
+    async fn end(&self, asking: TimedMultiCheck, limited: Vec<Limited>) -> (Vec<Limited>, Vec<CheckResult>) {
         let (is_denied, mut told) = asking.end(&self.hub).await;
         if !is_denied {
             limited.iter().zip(&mut told).for_each(|(limited, told)| self.give_back(limited, told));
@@ -104,7 +81,7 @@ impl Service {
         (limited, told)
     }
 
-    fn give_back(&self, Limited { hits, inquiry, .. }: &Limited, told: &mut Told) {
+    fn give_back(&self, Limited { hits, inquiry, .. }: &Limited, told: &mut CheckResult) {
         let (Hits::Give(cost), Some(rule)) = (*hits, &told.rule) else { return };
         if cost == 0 {
             return;
@@ -119,17 +96,7 @@ impl Service {
     }
 }
 
-impl UnaryService<RateLimitRequest> for Service {
-    type Response = RateLimitResponse;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<RateLimitResponse>, Status>> + Send>>;
-
-    fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
-        let service = self.clone();
-        Box::pin(async move { service.answer(request.into_inner()).await.map(Response::new) })
-    }
-}
-
-fn inquiries(limited: &[Limited]) -> Vec<Inquiry> {
+fn inquiries(limited: &[Limited]) -> Vec<CheckRequest> {
     limited.iter().map(|limited| limited.inquiry.clone()).collect()
 }
 
@@ -172,7 +139,7 @@ fn read(policies: &PolicySet, request: &RateLimitRequest, asker: Asker) -> Resul
             Hits::Peek => (1, true),
             Hits::Give(_) => (0, true),
         };
-        limited.push(Limited { place, hits, inquiry: Inquiry { policy, key, cost, peek, asker } });
+        limited.push(Limited { place, hits, inquiry: CheckRequest { policy, key, cost, peek, asker } });
     }
     limited.retain(|limited| !replaced.contains(&limited.inquiry.policy.name));
     Ok(limited)
@@ -241,91 +208,11 @@ fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Result<
 
 /// Nothing but a missing store stands against the request, and a policy says that it must not pass then: Envoy
 /// is told that it cannot be told.
-fn refusal(limited: &[Limited], told: &[Told]) -> Option<Status> {
+fn refusal(limited: &[Limited], told: &[CheckResult]) -> Option<Status> {
     let mut denied = limited.iter().zip(told).filter(|(_, told)| told.decision.verdict == Verdict::Deny).peekable();
     let (first, _) = *denied.peek()?;
     let name = &first.inquiry.policy.name;
     denied
         .all(|(_, told)| told.decision.reason == Reason::Store)
         .then(|| Status::unavailable(format!("the store is away, and policy {name:?} lets nothing pass then")))
-}
-
-fn response(count: usize, limited: &[Limited], told: &[Told], headers: Option<Style>) -> RateLimitResponse {
-    let free = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
-    let mut statuses = vec![free; count];
-    for (limited, told) in limited.iter().zip(told) {
-        statuses[limited.place] = status(limited, told);
-    }
-    let is_denied = told.iter().any(|told| told.decision.verdict == Verdict::Deny);
-    let code = if is_denied { Code::OverLimit } else { Code::Ok };
-    let tightest = limited.iter().zip(told).min_by_key(|(_, told)| tightness(told));
-    let (headers, metadata) = tightest.map_or((Vec::new(), None), |(limited, told)| {
-        let fields = headers.map_or(Vec::new(), |style| fields(style, &told.decision, told.rule.as_deref()));
-        (fields, Some(metadata(limited, told)))
-    });
-    RateLimitResponse {
-        overall_code: code.into(),
-        statuses,
-        response_headers_to_add: headers
-            .into_iter()
-            .map(|(key, value)| HeaderValue { key: key.to_owned(), value })
-            .collect(),
-        dynamic_metadata: metadata,
-    }
-}
-
-/// Orders decisions by what a client must mind first: the longest wait, then what would have been denied, then
-/// the least that is left, then what counts nothing.
-fn tightness(told: &Told) -> (u8, u64) {
-    let decision = &told.decision;
-    match decision.verdict {
-        Verdict::Deny => (0, u64::MAX - decision.retry_after.map_or(u64::MAX, |wait| wait.0)),
-        Verdict::Allow if decision.reason == Reason::Shadow => (1, 0),
-        Verdict::Allow if told.rule.is_some() => (2, decision.remaining),
-        Verdict::Allow => (3, 0),
-    }
-}
-
-fn status(limited: &Limited, told: &Told) -> DescriptorStatus {
-    let decision = &told.decision;
-    let code = if decision.verdict == Verdict::Deny { Code::OverLimit } else { Code::Ok };
-    let limit = told.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
-    let Some(limit) = limit else {
-        let remaining = if decision.verdict == Verdict::Deny { 0 } else { u32::MAX };
-        return DescriptorStatus { code: code.into(), limit_remaining: remaining, ..DescriptorStatus::default() };
-    };
-    let remaining = decision.remaining.min(decision.limit);
-    // Envoy tells its own clients the whole seconds and forgets the rest.
-    let seconds = i64::try_from(decision.reset_after.as_secs_ceil()).unwrap_or(i64::MAX);
-    let length = window(limit);
-    let unit =
-        Unit::LENGTHS.into_iter().find(|(_, seconds)| *seconds == length).map_or(Unit::Unknown, |(unit, _)| unit);
-    DescriptorStatus {
-        code: code.into(),
-        current_limit: Some(RateLimit {
-            name: limited.inquiry.policy.name.to_string(),
-            requests_per_unit: small(limit.capacity()),
-            unit: unit.into(),
-        }),
-        limit_remaining: small(remaining),
-        duration_until_reset: Some(Duration { seconds, nanos: 0 }),
-    }
-}
-
-fn metadata(limited: &Limited, told: &Told) -> Struct {
-    let decision = &told.decision;
-    let text = |text: &str| Value { kind: Some(Kind::Text(text.to_owned())) };
-    let limit = told.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
-    let mut fields = BTreeMap::from([
-        ("policy".to_owned(), text(&limited.inquiry.policy.name)),
-        ("reason".to_owned(), text(decision.reason.as_str())),
-        ("source".to_owned(), text(decision.source.as_str())),
-        ("descriptor".to_owned(), Value { kind: Some(Kind::Number(limited.place as f64)) }),
-    ]);
-    fields.extend(limit.map(|limit| ("limit".to_owned(), text(&limit.to_string()))));
-    Struct { fields }
-}
-
-fn small(number: u64) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }

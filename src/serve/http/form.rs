@@ -5,7 +5,7 @@ use hyper::http::request::Parts;
 use hyper::http::uri::Authority;
 use hyper::{Method, StatusCode, Version};
 
-use super::{Refusal, bad};
+use super::reply::{Refusal, bad};
 
 /// Looks at the head of a request.
 ///
@@ -48,7 +48,7 @@ pub(super) fn check_body(head: &Parts) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// There is no `Host` field in HTTP/1.1, or there are two, or it is no host.
-pub(in crate::serve) fn host(head: &Parts) -> Result<String, Refusal> {
+pub(crate) fn host(head: &Parts) -> Result<String, Refusal> {
     let mut fields = head.headers.get_all(HOST).iter();
     let (first, second) = (fields.next(), fields.next());
     if second.is_some() {

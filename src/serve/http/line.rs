@@ -6,7 +6,7 @@
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 
-use super::problem;
+use super::reply::{document, problem};
 
 /// What is to be done about a first line.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(super) fn judge(head: &[u8], most: usize) -> Option<Line> {
 fn refused(status: StatusCode, detail: &str) -> Line {
     let reply = problem(status, detail);
     let kind = reply.headers().get(CONTENT_TYPE).map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default();
-    let body = super::document(status, detail);
+    let body = document(status, detail);
     let length = body.len();
     Line::Refused(format!(
         "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"

@@ -19,27 +19,27 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
-use super::Reply;
 use super::line::{Line, judge};
+use super::reply::Reply;
 use crate::serve::budget::Account;
 
 /// What a connection may take.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::serve) struct Bounds {
+pub(crate) struct Bounds {
     /// Longest head, in bytes.
-    pub(in crate::serve) head: usize,
+    pub(crate) head: usize,
     /// Longest first line of a connection, in bytes: a line that cannot be told apart before.
-    pub(in crate::serve) line: usize,
+    pub(crate) line: usize,
     /// Longest rest between two requests.
-    pub(in crate::serve) rest: Duration,
+    pub(crate) rest: Duration,
     /// Longest time for a head that has begun.
-    pub(in crate::serve) half: Duration,
+    pub(crate) half: Duration,
 }
 
 /// Serves a connection to its end; `head` was read already. `progress` can be looked at from outside; `account`
 /// is what its requests may take. `leave` tells whether it shall take no more requests, and arranges a wake-up for
 /// when that changes.
-pub(in crate::serve) async fn converse<S, A, F>(
+pub(crate) async fn converse<S, A, F>(
     mut stream: S,
     mut head: Vec<u8>,
     bounds: &Bounds,
@@ -128,7 +128,7 @@ async fn first_line<S: AsyncRead + Unpin>(stream: &mut S, head: &mut Vec<u8>, mo
 /// How far a connection has come: at rest, in a head, or in an answer. Counts on, so that one head can be told
 /// from the next.
 #[derive(Debug, Default)]
-pub(in crate::serve) struct Progress {
+pub(crate) struct Progress {
     stage: AtomicU64,
     /// That came since the last answer.
     bytes: AtomicUsize,
@@ -164,7 +164,7 @@ impl Progress {
     }
 
     /// Whether a request came and its answer is being made.
-    pub(in crate::serve) fn is_answering(&self) -> bool {
+    pub(crate) fn is_answering(&self) -> bool {
         self.stage.load(Ordering::Relaxed) % Self::STAGES == Self::IN_ANSWER
     }
 

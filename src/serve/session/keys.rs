@@ -10,14 +10,15 @@ use crate::core::decision::Decision;
 use crate::core::key::Digest;
 use crate::core::policy::{AD_HOC, Plan, Policy, Rule};
 use crate::core::shard::Request;
-use crate::serve::greeting;
-use crate::serve::hub::Hub;
-use crate::serve::inquiry::{Asked, Inquiry};
+use crate::serve::ask::{Ask, CheckRequest};
+use crate::serve::check_request::MultiCheck;
+use crate::serve::handshake;
 use crate::serve::mailbox::{Answer, Promise, Waiter};
-use crate::serve::node::Ask;
-use crate::serve::outbox::{Shape, write_done};
+use crate::serve::reply_queue::{ReplyFormat, write_done};
+use crate::serve::server_state::ServerState;
 use crate::serve::{requests, slots};
-use crate::wire::command::{Part, Rate, parts};
+use crate::wire::rate::Rate;
+use crate::wire::ration::{Part, parts};
 use crate::wire::resp::Args;
 
 /// What a concurrent limit does not know.
@@ -51,8 +52,8 @@ impl Session {
         match self.ask(batch, &question) {
             Some(decision) if rate.crab => self.writer(batch).crab(&decision, &rule.limits[0]),
             Some(decision) => self.writer(batch).throttle(&decision),
-            None if rate.crab => self.outbox.park(batch.now, Shape::Crab(rule)),
-            None => self.outbox.park(batch.now, Shape::Throttle),
+            None if rate.crab => self.outbox.park(batch.now, ReplyFormat::Crab(rule)),
+            None => self.outbox.park(batch.now, ReplyFormat::Throttle),
         }
     }
 
@@ -68,7 +69,8 @@ impl Session {
             }
         };
         if rule.is_concurrent() {
-            let inquiry = Inquiry { policy: policy.clone(), key: key.into(), cost, peek, asker: self.mailbox.asker() };
+            let inquiry =
+                CheckRequest { policy: policy.clone(), key: key.into(), cost, peek, asker: self.mailbox.asker() };
             return self.occupy(batch, inquiry);
         }
         let digest = batch.hub.node.digests.digest(&policy.name, key);
@@ -81,14 +83,14 @@ impl Session {
             }
             None => {
                 let rule = rule.clone();
-                self.outbox.park(batch.now, Shape::Decision { policy: policy.clone(), rule, digest, charged });
+                self.outbox.park(batch.now, ReplyFormat::Decision { policy: policy.clone(), rule, digest, charged });
             }
         }
     }
 
     /// A check of a concurrent limit: what it takes is noted, to end with the connection.
-    fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: Inquiry) {
-        let asked = Asked::begin(batch.hub, batch.came, vec![inquiry], batch.outgoing);
+    fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: CheckRequest) {
+        let asked = MultiCheck::begin(batch.hub, batch.came, vec![inquiry], batch.outgoing);
         self.finish(batch, requests::occupy(batch.hub.clone(), asked, self.slots.clone()));
     }
 
@@ -122,7 +124,7 @@ impl Session {
         let digest = batch.hub.node.digests.digest(&policy.name, key);
         match self.ask(batch, &Question { ask, rule, digest, key, cost, peek: false }) {
             Some(decision) => write_done(&mut self.writer(batch), &decision),
-            None => self.outbox.park(batch.now, Shape::Done),
+            None => self.outbox.park(batch.now, ReplyFormat::Done),
         }
     }
 
@@ -130,7 +132,7 @@ impl Session {
         let mut inquiries = Vec::new();
         for Part { policy, key, cost } in parts(args) {
             let Some(policy) = self.policy(batch, policy) else { return };
-            inquiries.push(Inquiry {
+            inquiries.push(CheckRequest {
                 policy: policy.clone(),
                 key: key.into(),
                 cost,
@@ -138,7 +140,7 @@ impl Session {
                 asker: self.mailbox.asker(),
             });
         }
-        let asked = Asked::begin(batch.hub, batch.came, inquiries, batch.outgoing);
+        let asked = MultiCheck::begin(batch.hub, batch.came, inquiries, batch.outgoing);
         self.finish(batch, requests::many(batch.hub.clone(), asked, self.slots.clone()));
     }
 
@@ -147,7 +149,7 @@ impl Session {
         &mut self,
         batch: &mut Batch<'_>,
         (policy, key, cost): (&[u8], &[u8], u64),
-        answer: impl FnOnce(Arc<Hub>, Inquiry) -> F,
+        answer: impl FnOnce(Arc<ServerState>, CheckRequest) -> F,
     ) where
         F: Future<Output = Vec<u8>> + Send + 'static,
     {
@@ -157,14 +159,14 @@ impl Session {
             return self.error(batch, IN_FLIGHT);
         }
         let inquiry =
-            Inquiry { policy: policy.clone(), key: key.into(), cost, peek: false, asker: self.mailbox.asker() };
+            CheckRequest { policy: policy.clone(), key: key.into(), cost, peek: false, asker: self.mailbox.asker() };
         self.finish(batch, answer(batch.hub.clone(), inquiry));
     }
 
     pub(super) fn explain(&mut self, batch: &mut Batch<'_>, policy: &[u8], key: &[u8]) {
         let Some(policy) = self.policy(batch, policy) else { return };
         let inquiry =
-            Inquiry { policy: policy.clone(), key: key.into(), cost: 1, peek: true, asker: self.mailbox.asker() };
+            CheckRequest { policy: policy.clone(), key: key.into(), cost: 1, peek: true, asker: self.mailbox.asker() };
         self.finish(batch, requests::explain(batch.hub.clone(), inquiry));
     }
 
@@ -176,7 +178,7 @@ impl Session {
             return self.writer(batch).raw(&reply);
         }
         let promise = Promise::to(Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() });
-        self.outbox.park(batch.now, Shape::Whole);
+        self.outbox.park(batch.now, ReplyFormat::Whole);
         tokio::spawn(async move { promise.keep(Answer::Reply(reply.await)) });
     }
 
@@ -194,7 +196,7 @@ impl Session {
         let policies = batch.policies;
         let found = std::str::from_utf8(name).ok().and_then(|name| policies.get(name));
         if found.is_none() {
-            self.error(batch, &greeting::unknown_policy(policies, name));
+            self.error(batch, &handshake::unknown_policy(policies, name));
         }
         found
     }

@@ -42,7 +42,7 @@ impl Durations {
 
 /// Counts of one thread.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct ThreadStats {
     /// Commands understood or refused.
     pub commands: u64,
     /// Error replies.
@@ -57,7 +57,7 @@ pub struct Tally {
     pub shadows: HashMap<Arc<str>, PolicyStats>,
 }
 
-impl Tally {
+impl ThreadStats {
     /// Counts a decision of the policy alone.
     pub fn count(&mut self, policy: &Arc<str>, decision: &Decision) {
         count(&mut self.policies, policy, decision);

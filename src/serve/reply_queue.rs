@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::mailbox::Answer;
 use super::spool::Spool;
-use super::tally::Tally;
+use super::thread_stats::ThreadStats;
 use crate::core::decision::{Decision, Reason, Source};
 use crate::core::key::Digest;
 use crate::core::policy::{Policy, Rule};
@@ -18,7 +18,7 @@ use crate::wire::reply::{Protocol, Writer};
 
 /// How a decision is told.
 #[derive(Clone, Debug)]
-pub enum Shape {
+pub enum ReplyFormat {
     /// As `CL.THROTTLE` does.
     Throttle,
     /// As `THROTTLE` does, of this limit.
@@ -40,14 +40,14 @@ pub enum Shape {
     Whole,
 }
 
-impl Shape {
+impl ReplyFormat {
     /// A check's, and nothing else's.
     fn is_check(&self) -> bool {
         matches!(self, Self::Throttle | Self::Crab(_) | Self::Decision { .. })
     }
 
     /// Writes `answer` in this shape.
-    pub fn write(&self, out: &mut Vec<u8>, answer: &Answer, tally: &mut Tally) {
+    pub fn write(&self, out: &mut Vec<u8>, answer: &Answer, tally: &mut ThreadStats) {
         let mut writer = Writer::new(out, Protocol::Two);
         match (self, answer) {
             (_, Answer::Reply(reply)) => writer.raw(reply),
@@ -74,19 +74,19 @@ pub fn write_done(writer: &mut Writer<'_>, decision: &Decision) {
 }
 
 #[derive(Debug)]
-struct Gap {
+struct PendingReply {
     /// Where it lies: before this place of `behind`.
     at: u64,
     /// When it was asked.
     asked: Instant,
-    shape: Shape,
+    shape: ReplyFormat,
     answer: Option<Answer>,
 }
 
 /// Replies that wait, and the gaps between them.
 #[derive(Debug, Default)]
-pub struct Outbox {
-    gaps: VecDeque<Gap>,
+pub struct ReplyQueue {
+    gaps: VecDeque<PendingReply>,
     /// The number of the first gap; the others follow without a break.
     first: u64,
     behind: Spool,
@@ -101,7 +101,7 @@ pub struct Mark {
     behind: u64,
 }
 
-impl Outbox {
+impl ReplyQueue {
     /// Where the next reply is to be written.
     pub fn sink<'a>(&'a mut self, direct: &'a mut Vec<u8>) -> &'a mut Vec<u8> {
         if self.is_empty() { direct } else { self.behind.tail() }
@@ -132,8 +132,8 @@ impl Outbox {
     }
 
     /// Leaves a gap for an answer that comes later.
-    pub fn park(&mut self, now: Instant, shape: Shape) {
-        self.gaps.push_back(Gap { at: self.behind.end(), asked: now, shape, answer: None });
+    pub fn park(&mut self, now: Instant, shape: ReplyFormat) {
+        self.gaps.push_back(PendingReply { at: self.behind.end(), asked: now, shape, answer: None });
     }
 
     /// Takes an answer in.
@@ -146,7 +146,7 @@ impl Outbox {
     }
 
     /// Moves up what no gap stands before any more, until there are about `most` bytes.
-    pub fn release(&mut self, now: Instant, direct: &mut Vec<u8>, most: usize, tally: &mut Tally) {
+    pub fn release(&mut self, now: Instant, direct: &mut Vec<u8>, most: usize, tally: &mut ThreadStats) {
         while direct.len() < most {
             let ready = self.gaps.front().map_or(self.behind.end(), |gap| gap.at) - self.behind.taken();
             if ready > 0 {
@@ -205,19 +205,19 @@ mod tests {
 
     #[test]
     fn replies_keep_their_order_however_answers_come() {
-        let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
+        let (mut outbox, mut direct) = (ReplyQueue::default(), Vec::new());
         outbox.sink(&mut direct).extend(b"a");
         let first = outbox.next_seq();
-        outbox.park(Instant(1), Shape::Whole);
+        outbox.park(Instant(1), ReplyFormat::Whole);
         outbox.sink(&mut direct).extend(b"c");
         let second = outbox.next_seq();
-        outbox.park(Instant(1), Shape::Whole);
+        outbox.park(Instant(1), ReplyFormat::Whole);
         outbox.sink(&mut direct).extend(b"e");
         outbox.fill(second, reply("d"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"a");
         outbox.fill(first, reply("b"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"abcde");
         outbox.sink(&mut direct).extend(b"f");
         assert_eq!(direct, b"abcdef");
@@ -226,23 +226,23 @@ mod tests {
 
     #[test]
     fn what_stands_between_two_gaps_waits_for_the_first_only() {
-        let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
-        outbox.park(Instant(1), Shape::Whole);
+        let (mut outbox, mut direct) = (ReplyQueue::default(), Vec::new());
+        outbox.park(Instant(1), ReplyFormat::Whole);
         outbox.sink(&mut direct).extend(b"b");
-        outbox.park(Instant(1), Shape::Whole);
+        outbox.park(Instant(1), ReplyFormat::Whole);
         outbox.sink(&mut direct).extend(b"d");
         outbox.fill(0, reply("a"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"ab");
         outbox.fill(1, reply("c"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"abcd");
     }
 
     #[test]
     fn much_moves_up_in_parts_and_keeps_its_order() {
-        let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
-        outbox.park(Instant(1), Shape::Whole);
+        let (mut outbox, mut direct) = (ReplyQueue::default(), Vec::new());
+        outbox.park(Instant(1), ReplyFormat::Whole);
         let mut wanted = b"first".to_vec();
         for number in 0..100_000_u32 {
             let line = format!("{number}\r\n");
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(outbox.held_back(), wanted.len());
         let mut told = Vec::new();
         while outbox.is_ready() {
-            outbox.release(Instant(2), &mut direct, 10_000, &mut Tally::default());
+            outbox.release(Instant(2), &mut direct, 10_000, &mut ThreadStats::default());
             assert!(direct.len() <= 10_000);
             told.append(&mut direct);
         }
@@ -264,26 +264,26 @@ mod tests {
 
     #[test]
     fn what_is_taken_back_leaves_what_stood_before() {
-        let (mut outbox, mut direct) = (Outbox::default(), b"a".to_vec());
+        let (mut outbox, mut direct) = (ReplyQueue::default(), b"a".to_vec());
         let mark = outbox.mark(&direct);
         outbox.sink(&mut direct).extend(b"b");
         outbox.cut(mark, &mut direct);
         assert_eq!(direct, b"a");
-        outbox.park(Instant(1), Shape::Whole);
+        outbox.park(Instant(1), ReplyFormat::Whole);
         outbox.sink(&mut direct).extend(b"c");
         let mark = outbox.mark(&direct);
         outbox.sink(&mut direct).extend(b"d");
         outbox.cut(mark, &mut direct);
         outbox.fill(0, reply("b"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"abc");
     }
 
     #[test]
     fn an_answer_to_nobody_is_dropped() {
-        let (mut outbox, mut direct) = (Outbox::default(), Vec::new());
+        let (mut outbox, mut direct) = (ReplyQueue::default(), Vec::new());
         outbox.fill(7, reply("x"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut Tally::default());
+        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert!(direct.is_empty());
     }
 }

@@ -1,16 +1,24 @@
 //! The queue of frames to one address: who sends never waits, and one slow peer holds up nobody else.
+//!
+//! What does not fit into a queue is dropped. Called by the fleet's handle for usage, and by way of [`Carrier`] for gossip.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use super::connection_pool::ConnectionPool;
+use super::frame::Channel;
 use super::link::Link;
-use super::links::Links;
+use super::peer::{Carrier, PeerId};
 use crate::clock;
+
+/// Frames that wait for one peer.
+const DEPTH: usize = 16;
 
 /// A queue that was not used for this long ends.
 const IDLE: Duration = Duration::from_secs(60);
@@ -19,8 +27,55 @@ const MAX_WAIT_MS: u64 = 2_000;
 /// Wait after the first failure, at most.
 const MIN_WAIT_MS: u64 = 100;
 
+impl ConnectionPool {
+    /// Queues a whole frame for the node at `to`; `false`: it was dropped.
+    pub(crate) fn queue(self: &Arc<Self>, to: SocketAddr, frame: Bytes) -> bool {
+        let mut table = self.table();
+        let queued = match table.lane(to, DEPTH) {
+            None => false,
+            Some((lane, fresh)) => {
+                let queued = lane.try_send(frame);
+                if let Some(queue) = fresh {
+                    self.runtime.spawn(run(self.clone(), to, queue));
+                }
+                !matches!(queued, Err(TrySendError::Full(_) | TrySendError::Closed(_)))
+            }
+        };
+        self.counters.dropped_out.add(usize::from(!queued));
+        queued
+    }
+}
+
+impl Carrier for Arc<ConnectionPool> {
+    fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
+        match Channel::Gossip.frame(&frame) {
+            Some(frame) => self.queue(to, frame),
+            None => {
+                self.counters.oversized.add(1);
+                false
+            }
+        }
+    }
+
+    fn is_connected(&self, peer: &PeerId) -> bool {
+        self.table().is_connected(peer)
+    }
+
+    fn has_left(&self, peer: &PeerId) -> bool {
+        self.table().has_left(peer)
+    }
+
+    fn heard(&self) -> Vec<PeerId> {
+        self.table().heard()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        ConnectionPool::changes(self)
+    }
+}
+
 /// Sends what is queued for `to`, dialling when there is no connection, until the queue is idle or closed.
-pub(crate) async fn run(links: Arc<Links>, to: SocketAddr, mut queue: mpsc::Receiver<Bytes>) {
+async fn run(links: Arc<ConnectionPool>, to: SocketAddr, mut queue: mpsc::Receiver<Bytes>) {
     if links.is_own(to) {
         return;
     }
@@ -47,7 +102,7 @@ pub(crate) async fn run(links: Arc<Links>, to: SocketAddr, mut queue: mpsc::Rece
 }
 
 /// The connection to `to`: the one there is, the one that is dialled, or the one that the peer dials meanwhile.
-async fn reach(links: &Arc<Links>, to: SocketAddr) -> Option<Arc<Link>> {
+async fn reach(links: &Arc<ConnectionPool>, to: SocketAddr) -> Option<Arc<Link>> {
     if let Some(link) = links.best(to) {
         return Some(link);
     }
@@ -59,7 +114,7 @@ async fn reach(links: &Arc<Links>, to: SocketAddr) -> Option<Arc<Link>> {
     }
 }
 
-async fn send(links: &Links, link: &Link, frame: &Bytes) {
+async fn send(links: &ConnectionPool, link: &Link, frame: &Bytes) {
     match link.send(frame).await {
         Ok(()) => {
             links.counters.frames_out.add(1);
@@ -74,7 +129,7 @@ async fn send(links: &Links, link: &Link, frame: &Bytes) {
 
 /// Waits before the next dial, unless the peer connects by itself. What was queued meanwhile is stale and
 /// dropped: gossip and usage are said again at the next tick.
-async fn pause(links: &Links, to: SocketAddr, queue: &mut mpsc::Receiver<Bytes>, wait: u64) {
+async fn pause(links: &ConnectionPool, to: SocketAddr, queue: &mut mpsc::Receiver<Bytes>, wait: u64) {
     let jittered = Duration::from_millis(wait / 2 + clock::random() % (wait / 2 + 1));
     tokio::select! {
         _ = links.connected(to) => {}

@@ -32,7 +32,7 @@ const RELIEF: Micros = Micros::from_millis(250);
 const LATE: u64 = 4;
 
 /// A store that is somewhere else.
-pub trait Remote: Send + Sync + 'static {
+pub trait RemoteStore: Send + Sync + 'static {
     /// Sends one call in the turn of whoever asks, and waits for its outcome, however late that comes while its
     /// connection lives.
     fn call<'a>(
@@ -63,7 +63,7 @@ pub enum AnyStore {
     /// In this process, for this node alone.
     Memory,
     /// Elsewhere, for the whole fleet.
-    Remote(Arc<dyn Remote>),
+    Remote(Arc<dyn RemoteStore>),
 }
 
 impl std::fmt::Debug for AnyStore {
@@ -73,7 +73,7 @@ impl std::fmt::Debug for AnyStore {
 }
 
 /// Carries calls until the node is gone.
-pub async fn run(node: Arc<Node>, calls: Arc<Turnstile>, store: Arc<dyn Remote>, pulse: Pulse) {
+pub async fn run(node: Arc<Node>, calls: Arc<Turnstile>, store: Arc<dyn RemoteStore>, pulse: Pulse) {
     const GATHER: usize = 64;
     let home = Arc::new(Home { node: node.clone(), out: AtomicUsize::new(0), spare: Mutex::default() });
     let mut gathered = Vec::with_capacity(GATHER);

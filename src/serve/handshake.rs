@@ -2,12 +2,12 @@
 //!
 //! Also the next step for whoever named a policy or a command that does not exist. Called by sessions.
 
-use super::hub::Hub;
+use super::server_state::ServerState;
 use crate::core::policy::PolicySet;
 use crate::core::time::Instant;
-use crate::wire::command::CommandError;
+use crate::wire::command_table::{self, COMMANDS};
+use crate::wire::refusal::CommandError;
 use crate::wire::reply::{Protocol, Writer};
-use crate::wire::surface::{self, COMMANDS};
 
 /// Clients that switch features on by the server's version see a Redis of this one.
 const REDIS_VERSION: &str = "7.2.0";
@@ -33,7 +33,7 @@ pub fn write_hello(writer: &mut Writer<'_>, id: u64, protocol: Protocol) {
 
 /// The answer to `INFO`.
 #[must_use]
-pub fn info(hub: &Hub, now: Instant) -> String {
+pub fn info(hub: &ServerState, now: Instant) -> String {
     let uptime = now.since(hub.started).0 / 1_000_000;
     format!(
         "# Server\r\nredis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\nrationd_version:{}\r\n\
@@ -72,7 +72,7 @@ pub fn refusal(name: &[u8], problem: &CommandError<'_>) -> String {
         }
         // throttlecrab's own words, and no more: clients know them.
         CommandError::Arity(_) if name.eq_ignore_ascii_case(b"throttle") => problem.to_string(),
-        CommandError::Arity(_) | CommandError::Syntax => match surface::usage(name) {
+        CommandError::Arity(_) | CommandError::Syntax => match command_table::usage(name) {
             Some(usage) => format!("{problem}: {usage}"),
             None => problem.to_string(),
         },

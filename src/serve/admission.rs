@@ -1,6 +1,9 @@
-//! Who may come in, how many are in, and what each may keep here.
+//! Who may come in, how many are in, what each may keep here, and which data thread serves it.
 //!
-//! Told of each connection by the data threads; tells all of them when the daemon stops. Knows no protocol.
+//! CheckResult of each connection by the data threads; tells all of them when the daemon stops. Knows no protocol.
+//!
+//! All data threads listen to the same sockets, and the one that is awake anyway accepts most of what comes: of two, one
+//! did 80 to 100 % of the work. So a connection is served by the thread that has the fewest, whoever accepts it.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -10,7 +13,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::budget::{Account, Budget, Loan};
-use super::hub::Hub;
 use super::mailbox::Mailbox;
 use super::rights::Rights;
 use crate::store::turns::Asker;
@@ -75,9 +77,21 @@ impl Refusal {
     }
 }
 
+/// Which of the sockets a connection comes by. Those of one kind are alike: Envoy has few, and much comes over each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entrance {
+    /// The daemon's own.
+    Socket,
+    /// Envoy's.
+    Envoy,
+}
+
+/// Kinds of connections that data threads serve.
+const ENTRANCES: usize = 2;
+
 /// Counts who is in, and decides who may come in.
 #[derive(Debug)]
-pub struct Doors {
+pub struct Admission {
     /// Who may do what concerns others.
     pub rights: Rights,
     limits: Limits,
@@ -95,33 +109,34 @@ pub struct Doors {
 struct Inside {
     mailboxes: HashMap<u64, Weak<Mailbox>>,
     per_uid: HashMap<Option<u32>, usize>,
+    /// What each data thread serves, by entrances.
+    seated: Vec<[usize; ENTRANCES]>,
 }
 
 /// A connection's place inside; given back when dropped.
 #[derive(Debug)]
-pub struct Pass {
-    hub: Arc<Hub>,
+pub struct ConnectionGuard {
+    doors: Arc<Admission>,
     /// The connection's number.
     pub id: u64,
     /// Whose it is, where that can be told.
     pub uid: Option<u32>,
     /// Its mailbox.
     pub mailbox: Arc<Mailbox>,
+    /// The data thread that serves it, and by where it came; `None`: none does.
+    seat: Option<(usize, Entrance)>,
 }
 
-impl Doors {
-    /// Nobody is in.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
+impl Admission {
+    /// Nobody is in, and so many data threads serve whoever comes.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, threads: usize) -> Self {
         Self {
             rights: Rights::new(limits.admin_uids.clone()),
             budget: Arc::new(Budget::new(limits.kept_in_all)),
             for_holds: Arc::new(Budget::new(limits.held)),
             limits,
-            inside: Mutex::default(),
+            inside: Mutex::new(Inside { seated: vec![[0; ENTRANCES]; threads.max(1)], ..Inside::default() }),
             next_id: AtomicU64::new(1),
             accepted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -135,28 +150,33 @@ impl Doors {
     ///
     /// # Errors
     /// There are too many, or this one may not.
-    pub fn admit(hub: &Arc<Hub>, uid: Option<u32>) -> Result<Pass, Refusal> {
-        let doors = &hub.doors;
-        let mut inside = doors.lock();
+    pub fn admit(self: &Arc<Self>, uid: Option<u32>) -> Result<ConnectionGuard, Refusal> {
+        let mut inside = self.lock();
         let of_uid = inside.per_uid.get(&uid).copied().unwrap_or(0);
-        let allowed = &doors.limits.allow_uids;
+        let allowed = &self.limits.allow_uids;
         let refusal = if uid.is_some_and(|uid| !allowed.is_empty() && !allowed.contains(&uid)) {
             Some(Refusal::Uid)
-        } else if inside.mailboxes.len() >= doors.limits.connections || of_uid >= doors.limits.connections_per_uid {
+        } else if inside.mailboxes.len() >= self.limits.connections || of_uid >= self.limits.connections_per_uid {
             Some(Refusal::TooMany)
         } else {
             None
         };
         if let Some(refusal) = refusal {
-            doors.refused.fetch_add(1, Ordering::Relaxed);
+            self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(refusal);
         }
-        doors.accepted.fetch_add(1, Ordering::Relaxed);
-        let id = doors.next_id.fetch_add(1, Ordering::Relaxed);
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let mailbox = Arc::new(Mailbox::of(Asker::new(uid, id)));
         inside.mailboxes.insert(id, Arc::downgrade(&mailbox));
         *inside.per_uid.entry(uid).or_default() += 1;
-        Ok(Pass { hub: hub.clone(), id, uid, mailbox })
+        Ok(ConnectionGuard { doors: self.clone(), id, uid, mailbox, seat: None })
+    }
+
+    /// Connections that each data thread serves.
+    #[must_use]
+    pub fn seated(&self) -> Vec<usize> {
+        self.lock().seated.iter().map(|of| of.iter().sum()).collect()
     }
 
     /// The account of a connection that was let in.
@@ -243,7 +263,22 @@ impl Doors {
     }
 }
 
-impl Pass {
+impl ConnectionGuard {
+    /// Finds out which data thread is to serve a connection that `accepted_by` has taken: the one that has the fewest
+    /// of its kind, and of those the one that has the fewest at all. It counts for that thread from now on.
+    pub fn take_seat(&mut self, entrance: Entrance, accepted_by: usize) -> usize {
+        let mut inside = self.doors.lock();
+        inside.leave_seat(self.seat.take());
+        let busy = |(thread, of): (usize, &[usize; ENTRANCES])| {
+            ((of[entrance as usize], of.iter().sum::<usize>(), thread != accepted_by), thread)
+        };
+        let (_, thread) = inside.seated.iter().enumerate().map(busy).min().unwrap_or_default();
+        inside.seated[thread][entrance as usize] += 1;
+        drop(inside);
+        self.seat = Some((thread, entrance));
+        thread
+    }
+
     /// Drives a connection on; when the daemon stops, `leave` tells it to take nothing more.
     pub fn drive<C: Future>(
         &self,
@@ -261,13 +296,22 @@ impl Pass {
     #[must_use]
     pub fn is_to_leave(&self, cx: &Context<'_>) -> bool {
         self.mailbox.listen(cx.waker(), None);
-        self.hub.doors.is_stopping()
+        self.doors.is_stopping()
     }
 }
 
-impl Drop for Pass {
+impl Inside {
+    fn leave_seat(&mut self, seat: Option<(usize, Entrance)>) {
+        if let Some((thread, entrance)) = seat {
+            self.seated[thread][entrance as usize] -= 1;
+        }
+    }
+}
+
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let mut inside = self.hub.doors.lock();
+        let mut inside = self.doors.lock();
+        inside.leave_seat(self.seat.take());
         inside.mailboxes.remove(&self.id);
         if let Some(count) = inside.per_uid.get_mut(&self.uid) {
             *count -= 1;
@@ -275,5 +319,44 @@ impl Drop for Pass {
                 inside.per_uid.remove(&self.uid);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doors(threads: usize) -> Arc<Admission> {
+        Arc::new(Admission::new(Limits::default(), threads))
+    }
+
+    fn seat(doors: &Arc<Admission>, entrance: Entrance, accepted_by: usize) -> (usize, ConnectionGuard) {
+        let mut pass = doors.admit(Some(7)).expect("there is room");
+        (pass.take_seat(entrance, accepted_by), pass)
+    }
+
+    #[test]
+    fn whoever_accepts_connections_go_to_the_thread_that_has_the_fewest() {
+        let doors = doors(3);
+        let (threads, mut passes): (Vec<_>, Vec<_>) = (0..7).map(|_| seat(&doors, Entrance::Socket, 1)).unzip();
+        assert_eq!(threads[0], 1, "of those that have as few it is the one that is awake");
+        assert_eq!(doors.seated(), [2, 3, 2]);
+        passes.retain(|pass| pass.seat != Some((2, Entrance::Socket)));
+        assert_eq!(doors.seated(), [2, 3, 0], "who goes gives the seat back");
+        assert_eq!([0; 2].map(|_| passes.push(seat(&doors, Entrance::Socket, 0).1)).len(), 2);
+        assert_eq!(doors.seated(), [2, 3, 2]);
+        drop(passes);
+        assert_eq!(doors.seated(), [0; 3]);
+    }
+
+    #[test]
+    fn connections_of_envoy_are_shared_out_among_themselves() {
+        let doors = doors(2);
+        let clients: Vec<_> = (0..3).map(|_| seat(&doors, Entrance::Socket, 0)).collect();
+        assert_eq!(doors.seated(), [2, 1]);
+        let envoys: Vec<_> = (0..2).map(|_| seat(&doors, Entrance::Envoy, 0)).collect();
+        assert_eq!([envoys[0].0, envoys[1].0], [1, 0], "the first goes where fewest are at all");
+        drop((clients, envoys));
+        assert_eq!(doors.seated(), [0, 0]);
     }
 }

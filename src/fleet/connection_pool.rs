@@ -1,7 +1,7 @@
 //! All connections of a node: dialled when there is something to send, accepted, watched, closed.
 //!
-//! Nobody who sends ever waits: frames go into a queue per address, and what does not fit is dropped. What
-//! comes is handed on by channel, and dropped and counted when it is not taken in time.
+//! What comes is handed on by channel, and dropped and counted when it is not taken in time. What leaves is not known
+//! here: `lane` queues it, and asks for a connection.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,24 +11,20 @@ use bytes::Bytes;
 use quinn::{ClientConfig, Connection, ConnectionError, Endpoint, Incoming as Arriving};
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::frame::{Channel, Hello};
 use super::handshakes::Handshakes;
-use super::lane;
 use super::link::{Closing, Link};
 use super::names::fleet_name;
-use super::peer::{Carrier, Gossip, PeerId};
+use super::peer::{Gossip, PeerId};
 use super::quic::is_own;
 use super::stats::Counters;
 use super::table::Table;
 
 /// Longest time that a handshake may take: an unreachable peer gives no sign of it.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// Frames that wait for one peer.
-const DEPTH: usize = 16;
 /// How long a connection that lost stays open for what is on its way.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -52,7 +48,7 @@ pub(crate) struct Inboxes {
 
 /// The connections of one node.
 #[derive(Debug)]
-pub(crate) struct Links {
+pub(crate) struct ConnectionPool {
     endpoint: Endpoint,
     fleet: String,
     us: Hello,
@@ -61,10 +57,10 @@ pub(crate) struct Links {
     changed: watch::Sender<u64>,
     inboxes: Inboxes,
     pub(crate) counters: Arc<Counters>,
-    runtime: Handle,
+    pub(super) runtime: Handle,
 }
 
-impl Links {
+impl ConnectionPool {
     /// Connections over `endpoint`, which must be able to accept. Call [`Self::accept`] to do so.
     pub(crate) fn new(
         endpoint: Endpoint,
@@ -207,23 +203,6 @@ impl Links {
         self.counters.dropped_in.add(usize::from(!taken));
     }
 
-    /// Queues a whole frame for the node at `to`; `false`: it was dropped.
-    pub(crate) fn queue(self: &Arc<Self>, to: SocketAddr, frame: Bytes) -> bool {
-        let mut table = self.table();
-        let queued = match table.lane(to, DEPTH) {
-            None => false,
-            Some((lane, fresh)) => {
-                let queued = lane.try_send(frame);
-                if let Some(queue) = fresh {
-                    self.runtime.spawn(lane::run(self.clone(), to, queue));
-                }
-                !matches!(queued, Err(TrySendError::Full(_) | TrySendError::Closed(_)))
-            }
-        };
-        self.counters.dropped_out.add(usize::from(!queued));
-        queued
-    }
-
     /// The connection to use for the node at `to`, if there is one.
     pub(crate) fn best(&self, to: SocketAddr) -> Option<Arc<Link>> {
         self.table().best(&self.us.id, to)
@@ -231,7 +210,7 @@ impl Links {
 
     /// Waits until there is a connection to `to`.
     pub(crate) async fn connected(&self, to: SocketAddr) -> Arc<Link> {
-        let mut changed = self.changed.subscribe();
+        let mut changed = self.changes();
         loop {
             if let Some(link) = self.best(to) {
                 return link;
@@ -240,6 +219,11 @@ impl Links {
                 std::future::pending::<()>().await;
             }
         }
+    }
+
+    /// Changes whenever a connection has come or gone.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
     }
 
     /// Whether `to` leads back to this node: it is remembered then, and never dialled.
@@ -289,33 +273,5 @@ async fn shake(connecting: Result<quinn::Connecting, ConnectionError>) -> Result
     match timeout(HANDSHAKE, connecting).await {
         Ok(connected) => connected.map_err(|error| error.to_string()),
         Err(_) => Err("the handshake took too long".into()),
-    }
-}
-
-impl Carrier for Arc<Links> {
-    fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
-        match Channel::Gossip.frame(&frame) {
-            Some(frame) => self.queue(to, frame),
-            None => {
-                self.counters.oversized.add(1);
-                false
-            }
-        }
-    }
-
-    fn is_connected(&self, peer: &PeerId) -> bool {
-        self.table().is_connected(peer)
-    }
-
-    fn has_left(&self, peer: &PeerId) -> bool {
-        self.table().has_left(peer)
-    }
-
-    fn heard(&self) -> Vec<PeerId> {
-        self.table().heard()
-    }
-
-    fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
     }
 }

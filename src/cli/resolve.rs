@@ -11,7 +11,7 @@ use crate::store::redis::{Confirm as StoreConfirm, OptionsError, RedisOptions};
 
 /// What the configuration means on this machine.
 #[derive(Debug)]
-pub(crate) struct Settled {
+pub(crate) struct Resolved {
     /// `listen.group` as a number.
     pub(crate) group: Option<u32>,
     /// How to reach the shared store; `None`: embedded.
@@ -27,7 +27,7 @@ const SECRET: usize = 16;
 ///
 /// # Errors
 /// Everything that is wrong.
-pub(crate) fn settle(loaded: &Loaded) -> Result<Settled, ConfigErrors> {
+pub(crate) fn resolve(loaded: &Loaded) -> Result<Resolved, ConfigErrors> {
     let config = &loaded.config;
     let mut problems = Vec::new();
     let mut complain = |key: &str, message: String| {
@@ -58,7 +58,7 @@ pub(crate) fn settle(loaded: &Loaded) -> Result<Settled, ConfigErrors> {
         complain(key, error.to_string());
     }
     match digests {
-        Ok(digests) if problems.is_empty() => Ok(Settled { group, store, digests }),
+        Ok(digests) if problems.is_empty() => Ok(Resolved { group, store, digests }),
         _ => Err(ConfigErrors(problems)),
     }
 }

@@ -1,0 +1,46 @@
+//! What the daemon's own command line asks over the socket: a reload, and keys, policies, peers and counts as JSON.
+//!
+//! Answered on the control runtime, one question at a time, because an answer may be long and no data thread may wait for
+//! it. Called by sessions.
+
+use std::sync::Arc;
+
+use super::listing;
+use super::mailbox::{Answer, Promise, Waiter};
+use super::server_state::ServerState;
+use crate::wire::command::Admin;
+use crate::wire::reply::{Protocol, Writer};
+
+/// Answers a question of the command line from the control runtime.
+pub(super) fn answer(hub: Arc<ServerState>, admin: Admin, waiter: Waiter) {
+    let (control, promise) = (hub.control.clone(), Promise::to(waiter));
+    control.spawn(async move {
+        let _turn = hub.desk.lock().await;
+        let asked = hub.clone();
+        let answered = tokio::task::spawn_blocking(move || text(&asked, admin)).await;
+        let mut reply = Vec::new();
+        let mut writer = Writer::new(&mut reply, Protocol::Two);
+        match answered {
+            Ok(Ok(text)) => writer.bulk(text.as_bytes()),
+            Ok(Err(problem)) => writer.error(&format!("ERR {problem}")),
+            Err(_) => writer.error("ERR the answer could not be made: see the daemon's log"),
+        }
+        promise.keep(Answer::Reply(reply));
+    });
+}
+
+fn text(hub: &ServerState, admin: Admin) -> Result<String, String> {
+    match admin {
+        Admin::Reload => match &hub.reload {
+            Some(reload) => reload(),
+            None => Err("this daemon was started without a configuration to read again".into()),
+        },
+        Admin::Keys { cursor, most } => Ok(listing::keys(&hub.keys(cursor.unwrap_or(0), most), cursor.is_some(), most)),
+        Admin::Policies => Ok(listing::policies(&hub.policies.load())),
+        Admin::Peers => match hub.circle() {
+            Some(circle) => Ok(listing::peers(&circle)),
+            None => Err("this node is alone: its configuration has no [fleet]".into()),
+        },
+        Admin::Stats => Ok(listing::stats(&hub.stats())),
+    }
+}

@@ -1,0 +1,338 @@
+//! The answer to a request, written once: a `RateLimitResponse` as bytes, behind the head of a gRPC frame.
+//!
+//! Built of values and encoded by prost, an answer cost more than the decision: a dozen texts and a map were allocated for
+//! it, and the length of each part was reckoned anew for every part around it.
+
+use std::fmt::{self, Display, Write as _};
+
+use super::proto::{Code, Unit};
+use crate::core::decision::{Reason, Verdict};
+use crate::serve::ask::CheckRequest;
+use crate::serve::check_request::CheckResult;
+use crate::wire::headers::{Style, fields, window};
+
+/// Bytes before a message: whether it is compressed, and its length.
+pub(super) const FRAME_HEAD: usize = 5;
+
+/// Bytes that most answers have room in.
+const ROOM: usize = 512;
+
+/// What a descriptor asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hits {
+    /// Tokens, or nothing at all.
+    Take(u64),
+    /// Whether there is one.
+    Peek,
+    /// Tokens are given back.
+    Give(u64),
+}
+
+/// A descriptor that is limited: its place in the request.
+#[derive(Debug)]
+pub(super) struct Limited {
+    pub(super) place: usize,
+    pub(super) hits: Hits,
+    pub(super) inquiry: CheckRequest,
+}
+
+/// The answer about `count` descriptors, of which some are `limited` and were `told`.
+pub(super) fn write(count: usize, limited: &[Limited], told: &[CheckResult], style: Option<Style>) -> Vec<u8> {
+    let mut answer = Message(Vec::with_capacity(ROOM));
+    answer.0.extend_from_slice(&[0; FRAME_HEAD]);
+    let is_denied = told.iter().any(|told| told.decision.verdict == Verdict::Deny);
+    answer.number(1, code(is_denied));
+    let mut rest = limited.iter().zip(told).peekable();
+    for place in 0..count {
+        answer.part(2, |status| match rest.next_if(|(limited, _)| limited.place == place) {
+            Some((limited, told)) => write_status(status, limited, told),
+            None => status.number(1, code(false)),
+        });
+    }
+    if let Some((limited, told)) = limited.iter().zip(told).min_by_key(|(_, told)| tightness(told)) {
+        let fields = style.map_or(Vec::new(), |style| fields(style, &told.decision, told.rule.as_deref()));
+        for (name, value) in fields {
+            answer.part(3, |field| {
+                field.text(1, name);
+                field.text(2, &value);
+            });
+        }
+        answer.part(6, |metadata| write_metadata(metadata, limited, told));
+    }
+    let Message(mut bytes) = answer;
+    let length = u32::try_from(bytes.len() - FRAME_HEAD).unwrap_or(u32::MAX);
+    bytes[1..FRAME_HEAD].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
+/// Orders decisions by what a client must mind first: the longest wait, then what would have been denied, then
+/// the least that is left, then what counts nothing.
+fn tightness(told: &CheckResult) -> (u8, u64) {
+    let decision = &told.decision;
+    match decision.verdict {
+        Verdict::Deny => (0, u64::MAX - decision.retry_after.map_or(u64::MAX, |wait| wait.0)),
+        Verdict::Allow if decision.reason == Reason::Shadow => (1, 0),
+        Verdict::Allow if told.rule.is_some() => (2, decision.remaining),
+        Verdict::Allow => (3, 0),
+    }
+}
+
+/// A `DescriptorStatus`.
+fn write_status(status: &mut Message, limited: &Limited, told: &CheckResult) {
+    let decision = &told.decision;
+    let is_denied = decision.verdict == Verdict::Deny;
+    status.number(1, code(is_denied));
+    let limit = told.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
+    let Some(limit) = limit else {
+        return status.number(3, if is_denied { 0 } else { u32::MAX.into() });
+    };
+    status.part(2, |current| {
+        let length = window(limit);
+        let unit = Unit::LENGTHS.into_iter().find(|(_, seconds)| *seconds == length);
+        current.number(1, small(limit.capacity()));
+        current.number(2, unit.map_or(0, |(unit, _)| unit as u64));
+        current.text(3, &limited.inquiry.policy.name);
+    });
+    status.number(3, small(decision.remaining.min(decision.limit)));
+    // Envoy tells its own clients the whole seconds and forgets the rest.
+    status.part(4, |until| until.number(1, decision.reset_after.as_secs_ceil().min(i64::MAX as u64)));
+}
+
+/// A `Struct`: what access logs and later filters see.
+fn write_metadata(metadata: &mut Message, limited: &Limited, told: &CheckResult) {
+    let decision = &told.decision;
+    let limit = told.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
+    metadata.entry("descriptor", |value| value.double(2, limited.place as f64));
+    if let Some(limit) = limit {
+        metadata.entry("limit", |value| value.shown(3, limit));
+    }
+    metadata.entry("policy", |value| value.shown(3, &limited.inquiry.policy.name));
+    metadata.entry("reason", |value| value.shown(3, decision.reason.as_str()));
+    metadata.entry("source", |value| value.shown(3, decision.source.as_str()));
+}
+
+fn code(is_denied: bool) -> u64 {
+    (if is_denied { Code::OverLimit } else { Code::Ok }) as u64
+}
+
+fn small(number: u64) -> u64 {
+    number.min(u32::MAX.into())
+}
+
+/// A message of protobuf, half written. Numbers that are 0 and texts that are empty are left out, as proto3 has it.
+struct Message(Vec<u8>);
+
+/// How a field's value is written: as a number, as eight bytes, as a length and so many bytes.
+#[derive(Clone, Copy)]
+enum Wire {
+    Varint = 0,
+    Fixed64 = 1,
+    Length = 2,
+}
+
+impl Message {
+    fn key(&mut self, tag: u8, wire: Wire) {
+        self.0.push(tag << 3 | wire as u8);
+    }
+
+    fn varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.0.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.0.push(number as u8);
+    }
+
+    fn number(&mut self, tag: u8, number: u64) {
+        if number != 0 {
+            self.key(tag, Wire::Varint);
+            self.varint(number);
+        }
+    }
+
+    fn text(&mut self, tag: u8, text: &str) {
+        if !text.is_empty() {
+            self.key(tag, Wire::Length);
+            self.varint(text.len() as u64);
+            self.0.extend_from_slice(text.as_bytes());
+        }
+    }
+
+    /// A number that is there, be it 0: one of several that a field may be.
+    fn double(&mut self, tag: u8, number: f64) {
+        self.key(tag, Wire::Fixed64);
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    /// A text that is there, be it empty.
+    fn shown(&mut self, tag: u8, text: impl Display) {
+        self.part(tag, |part| write!(part, "{text}").expect("a Vec takes what is written"));
+    }
+
+    /// An entry of a map from texts to values.
+    fn entry(&mut self, name: &str, value: impl FnOnce(&mut Self)) {
+        self.part(1, |entry| {
+            entry.text(1, name);
+            entry.part(2, value);
+        });
+    }
+
+    /// A message within this one. Most are so short that their length takes one byte; a longer one is moved.
+    fn part(&mut self, tag: u8, write: impl FnOnce(&mut Self)) {
+        self.key(tag, Wire::Length);
+        let at = self.0.len();
+        self.0.push(0);
+        write(self);
+        let length = self.0.len() - at - 1;
+        if length < 0x80 {
+            self.0[at] = length as u8;
+            return;
+        }
+        let mut head = Self(Vec::with_capacity(4));
+        head.varint(length as u64);
+        self.0.splice(at..=at, head.0);
+    }
+}
+
+impl fmt::Write for Message {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use prost::Message as _;
+
+    use super::*;
+    use crate::core::decision::{Decision, Source};
+    use crate::core::key::Digest;
+    use crate::core::limit::Limit;
+    use crate::core::overrides::Overrides;
+    use crate::core::policy::{Plan, Policy, Rule};
+    use crate::core::time::{Micros, Timestamp};
+    use crate::serve::envoy::proto::{
+        DescriptorStatus, Duration, HeaderValue, Kind, RateLimit, RateLimitResponse, Struct, Value,
+    };
+    use crate::store::turns::Asker;
+
+    /// The same, built of values.
+    fn built(count: usize, limited: &[Limited], told: &[CheckResult], style: Option<Style>) -> RateLimitResponse {
+        let free = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+        let mut statuses = vec![free; count];
+        for (limited, told) in limited.iter().zip(told) {
+            statuses[limited.place] = status(limited, told);
+        }
+        let is_denied = told.iter().any(|told| told.decision.verdict == Verdict::Deny);
+        let tightest = limited.iter().zip(told).min_by_key(|(_, told)| tightness(told));
+        let (headers, dynamic_metadata) = tightest.map_or((Vec::new(), None), |(limited, told)| {
+            let fields = style.map_or(Vec::new(), |style| fields(style, &told.decision, told.rule.as_deref()));
+            (fields, Some(metadata(limited, told)))
+        });
+        let header = |(key, value): (&str, String)| HeaderValue { key: key.to_owned(), value };
+        RateLimitResponse {
+            overall_code: if is_denied { Code::OverLimit } else { Code::Ok }.into(),
+            statuses,
+            response_headers_to_add: headers.into_iter().map(header).collect(),
+            dynamic_metadata,
+        }
+    }
+
+    fn limit_of(told: &CheckResult) -> Option<&Limit> {
+        told.rule.as_ref().map(|rule| &rule.limits[usize::from(told.decision.limit_index)])
+    }
+
+    fn status(limited: &Limited, told: &CheckResult) -> DescriptorStatus {
+        let is_denied = told.decision.verdict == Verdict::Deny;
+        let code = if is_denied { Code::OverLimit } else { Code::Ok }.into();
+        let clipped = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let Some(limit) = limit_of(told) else {
+            let limit_remaining = if is_denied { 0 } else { u32::MAX };
+            return DescriptorStatus { code, limit_remaining, ..DescriptorStatus::default() };
+        };
+        let unit = Unit::LENGTHS.into_iter().find(|(_, seconds)| *seconds == window(limit));
+        DescriptorStatus {
+            code,
+            current_limit: Some(RateLimit {
+                name: limited.inquiry.policy.name.to_string(),
+                requests_per_unit: clipped(limit.capacity()),
+                unit: unit.map_or(Unit::Unknown, |(unit, _)| unit).into(),
+            }),
+            limit_remaining: clipped(told.decision.remaining.min(told.decision.limit)),
+            duration_until_reset: Some(Duration {
+                seconds: i64::try_from(told.decision.reset_after.as_secs_ceil()).unwrap_or(i64::MAX),
+                nanos: 0,
+            }),
+        }
+    }
+
+    fn metadata(limited: &Limited, told: &CheckResult) -> Struct {
+        let text = |text: &str| Value { kind: Some(Kind::Text(text.to_owned())) };
+        let mut fields = BTreeMap::from([
+            ("policy".to_owned(), text(&limited.inquiry.policy.name)),
+            ("reason".to_owned(), text(told.decision.reason.as_str())),
+            ("source".to_owned(), text(told.decision.source.as_str())),
+            ("descriptor".to_owned(), Value { kind: Some(Kind::Number(limited.place as f64)) }),
+        ]);
+        fields.extend(limit_of(told).map(|limit| ("limit".to_owned(), text(&limit.to_string()))));
+        Struct { fields }
+    }
+
+    fn limited(place: usize, name: &str) -> Limited {
+        let (plan, overrides) = (Plan::Unlimited, Overrides::default());
+        let policy = Policy { name: name.into(), plan, overrides, enforce: 100, refunds: true };
+        let inquiry =
+            CheckRequest { policy: Arc::new(policy), key: b"k"[..].into(), cost: 1, peek: false, asker: Asker::NODE };
+        Limited { place, hits: Hits::Take(1), inquiry }
+    }
+
+    #[test]
+    fn what_is_written_says_what_values_would() {
+        let texts = ["100/1m", "9/1d fixed", "7/3s", "4000000000/1d fixed from-first", "5/1s concurrent"];
+        let rules: Vec<_> = texts.map(|text| Some(Arc::new(Rule::of("api", &[Limit::parse(text).unwrap()])))).into();
+        let (long, huge) = ("n".repeat(127), "n".repeat(20_000));
+        let names = ["api", "", "\u{e9}", &long, &huge];
+        let mut number = 0_u64;
+        let mut draw = |most: u64| {
+            number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (number >> 33) % most
+        };
+        for round in 0..2_000 {
+            let count = 1 + draw(64) as usize;
+            let places: Vec<usize> = (0..count).filter(|_| draw(3) > 0).collect();
+            let limited: Vec<_> = places.iter().map(|&place| limited(place, names[draw(5) as usize])).collect();
+            let told: Vec<_> = places
+                .iter()
+                .map(|_| {
+                    let rule = if draw(4) == 0 { None } else { rules[draw(5) as usize].clone() };
+                    let numbers = [0, 1, 127, 128, u64::from(u32::MAX), u64::MAX];
+                    let verdict = if draw(3) == 0 { Verdict::Deny } else { Verdict::Allow };
+                    let decision = Decision {
+                        verdict,
+                        limit: numbers[draw(6) as usize],
+                        remaining: numbers[draw(6) as usize],
+                        retry_after: (verdict == Verdict::Deny).then(|| Micros(draw(9_000_000))),
+                        reset_after: Micros(numbers[draw(6) as usize]),
+                        reset_at: Timestamp(1_700_000_000_500_000),
+                        reason: Reason::ALL[draw(8) as usize],
+                        source: Source::ALL[draw(5) as usize],
+                        limit_index: 0,
+                        slot: None,
+                    };
+                    CheckResult { decision, rule, digest: Digest::of("api", b"k") }
+                })
+                .collect();
+            let style = [None, Some(Style::Draft), Some(Style::X), Some(Style::Github)][round % 4];
+            let bytes = write(count, &limited, &told, style);
+            let (head, message) = bytes.split_at(FRAME_HEAD);
+            assert_eq!(head, [&[0][..], &(message.len() as u32).to_be_bytes()].concat());
+            let wanted = built(count, &limited, &told, style);
+            assert_eq!(RateLimitResponse::decode(message).expect("it is a message"), wanted);
+            assert_eq!(message.len(), wanted.encoded_len(), "nothing is said that could be left out");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! gRPC's frames for the one method there is: one message in, one message out, or a status.
+//!
+//! Does what tonic's own way of serving does, without its streams, its buffers of 8 KiB and its boxes around a body.
+//! Messages that come compressed are refused, as none was offered. Statuses are tonic's.
+
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::Response;
+use hyper::body::{Body, Bytes, Frame};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use prost::Message;
+use tonic::Status;
+
+use super::answer::FRAME_HEAD;
+use super::counted::Counted;
+
+const ENCODING: &str = "grpc-encoding";
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+
+/// The one message of a request, of `most` bytes at most.
+pub(super) async fn receive<M: Message + Default>(
+    head: &HeaderMap,
+    mut body: Counted,
+    most: usize,
+) -> Result<M, Status> {
+    if let Some(encoding) = head.get(ENCODING).filter(|encoding| encoding.as_bytes() != b"identity") {
+        let seen = String::from_utf8_lossy(encoding.as_bytes());
+        return Err(Status::unimplemented(format!("Content is compressed with `{seen}` which isn't supported")));
+    }
+    let (mut first, mut rest) = (Bytes::new(), Vec::new());
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        // What else there is are trailers, which say nothing here.
+        let Ok(data) = frame?.into_data() else { continue };
+        if first.is_empty() {
+            first = data;
+        } else {
+            // It did not come in one piece, as nearly all do.
+            if rest.is_empty() {
+                rest.extend_from_slice(&first);
+            }
+            rest.extend_from_slice(&data);
+        }
+        let bytes: &[u8] = if rest.is_empty() { &first } else { &rest };
+        if length(bytes, most)?.is_some_and(|length| bytes.len() > FRAME_HEAD + length) {
+            return Err(Status::internal("more than one message was sent"));
+        }
+    }
+    let bytes: &[u8] = if rest.is_empty() { &first } else { &rest };
+    match length(bytes, most)? {
+        None if bytes.is_empty() => Err(Status::internal("Missing request message.")),
+        Some(length) if bytes.len() == FRAME_HEAD + length => {
+            M::decode(&bytes[FRAME_HEAD..]).map_err(|error| Status::internal(error.to_string()))
+        }
+        _ => Err(Status::internal("Unexpected EOF decoding stream.")),
+    }
+}
+
+/// The length of the message that begins with these bytes; `None`: they do not tell yet.
+fn length(bytes: &[u8], most: usize) -> Result<Option<usize>, Status> {
+    match bytes {
+        [] | [0] => Ok(None),
+        [0, rest @ ..] => {
+            let Some(length) = rest.first_chunk().map(|length| u32::from_be_bytes(*length) as usize) else {
+                return Ok(None);
+            };
+            if length > most {
+                return Err(Status::out_of_range(format!(
+                    "Error, decoded message length too large: found {length} bytes, the limit is: {most} bytes"
+                )));
+            }
+            Ok(Some(length))
+        }
+        [1, ..] => Err(Status::internal(
+            "protocol error: received message with compressed-flag but no grpc-encoding was specified",
+        )),
+        [flag, ..] => Err(Status::internal(format!(
+            "protocol error: received message with invalid compression flag: {flag} (valid flags are 0 and 1)"
+        ))),
+    }
+}
+
+/// A response that holds `message`, which has its frame's head.
+pub(super) fn respond(message: Vec<u8>) -> Response<Answer> {
+    let mut response = Response::new(Answer { message: Some(message.into()), has_trailers: true });
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
+/// The body of a response: a message and the trailers that say that all is well; or nothing, where the head says why.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    message: Option<Bytes>,
+    has_trailers: bool,
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(message) = self.message.take() {
+            return Poll::Ready(Some(Ok(Frame::data(message))));
+        }
+        if !std::mem::take(&mut self.has_trailers) {
+            return Poll::Ready(None);
+        }
+        let mut trailers = HeaderMap::with_capacity(1);
+        trailers.insert(STATUS, HeaderValue::from_static("0"));
+        Poll::Ready(Some(Ok(Frame::trailers(trailers))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.message.is_none() && !self.has_trailers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_is_known_once_its_five_bytes_are_there() {
+        let known = |bytes: &[u8]| length(bytes, 300).map_err(|status| status.code());
+        for short in [&b""[..], b"\0", b"\0\0\0\0"] {
+            assert_eq!(known(short), Ok(None));
+        }
+        assert_eq!(known(b"\0\0\0\x01\x2c"), Ok(Some(300)));
+        assert_eq!(known(b"\0\0\0\x01\x2drest"), Err(tonic::Code::OutOfRange));
+        assert_eq!(known(b"\x01"), Err(tonic::Code::Internal));
+        assert_eq!(known(b"\x02\0\0\0\0"), Err(tonic::Code::Internal));
+    }
+}

@@ -1,0 +1,67 @@
+//! Responses, and the refusals that become one: problem documents (RFC 9457) with their status.
+//!
+//! Knows no request but by its method. Called by everything that answers over HTTP.
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Response, StatusCode};
+use serde_json::json;
+
+/// A response whose body is at hand.
+pub(crate) type Reply = Response<Full<Bytes>>;
+
+/// Why a request cannot be answered.
+pub(crate) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) detail: String,
+}
+
+impl Refusal {
+    pub(crate) fn into_reply(self) -> Reply {
+        let mut reply = problem(self.status, &self.detail);
+        // Of these the body has not come, or not been read.
+        if matches!(self.status, StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE) {
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        reply
+    }
+}
+
+/// One that is wrong in itself.
+pub(super) fn bad(detail: impl Into<String>) -> Refusal {
+    Refusal { status: StatusCode::BAD_REQUEST, detail: detail.into() }
+}
+
+/// 405 with the methods that are served, and `why` behind that.
+pub(crate) fn not_allowed(method: &Method, allowed: &[Method], why: &str) -> Reply {
+    let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+    let detail = format!("{method} is not served here: only {}{why}", names.join(" and "));
+    let mut refusal = problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
+    refusal.headers_mut().insert(ALLOW, text(names.join(", ")));
+    refusal
+}
+
+/// A problem document (RFC 9457) as a response.
+pub(crate) fn problem(status: StatusCode, detail: &str) -> Reply {
+    reply(status, "application/problem+json", document(status, detail))
+}
+
+/// The body of it.
+pub(super) fn document(status: StatusCode, detail: &str) -> String {
+    let title = status.canonical_reason().unwrap_or_default();
+    json!({"type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail}).to_string()
+}
+
+/// A response of that kind.
+pub(super) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Reply {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// A field's value.
+pub(super) fn text(value: String) -> HeaderValue {
+    HeaderValue::try_from(value).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
