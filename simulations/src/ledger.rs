@@ -5,6 +5,7 @@
 //! answered, so every brain is measured alike. Its exact counter, the measure of `used`, is asked
 //! with the same checks at the same moments. Cost: some tens of nanoseconds a check.
 
+mod back;
 mod book;
 mod figures;
 mod fleet;
@@ -21,6 +22,7 @@ use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
 
+use self::back::Back;
 use self::book::{Book, Entry, Sums};
 pub use self::figures::{Figures, Tokens};
 use self::fleet::Fleet;
@@ -48,6 +50,7 @@ pub struct Ledger {
     sweep_at: usize,
     sums: Sums,
     fleet: Fleet,
+    back: Back,
     answers: Histogram,
     counts: Counts,
 }
@@ -57,6 +60,7 @@ struct Counts {
     checks: u64,
     admitted: u64,
     parked: u64,
+    false_denials: u64,
     orphaned: u64,
     held_back: u64,
     /// In the order of [`Reason::ALL`] and [`Source::ALL`].
@@ -78,6 +82,7 @@ impl Ledger {
             sweep_at: SWEEP,
             sums: Sums::default(),
             fleet: Fleet::default(),
+            back: Back::new(setting),
             answers: Histogram::default(),
             counts: Counts::default(),
         }
@@ -97,6 +102,7 @@ impl Ledger {
             orphaned: counts.orphaned,
             reasons: named(Reason::ALL.map(Reason::as_str), &counts.reasons),
             sources: named(Source::ALL.map(Source::as_str), &counts.sources),
+            false_denials: ratio(counts.false_denials, counts.checks, WHOLE),
             calls: fleet.calls(),
             held_back: counts.held_back,
             calls_per_1000: ratio(fleet.calls(), counts.checks, 1_000),
@@ -104,6 +110,7 @@ impl Ledger {
             calls_per_window: fleet.most_per_window(),
             calls_per_window_mean: fleet.mean_per_window(self.period),
             herd: fleet.herd(self.now.saturating_sub(self.warm)),
+            herd_back: self.back.figure(self.warm),
             waits: ratio(counts.parked, counts.checks, WHOLE),
             shares: ratio(counts.sources[Source::Share as usize], counts.checks, WHOLE),
             answer_p50_us: self.answers.percentile(50_000),
@@ -144,8 +151,9 @@ impl Ledger {
             self.open += 1;
             Box::new(Book::new(rule))
         });
+        let mut is_false = false;
         match request.kind {
-            Kind::Check => book.check(&entry, admitted, &mut self.sums),
+            Kind::Check => is_false = book.check(&entry, admitted, &mut self.sums),
             Kind::Refund if admitted => book.refund(&entry, &mut self.sums),
             Kind::Reset => book.reset(&entry, &mut self.sums),
             Kind::Peek | Kind::Refund => {}
@@ -155,6 +163,7 @@ impl Ledger {
             self.answers.add(took);
             self.fleet.answer(request.node, admitted, took);
             self.counts.add(decision, admitted, parked);
+            self.counts.false_denials += u64::from(is_false);
         }
         if self.open > self.sweep_at {
             self.sweep();
@@ -184,6 +193,7 @@ impl Observer for Ledger {
             Seen::Orphaned(request) if request.kind == Kind::Check && self.is_warm() => self.counts.orphaned += 1,
             Seen::Called { node, sent: true, .. } if self.is_warm() => {
                 self.fleet.call(node, moment.at, moment.store.0 / self.period);
+                self.back.call(moment.at);
             }
             Seen::Called { sent: false, .. } if self.is_warm() => self.counts.held_back += 1,
             Seen::Joined { node, .. } => self.fleet.join(node, moment.at, self.warm),

@@ -24,7 +24,7 @@
 pub mod baseline;
 pub mod checkers;
 pub mod cli;
-pub mod keyspace;
+pub mod earlier;
 pub mod ledger;
 pub mod limiter;
 pub mod lua;
@@ -43,3 +43,5 @@ pub mod span;
 pub mod swarm;
 pub mod trace;
 pub mod world;
+
+pub use redis_model::keyspace;

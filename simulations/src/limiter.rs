@@ -4,7 +4,10 @@
 //! The world drives it and knows no more of it. The rule of the core holds for all: after every call
 //! that takes `&mut self`, drain `poll_effect`.
 
+use std::num::NonZeroU64;
+
 use rationd::core::call::{Call, Grant, StoreError};
+use rationd::core::decision::Decision;
 use rationd::core::fleet::FleetView;
 use rationd::core::holds::Charge;
 use rationd::core::key::Digest;
@@ -20,6 +23,19 @@ use crate::plan::Brain;
 pub trait Limiter {
     /// Decides, or parks until the store has been asked.
     fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome;
+
+    /// The same for one of several keys, parked until `deadline` at most. A baseline knows no other than its own.
+    fn check_by(&mut self, now: Instant, _deadline: Instant, request: Request<'_>) -> Outcome {
+        self.check(now, request)
+    }
+
+    /// A check of this key is about to come.
+    fn prefetch(&mut self, _now: Instant, _request: Request<'_>) {}
+
+    /// Takes back an admission of this moment that came to nothing. A baseline does not.
+    fn rollback(&mut self, _now: Instant, _request: Request<'_>, _decision: &Decision) -> Option<Outcome> {
+        None
+    }
 
     /// What a check would be answered as far as is known here. A baseline is asked like any other time.
     fn peek_local(&mut self, now: Instant, request: Request<'_>) -> Outcome {
@@ -39,6 +55,11 @@ pub trait Limiter {
     /// Forgets a key in the whole fleet. A baseline does not: it answers like a peek.
     fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         self.check(now, Request { peek: true, ..request })
+    }
+
+    /// Ends a permit of a concurrent limit: whether there was one. A baseline has none.
+    fn release(&mut self, _now: Instant, _digest: Digest, _permit: NonZeroU64) -> bool {
+        false
     }
 
     /// Takes the outcome of a call.
@@ -76,8 +97,8 @@ pub trait Limiter {
     /// Takes in what a peer tells.
     fn handle_usage(&mut self, _now: Instant, _origin: Origin, _usage: &Usage) {}
 
-    /// Appends what peers should hear now.
-    fn drain_usage(&mut self, _now: Instant, _into: &mut Vec<Usage>) {}
+    /// Appends what peers should hear now, up to about so many things.
+    fn drain_usage(&mut self, _now: Instant, _most: usize, _into: &mut Vec<Usage>) {}
 
     /// So many daemons live. Only those care that have no store to count them.
     fn set_nodes(&mut self, _nodes: u32) {}
@@ -111,6 +132,18 @@ impl Limiter for Shard {
         Self::check(self, now, request)
     }
 
+    fn check_by(&mut self, now: Instant, deadline: Instant, request: Request<'_>) -> Outcome {
+        Self::check_by(self, now, deadline, request)
+    }
+
+    fn prefetch(&mut self, now: Instant, request: Request<'_>) {
+        Self::prefetch(self, now, request);
+    }
+
+    fn rollback(&mut self, now: Instant, request: Request<'_>, decision: &Decision) -> Option<Outcome> {
+        Self::rollback(self, now, request, decision)
+    }
+
     fn peek_local(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         Outcome::Decided(Self::peek_local(self, now, request))
     }
@@ -125,6 +158,10 @@ impl Limiter for Shard {
 
     fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         Self::reset(self, now, request)
+    }
+
+    fn release(&mut self, now: Instant, digest: Digest, permit: NonZeroU64) -> bool {
+        Self::release(self, now, digest, permit)
     }
 
     fn handle_outcome(&mut self, now: Instant, call: &Call, outcome: Result<Grant, StoreError>) {
@@ -179,7 +216,7 @@ impl Limiter for Shard {
         Self::handle_usage(self, now, origin, usage);
     }
 
-    fn drain_usage(&mut self, now: Instant, into: &mut Vec<Usage>) {
-        Self::drain_usage(self, now, usize::MAX, into);
+    fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
+        Self::drain_usage(self, now, most, into);
     }
 }

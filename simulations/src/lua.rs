@@ -1,35 +1,15 @@
-//! The shipped scripts, run on a [`Keyspace`] and a clock that is passed in: by the interpreter of LuaJIT,
-//! which is quicker than that of Lua 5.1 in Redis and has its language. Nothing is compiled.
+//! The shipped scripts, and mutants of them, on the interpreter of `redis/`: see `redis_model::scripts`.
 //!
-//! Decides nothing itself: what a script may name is in `lua/environment.rs`, what its commands do
-//! in `keyspace.rs`, and `tests/differential` holds all three to a real server. Called by the
-//! world for each call that reaches a server. Mutants of the scripts are made here too.
+//! Called by the world for each call that reaches a server.
 
-mod environment;
-
-use std::cell::RefCell;
-use std::mem;
-use std::rc::Rc;
-
-use mlua::{Error, Function, Lua, LuaOptions, StdLib, Table, Value};
 use rationd::store::script::{self, Script};
 
-use self::environment::Server;
+use crate::earlier;
 use crate::keyspace::Keyspace;
 
 /// An interpreter with every script compiled.
 #[derive(Debug)]
-pub struct Scripts {
-    compiled: Vec<(&'static str, Function)>,
-    server: Rc<RefCell<Server>>,
-    keys: Table,
-    argv: Table,
-    /// What is in `argv`, and how much of that the last run filled.
-    arguments: Vec<Vec<u8>>,
-    filled: usize,
-    /// Functions and tables do not keep their interpreter.
-    _lua: Lua,
-}
+pub struct Scripts(redis_model::scripts::Scripts);
 
 impl Default for Scripts {
     fn default() -> Self {
@@ -55,21 +35,10 @@ impl Scripts {
             assert!(texts.iter().any(|(_, text)| text.contains(from)), "no script says `{from}`");
             texts = texts.map(|(name, text)| (name, text.replace(from, to)));
         }
-        Self::compile(&texts).unwrap_or_else(|error| panic!("a script that does not compile: {error}"))
-    }
-
-    fn compile(texts: &[(&'static str, String)]) -> mlua::Result<Self> {
-        let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
-        let (keys, argv) = (lua.create_table()?, lua.create_table()?);
-        let server = Rc::new(RefCell::new(Server::default()));
-        let names = environment::guarded(&lua, &server, [("KEYS", &keys), ("ARGV", &argv)])?;
-        let mut compiled = Vec::new();
-        for (name, text) in texts {
-            let function = lua.load(text).set_name("@user_script").into_function()?;
-            function.set_environment(names.clone())?;
-            compiled.push((*name, function));
-        }
-        Ok(Self { compiled, server, keys, argv, arguments: Vec::new(), filled: 0, _lua: lua })
+        // Those of the build before stay as they are.
+        let texts = texts.into_iter().chain(earlier::all().map(|script| (script.name, script.text.to_owned())));
+        let read = redis_model::scripts::Scripts::read(&texts.collect::<Vec<_>>());
+        Self(read.unwrap_or_else(|error| panic!("a script that does not compile: {error}")))
     }
 
     /// Runs a script on a key at a time of the server's clock. `arguments` gets the function that
@@ -86,70 +55,8 @@ impl Scripts {
         now_us: u64,
         arguments: impl FnOnce(&mut dyn FnMut(&[u8])),
     ) -> Result<Vec<i64>, String> {
-        self.fill(key, arguments).map_err(|error| error_line(&error))?;
-        let compiled = self.compiled.iter().find(|(name, _)| *name == script.name);
-        let (_, function) = compiled.ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
-        // The callbacks of the interpreter own the server, so the keyspace visits it.
-        self.server.borrow_mut().enter(mem::take(keyspace), key, now_us);
-        let reply = function.call::<Value>(());
-        *keyspace = self.server.borrow_mut().leave();
-        integers(&reply.map_err(|error| error_line(&error))?)
+        self.0.run(keyspace, script.name, key, now_us, arguments)
     }
-
-    /// Sets KEYS and ARGV in the tables of the last run.
-    fn fill(&mut self, key: &str, arguments: impl FnOnce(&mut dyn FnMut(&[u8]))) -> mlua::Result<()> {
-        self.keys.raw_seti(1, key)?;
-        let (mut place, mut outcome) = (0, Ok(()));
-        arguments(&mut |argument| {
-            if place == self.arguments.len() {
-                self.arguments.push(Vec::new());
-            }
-            // Limits and flags are the same in most calls. No script writes to ARGV.
-            let known = &mut self.arguments[place];
-            place += 1;
-            if outcome.is_ok() && (place > self.filled || known != argument) {
-                outcome = environment::set(&self.argv, place, argument);
-                known.clear();
-                known.extend_from_slice(argument);
-            }
-        });
-        for rest in (place + 1..=self.filled).rev() {
-            self.argv.raw_seti(rest, Value::Nil)?;
-        }
-        self.filled = place;
-        outcome
-    }
-}
-
-/// A script's answer as Redis sends it: numbers cut to integers, an array up to its first nil.
-fn integers(reply: &Value) -> Result<Vec<i64>, String> {
-    let Value::Table(table) = reply else { return Err(format!("ERR a script answered {reply:?}")) };
-    if let Ok(Some(error)) = table.raw_get::<Option<String>>("err") {
-        return Err(error);
-    }
-    let mut numbers = Vec::with_capacity(10); // those of one limit
-    let all = table.for_each_value(|value| {
-        numbers.push(match value {
-            Value::Integer(number) => number,
-            Value::Number(number) => number as i64, // towards zero, as in Redis
-            other => return Err(Error::RuntimeError(format!("ERR a script answered an array with {other:?}"))),
-        });
-        Ok(())
-    });
-    all.map(|()| numbers).map_err(|error| error_line(&error))
-}
-
-/// Redis' error line for a script that failed: one line, and `ERR` where the text has no code.
-fn error_line(error: &Error) -> String {
-    let text = match error {
-        Error::CallbackError { cause, .. } => return error_line(cause),
-        Error::RuntimeError(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let line = text.lines().next().unwrap_or_default();
-    let code = line.split(' ').next().unwrap_or_default();
-    let coded = code.len() > 2 && code.bytes().all(|byte| byte.is_ascii_uppercase());
-    if coded { line.to_owned() } else { format!("ERR {line}") }
 }
 
 #[cfg(test)]
@@ -158,18 +65,27 @@ mod tests {
 
     /// The server's clock: half a millisecond after a whole second.
     const NOW: u64 = 1_800_000_000_000_500;
-    const PEEK: [&str; 4] = ["0", "n", "0", "f 10 1000000 10"];
+
+    /// ARGV of a peek: the node, time and id, a limit.
+    fn peek_argv() -> [Vec<u8>; 3] {
+        [b"n".to_vec(), numbers("", &[0, 0]), numbers("f", &[10, 1_000_000, 10])]
+    }
+
+    fn numbers(letter: &str, numbers: &[u64]) -> Vec<u8> {
+        let numbers = numbers.iter().flat_map(|number| number.to_le_bytes().into_iter().take(script::WIDTH));
+        letter.bytes().chain(numbers).collect()
+    }
 
     fn script(name: &str) -> &'static Script {
         script::all().into_iter().find(|script| script.name == name).expect("a script")
     }
 
-    fn run(scripts: &mut Scripts, keyspace: &mut Keyspace, name: &str, argv: &[&str]) -> Result<Vec<i64>, String> {
-        scripts.run(keyspace, script(name), "k", NOW, |push| argv.iter().for_each(|text| push(text.as_bytes())))
+    fn run(scripts: &mut Scripts, keyspace: &mut Keyspace, name: &str, argv: &[Vec<u8>]) -> Result<Vec<i64>, String> {
+        scripts.run(keyspace, script(name), "k", NOW, |push| argv.iter().for_each(|bytes| push(bytes)))
     }
 
     fn acquire(scripts: &mut Scripts, keyspace: &mut Keyspace) -> Vec<i64> {
-        let argv = ["0", "n", "7 2 4 0 0 0 0", "f 10 1000000 10 0 0 0"];
+        let argv = [b"n".to_vec(), numbers("", &[0, 7, 2, 4, 0, 0, 0, 0]), numbers("f", &[10, 1_000_000, 10, 0, 0, 0])];
         run(scripts, keyspace, "acquire", &argv).unwrap()
     }
 
@@ -177,7 +93,7 @@ mod tests {
     fn peek(body: &str) -> Result<Vec<i64>, String> {
         let first = "local limits, has_gcra = {}, false";
         let mut scripts = Scripts::edited(&[(first, &format!("do {body} end {first}"))]);
-        run(&mut scripts, &mut Keyspace::default(), "peek", &PEEK)
+        run(&mut scripts, &mut Keyspace::default(), "peek", &peek_argv())
     }
 
     #[test]
@@ -199,8 +115,8 @@ mod tests {
     fn shorter_argv_leaves_nothing_of_a_longer_one() {
         let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
         acquire(&mut scripts, &mut keyspace);
-        assert_eq!(run(&mut scripts, &mut keyspace, "peek", &PEEK).unwrap()[7], 4);
-        let wrong = run(&mut scripts, &mut keyspace, "peek", &PEEK[..3]);
+        assert_eq!(run(&mut scripts, &mut keyspace, "peek", &peek_argv()).unwrap()[7], 4);
+        let wrong = run(&mut scripts, &mut keyspace, "peek", &peek_argv()[..2]);
         assert!(wrong.unwrap_err().starts_with("ERR rationd: wrong arguments"));
     }
 
@@ -215,6 +131,19 @@ mod tests {
         assert_eq!(peek("return redis.error_reply('BUSY now')"), Err("BUSY now".into()));
         assert_eq!(peek("return redis.error_reply('-oops')"), Err("ERR oops".into()));
         assert!(peek("return redis.status_reply('OK')").unwrap().is_empty());
+    }
+
+    #[test]
+    fn numbers_are_packed_as_in_redis() {
+        let packed = "struct.pack('<I7I4', 2 ^ 53 - 1, 513)";
+        let bytes = format!("local t = {{}} for i = 1, 11 do t[i] = string.byte({packed}, i) end return t");
+        assert_eq!(peek(&bytes), Ok(vec![255, 255, 255, 255, 255, 255, 31, 1, 2, 0, 0]));
+        let numbers = format!("return {{struct.unpack('<I7I4', {packed})}}");
+        assert_eq!(peek(&numbers), Ok(vec![(1 << 53) - 1, 513, 12]), "and the place behind them");
+        assert_eq!(peek("local c, n = struct.unpack('<c1I1', 'xgA', 2) return {c == 'g' and n}"), Ok(vec![65]));
+        for wrong in ["struct.unpack('<I7', 'short')", "struct.unpack('>I1', 'x')", "struct.pack('<I1', 256)"] {
+            assert!(peek(&format!("return {{{wrong}}}")).unwrap_err().starts_with("ERR "), "{wrong}");
+        }
     }
 
     #[test]
@@ -233,10 +162,10 @@ mod tests {
     fn wrong_type_is_told_to_pcall_and_fails_call() {
         let (mut scripts, mut keyspace) = (Scripts::new(), Keyspace::default());
         keyspace.set_string("k", b"x");
-        let reply = run(&mut scripts, &mut keyspace, "peek", &PEEK).unwrap();
+        let reply = run(&mut scripts, &mut keyspace, "peek", &peek_argv()).unwrap();
         assert_eq!(reply[2], 1, "told as damaged");
         let mut call = Scripts::edited(&[("redis.pcall", "redis.call")]);
-        assert!(run(&mut call, &mut keyspace, "peek", &PEEK).unwrap_err().starts_with("WRONGTYPE "));
+        assert!(run(&mut call, &mut keyspace, "peek", &peek_argv()).unwrap_err().starts_with("WRONGTYPE "));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Bug {
     }
 }
 
-static SCRIPTS: [ScriptBug; 30] = [
+static SCRIPTS: [ScriptBug; 34] = [
     ScriptBug {
         name: "lends-what-it-lost",
         about: "Whoever brings back what the store has lost is lent at once what others have yet to bring: no free budget.",
@@ -99,14 +99,14 @@ static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "replay-crosses-window",
         about: "A repeated acquire hands the tokens of a closed window to the open one: bound.",
-        edits: &[("still_open = (windows[i] or 0) == limits[i].at", "still_open = true")],
+        edits: &[("still_open = then_at == limits[i].at", "still_open = true")],
     },
     ScriptBug {
         name: "records-shared",
         about: "All nodes share one record, so that one's calls pass for repeats of another's: liveness, fairness.",
         edits: &[(
-            "local hash, node = KEYS[1], ARGV[2]\nlocal now = match(ARGV[1] or '', '^%d+$')\nlocal id, a1",
-            "local hash, node = KEYS[1], ''\nlocal now = match(ARGV[1] or '', '^%d+$')\nlocal id, a1",
+            "local hash, node, head = KEYS[1], ARGV[1], ARGV[2]",
+            "local hash, node, head = KEYS[1], '', ARGV[2]",
         )],
     },
     ScriptBug {
@@ -138,12 +138,25 @@ static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "set-aside-lent-again",
         about: "What a bucket has lent and nobody has accounted for is lent again: bound.",
-        edits: &[("left = left_of_bucket(limit) - (lent_now + lent_before)", "left = left_of_bucket(limit)")],
+        edits: &[("left = fits - (lent_now + lent_before)", "left = fits")],
     },
     ScriptBug {
         name: "old-accounts-forgotten",
         about: "What nobody accounted for in two periods is not counted as spent: bound after crashes.",
         edits: &[("spend(limits[i], lent_before, (lent_period + 1) * PERIOD)", "")],
+    },
+    ScriptBug {
+        name: "return-loses-one",
+        about: "Of what is handed back of a window the store takes a token less than it says: conservation.",
+        edits: &[(
+            "      credit(limit, amount)\n      taken = true",
+            "      credit(limit, amount - 1)\n      taken = true",
+        )],
+    },
+    ScriptBug {
+        name: "back-and-spent",
+        about: "What is handed back of a bucket is charged as spent: conservation.",
+        edits: &[("local spent = min(account - has - back, most)", "local spent = min(account - has, most)")],
     },
     ScriptBug {
         name: "return-of-older-epoch",
@@ -191,10 +204,7 @@ static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "census-never-rolls",
         about: "Nodes that are gone are counted for ever: fairness, utilisation while away.",
-        edits: &[(
-            "local census_has_rolled = census_id ~= floor(now / census_period)",
-            "local census_has_rolled = census_id == -1",
-        )],
+        edits: &[("local census_has_rolled = census_id ~= census_now", "local census_has_rolled = census_id == -1")],
     },
     ScriptBug {
         name: "ahead-from-this-window",
@@ -209,17 +219,17 @@ static SCRIPTS: [ScriptBug; 30] = [
     ScriptBug {
         name: "charged-from-now",
         about: "What is spent of a bucket is charged from now on, and not after what was spent before: bound.",
-        edits: &[("tat = max(tat, at) + cost(", "tat = at + cost(")],
+        edits: &[("if tat < at then tat = at end", "tat = at")],
     },
     ScriptBug {
         name: "rest-to-one",
         about: "The first to ask gets all that is left, whoever else asks: fairness, utilisation.",
-        edits: &[("local part = max(need, up(tokens, nodes),", "local part = max(need, tokens,")],
+        edits: &[("local part, each = up(tokens, nodes),", "local part, each = tokens,")],
     },
     ScriptBug {
         name: "first-limit-debited",
         about: "Of a policy's limits only the first is debited: bound.",
-        edits: &[("or min(granted, need)\n  for i = 1, #limits do", "or min(granted, need)\n  for i = 1, 1 do")],
+        edits: &[("and need or granted\n  for i = 1, #limits do", "and need or granted\n  for i = 1, 1 do")],
     },
     ScriptBug {
         name: "sliding-forgets",
@@ -246,6 +256,16 @@ static SCRIPTS: [ScriptBug; 30] = [
         name: "slots-beyond-the-limit",
         about: "Slots of a concurrent limit are lent beyond what is left of it: second opinion.",
         edits: &[("min(want, left, used + part)", "min(want, used + part)")],
+    },
+    ScriptBug {
+        name: "slots-of-the-dead",
+        about: "What a node that is not heard of any more had of a concurrent limit is its own for ever: second opinion.",
+        edits: &[("elseif at <= now then", "elseif at < 0 then")],
+    },
+    ScriptBug {
+        name: "slots-of-others-forgotten",
+        about: "Of the slots of other nodes only the last counts: bound, second opinion.",
+        edits: &[("others, live = others + slots, live + 1", "others, live = slots, live + 1")],
     },
     ScriptBug {
         name: "window-reopens",

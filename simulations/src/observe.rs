@@ -1,6 +1,7 @@
 //! What can be seen of a run, and who looks: the world tells, checkers and the ledger listen. No
 //! listener can change anything.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use rationd::core::call::{Call, Counter, Grant};
@@ -74,6 +75,31 @@ pub enum Holding<'a> {
     Stands(u64),
 }
 
+/// What happens to several keys that are asked at once.
+#[derive(Clone, Copy, Debug)]
+pub enum Together<'a> {
+    /// They reached their node; one is asked after the other.
+    Begins {
+        /// How many.
+        keys: usize,
+    },
+    /// One of them is asked by this request.
+    Asks {
+        /// See there.
+        request: &'a Request,
+    },
+    /// What this request was charged goes back.
+    GoesBack {
+        /// See there.
+        request: &'a Request,
+    },
+    /// The client has its answer.
+    Ends {
+        /// One was denied, and none is charged.
+        denied: bool,
+    },
+}
+
 /// Tokens of one node, over all its keys, since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
@@ -126,6 +152,29 @@ pub enum Seen<'a> {
     Orphaned(&'a Request),
     /// Something about the hold that began with the request of this id.
     Hold(u64, Holding<'a>),
+    /// Something about several keys that are asked at once, all or nothing.
+    Together {
+        /// Which, over the whole run.
+        group: u64,
+        /// The node.
+        node: u32,
+        /// See there.
+        what: Together<'a>,
+    },
+    /// A node was told that a permit of a concurrent limit ends: by its client, or by the end of the connection over
+    /// which it was taken.
+    Released {
+        /// The node.
+        node: u32,
+        /// The node's incarnation.
+        incarnation: u64,
+        /// The key.
+        key: u32,
+        /// Its id, as the decision told it.
+        permit: NonZeroU64,
+        /// Whether the node knew it.
+        released: bool,
+    },
     /// A server ran a script.
     Executed {
         /// The master's place; see `stale`.
@@ -202,6 +251,8 @@ pub enum Seen<'a> {
         to: u32,
         /// What, as it travelled.
         frames: &'a [Vec<u8>],
+        /// A fault put this into its mouth when it was sent, however long it was under way.
+        lies: bool,
     },
     /// A fault begins.
     Begins(&'a Fault),
@@ -251,6 +302,35 @@ pub enum Seen<'a> {
     Over,
 }
 
+impl Seen<'_> {
+    /// The key that it is about, if it is about one.
+    #[must_use]
+    pub fn key(&self) -> Option<u32> {
+        match self {
+            Self::Asked(request) | Self::Answered { request, .. } | Self::Orphaned(request) => Some(request.key),
+            Self::Executed { key, .. }
+            | Self::Released { key, .. }
+            | Self::Undone { key, .. }
+            | Self::Lost { key, .. }
+            | Self::Called { key, .. }
+            | Self::Settled { key, .. }
+            | Self::Census { key, .. } => Some(*key),
+            Self::Hold(..)
+            | Self::Together { .. }
+            | Self::Rehearsed { .. }
+            | Self::Told { .. }
+            | Self::Begins(_)
+            | Self::Ends(_)
+            | Self::Joined { .. }
+            | Self::Left { .. }
+            | Self::Audit { .. }
+            | Self::Calm
+            | Self::Stuck
+            | Self::Over => None,
+        }
+    }
+}
+
 /// What a listener is told before the run.
 #[derive(Clone, Debug)]
 pub struct Setting {
@@ -264,6 +344,11 @@ pub struct Setting {
 pub trait Observer {
     /// Takes note of something.
     fn see(&mut self, moment: Moment, seen: &Seen<'_>);
+
+    /// Whether it is also told of keys of concurrent limits. Who counts tokens of windows and buckets is not.
+    fn minds_permits(&self) -> bool {
+        false
+    }
 }
 
 /// An invariant that did not hold.

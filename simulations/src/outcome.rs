@@ -49,7 +49,7 @@ impl Outcome {
 impl fmt::Display for Outcome {
     /// `good demand-burst seed 42: 99.87 % used, 7.2 calls per 1000 checks, … — command`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Figures { used, calls_per_million, waits, over, .. } = self.figures;
+        let Figures { used, calls_per_million, waits, .. } = self.figures;
         let verdict = if self.is_good() { "good" } else { "BAD " };
         write!(f, "{verdict} {} seed {}: ", self.plan.name, self.plan.seed)?;
         match used {
@@ -57,7 +57,7 @@ impl fmt::Display for Outcome {
             None => f.write_str("no whole window, ")?,
         }
         let calls = thousandths(calls_per_million);
-        write!(f, "{calls} calls per 1000 checks, {} waited, {} over", percent(waits), percent(over))?;
+        write!(f, "{calls} calls per 1000 checks, {} waited, {} over", percent(waits), percent(self.figures.beyond()))?;
         if let Some(complaint) = self.complaint() {
             write!(f, "; {complaint}")?;
         }

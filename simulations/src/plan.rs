@@ -75,7 +75,33 @@ impl Plan {
             p99: goal.p99.or(expect.p99),
             p999: goal.p999.or(expect.p999),
             first: goal.first.or(expect.first),
+            false_denials: goal.false_denials.or(expect.false_denials),
+            herd_back: goal.herd_back.or(expect.herd_back),
         }
+    }
+
+    /// Whether the clock that a key is counted by may leap: its slot moves, or a replica takes over, whose clock is
+    /// another, or a clock is set.
+    #[must_use]
+    pub fn clocks_leap(&self) -> bool {
+        let has = |is: fn(&What) -> bool| self.faults.iter().any(|fault| is(&fault.what));
+        let moves = self.redis.skew.0 > 0 && has(|what| matches!(what, What::Reshard { .. }));
+        let fails_over = self.redis.replica && self.redis.replica_skew.0 > 0 && has(What::stops_masters);
+        moves || fails_over || has(|what| matches!(what, What::Set { .. }))
+    }
+
+    /// How long after the last fault servers may still be on their way back: a failover, and the time in which the new
+    /// master has no replica. Nothing, where no master was away.
+    #[must_use]
+    pub fn recovery(&self) -> Span {
+        let is_due = self.faults.iter().any(|fault| fault.what.stops_masters());
+        if is_due { self.longest_recovery() } else { Span(0) }
+    }
+
+    /// The same, if a master was away.
+    #[must_use]
+    pub fn longest_recovery(&self) -> Span {
+        Span(self.redis.failover.0 + self.redis.alone.0)
     }
 
     /// About how many checks it makes.
@@ -190,8 +216,12 @@ pub struct Redis {
     pub alone: Span,
     /// The masters' clocks are up to so much ahead or behind of true time.
     pub skew: Span,
+    /// The clock of a replica that takes over is up to so much ahead or behind of its master's.
+    pub replica_skew: Span,
     /// What one script costs a server.
     pub script_cost: Span,
+    /// Of a thousand scripts, so many take up to 20 ms longer.
+    pub stalls: u32,
 }
 
 /// How daemons hear of each other.
@@ -267,8 +297,15 @@ pub struct Demand {
     pub peeks: u32,
     /// Of a thousand checks, so many reset the key instead.
     pub resets: u32,
+    /// Of a thousand checks, so many ask for other keys, too, of any policy: all or nothing.
+    pub several: u32,
     /// A client gives up after this and asks no more about it; 0: never.
     pub patience: Span,
+    /// The longest that a client keeps a slot of a concurrent limit before it releases it.
+    pub stays: Span,
+    /// Of a thousand slots, so many are not released once: their connection ends, or nobody ends them, or they are
+    /// released twice.
+    pub drops: u32,
 }
 
 /// How checks are spread over time.
@@ -476,6 +513,16 @@ pub enum What {
         /// Ahead.
         by: Span,
     },
+    /// A master's clock is set.
+    Set {
+        /// The master.
+        master: u32,
+        /// By how much.
+        by: Span,
+        /// Back instead of forward.
+        #[serde(default)]
+        back: bool,
+    },
     /// Nodes do not hear of these nodes any more, nor these of them: membership and digests are cut,
     /// the store is not.
     Part {
@@ -509,6 +556,12 @@ pub enum What {
 }
 
 impl What {
+    /// Whether a replica may take over from a master, and be without a replica of its own for a while.
+    #[must_use]
+    pub fn stops_masters(&self) -> bool {
+        matches!(self, Self::Kill { .. } | Self::Pause { .. } | Self::Isolate { .. })
+    }
+
     /// Whether nodes do nothing for a while: they answer late, and tell late.
     #[must_use]
     pub fn stops_nodes(&self) -> bool {
@@ -571,6 +624,11 @@ pub struct Expect {
     pub p999: Option<Span>,
     /// Longest first answer of a node that joins.
     pub first: Option<Span>,
+    /// Most checks that are denied though by what was really admitted there were tokens, in thousandths of a percent.
+    pub false_denials: Option<u32>,
+    /// Most store calls in the first second in which nodes reach the store again, in thousandths of those in a second
+    /// before they lost it.
+    pub herd_back: Option<u32>,
 }
 
 impl Default for Plan {
@@ -627,7 +685,9 @@ impl Default for Redis {
             failover: Span::secs(2),
             alone: Span::secs(2),
             skew: Span(0),
+            replica_skew: Span(0),
             script_cost: Span(15),
+            stalls: 0,
         }
     }
 }
@@ -664,7 +724,10 @@ impl Default for Demand {
             actual: 1_500,
             peeks: 0,
             resets: 0,
+            several: 0,
             patience: Span(0),
+            stays: Span::millis(200),
+            drops: 0,
         }
     }
 }

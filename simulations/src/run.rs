@@ -7,7 +7,6 @@ use crate::observe::{Observer, Violation};
 use crate::outcome::Outcome;
 use crate::plan::{Calls, Plan};
 use crate::series::Series;
-use crate::trace::Trace;
 use crate::world::{self, Watch, World};
 
 /// How much is kept of a run.
@@ -33,7 +32,7 @@ pub fn run(plan: &Plan, scripts: &mut Scripts, detail: Detail) -> Result<Outcome
         observers.push(&mut series);
     }
     observers.extend(checkers.iter_mut().map(|checker| checker.as_mut() as &mut dyn Observer));
-    let trace = World::new(&setting, scripts, Watch { observers, trace: Trace::default() }).run();
+    let trace = World::new(&setting, scripts, Watch::new(observers)).run();
     let mut violations = Vec::new();
     for checker in &checkers {
         let by = checker.sheet().file;

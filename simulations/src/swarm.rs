@@ -14,13 +14,21 @@ use crate::plan::{Clocks, Daemon, Gossip, Network, Plan, Redis};
 use crate::random::Random;
 use crate::span::Span;
 
+/// Windows that are longer are not waited for in the calm at the end.
+const JUDGED: u64 = 3_000_000;
+
 /// Runs without any fault, of a thousand.
 const QUIET: u64 = 100;
 
 /// The configuration of a seed.
 #[must_use]
 pub fn plan(seed: u64) -> Plan {
-    scenes::draw(seed).unwrap_or_else(|| freely(seed))
+    let plan = scenes::draw(seed).unwrap_or_else(|| freely(seed));
+    // Until replicas are back, two seconds until leases flow again, two windows until no share is left of any, and a
+    // whole one to be judged by.
+    let longest = plan.policies.iter().map(traffic::longest_period).max().unwrap_or(0);
+    let wanted = plan.longest_recovery().0 + 2_000_000 + 3 * longest.min(JUDGED) + 500_000;
+    Plan { calm: plan.calm.max(Span(wanted)), ..plan }
 }
 
 /// What is drawn without any scene in mind.
@@ -32,7 +40,6 @@ fn freely(seed: u64) -> Plan {
     let nodes = random.between(2, 12) as u32; // at most 12
     let redis = redis(&mut stream("swarm-redis"));
     let (policies, demand) = traffic::draw(seed, span.0 + calm.0, nodes);
-    let longest = policies.iter().map(traffic::longest_period).max().unwrap_or(0);
     let is_quiet = stream("swarm-quiet").chance(QUIET);
     let mut network = network(&mut stream("swarm-network"));
     let gossip = gossip(&mut stream("swarm-gossip"));
@@ -46,8 +53,7 @@ fn freely(seed: u64) -> Plan {
         about: format!("What the swarm makes of seed {seed}."),
         seed,
         span,
-        // Until replicas are back, two seconds until leases flow again, and whole windows to be judged by.
-        calm: calm.max(Span(2_500_000 + 2 * longest)),
+        calm,
         nodes,
         daemon: daemon(&mut stream("swarm-daemon")),
         clocks: clocks(&mut stream("swarm-clocks")),
@@ -100,6 +106,8 @@ fn redis(random: &mut Random) -> Redis {
         alone: Span::millis(random.between(100, 2_000)),
         skew: Span::millis(*random.pick(&[0, 0, 2, 100, 5_000])),
         script_cost: Span(random.between(5, 30)),
+        replica_skew: Span::millis(*random.pick(&[0, 0, 0, 2, 1_000])),
+        stalls: *random.pick(&[0, 0, 0, 1, 10]),
     }
 }
 
@@ -154,7 +162,7 @@ mod tests {
         assert_eq!(seen.len(), 5, "{seen:?}");
         let algorithm = |text: &String| format!("{:?}", Limit::parse(text).unwrap().algorithm);
         let seen = census(|plan| plan.policies.iter().flat_map(|policy| &policy.limits).map(algorithm).collect());
-        assert_eq!(seen.keys().collect::<Vec<_>>(), ["Fixed", "FixedFromFirst", "Gcra", "Sliding"]);
+        assert_eq!(seen.keys().collect::<Vec<_>>(), ["Concurrent", "Fixed", "FixedFromFirst", "Gcra", "Sliding"]);
     }
 
     #[test]

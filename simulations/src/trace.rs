@@ -4,7 +4,7 @@
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::Decision;
 
-use crate::observe::{Holding, Moment, Observer, Request, Seen};
+use crate::observe::{Holding, Moment, Observer, Request, Seen, Together};
 
 /// Things seen between two checkpoints.
 const STRIDE: u64 = 4_096;
@@ -88,6 +88,17 @@ impl Observer for Trace {
                 Holding::Asks(request) => self.request(22, request),
                 Holding::Stands(tokens) => self.add_all(&[23, *hold, *tokens]),
             },
+            Seen::Together { group, node, what } => {
+                let what = match what {
+                    Together::Begins { keys } => *keys as u64,
+                    Together::Asks { request } | Together::GoesBack { request } => request.id,
+                    Together::Ends { denied } => u64::from(*denied),
+                };
+                self.add_all(&[27, *group, (*node).into(), what]);
+            }
+            Seen::Released { node, key, permit, released, .. } => {
+                self.add_all(&[26, (*node).into(), (*key).into(), permit.get(), (*released).into()]);
+            }
             Seen::Rehearsed { call, grant, .. } => {
                 self.call(25, 0, call);
                 if let Ok(grant) = grant {
@@ -114,7 +125,7 @@ impl Observer for Trace {
             Seen::Calm => self.add(16),
             Seen::Over => self.add(17),
             Seen::Stuck => self.add(18),
-            Seen::Told { from, to, frames } => {
+            Seen::Told { from, to, frames, .. } => {
                 self.add_all(&[19, (*from).into(), (*to).into()]);
                 for frame in frames.iter() {
                     self.add_all(&[

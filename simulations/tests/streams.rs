@@ -5,7 +5,6 @@ use simulations::lua::Scripts;
 use simulations::observe::{Moment, Observer, Seen};
 use simulations::plan::{Calls, Demand, Fault, Network, Plan, Redis, Shape, Way, What};
 use simulations::span::Span;
-use simulations::trace::Trace;
 use simulations::world::{self, Watch, World};
 
 /// What became of the calls of one node.
@@ -55,7 +54,7 @@ fn log(what: What, lasts: Span) -> Log {
     };
     let setting = world::setting(&plan).expect("a plan of this test");
     let (mut log, mut scripts) = (Log::default(), Scripts::new());
-    World::new(&setting, &mut scripts, Watch { observers: vec![&mut log], trace: Trace::default() }).run();
+    World::new(&setting, &mut scripts, Watch::new(vec![&mut log])).run();
     log
 }
 

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use rationd::core::answer::{self, Ending};
-use rationd::core::call::{Acquire, Call, Counter, Grant, Known, Op, StoreError};
+use rationd::core::answer::{self, Resolution};
+use rationd::core::call::{Acquire, Call, Counter, Grant, Known, Op, StoreError, Window};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::lease::{Lease, Segment};
@@ -15,7 +15,7 @@ use rationd::core::limit::MAX_LIMITS;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::shard::{Effect, Outcome, Request, Ticket};
 use rationd::core::store_clock::StoreClock;
-use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::core::time::{Instant, Micros};
 
 use crate::limiter::{Limiter, Start};
 use crate::observe::Balance;
@@ -92,7 +92,7 @@ impl Leasing {
             need,
             want: need,
             least,
-            ahead_of: Timestamp(0),
+            window: Window::Current,
             epoch: 0,
             held: 0,
             ages: rationd::core::call::JUST_NOW,
@@ -135,8 +135,8 @@ impl Leasing {
         self.balance.spent += lent;
         let ending = match grant {
             None => unreachable(&book.rule),
-            Some(_) if lent >= waiter.cost => Ending::allow(Source::Store),
-            Some(_) => Ending::deny(Reason::Rate, Source::Store),
+            Some(_) if lent >= waiter.cost => Resolution::allow(Source::Store),
+            Some(_) => Resolution::deny(Reason::Rate, Source::Store),
         };
         self.reply(now, call.digest, &waiter, ending);
     }
@@ -154,8 +154,8 @@ impl Leasing {
         while let Some(waiter) = book.line.front().copied() {
             let ending = match grant {
                 None => unreachable(&book.rule),
-                Some(_) if book.spend(now, waiter.cost) => Ending::allow(Source::Store),
-                Some(grant) if grant.granted < need => Ending::deny(Reason::Rate, Source::Store),
+                Some(_) if book.spend(now, waiter.cost) => Resolution::allow(Source::Store),
+                Some(grant) if grant.granted < need => Resolution::deny(Reason::Rate, Source::Store),
                 Some(_) => break,
             };
             book.line.pop_front();
@@ -172,7 +172,7 @@ impl Leasing {
         }
     }
 
-    fn reply(&mut self, now: Instant, digest: Digest, waiter: &Waiter, ending: Ending) {
+    fn reply(&mut self, now: Instant, digest: Digest, waiter: &Waiter, ending: Resolution) {
         let book = self.books.get_mut(&digest).expect("who waits for a key has its book");
         let decision = book.answer(now, waiter.cost, ending);
         if let (Reason::Rate, Some(wait)) = (decision.reason, decision.retry_after) {
@@ -285,13 +285,13 @@ impl Book {
     fn decide(&mut self, now: Instant, request: &Request<'_>) -> Option<Decision> {
         let cost = request.cost;
         let ending = if request.peek || cost == 0 {
-            Ending::allow(Source::Lease)
+            Resolution::allow(Source::Lease)
         } else if self.rule.limits.iter().any(|limit| cost > limit.capacity()) {
-            Ending::deny(Reason::Cost, Source::Policy)
+            Resolution::deny(Reason::Cost, Source::Policy)
         } else if self.line.is_empty() && self.spend(now, cost) {
-            Ending::allow(Source::Lease)
+            Resolution::allow(Source::Lease)
         } else if self.denied.is_some_and(|(least, until)| cost >= least && now < until) {
-            Ending::deny(Reason::Rate, Source::Lease)
+            Resolution::deny(Reason::Rate, Source::Lease)
         } else {
             return None;
         };
@@ -330,7 +330,7 @@ impl Book {
         self.denied = None;
     }
 
-    fn answer(&self, now: Instant, cost: u64, ending: Ending) -> Decision {
+    fn answer(&self, now: Instant, cost: u64, ending: Resolution) -> Decision {
         let mut counters = self.counters;
         for (limit, counter) in self.rule.limits.iter().zip(&mut counters) {
             counter.roll(limit, self.clock.latest(now));
@@ -341,9 +341,9 @@ impl Book {
 }
 
 /// The store did not answer.
-fn unreachable(rule: &Rule) -> Ending {
+fn unreachable(rule: &Rule) -> Resolution {
     match rule.on_store_loss {
-        OnStoreLoss::Allow => Ending::allow(Source::Policy),
-        _ => Ending::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)),
+        OnStoreLoss::Allow => Resolution::allow(Source::Policy),
+        _ => Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)),
     }
 }

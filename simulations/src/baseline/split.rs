@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rationd::core::answer::{self, Ending};
+use rationd::core::answer::{self, Resolution};
 use rationd::core::call::{Call, Counter, Grant, StoreError};
 use rationd::core::decision::{Decision, Reason, Source};
 use rationd::core::key::Digest;
@@ -71,9 +71,9 @@ impl Book {
                 .iter()
                 .zip(&mut self.counters)
                 .for_each(|(limit, counter)| counter.debit(limit, now, cost));
-            Ending::allow(Source::Share)
+            Resolution::allow(Source::Share)
         } else {
-            Ending::deny(Reason::Rate, Source::Share)
+            Resolution::deny(Reason::Rate, Source::Share)
         };
         answer::decision(&self.part, &self.counters, now, cost, ending)
     }

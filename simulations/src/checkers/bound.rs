@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, Op};
+use rationd::core::call::{Acquire, Call, Counter, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
-use rationd::core::limit::Algorithm;
+use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 
 use super::notes::{Lives, Refunds};
@@ -19,10 +19,11 @@ use super::window::Count;
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::Brain;
 
 static SHARES: Exemption = Exemption::new(
     "on a share or by a policy",
-    "Nothing of it was lent by the store: shares.rs and together.rs count it. What both come to in one window is a figure of each run (over), and in no bound here.",
+    "Nothing of it was lent by the store: shares.rs and together.rs count it, and joint.rs both.",
 );
 static STALE: Exemption = Exemption::new(
     "a former owner",
@@ -30,11 +31,11 @@ static STALE: Exemption = Exemption::new(
 );
 static UNDONE: Exemption = Exemption::new(
     "undone by a failover",
-    "What was granted without a confirmation and the new master does not know is lent again: all that was not confirmed so far, a limit at most, and later grants of the key that nothing confirms.",
+    "What was granted without a confirmation and the new master does not know is lent again: as many tokens as it counts less than the one before did, and no more than were not confirmed.",
 );
 static LOST: Exemption = Exemption::new(
     "lost, evicted or reset",
-    "A store that has forgotten a key lends it again to nodes that had nothing to bring back: one more limit for the windows at hand.",
+    "A store that has forgotten a key lends it again to nodes that had nothing to bring back: for the windows at hand as many tokens as it had counted, a limit at most, once a loss.",
 );
 static LEAPT: Exemption = Exemption::new(
     "moved to another clock",
@@ -67,14 +68,19 @@ pub(super) static SHEET: Sheet = Sheet {
 /// So long after they were asked for, tokens of a late answer that nobody waits for any more may be spent.
 const UNCLAIMED: u64 = 1_000_000;
 
+/// A server that is busy executes a call by so much later at most than it arrived.
+const BUSY: u64 = 100_000;
+
 /// One key.
 #[derive(Debug, Default)]
 struct Key {
     rule: Option<Arc<Rule>>,
     counts: Vec<Count>,
-    /// Granted lately and not confirmed; a failover has undone some of it.
+    /// Granted since the last failover and not confirmed, and by node and id what nobody has had an answer of yet.
     unconfirmed: u64,
-    undone: bool,
+    pending: BTreeMap<(u32, u64), u64>,
+    /// What its owner counts.
+    counted: Counted,
     /// The owner's clock when it was last seen, and how far it was from true time.
     now: u64,
     skew: Option<u64>,
@@ -84,12 +90,27 @@ struct Key {
     refunds: BTreeMap<(u32, u64), Vec<u64>>,
 }
 
+/// What the owner of a key counts, as its last answer showed it.
+#[derive(Debug, Default)]
+struct Counted {
+    /// The limits and their counters; `None` where it is not known.
+    shown: Option<(Arc<Rule>, [Counter; MAX_LIMITS])>,
+    /// A server that is no owner has lent since: it may own the key again.
+    stale: bool,
+    /// A failover has undone some of what was counted by then, and nobody has asked since.
+    undone: Option<Option<(Arc<Rule>, [Counter; MAX_LIMITS])>>,
+}
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Bound {
+    /// A baseline forgets a key that is reset by itself.
+    resets_alone: bool,
     keys: Numbered<Key>,
     /// Grants are confirmed before they are spent.
     confirm: bool,
+    /// So much later than a call came a server may execute it that is busy, if clocks agree.
+    busy: u64,
     /// Whoever waits so long is turned away, and what the store charged for that is late.
     timeout: u64,
     trip: u64,
@@ -108,8 +129,10 @@ impl Bound {
         // What somebody waits for is spent when the store grants it, a trip before it is seen.
         let trip = plan.daemon.timeout.0 * 2 + plan.daemon.timeout.0 / 1_000;
         Self {
+            resets_alone: plan.brain != Brain::Rationd,
             keys: Numbered::default(),
             confirm,
+            busy: if plan.redis.skew.0 == 0 { BUSY } else { SAME },
             timeout: plan.daemon.timeout.0,
             trip: TRIP.forgives(trip),
             sent: Map::default(),
@@ -119,40 +142,59 @@ impl Bound {
         }
     }
 
-    fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
+    /// A check was admitted, of which so many tokens of each limit do not count. Says what is beyond a limit, if
+    /// that was not before.
+    pub(super) fn admit(
+        &mut self,
+        request: &Request,
+        rule: &Arc<Rule>,
+        decision: &Decision,
+        now: u64,
+        mut beside: impl FnMut(usize, &Limit) -> u64,
+    ) -> Option<String> {
         let key = self.keys.of(request.key);
         key.now = key.now.max(now);
         key.adopt(rule);
-        for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
+        let mut beyond = None;
+        for (index, (limit, count)) in rule.limits.iter().zip(&mut key.counts).enumerate() {
             count.roll(limit, now);
             // What was lent by the other clock ends by that: with its window, or the one after when it
             // was lent ahead.
             if LEAPT.when(key.leapt.is_some_and(|leapt| now < leapt + 2 * limit.period.0)) {
                 count.slack = count.slack.max(whole(rule));
             }
+            if limit.algorithm == Algorithm::FixedFromFirst && decision.source == Source::Share && count.window <= now {
+                // Whatever opens a window in the store, those of a share are aligned.
+                count.open((now / limit.period.0 + 1) * limit.period.0, now);
+            }
             let before = count.excess(limit, now, self.trip);
             count.admit(limit, request.cost);
+            count.forgive(limit, beside(index, limit));
             let excess = count.excess(limit, now, self.trip);
             if excess > before {
                 let used = count.used;
-                self.found.add("bound", moment, || {
-                    format!(
-                        "{excess} over {limit:?} with {used} admitted: key {}, node {}, {:?} by {:?}",
-                        request.key, request.node, decision.reason, decision.source
-                    )
-                });
+                beyond = Some(format!(
+                    "{excess} over {limit:?} with {used} admitted: key {}, node {}, {:?} by {:?}",
+                    request.key, request.node, decision.reason, decision.source
+                ));
             }
         }
+        beyond
     }
 
     /// A slot that moves to a master with another clock is in another window at once.
-    fn follow(&mut self, key: u32, moment: Moment, now: u64) {
+    fn follow(&mut self, key: u32, moment: Moment, now: u64, late: u64) {
         let skew = now.wrapping_sub(moment.store.0);
         let state = self.keys.of(key);
-        if state.skew.replace(skew).is_some_and(|known| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME) {
+        // A server that is busy executes late, by the same clock.
+        let known = *state.skew.get_or_insert(skew);
+        let (behind, ahead) = (known.wrapping_sub(skew), skew.wrapping_sub(known));
+        if behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME } {
+            state.skew = Some(skew);
             // Back in time, perhaps: it is counted anew.
             (state.now, state.leapt) = (now, Some(now));
             state.counts.fill(Count::default());
+            state.counted = Counted::default();
             self.forgive(&LEAPT, key, now, whole);
         }
     }
@@ -164,9 +206,9 @@ impl Bound {
     }
 
     /// It was credited to the store's windows of now, which may be others than those it was asked in.
-    fn credited(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
+    fn credited(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, now: u64) {
         let key = self.keys.of(key);
-        key.now = key.now.max(grant.now.0);
+        key.now = key.now.max(now);
         let (Some(rule), asked) = (&key.rule, key.refunds.remove(&(node, call.id))) else { return };
         for (index, (limit, count)) in rule.limits.iter().zip(&mut key.counts).enumerate() {
             count.roll(limit, key.now);
@@ -197,18 +239,67 @@ impl Bound {
 
     /// The store has forgotten the key, and what it had lent of the next window.
     fn forgotten(&mut self, key: u32, now: u64) {
-        self.forgive(&LOST, key, now, whole);
-        self.keys.of(key).counts.iter_mut().for_each(Count::lose_ahead);
+        let counted = std::mem::take(&mut self.keys.of(key).counted);
+        let known = counted.shown.filter(|_| !counted.stale);
+        self.forgive_each(&LOST, key, now, |rule, index| {
+            let known = known.as_ref().filter(|(of, _)| of == rule);
+            known.map_or(whole(rule), |(_, counters)| {
+                tokens_in(&counters[index], &rule.limits[index], now).min(whole(rule))
+            })
+        });
+        let state = self.keys.of(key);
+        state.counts.iter_mut().for_each(Count::lose_ahead);
+        // Nothing is counted any more.
+        state.counted.shown = state.rule.clone().map(|rule| (rule, [Counter::default(); MAX_LIMITS]));
+    }
+
+    /// The owner of a key shows what it counts, after a call.
+    fn shown(&mut self, key: u32, call: &Call, grant: &Grant) {
+        let (state, now) = (self.keys.of(key), grant.now.0);
+        let undone = state.counted.undone.take();
+        state.counted.shown = Some((call.rule.clone(), grant.counters));
+        state.counted.stale = false;
+        let Some(before) = undone else { return };
+        let unsure = state.unconfirmed + state.pending.values().sum::<u64>();
+        (state.unconfirmed, state.pending) = (0, BTreeMap::new());
+        let acts = !grant.replayed && !grant.outdated;
+        let lent = if acts && matches!(call.op, Op::Acquire(_)) { grant.granted } else { 0 };
+        self.forgive_each(&UNDONE, key, now, |rule, index| {
+            let limit = &rule.limits[index];
+            let missing = match before.as_ref().filter(|(of, _)| *of == call.rule && of == rule) {
+                Some((_, counters)) => {
+                    let after = tokens_in(&grant.counters[index], limit, now).saturating_sub(lent);
+                    tokens_in(&counters[index], limit, now).saturating_sub(after)
+                }
+                None => whole(rule),
+            };
+            missing.min(unsure).min(whole(rule))
+        });
+    }
+
+    /// So many tokens of each limit do not count that were admitted in the windows at hand.
+    pub(super) fn beside(&mut self, key: u32, now: u64, mut tokens: impl FnMut(usize, &Limit) -> u64) {
+        let key = self.keys.of(key);
+        key.now = key.now.max(now);
+        let Some(rule) = &key.rule else { return };
+        for (index, (limit, count)) in rule.limits.iter().zip(&mut key.counts).enumerate() {
+            count.roll(limit, key.now);
+            count.forgive(limit, tokens(index, limit));
+        }
     }
 
     fn forgive(&mut self, why: &Exemption, key: u32, now: u64, tokens: impl Fn(&Rule) -> u64) {
+        self.forgive_each(why, key, now, |rule, _| tokens(rule));
+    }
+
+    fn forgive_each(&mut self, why: &Exemption, key: u32, now: u64, tokens: impl Fn(&Arc<Rule>, usize) -> u64) {
         let key = self.keys.of(key);
         key.now = key.now.max(now);
         let Some(rule) = key.rule.clone() else { return };
         let now = key.now;
-        for (limit, count) in rule.limits.iter().zip(&mut key.counts) {
+        for (index, (limit, count)) in rule.limits.iter().zip(&mut key.counts).enumerate() {
             count.roll(limit, now);
-            count.forgive(limit, why.forgives(tokens(&rule)));
+            count.forgive(limit, why.forgives(tokens(&rule, index)));
         }
     }
 }
@@ -248,15 +339,40 @@ impl Key {
     }
 }
 
+/// What a counter says to be lent or spent of a limit, as far as it still counts then.
+fn tokens_in(counter: &Counter, limit: &Limit, now: u64) -> u64 {
+    let (at, period) = (counter.at.0, limit.period.0);
+    match limit.algorithm {
+        Algorithm::Gcra => {
+            let charged = u128::from(at.saturating_sub(now)) * u128::from(limit.count);
+            counter.used + u64::try_from(charged.div_ceil(u128::from(period))).unwrap_or(u64::MAX)
+        }
+        Algorithm::Sliding => match (now / period * period).checked_sub(at) {
+            Some(0) => counter.used + counter.prev,
+            Some(passed) if passed == period => counter.used,
+            _ => 0,
+        },
+        Algorithm::Fixed if at <= now && now < at + period => counter.prev,
+        _ => {
+            if now < at {
+                counter.used
+            } else {
+                0
+            }
+        }
+    }
+}
+
 /// Most of what one limit ever admits at once.
 fn whole(rule: &Rule) -> u64 {
     rule.limits.iter().map(|limit| limit.capacity()).max().unwrap_or(0)
 }
 
-impl Observer for Bound {
-    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+impl Bound {
+    /// Takes note of all that excuses something, and of no admission.
+    pub(super) fn excuse(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Answered { request, store, .. } = seen {
-            self.follow(request.key, moment, store.0);
+            self.follow(request.key, moment, store.0, 0);
         }
         self.lives.see(seen);
         match seen {
@@ -278,37 +394,38 @@ impl Observer for Bound {
                     if are_same { windows } else { Vec::new() }
                 });
             }
-            Seen::Answered { request, rule, decision, store, .. } => match request.kind {
-                Kind::Check
-                    if decision.verdict == Verdict::Allow
-                        && !SHARES.when(!matches!(decision.source, Source::Lease | Source::Store)) =>
-                {
-                    self.admitted(moment, request, rule, decision, store.0);
-                }
-                Kind::Reset => self.forgive(&LOST, request.key, store.0, whole),
-                _ => {}
-            },
+            Seen::Answered { request, store, .. } if request.kind == Kind::Reset && self.resets_alone => {
+                self.forgive(&LOST, request.key, store.0, whole);
+            }
             Seen::Executed { node, key, call, grant, stale, .. } => {
-                if !stale {
-                    self.follow(*key, moment, grant.now.0);
+                if *stale {
+                    self.keys.of(*key).counted.stale = true;
+                } else {
+                    self.follow(*key, moment, grant.now.0, self.busy);
+                    if matches!(call.op, Op::Acquire(_)) && !grant.replayed {
+                        self.keys.of(*key).pending.insert((*node, call.id), grant.granted);
+                    }
                 }
+                // A former owner may go by another clock, and windows are the owner's.
+                let owners = self.keys.of(*key).skew.map(|skew| moment.store.0.wrapping_add(skew));
+                let now = owners.filter(|_| *stale).unwrap_or(grant.now.0);
                 if let Op::Refund { .. } = call.op {
-                    self.credited(*node, *key, call, grant);
+                    self.credited(*node, *key, call, grant, now);
                 }
-                if call.op == Op::Reset {
-                    self.forgotten(*key, grant.now.0);
+                if call.op == Op::Reset && !grant.replayed && !grant.outdated {
+                    self.forgotten(*key, now);
                 }
                 if let Op::Acquire(order) = call.op {
                     let state = self.keys.of(*key);
-                    state.now = state.now.max(grant.now.0);
+                    state.now = state.now.max(now);
                     state.adopt(&call.rule);
-                    if order.ahead_of.0 != 0 && !grant.replayed {
-                        state.counts[0].roll(&call.rule.limits[0], grant.now.0);
+                    if order.window.is_next() && !grant.replayed {
+                        state.counts[0].roll(&call.rule.limits[0], now);
                         state.counts[0].lend_ahead(grant.granted);
                     }
                     for (index, limit) in call.rule.limits.iter().enumerate() {
                         if limit.algorithm == Algorithm::FixedFromFirst && !stale {
-                            state.counts[index].open(grant.counters[index].at.0, grant.now.0);
+                            state.counts[index].open(grant.counters[index].at.0, now);
                         }
                     }
                     if *stale {
@@ -317,11 +434,15 @@ impl Observer for Bound {
                             call.rule.limits.iter().zip(state.counts.iter_mut().zip(&grant.counters))
                         {
                             if limit.algorithm == Algorithm::FixedFromFirst {
-                                count.lend_beyond(granted, counter.at.0, grant.now.0);
+                                let lasts = counter.at.0.saturating_sub(grant.now.0);
+                                count.lend_beyond(granted, now + lasts, now);
                             }
                         }
-                        self.forgive(&STALE, *key, grant.now.0, |_| granted);
+                        self.forgive(&STALE, *key, now, |_| granted);
                     }
+                }
+                if !stale {
+                    self.shown(*key, call, grant);
                 }
             }
             Seen::Called { node, call, .. } if matches!(call.op, Op::Acquire(_)) => {
@@ -333,22 +454,32 @@ impl Observer for Bound {
                 }
                 let unsure = !self.confirm || !grant.confirmed;
                 if unsure && matches!(call.op, Op::Acquire(_)) {
-                    let granted = grant.granted;
-                    let state = self.keys.of(*key);
-                    state.unconfirmed += granted;
-                    if state.undone {
-                        self.forgive(&UNDONE, *key, grant.now.0, |_| granted);
-                    }
+                    self.keys.of(*key).unconfirmed += grant.granted;
                 }
+                self.keys.of(*key).pending.remove(&(*node, call.id));
             }
-            Seen::Undone { key, store } => {
-                let state = self.keys.of(*key);
-                state.undone = true;
-                let unconfirmed = state.unconfirmed;
-                self.forgive(&UNDONE, *key, store.0, |rule| unconfirmed.min(whole(rule)));
+            Seen::Undone { key, .. } => {
+                let counted = &mut self.keys.of(*key).counted;
+                let shown = counted.shown.take();
+                counted.undone.get_or_insert(shown);
             }
             Seen::Lost { key, store } => self.forgotten(*key, store.0),
             _ => {}
+        }
+    }
+}
+
+impl Observer for Bound {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.excuse(moment, seen);
+        let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
+        let is_lent = !SHARES.when(!matches!(decision.source, Source::Lease | Source::Store));
+        if request.kind == Kind::Check
+            && decision.verdict == Verdict::Allow
+            && is_lent
+            && let Some(beyond) = self.admit(request, rule, decision, store.0, |_, _| 0)
+        {
+            self.found.add("bound", moment, || beyond);
         }
     }
 }
@@ -404,6 +535,62 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 3 * half, 1, Source::Lease, true);
         assert_eq!(checker.violations().len(), 1);
+    }
+
+    /// What may be admitted in a window after `lose`, when 10 of it were: the limit is 10.
+    fn most_after(lose: impl Fn(&mut History, &mut Bound)) -> u64 {
+        (0..40)
+            .find(|more| {
+                let mut history = History::new("10/1s fixed");
+                let mut checker = Bound::new(&history.setting());
+                history.check(&mut checker, 0, 10, Source::Lease, true);
+                lose(&mut history, &mut checker);
+                history.check(&mut checker, 9, more + 1, Source::Lease, true);
+                !checker.violations().is_empty()
+            })
+            .expect("there is a bound")
+    }
+
+    #[test]
+    fn a_reset_and_a_loss_are_forgiven_what_had_been_counted_and_once() {
+        let lost = Seen::Lost { key: 0, store: Timestamp(1_800_000_000_000_002) };
+        assert_eq!(most_after(|_, _| ()), 0);
+        assert_eq!(most_after(|history, checker| history.see(checker, 1, &lost)), 10, "nobody knows what it counted");
+        assert_eq!(
+            most_after(|history, checker| {
+                for id in 1..=4 {
+                    history.executed(checker, 1, id);
+                }
+                history.see(checker, 2, &lost);
+                history.see(checker, 3, &lost);
+            }),
+            4
+        );
+        assert_eq!(
+            most_after(|history, checker| {
+                history.executed(checker, 1, 1);
+                history.reset(checker, 2, 2);
+            }),
+            1
+        );
+    }
+
+    #[test]
+    fn a_failover_is_forgiven_what_it_undid_and_no_later_grant() {
+        let undone = Seen::Undone { key: 0, store: Timestamp(1_800_000_000_000_002) };
+        assert_eq!(
+            most_after(|history, checker| {
+                for id in 1..=5 {
+                    history.executed(checker, 1, id);
+                }
+                history.see(checker, 2, &undone);
+                history.used -= 3;
+                for id in 6..=9 {
+                    history.executed(checker, 3, id);
+                }
+            }),
+            3
+        );
     }
 
     #[test]

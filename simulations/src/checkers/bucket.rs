@@ -12,17 +12,20 @@ use rationd::core::gcra::{AHEAD, PERIOD};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
+use super::Found;
 use super::notes::{Life, Lives};
+use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, SAME};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
-use crate::plan::{Brain, What};
+use crate::observe::{Checker, Kind, Moment, Observer, Ran, Seen, Setting, Violation};
+use crate::plan::Brain;
 
-static PUSHES: Exemption =
-    Exemption::new("runs in which limits change", "A bucket of other numbers is charged in another way.");
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "A bucket of other numbers is charged in another way.",
+);
 static LEAPS: Exemption = Exemption::new(
-    "slots that move between clocks that differ",
+    "a key, once another clock counts it",
     "By a clock that is further back a bucket may have filled that by the other was full.",
 );
 static BASELINES: Exemption =
@@ -33,11 +36,19 @@ static UNKNOWN: Exemption = Exemption::new(
 );
 static FULL: Exemption = Exemption::new(
     "a full bucket",
-    "It holds no more and loses what is put on top, so that a sum that falls there is no loss.",
+    "It holds no more and loses what is put on top: a sum that falls there is no loss, and neither is one that does not fall by what came back.",
 );
-static ABOVE: Exemption = Exemption::new(
-    "a sum that rises by more",
-    "Judged is that it falls by no more than was taken back: a double charge is not seen here, the second opinion sees it in the store.",
+static LATER: Exemption = Exemption::new(
+    "what is charged after the bucket was full",
+    "It costs what it would have at the moment at which it was spent, or at which its account lapsed: as much as trickled in until then, and was lost.",
+);
+static LAPSED: Exemption = Exemption::new(
+    "an account that had lapsed, or that the store has lost or may not know",
+    "It counts as spent, which may have leaked away: what its node says that it has of it is set aside anew.",
+);
+static OVERTAKEN: Exemption = Exemption::new(
+    "a return that an acquire has overtaken",
+    "That has said of what is on its way back that it was spent.",
 );
 static ALONE: Exemption =
     Exemption::new("a node that is alone with a key", "It is lent what trickles in within half a second.");
@@ -45,14 +56,20 @@ static ALONE: Exemption =
 pub(super) static SHEET: Sheet = Sheet {
     file: "bucket.rs",
     invariants: &["conservation", "bound"],
-    proves: "What was lent of a bucket is set aside or charged, and falls by what a call took back; what is lent fits into it; no node spends of an account that is closed.",
+    proves: "What was lent of a bucket is set aside or charged, once, and falls by what a call took back, no more and no less; what is lent fits into it; no node spends of an account that is closed.",
     judges: "Buckets, several limits.",
-    exemptions: &[&PUSHES, &LEAPS, &BASELINES, &UNKNOWN, &FULL, &ABOVE, &ALONE],
+    exemptions: &[&PUSHES, &LEAPS, &BASELINES, &UNKNOWN, &FULL, &LATER, &LAPSED, &OVERTAKEN, &ALONE],
     mutant: Some("set-aside-lent-again"),
 };
 
 /// Costs are rounded up to whole microseconds.
 const ROUNDED: i128 = 2;
+
+/// What a node's record in a hash is called, before its name.
+const RECORD: &str = "n:";
+
+/// A call charges a bucket so often at most: what two periods left open, what its node had spent, and what waits.
+const CHARGES: i128 = 4;
 
 /// One limit as the store last showed it.
 #[derive(Clone, Copy, Debug)]
@@ -64,8 +81,6 @@ struct Shown {
     now: u64,
     /// When some of that was set aside last, at the latest.
     opened: u64,
-    /// How far that clock is ahead of true time.
-    skew: u64,
 }
 
 /// What a node was lent of a bucket, as its calls left it.
@@ -75,24 +90,52 @@ struct Account {
     order: u64,
     at_once: u64,
     open: u64,
+    /// When that was, by the store's clock.
+    at: u64,
+}
+
+/// States of an account that a failover may bring back.
+const PAST: usize = 4;
+
+/// A node's account of a key.
+#[derive(Debug, Default)]
+struct Accounts {
+    /// As the owner has it; and with what a former owner lent, or without what a failover undid.
+    now: [Account; 2],
+    /// As it was before the latest calls.
+    past: [Account; PAST],
+    /// The key's owner may have another one: a failover has undone the latest calls, or a former owner has executed some.
+    unsure: bool,
+}
+
+impl Accounts {
+    fn remember(&mut self) {
+        self.past.rotate_right(1);
+        self.past[0] = self.now[0];
+    }
+
+    /// A failover has undone the latest calls, nobody knows how many: the account of which most goes back counts, too.
+    fn undo(&mut self) {
+        // Of several the latest, which is the last in this order.
+        let most = self.past.iter().rev().max_by_key(|account| account.open + account.at_once);
+        self.now[1] = most.copied().unwrap_or_default();
+    }
 }
 
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// Under other limits, accounts may not be told of.
-    is_on: bool,
-    /// Baselines keep no accounts; clocks that differ close them at other times.
+    /// Baselines keep no accounts.
     accounts: bool,
-    /// Clocks of masters differ, and slots move from one to another.
-    leaps: bool,
     lives: Lives,
     /// By key and place.
     shown: BTreeMap<(u32, usize), Shown>,
     /// When the store closes what it last opened, on its clock.
     open: Map<(Life, u32), u64>,
     /// By key and node.
-    lent: BTreeMap<(u32, u32), [Account; 2]>,
+    lent: BTreeMap<(u32, u32), Accounts>,
+    /// Nodes by their names in the store.
+    names: BTreeMap<String, u32>,
     found: Found,
 }
 
@@ -111,6 +154,49 @@ impl Shown {
     }
 }
 
+impl Shown {
+    /// The most that it may come to by a call of a node that had such an account.
+    fn most(&self, index: usize, call: &Call, grant: &Grant, account: &Account, acts: bool) -> i128 {
+        let (count, period) = (i128::from(self.limit.count), i128::from(self.limit.period.0));
+        let now = grant.now.0;
+        // What nodes had when their accounts lapsed was charged then.
+        let lapsed = if self.aside > 0 && now / PERIOD.0 > self.now / PERIOD.0 { now / PERIOD.0 * PERIOD.0 } else { 0 };
+        let is_over = account.at == 0 || now >= closes(account.at);
+        let (mut latest, mut tokens) = (lapsed, change(call, grant, acts));
+        // What comes back into a full bucket.
+        let mut back = 0;
+        match call.op {
+            Op::Acquire(order) if acts => {
+                let spent = now.saturating_sub(order.ages[index].0);
+                latest = latest.max(spent).max(if order.need > 0 && grant.granted > 0 { now } else { 0 });
+                back = order.held;
+                if LAPSED.when(is_over) {
+                    tokens += i128::from(order.held);
+                }
+                if order.epoch != 0 && order.epoch != grant.epoch {
+                    let known = order.known[index];
+                    (latest, tokens) = (latest.max(known.at.0).max(now), tokens + i128::from(known.used));
+                }
+            }
+            Op::Return { amount, held, ages, .. } if acts => {
+                latest = latest.max(now.saturating_sub(ages[index].0));
+                back = held.saturating_add(amount);
+                if LAPSED.when(is_over) {
+                    tokens += i128::from(back);
+                }
+                if OVERTAKEN.when(call.id <= account.order) {
+                    tokens += i128::from(grant.granted);
+                }
+            }
+            Op::Refund { .. } if acts => back = grant.granted,
+            _ => {}
+        }
+        let tat = i128::from(self.tat) * count;
+        let full = i128::from(LATER.forgives(latest)) * count + i128::from(FULL.forgives(back)) * period;
+        tat.max(full) + (i128::from(self.aside) + tokens) * period + CHARGES * count
+    }
+}
+
 /// When an account of then is closed.
 fn closes(now: u64) -> u64 {
     (now / PERIOD.0 + 2) * PERIOD.0
@@ -123,12 +209,12 @@ impl Account {
         match call.op {
             Op::Acquire(order) => {
                 let at_once = grant.granted.min(order.need);
-                *self = Self { order: call.id, at_once, open: order.held + (grant.granted - at_once) };
+                *self = Self { order: call.id, at_once, open: order.held + (grant.granted - at_once), at: grant.now.0 };
                 0
             }
             Op::Return { voids, held, .. } => {
                 let before = *self;
-                *self = Self { open: held, order: before.order.max(voids.id), ..before };
+                *self = Self { open: held, order: before.order.max(voids.id), at: grant.now.0, ..before };
                 if voids.id == 0 || before.order > voids.id {
                     return 0;
                 }
@@ -143,17 +229,19 @@ impl Account {
 }
 
 impl Bucket {
+    /// Scoped to keys whose limits do not change, and times at which they do not.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
-        let has = |what: fn(&What) -> bool| setting.plan.faults.iter().any(|fault| what(&fault.what));
-        let leaps = has(|what| matches!(what, What::Reshard { .. })) && setting.plan.redis.skew.0 > 0;
         Self {
-            is_on: !PUSHES.when(has(|what| matches!(what, What::Push { .. }))),
-            accounts: !BASELINES.when(setting.plan.brain != Brain::Rationd) && !LEAPS.when(leaps),
-            leaps,
+            accounts: !BASELINES.when(setting.plan.brain != Brain::Rationd),
             lives: Lives::default(),
             shown: BTreeMap::new(),
             open: Map::default(),
             lent: BTreeMap::new(),
+            names: BTreeMap::new(),
             found: Found::default(),
         }
     }
@@ -166,18 +254,23 @@ impl Bucket {
             return 0;
         }
         let accounts = self.lent.entry((key, node)).or_default();
-        let kept = if stale { &mut accounts[1..] } else { &mut accounts[..] };
+        if !stale {
+            accounts.remember();
+        }
+        accounts.unsure = stale || accounts.unsure && !matches!(call.op, Op::Acquire(_));
+        let kept = if stale { &mut accounts.now[1..] } else { &mut accounts.now[..] };
         kept.iter_mut().map(|account| account.freed(call, grant)).max().unwrap_or(0)
     }
 
     fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
+        let known = self.lent.get(&(key, node)).filter(|accounts| !accounts.unsure);
+        let account = known.map_or(Account::default(), |accounts| accounts.now[0]);
         let freed = self.freed(node, key, call, grant, false);
         for (index, limit) in call.rule.limits.iter().enumerate() {
             if limit.algorithm != Algorithm::Gcra {
                 continue;
             }
             let (counter, now) = (grant.counters[index], grant.now.0);
-            let skew = now.wrapping_sub(moment.store.0);
             // What a node neither has nor is lent is set aside for nobody.
             let opens = match call.op {
                 Op::Acquire(order) => order.held > 0 || grant.granted > 0,
@@ -185,13 +278,8 @@ impl Bucket {
                 _ => false,
             };
             let opened = self.shown.get(&(key, index)).filter(|_| !opens).map_or(now, |before| before.opened);
-            let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now, opened, skew };
-            // By a clock that is further back a bucket may fill that by the other one was full, and gone.
-            let moved = |before: &Shown| {
-                LEAPS.when(self.leaps) && skew.wrapping_sub(before.skew).min(before.skew.wrapping_sub(skew)) > SAME
-            };
-            let before =
-                self.shown.insert((key, index), after).filter(|before| before.limit == *limit && !moved(before));
+            let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now, opened };
+            let before = self.shown.insert((key, index), after).filter(|before| before.limit == *limit);
             let acts = !grant.replayed && !grant.outdated;
             let lends = acts && matches!(call.op, Op::Acquire(_)) && grant.granted > 0;
             // A node that is alone with a key is lent what comes soon; whether it waits for that is for other
@@ -206,11 +294,35 @@ impl Bucket {
             let taken = if acts && matches!(call.op, Op::Refund { .. }) { grant.granted } else { 0 };
             let worth = u128::from(taken) * u128::from(limit.period.0) / u128::from(limit.count) + 1;
             let is_full = u128::from(after.tat) + worth >= u128::from(now + limit.depth().0);
-            if !ABOVE.when(after.sum() >= least) && !FULL.when(is_full) {
+            if after.sum() < least && !FULL.when(is_full) {
                 self.found.add("conservation", moment, || {
                     format!("key {key}: {before:?} became {after:?} by {} of {:?}", grant.granted, call.op)
                 });
             }
+            let most = before.most(index, call, grant, &account, acts);
+            if after.sum() > most {
+                let much = (after.sum() - most) / i128::from(limit.period.0) + 1;
+                self.found.add("conservation", moment, || {
+                    format!(
+                        "key {key}: {before:?} became {after:?} by {} of {:?}: {much} too many are charged, {account:?}",
+                        grant.granted, call.op
+                    )
+                });
+            }
+        }
+    }
+
+    /// The store has dropped the records of some nodes, or of all.
+    fn drop_records(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, ran: &Ran<'_>) {
+        if !self.names.contains_key(ran.node) {
+            self.names.insert(ran.node.to_owned(), node);
+        }
+        let dropped = ran.dropped.iter().filter_map(|(record, _)| self.names.get(record.strip_prefix(RECORD)?));
+        for of in dropped {
+            self.lent.entry((key, *of)).or_default().unsure = true;
+        }
+        if call.op == Op::Reset && !grant.replayed && !grant.outdated {
+            self.lent.range_mut((key, 0)..=(key, u32::MAX)).for_each(|(_, accounts)| accounts.unsure = true);
         }
     }
 
@@ -246,20 +358,28 @@ fn change(call: &Call, grant: &Grant, acts: bool) -> i128 {
 impl Observer for Bucket {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
-        if !self.is_on {
-            return;
-        }
         match seen {
-            Seen::Executed { node, incarnation, key, call, grant, stale, .. } => {
+            Seen::Executed { node, incarnation, key, call, grant, stale, ran, .. } => {
                 self.account((*node, *incarnation), *key, call, grant);
                 if UNKNOWN.when(*stale) {
                     self.freed(*node, *key, call, grant, true);
                     self.shown.retain(|(other, _), _| other != key);
                 } else {
                     self.executed(moment, *node, *key, call, grant);
+                    self.drop_records(*node, *key, call, grant, ran);
                 }
             }
-            Seen::Undone { key, .. } | Seen::Lost { key, .. } => self.shown.retain(|(other, _), _| other != key),
+            Seen::Undone { key, .. } | Seen::Lost { key, .. } => {
+                self.shown.retain(|(other, _), _| other != key);
+                let undone = matches!(seen, Seen::Undone { .. });
+                let accounts = self.lent.range_mut((*key, 0)..=(*key, u32::MAX));
+                accounts.for_each(|(_, accounts)| {
+                    accounts.unsure = true;
+                    if undone {
+                        accounts.undo();
+                    }
+                });
+            }
             Seen::Answered { request, rule, decision, store, .. } if self.accounts => {
                 let from_lease = decision.verdict == Verdict::Allow && decision.source == Source::Lease;
                 if request.kind != Kind::Check || !from_lease || request.cost == 0 || !has_bucket(rule) {
@@ -289,6 +409,8 @@ impl Checker for Bucket {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::time::Timestamp;
+
     use super::*;
     use crate::checkers::tests::{History, SECOND};
 
@@ -305,6 +427,30 @@ mod tests {
     }
 
     #[test]
+    fn tokens_that_are_charged_twice_are_seen() {
+        for (more, seen) in [(0, 0), (1, 1)] {
+            let mut history = History::new("10/1s burst 30");
+            let mut checker = Bucket::new(&history.setting());
+            history.executed(&mut checker, 1, 1);
+            history.used += more;
+            history.executed(&mut checker, 2, 2);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_is_handed_back_is_taken_whole() {
+        for (used, seen) in [(1, 0), (2, 1), (0, 1)] {
+            let mut history = History::new("10/1s burst 30");
+            let mut checker = Bucket::new(&history.setting());
+            (1..=3).for_each(|id| history.executed(&mut checker, id, id));
+            history.used = used;
+            history.handed_back(&mut checker, 4, 2, 2);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
     fn what_a_void_order_was_lent_goes_back_once_and_no_more() {
         for (used, seen) in [(1, 0), (0, 1)] {
             let mut history = History::new("10/1s burst 30");
@@ -317,6 +463,27 @@ mod tests {
             history.used = 0;
             history.voided(&mut checker, 4, 2);
             assert_eq!(checker.violations().len(), 1, "once: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_a_failover_undid_goes_back_once_more() {
+        // Without one the store sets it aside twice, and takes it back twice.
+        for (undone, seen) in [(true, 0), (false, 2)] {
+            let mut history = History::new("10/1s burst 30");
+            let mut checker = Bucket::new(&history.setting());
+            history.executed(&mut checker, 1, 1);
+            history.executed(&mut checker, 2, 2);
+            history.used = 1;
+            history.voided(&mut checker, 3, 2);
+            history.used = 2;
+            if undone {
+                history.see(&mut checker, 4, &Seen::Undone { key: 0, store: Timestamp(4) });
+            }
+            history.repeated(&mut checker, 5, 2);
+            history.used = 1;
+            history.voided(&mut checker, 6, 2);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
 

@@ -16,7 +16,7 @@ use crate::plan::Brain;
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static TROUBLE: Exemption = Exemption::new(
-    "runs with faults, losses, clocks that differ or nodes far away",
+    "from the first fault of a run on, and runs with losses, clocks that differ or nodes far away",
     "Tokens are then held where nobody asks, and nobody is to blame.",
 );
 static CONCURRENT: Exemption =
@@ -61,6 +61,8 @@ struct Asked {
 pub(super) struct Early {
     /// Nothing is lost, and masters' clocks agree.
     is_on: bool,
+    /// When something goes wrong for the first time.
+    until: u64,
     windows: Map<u32, Window>,
     /// What was asked for of a key of another shape.
     asked: Map<u32, VecDeque<Asked>>,
@@ -85,9 +87,10 @@ impl Early {
         let plan = &setting.plan;
         // Who is further away than a check may wait is told so.
         let is_near = plan.zones.iter().all(|zone| zone.store < plan.daemon.timeout);
-        let is_calm = plan.faults.is_empty() && plan.network.loss == 0 && plan.redis.skew.0 <= SAME && is_near;
+        let is_calm = plan.network.loss == 0 && plan.redis.skew.0 <= SAME && is_near;
         Self {
             is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !TROUBLE.when(!is_calm),
+            until: plan.faults.iter().map(|fault| fault.at.0).min().unwrap_or(u64::MAX),
             windows: Map::default(),
             asked: Map::default(),
             alone: Map::default(),
@@ -102,7 +105,8 @@ impl Early {
         while asked.front().is_some_and(|asked| asked.at + longest < moment.at) {
             asked.pop_front();
         }
-        if decision.verdict != Verdict::Deny || decision.reason != Reason::Rate {
+        let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
+        if !is_denied || TROUBLE.when(moment.at >= self.until) {
             return;
         }
         let limit = &rule.limits[usize::from(decision.limit_index)];
@@ -160,7 +164,8 @@ impl Observer for Early {
         }
         let Some(window) = self.windows.get_mut(&request.key).filter(|window| window.ends == ends) else { return };
         window.asked += request.cost;
-        if decision.verdict == Verdict::Deny && decision.reason == Reason::Rate && window.denied.is_none() {
+        let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
+        if is_denied && window.denied.is_none() && !TROUBLE.when(moment.at >= self.until) {
             window.denied = Some((moment, format!("{request:?} denied: {decision:?}")));
         }
     }

@@ -11,13 +11,16 @@ use rationd::core::limit::{Algorithm, Limit};
 
 use super::Found;
 use super::notes::{Answers, Ids, Life, Lives};
+use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
-use crate::plan::{Brain, What};
+use crate::plan::Brain;
 
-static PUSHES: Exemption =
-    Exemption::new("runs in which limits change", "Under other limits census periods are others.");
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "Under other limits census periods are others.",
+);
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static ALONE: Exemption =
@@ -115,18 +118,21 @@ impl Asked {
 }
 
 impl Fairness {
+    /// Scoped to keys whose limits do not change, and times at which they do not.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
-        let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
-        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
         Self {
             // Under other limits census periods are others, too.
-            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd) && !PUSHES.when(pushes),
+            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd),
             lives: Lives::default(),
             sent: Ids::default(),
             answers: Map::default(),
             shares: Map::default(),
             asked: Numbered::default(),
-            leaps: moves && setting.plan.redis.skew.0 > 0,
+            leaps: setting.plan.clocks_leap(),
             found: Found::default(),
         }
     }
@@ -154,7 +160,7 @@ impl Fairness {
             return;
         }
         let (counter, nodes) = (&grant.counters[0], u64::from(grant.nodes.max(1)));
-        let used = if order.ahead_of.0 == 0 { counter.used } else { counter.prev };
+        let used = if !order.window.is_next() { counter.used } else { counter.prev };
         let left = (limit.count + grant.granted).saturating_sub(used);
         let part = left.div_ceil(nodes).max(limit.capacity().div_ceil(SMALL * nodes)).max(order.need);
         if grant.granted > part {

@@ -68,7 +68,7 @@ impl Observer for Flights {
                     && let Op::Acquire(order) = call.op =>
             {
                 let place = (self.lives.of(*node), *key);
-                let ahead_under = (order.ahead_of.0 != 0).then(|| call.rule.clone());
+                let ahead_under = (order.window.is_next()).then(|| call.rule.clone());
                 let fresh = Flight { id: call.id, sent: moment.at, ahead_under };
                 let flight = self.flights.entry(place).or_insert_with(|| fresh.clone()).clone();
                 if flight.id == call.id {

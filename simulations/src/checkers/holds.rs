@@ -106,7 +106,7 @@ impl Holds {
 impl Observer for Holds {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
-            Seen::Hold(id, holding) => self.hold(moment, *id, holding),
+            Seen::Hold(id, holding) if self.is_on => self.hold(moment, *id, holding),
             Seen::Answered { request, decision, .. } if self.is_on && request.kind == Kind::Check => {
                 self.is_free = decision.source == Source::Policy;
                 let Some(id) = self.asked.remove(&request.id) else { return };
@@ -140,7 +140,7 @@ mod tests {
     /// A hold of ten that was seven: what is seen when so much goes back, so much is told, so often, so late.
     fn seen(back: u64, told: u64, times: u64, at: u64) -> Vec<&'static str> {
         let mut history = History::new("100/1s fixed");
-        let mut checker = Holds::new(&history.setting());
+        let mut checker = Holds { is_on: true, ..Holds::new(&history.setting()) };
         let request = Request { cost: 10, ..history.ask(&mut checker, 0) };
         history.answer(&mut checker, 0, &request, Source::Lease, true);
         let kept = Holding::Kept { request: &request, ttl: SECOND };

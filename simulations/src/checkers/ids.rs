@@ -19,14 +19,22 @@ static FORGOTTEN: Exemption = Exemption::new(
     "It has lost its memory of ids with it; that a node hands back more than it was lent is not judged of that key any more.",
 );
 
+static EXPIRED: Exemption = Exemption::new(
+    "a key of windows that are over, which nobody called for as long as the store keeps it",
+    "It is forgotten, and with it who called last: a call that was held for as long lends of another window.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "ids.rs",
     invariants: &["at-most-once", "no-free-budget"],
     proves: "A call's id lends, credits and refunds once; a node hands back no more than it was lent; nothing of an older epoch is credited, and a reset begins one.",
     judges: "All.",
-    exemptions: &[&FORGOTTEN],
+    exemptions: &[&FORGOTTEN, &EXPIRED],
     mutant: Some("acquire-executed-again"),
 };
+
+/// The store keeps keys for whole milliseconds.
+const ROUNDED: u64 = 1_000;
 
 /// Ids that are remembered of each key.
 const REMEMBERED: usize = 10_000;
@@ -39,6 +47,8 @@ struct Key {
     /// The store lost some of its state: what was lent before is not known here any more.
     blurred: bool,
     epoch: u64,
+    /// When the store may forget it, by its clock.
+    until: u64,
 }
 
 /// How often something was executed, and in which windows.
@@ -56,6 +66,23 @@ pub(super) struct Ids {
     /// The life in which a node used an id.
     used: Map<(u32, u64), u64>,
     found: Found,
+}
+
+/// The time by which the store has forgotten a key that nobody calls meanwhile, as `lua/tail.lua` has it; never for
+/// buckets here, whose tokens are not bound to a window.
+fn forgotten_by(call: &Call, grant: &Grant) -> u64 {
+    let limits = call.rule.limits.iter();
+    let shortest = limits.clone().map(|limit| limit.period.0).min().unwrap_or(0);
+    let ends = |(limit, counter): (&Limit, &Counter)| match limit.algorithm {
+        Algorithm::Gcra | Algorithm::Concurrent => u64::MAX,
+        Algorithm::Sliding => counter.at.0 + 3 * limit.period.0,
+        // One that has not begun.
+        _ if counter.at.0 == 0 => grant.now.0 + 2 * limit.period.0,
+        Algorithm::Fixed | Algorithm::FixedFromFirst => counter.at.0 + limit.period.0,
+    };
+    let census = shortest.clamp(1_000_000, 60_000_000);
+    let ends = limits.zip(&grant.counters).map(ends).max().unwrap_or(u64::MAX);
+    ends.max(grant.now.0 + 2 * census).saturating_add(ROUNDED)
 }
 
 impl Ids {
@@ -108,6 +135,11 @@ impl Observer for Ids {
             }
             Seen::Executed { node, incarnation, key, call, grant, stale: false, .. } => {
                 self.epoch(moment, *key, call, grant);
+                let state = self.keys.of(*key);
+                if EXPIRED.when(state.until > 0 && grant.now.0 > state.until) {
+                    state.done.clear();
+                }
+                state.until = state.until.max(forgotten_by(call, grant));
                 if grant.replayed {
                     self.repeated(moment, *node, *key, call, grant);
                 }
@@ -196,6 +228,19 @@ mod tests {
         assert!(checker.violations().is_empty());
         history.reset(&mut checker, 2, 3);
         assert_eq!(checker.violations()[0].invariant, "no-free-budget");
+    }
+
+    /// The window ends a second after it began and is kept for another, or for two after the last call.
+    #[test]
+    fn a_call_that_comes_again_when_its_key_is_forgotten_is_another() {
+        for (again, seen) in [(2_000_900, 1), (2_001_100, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Ids::default();
+            history.executed(&mut checker, 0, 1);
+            history.opened = again / 1_000_000 * 1_000_000;
+            history.executed(&mut checker, again, 1);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

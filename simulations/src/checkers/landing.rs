@@ -1,26 +1,32 @@
 //! **landing**: what the store lends a node holds, however late the answer comes: its next check of that key
 //! passes by it, and is no matter of what to do without the store.
 //!
-//! For one aligned window that stays open for a while, where the node owes nothing for a share.
+//! For windows that stay open for a while, where the node owes nothing for a share.
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Decision, Reason, Source};
+use rationd::core::limit::Algorithm;
 
+use super::Found;
 use super::notes::{Life, Lives};
+use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
-use crate::plan::{Brain, What};
+use crate::plan::Brain;
 
-static VOID: Exemption = Exemption::new(
-    "limits that change, and slots that move",
-    "Under other limits, or by another clock, what was lent is void.",
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "Under other limits what was lent is void.",
 );
+static LEAPS: Exemption =
+    Exemption::new("a key, once another clock counts it", "By another clock what was lent is void.");
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
-static SHAPES: Exemption =
-    Exemption::new("other shapes", "Whether a lease of them still holds a moment later only the node knows.");
+static BUCKETS: Exemption = Exemption::new(
+    "buckets",
+    "What a node that is alone was lent before it came may not be spent yet, and what nobody waits for goes back.",
+);
 static OWING: Exemption = Exemption::new("a node that owes for its share", "That is paid first.");
 static SHORT: Exemption =
     Exemption::new("a window that is soon over", "What was lent of it may be over when it arrives.");
@@ -29,8 +35,8 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "landing.rs",
     invariants: &["landing"],
     proves: "What the store lends, a node holds: its next check of that key passes by it.",
-    judges: "One fixed window.",
-    exemptions: &[&VOID, &BASELINES, &SHAPES, &OWING, &SHORT],
+    judges: "Windows of all kinds, several limits.",
+    exemptions: &[&PUSHES, &LEAPS, &BASELINES, &BUCKETS, &OWING, &SHORT],
     mutant: None,
 };
 
@@ -71,12 +77,14 @@ pub(super) struct Landing {
 }
 
 impl Landing {
+    /// Scoped to keys whose limits do not change, and times at which they do not.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        // Under other limits, or by another clock, what was lent is void.
-        let voids = |what: &What| matches!(what, What::Push { .. } | What::Reshard { .. });
-        let is_void = plan.faults.iter().any(|fault| voids(&fault.what));
-        let is_on = !BASELINES.when(plan.brain != Brain::Rationd) && !VOID.when(is_void);
+        let is_on = !BASELINES.when(plan.brain != Brain::Rationd);
         Self { is_on, timeout: plan.daemon.timeout.0, ..Self::default() }
     }
 
@@ -89,14 +97,18 @@ impl Landing {
             return;
         }
         place.landed = call.id;
-        if SHAPES.when(aligned(&call.rule).is_none()) {
+        let is_bucket = call.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
+        if BUCKETS.when(is_bucket) {
             return;
         }
-        let Some(limit) = aligned(&call.rule) else { return };
-        let left = grant.counters[0].at.0.saturating_sub(grant.now.0);
-        let owes = place.alone.is_some_and(|at| moment.at < at + OWES + 2 * limit.period.0);
+        let ends = call.rule.limits.iter().zip(&grant.counters).map(|(limit, counter)| {
+            counter.at.0 + if limit.algorithm == Algorithm::Sliding { limit.period.0 } else { 0 }
+        });
+        let left = ends.min().unwrap_or(0).saturating_sub(grant.now.0);
+        let longest = call.rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
+        let owes = place.alone.is_some_and(|at| moment.at < at + OWES + 2 * longest);
         let is_sure = is_known && !OWING.when(owes) && !SHORT.when(left <= 2 * timeout + 2 * SOON);
-        if call.id == place.latest && grant.granted > 0 && order.ahead_of.0 == 0 && is_sure {
+        if call.id == place.latest && grant.granted > 0 && !order.window.is_next() && is_sure {
             place.lent = Some(Lent { tokens: grant.granted, at: moment.at });
         }
     }
@@ -161,8 +173,10 @@ mod tests {
 
     #[test]
     fn a_late_answer_that_nobody_holds_is_seen() {
-        for (lent, source, seen) in [(2, Source::Share, 1), (2, Source::Lease, 0), (0, Source::Share, 0)] {
-            let mut history = History::new("10/1s fixed");
+        let cases = [(2, Source::Share, 1), (2, Source::Lease, 0), (0, Source::Share, 0)];
+        let limits = ["10/1s fixed", "10/1s sliding", "10/1s fixed from-first"];
+        for ((lent, source, seen), limit) in cases.into_iter().flat_map(|case| limits.map(|limit| (case, limit))) {
+            let mut history = History::new(limit);
             let mut checker = Landing::new(&history.setting());
             history.called(&mut checker, SECOND / 10, 1, 2);
             history.settled(&mut checker, SECOND / 5, 1, lent);

@@ -1,19 +1,21 @@
 //! **liveness**: two seconds after everything has healed no answer comes from a share or for want of
 //! the store, and from the next whole window on the limit is used, if it is asked for. A store that
-//! needs more than a quarter of the timeout for an answer when all is well is not judged.
+//! needs more than half of the timeout for an answer when all is well is not judged.
 //! **livelock**: time goes on, whatever the nodes do.
 
 use std::collections::BTreeMap;
 
-use rationd::core::decision::{Reason, Source, Verdict};
-use rationd::core::limit::Algorithm;
+use rationd::core::decision::{Decision, Reason, Source, Verdict};
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
 
-use super::Found;
 use super::sheet::{Exemption, Sheet};
-use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+use super::{Found, aligned};
+use crate::maps::Set;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 static SLOW_STORE: Exemption = Exemption::new(
-    "a store that needs more than a quarter of the timeout when all is well",
+    "a store that needs more than half of the timeout when all is well",
     "Leaving it aside is right then.",
 );
 static ROOM_LEFT: Exemption = Exemption::new(
@@ -22,14 +24,34 @@ static ROOM_LEFT: Exemption = Exemption::new(
 );
 static SHARES_END: Exemption =
     Exemption::new("two of the longest periods", "A share goes on until the window is over in which it was used.");
-static SHAPES: Exemption = Exemption::new("the use of other shapes", "Of them a whole window cannot be named.");
+static STEADY: Exemption = Exemption::new(
+    "of other shapes than one fixed window, demand that is not steady",
+    "What is asked for when nothing is left is not asked for when there is: each tenth of three periods has to ask for a fifth more than comes.",
+);
+static SHALLOW: Exemption = Exemption::new(
+    "the use of buckets that fill up within a second, and of what costs more than a limit holds",
+    "A full bucket loses what nobody takes at once, and what costs more is never admitted.",
+);
+static FIRST: Exemption = Exemption::new(
+    "of three periods of other shapes, one",
+    "No window begins with the time that is watched: two of three are whole for sure.",
+);
+
+static STALLS: Exemption = Exemption::new(
+    "where scripts stall, a node for two seconds after a call of it was not answered in time",
+    "Two stalls in a row last longer than a short timeout.",
+);
+static CRAMPED: Exemption = Exemption::new(
+    "the use in windows in which somebody was turned away where a table has no room for all keys",
+    "One that holds slots of a concurrent limit makes no room for others.",
+);
 
 pub(super) static SHEET: Sheet = Sheet {
     file: "liveness.rs",
     invariants: &["liveness", "livelock"],
     proves: "Two seconds after everything has healed no answer comes without the store, and the limit is used where it is asked for; time goes on.",
-    judges: "Answers: all. Use: one fixed window.",
-    exemptions: &[&SLOW_STORE, &ROOM_LEFT, &SHARES_END, &SHAPES],
+    judges: "All algorithms, several limits.",
+    exemptions: &[&SLOW_STORE, &ROOM_LEFT, &SHARES_END, &STEADY, &SHALLOW, &FIRST, &STALLS, &CRAMPED],
     mutant: Some("stays-away"),
 };
 
@@ -47,6 +69,24 @@ struct Window {
     whole: bool,
 }
 
+/// Of shapes whose windows do not begin with the clock's: so many of the longest periods are watched, in so many parts.
+const PERIODS: u64 = 3;
+const PARTS: usize = 10;
+
+/// Buckets that fill up sooner lose what is not taken at once.
+const SHALLOWEST: u64 = 1_000_000;
+
+/// What was asked for and admitted of a key in such a time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stretch {
+    begun: u64,
+    asked: [u64; PARTS],
+    admitted: u64,
+    most: u64,
+    /// Somebody was turned away for want of room.
+    turned: bool,
+}
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Liveness {
@@ -55,7 +95,15 @@ pub(super) struct Liveness {
     until: u64,
     /// The store takes so long, all being well, that leaving it aside is right.
     slow: bool,
+    /// Scripts stall.
+    stalls: bool,
+    /// There are more keys than a table holds.
+    cramped: bool,
+    /// Calls that have left, and the nodes that had no answer to one, until when that is excused.
+    sent: Set<(u32, u64)>,
+    unheard: BTreeMap<u32, u64>,
     windows: BTreeMap<u32, Window>,
+    stretches: BTreeMap<u32, Stretch>,
     nodes: u64,
     found: Found,
 }
@@ -64,16 +112,22 @@ impl Liveness {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         // A replica that is missing, or a failover under way, ends a while after the faults.
-        let from = plan.span.0 + plan.redis.failover.0 + plan.redis.alone.0 + SETTLED;
+        let from = plan.span.0 + plan.recovery().0 + SETTLED;
         let trip = 2 * (plan.network.latency.0 + 3 * plan.network.jitter.0) + plan.redis.script_cost.0;
         let trip = trip + plan.zones.iter().map(|zone| zone.store.0).max().unwrap_or(0);
         let confirms = plan.daemon.confirm && plan.redis.replica;
-        let slow = trip + if confirms { plan.redis.lag.0 } else { 0 } > plan.daemon.timeout.0 / 4;
+        let slow = trip + if confirms { plan.redis.lag.0 } else { 0 } > plan.daemon.timeout.0 / 2;
         Self {
             from,
             until: plan.span.0 + plan.calm.0,
             slow,
+            stalls: plan.redis.stalls > 0,
+            cramped: plan.demand.iter().map(|demand| u64::from(demand.keys)).sum::<u64>()
+                > u64::from(plan.daemon.max_keys),
+            sent: Set::default(),
+            unheard: BTreeMap::new(),
             windows: BTreeMap::new(),
+            stretches: BTreeMap::new(),
             nodes: 1,
             found: Found::default(),
         }
@@ -90,6 +144,46 @@ impl Liveness {
     }
 }
 
+impl Liveness {
+    /// A check under a rule of another shape: sliding windows, buckets and windows from the first request are used as they
+    /// come to it where demand is steady.
+    fn watch(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision) {
+        let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(1);
+        let span = PERIODS * longest;
+        let fresh = Stretch { begun: moment.at, ..Stretch::default() };
+        let mut stretch = *self.stretches.entry(request.key).or_insert(fresh);
+        if moment.at >= stretch.begun + span {
+            self.judge_stretch(moment, request.key, rule, &stretch);
+            stretch = fresh;
+        }
+        let part = (moment.at - stretch.begun) as usize * PARTS / span as usize; // below PARTS
+        stretch.asked[part] += request.cost;
+        stretch.most = stretch.most.max(request.cost);
+        stretch.turned |= CRAMPED.when(self.cramped && decision.reason == Reason::Overload);
+        stretch.admitted += if decision.verdict == Verdict::Allow { request.cost } else { 0 };
+        self.stretches.insert(request.key, stretch);
+    }
+
+    fn judge_stretch(&mut self, moment: Moment, key: u32, rule: &Rule, stretch: &Stretch) {
+        let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(1);
+        let comes = |span: u64| {
+            let each =
+                rule.limits.iter().map(|limit| u128::from(limit.count) * u128::from(span) / u128::from(limit.period.0));
+            each.min().unwrap_or(0) as u64 // a few times the smallest limit
+        };
+        let whole = comes(PERIODS * longest);
+        let parts = whole * 6 / 5 / PARTS as u64;
+        let least = *stretch.asked.iter().min().unwrap_or(&0);
+        let due = if FIRST.when(true) { comes((PERIODS - 1) * longest) } else { whole };
+        let wanted = (due * 3 / 4).saturating_sub(ROOM_LEFT.forgives(stretch.most * 2 + self.nodes));
+        if !STEADY.when(least < parts.max(1)) && !stretch.turned && stretch.admitted < wanted {
+            self.found.add("liveness", moment, || {
+                format!("key {key}: {stretch:?} of {:?}: wanted {wanted} at least", rule.limits)
+            });
+        }
+    }
+}
+
 impl Observer for Liveness {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Joined { node, .. } = seen {
@@ -97,6 +191,13 @@ impl Observer for Liveness {
         }
         if matches!(seen, Seen::Stuck) {
             self.found.add("livelock", moment, || "a million events within a millisecond".into());
+        }
+        match seen {
+            Seen::Called { node, call, sent: true, .. } if self.stalls => _ = self.sent.insert((*node, call.id)),
+            Seen::Settled { node, call, grant, .. } if self.sent.remove(&(*node, call.id)) && grant.is_none() => {
+                self.unheard.insert(*node, moment.at + SETTLED);
+            }
+            _ => {}
         }
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
         if moment.at < self.from || moment.at >= self.until || SLOW_STORE.when(self.slow) || request.kind != Kind::Check
@@ -107,13 +208,18 @@ impl Observer for Liveness {
         let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
         let back = !SHARES_END.when(moment.at < self.from + 2 * longest);
         let alone = decision.source == Source::Share || matches!(decision.reason, Reason::Share | Reason::Store);
-        if back && alone {
+        let is_unheard = self.unheard.get(&request.node).is_some_and(|until| moment.at < *until);
+        if back && alone && !STALLS.when(is_unheard) {
             self.found.add("liveness", moment, || format!("{request:?}: still without the store: {decision:?}"));
         }
-        let [limit] = &rule.limits[..] else { return };
-        if SHAPES.when(limit.algorithm != Algorithm::Fixed) {
+        let Some(limit) = aligned(rule) else {
+            let is_shallow = |limit: &Limit| limit.algorithm == Algorithm::Gcra && limit.depth().0 < SHALLOWEST;
+            let is_too_much = rule.limits.iter().any(|limit| request.cost > limit.capacity());
+            if back && !SHALLOW.when(is_too_much || rule.limits.iter().any(is_shallow)) {
+                self.watch(moment, request, rule, decision);
+            }
             return;
-        }
+        };
         let number = store.0 / limit.period.0;
         let window = self.windows.entry(request.key).or_insert(Window { number, ..Window::default() });
         let over = (window.number != number).then_some(*window);
@@ -122,6 +228,7 @@ impl Observer for Liveness {
         }
         window.asked += request.cost;
         window.most = window.most.max(request.cost);
+        window.whole &= !CRAMPED.when(self.cramped && decision.reason == Reason::Overload);
         window.admitted += if decision.verdict == Verdict::Allow { request.cost } else { 0 };
         if let Some(over) = over.filter(|over| over.number + 1 == number) {
             self.judge(moment, request.key, over, limit.count);
@@ -144,10 +251,31 @@ mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
 
+    /// Of a hundred seeds.
+    const LEAST: u64 = 80;
+
     fn checker(history: &History) -> Liveness {
         let mut setting = history.setting();
         setting.plan.calm = crate::span::Span::secs(20);
         Liveness::new(&setting)
+    }
+
+    /// Of the swarm's first seeds, those of which some time is left to be judged when leases must flow.
+    #[test]
+    fn most_seeds_are_judged() {
+        const SEEDS: u64 = 500;
+        let is_judged = |seed: &u64| {
+            let plan = crate::swarm::plan(*seed);
+            let limits = plan.policies.iter().flat_map(|policy| &policy.limits);
+            // Those of hours outlast any calm.
+            let periods = limits.filter_map(|text| Limit::parse(text).ok()).map(|limit| limit.period.0);
+            let longest = periods.filter(|period| *period <= 20 * SECOND).max().unwrap_or(0);
+            let checker = Liveness::new(&Setting { plan, rules: Vec::new() });
+            !checker.slow && checker.from + 2 * longest < checker.until
+        };
+        let judged = (1..=SEEDS).filter(is_judged).count();
+        println!("{judged} of {SEEDS} seeds are judged");
+        assert!(judged as u64 * 100 >= SEEDS * LEAST, "{judged} of {SEEDS}");
     }
 
     #[test]
@@ -158,6 +286,21 @@ mod tests {
         assert!(checker.violations().is_empty());
         history.check(&mut checker, 9 * SECOND, 1, Source::Share, true);
         assert_eq!(checker.violations()[0].invariant, "liveness");
+    }
+
+    #[test]
+    fn other_shapes_that_are_not_used_are_seen() {
+        for limit in ["10/1s sliding", "10/1s fixed from-first", "10/1s burst 20"] {
+            for (used, seen) in [(8, false), (3, true)] {
+                let mut history = History::new(limit);
+                let mut checker = checker(&history);
+                for step in 0..100 {
+                    let at = 10 * SECOND + step * SECOND / 20;
+                    history.check(&mut checker, at, 1, Source::Lease, step % 20 < used);
+                }
+                assert_eq!(!checker.violations().is_empty(), seen, "{limit}: {:?}", checker.violations());
+            }
+        }
     }
 
     #[test]

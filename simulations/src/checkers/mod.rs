@@ -4,6 +4,7 @@
 //! | checker | invariant |
 //! |---|---|
 //! | `bound.rs` | **bound**, per algorithm, with what the README excepts and no more |
+//! | `joint.rs` | **bound** of leases and shares together |
 //! | `shares.rs` | **static-shares**: while the store is away all nodes together stay below 95 % |
 //! | `books.rs`, `purse.rs`, `store.rs`, `bucket.rs` | **conservation**: of a node, of a key, of the store; **bounded** |
 //! | `tally.rs` | **conservation**: what stands charged is counted, window by window |
@@ -22,6 +23,8 @@
 //! | `truth.rs`, `remaining.rs` | **truth**: numbers, reset_at, evidence of a denial |
 //! | `honest.rs` | **honest**: who waits as told is admitted |
 //! | `second_opinion.rs` | **second-opinion**: the memory store answers and counts as the scripts do |
+//! | `several.rs` | **all-or-nothing** of several keys at once |
+//! | `permits.rs` | **bound**, **conservation**, **plenty** of concurrent limits |
 //! | `liveness.rs` | **liveness**: after everything healed leases flow and the limit is used; **livelock** |
 
 mod books;
@@ -34,15 +37,19 @@ mod flow;
 mod holds;
 mod honest;
 mod ids;
+mod joint;
 mod landing;
 mod liveness;
 mod notes;
+mod permits;
+mod phased;
 mod plenty;
 mod purse;
 mod remaining;
 mod repair;
 mod replies;
 mod second_opinion;
+mod several;
 mod shares;
 mod sheet;
 mod store;
@@ -73,38 +80,42 @@ const KEPT: usize = 8;
 pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
     vec![
         Box::new(bound::Bound::new(setting)),
+        Box::new(joint::Joint::new(setting)),
         Box::new(shares::Shares::new(setting)),
-        Box::new(together::Together::new(setting)),
+        Box::new(together::Together::phased(setting)),
         Box::new(books::Books::new(setting)),
         Box::new(purse::Purse::new(setting)),
-        Box::new(store::Store::new(setting)),
-        Box::new(bucket::Bucket::new(setting)),
-        Box::new(tally::Tally::new(setting)),
+        Box::new(store::Store::phased(setting)),
+        Box::new(bucket::Bucket::phased(setting)),
+        Box::new(tally::Tally::phased(setting)),
         Box::new(holds::Holds::new(setting)),
-        Box::new(told::Told::new(setting)),
-        Box::new(repair::Repair::new(setting)),
-        Box::new(fairness::Fairness::new(setting)),
+        Box::new(told::Told::phased(setting)),
+        Box::new(repair::Repair::phased(setting)),
+        Box::new(fairness::Fairness::phased(setting)),
         Box::new(early::Early::new(setting)),
         Box::new(plenty::Plenty::new(setting)),
         Box::new(flights::Flights::new(setting)),
-        Box::new(telling::Telling::new(setting)),
-        Box::new(landing::Landing::new(setting)),
+        Box::new(telling::Telling::phased(setting)),
+        Box::new(landing::Landing::phased(setting)),
         Box::new(thrift::Thrift::new(setting)),
         Box::new(replies::Replies::new(setting)),
         Box::new(ids::Ids::default()),
         Box::new(truth::Truth::new(setting)),
-        Box::new(remaining::Remaining::new(setting)),
+        Box::new(remaining::Remaining::phased(setting)),
         Box::new(honest::Honest::new(setting)),
         Box::new(liveness::Liveness::new(setting)),
         Box::new(second_opinion::SecondOpinion::default()),
+        Box::new(permits::Permits::new(setting)),
+        Box::new(several::SeveralKeys::new(setting)),
     ]
 }
 
 /// What each of them proves and excuses, in the same order.
 #[must_use]
-pub fn sheets() -> [&'static Sheet; 25] {
+pub fn sheets() -> [&'static Sheet; 28] {
     [
         &bound::SHEET,
+        &joint::SHEET,
         &shares::SHEET,
         &together::SHEET,
         &books::SHEET,
@@ -129,6 +140,8 @@ pub fn sheets() -> [&'static Sheet; 25] {
         &honest::SHEET,
         &liveness::SHEET,
         &second_opinion::SHEET,
+        &permits::SHEET,
+        &several::SHEET,
     ]
 }
 

@@ -6,8 +6,11 @@ use std::collections::VecDeque;
 use rationd::core::call::Grant;
 use rationd::core::decision::{Source, Verdict};
 
+use super::SAME;
+use super::phased::BUSY;
 use crate::maps::{Map, Numbered};
 use crate::observe::{Holding, Kind, Moment, Request, Seen};
+use crate::plan::Plan;
 
 /// Ids that are remembered of a node.
 const REMEMBERED: usize = 2_048;
@@ -49,6 +52,65 @@ impl Ids {
             ids.pop_front();
         }
         true
+    }
+}
+
+/// When nodes are not run for a while.
+#[derive(Debug)]
+pub(super) struct Stops(Vec<(u64, u64)>);
+
+impl Stops {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let stops = plan.faults.iter().filter(|fault| fault.what.stops_nodes());
+        Self(stops.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect())
+    }
+
+    /// Whether a node may not be run at some time from `from` until `until`, or so long before.
+    pub(super) fn meet(&self, from: u64, until: u64, before: u64) -> bool {
+        self.0.iter().any(|(begins, ends)| *begins <= until && from <= ends.saturating_add(before))
+    }
+
+    /// Whether what has to be done until `due` may be done as late as `at`: no later than `again` after nodes run again.
+    pub(super) fn delay(&self, due: u64, at: u64, again: u64) -> bool {
+        self.0.iter().any(|(begins, ends)| *begins <= due && at <= ends.saturating_add(again))
+    }
+}
+
+/// When a key was counted by another clock at once.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    /// A server that is busy executes a call by so much later than it arrived, and shows that time.
+    busy: u64,
+    /// How far each key's clock is ahead of true time, and when that became another one.
+    keys: Numbered<(Option<u64>, Option<u64>)>,
+}
+
+impl Clocks {
+    pub(super) fn new(plan: &Plan) -> Self {
+        // Where masters' clocks differ, who is late cannot be told from who is ahead.
+        let busy = if plan.redis.skew.0 == 0 { BUSY } else { SAME };
+        Self { busy, keys: Numbered::default() }
+    }
+
+    pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let (key, now, late) = match seen {
+            Seen::Executed { key, grant, stale: false, .. } => (*key, grant.now.0, self.busy),
+            Seen::Answered { request, store, .. } => (request.key, store.0, SAME),
+            Seen::Census { key, store, .. } => (*key, store.0, SAME),
+            _ => return,
+        };
+        let skew = now.wrapping_sub(moment.store.0);
+        let (known, leapt) = self.keys.of(key);
+        let before = *known.get_or_insert(skew);
+        let (behind, ahead) = (before.wrapping_sub(skew), skew.wrapping_sub(before));
+        if behind.min(ahead) > if ahead < behind { late } else { SAME } {
+            (*known, *leapt) = (Some(skew), Some(moment.at));
+        }
+    }
+
+    /// When that was last, if ever.
+    pub(super) fn leapt(&self, key: u32) -> Option<u64> {
+        self.keys.get(key).and_then(|(_, leapt)| *leapt)
     }
 }
 

@@ -42,6 +42,10 @@ impl Plenty {
 }
 
 impl Observer for Plenty {
+    fn minds_permits(&self) -> bool {
+        true
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let Seen::Answered { request, decision, .. } = seen else { return };
         let asks = matches!(request.kind, Kind::Check | Kind::Peek);

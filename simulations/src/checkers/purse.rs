@@ -10,17 +10,21 @@ use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
 use super::Found;
-use super::notes::{Ids, Life, Lives, Refunds};
+use super::notes::{Clocks, Ids, Life, Lives, Refunds};
 use super::sheet::{Exemption, Sheet};
-use crate::maps::Map;
+use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
-use crate::plan::{Brain, What};
+use crate::plan::Brain;
 
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static LEAPS: Exemption = Exemption::new(
-    "slots that move between clocks that differ",
-    "When a window ends is then known by neither clock: lots end never, and begin at once.",
+    "a key, once another clock counts it",
+    "When a window ends is then known by neither clock: what was lent ends never, and begins at once.",
+);
+static REFUNDS: Exemption = Exemption::new(
+    "what is handed back of a key of which a cost was refunded, or that another clock counts, or of a bucket",
+    "Into which window a refund goes is known when the store has taken it, and of a bucket it is lent anew.",
 );
 static LAPSED: Exemption =
     Exemption::new("what lapses of a bucket", "bucket.rs knows when an account is closed: here it is held for ever.");
@@ -28,9 +32,9 @@ static LAPSED: Exemption =
 pub(super) static SHEET: Sheet = Sheet {
     file: "purse.rs",
     invariants: &["conservation"],
-    proves: "A node admits no more of a key than it was lent and has not handed back, of windows only while they are open, and after a reset only what was lent since.",
+    proves: "A node admits no more of a key than it was lent and has not handed back, and hands back no more than it has, of windows only while they are open, and after a reset only what was lent since.",
     judges: "All algorithms, several limits.",
-    exemptions: &[&BASELINES, &LEAPS, &LAPSED],
+    exemptions: &[&BASELINES, &LEAPS, &LAPSED, &REFUNDS],
     mutant: Some("lease-crosses-window"),
 };
 
@@ -47,8 +51,9 @@ struct Lot {
 pub(super) struct Purse {
     /// Baselines keep no leases, or none that are called so.
     leases: bool,
-    /// Clocks of masters differ, and slots move from one to another.
-    leaps: bool,
+    clocks: Clocks,
+    /// Keys of which a cost was taken back at a node.
+    refunded: Set<(Life, u32)>,
     lives: Lives,
     lent: Ids,
     returned: Ids,
@@ -71,10 +76,10 @@ fn take<'a>(lots: impl Iterator<Item = &'a mut Lot>, tokens: u64) -> u64 {
 
 impl Purse {
     pub(super) fn new(setting: &Setting) -> Self {
-        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
         Self {
             leases: setting.plan.brain == Brain::Rationd,
-            leaps: moves && setting.plan.redis.skew.0 > 0,
+            clocks: Clocks::new(&setting.plan),
+            refunded: Set::default(),
             lives: Lives::default(),
             lent: Ids::default(),
             returned: Ids::default(),
@@ -98,10 +103,10 @@ impl Purse {
             return;
         }
         // Only one aligned window is ever lent of ahead.
-        let (ahead, period) = (order.ahead_of.0 != 0, call.rule.limits[0].period.0);
+        let (ahead, period) = (order.window.is_next(), call.rule.limits[0].period.0);
         let at = grant.counters.map(|counter| counter.at.0 + if ahead { period } else { 0 });
-        let ends = self.ends(&call.rule, &at);
-        let starts = if ahead && !LEAPS.when(self.leaps) { ends - period } else { 0 };
+        let ends = self.ends(key, &call.rule, &at);
+        let starts = if ahead && ends != u64::MAX { ends - period } else { 0 };
         let (tokens, lots) = (grant.granted, self.held.entry((life, key)).or_default());
         match lots.iter_mut().find(|lot| lot.ends == ends) {
             Some(lot) => (lot.tokens, lot.starts) = (lot.tokens + tokens, lot.starts.min(starts)),
@@ -111,12 +116,13 @@ impl Purse {
     }
 
     /// When the first window of a rule ends.
-    fn ends(&self, rule: &Rule, at: &[u64]) -> u64 {
+    fn ends(&self, key: u32, rule: &Rule, at: &[u64]) -> u64 {
+        let leapt = self.clocks.leapt(key).is_some();
         let windows = rule
             .limits
             .iter()
             .zip(at)
-            .filter(|(limit, _)| !LAPSED.when(limit.algorithm == Algorithm::Gcra) && !LEAPS.when(self.leaps));
+            .filter(|(limit, _)| !LAPSED.when(limit.algorithm == Algorithm::Gcra) && !LEAPS.when(leapt));
         let ends = windows.map(|(limit, at)| {
             let starts = limit.algorithm == Algorithm::Sliding;
             at + if starts { limit.period.0 } else { 0 }
@@ -125,11 +131,19 @@ impl Purse {
     }
 
     /// What a node hands back of such windows, and what it asks the store to refund.
-    fn leave(&mut self, life: Life, key: u32, call: &Call) {
+    fn leave(&mut self, moment: Moment, life: Life, key: u32, call: &Call) {
         match &call.op {
             Op::Return { amount, windows, .. } if self.returned.is_first(life, call.id) => {
-                let ends = self.ends(&call.rule, &windows.map(|window| window.0));
-                self.take_last(life, key, *amount, ends);
+                let ends = self.ends(key, &call.rule, &windows.map(|window| window.0));
+                let missing = self.take_last(life, key, *amount, ends);
+                let is_known = !REFUNDS.when(ends == u64::MAX || self.refunded.contains(&(life, key)));
+                if missing > 0 && is_known && self.leases {
+                    self.found.add("conservation", moment, || {
+                        format!(
+                            "key {key}: {life:?} hands back {amount} of what ends at {ends}, and {missing} it has not"
+                        )
+                    });
+                }
             }
             // What the store takes back of a refund is not in the lease.
             Op::Refund { amount, .. } if self.returned.is_first(life, call.id) => {
@@ -143,9 +157,16 @@ impl Purse {
         }
     }
 
-    fn take_last(&mut self, life: Life, key: u32, tokens: u64, ends: u64) {
+    fn take_last(&mut self, life: Life, key: u32, tokens: u64, ends: u64) -> u64 {
         let lots = self.held.entry((life, key)).or_default().iter_mut();
-        take(lots.rev().filter(|lot| lot.ends == ends), tokens);
+        take(lots.rev().filter(|lot| lot.ends == ends), tokens)
+    }
+
+    /// Another clock counts the key at once: what was lent by the one before ends when nobody knows.
+    fn leap(&mut self, key: u32) {
+        for (_, lots) in self.held.iter_mut().filter(|((_, of), _)| *of == key) {
+            lots.iter_mut().for_each(|lot| (lot.starts, lot.ends) = (0, u64::MAX));
+        }
     }
 
     fn spend(&mut self, moment: Moment, request: &Request, now: u64) {
@@ -166,12 +187,17 @@ impl Purse {
         let ends = lots.iter().map(|lot| lot.ends).max().unwrap_or(u64::MAX);
         lots.push(Lot { starts: 0, ends, tokens: request.cost });
         self.asked.ask(self.lives.of(request.node), request, (ends, request.cost));
+        self.refunded.insert((self.lives.of(request.node), request.key));
     }
 }
 
 impl Observer for Purse {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
+        self.clocks.see(moment, seen);
+        if let Some(key) = seen.key().filter(|key| self.clocks.leapt(*key) == Some(moment.at)) {
+            self.leap(key);
+        }
         match seen {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 let life = (*node, *incarnation);
@@ -197,7 +223,7 @@ impl Observer for Purse {
             },
             Seen::Called { node, key, call, .. } => {
                 let life = self.lives.of(*node);
-                self.leave(life, *key, call);
+                self.leave(moment, life, *key, call);
             }
             Seen::Asked(request) if request.kind == Kind::Refund => self.refund(request),
             _ => {}
@@ -230,6 +256,18 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 3, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    #[test]
+    fn handing_back_more_than_is_held_is_seen() {
+        for (amount, seen) in [(3, 0), (4, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Purse::new(&history.setting());
+            history.settled(&mut checker, 0, 1, 4);
+            history.check(&mut checker, 2, 1, Source::Lease, true);
+            history.handed_back(&mut checker, 3, amount, amount);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

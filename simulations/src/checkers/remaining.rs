@@ -5,19 +5,23 @@
 
 use std::collections::VecDeque;
 
-use rationd::core::call::{Call, Counter, Grant, Op};
+use rationd::core::call::{Call, Counter, Grant, Op, Window};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Limit;
 use rationd::core::time::Timestamp;
 
 use super::notes::{Ids, Life, Lives};
+use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
-use crate::plan::{Brain, What};
+use crate::plan::Brain;
 
-static PUSHES: Exemption = Exemption::new("runs in which limits change", "What remains is then of another limit.");
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "What remains is then of another limit.",
+);
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static SHAPES: Exemption = Exemption::new("other shapes", "What remains of them changes with the time.");
@@ -113,12 +117,15 @@ impl Known {
 }
 
 impl Remaining {
+    /// Scoped to keys whose limits do not change, and times at which they do not.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
-        let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
-        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
         Self {
-            leaps: moves && setting.plan.redis.skew.0 > 0,
-            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd) && !PUSHES.when(pushes),
+            leaps: setting.plan.clocks_leap(),
+            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd),
             lives: Lives::default(),
             settled: Ids::default(),
             returned: Ids::default(),
@@ -138,7 +145,7 @@ impl Remaining {
         known.enter(counter.at.0, limit.period.0);
         if known.window != counter.at.0 {
             // Lent ahead, and told in the window that it is for.
-            let ahead = matches!(&call.op, Op::Acquire(order) if order.ahead_of == counter.at);
+            let ahead = matches!(&call.op, Op::Acquire(order) if order.window == Window::Next { begins: counter.at });
             if ahead && counter.at.0 + limit.period.0 == known.window && self.settled.is_first(life, call.id) {
                 known.held += grant.granted;
             }
@@ -154,7 +161,7 @@ impl Remaining {
             if self.leaps {
                 known.lend(moment.at, limit.period.0, grant.granted);
             }
-            *(if order.ahead_of.0 == 0 { &mut known.held } else { &mut known.ahead }) += grant.granted;
+            *(if !order.window.is_next() { &mut known.held } else { &mut known.ahead }) += grant.granted;
         }
     }
 
@@ -228,6 +235,7 @@ mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
     use crate::plan::Fault;
+    use crate::plan::What;
     use crate::span::Span;
 
     #[test]

@@ -1,34 +1,45 @@
 //! **no-free-budget** after a loss: whoever brings back to the store what it had lost of a window is lent
 //! nothing by that call, and in a fleet asks for nothing until its peers could bring theirs.
 //!
-//! For one aligned window. In a round or two of gossip, that is, or until the window is over.
+//! In a round or two of gossip, that is, or until the window is over.
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
+use rationd::core::decision::Source;
+use rationd::core::limit::Algorithm;
 use rationd::core::policy::OnStoreLoss;
 
+use super::Found;
+use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
-use crate::plan::{Brain, What};
+use crate::plan::Brain;
 
-static PUSHES: Exemption = Exemption::new("runs in which limits change", "Who learns of other limits asks anew.");
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "Who learns of other limits asks anew.",
+);
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
-static SHAPES: Exemption = Exemption::new(
-    "other shapes",
-    "Only an aligned window has an end that both know, until which nobody is lent anything.",
+static BUCKETS: Exemption = Exemption::new(
+    "buckets",
+    "What a node knows of them is a time, of which the latest counts: nobody waits for that.",
 );
 static LONELY: Exemption = Exemption::new("a node that heard of no peer within 1.2 s", "There is nobody to wait for.");
 static OPEN: Exemption =
     Exemption::new("policies that let pass without the store", "They are lent at once, on purpose.");
 
+static PAYS: Exemption = Exemption::new(
+    "what a share has admitted and has left",
+    "It is charged to the store at once, and lets pass nothing that the share does not.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "repair.rs",
     invariants: &["no-free-budget"],
     proves: "Whoever brings back what a store had lost is lent nothing by that call, and asks for nothing for two rounds of gossip.",
-    judges: "One fixed window.",
-    exemptions: &[&PUSHES, &BASELINES, &SHAPES, &LONELY, &OPEN],
+    judges: "Windows of all kinds, several limits.",
+    exemptions: &[&PUSHES, &BASELINES, &BUCKETS, &LONELY, &OPEN, &PAYS],
     mutant: Some("lends-what-it-lost"),
 };
 
@@ -59,6 +70,8 @@ pub(super) struct Repair {
     waits: Map<(u32, u32), Wait>,
     /// A node's latest acquire of a key, and when it was sent first.
     asked: Map<(u32, u32), (u64, u64)>,
+    /// When a check was last decided by a node's share of a key.
+    shares: Map<(u32, u32), u64>,
     /// Who told a node something last, and when.
     heard: Map<u32, (u32, u64)>,
     found: Found,
@@ -66,21 +79,32 @@ pub(super) struct Repair {
 
 /// The window of what an order brings back, in time that is left of it: the store has lost it.
 fn brings(call: &Call, order: &Acquire, grant: &Grant) -> Option<u64> {
-    if SHAPES.when(aligned(&call.rule).is_none()) {
+    if order.epoch == 0 || order.epoch == grant.epoch || grant.reset || grant.outdated {
         return None;
     }
-    let (known, at) = (order.known[0], grant.counters[0].at);
-    let lost = order.epoch != 0 && order.epoch != grant.epoch && !grant.reset && !grant.outdated;
-    (lost && known.at == at && known.used > 0).then_some(at.0 - grant.now.0)
+    let limits = call.rule.limits.iter().enumerate();
+    let lost = limits.filter(|(index, limit)| {
+        let (known, at) = (order.known[*index], grant.counters[*index].at);
+        !BUCKETS.when(limit.algorithm == Algorithm::Gcra) && known.at == at && known.used > 0
+    });
+    let left = lost.map(|(index, limit)| {
+        let lasts = if limit.algorithm == Algorithm::Sliding { limit.period.0 } else { 0 };
+        (grant.counters[index].at.0 + lasts).saturating_sub(grant.now.0)
+    });
+    left.max()
 }
 
 impl Repair {
+    /// Scoped to keys whose limits do not change, and times at which they do not.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        let pushes = plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
         let round = plan.gossip.map_or(0, |gossip| gossip.tick.0);
         let repair = (ROUNDS * round).saturating_sub(DRIFT);
-        Self { is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !PUSHES.when(pushes), repair, ..Self::default() }
+        Self { is_on: !BASELINES.when(plan.brain != Brain::Rationd), repair, ..Self::default() }
     }
 
     fn executed(&mut self, moment: Moment, (key, node): (u32, u32), call: &Call, order: &Acquire, grant: &Grant) {
@@ -112,7 +136,11 @@ impl Repair {
             *asked = (call.id, moment.at);
         }
         let wait = self.waits.get(&(key, node)).copied();
-        if let Some(wait) = wait.filter(|wait| moment.at < wait.until && order.epoch == wait.epoch) {
+        // Who wants nothing only looks whether the store is there.
+        let asks = order.need.max(order.want) > 0;
+        let on_share = self.shares.get(&(key, node)) == Some(&moment.at);
+        let asks = asks && !PAYS.when(on_share && order.need == order.want);
+        if let Some(wait) = wait.filter(|wait| asks && moment.at < wait.until && order.epoch == wait.epoch) {
             self.found.add("no-free-budget", moment, || {
                 format!("key {key}, node {node}: {order:?} before its peers told theirs: {wait:?}")
             });
@@ -126,6 +154,9 @@ impl Observer for Repair {
             return;
         }
         match seen {
+            Seen::Answered { request, decision, .. } if decision.source == Source::Share => {
+                self.shares.insert((request.key, request.node), moment.at);
+            }
             Seen::Told { from, to, .. } => _ = self.heard.insert(*to, (*from, moment.at)),
             Seen::Left { node, .. } | Seen::Joined { node, .. } => {
                 // Another life knows nothing of what was.
@@ -170,8 +201,10 @@ mod tests {
 
     #[test]
     fn a_node_that_is_lent_by_the_call_that_brings_back_is_seen() {
-        for (known, epoch, seen) in [(3, 2, 1), (0, 2, 0), (3, 1, 0)] {
-            let mut history = History::new("10/1s fixed");
+        let cases = [(3, 2, 1), (0, 2, 0), (3, 1, 0)];
+        let limits = ["10/1s fixed", "10/1s sliding", "10/1s fixed from-first"];
+        for ((known, epoch, seen), limit) in cases.into_iter().flat_map(|case| limits.map(|limit| (case, limit))) {
+            let mut history = History::new(limit);
             let mut checker = Repair::new(&history.setting());
             (history.known, history.epoch) = (known, epoch);
             history.executed(&mut checker, 1, 1);
@@ -187,7 +220,7 @@ mod tests {
             setting.plan.gossip = Some(crate::plan::Gossip { tick: Span(200_000), ..Default::default() });
             let mut checker = Repair::new(&setting);
             if told {
-                history.see(&mut checker, 1, &Seen::Told { from: 1, to: 0, frames: &[] });
+                history.see(&mut checker, 1, &Seen::Told { from: 1, to: 0, frames: &[], lies: false });
             }
             (history.known, history.epoch) = (3, 2);
             history.settled(&mut checker, SECOND / 4, 1, 0);

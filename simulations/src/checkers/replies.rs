@@ -6,24 +6,30 @@ use std::collections::{BTreeMap, VecDeque};
 use rationd::core::decision::{Source, Verdict};
 
 use super::Found;
+use super::notes::Stops;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Violation};
 use crate::plan::What;
 
 static FROZEN: Exemption = Exemption::new(
-    "runs in which a node is not run for a while",
-    "It answers late, whatever it does: how late is not judged there, nor whether at all.",
+    "answers that are due while nodes are not run",
+    "They are late, whatever those do: until the timeout and 10 ms after they are run again.",
 );
 static TOO_MUCH: Exemption =
     Exemption::new("a cost above the limit", "It never joins a line; where limits change, no line is judged.");
+
+static WAITED: Exemption = Exemption::new(
+    "one of several keys",
+    "It has waited for others of its request, and stands in line as it came to the daemon: before those who came since.",
+);
 
 pub(super) static SHEET: Sheet = Sheet {
     file: "replies.rs",
     invariants: &["answered", "line"],
     proves: "Every request gets one answer, within the store's timeout and 10 ms; nobody is admitted before those who waited for the same key at the same node.",
     judges: "All.",
-    exemptions: &[&FROZEN, &TOO_MUCH],
+    exemptions: &[&FROZEN, &TOO_MUCH, &WAITED],
     mutant: Some("waiter-dropped"),
 };
 
@@ -36,13 +42,17 @@ pub(super) struct Replies {
     timeout: u64,
     /// Most that one check may ask for under each policy: more never joins a line.
     most: Vec<u64>,
-    /// A frozen node answers late.
-    freezes: bool,
+    /// A node that is not run answers late.
+    stops: Stops,
     /// The latest request, and its place in the order of asking: most are answered before the next.
     latest: Option<(Request, u64)>,
     asked: u64,
     /// The same of earlier ones that wait for an answer.
     open: BTreeMap<u64, (Request, u64)>,
+    /// Requests for one of several keys, and whether it has waited for others.
+    several: Map<u64, bool>,
+    /// When the several keys were asked for that wait.
+    begun: Map<u64, u64>,
     /// The checks of those by node and key, in the order of asking.
     lines: Map<(u32, u32), VecDeque<u64>>,
     found: Found,
@@ -50,7 +60,6 @@ pub(super) struct Replies {
 
 impl Replies {
     pub(super) fn new(setting: &Setting) -> Self {
-        let freezes = setting.plan.faults.iter().any(|fault| fault.what.stops_nodes());
         let timeout = setting.plan.daemon.timeout.0 + GRACE;
         let capacity = |rule: &std::sync::Arc<rationd::core::policy::Rule>| {
             rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(0)
@@ -60,10 +69,12 @@ impl Replies {
         Self {
             timeout,
             most,
-            freezes,
+            stops: Stops::new(&setting.plan),
             latest: None,
             asked: 0,
             open: BTreeMap::new(),
+            several: Map::default(),
+            begun: Map::default(),
             lines: Map::default(),
             found: Found::default(),
         }
@@ -76,6 +87,11 @@ impl Replies {
         if request.kind == Kind::Check && !TOO_MUCH.when(request.cost > self.most[request.policy as usize]) {
             self.lines.entry((request.node, request.key)).or_default().push_back(place);
         }
+    }
+
+    /// Its node was not run when it was due, or not until then.
+    fn is_delayed(&self, request: &Request, moment: Moment) -> bool {
+        self.stops.delay(request.asked + self.timeout, moment.at, self.timeout)
     }
 
     /// The request waits no more; its place in the order of asking, if it did.
@@ -98,6 +114,10 @@ impl Replies {
 }
 
 impl Observer for Replies {
+    fn minds_permits(&self) -> bool {
+        true
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             Seen::Asked(request) => {
@@ -111,12 +131,14 @@ impl Observer for Replies {
                     self.found.add("answered", moment, || format!("{request:?} was not waiting for an answer"));
                 }
                 let waited = moment.at - request.asked;
-                if waited > self.timeout && !FROZEN.when(self.freezes) {
+                if waited > self.timeout && !FROZEN.when(self.is_delayed(request, moment)) {
                     self.found.add("answered", moment, || format!("{request:?} waited {waited} us"));
                 }
                 let held = matches!(decision.source, Source::Lease | Source::Store);
                 let first = self.lines.get(&(request.node, request.key)).and_then(VecDeque::front);
+                let has_waited = self.several.remove(&request.id).unwrap_or(false);
                 let passed = first.filter(|first| place.is_some_and(|place| **first < place));
+                let passed = passed.filter(|_| !WAITED.when(has_waited));
                 if let (Kind::Check, Verdict::Allow, true, Some(first)) = (request.kind, decision.verdict, held, passed)
                 {
                     self.found.add("line", moment, || {
@@ -124,16 +146,23 @@ impl Observer for Replies {
                     });
                 }
             }
+            Seen::Together { group, what, .. } => match what {
+                Together::Begins { .. } => drop(self.begun.insert(*group, moment.at)),
+                Together::Asks { request } => {
+                    let begun = self.begun.get(group).copied().unwrap_or(moment.at);
+                    self.several.insert(request.id, begun < moment.at);
+                }
+                Together::GoesBack { .. } => {}
+                Together::Ends { .. } => drop(self.begun.remove(group)),
+            },
             Seen::Orphaned(request) => {
                 self.close(request);
             }
-            Seen::Over if !FROZEN.when(self.freezes) => {
+            Seen::Over => {
                 self.park();
-                let late = self
-                    .open
-                    .values()
-                    .map(|(request, _)| request)
-                    .find(|request| moment.at - request.asked > self.timeout);
+                let late = self.open.values().map(|(request, _)| request).find(|request| {
+                    moment.at - request.asked > self.timeout && !FROZEN.when(self.is_delayed(request, moment))
+                });
                 if let Some(request) = late {
                     self.found.add("answered", moment, || format!("{request:?} was never answered"));
                 }

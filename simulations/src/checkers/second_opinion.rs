@@ -141,6 +141,7 @@ mod tests {
     use rationd::core::time::{Instant, Micros};
 
     use super::*;
+    use rationd::core::call::Window;
 
     const NOW: Timestamp = Timestamp(1_800_000_000_000_500);
 
@@ -156,9 +157,9 @@ mod tests {
 
     /// How many violations there are of a script that answers and leaves what the memory store does, but for that.
     fn found(but: impl FnOnce(&mut Grant, &mut Ran<'_>)) -> usize {
-        let (need, want, least, ahead_of) = (1, 4, 0, Timestamp(0));
+        let (need, want, least, window) = (1, 4, 0, Window::Current);
         let known = [Default::default(); MAX_LIMITS];
-        let ask = Acquire { need, want, least, ahead_of, epoch: 0, held: 0, ages: JUST_NOW, known };
+        let ask = Acquire { need, want, least, window, epoch: 0, held: 0, ages: JUST_NOW, known };
         let (call, mut store) = (call("10/1s fixed", Op::Acquire(ask)), MemoryStore::new(CELLS, 9));
         let mut grant = store.call(NOW, "n", &call).expect("there is room");
         let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");

@@ -143,7 +143,7 @@ impl Shares {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         Self {
-            agree: plan.redis.skew.0 <= 1_000,
+            agree: plan.redis.skew.0 <= 1_000 && !plan.clocks_leap(),
             gossips: plan.gossip.is_some(),
             doubt: plan.daemon.timeout.0 + DOUBT,
             ..Self::default()
@@ -202,7 +202,12 @@ impl Shares {
             }
             if limit.algorithm == Algorithm::FixedFromFirst {
                 // Whatever opens a window in the store, those of a share are aligned.
-                count.open((store / limit.period.0 + 1) * limit.period.0, store);
+                let end = (store / limit.period.0 + 1) * limit.period.0;
+                if count.window > end {
+                    // A clock that is further back counts the key, and this window is another one.
+                    *count = Count::default();
+                }
+                count.open(end, store);
             }
             if count.window > store / limit.period.0 && limit.algorithm != Algorithm::FixedFromFirst {
                 // Windows were counted in another way under the limits before.
@@ -374,6 +379,25 @@ mod tests {
         }
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         (0..4).for_each(|_| spend(&mut checker, 2 * SECOND, 0));
+        assert_eq!(checker.violations()[0].invariant, "static-shares");
+    }
+
+    #[test]
+    fn windows_from_the_first_request_begin_anew_when_a_clock_is_set_back() {
+        let mut history = History::new("100/1s fixed from-first");
+        let mut checker = Shares::new(&history.setting());
+        let mut spend = |checker: &mut Shares, store: u64, tokens: u64| {
+            let request = Request { cost: tokens, ..history.ask(checker, 10 * SECOND) };
+            let rule = Arc::new(Rule::of("p0", &[Limit::parse("100/1s fixed from-first").unwrap()]));
+            let moment = Moment { at: 10 * SECOND, store: Timestamp(10 * SECOND) };
+            checker.admitted(moment, (0, 0, 0), &request, &rule, store);
+        };
+        // The node does not know the clock: twice its share may be in one of its windows.
+        for store in [9, 5, 6] {
+            spend(&mut checker, store * SECOND + SECOND / 2, 190);
+        }
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        spend(&mut checker, 6 * SECOND + SECOND / 2, 1);
         assert_eq!(checker.violations()[0].invariant, "static-shares");
     }
 

@@ -7,24 +7,27 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rationd::core::call::{Call, Counter, Grant, Op};
-use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use rationd::core::time::Timestamp;
 
 use super::Found;
+use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
-use crate::plan::What;
+use crate::observe::{Checker, Moment, Observer, Ran, Seen, Setting, Violation};
 
 static BUCKETS: Exemption = Exemption::new("buckets", "bucket.rs judges them.");
 static UNKNOWN: Exemption = Exemption::new(
     "what a failover undid or a former owner did",
     "What the new master counts is not known until its first answer.",
 );
-static RETURNED: Exemption = Exemption::new(
-    "which counter a return lowers",
-    "A return may be of the window or of the next: of each counter all of it may go, or none.",
+static VOID: Exemption = Exemption::new(
+    "what an order was lent that is void, after a failover or beside a former owner",
+    "Whether the master at hand knows of that order is not known: it goes back whole, or not at all.",
 );
 static PERIODS: Exemption = Exemption::new("other periods", "Under limits of another period counts begin anew.");
 
+static LEAPS: Exemption =
+    Exemption::new("a key, once another clock counts it", "By another clock other windows are open at once.");
 static OTHERS: Exemption = Exemption::new(
     "a key that was forgotten under other limits",
     "A call has the store keep a key for as long as its own limits need: what others charged under limits that it does not have may be gone before.",
@@ -33,11 +36,14 @@ static OTHERS: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "store.rs",
     invariants: &["conservation", "truth"],
-    proves: "The count of a window rises by what a call lent and falls by what one took back, and by nothing else; and an aligned window is the one that the clock says.",
+    proves: "The count of a window rises by what a call lent and falls by what one took back, and by nothing else; of what is handed back that takes all in which it was lent, or nothing where that is over; and an aligned window is the one that the clock says.",
     judges: "Fixed, sliding and from-first windows, several limits.",
-    exemptions: &[&BUCKETS, &UNKNOWN, &RETURNED, &PERIODS, &OTHERS],
+    exemptions: &[&BUCKETS, &UNKNOWN, &VOID, &PERIODS, &LEAPS, &OTHERS],
     mutant: Some("window-reopens"),
 };
+
+/// What a node's record in a hash is called, before its name.
+const RECORD: &str = "n:";
 
 /// Acquires of a node that are remembered for each key.
 const ACQUIRES: usize = 4;
@@ -52,29 +58,60 @@ struct Shown {
     others: bool,
 }
 
+/// An acquire as the store remembers it.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    id: u64,
+    granted: u64,
+    /// `Counter::at` of each limit when it was executed.
+    at: [Timestamp; MAX_LIMITS],
+}
+
+/// The latest acquires of a node.
+#[derive(Debug, Default)]
+struct Orders {
+    latest: VecDeque<Order>,
+    /// The key's owner may not know the latest of them: a failover undid it, or a former owner executed it.
+    unsure: bool,
+}
+
+impl Orders {
+    /// What goes back of a limit with that order, by the owner's record: the least and the most.
+    fn freed(&self, void: u64, index: usize, at: Timestamp) -> [u64; 2] {
+        let of = |order: &Order| if order.at[index] == at { order.granted } else { 0 };
+        let known = self.latest.iter().rev().find(|order| order.id == void);
+        let last = self.latest.back().filter(|order| order.id == void);
+        if VOID.when(self.unsure) { [0, known.map_or(0, of)] } else { [last.map_or(0, of); 2] }
+    }
+}
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Store {
-    /// Clocks of masters differ, and slots move from one to another.
-    leaps: bool,
     /// By key, place and algorithm; `None` where part of it was undone.
     shown: BTreeMap<(u32, usize, u8), Option<Shown>>,
     /// Nodes that have called since the store lost a key.
     since: BTreeMap<u32, BTreeSet<u32>>,
-    /// The latest acquires of each node, by key and node: their ids, and what each was lent. Whoever executed them: a
-    /// server that is cut off or pauses may own the key again.
-    lent: BTreeMap<(u32, u32), VecDeque<(u64, u64)>>,
+    /// The latest acquires of each node, by key and node. Whoever executed them: a server that is cut off or pauses may
+    /// own the key again.
+    orders: BTreeMap<(u32, u32), Orders>,
+    /// Nodes by their names in the store.
+    names: BTreeMap<String, u32>,
     found: Found,
 }
 
 impl Store {
-    pub(super) fn new(setting: &Setting) -> Self {
-        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
+    /// Scoped to keys that one clock counts.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::always(setting, Self::new).until_leaps(&LEAPS, true)
+    }
+
+    pub(super) fn new(_: &Setting) -> Self {
         Self {
-            leaps: moves && setting.plan.redis.skew.0 > 0,
             shown: BTreeMap::new(),
             since: BTreeMap::new(),
-            lent: BTreeMap::new(),
+            orders: BTreeMap::new(),
+            names: BTreeMap::new(),
             found: Found::default(),
         }
     }
@@ -88,11 +125,7 @@ impl Store {
         if call.op == Op::Reset && !grant.replayed && !grant.outdated {
             self.empty(key);
         }
-        // What a node was lent by an order that is void goes back with what it hands back.
-        let is_void = |id: &u64| matches!(&call.op, Op::Return { voids, .. } if voids.id == *id);
-        let lent = self.lent.get(&(key, node)).into_iter().flatten();
-        let freed = lent.rev().find(|(id, _)| is_void(id)).copied();
-        let also = Also { adds, freed: freed.map_or(0, |(_, granted)| granted) };
+        self.returned(moment, node, key, call, grant);
         for ((_, index, algorithm), shown) in self.shown.range_mut((key, 0, 0)..(key + 1, 0, 0)) {
             let has = call.rule.limits.get(*index).is_some_and(|limit| limit.algorithm as u8 == *algorithm);
             shown.iter_mut().for_each(|shown| shown.others |= !has);
@@ -127,6 +160,13 @@ impl Store {
                 }
                 _ => continue,
             };
+            // What a node was lent by an order that is void goes back with what it hands back.
+            let orders = self.orders.get(&(key, node));
+            let freed = match (&call.op, orders) {
+                (Op::Return { voids, .. }, Some(orders)) if voids.id != 0 => orders.freed(voids.id, index, counter.at),
+                _ => [0, 0],
+            };
+            let also = Also { adds, freed };
             if !follows(call, index, grant, before, counter, also) {
                 self.found.add("conservation", moment, || {
                     format!("key {key}: {before:?} became {counter:?} by {} of {:?}", grant.granted, call.op)
@@ -135,19 +175,71 @@ impl Store {
         }
     }
 
+    /// What a node hands back is taken where it was lent, whole, or not at all.
+    fn returned(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
+        let Op::Return { amount, windows, voids, .. } = call.op else { return };
+        if grant.replayed || grant.outdated || call.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra) {
+            return;
+        }
+        let counters = call.rule.limits.iter().zip(&grant.counters).zip(windows);
+        let taken =
+            knows(call, grant) && counters.into_iter().any(|((limit, at), of)| lent_by(limit, at.at, of).is_some());
+        let orders = self.orders.get(&(key, node)).filter(|_| voids.id != 0 && knows(call, grant));
+        // Of an order that is void all counts, whatever windows are over.
+        let last = orders.and_then(|orders| orders.latest.back()).filter(|order| order.id == voids.id);
+        let freed = last.is_some_and(|order| order.granted > 0);
+        let is_unsure = VOID.when(orders.is_some_and(|orders| orders.unsure));
+        let wanted = if taken || freed { amount } else { 0 };
+        if grant.granted != wanted && !(is_unsure && [0, amount].contains(&grant.granted)) {
+            self.found.add("conservation", moment, || {
+                format!("key {key}: {:?} was answered by {}, where {wanted} go back", call.op, grant.granted)
+            });
+        }
+    }
+
     /// What an acquire was lent, until some others have followed.
-    fn lend(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
-        if matches!(call.op, Op::Acquire(_)) && !grant.replayed && !grant.outdated {
-            let lent = self.lent.entry((key, node)).or_default();
-            lent.push_back((call.id, grant.granted));
-            if lent.len() > ACQUIRES {
-                lent.pop_front();
+    fn remember(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, stale: bool) {
+        if grant.replayed || grant.outdated {
+            return;
+        }
+        let orders = self.orders.entry((key, node)).or_default();
+        match call.op {
+            Op::Acquire(_) => {
+                let at = grant.counters.map(|counter| counter.at);
+                orders.latest.push_back(Order { id: call.id, granted: grant.granted, at });
+                if orders.latest.len() > ACQUIRES {
+                    orders.latest.pop_front();
+                }
+                orders.unsure = stale;
+            }
+            // It goes back once. One that comes later is lent nothing.
+            Op::Return { voids, .. } if voids.id != 0 && !stale && !orders.unsure && knows(call, grant) => {
+                orders.latest.retain(|order| order.id > voids.id);
+            }
+            _ => {}
+        }
+    }
+
+    /// The owner has dropped the records of some nodes.
+    fn drop_records(&mut self, key: u32, ran: &Ran<'_>) {
+        for (record, _) in &ran.dropped {
+            if let Some(orders) = record
+                .strip_prefix(RECORD)
+                .and_then(|name| self.names.get(name))
+                .and_then(|node| self.orders.get_mut(&(key, *node)))
+            {
+                orders.latest.clear();
             }
         }
     }
 
     /// All that was shown of a key is void: it is gone, or not known.
     fn forget(&mut self, key: u32, gone: bool) {
+        if gone {
+            self.orders.retain(|(of, _), _| *of != key);
+        }
+        let orders = self.orders.range_mut((key, 0)..(key + 1, 0));
+        orders.for_each(|(_, orders)| orders.unsure = true);
         if gone {
             self.since.insert(key, BTreeSet::new());
         } else {
@@ -187,8 +279,30 @@ fn rolled(counter: Counter, limit: &Limit, at: u64) -> Counter {
 struct Also {
     /// The node adds what it knows to a store that lost it.
     adds: bool,
-    /// An order of the node is void, which was lent so much.
-    freed: u64,
+    /// An order of the node is void, which was lent so much of the window: at least, and at most.
+    freed: [u64; 2],
+}
+
+/// Whether a node hands back what it was lent under the epoch at hand. One that never had an answer knows none, and says
+/// so only where an order of its own is void.
+fn knows(call: &Call, grant: &Grant) -> bool {
+    let Op::Return { epoch, voids, .. } = call.op else { return false };
+    grant.epoch != 0 && (epoch == grant.epoch || epoch == 0 && voids.id != 0)
+}
+
+/// Of a limit that counts in the window of `at`, the counter that was lent of: 0 that of the window, 1 that of the next,
+/// or of a sliding one of the one before, which still weighs.
+fn lent_by(limit: &Limit, at: Timestamp, of: Timestamp) -> Option<usize> {
+    let beside = match limit.algorithm {
+        Algorithm::Fixed => of == at + limit.period,
+        Algorithm::Sliding => of + limit.period == at,
+        _ => false,
+    };
+    match of.0 {
+        0 => None,
+        _ if of == at => Some(0),
+        _ => beside.then_some(1),
+    }
 }
 
 /// Whether `after` is what a call makes of `before`.
@@ -202,17 +316,19 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
         Op::Peek => same,
         Op::Reset | Op::Occupy(_) => true,
         Op::Refund { .. } => (after.used, after.prev) == (used.saturating_sub(granted), prev),
-        Op::Return { .. } => {
-            let all = [0, granted, also.freed, granted.saturating_add(also.freed)];
-            let back =
-                |from: u64, to: u64| all.iter().any(|tokens| to == from.saturating_sub(RETURNED.forgives(*tokens)));
-            back(used, after.used) && back(prev, after.prev)
+        Op::Return { amount, windows, .. } if knows(call, grant) => {
+            let place = lent_by(limit, after.at, windows[index]);
+            let back = |of| if place == Some(of) { *amount } else { 0 };
+            let kept = used.saturating_sub(back(0));
+            let is_freed = |freed: &u64| after.used == kept.saturating_sub(*freed);
+            after.prev == prev.saturating_sub(back(1)) && also.freed.iter().any(is_freed)
         }
+        Op::Return { .. } => same,
         Op::Acquire(order) => {
             let known = order.known[index];
             let knows = known.at == after.at && order.epoch != 0 && order.epoch != grant.epoch;
             let restored = if knows { (used + known.used).min(limit.count) } else { used };
-            let (lent, ahead) = if order.ahead_of.0 == 0 { (granted, 0) } else { (0, granted) };
+            let (lent, ahead) = if !order.window.is_next() { (granted, 0) } else { (0, granted) };
             after.prev == prev + ahead && (after.used == restored + lent || after.used == used + lent && !also.adds)
         }
     }
@@ -220,13 +336,22 @@ fn follows(call: &Call, index: usize, grant: &Grant, before: Counter, after: Cou
 
 impl Observer for Store {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        if let Seen::Executed { node, key, call, grant, .. } = seen {
-            self.lend(*node, *key, call, grant);
-        }
         match seen {
-            Seen::Executed { key, stale: true, .. } | Seen::Undone { key, .. } => self.forget(*key, false),
-            Seen::Executed { node, key, call, grant, .. } if !self.leaps => {
+            Seen::Executed { node, key, call, grant, stale: true, .. } => {
+                self.remember(*node, *key, call, grant, true);
+                self.forget(*key, false);
+            }
+            Seen::Undone { key, .. } => self.forget(*key, false),
+            Seen::Executed { node, key, call, grant, ran, .. } => {
+                if !self.names.contains_key(ran.node) {
+                    self.names.insert(ran.node.to_owned(), *node);
+                }
                 self.executed(moment, *node, *key, call, grant);
+                self.remember(*node, *key, call, grant, false);
+                self.drop_records(*key, ran);
+                if call.op == Op::Reset && !grant.replayed && !grant.outdated {
+                    self.orders.retain(|(of, _), _| of != key);
+                }
             }
             Seen::Lost { key, .. } => self.forget(*key, true),
             _ => {}
@@ -246,8 +371,6 @@ impl Checker for Store {
 
 #[cfg(test)]
 mod tests {
-    use rationd::core::time::Timestamp;
-
     use super::*;
     use crate::checkers::tests::{History, SECOND};
 
@@ -293,6 +416,18 @@ mod tests {
         let mut checker = Store::new(&history.setting());
         history.executed(&mut checker, SECOND, 1);
         assert_eq!(checker.violations()[0].invariant, "truth");
+    }
+
+    #[test]
+    fn what_is_handed_back_is_taken_whole() {
+        for (used, taken, seen) in [(1, 2, 0), (2, 2, 1), (0, 2, 1), (3, 0, 2)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Store::new(&history.setting());
+            (1..=3).for_each(|id| history.executed(&mut checker, id, id));
+            history.used = used;
+            history.handed_back(&mut checker, 4, 2, taken);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -16,21 +16,19 @@ use rationd::core::policy::Rule;
 use super::Found;
 use super::flow::Flow;
 use super::notes::{Lives, Refunds, Trips};
+use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
-use crate::plan::{Brain, What};
+use crate::plan::Brain;
 
-static IDLE: Exemption = Exemption::new(
-    "runs in which nobody takes back",
-    "What a window counts only rises then: store.rs and purse.rs judge that call by call.",
-);
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
-static LEAPS: Exemption =
-    Exemption::new("slots that move between clocks that differ", "They are in two windows at a time.");
-static PUSHES: Exemption =
-    Exemption::new("runs in which limits change", "Windows of before and after have no common number.");
+static LEAPS: Exemption = Exemption::new("a key, once another clock counts it", "They are in two windows at a time.");
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "Windows of before and after have no common number.",
+);
 static SHAPES: Exemption = Exemption::new(
     "buckets, windows from the first request, several limits",
     "Tokens of a bucket leak, and a window that each request may open has no number.",
@@ -49,7 +47,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["conservation"],
     proves: "What clients are told to stand charged the store counts, window by window; a hold goes back to the window that it was charged in.",
     judges: "One fixed or sliding window.",
-    exemptions: &[&IDLE, &BASELINES, &LEAPS, &PUSHES, &SHAPES, &VOID, &EDGES],
+    exemptions: &[&BASELINES, &LEAPS, &PUSHES, &SHAPES, &VOID, &EDGES],
     mutant: Some("hold-outlives-window"),
 };
 
@@ -152,18 +150,15 @@ impl Key {
 }
 
 impl Tally {
+    /// Scoped to keys whose limits do not change, and times at which they do not.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        let takes_back = plan.demand.iter().any(|demand| demand.holds + demand.refunds > 0);
-        // Slots that move between masters whose clocks differ are in two windows at a time.
-        let moves = plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
-        let changes = plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
-        let leaps = moves && plan.redis.skew.0 > 0;
         Self {
-            is_on: !(IDLE.when(!takes_back)
-                || BASELINES.when(plan.brain != Brain::Rationd)
-                || LEAPS.when(leaps)
-                || PUSHES.when(changes)),
+            is_on: !BASELINES.when(plan.brain != Brain::Rationd),
             keys: Numbered::default(),
             spent: Map::default(),
             latest: None,
@@ -297,7 +292,7 @@ impl Observer for Tally {
         match seen {
             Seen::Settled { key, call, grant: Some(grant), .. } if grant.granted > 0 => {
                 if let (Some(limit), Op::Acquire(order)) = (limit(&call.rule), &call.op) {
-                    let number = grant.now.0 / limit.period.0 + u64::from(order.ahead_of.0 > 0);
+                    let number = grant.now.0 / limit.period.0 + u64::from(order.window.is_next());
                     let window = self.keys.of(*key).window(number);
                     window.slowest = window.slowest.max(self.trips.latest());
                 }

@@ -1,25 +1,39 @@
 //! **gossip**: of a window that is open a node tells its peers no more than it has admitted of it. What lapsed
 //! counts when the window is over. And its peers read what it tells, be it of their build or the one before or after.
 //!
-//! For one aligned window, whose decisions tell it. Liars are not judged, they do it on purpose.
+//! Buckets have no windows, and are not told of. Liars are not judged, they do it on purpose.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use rationd::core::call::Op;
 use rationd::core::decision::{Source, Verdict};
+use rationd::core::limit::Algorithm;
+use rationd::core::policy::Rule;
 use rationd::wire::digest;
 
-use super::notes::Trips;
+use super::notes::{Ids, Trips};
+use super::phased::{BUSY, Phased};
 use super::sheet::{Exemption, Sheet};
-use super::{Found, aligned};
-use crate::maps::Map;
+use super::{Found, SAME};
+use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
-use crate::plan::{Brain, What};
+use crate::plan::Brain;
 
-static OFF: Exemption = Exemption::new(
-    "no gossip, liars, limits that change, slots that move between clocks that differ",
-    "Liars do it on purpose; under a change or between clocks what is told has no window of this count. Of these runs nothing is judged.",
+static OFF: Exemption = Exemption::new("runs without gossip", "Nobody tells anything.");
+static LIARS: Exemption = Exemption::new("what liars tell", "They do it on purpose.");
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "What is told under a change has no window of this count.",
 );
+static LEAPS: Exemption =
+    Exemption::new("a key, once another clock counts it", "What is told has no window of this count.");
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static SEVERAL: Exemption = Exemption::new(
+    "what lapses of several limits",
+    "Tokens lapse with the first window that ends, and count as admitted in the others, which are open still.",
+);
 static SOON_OVER: Exemption = Exemption::new(
     "shortly before a window's end",
     "Tokens lapse a little before it, and count as admitted then: 20 ms and two timeouts, or the longest trip.",
@@ -29,8 +43,8 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "telling.rs",
     invariants: &["gossip"],
     proves: "Of a window that is open a node tells its peers no more than it has admitted of it, and its peers can read it.",
-    judges: "One fixed window.",
-    exemptions: &[&OFF, &BASELINES, &SOON_OVER],
+    judges: "Windows of all kinds; of several limits, that it is no more than was lent.",
+    exemptions: &[&OFF, &LIARS, &PUSHES, &LEAPS, &BASELINES, &SEVERAL, &SOON_OVER],
     mutant: Some("granted-as-admitted"),
 };
 
@@ -38,56 +52,97 @@ pub(super) static SHEET: Sheet = Sheet {
 /// the store may have read its clock when the call left.
 const EDGE: u64 = 20_000;
 
+/// Windows from the first request that are remembered of a key: those of a former owner may be open beside the owner's, and
+/// each time that a client resets a key another one opens, while nodes that have not heard of it spend of theirs.
+const SHOWN: usize = 32;
+
+/// A node, a key, the place of a limit, and `Counter::at` of its window.
+type Window = (u32, u32, usize, u64);
+
 /// The checker.
 #[derive(Debug, Default)]
 pub(super) struct Telling {
     is_on: bool,
     /// See `EDGE`.
     edge: u64,
-    /// By digest: the key, if its one limit is an aligned window.
-    keys: Map<u128, u32>,
-    /// What was admitted, by node, key and end of the window; on a share by node and key, as it may not know
+    /// By digest: the key, and its limits.
+    keys: Map<u128, (u32, Arc<Rule>)>,
+    /// By key and limit: the windows from the first request that the store has shown lately.
+    shown: Map<(u32, usize), VecDeque<u64>>,
+    /// What was admitted of a window, and what was lent of it; on a share by node and key, as it may not know
     /// which window it is in.
-    admitted: Map<(u32, u32, u64), u64>,
+    admitted: Map<Window, u64>,
+    lent: Map<Window, u64>,
     alone: Map<(u32, u32), u64>,
     trips: Trips,
-    /// The longest trip of an answer that brought tokens, by node, key and end of the window.
-    slowest: Map<(u32, u32, u64), u64>,
+    settled: Ids,
+    /// The longest trip of an answer that brought tokens of a window.
+    slowest: Map<Window, u64>,
     /// How far the clock of a key's owner is ahead of true time.
     skews: Map<u32, u64>,
+    /// The same by the last call that it executed, which may have waited there.
+    executed: Map<u32, u64>,
+    /// Keys of which it was another once.
+    leapt: Set<u32>,
     found: Found,
 }
 
 impl Telling {
+    /// Scoped to keys whose limits do not change, and times at which they do not.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        // Slots that move between masters whose clocks differ are in two windows at a time.
-        let leaps = plan.redis.skew.0 > 0;
-        let lies = |what: &What| match what {
-            What::Push { .. } | What::Liar { .. } => true,
-            What::Reshard { .. } => leaps,
-            _ => false,
-        };
-        let is_honest = !plan.faults.iter().any(|fault| lies(&fault.what));
-        let is_off = plan.gossip.is_none() || !is_honest;
-        let is_on = !BASELINES.when(plan.brain != Brain::Rationd) && !OFF.when(is_off);
+        let is_on = !BASELINES.when(plan.brain != Brain::Rationd) && !OFF.when(plan.gossip.is_none());
         Self { is_on, edge: EDGE + 2 * plan.daemon.timeout.0, ..Self::default() }
     }
 
-    fn told(&mut self, moment: Moment, from: u32, frame: &[u8]) {
+    fn follow(&mut self, moment: Moment, key: u32, now: u64) {
+        let skew = now.wrapping_sub(moment.store.0);
+        let known = self.skews.insert(key, skew).unwrap_or(skew);
+        let executed = self.executed.get(&key).copied().unwrap_or(skew);
+        if differ(known, skew) > SAME || differ(executed, skew) > BUSY {
+            self.leapt.insert(key);
+        }
+    }
+
+    /// Tokens may be lent by one clock, and the first check be answered when another one counts the key.
+    fn executed(&mut self, moment: Moment, key: u32, now: u64) {
+        let skew = now.wrapping_sub(moment.store.0);
+        let executed = self.executed.insert(key, skew).unwrap_or(skew);
+        let known = self.skews.get(&key).copied().unwrap_or(skew);
+        if differ(executed, skew).max(differ(known, skew)) > BUSY {
+            self.leapt.insert(key);
+        }
+    }
+
+    fn told(&mut self, moment: Moment, from: u32, frame: &[u8], lies: bool) {
         let heard = digest::decode(frame).unwrap_or_else(|error| {
             self.found.add("gossip", moment, || format!("node {from} told what its peers do not read: {error}"));
             Vec::new()
         });
+        // Told of whatever key.
+        if LIARS.when(lies) {
+            return;
+        }
         for told in heard {
-            let Some(key) = self.keys.get(&told.digest.0).copied().filter(|_| told.limit == 0) else { continue };
+            let Some((key, rule)) = self.keys.get(&told.digest.0).cloned() else { continue };
+            let Some(limit) = rule.limits.get(usize::from(told.limit)) else { continue };
+            if LEAPS.when(self.leapt.contains(&key)) {
+                continue;
+            }
             let now = moment.store.0.wrapping_add(self.skews.get(&key).copied().unwrap_or(0));
-            let slowest = self.slowest.get(&(from, key, told.window.0)).copied().unwrap_or(0);
-            if SOON_OVER.when(told.window.0 < now + self.edge.max(EDGE + slowest)) {
+            let window = (from, key, told.limit.into(), told.window.0);
+            let slowest = self.slowest.get(&window).copied().unwrap_or(0);
+            let end = told.window.0 + if limit.algorithm == Algorithm::Sliding { limit.period.0 } else { 0 };
+            if SOON_OVER.when(end < now + self.edge.max(EDGE + slowest)) {
                 continue;
             }
             let alone = self.alone.get(&(from, key)).copied().unwrap_or(0);
-            let admitted = self.admitted.get(&(from, key, told.window.0)).copied().unwrap_or(0) + alone;
+            let of = if SEVERAL.when(rule.limits.len() > 1) { &self.lent } else { &self.admitted };
+            let admitted = of.get(&window).copied().unwrap_or(0) + alone;
             if told.count.net() > admitted {
                 self.found.add("gossip", moment, || {
                     format!("node {from} told {told:?} of key {key}, and has admitted {admitted}")
@@ -97,33 +152,69 @@ impl Telling {
     }
 }
 
+/// How far two clocks are apart, each of them ahead of true time by so much.
+fn differ(one: u64, other: u64) -> u64 {
+    one.wrapping_sub(other).min(other.wrapping_sub(one))
+}
+
 impl Observer for Telling {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;
         }
         self.trips.see(moment, seen);
+        if let Seen::Answered { request, store, .. } = seen {
+            self.follow(moment, request.key, store.0);
+        }
+        if let Seen::Executed { key, grant, stale: false, .. } = seen {
+            self.executed(moment, *key, grant.now.0);
+        }
         match seen {
-            Seen::Settled { node, key, call, grant: Some(grant), .. } if grant.granted > 0 => {
-                let Some(limit) = aligned(&call.rule) else { return };
-                let ahead = matches!(call.op, Op::Acquire(order) if order.ahead_of.0 > 0);
-                let end = grant.counters[0].at.0 + if ahead { limit.period.0 } else { 0 };
-                let slowest = self.slowest.entry((*node, *key, end)).or_default();
-                *slowest = self.trips.latest().max(*slowest);
+            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } if grant.granted > 0 => {
+                let Op::Acquire(order) = call.op else { return };
+                let is_first = self.settled.is_first((*node, *incarnation), call.id);
+                for (index, limit) in call.rule.limits.iter().enumerate() {
+                    let at = grant.counters[index].at.0 + if order.window.is_next() { limit.period.0 } else { 0 };
+                    let slowest = self.slowest.entry((*node, *key, index, at)).or_default();
+                    *slowest = self.trips.latest().max(*slowest);
+                    *self.lent.entry((*node, *key, index, at)).or_default() += if is_first { grant.granted } else { 0 };
+                }
             }
-            Seen::Called { key, call, .. } if aligned(&call.rule).is_some() => {
-                self.keys.insert(call.digest.0, *key);
+            Seen::Executed { key, call, grant, .. } => {
+                for (index, limit) in call.rule.limits.iter().enumerate() {
+                    if limit.algorithm == Algorithm::FixedFromFirst {
+                        let (shown, at) = (self.shown.entry((*key, index)).or_default(), grant.counters[index].at.0);
+                        if at > 0 && !shown.contains(&at) {
+                            shown.push_back(at);
+                            shown.drain(..shown.len().saturating_sub(SHOWN));
+                        }
+                    }
+                }
             }
-            Seen::Told { from, frames, .. } => frames.iter().for_each(|frame| self.told(moment, *from, frame)),
-            Seen::Answered { request, decision, store, .. }
+            Seen::Called { key, call, .. } => {
+                self.keys.insert(call.digest.0, (*key, call.rule.clone()));
+            }
+            Seen::Told { from, frames, lies, .. } => {
+                frames.iter().for_each(|frame| self.told(moment, *from, frame, *lies));
+            }
+            Seen::Answered { request, rule, decision, store, .. }
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow =>
             {
-                self.skews.insert(request.key, store.0.wrapping_sub(moment.store.0));
-                let admitted = match decision.source {
-                    Source::Share => self.alone.entry((request.node, request.key)).or_default(),
-                    _ => self.admitted.entry((request.node, request.key, decision.reset_at.0)).or_default(),
-                };
-                *admitted += request.cost;
+                if decision.source == Source::Share {
+                    *self.alone.entry((request.node, request.key)).or_default() += request.cost;
+                    return;
+                }
+                for (index, limit) in rule.limits.iter().enumerate() {
+                    let (start, shown) =
+                        (store.0 / limit.period.0 * limit.period.0, self.shown.get(&(request.key, index)));
+                    let mut admit =
+                        |at| *self.admitted.entry((request.node, request.key, index, at)).or_default() += request.cost;
+                    match limit.algorithm {
+                        Algorithm::Fixed => admit(start + limit.period.0),
+                        Algorithm::Sliding => admit(start),
+                        _ => shown.into_iter().flatten().filter(|at| **at > store.0).for_each(|at| admit(*at)),
+                    }
+                }
             }
             _ => {}
         }
@@ -162,7 +253,66 @@ mod tests {
             let window = Timestamp(1_800_000_000_000_000 + SECOND);
             let count = Count { admitted, refunded: 0 };
             let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
-            history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames });
+            history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    /// A peer that stood still hears it long after the fault.
+    #[test]
+    fn a_lie_is_excused_whenever_it_arrives_and_the_truth_never() {
+        for (lies, seen) in [(true, 0), (false, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Telling::new(&setting);
+            history.called(&mut checker, 1, 1, 4);
+            let window = Timestamp(1_800_000_000_000_000 + 5 * SECOND);
+            let count = Count { admitted: u64::MAX, refunded: 0 };
+            let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
+            history.see(&mut checker, 4 * SECOND, &Seen::Told { from: 0, to: 1, frames: &frames, lies });
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn windows_of_all_kinds_are_judged() {
+        for (limit, at) in [("10/1s sliding", 0), ("10/1s fixed from-first", SECOND)] {
+            for (admitted, seen) in [(3, 0), (4, 1)] {
+                let mut history = History::new(limit);
+                let mut setting = history.setting();
+                setting.plan.gossip = Some(Gossip::default());
+                let mut checker = Telling::new(&setting);
+                history.called(&mut checker, 1, 1, 4);
+                history.executed(&mut checker, 1, 1);
+                history.check(&mut checker, 2, 3, Source::Lease, true);
+                let window = Timestamp(1_800_000_000_000_000 + at);
+                let count = Count { admitted, refunded: 0 };
+                let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
+                history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
+                assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
+            }
+        }
+    }
+
+    /// Clients reset the key again and again, and the node has yet to hear of it.
+    #[test]
+    fn a_node_spends_of_a_window_that_others_have_reset() {
+        let mut history = History::new("10/1s fixed from-first");
+        let mut setting = history.setting();
+        setting.plan.gossip = Some(Gossip::default());
+        let mut checker = Telling::new(&setting);
+        history.called(&mut checker, 1, 1, 4);
+        for reset in 0..6 {
+            history.opened = 10 * reset;
+            history.executed(&mut checker, 10 * reset, reset + 1);
+        }
+        history.check(&mut checker, 61, 3, Source::Lease, true);
+        for (admitted, seen) in [(3, 0), (4, 1)] {
+            let window = Timestamp(1_800_000_000_000_000 + SECOND);
+            let count = Count { admitted, refunded: 0 };
+            let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
+            history.see(&mut checker, 62, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
@@ -174,7 +324,7 @@ mod tests {
             let mut setting = history.setting();
             setting.plan.gossip = Some(Gossip::default());
             let mut checker = Telling::new(&setting);
-            history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &[vec![version, 0, 0]] });
+            history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &[vec![version, 0, 0]], lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
@@ -191,7 +341,7 @@ mod tests {
             let window = Timestamp(1_800_000_000_000_000 + SECOND);
             let count = Count { admitted: 4, refunded: 0 };
             let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
-            history.see(&mut checker, SECOND * 5 / 8, &Seen::Told { from: 0, to: 1, frames: &frames });
+            history.see(&mut checker, SECOND * 5 / 8, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Counter, Grant, Known, OPEN, Op, Voided};
+use rationd::core::call::{Acquire, Call, Counter, Grant, Known, OPEN, Op, Voided, Window};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
@@ -109,8 +109,19 @@ impl History {
 
     /// A node learns that it was lent so many.
     pub(super) fn settled(&mut self, observer: &mut dyn Observer, at: u64, id: u64, tokens: u64) {
+        self.settled_in(observer, at, [0, id], tokens);
+    }
+
+    /// So does a node in that life, of the call of that id.
+    pub(super) fn settled_in(
+        &mut self,
+        observer: &mut dyn Observer,
+        at: u64,
+        [incarnation, id]: [u64; 2],
+        tokens: u64,
+    ) {
         let (call, grant) = (&self.acquire(id, tokens), Some(&self.grant(at, tokens)));
-        self.see(observer, at, &Seen::Settled { node: 0, incarnation: 0, key: 0, call, grant });
+        self.see(observer, at, &Seen::Settled { node: 0, incarnation, key: 0, call, grant });
     }
 
     fn acquire(&self, id: u64, want: u64) -> Call {
@@ -118,15 +129,15 @@ impl History {
         if self.known > 0 {
             known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
         }
-        let (ahead_of, epoch, ages) = (Timestamp(0), self.asks_under, rationd::core::call::JUST_NOW);
-        let order = Acquire { need: 1, want, least: 1, ahead_of, epoch, held: 0, ages, known };
+        let (window, epoch, ages) = (Window::Current, self.asks_under, rationd::core::call::JUST_NOW);
+        let order = Acquire { need: 1, want, least: 1, window, epoch, held: 0, ages, known };
         let op = Op::Acquire(order);
         Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) }
     }
 
     fn grant(&self, at: u64, granted: u64) -> Grant {
         let mut counters = [Counter::default(); MAX_LIMITS];
-        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp(START + SECOND + self.opened) };
+        counters[0] = Counter { used: self.used, prev: 0, at: Timestamp((START + SECOND).wrapping_add(self.opened)) };
         Grant {
             granted,
             replayed: false,
@@ -152,7 +163,7 @@ impl History {
     pub(super) fn lent_ahead(&mut self, observer: &mut dyn Observer, at: u64, tokens: u64) {
         let (mut call, grant) = (self.acquire(1, tokens), self.grant(at, tokens));
         if let Op::Acquire(order) = &mut call.op {
-            order.ahead_of = Timestamp(START + SECOND);
+            order.window = Window::Next { begins: Timestamp(START + SECOND) };
         }
         self.ran(observer, at, &call, &grant);
     }
@@ -193,13 +204,35 @@ impl History {
         self.see(observer, at, &seen);
     }
 
+    /// A node hands tokens of this window back, and so many are taken.
+    pub(super) fn handed_back(&mut self, observer: &mut dyn Observer, at: u64, amount: u64, taken: u64) {
+        let mut call = self.voiding(0);
+        if let Op::Return { amount: of, windows, voids, .. } = &mut call.op {
+            (*of, windows[0], voids.need) = (amount, Timestamp(START + SECOND), 0);
+        }
+        call.id = 50 + at;
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+        let grant = self.grant(at, taken);
+        self.ran(observer, at, &call, &grant);
+    }
+
     /// A node tells that its order of that id is void.
     pub(super) fn voided(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        let (call, grant) = (self.voiding(id), self.grant(at, 0));
+        self.ran(observer, at, &call, &grant);
+    }
+
+    /// The call that tells it leaves.
+    pub(super) fn void_called(&mut self, observer: &mut dyn Observer, at: u64, id: u64) {
+        let call = self.voiding(id);
+        self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
+    }
+
+    fn voiding(&self, id: u64) -> Call {
         let voids = Voided { id, ..Voided::default() };
         let (ages, windows) = (rationd::core::call::JUST_NOW, OPEN);
         let op = Op::Return { amount: 0, epoch: self.epoch, held: 0, ages, windows, voids };
-        let (call, grant) = (Call { op, ..self.acquire(id + 1, 0) }, self.grant(at, 0));
-        self.ran(observer, at, &call, &grant);
+        Call { op, ..self.acquire(id + 1, 0) }
     }
 }
 

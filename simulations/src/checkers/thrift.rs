@@ -63,7 +63,7 @@ impl Thrift {
         let plan = &setting.plan;
         let is_on = !BASELINES.when(plan.brain != Brain::Rationd);
         Self {
-            from: plan.span.0 + plan.redis.failover.0 + plan.redis.alone.0 + SETTLED,
+            from: plan.span.0 + plan.recovery().0 + SETTLED,
             until: if is_on { plan.span.0 + plan.calm.0 } else { 0 },
             lives: Lives::default(),
             sent: Ids::default(),

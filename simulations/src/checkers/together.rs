@@ -8,12 +8,13 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Call, Grant, Op};
+use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
-use super::notes::Alone;
+use super::notes::{Alone, Life, Lives};
+use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::{Map, Set};
@@ -21,86 +22,127 @@ use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Vi
 use crate::plan::What;
 
 static OFF: Exemption = Exemption::new(
-    "no gossip, clocks that differ, or limits that change",
-    "Nodes that do not hear of each other know nobody to share with; by clocks that differ windows are not the same, and under a change limits are not. Of these runs nothing is judged.",
+    "runs without gossip",
+    "Nodes that do not hear of each other know nobody to share with: shares.rs judges each of them, and joint.rs all.",
+);
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "Under a change limits are not the same.",
+);
+static LEAPS: Exemption =
+    Exemption::new("a key, once another clock counts it", "By clocks that differ windows are not the same.");
+static SKEWED: Exemption = Exemption::new(
+    "clocks of masters that differ, and nodes that have heard nothing of the key",
+    "A node goes by the clock that it heard last, or by its own: its windows lie across those of the key, and of one of these twice the share may be.",
+);
+static TORN: Exemption = Exemption::new(
+    "windows of which shares are spent while a fleet is torn, or within four periods and two seconds of that",
+    "A node that peers had given up is not told again what they told meanwhile, takes it for unused, and has a little more than its part: all of them stay below the limit itself.",
 );
 static EDGES: Exemption = Exemption::new("near a boundary", "What is spent within 5 ms of it may be of either window.");
 static SHAPES: Exemption = Exemption::new(
     "buckets and windows from the first request",
     "A share of them has no window that is common to all nodes.",
 );
-static LIARS: Exemption = Exemption::new("runs with a liar", "What it tells is not so, and denies others on purpose.");
+static LIARS: Exemption = Exemption::new(
+    "a node that a liar has told something, for two periods",
+    "What it tells is not so, and denies others on purpose.",
+);
 static FORGETFUL: Exemption = Exemption::new(
-    "a store that forgets",
+    "a key that the store has forgotten, for two periods",
     "It lends again what peers know to be spent: the most that it showed counts, and that it has lent refutes nobody.",
 );
+static TURNS: Exemption = Exemption::new(
+    "near a boundary, where limits are several or begin with the first request",
+    "A node goes by the window before for as long as an answer may be under way: what was spent of that counts, too.",
+);
+static NO_WINDOWS: Exemption =
+    Exemption::new("denials under buckets", "They have no windows, and nobody tells of them.");
 
 pub(super) static SHEET: Sheet = Sheet {
     file: "together.rs",
     invariants: &["static-shares", "prefilter"],
-    proves: "What all nodes together admit on shares in one window stays below the limit; and nobody is denied by what peers told of a window of which the store had more.",
-    judges: "Shares: fixed and sliding windows, several limits. Denials by peers: one fixed window.",
-    exemptions: &[&OFF, &EDGES, &SHAPES, &LIARS, &FORGETFUL],
+    proves: "What all nodes together admit on shares in one window stays below 95 % of the limit, and below the limit in a fleet that is torn; and nobody is denied by what peers told of a window of which the store had more.",
+    judges: "Shares: fixed and sliding windows, several limits. Denials by peers: windows of all kinds, several limits.",
+    exemptions: &[&OFF, &PUSHES, &LEAPS, &SKEWED, &TORN, &EDGES, &SHAPES, &LIARS, &FORGETFUL, &TURNS, &NO_WINDOWS],
     mutant: Some("merge-adds"),
 };
+
+/// Shares in parts of a million: 95 %.
+const MOST_PPM: u64 = 950_000;
 
 /// What is spent so near to a boundary may be of either window.
 const EDGE: u64 = 5_000;
 
-/// A key, a limit's place, and a window's number.
+/// A key, a limit's place, and a window's number; of one from the first request, its end.
 type Place = (u32, usize, u64);
+
+/// So long an answer may be under way beyond the timeout, and a node go by the window before.
+const DOUBT: u64 = 10_000;
+
+/// By so long after the end of a fault all have told and heard again.
+const HEARS: u64 = 2_000_000;
 
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Together {
-    /// Nodes hear of each other, masters' clocks agree and limits stay as they are.
+    /// Nodes hear of each other.
     is_on: bool,
-    lies: bool,
+    /// Masters' clocks agree.
+    agree: bool,
+    /// When nodes do not hear each other for a while.
+    torn: Vec<(u64, u64)>,
+    /// For so long a node may go by a window that is over.
+    doubt: u64,
+    /// Who has had an answer of the store about a key, and so knows the windows of its clock.
+    informed: Set<(Life, u32)>,
+    lives: Lives,
+    /// By key, limit and window: somebody who had none has admitted of it on its share.
+    guessed: Set<Place>,
+    /// When a node last heard what is not so.
+    lied: Map<u32, u64>,
     shared: Map<Place, u64>,
     holds: Alone,
     /// The limits of each policy.
     rules: Vec<Arc<Rule>>,
-    /// By the end of an aligned window, as decisions told it.
-    admitted: Map<(u32, u64), u64>,
-    /// What the store has shown to be used, by the same: in its last answer, and the most.
-    shown: Map<(u32, u64), (u64, u64)>,
-    /// By key, node and end of the window: the store lent after peers had told that all was spent.
-    refuted: Map<(u32, u32, u64), bool>,
-    /// Windows of which the store has lost what it knew.
-    forgetful: Set<(u32, u64)>,
-    /// The store forgets nothing.
-    remembers: bool,
+    /// What was admitted of windows, and what the store has shown to be used: in its last answer, and the most.
+    admitted: Map<Place, u64>,
+    shown: Map<Place, (u64, u64)>,
+    /// By key and place: the latest ends of windows from the first request.
+    opened: Map<(u32, usize), [u64; 2]>,
+    /// By node: windows of which it has denied by what peers told, and whether the store has lent of them since.
+    refuted: Map<(u32, Place), bool>,
+    /// When the store last lost something that it knew of a key.
+    forgot: Map<u32, u64>,
     found: Found,
 }
 
 impl Together {
+    /// Scoped to keys whose limits do not change and that one clock counts.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new).until_leaps(&LEAPS, true)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
-        let has = |wanted: fn(&What) -> bool| plan.faults.iter().any(|fault| wanted(&fault.what));
-        let is_on =
-            plan.gossip.is_some() && plan.redis.skew.0 <= SAME && !has(|what| matches!(what, What::Push { .. }));
-        let lies = has(|what| matches!(what, What::Liar { .. }));
-        let remembers = !has(|what| {
-            matches!(
-                what,
-                What::FlushAll { .. }
-                    | What::Evict { .. }
-                    | What::Kill { .. }
-                    | What::Pause { .. }
-                    | What::Isolate { .. }
-            )
-        });
+        let parts = plan.faults.iter().filter(|fault| matches!(fault.what, What::Part { .. }));
         Self {
-            is_on,
-            lies,
+            is_on: plan.gossip.is_some(),
+            agree: plan.redis.skew.0 <= SAME && !plan.clocks_leap(),
+            torn: parts.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect(),
+            doubt: plan.daemon.timeout.0 + DOUBT,
+            informed: Set::default(),
+            lives: Lives::default(),
+            guessed: Set::default(),
+            lied: Map::default(),
             shared: Map::default(),
             holds: Alone::default(),
             rules: setting.rules.clone(),
             admitted: Map::default(),
             shown: Map::default(),
+            opened: Map::default(),
             refuted: Map::default(),
-            forgetful: Set::default(),
-            remembers,
+            forgot: Map::default(),
             found: Found::default(),
         }
     }
@@ -112,10 +154,18 @@ impl Together {
             if SHAPES.when(!plain) || EDGES.when(passed.min(limit.period.0 - passed) < EDGE) {
                 continue;
             }
-            let shared = self.shared.entry((request.key, index, store / limit.period.0)).or_default();
+            let place = (request.key, index, store / limit.period.0);
+            if !self.informed.contains(&(self.lives.of(request.node), request.key)) {
+                self.guessed.insert(place);
+            }
+            let shared = self.shared.entry(place).or_default();
             *shared += request.cost;
             let shared = *shared;
-            if shared > limit.count {
+            let times = if SKEWED.when(!self.agree || self.guessed.contains(&place)) { 2 } else { 1 };
+            let again = HEARS + 4 * limit.period.0;
+            let is_torn = self.torn.iter().any(|(begins, ends)| (*begins..ends + again).contains(&moment.at));
+            let most = if TORN.when(is_torn) { limit.count } else { limit.count * MOST_PPM / 1_000_000 };
+            if shared > times * most {
                 self.found.add("static-shares", moment, || {
                     format!("{request:?}: {shared} on the shares of all nodes of {limit:?}")
                 });
@@ -132,35 +182,100 @@ impl Together {
         }
     }
 
-    /// Of a window whose checks were denied by what peers told, the store has lent.
-    fn lent(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
-        let Op::Acquire(order) = call.op else { return };
-        let remembers = order.epoch == 0 || grant.epoch == order.epoch;
-        let refutes = grant.granted > 0 && !grant.replayed && order.ahead_of.0 == 0;
-        if !remembers {
-            self.forgetful.insert((key, grant.counters[0].at.0));
+    /// A limit's window, by its `Counter::at`.
+    fn place(key: u32, index: usize, limit: &Limit, at: u64) -> Option<Place> {
+        let number = match limit.algorithm {
+            Algorithm::Fixed => (at / limit.period.0).checked_sub(1)?,
+            Algorithm::Sliding => at / limit.period.0,
+            Algorithm::FixedFromFirst => Some(at).filter(|at| *at > 0)?,
+            Algorithm::Gcra | Algorithm::Concurrent => return None,
+        };
+        Some((key, index, number))
+    }
+
+    /// The windows of a limit that are open at this time of the owner's clock, or were when the latest answer may have
+    /// been given; as far as they are told by `reset`, the one that the node went by.
+    fn open(&self, key: u32, index: usize, limit: &Limit, now: u64, reset: Option<u64>) -> Vec<Place> {
+        let then = if TURNS.when(reset.is_none()) { now - self.doubt } else { now };
+        let numbers = match (limit.algorithm, reset) {
+            (Algorithm::Fixed, Some(end)) => [end / limit.period.0 - 1; 2],
+            (Algorithm::Fixed | Algorithm::Sliding, _) => [now / limit.period.0, then / limit.period.0],
+            (Algorithm::FixedFromFirst, _) => {
+                let opened = self.opened.get(&(key, index)).copied().unwrap_or_default();
+                return opened.iter().filter(|end| **end > then).map(|end| (key, index, *end)).collect();
+            }
+            _ => return Vec::new(),
+        };
+        let places = numbers.map(|number| (key, index, number));
+        if places[0] == places[1] { vec![places[0]] } else { places.into() }
+    }
+
+    /// What the store shows.
+    fn executed(&mut self, moment: Moment, key: u32, call: &Call, grant: &Grant) {
+        for (index, (limit, counter)) in call.rule.limits.iter().zip(&grant.counters).enumerate() {
+            let Some(place) = Self::place(key, index, limit, counter.at.0) else { continue };
+            let (last, most) = self.shown.entry(place).or_default();
+            (*last, *most) = (counter.used, counter.used.max(*most));
+            if limit.algorithm == Algorithm::FixedFromFirst {
+                let opened = self.opened.entry((key, index)).or_default();
+                if opened[1] != counter.at.0 {
+                    *opened = [opened[1], counter.at.0];
+                }
+            }
         }
-        if let Some(refuted) = self.refuted.get_mut(&(key, node, grant.counters[0].at.0)).filter(|_| refutes) {
-            *refuted = true;
+        if call.op == Op::Reset {
+            self.forgot.insert(key, moment.at);
         }
     }
 
-    fn denied(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision) {
-        let place = (request.key, request.node, decision.reset_at.0);
-        let forgot = self.forgetful.contains(&(request.key, decision.reset_at.0));
-        if *self.refuted.entry(place).or_default() && !FORGETFUL.when(!self.remembers || forgot) {
-            self.found.add("prefilter", moment, || format!("{request:?}: denied by what the store has refuted"));
+    /// Of windows whose checks were denied by what peers told, the store has lent.
+    fn lent(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
+        let Op::Acquire(order) = call.op else { return };
+        if order.epoch != 0 && grant.epoch != order.epoch {
+            self.forgot.insert(key, moment.at);
         }
-        if LIARS.when(self.lies) {
+        if grant.granted == 0 || grant.replayed || order.window.is_next() {
             return;
         }
-        let admitted = self.admitted.get(&(request.key, decision.reset_at.0)).copied().unwrap_or(0);
-        let (last, most) = self.shown.get(&(request.key, decision.reset_at.0)).copied().unwrap_or_default();
-        // A store that forgets shows less than there was; peers know of that.
-        let shown = if FORGETFUL.when(!self.remembers || forgot) { most } else { last };
-        if admitted.max(shown) < limit.count {
-            self.found.add("prefilter", moment, || {
-                format!("{request:?}: denied by what peers told, and {admitted} of {} had been admitted", limit.count)
+        for (index, (limit, counter)) in call.rule.limits.iter().zip(&grant.counters).enumerate() {
+            let place = Self::place(key, index, limit, counter.at.0);
+            if let Some(refuted) = place.and_then(|place| self.refuted.get_mut(&(node, place))) {
+                *refuted = true;
+            }
+        }
+    }
+
+    /// The fleet or the store has spent some window, and the store has not lent of it since that was said before.
+    fn denied(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
+        let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
+        let lately = |at: Option<&u64>| at.is_some_and(|at| moment.at < at + 2 * longest + HEARS);
+        let forgot = FORGETFUL.when(lately(self.forgot.get(&request.key)));
+        if LIARS.when(lately(self.lied.get(&request.node))) {
+            return;
+        }
+        let reset = aligned(rule).map(|_| decision.reset_at.0);
+        let (mut is_spent, mut is_refuted, mut places) = (false, false, Vec::new());
+        for (index, limit) in rule.limits.iter().enumerate() {
+            if NO_WINDOWS.when(limit.algorithm == Algorithm::Gcra) {
+                continue;
+            }
+            for place in self.open(request.key, index, limit, store, reset) {
+                let admitted = self.admitted.get(&place).copied().unwrap_or(0);
+                let (last, most) = self.shown.get(&place).copied().unwrap_or_default();
+                // A store that forgets shows less than there was; peers know of that.
+                let shown = if forgot { most } else { last };
+                if admitted.max(shown) >= limit.count {
+                    let refuted = *self.refuted.entry((request.node, place)).or_default() && !forgot;
+                    is_refuted |= refuted;
+                    is_spent |= !refuted;
+                }
+                places.push((place, admitted, shown));
+            }
+        }
+        if !is_spent {
+            self.found.add("prefilter", moment, || match is_refuted {
+                true => format!("{request:?}: denied by what the store has refuted"),
+                false => format!("{request:?}: denied by what peers told, and there were admitted and lent {places:?}"),
             });
         }
     }
@@ -168,16 +283,28 @@ impl Together {
 
 impl Observer for Together {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
-        if let Seen::Executed { key, call, grant, .. } = seen {
-            let counter = grant.counters[0];
-            let (last, most) = self.shown.entry((*key, counter.at.0)).or_default();
-            (*last, *most) = (counter.used, counter.used.max(*most));
-            if call.op == Op::Reset {
-                self.forgetful.insert((*key, counter.at.0));
+        match seen {
+            Seen::Executed { key, call, grant, stale, .. } => {
+                self.executed(moment, *key, call, grant);
+                if *stale {
+                    self.forgot.insert(*key, moment.at);
+                }
             }
+            Seen::Lost { key, .. } | Seen::Undone { key, .. } => drop(self.forgot.insert(*key, moment.at)),
+            Seen::Told { to, lies: true, .. } => drop(self.lied.insert(*to, moment.at)),
+            _ => {}
         }
-        if let Seen::Settled { node, key, call, grant: Some(grant), .. } = seen {
-            self.lent(*node, *key, call, grant);
+        self.lives.see(seen);
+        match seen {
+            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
+                self.informed.insert(((*node, *incarnation), *key));
+                self.lent(moment, *node, *key, call, grant);
+            }
+            // The key had been forgotten.
+            Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
+                self.informed.remove(&(self.lives.of(*node), *key));
+            }
+            _ => {}
         }
         if let Some((request, store)) = self.holds.gives_back(seen) {
             self.given_back(request, store);
@@ -190,13 +317,15 @@ impl Observer for Together {
             if decision.source == Source::Share {
                 self.share(moment, request, rule, store.0);
             }
-            if aligned(rule).is_some() {
-                *self.admitted.entry((request.key, decision.reset_at.0)).or_default() += request.cost;
+            let reset = aligned(rule).map(|_| decision.reset_at.0);
+            for (index, limit) in rule.limits.iter().enumerate() {
+                // What is spent near a boundary may be of either window: that it was of both denies too little.
+                for place in self.open(request.key, index, limit, store.0, reset) {
+                    *self.admitted.entry(place).or_default() += request.cost;
+                }
             }
-        } else if decision.source == Source::Prefilter
-            && let Some(limit) = aligned(rule)
-        {
-            self.denied(moment, request, limit, decision);
+        } else if decision.source == Source::Prefilter {
+            self.denied(moment, request, rule, decision, store.0);
         }
     }
 }
@@ -228,7 +357,8 @@ mod tests {
     fn shares_that_sum_to_more_than_the_limit_are_seen() {
         let mut history = History::new("100/1s fixed");
         let mut checker = checker(&history);
-        history.check(&mut checker, 6 * SECOND + SECOND / 10, 100, Source::Share, true);
+        history.settled(&mut checker, SECOND, 1, 1);
+        history.check(&mut checker, 6 * SECOND + SECOND / 10, 95, Source::Share, true);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 6 * SECOND + SECOND / 5, 1, Source::Share, true);
         assert_eq!(checker.violations()[0].invariant, "static-shares");
@@ -245,6 +375,21 @@ mod tests {
             history.executed(&mut checker, SECOND / 5, 2);
             history.check(&mut checker, SECOND / 2, 1, Source::Prefilter, false);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn denials_by_peers_are_judged_of_windows_of_all_kinds() {
+        for limit in ["100/1s sliding", "100/1s fixed from-first"] {
+            for (used, seen) in [(100, 0), (99, 1)] {
+                let mut history = History::new(limit);
+                let mut checker = checker(&history);
+                history.opened = if limit.ends_with("sliding") { 0_u64.wrapping_sub(SECOND) } else { 0 };
+                history.used = used - 1;
+                history.executed(&mut checker, SECOND / 10, 1);
+                history.check(&mut checker, SECOND / 2, 1, Source::Prefilter, false);
+                assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
+            }
         }
     }
 
@@ -267,13 +412,14 @@ mod tests {
             setting.plan.gossip = Some(Gossip::default());
             let mut checker = Together::new(&setting);
             let at = SECOND / 2;
+            history.settled(&mut checker, 1, 1, 1);
             let request = Request { cost: 5, ..history.ask(&mut checker, at) };
             history.answer(&mut checker, at, &request, Source::Share, true);
             let refund = Request { kind: Kind::Refund, cost: back, ..request };
             for holding in [Holding::Kept { request: &request, ttl: SECOND }, Holding::Asks(&refund)] {
                 history.see(&mut checker, at, &Seen::Hold(request.id, holding));
             }
-            history.check(&mut checker, at, 8, Source::Share, true);
+            history.check(&mut checker, at, 7, Source::Share, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

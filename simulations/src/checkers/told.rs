@@ -1,7 +1,7 @@
 //! **no-free-budget**: what a node tells the store of itself is so. What it says that it was lent of a
 //! window, which a store that lost its data counts again, is no more and no less than the store has
-//! lent it; and what it admitted on its share it asks for, before anything else, when the store is
-//! back.
+//! lent it; what it admitted on its share it asks for, before anything else, when the store is
+//! back; and an acquire that it has given up it says to be void before it asks for more.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,22 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
 
-use super::notes::{Ids, Life, Lives, Trips};
+use super::notes::{Ids, Life, Lives, Stops, Trips};
+use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
-use crate::plan::{Brain, What};
+use crate::plan::Brain;
 
-static PUSHES: Exemption = Exemption::new("runs in which limits change", "Who learns of other limits begins anew.");
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "Who learns of other limits begins anew.",
+);
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static FORGETS: Exemption = Exemption::new(
-    "small tables and frozen nodes",
+    "small tables, and nodes that are not run, until two periods later",
     "A slot that is forgotten, or a call that is late, may say too little; never too much.",
 );
 static BUCKETS: Exemption =
@@ -31,12 +35,17 @@ static DOUBT_EDGE: Exemption = Exemption::new(
     "Which window is open is not known to a timeout or a trip: too little is not judged there.",
 );
 
+static TWO_VOID: Exemption = Exemption::new(
+    "two acquires in a row that were given up",
+    "A node remembers one: where the store has not answered that the first is void, the second may be forgotten, and what it was lent is lost.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "told.rs",
     invariants: &["no-free-budget"],
-    proves: "What a node says that it was lent of a window, which a store that lost its data counts again, is no more and no less than it was lent; what it admitted on its share it asks for first.",
+    proves: "What a node says that it was lent of a window, which a store that lost its data counts again, is no more and no less than it was lent; what it admitted on its share it asks for first; an acquire that it has given up it says to be void before it asks for more.",
     judges: "Windows of all kinds, several limits; what is owed of a share: the longest of them.",
-    exemptions: &[&PUSHES, &BASELINES, &FORGETS, &BUCKETS, &DOUBT_EDGE],
+    exemptions: &[&PUSHES, &BASELINES, &FORGETS, &BUCKETS, &DOUBT_EDGE, &TWO_VOID],
     mutant: Some("known-not-sent"),
 };
 
@@ -58,9 +67,24 @@ struct Lent {
     at: u64,
 }
 
+/// An acquire, as far as its node knows what became of it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Order {
+    id: u64,
+    /// How often it was sent, and whether it left: one that was sent again the store may have executed. One that was not
+    /// was refused.
+    sendings: u32,
+    left: bool,
+    /// It was answered, or the store was told that it is void.
+    is_settled: bool,
+}
+
 /// A key in one life of a node.
 #[derive(Debug, Default)]
 struct Account {
+    order: Order,
+    /// The order that the store was told is void and has not answered; 0: none.
+    voiding: u64,
     /// By limit, and `Counter::at` of the window.
     lent: BTreeMap<(usize, u64), Lent>,
     /// The latest acquire.
@@ -79,10 +103,13 @@ struct Account {
 #[derive(Debug)]
 pub(super) struct Told {
     is_on: bool,
-    /// A key may have to make room for another, or an answer takes for ever.
+    /// A key may have to make room for another.
     forgets: bool,
+    stops: Stops,
     /// Clocks of masters differ, and slots move from one to another.
     leaps: bool,
+    /// Nodes know the store's windows by their own clocks.
+    keeps_time: bool,
     doubt: u64,
     lives: Lives,
     trips: Trips,
@@ -98,15 +125,20 @@ pub(super) struct Told {
 }
 
 impl Told {
+    /// Scoped to keys whose limits do not change, and times at which they do not.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new)
+    }
+
     pub(super) fn new(setting: &Setting) -> Self {
-        let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
-        let moves = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Reshard { .. }));
-        let freezes = setting.plan.faults.iter().any(|fault| fault.what.stops_nodes());
         Self {
-            // Who learns of other limits begins anew.
-            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd) && !PUSHES.when(pushes),
-            forgets: FORGETS.when(setting.plan.daemon.max_keys < ROOM || freezes),
-            leaps: moves && setting.plan.redis.skew.0 > 0,
+            is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd),
+            forgets: FORGETS.when(setting.plan.daemon.max_keys < ROOM),
+            stops: Stops::new(&setting.plan),
+            leaps: setting.plan.clocks_leap(),
+            keeps_time: setting.plan.clocks.offset.0 == 0
+                && setting.plan.redis.skew.0 == 0
+                && !setting.plan.clocks_leap(),
             doubt: setting.plan.daemon.timeout.0 + DOUBT,
             lives: Lives::default(),
             trips: Trips::default(),
@@ -148,8 +180,17 @@ impl Told {
         }
     }
 
+    /// The order of that id was answered, or is said to be void.
+    fn settle(&mut self, life: Life, key: u32, id: u64) {
+        let order = &mut self.account(life, key).order;
+        order.is_settled |= order.id == id;
+    }
+
     fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
-        let (now, forgets, doubt) = (self.now(moment, life, key), self.forgets, self.doubt);
+        let (now, doubt) = (self.now(moment, life, key), self.doubt);
+        let longest = call.rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
+        let stopped = FORGETS.when(self.stops.meet(moment.at, moment.at, 2 * longest + doubt));
+        let forgets = self.forgets || stopped;
         let account = self.account(life, key);
         let doubt = doubt.max(account.trip + DOUBT);
         account.latest = call.id;
@@ -158,7 +199,14 @@ impl Told {
             account.lent.clear();
             account.skew = None;
         }
-        let mut wrong = None;
+        // Of what was lent ahead the store could not tell which window had it.
+        let is_remembered = !order.window.is_next() && !TWO_VOID.when(account.voiding != 0);
+        let id = if is_remembered { call.id } else { 0 };
+        let before = std::mem::replace(&mut account.order, Order { id, ..Order::default() });
+        // A slot that was forgotten knows nothing of what was asked for before.
+        let unsaid = before.left && before.sendings > 1 && !before.is_settled && order.epoch != 0;
+        let mut wrong =
+            unsaid.then(|| format!("key {key}: {life:?} asks again and has not said that {before:?} is void"));
         for (index, limit) in call.rule.limits.iter().enumerate() {
             let known = order.known[index];
             if BUCKETS.when(limit.algorithm == Algorithm::Gcra) {
@@ -178,7 +226,7 @@ impl Told {
         }
         let open = windowed(&call.rule).and_then(|period| window(now, doubt, period));
         let (owed_in, owed) = account.owes;
-        if order.ahead_of.0 == 0 && open == Some(owed_in) && order.need < owed {
+        if !order.window.is_next() && open == Some(owed_in) && order.need < owed {
             wrong = Some(format!("key {key}: {life:?} owes {owed} of {owed_in}: {order:?}"));
         }
         if let Some(wrong) = wrong {
@@ -192,7 +240,7 @@ impl Told {
         if !first || grant.granted == 0 {
             return;
         }
-        let (ahead, granted) = (order.ahead_of.0 != 0, grant.granted);
+        let (ahead, granted) = (order.window.is_next(), grant.granted);
         for (index, limit) in call.rule.limits.iter().enumerate() {
             if limit.algorithm == Algorithm::Gcra {
                 continue;
@@ -244,9 +292,10 @@ impl Told {
         // Near a boundary it may be owed of either window; what comes back of it pays for what is owed by then.
         self.alone = Some(((life, request.key), 0));
         let Some(end) = windowed(rule).and_then(|period| window(now, doubt, period)) else { return };
+        let keeps_time = self.keeps_time;
         let account = self.account(life, request.key);
         // Without any answer a node goes by its own clock.
-        if account.lent.is_empty() {
+        if account.lent.is_empty() && !keeps_time {
             return;
         }
         if account.owes.0 != end {
@@ -277,7 +326,7 @@ impl Told {
     fn forget(&mut self, life: Life, key: u32) {
         let account = self.account(life, key);
         account.lent.values_mut().for_each(|lent| lent.sure = 0);
-        account.owes = (0, 0);
+        (account.owes, account.order) = ((0, 0), Order::default());
     }
 }
 
@@ -302,16 +351,30 @@ impl Observer for Told {
             return;
         }
         match seen {
-            Seen::Called { node, key, call, .. } => {
+            Seen::Called { node, key, call, sent } => {
                 let life = self.lives.of(*node);
+                if let Op::Return { voids, .. } = call.op
+                    && voids.id != 0
+                {
+                    self.settle(life, *key, voids.id);
+                    self.account(life, *key).voiding = voids.id;
+                }
                 match (&call.op, self.sent.is_first(life, call.id)) {
                     (Op::Acquire(order), true) => self.order(moment, life, *key, call, order),
                     (Op::Return { amount, .. }, true) => self.returned(life, *key, call, *amount),
                     _ => {}
                 }
+                let order = &mut self.account(life, *key).order;
+                if order.id == call.id {
+                    (order.sendings, order.left) = (order.sendings + 1, order.left || *sent);
+                }
             }
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 let life = (*node, *incarnation);
+                self.settle(life, *key, call.id);
+                if matches!(call.op, Op::Return { voids, .. } if voids.id != 0) {
+                    self.account(life, *key).voiding = 0;
+                }
                 if grant.reset || call.op == Op::Reset {
                     self.forget(life, *key);
                 }
@@ -354,6 +417,7 @@ impl Checker for Told {
 mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
+    use crate::span::Span;
 
     #[test]
     fn saying_nothing_and_saying_too_much_are_seen() {
@@ -369,6 +433,22 @@ mod tests {
     }
 
     #[test]
+    fn an_acquire_that_was_given_up_and_is_not_said_to_be_void_is_seen() {
+        for (says, seen) in [(true, 0), (false, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Told::new(&history.setting());
+            history.asks_under = 1;
+            history.called(&mut checker, 1, 1, 4);
+            history.called(&mut checker, 2, 1, 4);
+            if says {
+                history.void_called(&mut checker, 2, 1);
+            }
+            history.called(&mut checker, 3, 2, 4);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
     fn a_debt_that_is_not_asked_for_is_seen() {
         let mut history = History::new("10/1s fixed");
         let mut checker = Told::new(&history.setting());
@@ -377,6 +457,19 @@ mod tests {
         history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
         history.called(&mut checker, 3 * SECOND / 2, 2, 2);
         assert_eq!(checker.violations()[0].invariant, "no-free-budget");
+    }
+
+    #[test]
+    fn a_debt_of_a_key_without_an_answer_is_known_where_clocks_are_right() {
+        for (offset, seen) in [(0, 1), (SECOND, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.clocks.offset = Span(offset);
+            let mut checker = Told::new(&setting);
+            history.check(&mut checker, 5 * SECOND / 4, 3, Source::Share, true);
+            history.called(&mut checker, 3 * SECOND / 2, 1, 2);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! **truth**: what a decision says is so. Its numbers fit together; a window's end is the same for
 //! everybody; and a denial has evidence: the store had shown too little left in that window.
 
+use std::collections::{BTreeSet, VecDeque};
+
+use rationd::core::call::{Counter, Op};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
-use rationd::core::limit::Limit;
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
 
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
@@ -10,11 +14,20 @@ use crate::maps::Numbered;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
 
-static SHAPES: Exemption = Exemption::new(
-    "ends and evidence of other shapes",
-    "Of them the end and what is left depend on who asks and when.",
+static BUCKETS: Exemption =
+    Exemption::new("ends of buckets", "When one is full again depends on who asks and when, and on what it holds.");
+static PACED: Exemption = Exemption::new(
+    "evidence of what trickles in and several nodes ask for",
+    "Under pressure they are denied until enough has come for all of them, though there are a few tokens.",
 );
-static PUSHED: Exemption = Exemption::new("who waited while limits changed", "The answer may be of the old ones.");
+static FIRST: Exemption = Exemption::new(
+    "evidence of windows from the first request, for who waited",
+    "Which of them a denial is about is not told where the store opens another meanwhile.",
+);
+static PUSHED: Exemption = Exemption::new(
+    "a policy whose limits change in the run, but for one fixed window; there who waited meanwhile",
+    "The answer may be of the old ones, and so may what the store had shown.",
+);
 static BOUNDARY: Exemption = Exemption::new("a denial near a boundary", "A node may not know of it for two timeouts.");
 static MOVED: Exemption = Exemption::new(
     "after a slot moved between clocks that differ",
@@ -25,32 +38,124 @@ pub(super) static SHEET: Sheet = Sheet {
     file: "truth.rs",
     invariants: &["truth", "evidence"],
     proves: "The numbers of a decision fit together; a window's end is the same for everybody; of a denial the store had shown that too little is left.",
-    judges: "Numbers: all. Ends and evidence: one fixed window.",
-    exemptions: &[&SHAPES, &PUSHED, &BOUNDARY, &MOVED],
-    mutant: None,
+    judges: "Numbers: all. Ends: windows of all kinds, several limits. Evidence: the same, and what trickles in where one node alone asks for it.",
+    exemptions: &[&BUCKETS, &PACED, &FIRST, &PUSHED, &BOUNDARY, &MOVED],
+    mutant: Some("denial-outlives-window"),
 };
 
-/// What the store has shown of a key's window.
+/// Windows from the first request that are remembered.
+const WINDOWS: usize = 16;
+
+/// So long something that is set aside of a bucket may be remembered by who denies.
+const ASIDE: u64 = 5_000_000;
+
+/// What the store has shown of a key.
 #[derive(Debug, Default)]
-struct Shown {
-    window: u64,
-    /// Most that was used at any time in it.
-    most: u64,
-    /// Most that was lent ahead of the next.
-    ahead: u64,
-    /// How far the owner's clock is from true time, and since when if it ever was another.
+struct Key {
+    limits: Vec<Shown>,
+    /// How far the owner's clock is from true time, and until when, in true time, it is in doubt as it was another.
     skew: Option<u64>,
     moved: u64,
+    /// The nodes that the store was asked by.
+    asked: BTreeSet<u32>,
+}
+
+/// What the store has shown of one limit.
+#[derive(Debug, Default)]
+struct Shown {
+    /// The end of an aligned window, the most that was used at any time in it, in the one before, and ahead of the
+    /// next.
+    window: u64,
+    most: u64,
+    before: u64,
+    ahead: u64,
+    /// Windows from the first request: their ends, and the most that was used.
+    opened: VecDeque<(u64, u64)>,
+    /// A bucket's latest theoretical arrival time, and what was set aside, lately, and when.
+    tat: u64,
+    aside: VecDeque<(u64, u64)>,
+}
+
+impl Key {
+    /// A slot that moves to a master with another clock is in another window at once.
+    fn follow(&mut self, moment: Moment, now: u64, rule: &Rule) {
+        let skew = now.wrapping_sub(moment.store.0);
+        if self.skew.replace(skew).is_some_and(|known| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME) {
+            let longest = rule.limits.iter().map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0);
+            self.moved = moment.at + 2 * longest;
+            // Back in time, perhaps: what the other clock's windows held is no evidence of this one's.
+            self.limits.clear();
+        }
+    }
 }
 
 impl Shown {
-    /// A slot that moves to a master with another clock is in another window at once.
-    fn follow(&mut self, moment: Moment, now: u64, limit: &Limit) {
-        let skew = now.wrapping_sub(moment.store.0);
-        if self.skew.replace(skew).is_some_and(|known| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME) {
-            self.moved = moment.at + 2 * limit.period.0;
-            // Back in time, perhaps: what the other clock's windows held is no evidence of this one's.
-            (self.window, self.most, self.ahead) = (0, 0, 0);
+    fn show(&mut self, limit: &Limit, counter: &Counter, back: u64, now: u64) {
+        // A return shows less than there was.
+        let used = (counter.used + back).min(limit.capacity());
+        match limit.algorithm {
+            Algorithm::Fixed | Algorithm::Sliding => {
+                let end = counter.at.0 + if limit.algorithm == Algorithm::Sliding { limit.period.0 } else { 0 };
+                if end > self.window {
+                    let next = self.window + limit.period.0 == end;
+                    self.before = if next { self.most } else { 0 };
+                    self.most = if next { self.ahead } else { 0 };
+                    (self.window, self.ahead) = (end, 0);
+                }
+                self.most = self.most.max(used);
+                if limit.algorithm == Algorithm::Sliding {
+                    self.before = self.before.max(counter.prev + back).min(limit.count);
+                } else {
+                    self.ahead = self.ahead.max(counter.prev);
+                }
+            }
+            Algorithm::FixedFromFirst if counter.at.0 == 0 => {}
+            Algorithm::FixedFromFirst => {
+                match self.opened.iter_mut().find(|(at, _)| *at == counter.at.0) {
+                    Some((_, most)) => *most = used.max(*most),
+                    None => self.opened.push_back((counter.at.0, used)),
+                }
+                self.opened.drain(..self.opened.len().saturating_sub(WINDOWS));
+            }
+            Algorithm::Gcra => {
+                self.tat = self.tat.max(counter.at.0);
+                self.aside.retain(|(_, at)| now < at + ASIDE);
+                self.aside.push_back((counter.used + back, now));
+            }
+            Algorithm::Concurrent => {}
+        }
+    }
+
+    /// The most that was known to be gone of it then, by somebody who knows the time to `doubt`.
+    fn known(&self, limit: &Limit, now: u64, doubt: u64) -> u64 {
+        let end = (now / limit.period.0 + 1) * limit.period.0;
+        let next = self.window + limit.period.0 == end;
+        match limit.algorithm {
+            Algorithm::Fixed if self.window == end => self.most,
+            Algorithm::Fixed if next => self.ahead,
+            Algorithm::Sliding => {
+                let (used, before) = match () {
+                    () if self.window == end => (self.most, self.before),
+                    () if next => (0, self.most),
+                    () => (0, 0),
+                };
+                let covered = u128::from((end - now + doubt).min(limit.period.0));
+                let weighed = (u128::from(before) * covered).div_ceil(u128::from(limit.period.0));
+                used + u64::try_from(weighed).unwrap_or(u64::MAX)
+            }
+            Algorithm::FixedFromFirst => {
+                let open = self.opened.iter().filter(|(at, _)| at + doubt > now);
+                open.map(|(_, most)| *most).max().unwrap_or(0)
+            }
+            Algorithm::Gcra => {
+                let charged = u128::from((self.tat + doubt).saturating_sub(now)) * u128::from(limit.count);
+                let charged = u64::try_from(charged.div_ceil(u128::from(limit.period.0))).unwrap_or(u64::MAX);
+                // One for the rounding of what was spent in parts.
+                charged
+                    .saturating_add(1)
+                    .saturating_add(self.aside.iter().map(|(tokens, _)| *tokens).max().unwrap_or(0))
+            }
+            _ => 0,
         }
     }
 }
@@ -58,17 +163,19 @@ impl Shown {
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Truth {
-    keys: Numbered<Shown>,
+    keys: Numbered<Key>,
     /// How long after a boundary a node may not know of it.
     doubt: u64,
-    /// Limits change: whoever waits meanwhile may be answered under the old ones.
-    pushes: bool,
+    /// Policies whose limits change: whoever waits meanwhile may be answered under the old ones.
+    pushes: Vec<u32>,
     found: Found,
 }
 
 impl Truth {
     pub(super) fn new(setting: &Setting) -> Self {
-        let pushes = setting.plan.faults.iter().any(|fault| matches!(fault.what, What::Push { .. }));
+        let count = setting.plan.policies.len().max(1) as u32; // a few
+        let policy = |what: &What| if let What::Push { policy, .. } = what { Some(policy % count) } else { None };
+        let pushes = setting.plan.faults.iter().filter_map(|fault| policy(&fault.what)).collect();
         Self { keys: Numbered::default(), doubt: 2 * setting.plan.daemon.timeout.0, pushes, found: Found::default() }
     }
 
@@ -88,32 +195,51 @@ impl Truth {
         }
     }
 
-    /// For one aligned window.
-    fn window(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision, now: u64) {
-        let end = (now / limit.period.0 + 1) * limit.period.0;
-        let passed = limit.period.0 - (end - now);
-        let sure = !BOUNDARY.when(passed <= self.doubt || end - now <= self.doubt);
-        let shown = self.keys.of(request.key);
-        shown.follow(moment, now, limit);
-        if MOVED.when(moment.at < shown.moved) {
+    /// Ends and evidence.
+    fn window(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, now: u64) {
+        let doubt = self.doubt;
+        let key = self.keys.of(request.key);
+        key.follow(moment, now, rule);
+        key.limits.resize_with(rule.limits.len(), Shown::default);
+        if MOVED.when(moment.at < key.moved) {
             return;
         }
-        let told = decision.reset_at.0;
-        if decision.verdict == Verdict::Allow && told != end {
-            self.found.add("truth", moment, || {
-                format!("{request:?}: admitted of the window that ends at {told}, and {end} is the end")
-            });
-        } else if decision.verdict == Verdict::Deny && sure && told != end {
-            self.found.add("truth", moment, || format!("{request:?}: reset_at {told}, and {end} is the end"));
-        }
-        let known = match shown.window {
-            window if window == end => shown.most,
-            window if window + limit.period.0 == end => shown.ahead,
-            _ => 0,
+        let Some(limit) = rule.limits.get(usize::from(decision.limit_index)) else { return };
+        let sure = |limit: &Limit| {
+            let passed = now % limit.period.0;
+            let aligned = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+            !aligned || !BOUNDARY.when(passed <= doubt || limit.period.0 - passed <= doubt)
         };
-        if decision.verdict == Verdict::Deny && sure && known + request.cost <= limit.count {
+        let is_denied = decision.verdict == Verdict::Deny;
+        let (told, end) = (decision.reset_at.0, (now / limit.period.0 + 1) * limit.period.0);
+        let shown = &key.limits[usize::from(decision.limit_index)];
+        let fits = match limit.algorithm {
+            Algorithm::Fixed => told == end,
+            // It is whole again when all of this window has been forgotten, or of the one before.
+            Algorithm::Sliding => told == end || told == end + limit.period.0,
+            Algorithm::FixedFromFirst => shown.opened.iter().any(|(at, _)| *at == told) || is_denied,
+            _ => BUCKETS.when(true),
+        };
+        if !fits && (!is_denied || sure(limit)) {
+            self.found.add("truth", moment, || {
+                format!("{request:?}: of {limit:?}, whole again at {told}, and {end} is the end: {shown:?}")
+            });
+        }
+        let trickles = rule.limits.iter().any(Limit::trickles);
+        let opens = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::FixedFromFirst);
+        if !is_denied
+            || FIRST.when(opens && request.asked < moment.at)
+            || !rule.limits.iter().all(sure)
+            || trickles && PACED.when(key.asked.iter().any(|node| *node != request.node))
+        {
+            return;
+        }
+        let known: Vec<_> =
+            rule.limits.iter().zip(&key.limits).map(|(limit, shown)| shown.known(limit, now, doubt)).collect();
+        let is_spent = rule.limits.iter().zip(&known).any(|(limit, known)| known + request.cost > limit.capacity());
+        if !is_spent {
             self.found.add("evidence", moment, || {
-                format!("{request:?}: denied, and the store had shown {known} of {} at most", limit.count)
+                format!("{request:?}: denied, and the store had shown {known:?} of {:?} at most", rule.limits)
             });
         }
     }
@@ -122,31 +248,24 @@ impl Truth {
 impl Observer for Truth {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
-            Seen::Executed { key, call, grant, .. } => {
-                let Some(limit) = aligned(&call.rule) else { return };
-                let counter = &grant.counters[0];
-                let shown = self.keys.of(*key);
-                shown.follow(moment, grant.now.0, limit);
-                if counter.at.0 > shown.window {
-                    let next = shown.window + limit.period.0 == counter.at.0;
-                    let most = if next { shown.ahead } else { 0 };
-                    (shown.window, shown.most, shown.ahead) = (counter.at.0, most, 0);
+            Seen::Executed { node, key, call, grant, .. } => {
+                let state = self.keys.of(*key);
+                state.follow(moment, grant.now.0, &call.rule);
+                state.limits.resize_with(call.rule.limits.len(), Shown::default);
+                let back = if matches!(call.op, Op::Acquire(_)) { 0 } else { grant.granted };
+                for ((limit, shown), counter) in call.rule.limits.iter().zip(&mut state.limits).zip(&grant.counters) {
+                    shown.show(limit, counter, back, grant.now.0);
                 }
-                shown.ahead = shown.ahead.max(counter.prev);
-                // A return shows less than there was; `granted` was taken back.
-                let was = counter.used + grant.granted;
-                shown.most = shown.most.max(was.min(limit.count));
+                state.asked.insert(*node);
             }
             Seen::Answered { request, rule, decision, store, parked } if request.kind == Kind::Check => {
                 self.numbers(moment, request, decision);
                 let counted = matches!(decision.reason, Reason::Ok | Reason::Rate)
                     && matches!(decision.source, Source::Lease | Source::Store);
-                let sure = !PUSHED.when(self.pushes && *parked);
-                if SHAPES.when(aligned(rule).is_none()) {
-                    return;
-                }
-                if let (true, Some(limit)) = (counted && sure, aligned(rule)) {
-                    self.window(moment, request, limit, decision, store.0);
+                let changes = self.pushes.contains(&request.policy);
+                let sure = !PUSHED.when(changes && (*parked || aligned(rule).is_none()));
+                if counted && sure {
+                    self.window(moment, request, rule, decision, store.0);
                 }
             }
             _ => {}
@@ -170,21 +289,36 @@ mod tests {
     use crate::checkers::tests::{History, SECOND};
 
     #[test]
-    fn a_denial_without_evidence_is_seen() {
-        let mut history = History::new("10/1s fixed");
-        let mut checker = Truth::new(&history.setting());
-        history.check(&mut checker, SECOND / 2, 1, Source::Lease, false);
-        assert_eq!(checker.violations()[0].invariant, "evidence");
+    fn a_denial_is_believed_when_the_store_had_too_little_and_no_sooner() {
+        for limit in ["10/1s fixed", "10/1s fixed from-first", "10/1s sliding", "10/1s"] {
+            // What is charged of the bucket leaks.
+            for (lent, seen) in [(10, 0), (if limit == "10/1s" { 2 } else { 9 }, 1)] {
+                let mut history = History::new(limit);
+                let mut checker = Truth::new(&history.setting());
+                history.opened = u64::from(limit == "10/1s sliding").wrapping_mul(SECOND.wrapping_neg());
+                for id in 1..=lent {
+                    history.executed(&mut checker, id, id);
+                }
+                history.check(&mut checker, SECOND / 2, 1, Source::Lease, false);
+                let found = checker.violations();
+                assert_eq!(
+                    found.iter().filter(|found| found.invariant == "evidence").count(),
+                    seen,
+                    "{limit}: {found:?}"
+                );
+            }
+        }
     }
 
     #[test]
-    fn a_denial_is_believed_when_the_store_had_too_little() {
-        let mut history = History::new("10/1s fixed");
-        let mut checker = Truth::new(&history.setting());
-        for id in 1..=10 {
-            history.executed(&mut checker, id, id);
+    fn an_end_that_the_store_never_showed_is_seen() {
+        for (later, seen) in [(0, 0), (1, 1)] {
+            let mut history = History::new("10/1s fixed from-first");
+            let mut checker = Truth::new(&history.setting());
+            history.opened = later;
+            history.executed(&mut checker, 1, 1);
+            history.check(&mut checker, SECOND / 2, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
-        history.check(&mut checker, SECOND / 2, 1, Source::Lease, false);
-        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
     }
 }

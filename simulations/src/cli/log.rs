@@ -10,7 +10,6 @@ use super::run::plan_of;
 use super::{Travel, Verdict};
 use crate::lua::Scripts;
 use crate::observe::{Moment, Observer, Seen};
-use crate::trace::Trace;
 use crate::world::{self, Watch, World};
 
 /// Arguments of `log`.
@@ -46,7 +45,7 @@ impl Log {
         }
         let setting = world::setting(&plan).map_err(anyhow::Error::msg)?;
         let (mut printer, mut scripts) = (Printer { key: self.key, node: self.node }, Scripts::new());
-        World::new(&setting, &mut scripts, Watch { observers: vec![&mut printer], trace: Trace::default() }).run();
+        World::new(&setting, &mut scripts, Watch::new(vec![&mut printer])).run();
         Ok(Verdict::Good)
     }
 }
@@ -64,11 +63,11 @@ fn order(call: &Call) -> String {
     let limits = 0..call.rule.limits.len();
     match &call.op {
         Op::Acquire(ask) => {
-            let Acquire { need, want, least, ahead_of, epoch, held, .. } = ask;
+            let Acquire { need, want, least, window, epoch, held, .. } = ask;
             let known = limits.clone().map(|index| (ask.known[index].used, ask.known[index].at.0));
             let ages = limits.map(|index| ask.ages[index].0);
             let (known, ages): (Vec<_>, Vec<_>) = (known.collect(), ages.collect());
-            let ahead = ahead_of.0;
+            let ahead = window.on_wire().0;
             format!(
                 "acquire {need} {want} {least}, ahead {ahead}, epoch {epoch}, held {held}, {known:?}, ages {ages:?}"
             )
@@ -93,6 +92,10 @@ fn answer(call: &Call, grant: &Grant) -> String {
 }
 
 impl Observer for Printer {
+    fn minds_permits(&self) -> bool {
+        true
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let at = moment.at;
         match seen {
@@ -123,6 +126,11 @@ impl Observer for Printer {
             Seen::Settled { node, key, call, grant, .. } if self.wants(Some(*node), Some(*key)) => {
                 let heard = grant.map_or("nothing".to_owned(), |grant| answer(call, grant));
                 say!("{at} node {node} key {key} hears of {}: {heard}", call.id);
+            }
+            Seen::Released { node, key, permit, released, .. } => {
+                if self.wants(Some(*node), Some(*key)) {
+                    say!("{at} node {node} key {key} releases {permit}: {released}");
+                }
             }
             Seen::Executed { .. } | Seen::Called { .. } | Seen::Settled { .. } => {}
             Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Census { key, .. } => {

@@ -24,8 +24,8 @@ use crate::outcome::sentence;
 use crate::run::Detail;
 use crate::{scenario, swarm};
 
-/// Seeds within which most bugs are to be noticed, and how many of a hundred are most.
-const EARLY: (u64, usize) = (20, 80);
+/// Seeds within which most bugs are to be noticed, and how many of a hundred are most; of fewer seeds nothing is asked.
+const EARLY: [(u64, usize); 2] = [(20, 80), (100, 95)];
 
 /// Scenarios in which a fleet is what matters, or what it comes to in the end: they are good without any bug.
 const DRILLS: [&str; 11] = [
@@ -68,14 +68,16 @@ pub(super) struct Mutants {
 impl Mutants {
     pub(super) fn main(self) -> anyhow::Result<Verdict> {
         let bugs = self.bugs()?;
-        let (mut progress, mut found, mut early) = (Progress::new(), 0, 0);
+        let (mut progress, mut found, mut early) = (Progress::new(), 0, [0; EARLY.len()]);
         let hunt = Hunt { bugs: &bugs, seeds: self.seeds, without: &self.without, ..Hunt::default() };
         progress.print(format_args!("{:28} {:>13}  {:16} {:>9}", "bug", "noticed", "by", "after"));
         hunt.run(self.jobs, &mut |row| {
             progress.print(&row);
             if let Some((place, violation)) = &row.noticed {
                 found += 1;
-                early += usize::from(matches!(place, Place::Seed(seed) if *seed <= EARLY.0));
+                for (early, (seeds, _)) in early.iter_mut().zip(EARLY) {
+                    *early += usize::from(matches!(place, Place::Seed(seed) if *seed <= seeds));
+                }
                 if self.explain {
                     let by: Vec<_> = row.by.iter().copied().collect();
                     progress.print(format_args!("    {}\n    {}", row.bug.about(), sentence(violation)));
@@ -84,8 +86,10 @@ impl Mutants {
             }
         })?;
         let of = bugs.len();
-        progress.print(format_args!("{found} of {of} caught, {early} within {} seeds", EARLY.0));
-        let is_good = found == of && early * 100 >= of * EARLY.1;
+        let within = early.iter().zip(EARLY).map(|(early, (seeds, _))| format!("{early} within {seeds} seeds"));
+        progress.print(format_args!("{found} of {of} caught, {}", within.collect::<Vec<_>>().join(", ")));
+        let are_most = |(early, (seeds, most)): (&usize, (u64, usize))| self.seeds < seeds || early * 100 >= of * most;
+        let is_good = found == of && early.iter().zip(EARLY).all(are_most);
         Ok(Verdict::of(u64::from(!is_good)))
     }
 

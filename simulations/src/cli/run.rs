@@ -97,7 +97,7 @@ impl Sum {
         self.used.extend(outcome.figures.used);
         self.runs += 1;
         self.bad += u64::from(!outcome.is_good());
-        self.over = self.over.max(outcome.figures.over);
+        self.over = self.over.max(outcome.figures.beyond());
     }
 
     /// `outage-10s: 1000 seeds, 0 bad, used 85 % at least, 91 % in the median, 0 % over at most`.

@@ -54,8 +54,10 @@ impl Table {
             [] => scenario::all(&scenario::scenarios())?,
             what => run::plans(what)?,
         };
-        say!("| scenario | used % | calls / 1000 | calls / window | waits % | over % | herd | fairness | longest |");
-        say!("|---|---|---|---|---|---|---|---|---|");
+        let figures =
+            "used % | calls / 1000 | calls / window | waits % | over % | herd | fairness | p99 | p99.9 | longest";
+        say!("| scenario | {figures} | first of a node | false denials % | herd after an outage |");
+        say!("|---{}|", "|---".repeat(13));
         let outcomes = self.run(&scenarios)?;
         let (own, others): (Vec<_>, Vec<_>) =
             outcomes.into_iter().partition(|outcome| outcome.plan.brain == Brain::Rationd);
@@ -113,10 +115,15 @@ fn row(outcome: &Outcome) -> String {
         most(figures.calls_per_million, goal(expect.calls).map(|calls| calls * 1_000), thousandths),
         most(figures.calls_per_window, goal(expect.calls_per_window), |calls| calls.to_string()),
         most(figures.waits, goal(expect.waits), thousandths),
-        most(over(figures), goal(expect.over), thousandths),
+        most(figures.beyond(), goal(expect.over), thousandths),
         most(figures.herd, goal(expect.herd), thousandths),
         least(figures.fairness, goal(expect.fairness), thousandths),
+        most(figures.answer_p99_us, expect.p99.map(|answer| answer.0), |time| Span(time).to_string()),
+        most(figures.answer_p999_us, expect.p999.map(|answer| answer.0), |time| Span(time).to_string()),
         most(figures.answer_longest_us, expect.answer.map(|answer| answer.0), |time| Span(time).to_string()),
+        most(figures.first_answer_us, expect.first.map(|answer| answer.0), |time| Span(time).to_string()),
+        most(figures.false_denials, goal(expect.false_denials), thousandths),
+        most(figures.herd_back, goal(expect.herd_back), thousandths),
     ];
     format!("| {} | {} |", outcome.plan.name, cells.join(" | "))
 }
@@ -133,11 +140,7 @@ fn compared(outcome: &Outcome, others: &[Outcome]) -> Option<String> {
 fn short(figures: &Figures) -> String {
     let tenths = |thousandths: u64| format!("{}.{}", thousandths / 1_000, thousandths / 100 % 10);
     let used = figures.used.map_or_else(|| "–".into(), tenths);
-    format!("{used}, {}, {}", figures.calls_per_1000, tenths(over(figures)))
-}
-
-fn over(figures: &Figures) -> u64 {
-    figures.over.max(figures.burst_over)
+    format!("{used}, {}, {}", figures.calls_per_1000, tenths(figures.beyond()))
 }
 
 fn most(seen: u64, goal: Option<u64>, write: impl Fn(u64) -> String) -> String {

@@ -32,6 +32,8 @@ pub(super) struct Book {
 #[derive(Clone, Debug)]
 struct Line {
     exact: Counter,
+    /// The same counter, charged with what was really admitted.
+    real: Counter,
     /// Windows: what was admitted in the one that is open. Gcra: what is missing in the bucket,
     /// in tokens times the interval's numerator.
     spent: u128,
@@ -86,6 +88,7 @@ impl Book {
     pub(super) fn new(rule: &Arc<Rule>) -> Self {
         let line = |limit: &Limit| Line {
             exact: Counter::default(),
+            real: Counter::default(),
             spent: 0,
             at: Timestamp(0),
             count: limit.count,
@@ -100,9 +103,11 @@ impl Book {
         }
     }
 
-    /// Enters a check that was answered.
-    pub(super) fn check(&mut self, entry: &Entry<'_>, admitted: bool, sums: &mut Sums) {
+    /// Enters a check that was answered; whether it was denied though there were tokens.
+    pub(super) fn check(&mut self, entry: &Entry<'_>, admitted: bool, sums: &mut Sums) -> bool {
         self.roll(entry, sums);
+        let mut lines = self.lines.iter().zip(&self.rule.limits);
+        let is_false = !admitted && lines.all(|(line, limit)| line.real.left(limit, entry.store) >= entry.cost);
         let possible = self.ask_exact(entry);
         self.used.possible += if possible { entry.cost } else { 0 };
         if admitted {
@@ -113,6 +118,7 @@ impl Book {
             let used = std::mem::take(&mut self.used);
             sums.used.add(used, entry.at >= entry.warm);
         }
+        is_false
     }
 
     /// Enters a cost that was taken back.
@@ -120,6 +126,7 @@ impl Book {
         self.roll(entry, sums);
         for (line, limit) in self.lines.iter_mut().zip(&self.rule.limits) {
             line.exact.credit(limit, entry.cost);
+            line.real.credit(limit, entry.cost);
             line.spent = line.spent.saturating_sub(line.amount(limit, entry.cost));
         }
         self.used.admitted = self.used.admitted.saturating_sub(entry.cost);
@@ -130,7 +137,7 @@ impl Book {
     pub(super) fn reset(&mut self, entry: &Entry<'_>, sums: &mut Sums) {
         self.roll(entry, sums);
         for line in &mut self.lines {
-            (line.exact, line.spent, line.counts) = (Counter::default(), 0, false);
+            (line.exact, line.real, line.spent, line.counts) = (Counter::default(), Counter::default(), 0, false);
         }
     }
 
@@ -166,6 +173,7 @@ impl Book {
         }
         for (index, (line, limit)) in self.lines.iter_mut().zip(&self.rule.limits).enumerate() {
             line.exact.roll(limit, entry.store);
+            line.real.roll(limit, entry.store);
             if limit.algorithm == Algorithm::Gcra {
                 line.fill(limit, entry.store);
             } else if line.at <= entry.store {
@@ -218,6 +226,7 @@ impl Book {
             let amount = line.amount(limit, entry.cost);
             let before = line.spent;
             line.spent += amount;
+            line.real.debit(limit, entry.store, entry.cost);
             if limit.algorithm == Algorithm::Gcra && entry.at >= entry.warm {
                 let depth = u128::from(limit.burst) * u128::from(limit.interval().0);
                 sums.peaks.see_bucket(before, line.spent, depth);

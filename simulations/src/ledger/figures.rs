@@ -23,6 +23,9 @@ pub struct Figures {
     pub reasons: BTreeMap<&'static str, u64>,
     /// Answers by source.
     pub sources: BTreeMap<&'static str, u64>,
+    /// Part of the checks that were denied though by what was really admitted there were tokens: they were lent to
+    /// others, or nodes did not know.
+    pub false_denials: u64,
     /// Store calls that left a node; each sending counts.
     pub calls: u64,
     /// Store calls that did not, because a breaker was open.
@@ -37,6 +40,9 @@ pub struct Figures {
     pub calls_per_window_mean: u64,
     /// Most store calls in any 10 ms, in thousandths of the mean in 10 ms.
     pub herd: u64,
+    /// Most store calls in the first second in which nodes reach the store again, in thousandths of those in a second
+    /// before they lost it first; 0 when they never lost it.
+    pub herd_back: u64,
     /// Part of the checks that waited for the store.
     pub waits: u64,
     /// Part of the checks that a share decided.
@@ -78,6 +84,15 @@ pub struct Figures {
     pub nodes: u64,
     /// Tokens of the whole run, its warm-up too, as the nodes' books last showed them.
     pub tokens: Tokens,
+}
+
+impl Figures {
+    /// Most that was admitted beyond any limit, whatever its algorithm: of windows as a part of the limit, of buckets as a
+    /// part of the burst.
+    #[must_use]
+    pub fn beyond(&self) -> u64 {
+        self.over.max(self.burst_over)
+    }
 }
 
 /// What became of lent tokens.

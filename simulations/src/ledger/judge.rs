@@ -10,7 +10,6 @@ impl Expect {
     /// What did not hold, in the order of the fields; empty when all is well.
     #[must_use]
     pub fn judge(&self, figures: &Figures) -> Vec<String> {
-        let over = figures.over.max(figures.burst_over);
         let millionths = figures.calls_per_million;
         let wanted = |most: Option<u32>| most.map(u64::from);
         let found = [
@@ -24,7 +23,7 @@ impl Expect {
             at_most(wanted(self.waits), figures.waits, |part| {
                 format!("{} of the checks waited for the store", percent(part))
             }),
-            at_most(wanted(self.over), over, |part| format!("{} admitted beyond a limit", percent(part))),
+            at_most(wanted(self.over), figures.beyond(), |part| format!("{} admitted beyond a limit", percent(part))),
             at_most(wanted(self.herd), figures.herd, |times| {
                 format!("{} times the mean of store calls within 10 ms", thousandths(times))
             }),
@@ -43,6 +42,12 @@ impl Expect {
             }),
             at_most(self.first.map(|most| most.0), figures.first_answer_us, |time| {
                 format!("the first answer of a node took {}", Span(time))
+            }),
+            at_most(wanted(self.false_denials), figures.false_denials, |part| {
+                format!("{} of the checks were denied though there were tokens", percent(part))
+            }),
+            at_most(wanted(self.herd_back), figures.herd_back, |times| {
+                format!("{} times the calls of a second before in the first second after an outage", thousandths(times))
             }),
         ];
         found.into_iter().flatten().collect()
@@ -63,6 +68,8 @@ impl Expect {
             ("p99", micros(self.p99), micros(before.p99)),
             ("p999", micros(self.p999), micros(before.p999)),
             ("first", micros(self.first), micros(before.first)),
+            ("false_denials", self.false_denials.map(u64::from), before.false_denials.map(u64::from)),
+            ("herd_back", self.herd_back.map(u64::from), before.herd_back.map(u64::from)),
         ];
         let least = [("used", self.used, before.used), ("fairness", self.fairness, before.fairness)];
         // What is not expected any more is as loose as can be.

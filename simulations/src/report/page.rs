@@ -90,7 +90,7 @@ fn tiles(outcome: &Outcome) -> String {
     let longest = expect.answer.map_or(String::new(), |most| format!(" · at most {}", time(most.0)));
     let tiles = [
         (used, format!("used of what was possible{}", at_least(expect.used, percent))),
-        (percent(figures.over), format!("over a limit{}", at_most(expect.over, percent))),
+        (percent(figures.beyond()), format!("over a limit{}", at_most(expect.over, percent))),
         (thousandths(figures.calls_per_million), format!("store calls per 1000{}", at_most(expect.calls, whole))),
         (
             grouped(figures.calls_per_window),
@@ -98,6 +98,10 @@ fn tiles(outcome: &Outcome) -> String {
         ),
         (percent(figures.waits), format!("waited for the store{}", at_most(expect.waits, percent))),
         (percent(figures.shares), format!("decided by a share{}", at_most(expect.shares, percent))),
+        (
+            percent(figures.false_denials),
+            format!("denied though there were tokens{}", at_most(expect.false_denials, percent)),
+        ),
         (time(figures.answer_p99_us), "answered, 99 % of the checks".to_owned()),
         (time(figures.answer_longest_us), format!("longest answer{longest}")),
         (thousandths(figures.herd), format!("× mean calls in 10 ms{}", at_most(expect.herd, thousandths))),
@@ -141,7 +145,7 @@ fn row(outcome: &Outcome) -> Vec<String> {
         escape(&outcome.plan.name),
         outcome.plan.seed.to_string(),
         figures.used.map_or("–".to_owned(), percent),
-        percent(figures.over),
+        percent(figures.beyond()),
         thousandths(figures.calls_per_million),
         percent(figures.waits),
         time(figures.answer_p99_us),

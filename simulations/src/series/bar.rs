@@ -54,6 +54,9 @@ pub fn label(what: &What) -> String {
         What::Roll { crash: false, down } => format!("rolling restart, {down} each"),
         What::Scale { nodes } => format!("scale to {nodes} nodes"),
         What::Push { policy, limits } => format!("push policy {policy}: {}", limits.join(", ")),
+        What::Set { master, by, back } => {
+            format!("clock of master {master} set {by} {}", if *back { "back" } else { "ahead" })
+        }
         What::Jump { node, by } => format!("clock of node {node} jumps {by}"),
         What::Part { nodes, one_way } => {
             format!("{} {}", some("node", nodes), if *one_way { "not heard" } else { "apart" })

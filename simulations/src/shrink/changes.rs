@@ -71,7 +71,7 @@ pub(super) const FAULT: [Change<Fault>; 2] = [
         What::Cut { nodes, .. } | What::Isolate { nodes, .. } | What::Build { nodes, .. } if nodes.len() > 1 => {
             nodes.truncate(nodes.len() / 2);
         }
-        What::Slow { by, .. } | What::Jump { by, .. } => halve(by),
+        What::Slow { by, .. } | What::Jump { by, .. } | What::Set { by, .. } => halve(by),
         What::Noise { loss, .. } => *loss /= 2,
         _ => {}
     },

@@ -28,7 +28,7 @@ type Draw = fn(&mut Random, &Scene<'_>) -> Option<What>;
 type Class = (&'static str, u64, u64, Draw);
 
 /// All classes.
-pub(super) const CLASSES: [Class; 24] = [
+pub(super) const CLASSES: [Class; 25] = [
     ("cut", 3_000, 2, cut),
     ("swizzle", 4_000, 1, |_, _| Some(What::Swizzle)),
     ("clog", 800, 2, |random, scene| Some(What::Clog { master: scene.master(random) })),
@@ -53,6 +53,7 @@ pub(super) const CLASSES: [Class; 24] = [
     ("part", 4_000, 2, part),
     ("liar", 3_000, 1, liar),
     ("surge", 1_500, 2, |random, _| Some(What::Surge { factor: random.between(0, 3_000) as u32 })), // at most 3000
+    ("set", 0, 2, set),
 ];
 
 /// The faults of a run, in the order of their beginning.
@@ -186,6 +187,13 @@ fn roll(random: &mut Random, _: &Scene<'_>) -> Option<What> {
     Some(What::Roll { crash: random.chance(500), down: Span::millis(random.between(10, 400)) })
 }
 
+/// As NTP does now and then.
+fn set(random: &mut Random, scene: &Scene<'_>) -> Option<What> {
+    let (master, by) = (scene.master(random), Span::millis(*random.pick(&[2, 50, 300, 1_000, 5_000])));
+    let back = random.chance(500);
+    random.chance(500).then_some(What::Set { master, by, back })
+}
+
 fn jump(random: &mut Random, scene: &Scene<'_>) -> Option<What> {
     let by = Span::millis(*random.pick(&[1, 1_000, 60_000, 3_600_000]));
     Some(What::Jump { node: scene.node(random), by })
@@ -199,6 +207,8 @@ fn push(random: &mut Random, scene: &Scene<'_>) -> Option<What> {
     let is_other = random.chance(250);
     let scaled = |text: &String| {
         let limit = Limit::parse(text).ok()?;
+        // What is in flight stays what is in flight.
+        let is_other = is_other && limit.algorithm != Algorithm::Concurrent;
         let algorithm = if is_other { other } else { limit.algorithm };
         let [count, burst] = [limit.count, limit.burst].map(|tokens| (tokens * times).div_ceil(by));
         Limit::new(count, limit.period, algorithm, burst).ok().map(|limit| limit.to_string())

@@ -6,8 +6,10 @@
 //! does one such thing on purpose. Bugs that only they show are why they are here (`simulations mutants`).
 
 use super::faults::everywhere;
+use super::traffic;
 use crate::plan::{
-    Calls, Clocks, Daemon, Demand, Fault, Gossip, Lie, Network, Plan, Policy, Redis, Shape, Spread, What, Zone,
+    Calls, Clocks, Daemon, Demand, Fault, Gossip, Lie, Network, OnStoreLoss, Plan, Policy, Redis, Shape, Spread, Way,
+    What, Zone,
 };
 use crate::random::Random;
 use crate::span::Span;
@@ -20,7 +22,7 @@ const EVERY: u64 = 3;
 type Scene = fn(&mut Random, u64) -> Plan;
 
 /// All scenes: their names and what draws them.
-const SCENES: [(&str, Scene); 14] = [
+const SCENES: [(&str, Scene); 16] = [
     ("long", long),
     ("edge", edge),
     ("grown", grown),
@@ -35,6 +37,8 @@ const SCENES: [(&str, Scene); 14] = [
     ("builds", builds),
     ("starved", starved),
     ("refunds", refunds),
+    ("slots", slots),
+    ("unheard", unheard),
 ];
 
 /// The scene that a seed plays; `None`: it is drawn freely.
@@ -51,7 +55,7 @@ pub(super) fn draw(seed: u64) -> Option<Plan> {
         name: format!("swarm-{seed}"),
         about: format!("What the swarm makes of seed {seed}: {name}."),
         seed,
-        clocks: Clocks { drift_ppm: *random.pick(&[20, 100, 190]), ..Clocks::default() },
+        clocks: Clocks { drift_ppm: *random.pick(&[20, 100, 190]), ..plan.clocks },
         daemon: Daemon { confirm: random.chance(600), ..plan.daemon },
         redis: Redis { failover, alone, ..plan.redis },
         calm: plan.calm.max(Span::secs(4)),
@@ -213,7 +217,10 @@ fn forgotten(random: &mut Random, _: u64) -> Plan {
 }
 
 /// More keys than the table holds spend their shares while the store is away.
-fn crowded(random: &mut Random, _: u64) -> Plan {
+fn crowded(random: &mut Random, seed: u64) -> Plan {
+    if random.chance(600) {
+        return brim(random, seed);
+    }
     let mut plan = dark(random, 1_200_000);
     let most = random.between(4, 12);
     let keys = most * random.between(2, 4);
@@ -224,6 +231,28 @@ fn crowded(random: &mut Random, _: u64) -> Plan {
     plan.demand[0].keys = keys as u32; // at most 48
     plan.demand[0].churn = Span::millis(*random.pick(&[300, 1_000, 2_000]));
     plan.demand[0].rate = 600;
+    plan
+}
+
+/// A table that is a little too small, and a store that goes away again and again: a key that was leased is still there
+/// when it spends its share of the next window, makes room for another, and comes back before that window is over.
+fn brim(random: &mut Random, _: u64) -> Plan {
+    let mut plan = dark(random, 0);
+    let most = random.between(5, 12);
+    let (period, nodes) = (random.between(400, 1_500), random.between(1, 3));
+    let keys = most + random.between(1, 2);
+    plan.daemon.max_keys = most as u32; // at most 12
+    plan.nodes = nodes as u32; // at most 3
+    plan.policies = vec![policy(format!("{}/{period}ms fixed", random.between(20, 100)))];
+    plan.demand[0].keys = keys as u32; // at most 14
+    plan.demand[0].rate = nodes * random.between(60, 240);
+    plan.demand[0].spread = Spread::Even;
+    // What is owed by a key of which the store has told nothing yet is then known, too.
+    plan.clocks.offset = Span(0);
+    let each = 2_000 * random.between(period, 2 * period);
+    let dark = |turn| Fault { at: Span(turn * each + each / 2), lasts: Span(each / 2), what: everywhere() };
+    plan.faults = (0..4).map(dark).collect();
+    plan.span = Span(4 * each + 500_000);
     plan
 }
 
@@ -375,6 +404,64 @@ fn refunds(random: &mut Random, _: u64) -> Plan {
             refunds: 400,
             ..source(500, uneven(random))
         }],
+        ..Plan::default()
+    }
+}
+
+/// Clients hold slots of a concurrent limit when the store forgets, fails over or is slow, and nodes die.
+fn slots(random: &mut Random, _: u64) -> Plan {
+    let nodes = random.between(2, 8) as u32; // at most 8
+    let (policy, demand) = traffic::flights(random, nodes);
+    let some = (0..nodes.div_ceil(2)).collect();
+    let (lasts, what) = match random.below(6) {
+        0 => (Span(0), What::FlushAll { master: 0 }),
+        1 => (Span::secs(3), What::Isolate { master: 0, nodes: some }),
+        2 => (Span::secs(4), What::Roll { crash: true, down: Span::millis(*random.pick(&[200, 2_000])) }),
+        3 => (Span(0), What::Kill { master: 0 }),
+        4 => (Span::secs(2), What::Cut { nodes: some, masters: Vec::new(), way: Way::FromRedis }),
+        _ => (Span::secs(1), What::Surge { factor: 2_000 }),
+    };
+    let at = Span::millis(random.between(1_000, 2_000));
+    Plan {
+        nodes,
+        gossip: random.chance(500).then(Gossip::default),
+        span: Span(at.0 + lasts.0 + random.between(2_000_000, 5_000_000)),
+        network: Network { latency: Span(*random.pick(&[200, 2_000, 12_000])), ..Network::default() },
+        redis: Redis { masters: random.between(1, 2) as u32, ..Redis::default() }, // at most 2
+        policies: vec![policy],
+        demand: vec![demand],
+        faults: vec![Fault { at, lasts, what }],
+        ..Plan::default()
+    }
+}
+
+/// A node hands out slots of a concurrent limit all the time, is not heard by the store for longer than its lease
+/// lasts, and is heard again. The store is far away, so that a lease ends well before it would by the answer's arrival.
+fn unheard(random: &mut Random, _: u64) -> Plan {
+    let nodes = random.between(2, 4) as u32; // at most 4
+    let count = random.between(8, 60);
+    let on_store_loss = *random.pick(&[OnStoreLoss::Share, OnStoreLoss::Share, OnStoreLoss::Deny]);
+    let (at, lasts) = (Span::millis(random.between(1_000, 2_000)), Span::millis(random.between(10_500, 13_000)));
+    let some = if random.chance(300) { Vec::new() } else { (0..nodes.div_ceil(2)).collect() };
+    let way = *random.pick(&[Way::Both, Way::ToRedis, Way::FromRedis]);
+    let stays = random.between(50, 200);
+    let part = *random.pick(&[600, 1_500, 2_500]);
+    Plan {
+        nodes,
+        gossip: random.chance(500).then(Gossip::default),
+        span: Span(at.0 + lasts.0 + random.between(2_000_000, 4_000_000)),
+        network: Network { latency: Span::millis(random.between(5, 18)), ..Network::default() },
+        redis: Redis { masters: 1, ..Redis::default() },
+        policies: vec![Policy {
+            limits: vec![format!("{count}/{}ms concurrent", random.between(100, 1_500))],
+            on_store_loss,
+        }],
+        demand: vec![Demand {
+            stays: Span::millis(stays),
+            drops: *random.pick(&[0, 50]),
+            ..source((count * 2 * part / stays).min(500), Spread::Even)
+        }],
+        faults: vec![Fault { at, lasts, what: What::Cut { nodes: some, masters: Vec::new(), way } }],
         ..Plan::default()
     }
 }

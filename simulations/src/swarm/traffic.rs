@@ -15,6 +15,12 @@ const PERIODS: [u64; 8] = [200, 250, 400, 500, 1_000, 1_500, 2_000, 3_000];
 /// Runs with holds, of a thousand.
 const HOLDS: u64 = 200;
 
+/// Runs with a concurrent limit, of a thousand.
+const FLIGHTS: u64 = 150;
+
+/// Runs in which several keys are asked at once, of a thousand.
+const SEVERAL: u64 = 150;
+
 /// Runs whose checks cost anything up to a third of a limit, of a thousand.
 const COSTLY: u64 = 120;
 
@@ -43,7 +49,54 @@ pub(super) fn draw(seed: u64, length: u64, nodes: u32) -> (Vec<Policy>, Vec<Dema
     }
     draw_holds(seed, &mut demands);
     draw_costs(seed, &policies, &mut demands);
+    draw_flights(seed, &mut policies, &mut demands, nodes);
+    draw_several(seed, &mut demands);
     (policies, demands)
+}
+
+/// Some of the runs without holds ask for several keys at once.
+fn draw_several(seed: u64, demands: &mut [Demand]) {
+    let mut random = Random::stream(seed, "swarm-several");
+    let is_on = random.chance(SEVERAL) && demands.iter().all(|demand| demand.holds == 0);
+    for demand in demands.iter_mut().filter(|_| is_on) {
+        demand.several = *random.pick(&[0, 30, 100, 300]);
+    }
+}
+
+/// Some of the runs have a concurrent limit beside the others.
+fn draw_flights(seed: u64, policies: &mut Vec<Policy>, demands: &mut Vec<Demand>, nodes: u32) {
+    let mut random = Random::stream(seed, "swarm-flights");
+    if !random.chance(FLIGHTS) {
+        return;
+    }
+    let (policy, demand) = flights(&mut random, nodes);
+    demands.push(Demand { policy: policies.len() as u32, ..demand }); // a handful
+    policies.push(policy);
+}
+
+/// A concurrent limit, and who takes its slots: from a tenth of them up to eight times as many as there are.
+pub(super) fn flights(random: &mut Random, nodes: u32) -> (Policy, Demand) {
+    let count = *random.pick(&[random.clone().between(1, 4), 10, random.clone().between(5, 60)]);
+    let stays = random.between(20, 1_500);
+    let cost = if random.chance(250) { random.between(2, 4).min(count) as u32 } else { 1 }; // at most 4
+    let pressure = *random.pick(&[100, 500, 900, 1_200, 3_000, 8_000]);
+    // A client stays for about half of the longest.
+    let rate = (count * pressure * 2 / stays / u64::from(cost + 1) * 2).clamp(5, 250);
+    let period = *random.pick(&[stays / 2 + 50, 2 * stays, 3_000]);
+    let on_store_loss = *random.pick(&[OnStoreLoss::Share, OnStoreLoss::Share, OnStoreLoss::Allow, OnStoreLoss::Deny]);
+    let policy = Policy { limits: vec![format!("{count}/{period}ms concurrent")], on_store_loss };
+    let demand = Demand {
+        rate,
+        shape: shape(random),
+        keys: *random.pick(&[1, 1, 2, 5]),
+        spread: spread(random, nodes),
+        cost,
+        peeks: *random.pick(&[0, 0, 100]),
+        stays: Span::millis(stays),
+        drops: *random.pick(&[0, 100, 400]),
+        ..Demand::default()
+    };
+    (policy, demand)
 }
 
 /// In some of the runs costs are a large part of a limit, and as many tokens are asked for as otherwise.

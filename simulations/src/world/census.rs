@@ -28,7 +28,9 @@ impl World<'_> {
             return;
         }
         for (policy, key) in self.keys.first(KEYS) {
-            let rule = self.first_rules[policy as usize].clone();
+            // Under limits that have changed, the window is another.
+            let mut rules = self.nodes.iter().filter(|node| node.is_there()).map(|node| &node.rules[policy as usize]);
+            let Some(rule) = rules.next().filter(|rule| rules.all(|other| other == *rule)).cloned() else { continue };
             if matches!(&rule.limits[..], [limit] if limit.algorithm == Algorithm::Fixed) {
                 self.count(key, &rule);
             }

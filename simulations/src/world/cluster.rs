@@ -77,6 +77,8 @@ pub(super) struct Cluster {
     pub(super) slots: Vec<Slot>,
     /// Microseconds since 1970 at the start.
     epoch: u64,
+    /// Of the clocks of replicas, and of scripts that take long.
+    random: Random,
 }
 
 /// Where a server sends a call that it does not run itself.
@@ -112,7 +114,14 @@ impl Cluster {
         });
         let slots = (0..SLOTS).map(|slot| Slot { owner: u32::from(slot) * masters / u32::from(SLOTS), moving: None });
         let servers: Vec<_> = servers.collect();
-        Self { plan: plan.clone(), servers, primaries: (0..masters).collect(), slots: slots.collect(), epoch }
+        Self {
+            plan: plan.clone(),
+            servers,
+            primaries: (0..masters).collect(),
+            slots: slots.collect(),
+            epoch,
+            random: Random::stream(seed, "servers"),
+        }
     }
 
     /// The clock of an exact store.
@@ -206,8 +215,15 @@ impl Cluster {
         let old = &mut self.servers[server as usize];
         let (keyspace, seen) = old.successor.take()?;
         let undone = old.keyspace.clone().undo_after(seen);
-        let (master, skew, scripts) = (old.master, old.skew, old.scripts.clone());
+        let (master, scripts) = (old.master, old.scripts.clone());
+        let most = self.plan.replica_skew.0;
+        let skew = old.skew + self.random.between(0, 2 * most) as i64 - most as i64; // seconds
         old.has_replica = false;
+        let mut keyspace = keyspace;
+        if most > 0 {
+            // What has a time of the other clock is not undone by this one.
+            keyspace.settle_before(u64::MAX);
+        }
         let new = self.servers.len() as u32; // a handful
         self.servers.push(Server { keyspace, scripts, ..Server::new(master, skew, false) });
         self.primaries[master as usize] = new;
@@ -217,14 +233,31 @@ impl Cluster {
     /// Moves a key that is on its way to another master.
     pub(super) fn carry(&mut self, key: &str, from: u32, to: u32, now: u64) {
         let (from, to) = (self.primaries[from as usize], self.primaries[to as usize]);
-        let leaves = self.time(from, now);
+        let (leaves, arrives) = (self.time(from, now), self.time(to, now));
         if !self.servers[from as usize].has(key, leaves) {
             return;
         }
         let entries: Vec<_> = self.server(from).keyspaces().filter_map(|keyspace| keyspace.take(key)).collect();
         if let Some(entry) = entries.first() {
+            let entry = entry.handed_over(leaves, arrives);
             self.server(to).keyspaces().for_each(|keyspace| keyspace.put(key.into(), entry.clone()));
         }
+    }
+
+    /// A server's clock is set; its replica has all that was written before.
+    pub(super) fn set_clock(&mut self, server: u32, by: i64) {
+        let place = self.server(server);
+        if place.successor.is_none() {
+            place.keyspace.settle_before(u64::MAX);
+            place.skew += by;
+        }
+    }
+
+    /// What the next script costs.
+    pub(super) fn cost(&mut self) -> u64 {
+        let stalls = u64::from(self.plan.stalls);
+        let longer = if stalls > 0 && self.random.chance(stalls) { self.random.between(1_000, 20_000) } else { 0 };
+        self.plan.script_cost.0 + longer
     }
 
     /// Drops what no failover can need any more.

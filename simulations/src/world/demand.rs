@@ -36,7 +36,7 @@ impl Popularity {
 }
 
 /// What one arrival is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Arrival {
     /// The key's rank, and which generation of keys it is of.
     pub(super) rank: u32,
@@ -49,6 +49,8 @@ pub(super) struct Arrival {
     pub(super) refund: bool,
     /// A check that is settled afterwards, if it is admitted.
     pub(super) hold: Option<Terms>,
+    /// What is asked with it, all or nothing: policies, ranks and costs.
+    pub(super) others: Vec<(u32, u32, u64)>,
 }
 
 /// One demand.
@@ -58,6 +60,8 @@ pub(super) struct Demand {
     random: Random,
     /// Of holds alone: with none of them everything else is drawn as ever.
     holds: Random,
+    partings: Random,
+    together: Random,
     keys: Popularity,
     /// For `Spread::Zipf`, by the number of nodes.
     nodes: BTreeMap<usize, Popularity>,
@@ -73,6 +77,8 @@ impl Demand {
             plan: plan.clone(),
             random: Random::stream(seed, &format!("demand {index}")),
             holds: Random::stream(seed, &format!("holds {index}")),
+            together: Random::stream(seed, &format!("together {index}")),
+            partings: Random::stream(seed, &format!("partings {index}")),
             keys: Popularity::new(plan.keys, plan.key_skew),
             nodes: BTreeMap::new(),
             next: plan.from.0.saturating_mul(1_000),
@@ -118,6 +124,11 @@ impl Demand {
         self.factor = factor;
     }
 
+    /// What says how its clients leave that take slots of a concurrent limit.
+    pub(super) fn partings(&mut self) -> &mut Random {
+        &mut self.partings
+    }
+
     /// Draws what arrives at `now`, with so many nodes up.
     pub(super) fn draw(&mut self, now: u64, nodes: usize) -> Arrival {
         let rank = self.keys.draw(&mut self.random);
@@ -132,7 +143,20 @@ impl Demand {
         };
         let refund = self.random.chance(self.plan.refunds.into());
         let hold = if self.plan.holds > 0 && kind == Kind::Check { self.hold(cost) } else { None };
-        Arrival { rank, generation, node, cost, kind, refund: refund && hold.is_none(), hold }
+        let is_one = self.plan.several == 0 || kind != Kind::Check || hold.is_some();
+        let others = if is_one { Vec::new() } else { self.others() };
+        Arrival { rank, generation, node, cost, kind, refund: refund && hold.is_none(), hold, others }
+    }
+
+    /// One to four other keys, seldom the same one twice.
+    fn others(&mut self) -> Vec<(u32, u32, u64)> {
+        let (random, plan) = (&mut self.together, &self.plan);
+        if !random.chance(plan.several.into()) {
+            return Vec::new();
+        }
+        let rank = |random: &mut Random| random.below(plan.keys.min(6).into()) as u32; // at most 6
+        let count = random.between(1, 4);
+        (0..count).map(|_| (random.below(64) as u32, rank(random), random.between(0, plan.cost.into()))).collect()
     }
 
     /// Whether a check is a hold, and what becomes of it: an eighth comes too late, an eighth not at all, an

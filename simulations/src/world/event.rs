@@ -8,6 +8,8 @@ use super::gossip::Told;
 use super::holds::Errand;
 use super::message::Reply;
 use super::network::Heading;
+use super::permits::Parting;
+use super::several::Item;
 use crate::observe::Request;
 
 /// Something that will happen.
@@ -21,6 +23,17 @@ pub(super) enum Event {
     Come(Box<Request>),
     /// A node is asked about a hold.
     Errand(Box<Errand>),
+    /// Somebody asks a node for several keys.
+    Together {
+        node: u32,
+        items: Vec<Item>,
+    },
+    /// The next of several keys is asked.
+    GoOn {
+        group: u64,
+    },
+    /// A node is told that permits of a concurrent limit end.
+    Parting(Box<Parting>),
     /// A letter reaches a server.
     AtServer {
         letter: u64,

@@ -1,7 +1,7 @@
 //! What a script did to a key's hash: the hash before and after, as far as it concerns the node that asked, and all
 //! that was written beside. For the second opinion; decides nothing.
 
-use rationd::core::call::Call;
+use rationd::core::call::{Call, Op};
 use rationd::core::time::Timestamp;
 use rationd::store::excerpt::{Excerpt, field, field_of_node};
 
@@ -41,6 +41,10 @@ impl<'a> Look<'a> {
     /// Looks again after it.
     pub(super) fn after(self, keyspace: &Keyspace) -> Ran<'a> {
         let mut ran = Ran { node: self.node, ..Ran::default() };
+        if matches!(self.call.op, Op::Occupy(_)) {
+            // Slots are in fields of their own, which no excerpt is of.
+            return ran;
+        }
         let after = self.read(keyspace);
         for written in keyspace.written_since(self.mark) {
             match written {
@@ -72,7 +76,7 @@ impl<'a> Look<'a> {
     fn beside(&self, ran: &mut Ran<'_>, keyspace: &Keyspace, name: &[u8], before: Option<&[u8]>) {
         let is_there = keyspace.get(self.key).is_some_and(|entry| entry.field(name).is_some());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let asked = before.and_then(|record| text(record).split(' ').next().and_then(|cid| cid.parse().ok()));
+        let asked = before.and_then(|record| text(record).split([' ', ':']).next().and_then(|cid| cid.parse().ok()));
         match asked {
             Some(cid) if !is_there && name.starts_with(b"n:") => ran.dropped.push((text(name), cid)),
             _ => ran.stray = Some(format!("{} was written", text(name))),

@@ -13,6 +13,9 @@ use crate::keyspace::{Key, Keyspace};
 use crate::observe::Seen;
 use crate::random::Random;
 
+/// A slot on its way whose masters are out of touch goes on after so long.
+const HANDS_ON: u64 = 50_000;
+
 impl World<'_> {
     /// A master dies. Without a replica it is back, with all it had, when one would have taken over.
     pub(super) fn kill(&mut self, master: u32) {
@@ -198,10 +201,17 @@ impl World<'_> {
         }
     }
 
-    /// A slot begins to move, has moved half of its keys, has moved.
+    /// A slot begins to move, has moved half of its keys, has moved. One master hands the keys to the other: it does
+    /// not begin while one of them is out of touch, and waits where it has begun.
     pub(super) fn carry_slot(&mut self, slot: u16, to: u32, stage: u8) {
+        let from = self.cluster.slots[usize::from(slot)].owner;
+        if !self.cluster.serves(self.cluster.primary(from)) || !self.cluster.serves(self.cluster.primary(to)) {
+            if stage > 0 {
+                self.queue.push(self.now + HANDS_ON, Event::Step(Step::Move { slot, to, stage }));
+            }
+            return;
+        }
         let place = &mut self.cluster.slots[usize::from(slot)];
-        let from = place.owner;
         match stage {
             0 => place.moving = Some(to),
             _ if place.moving != Some(to) => return,

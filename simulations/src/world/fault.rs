@@ -51,6 +51,11 @@ impl World<'_> {
                 let node = self.place(*node) as usize;
                 self.nodes[node].wall += by.0 as i64; // hours at most
             }
+            What::Set { master, by, back } => {
+                let server = self.cluster.primary(*master);
+                let by = by.0 as i64; // hours at most
+                self.cluster.set_clock(server, if *back { -by } else { by });
+            }
             What::Part { nodes, one_way } => self.grapevine.part(index, self.places(nodes), *one_way),
             What::Liar { node, lie } => self.grapevine.lie(index, self.place(*node), *lie),
             What::Build { nodes, newer } => self.grapevine.build(index, self.places(nodes), *newer),
@@ -91,6 +96,7 @@ impl World<'_> {
             | What::Roll { .. }
             | What::Scale { .. }
             | What::Push { .. }
+            | What::Set { .. }
             | What::Jump { .. } => {}
         }
     }

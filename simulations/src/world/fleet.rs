@@ -111,6 +111,8 @@ impl World<'_> {
             place.phase = Phase::Leaving;
             return self.gone(index, incarnation, back);
         }
+        self.hang_up_all(index);
+        let place = &mut self.nodes[index as usize];
         place.phase = Phase::Leaving;
         let now = place.clock.local(self.now);
         place.limiter.drain(now);
@@ -129,6 +131,9 @@ impl World<'_> {
         let drained = place.parked.is_empty() && place.limiter.balance(place.clock.local(self.now)).held == 0;
         place.phase = if back.is_some() { Phase::Down } else { Phase::Gone };
         place.timer = u64::MAX;
+        self.cut_off(index);
+        self.drop_groups(index);
+        let place = &mut self.nodes[index as usize];
         for request in std::mem::take(&mut place.parked).into_values() {
             self.see(&Seen::Orphaned(&request));
         }

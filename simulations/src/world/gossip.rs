@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rationd::core::fleet::{FleetView, Roster};
+use rationd::core::fleet::{FleetTracker, FleetView};
 use rationd::core::key::Digest;
 use rationd::core::time::Micros;
 use rationd::core::usage::{Count, Usage};
+use rationd::wire::digest::most_entries;
 
 use super::World;
 use super::build::Build;
@@ -40,7 +41,7 @@ pub(super) struct Grapevine {
 /// What a node knows of the others.
 #[derive(Debug, Default)]
 pub(super) struct Circle {
-    roster: Roster,
+    roster: FleetTracker,
     others: BTreeMap<(u32, u64), Other>,
     told: u64,
 }
@@ -94,7 +95,7 @@ impl Grapevine {
         self.liars.iter().find(|(_, liar, _)| *liar == node).map(|(_, _, lie)| *lie)
     }
 
-    fn build_of(&self, node: u32) -> Build {
+    pub(super) fn build_of(&self, node: u32) -> Build {
         self.builds.iter().find(|(_, nodes, _)| nodes.contains(&node)).map_or(Build::Ours, |(.., build)| *build)
     }
 }
@@ -104,7 +105,7 @@ impl World<'_> {
     pub(super) fn begin_rounds(&mut self, node: u32) {
         let Some(plan) = self.grapevine.plan else { return };
         let place = &mut self.nodes[node as usize];
-        place.limiter.handle_fleet(FleetView::STRANGER);
+        place.limiter.handle_fleet(FleetView::UNKNOWN);
         if self.now == 0 {
             // Those that are there from the start have been there for long.
             place.circle.roster.view(place.clock.local(0) - Micros::from_secs(6), plan.tick.micros());
@@ -168,16 +169,19 @@ impl World<'_> {
         place.limiter.handle_fleet(view);
     }
 
-    /// Sends what has moved to all that are known to live.
+    /// Sends what has moved to all that are known to live: as much as a daemon's bound of bytes lets it say in a round,
+    /// and all when it leaves.
     pub(super) fn talk(&mut self, node: u32) {
-        if self.grapevine.plan.is_none() {
-            return;
-        }
+        let Some(plan) = self.grapevine.plan else { return };
         let place = &mut self.nodes[node as usize];
         let now = place.clock.local(self.now);
+        let peers = place.circle.others.values().filter(|other| other.joined).count() as u64;
+        let leaves = place.phase == Phase::Leaving || peers == 0;
+        let most = if leaves { usize::MAX } else { most_entries(peers, plan.tick.micros()) };
         let mut usage = Vec::new();
-        place.limiter.drain_usage(now, &mut usage);
-        if let Some(lie) = self.grapevine.lie_of(node) {
+        place.limiter.drain_usage(now, most, &mut usage);
+        let lie = self.grapevine.lie_of(node);
+        if let Some(lie) = lie {
             usage = self.lies(lie);
         }
         let build = self.grapevine.build_of(node);
@@ -192,8 +196,11 @@ impl World<'_> {
             self.grapevine.bytes += frames.iter().map(Vec::len).sum::<usize>() as u64;
             let (latency, jitter) = (self.plan.network.latency.0, self.plan.network.jitter.0);
             let at = self.now + latency + self.grapevine.random.exponential(jitter);
-            if self.grapevine.reaches(node, to) {
-                let told = Told { from: node, life: incarnation, to, incarnation: life, frames: frames.clone() };
+            // A peer whose queue is full is not told: of each frame it is as if it was lost.
+            let lost = self.plan.network.loss > 0 && self.grapevine.random.chance(self.plan.network.loss.into());
+            if self.grapevine.reaches(node, to) && !lost {
+                let (frames, lies) = (frames.clone(), lie.is_some());
+                let told = Told { from: node, life: incarnation, to, incarnation: life, frames, lies };
                 self.queue.push(at, Event::Told(Box::new(told)));
             }
         }
@@ -218,9 +225,9 @@ impl World<'_> {
             place.limiter.handle_usage(now, origin, &usage);
         }
         self.drain(told.to);
-        let (from, to, frames) = (told.from, told.to, &told.frames);
+        let Told { from, to, ref frames, lies, .. } = *told;
         let moment = self.moment();
-        self.watch.see(moment, &Seen::Told { from, to, frames });
+        self.watch.see(moment, &Seen::Told { from, to, frames, lies });
     }
 
     /// What a liar says of every key that there is.
@@ -258,4 +265,5 @@ pub(super) struct Told {
     pub(super) to: u32,
     pub(super) incarnation: u64,
     pub(super) frames: Rc<Vec<Vec<u8>>>,
+    pub(super) lies: bool,
 }

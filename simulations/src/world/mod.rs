@@ -15,6 +15,8 @@
 //! | `gossip.rs`, `build.rs` | what nodes hear of each other, also of another version |
 //! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
 //! | `holds.rs` | who charges an estimate and settles it |
+//! | `several.rs` | who asks for several keys at once |
+//! | `permits.rs` | who takes a slot of a concurrent limit, and how it is given back |
 //! | `census.rs` | a key counted everywhere at once |
 //! | `rehearsal.rs` | slots in flight, counted without nodes |
 //! | `prober.rs` | the last questions, one client at a time |
@@ -36,11 +38,13 @@ mod keys;
 mod message;
 mod network;
 mod node;
+mod permits;
 mod post;
 mod prober;
 mod rehearsal;
 mod rules;
 mod service;
+mod several;
 mod stream;
 
 use std::sync::Arc;
@@ -59,12 +63,14 @@ use self::keys::Keys;
 use self::message::Letter;
 use self::network::Network;
 use self::node::{Node, Phase};
+use self::permits::Takers;
 use self::prober::Prober;
 use self::rules::rule;
 pub use self::rules::setting;
+use self::several::{Groups, Item};
 use self::stream::Streams;
 use crate::lua::Scripts;
-use crate::maps::Map;
+use crate::maps::{Map, Set};
 use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
 use crate::plan::{self, Plan};
 use crate::random::Random;
@@ -79,16 +85,27 @@ const LONGEST_PROBE: u64 = 600_000_000;
 /// Who looks at the run.
 pub struct Watch<'a> {
     /// Checkers, ledger and series.
-    pub observers: Vec<&'a mut dyn Observer>,
+    observers: Vec<&'a mut dyn Observer>,
     /// The hash of all that happened.
-    pub trace: Trace,
+    trace: Trace,
+    /// Keys of concurrent limits.
+    in_flight: Set<u32>,
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    /// These look, and a trace is taken.
+    #[must_use]
+    pub fn new(observers: Vec<&'a mut dyn Observer>) -> Self {
+        Self { observers, trace: Trace::default(), in_flight: Set::default() }
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.trace.see(moment, seen);
+        let of_permits = !self.in_flight.is_empty() && seen.key().is_some_and(|key| self.in_flight.contains(&key));
         for observer in &mut self.observers {
-            observer.see(moment, seen);
+            if !of_permits || observer.minds_permits() {
+                observer.see(moment, seen);
+            }
         }
     }
 }
@@ -112,6 +129,8 @@ pub struct World<'a> {
     demands: Vec<Demand>,
     keys: Keys,
     holders: Holders,
+    takers: Takers,
+    groups: Groups,
     first_rules: Vec<Arc<Rule>>,
     prober: Option<Prober>,
     random: Random,
@@ -142,6 +161,8 @@ impl<'a> World<'a> {
             demands: demands.collect(),
             keys: Keys::new(&setting.rules),
             holders: Holders::default(),
+            takers: Takers::default(),
+            groups: Groups::default(),
             first_rules: setting.rules.clone(),
             prober: None,
             random: Random::stream(plan.seed, "nodes"),
@@ -196,7 +217,9 @@ impl<'a> World<'a> {
     /// Nothing is left to be seen: all questions are answered, or one of them never will be.
     fn is_done(&self) -> bool {
         let in_vain = self.now > self.plan.span.0 + self.plan.calm.0 + LONGEST_PROBE;
-        self.prober.as_ref().map_or(self.is_over() && self.plan.calm.0 == 0, |prober| prober.is_done() || in_vain)
+        self.prober.as_ref().map_or(self.is_over() && self.plan.calm.0 == 0, |prober| {
+            prober.is_done() && self.takers.is_done(self.now) || in_vain
+        })
     }
 
     /// Demand has ended.
@@ -211,6 +234,9 @@ impl<'a> World<'a> {
                 self.ask(*request);
             }
             Event::Errand(errand) => self.errand(*errand),
+            Event::Together { node, items } => self.ask_together(node, items),
+            Event::GoOn { group } => self.go_on(group),
+            Event::Parting(parting) => self.part_with(*parting),
             Event::AtServer { letter, server } => self.at_server(letter, server),
             Event::Replicated { letter, server, numbers } => self.replicated(letter, server, numbers),
             Event::AtNode { letter, reply } => self.at_node(letter, *reply),
@@ -270,7 +296,16 @@ impl<'a> World<'a> {
         let arrival = source.draw(self.now, self.up.len());
         let key = self.keys.id(policy, arrival.rank, arrival.generation);
         let node = self.up[arrival.node];
+        if self.first_rules[policy as usize].is_concurrent() {
+            self.watch.in_flight.insert(key);
+        }
+        if !arrival.others.is_empty() {
+            return self.arrive_together(node, Item { key, policy, cost: arrival.cost }, &arrival.others);
+        }
         let request = self.request(node, key, policy, arrival.cost, arrival.kind);
+        if self.first_rules[policy as usize].is_concurrent() {
+            return self.take(demand, &request);
+        }
         if let Some(terms) = arrival.hold {
             self.holders.begin(request.id, terms);
         }
@@ -280,6 +315,20 @@ impl<'a> World<'a> {
             self.queue.push(self.now + 1 + arrival.cost * 997 % 50_000, Event::Come(Box::new(refund)));
         }
         self.come_back(demand, &request, admitted);
+    }
+
+    /// A check comes that asks for keys of others, too.
+    fn arrive_together(&mut self, node: u32, first: Item, others: &[(u32, u32, u64)]) {
+        let mut items = vec![first];
+        for &(policy, rank, cost) in others {
+            let policy = policy % self.first_rules.len() as u32; // a handful
+            let key = self.keys.id(policy, rank, 0);
+            if self.first_rules[policy as usize].is_concurrent() {
+                self.watch.in_flight.insert(key);
+            }
+            items.push(Item { key, policy, cost });
+        }
+        self.ask_together(node, items);
     }
 
     /// A denied client with patience tries again when it was told to.
@@ -319,7 +368,12 @@ impl<'a> World<'a> {
         let question = shard::Request { rule, digest: key.digest, key: &key.bytes, cost: request.cost, peek };
         let now = node.clock.local(self.now);
         let outcome = match request.kind {
-            Kind::Peek if self.holders.settles(request.id) => node.limiter.peek_local(now, question),
+            Kind::Check | Kind::Peek if let Some(deadline) = self.groups.deadline(request.id) => {
+                node.limiter.check_by(now, deadline, question)
+            }
+            Kind::Peek if self.holders.settles(request.id) || self.groups.is_look(request.id) => {
+                node.limiter.peek_local(now, question)
+            }
             Kind::Check | Kind::Peek => node.limiter.check(now, question),
             Kind::Refund => match self.holders.charge(request.id) {
                 Some(charge) => node.limiter.give_back(now, question, charge),
@@ -351,6 +405,12 @@ impl<'a> World<'a> {
         }
         if !self.holders.is_empty() {
             self.concluded(request, decision);
+        }
+        if !self.takers.is_empty() {
+            self.taken(request, decision);
+        }
+        if !self.groups.is_empty() {
+            self.answered_together(request, decision, parked);
         }
     }
 

@@ -50,7 +50,10 @@ impl World<'_> {
     /// Demand ends.
     pub(super) fn quiet(&mut self) {
         if self.plan.calm.0 > 0 {
-            let keys = self.keys.first(KEYS);
+            let keys = self.keys.first(usize::MAX).into_iter();
+            let counted = |policy: u32| !self.first_rules[policy as usize].is_concurrent();
+            let keys: Vec<_> = keys.filter(|(policy, _)| counted(*policy)).take(KEYS).collect();
+            self.take_the_last();
             keys.iter().for_each(|(policy, key)| self.come_late(*policy, *key));
             self.prober = Some(Prober { keys, asked: 0, waited: false, request: 0 });
             self.queue.push(self.now + PAUSE, Event::Probation);

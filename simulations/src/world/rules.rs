@@ -21,14 +21,19 @@ pub fn setting(plan: &Plan) -> Result<Setting, String> {
     if last >= rules.len() {
         return Err(format!("{}: a demand asks for policy {last}, and there are {}", plan.name, rules.len()));
     }
+    for demand in plan.demand.iter().filter(|demand| rules[demand.policy as usize].is_concurrent()) {
+        if demand.refunds + demand.resets + demand.holds > 0 {
+            return Err(format!("{}: a concurrent limit takes nothing back, as in the daemon", plan.name));
+        }
+    }
     Ok(Setting { plan: plan.clone(), rules })
 }
 
 pub(super) fn rule(index: usize, policy: &plan::Policy) -> Result<Arc<Rule>, String> {
     let limits = policy.limits.iter().map(|text| Limit::parse(text).map_err(|error| format!("`{text}`: {error}")));
     let limits = limits.collect::<Result<Vec<_>, _>>()?;
-    if limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent) {
-        return Err("what is in flight is not simulated: tests/concurrent.rs does that".into());
+    if limits.len() > 1 && limits.iter().any(|limit| limit.algorithm == Algorithm::Concurrent) {
+        return Err("a concurrent limit beside others: wanted it alone, as the daemon does".into());
     }
     if limits.is_empty() {
         return Err("no limits".into());

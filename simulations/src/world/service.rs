@@ -3,11 +3,13 @@
 use rationd::store::script::{self, Caller, Script};
 
 use super::World;
+use super::build::Build;
 use super::cluster::{Course, Standing};
 use super::event::Event;
 use super::excerpts::Look;
 use super::message::Reply;
 use super::network::Heading;
+use crate::earlier;
 use crate::observe::{Moment, Seen};
 
 /// Prefix of all keys.
@@ -64,16 +66,21 @@ impl World<'_> {
     fn execute(&mut self, id: u64, server: u32, key: &str) -> Option<(u64, Reply)> {
         let letter = &self.letters[&id];
         let start = self.now.max(self.cluster.servers[server as usize].busy_until);
-        let done = start + self.cluster.plan.script_cost.0;
+        let done = start + self.cluster.cost();
         let time = self.cluster.time(server, start);
         let place = self.cluster.server(server);
         place.busy_until = done;
         let node = &self.nodes[letter.node as usize];
         let caller = Caller { prefix: PREFIX, node: &node.name, now: None };
         let call = &letter.call;
-        let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, call, push);
         let look = Look::before(&place.keyspace, key, &node.name, time, call);
-        let ran = self.scripts.run(&mut place.keyspace, Script::of(&call.op), key, time, arguments);
+        let ran = if self.grapevine.build_of(letter.node) == Build::Older {
+            let arguments = |push: &mut dyn FnMut(&[u8])| earlier::arguments(&caller, call, push);
+            self.scripts.run(&mut place.keyspace, earlier::of(&call.op), key, time, arguments)
+        } else {
+            let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, call, push);
+            self.scripts.run(&mut place.keyspace, Script::of(&call.op), key, time, arguments)
+        };
         let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
         let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");
         let stale = place.standing != Standing::Primary;

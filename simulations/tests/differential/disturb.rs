@@ -1,6 +1,7 @@
 //! What no daemon does: lost keys, damaged values, other types, arguments of another version.
 
 use rationd::core::policy::Rule;
+use rationd::store::script::WIDTH;
 
 use crate::calls::Random;
 use crate::pair::Pair;
@@ -38,16 +39,16 @@ const VALUES: [&[u8]; 25] = [
 const ARGUMENTS: [&[u8]; 16] = [
     b"",
     b"0",
-    b"1",
-    b"-1",
-    b"2.0",
-    b"1e3",
-    b" 1",
-    b"4294967295",
-    b"4294967296",
-    b"9007199254740991",
-    b"9007199254740992",
-    b"99999999999999999999",
+    b"\0\0\0\0\0\0\0",
+    b"\x01\0\0\0\0\0\0",
+    b"\xff\xff\xff\xff\0\0\0",
+    b"\0\0\0\0\x01\0\0",
+    b"\xff\xff\xff\xff\xff\xff\x1f",
+    b"\0\0\0\0\0\0\x20",
+    b"\xff\xff\xff\xff\xff\xff\xff",
+    b"\x01\0\0\0\0\0\0\0",
+    b"\0\0\0",
+    b"1234567",
     b"f",
     b"z",
     b"g",
@@ -62,13 +63,17 @@ pub(crate) fn spoil(random: &mut Random, argv: &mut Vec<Vec<u8>>) {
         0 => drop(argv.remove(place)),
         1 => argv.insert(place, other),
         2 => argv.truncate(place),
-        3 => argv[1] = vec![b'n'; 254 + random.below(3) as usize],
+        3 => argv[0] = vec![b'n'; 254 + random.below(3) as usize],
         4 => argv[place] = other,
         _ => {
-            let mut words: Vec<_> = argv[place].split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect();
+            // A limit's letter stands before its numbers.
+            let letter = argv[place].len() % WIDTH;
+            let numbers = argv[place].split_off(letter);
+            let mut words: Vec<_> = numbers.chunks(WIDTH).map(<[u8]>::to_vec).collect();
+            words.insert(0, std::mem::take(&mut argv[place]));
             let word = random.below(words.len() as u64) as usize;
             words[word] = other;
-            argv[place] = words.join(&b' ');
+            argv[place] = words.concat();
         }
     }
 }

@@ -14,6 +14,7 @@ use rationd::core::call::{Call, Grant};
 use rationd::core::key::Digest;
 use rationd::core::time::Timestamp;
 use rationd::store::script::{self, Caller as Asked, Script};
+use simulations::earlier;
 use simulations::lua::Scripts;
 
 /// Calls of scripts to compare; `DIFFERENTIAL_CALLS` and `DIFFERENTIAL_SEED` in the environment ask
@@ -29,6 +30,8 @@ const KEYS: u64 = 6;
 #[derive(Debug, Default)]
 struct Seen {
     calls: u64,
+    /// Calls of scripts of the build before.
+    by_earlier: u64,
     /// Calls that took their time from the server.
     by_clock: u64,
     granted: u64,
@@ -67,7 +70,9 @@ fn one_key(pair: &mut Pair, seed: u64, seen: &mut Seen) -> Result<(), String> {
     let (random, key) = (&mut Random(seed), script::key("d", Digest(seed.into())));
     let mut caller = Caller::new(random);
     pair.set_clock(caller.now.0)?;
-    for _ in 0..STRETCH {
+    // Nodes are upgraded one after the other.
+    let upgraded = [random.below(STRETCH), random.below(STRETCH)];
+    for step in 0..STRETCH {
         let expires = pair.expires_at(&key);
         let (node, call) = caller.next(random, expires.map(Timestamp));
         let by_clock = random.percent(50);
@@ -79,7 +84,7 @@ fn one_key(pair: &mut Pair, seed: u64, seen: &mut Seen) -> Result<(), String> {
         seen.by_clock += u64::from(by_clock);
         seen.on_expiry += u64::from(expires.is_some_and(|at| at.abs_diff(pair.now()) <= 1));
         let asked = Asked { prefix: "d", node, now: (!by_clock).then_some(caller.now) };
-        if let Some(grant) = one_call(pair, random, &key, &asked, &call, seen) {
+        if let Some(grant) = one_call(pair, random, &key, &asked, &call, step < upgraded[node.len() % 2], seen) {
             let rule = call.rule.clone();
             caller.answered(node, call, grant);
             if random.percent(6) {
@@ -97,16 +102,25 @@ fn one_call(
     key: &str,
     asked: &Asked<'_>,
     call: &Call,
+    is_earlier: bool,
     seen: &mut Seen,
 ) -> Option<Grant> {
     let mut argv = Vec::new();
-    script::arguments(asked, call, &mut |argument| argv.push(argument.to_vec()));
+    // A call in a hundred is of a node that went back to the build before, and does not understand its own record.
+    let by_earlier = is_earlier || random.percent(1);
+    if by_earlier {
+        earlier::arguments(asked, call, &mut |argument| argv.push(argument.to_vec()));
+    } else {
+        script::arguments(asked, call, &mut |argument| argv.push(argument.to_vec()));
+    }
     let spoiled = random.percent(2);
     if spoiled {
         disturb::spoil(random, &mut argv);
     }
-    let reply = pair.script(Script::of(&call.op), key, argv);
+    let script = if by_earlier { earlier::of(&call.op) } else { Script::of(&call.op) };
+    let reply = pair.script(script, key, argv);
     seen.calls += 1;
+    seen.by_earlier += u64::from(by_earlier);
     seen.refused += u64::from(reply.is_err());
     let reply = reply.ok().filter(|_| !spoiled)?;
     let grant = script::grant(call, &reply).unwrap_or_else(|error| panic!("{call:?}: {error}"));
@@ -125,6 +139,7 @@ fn check_half(half: u64) {
     // The calls must not have missed what they are made for.
     assert!(seen.calls >= calls && seen.by_clock > calls * 2 / 5 && seen.granted > calls / 6);
     assert!(seen.replayed > calls / 20 && seen.damaged > calls / 100 && seen.refused > calls / 200);
+    assert!(seen.by_earlier > calls / 5);
     assert!(seen.on_expiry > calls / 200 && seen.keys as u64 > calls / STRETCH);
 }
 
@@ -140,7 +155,7 @@ fn simulated_and_real_redis_answer_alike() {
 #[test]
 fn difference_is_seen() {
     let mutants = [
-        ("return floor((a + b - 1) / b)", "return floor(a / b)"),
+        ("sum = (sum - 1) / b", "sum = (sum - b) / b"),
         ("if now >= at then", "if now > at then"),
         ("up(lasts, 1000) + 1", "up(lasts, 1000)"),
         ("if #stale > 0 then", "if #stale > 500 then"),

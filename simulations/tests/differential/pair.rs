@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use rationd::store::script::{self, Script};
 use rationd::wire::value::Value;
+use simulations::earlier;
 use simulations::keyspace::{Entry, Keyspace, Reply};
 use simulations::lua::Scripts;
 
@@ -91,7 +92,7 @@ impl Pair {
             };
             (script.name, String::from_utf8(sha).expect("a hash in hex"))
         };
-        let shas = script::all().map(&mut load).to_vec();
+        let shas = script::all().into_iter().chain(earlier::all()).map(&mut load).collect();
         Self { server, scripts, keyspace: Keyspace::default(), shas, now: 0, asked: VecDeque::new(), open: 0 }
     }
 

@@ -1,0 +1,463 @@
+//! **bound** of leases and shares together: in no window, over no interval and by no estimate is more
+//! admitted of what the store lent and what nodes released on shares than the limit. Where a fault takes the
+//! store from some of the nodes and not from all, up to 95 % of the limit more, and nothing beyond.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rationd::core::call::{Acquire, Call, Op};
+use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::limit::{Algorithm, Limit};
+use rationd::core::policy::Rule;
+
+use super::bound::Bound;
+use super::notes::{Answers, Life, Lives};
+use super::sheet::{Exemption, Sheet};
+use super::{Found, SAME};
+use crate::maps::{Map, Numbered};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::{Brain, Plan, What};
+
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static PARTIAL: Exemption = Exemption::new(
+    "while a fault takes the store from some of the nodes",
+    "Those go on within their shares while others are lent: up to 95 % of the limit more in a window. So are runs that lose messages all the time, or whose nodes are far from the store.",
+);
+static UNAWARE: Exemption = Exemption::new(
+    "two periods of a key of which a node is lent that has not gone without the store, while others go by their shares",
+    "It does not know that they owe, or has forgotten: up to 95 % of the limit more, twice where two windows are at hand.",
+);
+static APART: Exemption = Exemption::new(
+    "two periods of a key of which the store lends after the second that a node waits with the store back, while that of another that goes by its share is not over, or has not begun",
+    "Each begins its second when it hears of the store, and the one does not know that the other has yet to pay (kept in simulations/open/graces-that-end-apart): up to 95 % of the limit more, twice where two windows are at hand.",
+);
+static GONE: Exemption = Exemption::new(
+    "two periods of a key of which the store lends after a node has left that may have gone by its share",
+    "What it owes nobody pays: up to 95 % of the limit more, twice where two windows are at hand.",
+);
+static UNTOLD: Exemption = Exemption::new(
+    "shares of a node that the store has told nothing of the key, or of masters whose clocks differ",
+    "Its windows lie across those of the store: twice the share, on top of leases.",
+);
+static ALONE: Exemption = Exemption::new(
+    "nodes that do not hear of each other",
+    "Each goes by the number of nodes that the store last counted, which may be fewer than ask: 95 % of the limit divided by that for each of them, on top of leases.",
+);
+static FROM_FIRST: Exemption = Exemption::new(
+    "shares of windows from the first request",
+    "Theirs are aligned, and lie across those of the store, which open anew with whoever is lent something first: twice the share, on top of leases.",
+);
+static RELEASED: Exemption = Exemption::new(
+    "the first quarter of a sliding window's share",
+    "It is released when the window begins, while the one before weighs whole.",
+);
+static EDGES: Exemption =
+    Exemption::new("near a boundary", "What is spent of a share within 5 ms of it may be of either window.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "joint.rs",
+    invariants: &["bound"],
+    proves: "What the store lent and what was admitted on shares come to no more than the limit together; where only some nodes have lost the store, to 95 % of it more.",
+    judges: "All algorithms, several limits, whatever goes wrong.",
+    exemptions: &[&BASELINES, &PARTIAL, &UNAWARE, &APART, &GONE, &UNTOLD, &ALONE, &FROM_FIRST, &RELEASED, &EDGES],
+    mutant: None,
+};
+
+/// Shares in parts of a million: 95 %.
+const MOST_PPM: u64 = 950_000;
+
+/// What is spent so near to a boundary may be of either window.
+const EDGE: u64 = 5_000;
+
+/// Nodes that find the store again one after the other within so long find it together.
+const SAME_LOSS: u64 = 1_000_000;
+
+/// With the store back, a node goes on within its share for so long, and leases nothing more.
+const GRACE: u64 = 1_000_000;
+
+/// Clocks of nodes drift in that second, and a trip is soon over.
+const DRIFT: u64 = 1_000;
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Joint {
+    is_on: bool,
+    /// What excuses more, and what was admitted of everything.
+    all: Bound,
+    /// When a fault takes the store from some nodes only.
+    partial: Vec<(u64, u64)>,
+    /// Nodes hear of each other, and share out one share between them: of windows always, of what has even parts
+    /// from then on, in true time, as they count each other.
+    gossips: bool,
+    met: u64,
+    /// Masters' clocks differ: windows of a share lie across those of a store.
+    differ: bool,
+    lives: Lives,
+    /// When a node left last.
+    left: u64,
+    keys: Numbered<Key>,
+    places: Map<(Life, u32), Place>,
+    found: Found,
+}
+
+/// One key.
+#[derive(Debug, Default)]
+struct Key {
+    /// When somebody last answered on its share, and since when without a long pause.
+    alone: u64,
+    since: u64,
+    /// Until then, in true time, more is excused: the store has lent to a node that had not lost it.
+    until: u64,
+    /// The longest that a limit of it remembers.
+    span: u64,
+    /// Of each limit's shares, of all nodes: what has been excused, and what has not.
+    excused: Vec<Excused>,
+    counted: Vec<Excused>,
+    seconds: BTreeMap<Life, Second>,
+}
+
+/// The second of a node that has found the store again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Second {
+    /// When it last went by its share.
+    alone: u64,
+    /// When the store first answered an acquire of it since it was lost last; 0 while it is lost.
+    back: u64,
+}
+
+impl Second {
+    /// It has lost and found the store since then, and waits no more.
+    fn is_over(&self, since: u64, at: u64) -> bool {
+        self.back >= since && self.back > 0 && at + DRIFT >= self.back + GRACE
+    }
+
+    fn is_alone(&mut self, at: u64) {
+        self.alone = at;
+        if at > self.back + GRACE + DRIFT {
+            self.back = 0;
+        }
+    }
+
+    fn hears(&mut self, at: u64, answered: bool) {
+        self.back = match self.back {
+            _ if !answered => 0,
+            0 => at,
+            back => back,
+        };
+    }
+}
+
+/// One key at one node.
+#[derive(Debug, Default)]
+struct Place {
+    /// It last went by its share.
+    alone: u64,
+    /// The store has answered it.
+    told: Answers,
+    knows: bool,
+    excused: Vec<Excused>,
+}
+
+/// What has been excused of one limit in the window at hand, and in the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Excused {
+    window: u64,
+    used: u64,
+    before: u64,
+}
+
+impl Excused {
+    /// So many of these tokens are within `most` in the window at hand.
+    fn take(&mut self, window: u64, most: u64, tokens: u64) -> u64 {
+        if self.window != window {
+            let before = if self.window + 1 == window { self.used } else { 0 };
+            *self = Self { window, used: 0, before };
+        }
+        let part = tokens.min(most.saturating_sub(self.used));
+        self.used += part;
+        part
+    }
+}
+
+/// When a fault takes the store from some of the nodes, and until all of them have found it again.
+fn partial(plan: &Plan) -> Vec<(u64, u64)> {
+    let longest = plan.policies.iter().flat_map(|policy| &policy.limits).filter_map(|text| Limit::parse(text).ok());
+    let longest = longest.map(|limit| limit.period.0).max().unwrap_or(0);
+    let settles = 2 * longest + plan.redis.failover.0 + plan.redis.alone.0 + 2_000_000;
+    if plan.network.loss > 0 || !plan.zones.is_empty() {
+        return vec![(0, u64::MAX)];
+    }
+    let is_partial = |what: &What| match what {
+        What::Cut { nodes, .. } => !nodes.is_empty(),
+        What::Swizzle | What::Isolate { .. } | What::Noise { .. } => true,
+        what => what.stops_nodes(),
+    };
+    let faults = plan.faults.iter().filter(|fault| is_partial(&fault.what));
+    faults.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0 + settles)).collect()
+}
+
+impl Joint {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        Self {
+            is_on: !BASELINES.when(plan.brain != Brain::Rationd),
+            all: Bound::new(setting),
+            partial: partial(plan),
+            gossips: plan.gossip.is_some(),
+            met: met(plan),
+            differ: plan.redis.skew.0 > SAME,
+            lives: Lives::default(),
+            left: 0,
+            keys: Numbered::default(),
+            places: Map::default(),
+            found: Found::default(),
+        }
+    }
+
+    /// A node goes by its share of a key.
+    fn alone(&mut self, moment: Moment, request: &Request, rule: &Rule) {
+        let key = self.keys.of(request.key);
+        key.span = key.span.max(rule.limits.iter().map(span).max().unwrap_or(0));
+        if key.alone == 0 || moment.at > key.alone + key.span + SAME_LOSS {
+            key.since = moment.at;
+        }
+        key.alone = moment.at;
+        key.seconds.entry(self.lives.of(request.node)).or_default().is_alone(moment.at);
+        self.places.entry((self.lives.of(request.node), request.key)).or_default().alone = moment.at;
+    }
+
+    /// The store lends while others may go by their shares.
+    fn lent(&mut self, moment: Moment, life: Life, key: u32, call: &Call, now: u64) {
+        let knows = self.places.get(&(life, key)).map_or(0, |place| place.alone);
+        let state = self.keys.of(key);
+        let is_shared = state.alone > 0 && moment.at <= state.alone + state.span + SAME_LOSS;
+        let is_over = |second: &Second| second.is_over(state.since, moment.at);
+        let goes_on = |second: &Second| second.alone >= state.since && !is_over(second);
+        let is_apart = state.seconds.get(&life).is_some_and(is_over) && state.seconds.values().any(goes_on);
+        let is_unpaid = UNAWARE.when(knows < state.since)
+            || APART.when(is_apart)
+            || GONE.when(self.left > 0 && self.left >= state.since);
+        if !is_shared || !is_unpaid {
+            return;
+        }
+        state.until = moment.at + 2 * state.span + SAME_LOSS;
+        // So is what the others have admitted by now.
+        let counted = &mut state.counted;
+        counted.resize(call.rule.limits.len(), Excused::default());
+        self.all.beside(key, now, |index, limit| {
+            let most = 2 * whole(limit);
+            let Some(book) = counted.get_mut(index) else { return 0 };
+            book.take(now / span(limit), most, 0);
+            let tokens = book.used + if limit.algorithm == Algorithm::Fixed { 0 } else { book.before };
+            (book.used, book.before) = (0, 0);
+            tokens.min(most)
+        });
+    }
+
+    /// What is excused of an admission on a share, limit by limit.
+    fn excused(&mut self, moment: Moment, request: &Request, rule: &Rule, now: u64) -> Vec<u64> {
+        let life = self.lives.of(request.node);
+        let key = self.keys.of(request.key);
+        let place = self.places.entry((life, request.key)).or_default();
+        let is_partial = PARTIAL.when(self.partial.iter().any(|(from, until)| (*from..*until).contains(&moment.at)))
+            || moment.at < key.until
+            || APART.when(key.seconds.values().any(|second| second.is_over(key.since, moment.at)));
+        let is_untold = UNTOLD.when(self.differ || !place.knows);
+        let (nodes, gossips, has_met) = (place.told.nodes(), self.gossips, moment.at >= self.met);
+        key.excused.resize(rule.limits.len(), Excused::default());
+        place.excused.resize(rule.limits.len(), Excused::default());
+        key.counted.resize(rule.limits.len(), Excused::default());
+        let books = key.excused.iter_mut().zip(&mut place.excused).zip(&mut key.counted);
+        let limits = rule.limits.iter().zip(books);
+        limits
+            .map(|(limit, ((all, one), counted))| {
+                let is_even = !matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+                let gossips = gossips && (!is_even || has_met);
+                let book = if gossips { all } else { one };
+                let is_bucket = limit.algorithm == Algorithm::Gcra;
+                let (length, passed) = (span(limit), now % limit.period.0);
+                if EDGES.when(!is_bucket && passed.min(limit.period.0 - passed) < EDGE) {
+                    return request.cost;
+                }
+                // Full at first, a bucket lets as much pass again in the time in which it fills up.
+                let (whole, window) = (whole(limit), now / length);
+                let times = if is_even || is_untold { 2 } else { 1 };
+                let is_first = FROM_FIRST.when(limit.algorithm == Algorithm::FixedFromFirst);
+                let strict = if is_partial || is_untold || is_first {
+                    0
+                } else {
+                    let most = if gossips { u64::MAX } else { whole };
+                    let quarter = if limit.algorithm == Algorithm::Sliding { whole.div_ceil(4) } else { 0 };
+                    let taken = counted.take(window, most, request.cost);
+                    let before = counted.used - taken;
+                    taken - taken.min(RELEASED.forgives(quarter).saturating_sub(before))
+                };
+                let part = if gossips { whole } else { ALONE.forgives(whole / nodes) };
+                book.take(window, times * part.max(u64::from(is_bucket)), request.cost - strict)
+            })
+            .collect()
+    }
+
+    fn admitted(&mut self, moment: Moment, request: &Request, rule: &Arc<Rule>, decision: &Decision, now: u64) {
+        let excused = match decision.source {
+            Source::Share => self.excused(moment, request, rule, now),
+            _ => Vec::new(),
+        };
+        let excused = |index: usize, _: &Limit| excused.get(index).copied().unwrap_or(0);
+        if let Some(beyond) = self.all.admit(request, rule, decision, now, excused) {
+            self.found.add("bound", moment, || format!("leases and shares: {beyond}"));
+        }
+    }
+}
+
+/// When nodes that were there from the start know of each other, as they would have for long; never where they are
+/// torn apart.
+fn met(plan: &Plan) -> u64 {
+    let is_torn = plan.faults.iter().any(|fault| matches!(fault.what, What::Part { .. }));
+    match plan.gossip {
+        Some(gossip) if !is_torn => gossip.join.0 + 2 * gossip.tick.0 + SAME_LOSS,
+        _ => u64::MAX,
+    }
+}
+
+/// What shares are of a limit.
+fn whole(limit: &Limit) -> u64 {
+    limit.capacity() * MOST_PPM / 1_000_000
+}
+
+/// How long a limit remembers.
+fn span(limit: &Limit) -> u64 {
+    if limit.algorithm == Algorithm::Gcra { limit.depth().0.max(1) } else { limit.period.0 }
+}
+
+impl Observer for Joint {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if !self.is_on {
+            return;
+        }
+        self.all.excuse(moment, seen);
+        self.lives.see(seen);
+        match seen {
+            Seen::Executed { node, incarnation, key, call, grant, stale: false, .. }
+                if matches!(call.op, Op::Acquire(_)) && grant.granted > 0 && !grant.replayed =>
+            {
+                self.lent(moment, (*node, *incarnation), *key, call, grant.now.0);
+            }
+            Seen::Left { .. } => self.left = moment.at,
+            Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
+                // The key had been forgotten, if it was known.
+                let place = self.places.entry((self.lives.of(*node), *key)).or_default();
+                (place.knows, place.alone, place.told) = (false, 0, Answers::default());
+            }
+            Seen::Settled { node, incarnation, key, call, grant } => {
+                let life = (*node, *incarnation);
+                if matches!(call.op, Op::Acquire(_)) || grant.is_none() {
+                    self.keys.of(*key).seconds.entry(life).or_default().hears(moment.at, grant.is_some());
+                }
+                let Some(grant) = grant else { return };
+                let place = self.places.entry((life, *key)).or_default();
+                place.told.note(call.id, grant);
+                place.knows = true;
+            }
+            Seen::Answered { request, rule, decision, store, .. } if request.kind == Kind::Check => {
+                if decision.source == Source::Share {
+                    self.alone(moment, request, rule);
+                }
+                let is_counted = matches!(decision.source, Source::Lease | Source::Store | Source::Share);
+                if decision.verdict == Verdict::Allow && is_counted {
+                    self.admitted(moment, request, rule, decision, store.0);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Joint {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+    use crate::plan::{Fault, Gossip, Way};
+    use crate::span::Span;
+
+    /// What may be admitted on shares in a window of ten of which seven were lent, five at a time at most.
+    fn most_beside_leases(nodes: &[u32], wait: u64) -> u64 {
+        let admitted = |more: u64| {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            let what = What::Cut { nodes: nodes.to_vec(), masters: Vec::new(), way: Way::Both };
+            setting.plan.faults.push(Fault { at: Span(0), lasts: Span::secs(20), what });
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = 5 * SECOND + SECOND / 10;
+            history.settled(&mut checker, 1, 1, 1);
+            history.check(&mut checker, at, 0, Source::Share, true);
+            history.check(&mut checker, at + 1 + wait, 7, Source::Lease, true);
+            history.check(&mut checker, at + 2 + wait, more, Source::Share, true);
+            checker.violations().is_empty()
+        };
+        (0..40).take_while(|more| admitted(*more)).last().expect("the limit is enough for seven")
+    }
+
+    #[test]
+    fn where_all_lost_the_store_leases_and_shares_are_no_more_than_the_limit() {
+        assert_eq!(most_beside_leases(&[], 0), 3);
+    }
+
+    #[test]
+    fn where_some_lost_it_they_are_no_more_than_that_and_a_share() {
+        assert_eq!(most_beside_leases(&[0], 0), 3 + 9);
+    }
+
+    #[test]
+    fn who_has_waited_for_its_second_is_lent_beside_a_share_that_goes_on() {
+        for (later, seen) in [(SECOND, 0), (SECOND - DRIFT - 1, 1)] {
+            let mut history = History::new("10/10s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = 5 * SECOND;
+            // Another node goes by its share, and then the one that leases; that is the first to have an answer.
+            history.settled(&mut checker, 1, 1, 1);
+            history.check(&mut checker, at, 5, Source::Share, true);
+            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+            history.check(&mut checker, at, 0, Source::Share, false);
+            history.settled_in(&mut checker, at, [1, 2], 0);
+            history.executed(&mut checker, at + later, 2);
+            history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn who_never_was_without_the_store_is_lent_beside_a_share() {
+        for (knows, seen) in [(true, 1), (false, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = 5 * SECOND + SECOND / 10;
+            history.settled(&mut checker, 1, 1, 1);
+            history.check(&mut checker, at, 5, Source::Share, true);
+            if knows {
+                // The node that asks is the one that went by its share.
+                checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+                history.check(&mut checker, at, 0, Source::Share, false);
+            }
+            history.executed(&mut checker, at + 1, 2);
+            history.check(&mut checker, at + 2, 6, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+}

@@ -1,0 +1,653 @@
+//! **bound** of concurrent limits: no more slots are in clients' hands at a time than the limit has. **conservation**:
+//! what a node tells the store of its clients' slots is so, each slot is given once, ends when it is released and can
+//! be released while its time is not over. **plenty**: nobody is denied while many slots are free.
+//!
+//! A slot is in a client's hands from the answer that gives it until the node is told that it ends, until its time is
+//! over or, where its node has died, until the store has forgotten that. What the store lends a node is that node's for
+//! the time of a lease; a node that the store may count wrongly, because it lost what the node had said, excuses what
+//! is over the limit until it has said it again and knows the answer.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+
+use rationd::core::call::{Call, Grant, Occupy, Op};
+use rationd::core::decision::{Decision, Reason, Source, Verdict};
+
+use super::Found;
+use super::notes::{Life, Lives};
+use super::sheet::{Exemption, Sheet};
+use crate::maps::Set;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::What;
+
+static ALONE: Exemption = Exemption::new(
+    "on a share or by a policy",
+    "Nothing of it was lent by the store: it is beside what others are lent then, as the guarantees say.",
+);
+static FORGOTTEN: Exemption = Exemption::new(
+    "a store that lost what a node had said, or a former owner",
+    "It lends slots again that a node has: until that node has said so again and has the answer, and for those slots.",
+);
+static UNHEARD: Exemption = Exemption::new(
+    "a node that the store has not heard of for 10 s",
+    "Its lease is over, and its clients go on: until it is heard again, and for those slots.",
+);
+static CLOCKS: Exemption = Exemption::new(
+    "moved to another clock",
+    "By a clock that is ahead leases end at once: as a store that lost what nodes had said.",
+);
+static CHANGES: Exemption = Exemption::new(
+    "limits that change",
+    "What was lent under another limit is out until its lease and the time of its slots are over: the larger counts.",
+);
+static DRIFTS: Exemption =
+    Exemption::new("the end of a slot", "Clocks of nodes drift: 200 millionths, in which it may be over or not.");
+static UNCALM: Exemption = Exemption::new(
+    "denials in runs in which something goes wrong",
+    "Slots are then with nodes that cannot say so; once all has healed for 16 s, they are judged.",
+);
+static HALF: Exemption = Exemption::new(
+    "denials while half of the slots were out within 5 s, of each node what was most",
+    "A node asks for twice of what its clients have, and hands back what it does not use after up to 3.4 s.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "permits.rs",
+    invariants: &["bound", "conservation", "plenty"],
+    proves: "No more slots of a concurrent limit are in clients' hands at a time than there are; a node tells the store how many its clients have, gives each once and only while its lease lives, and lets go of what is released; nobody is denied while most are free.",
+    judges: "Concurrent limits, and no others.",
+    exemptions: &[&ALONE, &FORGOTTEN, &UNHEARD, &CLOCKS, &CHANGES, &DRIFTS, &UNCALM, &HALF],
+    mutant: Some("permits-kept"),
+};
+
+/// How long what the store lends a node is its own.
+const LEASE: u64 = 10_000_000;
+
+/// Millionths that a clock runs fast or slow at most.
+const DRIFT: u64 = 200;
+
+/// For so long slots that are not used may still be where they were.
+const IDLE: u64 = 5_000_000;
+
+/// So long after everything has healed everything is where it belongs.
+const HEALED: u64 = 16_000_000;
+
+/// A slot in a client's hands.
+#[derive(Clone, Copy, Debug)]
+struct Permit {
+    cost: u64,
+    /// It is over between these two.
+    ends: [u64; 2],
+    /// It counts against the limit.
+    counts: bool,
+}
+
+/// What is known of a node in one of its lives, for one key.
+#[derive(Clone, Debug, Default)]
+struct Lessee {
+    /// When the store executed last what it said.
+    told: Option<u64>,
+    /// When each call left first that may be answered, and when it was executed last.
+    calls: BTreeMap<u64, (u64, Option<u64>)>,
+    /// Until then at the latest what it was lent is its own.
+    until: u64,
+    /// Since then the store may count it wrongly.
+    dirty: Option<u64>,
+}
+
+/// One key.
+#[derive(Debug, Default)]
+struct Key {
+    policy: usize,
+    permits: BTreeMap<(Life, NonZeroU64), Permit>,
+    lessees: BTreeMap<Life, Lessee>,
+    /// By how much the clock is ahead that it was counted by last.
+    clock: Option<i64>,
+    /// Costs of those who wait.
+    waiting: BTreeMap<u64, (u32, u64)>,
+    /// How much was out or waited for, and until when, of each node and of all, the latest last; kept for a while.
+    peaks: BTreeMap<u32, Vec<(u64, u64)>>,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Permits {
+    is_calm: bool,
+    healed: Option<u64>,
+    /// Of each policy the counts so far, and until when all but the last are excused.
+    counts: Vec<(Vec<u64>, u64)>,
+    periods: Vec<u64>,
+    lives: Lives,
+    keys: BTreeMap<u32, Key>,
+    given: Set<(Life, NonZeroU64)>,
+    /// Which policies are concurrent limits.
+    is_concurrent: Vec<bool>,
+    found: Found,
+}
+
+impl Permits {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let is_calm = plan.faults.is_empty() && plan.network.loss + plan.network.repeats == 0 && plan.zones.is_empty();
+        Self {
+            is_calm,
+            healed: None,
+            counts: setting.rules.iter().map(|rule| (vec![rule.limits[0].count], 0)).collect(),
+            periods: setting.rules.iter().map(|rule| rule.limits[0].period.0).collect(),
+            lives: Lives::default(),
+            keys: BTreeMap::new(),
+            given: Set::default(),
+            is_concurrent: setting.rules.iter().map(|rule| rule.is_concurrent()).collect(),
+            found: Found::default(),
+        }
+    }
+
+    /// What the limit of a policy is, or was a moment ago.
+    fn most(&self, policy: usize, now: u64) -> u64 {
+        let (counts, until) = &self.counts[policy];
+        let last = counts.last().copied().unwrap_or(0);
+        if CHANGES.when(now < *until) { counts.iter().copied().max().unwrap_or(last) } else { last }
+    }
+
+    fn answered(&mut self, moment: Moment, request: &Request, decision: &Decision, period: u64) {
+        let at = moment.at;
+        let key = self.keys.entry(request.key).or_default();
+        key.policy = request.policy as usize;
+        key.pass(at);
+        key.waiting.remove(&request.id);
+        let life = self.lives.of(request.node);
+        let takes = decision.verdict == Verdict::Allow && request.kind == Kind::Check;
+        // A table that is full lets pass what the policy lets pass.
+        if decision.slot.is_some() != takes && decision.reason != Reason::Overload {
+            self.found.add("conservation", moment, || format!("{request:?} was answered {decision:?}"));
+        }
+        if let Some(permit) = decision.slot {
+            if !self.given.insert((life, permit)) {
+                self.found.add("conservation", moment, || format!("{request:?}: {permit} was given before"));
+            }
+            let drift = period * DRIFT / 1_000_000 + 2; // rounded down
+            let ends = [at + period - drift.min(period), at + period + drift];
+            let counts = !ALONE.when(!matches!(decision.source, Source::Lease | Source::Store));
+            key.permits.insert((life, permit), Permit { cost: request.cost, ends, counts });
+            if counts {
+                self.judge(moment, request, decision, life);
+            }
+        } else if decision.verdict == Verdict::Deny && decision.reason == Reason::Rate && request.kind == Kind::Check {
+            self.denied(moment, request, decision);
+        }
+        if let Some(key) = self.keys.get_mut(&request.key) {
+            key.note_peak(at, request.node);
+        }
+    }
+
+    /// A slot was given that the store has lent.
+    fn judge(&mut self, moment: Moment, request: &Request, decision: &Decision, life: Life) {
+        let (at, key) = (moment.at, &self.keys[&request.key]);
+        let until = key.lessees.get(&life).map_or(0, |lessee| lessee.until);
+        if at >= until {
+            self.found.add("conservation", moment, || {
+                format!("{request:?}: {decision:?} of a lease that was over at {until}")
+            });
+        }
+        let (most, out) = (self.most(key.policy, at), key.counted(at));
+        if out > most && !FORGOTTEN.when(key.is_forgotten(at)) && !UNHEARD.when(key.is_unheard(at)) {
+            self.found.add("bound", moment, || {
+                format!("key {}: {out} slots of {most} are out, {:?}", request.key, key.lessees.keys())
+            });
+        }
+    }
+
+    fn denied(&mut self, moment: Moment, request: &Request, decision: &Decision) {
+        let (at, key) = (moment.at, &self.keys[&request.key]);
+        let (most, node) = (self.most(key.policy, at), request.node);
+        let has_healed = self.healed.is_some_and(|healed| at >= healed + HEALED);
+        let others = key.peaks.iter().filter(|(other, _)| **other != node);
+        let others: u64 = others.map(|(_, peaks)| peak(peaks, at.saturating_sub(HEALED))).sum();
+        let own = key.out_of(node, at);
+        let is_free = has_healed && others == 0 && own + request.cost <= most;
+        let each = key.peaks.values().map(|peaks| peak(peaks, at.saturating_sub(IDLE)));
+        let wanted = 2 * each.sum::<u64>() + request.cost;
+        let is_plenty = (!UNCALM.when(!self.is_calm) || has_healed) && !HALF.when(wanted > most);
+        if is_free || is_plenty {
+            self.found.add("plenty", moment, || {
+                format!("{request:?}: {decision:?}, of {most} {own} were out here and {} in all", key.out(at))
+            });
+        }
+    }
+
+    fn called(&mut self, moment: Moment, (node, number): (u32, u32), call: &Call, ask: &Occupy) {
+        let life = self.lives.of(node);
+        let key = self.keys.entry(number).or_default();
+        key.pass(moment.at);
+        let lessee = key.lessees.entry(life).or_default();
+        if lessee.calls.contains_key(&call.id) {
+            return;
+        }
+        lessee.calls.insert(call.id, (moment.at, None));
+        let [least, most] = key.held(life, moment.at);
+        if !(least..=most).contains(&ask.used) {
+            self.found.add("conservation", moment, || {
+                format!("key {number}, node {node}: says that its clients have {}, and they have {least}", ask.used)
+            });
+        }
+    }
+
+    fn executed(&mut self, moment: Moment, (life, number): (Life, u32), call: &Call, grant: &Grant, stale: bool) {
+        let at = moment.at;
+        let most = self.keys.get(&number).map_or(0, |key| self.most(key.policy, at));
+        let key = self.keys.entry(number).or_default();
+        if FORGOTTEN.when(stale) {
+            key.lessees.entry(life).or_default().dirty = Some(at);
+            return;
+        }
+        let clock = grant.now.0 as i64 - moment.store.0 as i64; // both are of this century
+        let moved = key.clock.is_some_and(|last| last.abs_diff(clock) > super::SAME);
+        key.clock = Some(clock);
+        if CLOCKS.when(moved) {
+            key.dirty_all(at);
+        }
+        if grant.outdated || grant.replayed {
+            return;
+        }
+        // A node that is back under its name takes back what it had in its life before.
+        key.permits.retain(|((node, incarnation), _), _| *node != life.0 || *incarnation >= life.1);
+        key.lessees.retain(|(node, incarnation), _| *node != life.0 || *incarnation >= life.1);
+        let was_unheard = key.lessees.get(&life).is_some_and(|lessee| lessee.is_unheard(at));
+        if was_unheard {
+            key.excuse(life, at, grant, most);
+        }
+        let lessee = key.lessees.entry(life).or_default();
+        lessee.told = Some(at);
+        if let Some((_, executed)) = lessee.calls.get_mut(&call.id) {
+            *executed = Some(at);
+        }
+    }
+
+    fn settled(&mut self, moment: Moment, (life, number): (Life, u32), call: &Call, grant: Option<&Grant>) {
+        let (at, most) = (moment.at, self.keys.get(&number).map_or(0, |key| self.most(key.policy, moment.at)));
+        let Some(key) = self.keys.get_mut(&number) else { return };
+        key.pass(at);
+        let Some(grant) = grant.filter(|grant| !grant.outdated) else { return };
+        let Some(lessee) = key.lessees.get_mut(&life) else { return };
+        let Some((sent, executed)) = lessee.calls.get(&call.id).copied() else { return };
+        lessee.calls.retain(|id, _| *id > call.id);
+        lessee.until = sent + LEASE;
+        if let (Some(since), Some(executed)) = (lessee.dirty, executed)
+            && executed >= since
+        {
+            lessee.dirty = None;
+            key.excuse(life, at, grant, most);
+        }
+    }
+}
+
+/// The most that was out since then.
+fn peak(peaks: &[(u64, u64)], since: u64) -> u64 {
+    let earlier = peaks.iter().rev().skip(1).filter(|(until, _)| *until >= since);
+    peaks.last().into_iter().chain(earlier).map(|(_, out)| *out).max().unwrap_or(0)
+}
+
+impl Lessee {
+    /// The store has forgotten what it said.
+    fn is_unheard(&self, now: u64) -> bool {
+        self.told.is_some_and(|told| now >= told + LEASE - LEASE * DRIFT / 1_000_000)
+    }
+}
+
+impl Key {
+    /// What is over is nobody's.
+    fn pass(&mut self, now: u64) {
+        let over = self.permits.iter().filter(|(_, permit)| permit.ends[1] <= now);
+        let mut over: Vec<_> = over.map(|(place, permit)| (permit.ends[1], *place)).collect();
+        over.sort_unstable();
+        for (ended, place) in over {
+            self.permits.remove(&place);
+            self.note_peak(ended, (place.0).0);
+        }
+    }
+
+    /// Slots in the hands of one life's clients, at least and at most.
+    fn held(&self, life: Life, now: u64) -> [u64; 2] {
+        let own = || self.permits.range((life, NonZeroU64::MIN)..=(life, NonZeroU64::MAX)).map(|(_, permit)| permit);
+        let sum =
+            |bound: usize| own().filter(|permit| !DRIFTS.when(permit.ends[bound] <= now)).map(|one| one.cost).sum();
+        [sum(0), sum(1)]
+    }
+
+    fn counted(&self, now: u64) -> u64 {
+        let live = self.permits.values().filter(|permit| permit.counts && permit.ends[0] > now);
+        live.map(|permit| permit.cost).sum()
+    }
+
+    /// Slots that are out, whoever gave them.
+    fn out(&self, now: u64) -> u64 {
+        self.permits.values().filter(|permit| permit.ends[1] > now).map(|permit| permit.cost).sum()
+    }
+
+    fn out_of(&self, node: u32, now: u64) -> u64 {
+        let own = self.permits.iter().filter(|(((at, _), _), permit)| *at == node && permit.ends[1] > now);
+        own.map(|(_, permit)| permit.cost).sum()
+    }
+
+    /// The clients of one life have slots.
+    fn holds(&self, life: Life) -> bool {
+        self.permits.range((life, NonZeroU64::MIN)..=(life, NonZeroU64::MAX)).next().is_some()
+    }
+
+    fn is_forgotten(&self, now: u64) -> bool {
+        let has = |(life, lessee): (&Life, &Lessee)| now < lessee.until || self.holds(*life);
+        self.lessees.iter().any(|(life, lessee)| lessee.dirty.is_some() && has((life, lessee)))
+    }
+
+    fn is_unheard(&self, now: u64) -> bool {
+        self.lessees.iter().any(|(life, lessee)| lessee.is_unheard(now) && self.holds(*life))
+    }
+
+    /// The store may count all of them wrongly.
+    fn dirty_all(&mut self, now: u64) {
+        self.lessees.values_mut().filter(|lessee| lessee.told.is_some()).for_each(|lessee| lessee.dirty = Some(now));
+    }
+
+    /// What one life has that the store has lent others meanwhile does not count.
+    fn excuse(&mut self, life: Life, now: u64, grant: &Grant, most: u64) {
+        let others = grant.counters[0].used.saturating_sub(grant.granted);
+        let range = (life, NonZeroU64::MIN)..=(life, NonZeroU64::MAX);
+        let own: u64 = self
+            .permits
+            .range(range.clone())
+            .filter(|(_, one)| one.counts && one.ends[0] > now)
+            .map(|(_, one)| one.cost)
+            .sum();
+        let mut over = FORGOTTEN.forgives((others + own).saturating_sub(most));
+        for (_, permit) in self.permits.range_mut(range).filter(|(_, permit)| permit.counts) {
+            if over == 0 {
+                return;
+            }
+            permit.counts = false;
+            over = over.saturating_sub(permit.cost);
+        }
+    }
+
+    /// What is out now was out until now, at the latest.
+    fn note_peak(&mut self, now: u64, node: u32) {
+        let waiting = self.waiting.values().filter(|(at, _)| *at == node);
+        let out = self.out_of(node, now) + waiting.map(|(_, cost)| *cost).sum::<u64>();
+        let peaks = self.peaks.entry(node).or_default();
+        if let Some(last) = peaks.last_mut() {
+            last.0 = now;
+        }
+        while peaks.last().is_some_and(|(_, lower)| *lower <= out) {
+            peaks.pop();
+        }
+        peaks.push((now, out));
+        if peaks.len() > 1_000 {
+            peaks.retain(|(until, _)| until + HEALED >= now);
+        }
+    }
+}
+
+impl Observer for Permits {
+    fn minds_permits(&self) -> bool {
+        true
+    }
+
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        let at = moment.at;
+        match seen {
+            Seen::Asked(request) if self.is_concurrent[request.policy as usize] && request.kind == Kind::Check => {
+                let key = self.keys.entry(request.key).or_default();
+                key.policy = request.policy as usize;
+                key.waiting.insert(request.id, (request.node, request.cost));
+                key.note_peak(at, request.node);
+            }
+            Seen::Orphaned(request) => {
+                if let Some(key) = self.keys.get_mut(&request.key) {
+                    key.waiting.remove(&request.id);
+                }
+            }
+            Seen::Answered { request, rule, decision, .. } if rule.is_concurrent() => {
+                self.answered(moment, request, decision, rule.limits[0].period.0);
+            }
+            Seen::Released { node, incarnation, key, permit, released } => {
+                let place = ((*node, *incarnation), *permit);
+                let Some(key) = self.keys.get_mut(key) else { return };
+                let [surely, maybe] =
+                    key.permits.remove(&place).map_or([false; 2], |one| one.ends.map(|ends| ends > at));
+                if surely && !released || !maybe && *released {
+                    self.found.add("conservation", moment, || {
+                        format!("{permit} of node {node} was released: {released}, and it was there: {surely}")
+                    });
+                }
+                key.note_peak(at, *node);
+            }
+            Seen::Called { node, key, call, .. } if let Op::Occupy(ask) = &call.op => {
+                self.called(moment, (*node, *key), call, ask);
+            }
+            Seen::Executed { node, incarnation, key, call, grant, stale, .. } if let Op::Occupy(_) = call.op => {
+                self.executed(moment, ((*node, *incarnation), *key), call, grant, *stale);
+            }
+            Seen::Settled { node, incarnation, key, call, grant } if let Op::Occupy(_) = call.op => {
+                self.settled(moment, ((*node, *incarnation), *key), call, *grant);
+            }
+            Seen::Undone { key, .. } | Seen::Lost { key, .. } => {
+                if let Some(key) = self.keys.get_mut(key) {
+                    key.dirty_all(at);
+                }
+            }
+            Seen::Begins(fault) => {
+                if let What::Push { policy, limits } = &fault.what {
+                    let policy = *policy as usize % self.counts.len();
+                    let fresh = limits.first().and_then(|text| rationd::core::limit::Limit::parse(text).ok());
+                    let Some(fresh) = fresh else { return };
+                    self.periods[policy] = self.periods[policy].max(fresh.period.0);
+                    let (counts, until) = &mut self.counts[policy];
+                    counts.push(fresh.count);
+                    *until = (*until).max(at + fault.lasts.0 + 2 * LEASE + self.periods[policy]);
+                }
+            }
+            Seen::Calm => self.healed = Some(at),
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Permits {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rationd::core::call::Counter;
+    use rationd::core::key::Digest;
+    use rationd::core::limit::MAX_LIMITS;
+    use rationd::core::policy::Rule;
+    use rationd::core::time::{Instant, Micros, Timestamp};
+
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+    use crate::observe::Ran;
+
+    /// What two nodes do with a limit of ten slots for two seconds each.
+    struct Story {
+        history: History,
+        rule: Arc<Rule>,
+        checker: Permits,
+    }
+
+    impl Story {
+        fn new() -> Self {
+            let history = History::new("10/2s concurrent");
+            let rule = history.setting().rules[0].clone();
+            let mut checker = Permits::new(&history.setting());
+            // Nobody but the tests of denials is calm.
+            checker.is_calm = false;
+            Self { history, rule, checker }
+        }
+
+        fn see(&mut self, at: u64, seen: &Seen<'_>) -> usize {
+            self.history.see(&mut self.checker, at, seen);
+            self.checker.violations().len()
+        }
+
+        /// A node says what its clients have, is lent so many, and hears of it.
+        fn lend(&mut self, at: u64, node: u32, id: u64, used: u64, granted: u64, all: u64) -> usize {
+            let op = Op::Occupy(Occupy { used, need: 0, want: granted, lease: Micros(LEASE) });
+            let call = Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(at) };
+            let mut counters = [Counter::default(); MAX_LIMITS];
+            counters[0] = Counter { used: all, prev: 0, at: Timestamp(0) };
+            let now = Timestamp(1_800_000_000_000_000 + at);
+            let grant = &Grant {
+                granted,
+                replayed: false,
+                outdated: false,
+                confirmed: true,
+                damaged: false,
+                epoch: 0,
+                reset: false,
+                nodes: 2,
+                now,
+                counters,
+            };
+            self.see(at, &Seen::Called { node, key: 0, call: &call, sent: true });
+            let (incarnation, key, call) = (0, 0, &call);
+            let ran = &Ran::default();
+            self.see(at, &Seen::Executed { master: 0, node, incarnation, key, call, grant, stale: false, ran });
+            self.see(at, &Seen::Settled { node, incarnation, key, call, grant: Some(grant) })
+        }
+
+        /// A client asks a node for one: the slot that it is given, or nothing.
+        fn take(&mut self, at: u64, node: u32, slot: Option<u64>) -> usize {
+            let request = Request { id: at, node, key: 0, policy: 0, cost: 1, kind: Kind::Check, asked: at };
+            let is_given = slot.is_some();
+            let decision = Decision {
+                verdict: if is_given { Verdict::Allow } else { Verdict::Deny },
+                limit: 10,
+                remaining: 0,
+                retry_after: None,
+                reset_after: Micros(0),
+                reset_at: Timestamp(0),
+                reason: if is_given { Reason::Ok } else { Reason::Rate },
+                source: Source::Lease,
+                limit_index: 0,
+                slot: slot.and_then(NonZeroU64::new),
+            };
+            self.see(at, &Seen::Asked(&request));
+            let (rule, store) = (&self.rule.clone(), Timestamp(0));
+            let (request, decision) = (&request, &decision);
+            self.see(at, &Seen::Answered { request, rule, decision, parked: false, store })
+        }
+
+        fn release(&mut self, at: u64, node: u32, slot: u64, released: bool) -> usize {
+            let permit = NonZeroU64::new(slot).expect("a slot");
+            self.see(at, &Seen::Released { node, incarnation: 0, key: 0, permit, released })
+        }
+    }
+
+    #[test]
+    fn one_slot_too_many_is_seen_and_one_that_ended_is_none() {
+        let mut story = Story::new();
+        story.lend(0, 0, 1, 0, 5, 5);
+        story.lend(1, 1, 1, 0, 10, 10);
+        assert_eq!((0..5).map(|slot| story.take(10 + slot, 0, Some(1 + slot))).max(), Some(0));
+        assert_eq!((0..5).map(|slot| story.take(20 + slot, 1, Some(1 + slot))).max(), Some(0));
+        story.release(30, 0, 3, true);
+        assert_eq!(story.take(31, 1, Some(6)), 0);
+        assert_eq!(story.take(32, 1, Some(7)), 1);
+        assert_eq!(story.checker.violations()[0].invariant, "bound");
+        assert_eq!(story.take(3 * SECOND, 1, Some(8)), 1, "all others are over");
+    }
+
+    #[test]
+    fn a_store_that_forgot_excuses_what_was_out_and_no_more() {
+        for (forgets, seen) in [(false, 1), (true, 0)] {
+            let mut story = Story::new();
+            story.lend(0, 0, 1, 0, 10, 10);
+            let first: Vec<_> = (0..10).map(|slot| story.take(10 + slot, 0, Some(1 + slot))).collect();
+            assert_eq!(first.last(), Some(&0));
+            if forgets {
+                story.see(50, &Seen::Lost { key: 0, store: Timestamp(0) });
+            }
+            story.lend(60, 1, 1, 0, 10, 10);
+            let found = (0..9).map(|slot| story.take(100 + slot, 1, Some(1 + slot))).max();
+            assert_eq!(found > Some(0), !forgets);
+            assert_eq!(story.take(110, 1, Some(10)).min(1), seen);
+            if !forgets {
+                continue;
+            }
+            // The first has said so again and knows the answer: its ten are beside the limit, and no eleventh is.
+            story.lend(120, 0, 2, 10, 10, 20);
+            story.release(130, 1, 10, true);
+            assert_eq!(story.take(131, 1, Some(11)), 0);
+            assert_eq!(story.take(132, 0, Some(11)), 1);
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_over_and_a_slot_given_twice_are_seen() {
+        let mut story = Story::new();
+        story.lend(0, 0, 1, 0, 5, 5);
+        assert_eq!(story.take(LEASE - 1, 0, Some(1)), 0);
+        assert_eq!(story.take(LEASE, 0, Some(2)), 1);
+        story.lend(LEASE + 1, 0, 2, 2, 5, 5);
+        assert_eq!(story.take(LEASE + 2, 0, Some(2)), 2);
+    }
+
+    #[test]
+    fn what_a_node_says_of_its_clients_and_what_it_knows_of_a_slot_are_compared() {
+        let mut story = Story::new();
+        story.lend(0, 0, 1, 0, 5, 5);
+        story.take(1, 0, Some(1));
+        assert_eq!(story.lend(2, 0, 2, 1, 5, 5), 0);
+        assert_eq!(story.release(3, 0, 1, true), 0);
+        assert_eq!(story.release(4, 0, 1, false), 0);
+        assert_eq!(story.release(5, 0, 1, true), 1, "it was released before");
+        assert_eq!(story.lend(6, 0, 3, 1, 5, 5), 2, "nobody has one any more");
+        story.take(7, 0, Some(2));
+        assert_eq!(story.release(8, 0, 2, false), 3, "it was there");
+    }
+
+    #[test]
+    fn a_denial_is_seen_while_most_are_free_and_when_all_has_healed() {
+        for (taken, calm, denied_at, seen) in [
+            (3, true, 10_000, 1),
+            (4, true, 10_000, 0),
+            (3, false, 10_000, 0),
+            (9, false, 8 * SECOND, 0),
+            (9, false, HEALED + 1_000, 1),
+            (10, false, HEALED + 1_000, 0),
+        ] {
+            let mut story = Story::new();
+            story.checker.is_calm = calm;
+            story.see(0, &Seen::Calm);
+            let at = denied_at - 100;
+            story.lend(at, 0, 1, 0, 10, 10);
+            assert_eq!((0..taken).map(|slot| story.take(at + 1 + slot, 0, Some(1 + slot))).max(), Some(0));
+            assert_eq!(story.take(denied_at, 0, None), seen, "{taken} at {denied_at}");
+        }
+    }
+
+    /// Clients of one node had two slots and then those of another: the store has lent twice as many of each.
+    #[test]
+    fn what_nodes_had_one_after_another_they_keep_for_a_while() {
+        for (each, seen) in [(1, 1), (3, 0)] {
+            let mut story = Story::new();
+            story.checker.is_calm = true;
+            for node in 0..2 {
+                let at = 1_000 + 100 * u64::from(node);
+                story.lend(at, node, u64::from(node) + 1, 0, 10, 10);
+                (1..=each).for_each(|slot| _ = story.take(at + slot, node, Some(10 * u64::from(node) + slot)));
+                (1..=each).for_each(|slot| _ = story.release(at + 10 + slot, node, 10 * u64::from(node) + slot, true));
+            }
+            assert_eq!(story.take(2_000, 2, None), seen, "{each}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Scopes a checker to keys and times. Limits that change excuse the keys of their policy from the change on
+//! until all nodes know of it and what was lent before is over; a key that another clock counts at once is not
+//! looked at any more.
+//!
+//! What is excused is kept from the checker: it sees the keys of a policy up to the change, and another one of its
+//! kind, which knows nothing of before, sees those after it. What concerns no key all of them see.
+
+use std::sync::Arc;
+
+use rationd::core::call::Call;
+use rationd::core::limit::Limit;
+
+use super::SAME;
+use super::sheet::{Exemption, Sheet};
+use crate::maps::Numbered;
+use crate::observe::{Checker, Holding, Moment, Observer, Seen, Setting, Violation};
+use crate::plan::What;
+
+/// By so long after a change every node has learnt it, and calls of before are answered.
+const SETTLES: u64 = 1_000_000;
+
+/// A server that is busy executes a call by so much later at most than it arrived.
+pub(super) const BUSY: u64 = 100_000;
+
+/// A checker of the keys of one policy, between two changes.
+#[derive(Debug)]
+struct Phase<C> {
+    policy: u32,
+    /// It sees what happens from then on, and is believed from the second on, until the third.
+    sees: u64,
+    judges: u64,
+    until: u64,
+    checker: C,
+    taken: usize,
+}
+
+/// A checker, and the same for policies whose limits change.
+#[derive(Debug)]
+pub(super) struct Phased<C> {
+    plain: C,
+    taken: usize,
+    phases: Vec<Phase<C>>,
+    /// By policy: its limits change.
+    changes: Vec<bool>,
+    /// By policy: its name, which calls tell. Of several keys at once, tokens of the later ones are asked for
+    /// before a request tells the policy.
+    names: Vec<Arc<str>>,
+    /// By key: the policy, and one.
+    policies: Numbered<u32>,
+    /// Whether keys are left alone that another clock counts at once; how far a key's clock is from true time; and
+    /// those of which it was another.
+    leaps: bool,
+    busy: u64,
+    skews: Numbered<Option<u64>>,
+    leapt: Numbered<bool>,
+    found: Vec<Violation>,
+}
+
+impl<C: Checker> Phased<C> {
+    /// `why` is what it excuses.
+    pub(super) fn new(why: &Exemption, setting: &Setting, make: impl Fn(&Setting) -> C) -> Self {
+        let plan = &setting.plan;
+        let mut changes = vec![false; plan.policies.len().max(1)];
+        let mut phases = Vec::new();
+        for policy in 0..changes.len() {
+            let mut pushes = Vec::new();
+            let mut longest = 0;
+            let mut measure = |limits: &[String]| {
+                let limits = limits.iter().filter_map(|text| Limit::parse(text).ok());
+                longest = limits.map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0).max(longest);
+            };
+            plan.policies.get(policy).into_iter().for_each(|policy| measure(&policy.limits));
+            for fault in &plan.faults {
+                if let What::Push { policy: of, limits } = &fault.what
+                    && *of as usize % changes.len() == policy
+                {
+                    measure(limits);
+                    pushes.push((fault.at.0, fault.at.0 + fault.lasts.0 + SETTLES));
+                }
+            }
+            changes[policy] = why.when(!pushes.is_empty());
+            let mut sees = 0;
+            for (at, settled) in pushes.into_iter().chain([(u64::MAX, 0)]).filter(|_| changes[policy]) {
+                let judges = if sees == 0 { 0 } else { sees + 2 * (longest + SETTLES) };
+                if judges < at {
+                    let policy = policy as u32; // a few
+                    phases.push(Phase { policy, sees, judges, until: at, checker: make(setting), taken: 0 });
+                }
+                sees = sees.max(settled);
+            }
+        }
+        Self { phases, changes, ..Self::always(setting, &make) }
+    }
+
+    /// Excuses no change of limits.
+    pub(super) fn always(setting: &Setting, make: impl Fn(&Setting) -> C) -> Self {
+        let phased = Self {
+            plain: make(setting),
+            taken: 0,
+            phases: Vec::new(),
+            changes: Vec::new(),
+            names: setting.rules.iter().map(|rule| rule.policy.clone()).collect(),
+            policies: Numbered::default(),
+            leaps: false,
+            busy: SAME,
+            skews: Numbered::default(),
+            leapt: Numbered::default(),
+            found: Vec::new(),
+        };
+        phased.agree(setting)
+    }
+
+    /// Also leaves alone what `why` says: keys from the moment on at which another clock counts them.
+    pub(super) fn until_leaps(self, why: &Exemption, leaps: bool) -> Self {
+        Self { leaps: why.when(leaps), ..self }
+    }
+
+    /// Masters' clocks agree: what a server executes late, because it is busy, is no leap.
+    fn agree(self, setting: &Setting) -> Self {
+        let busy = if setting.plan.redis.skew.0 == 0 { BUSY } else { SAME };
+        Self { busy, ..self }
+    }
+
+    /// The key's owner shows its clock.
+    fn follow(&mut self, moment: Moment, key: u32, now: u64, late: u64) {
+        let skew = now.wrapping_sub(moment.store.0);
+        let known = *self.skews.of(key).get_or_insert(skew);
+        let (behind, ahead) = (known.wrapping_sub(skew), skew.wrapping_sub(known));
+        if behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME } {
+            *self.leapt.of(key) = true;
+        }
+    }
+
+    /// A call about the key tells its policy.
+    fn learn(&mut self, key: u32, call: &Call) {
+        let policy = self.policies.of(key);
+        if *policy == 0 {
+            let place = self.names.iter().position(|name| *name == call.rule.policy);
+            *policy = place.map_or(0, |place| place as u32 + 1); // a few
+        }
+    }
+
+    /// The key that something is about.
+    fn key(&mut self, moment: Moment, seen: &Seen<'_>) -> Option<u32> {
+        if let Seen::Called { key, call, .. } | Seen::Executed { key, call, .. } | Seen::Settled { key, call, .. } =
+            seen
+        {
+            self.learn(*key, call);
+        }
+        let key = match seen {
+            Seen::Asked(request)
+            | Seen::Orphaned(request)
+            | Seen::Hold(_, Holding::Kept { request, .. } | Holding::Asks(request)) => {
+                *self.policies.of(request.key) = request.policy + 1;
+                request.key
+            }
+            Seen::Answered { request, store, .. } => {
+                *self.policies.of(request.key) = request.policy + 1;
+                self.follow(moment, request.key, store.0, 0);
+                request.key
+            }
+            Seen::Executed { key, grant, stale: false, .. } => {
+                self.follow(moment, *key, grant.now.0, self.busy);
+                *key
+            }
+            Seen::Census { key, store, .. } => {
+                self.follow(moment, *key, store.0, 0);
+                *key
+            }
+            Seen::Executed { key, .. }
+            | Seen::Called { key, .. }
+            | Seen::Settled { key, .. }
+            | Seen::Undone { key, .. }
+            | Seen::Lost { key, .. } => *key,
+            _ => return None,
+        };
+        Some(key)
+    }
+}
+
+impl<C: Checker> Observer for Phased<C> {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let key = self.key(moment, seen);
+        if key.is_some_and(|key| self.leaps && self.leapt.get(key).copied().unwrap_or(false)) {
+            return;
+        }
+        let policy = key.and_then(|key| self.policies.get(key).copied().unwrap_or(0).checked_sub(1));
+        let changes = policy.is_some_and(|policy| self.changes.get(policy as usize).copied().unwrap_or(false));
+        if !changes {
+            self.plain.see(moment, seen);
+            self.found.extend_from_slice(&self.plain.violations()[self.taken..]);
+            self.taken = self.plain.violations().len();
+        }
+        for phase in &mut self.phases {
+            let is_of = policy.map_or(key.is_none(), |policy| policy == phase.policy);
+            // Who is there it has to know from the start.
+            if is_of && (key.is_none() || (phase.sees..phase.until).contains(&moment.at)) {
+                phase.checker.see(moment, seen);
+                let fresh = &phase.checker.violations()[phase.taken..];
+                let counts = |violation: &&Violation| (phase.judges..phase.until).contains(&violation.at);
+                self.found.extend(fresh.iter().filter(counts).cloned());
+                phase.taken = phase.checker.violations().len();
+            }
+        }
+    }
+}
+
+impl<C: Checker> Checker for Phased<C> {
+    fn violations(&self) -> &[Violation] {
+        &self.found
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        self.plain.sheet()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rationd::core::decision::Source;
+
+    use super::*;
+    use crate::checkers::Found;
+    use crate::checkers::tests::{History, SECOND};
+    use crate::plan::Fault;
+    use crate::span::Span;
+
+    static WHY: Exemption = Exemption::new("changes", "To try it.");
+
+    /// Finds fault with every answer, and with every call.
+    #[derive(Debug, Default)]
+    struct Grumbler(Found);
+
+    impl Observer for Grumbler {
+        fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+            if matches!(seen, Seen::Answered { .. } | Seen::Called { .. }) {
+                self.0.add("grumbling", moment, String::new);
+            }
+        }
+    }
+
+    impl Checker for Grumbler {
+        fn violations(&self) -> &[Violation] {
+            &self.0.list
+        }
+
+        fn sheet(&self) -> &'static Sheet {
+            super::super::sheets()[0]
+        }
+    }
+
+    #[test]
+    fn a_change_excuses_its_policy_until_it_is_over() {
+        for (policy, seen) in [(0, [1, 0, 0, 1]), (1, [1, 1, 1, 1])] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.policies.push(setting.plan.policies[0].clone());
+            let what = What::Push { policy, limits: vec!["20/1s fixed".into()] };
+            setting.plan.faults.push(Fault { at: Span::secs(2), lasts: Span::secs(1), what });
+            let mut checker = Phased::new(&WHY, &setting, |_| Grumbler::default());
+            for (at, seen) in [1, 3, 5, 9].into_iter().zip(seen) {
+                let before = checker.violations().len();
+                history.check(&mut checker, at * SECOND, 1, Source::Lease, true);
+                assert_eq!(checker.violations().len() - before, seen, "{at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_call_about_a_key_of_which_nobody_was_asked_tells_its_policy() {
+        for (at, seen) in [(1, 1), (3, 0), (9, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            let what = What::Push { policy: 0, limits: vec!["20/1s fixed".into()] };
+            setting.plan.faults.push(Fault { at: Span::secs(2), lasts: Span::secs(1), what });
+            let mut checker = Phased::new(&WHY, &setting, |_| Grumbler::default());
+            history.called(&mut checker, at * SECOND, 1, 1);
+            assert_eq!(checker.violations().len(), seen, "{at}");
+            assert!(checker.plain.violations().is_empty());
+        }
+    }
+
+    #[test]
+    fn a_key_is_left_alone_once_another_clock_counts_it() {
+        for (leaps, seen) in [(false, 2), (true, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let setting = history.setting();
+            let mut checker = Phased::new(&WHY, &setting, |_| Grumbler::default());
+            if leaps {
+                checker = checker.until_leaps(&WHY, true);
+            }
+            history.check(&mut checker, 1, 1, Source::Lease, true);
+            checker.follow(Moment { at: 2, store: rationd::core::time::Timestamp(9) }, 0, 5 * SECOND, 0);
+            history.check(&mut checker, 3, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen);
+        }
+    }
+}
