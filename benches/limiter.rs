@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use governor::{Quota, RateLimiter};
-use rationd::client::{Limiter, WhenAway};
+use rationd::client::{Limiter, OnDaemonLoss};
 use rationd::clock::Clock;
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::shard::Settings;
@@ -32,7 +32,7 @@ fn main() {
         let _inside = runtime.enter();
         Daemon::start(options(directory.path().join("rationd.sock"))).expect("the daemon starts")
     };
-    let limiter = Limiter::new(daemon.socket(), "bench", b"k", WhenAway::Deny);
+    let limiter = Limiter::new(daemon.socket(), "bench", b"k", OnDaemonLoss::Deny);
     let quota = Quota::per_second(NonZeroU32::new(4_000_000_000).expect("it is not 0"));
     let governor = RateLimiter::direct(quota);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
@@ -68,6 +68,7 @@ fn options(socket: std::path::PathBuf) -> StartOptions {
     let spec = PolicySpec { limits: vec!["4000000000/1d fixed from-first".to_owned()], ..PolicySpec::default() };
     let policies = PolicySet::compile(&BTreeMap::from([("bench".to_owned(), spec)])).expect("the policy is right");
     StartOptions {
+        clock: rationd::clock::Clock::start(),
         socket,
         mode: 0o600,
         group: None,

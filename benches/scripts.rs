@@ -7,11 +7,11 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, JUST_NOW, Known, OPEN, Op, Voided};
+use rationd::core::call::{Acquire, Call, JUST_NOW, Known, OPEN, Op, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
-use rationd::core::time::{Instant, Timestamp};
+use rationd::core::time::Instant;
 use rationd::store::redis::evalsha;
 use rationd::store::script::{self, Caller};
 use redis::{Cmd, Connection, Pipeline, Value};
@@ -25,8 +25,13 @@ const ROUNDS: usize = 9;
 const KEYS: u64 = 2_000;
 const CALLER: Caller<'_> = Caller { prefix: "bench", node: "host-17.example:7946", now: None };
 
-/// Limits as applications have them: a bucket, a window, and both.
-const LIMITS: [&[&str]; 3] = [&["10/60s burst 100"], &["1000/60s fixed"], &["10/60s burst 100", "1000/60s fixed"]];
+/// Limits as applications have them: a bucket, a window, both, and three.
+const LIMITS: [&[&str]; 4] = [
+    &["10/60s burst 100"],
+    &["1000/60s fixed"],
+    &["10/60s burst 100", "1000/60s fixed"],
+    &["10/60s burst 100", "1000/60s fixed", "5000/1h sliding"],
+];
 
 /// What is asked of a key of that epoch.
 type Step = fn(u64) -> Op;
@@ -111,7 +116,7 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 /// As a check asks for a key that nothing is held of.
 fn acquire(epoch: u64) -> Op {
     let known = [Known::default(); MAX_LIMITS];
-    Op::Acquire(Acquire { need: 1, want: 1, least: 1, ahead_of: Timestamp(0), epoch, held: 0, ages: JUST_NOW, known })
+    Op::Acquire(Acquire { need: 1, want: 1, least: 1, window: Window::Current, epoch, held: 0, ages: JUST_NOW, known })
 }
 
 /// As a node gives the rest of a lease back under gcra: it says what it spent.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use rationd::client::{AsyncClient, AsyncLimiter, Client, ClientError, Patience, Reply, WhenAway};
+use rationd::client::{AsyncClient, AsyncLimiter, Client, ClientError, OnDaemonLoss, Reply, Timeouts};
 use rationd::core::policy::{PolicySet, PolicySpec};
 use support::clock::Watch;
 use support::daemon::TestDaemon;
@@ -63,7 +63,7 @@ fn a_hundred_tasks_on_one_connection_get_exactly_the_limit() {
 fn limiters_share_tokens_and_hand_back_what_is_left() {
     let (daemon, runtime) = (daemon(), runtime());
     let client = AsyncClient::new(&daemon.socket);
-    let limiter = AsyncLimiter::new(&client, "day", b"l", WhenAway::Deny);
+    let limiter = AsyncLimiter::new(&client, "day", b"l", OnDaemonLoss::Deny);
     let admitted = sum(&runtime, |_| {
         let limiter = limiter.clone();
         async move {
@@ -80,7 +80,7 @@ fn limiters_share_tokens_and_hand_back_what_is_left() {
     assert!(left() < LIMIT - admitted, "it holds some");
     drop(limiter);
     wait_until("the rest is handed back", 10, || left() == LIMIT - admitted);
-    let rest = AsyncLimiter::new(&client, "day", b"l", WhenAway::Deny);
+    let rest = AsyncLimiter::new(&client, "day", b"l", OnDaemonLoss::Deny);
     let all = sum(&runtime, |_| {
         let rest = rest.clone();
         async move {
@@ -141,7 +141,7 @@ fn futures_that_are_dropped_leave_every_other_its_own_answer() {
 }
 
 const CONFIG: &str = "[policy.bucket]\nlimits = [\"100/1h\"]\n[policy.day]\nlimits = [\"3/30d fixed from-first\"]\n";
-const PATIENCE: Patience = Patience { connect: Duration::from_millis(300), answer: Duration::from_millis(300) };
+const PATIENCE: Timeouts = Timeouts { connect: Duration::from_millis(300), answer: Duration::from_millis(300) };
 /// The patience, and what a busy machine adds.
 const SOON: Duration = Duration::from_secs(3);
 
@@ -153,11 +153,11 @@ fn client(path: &Path) -> AsyncClient {
 fn without_a_daemon_the_caller_chose_and_with_the_next_one_limits_hold_again() {
     let (mut daemon, runtime) = (Daemon::start(CONFIG), runtime());
     let client = client(&daemon.socket());
-    let limiters = [WhenAway::Allow, WhenAway::Deny, WhenAway::LastShare]
-        .map(|when_away| AsyncLimiter::new(&client, "bucket", format!("{when_away:?}"), when_away));
+    let limiters = [OnDaemonLoss::Allow, OnDaemonLoss::Deny, OnDaemonLoss::LastShare]
+        .map(|on_daemon_loss| AsyncLimiter::new(&client, "bucket", format!("{on_daemon_loss:?}"), on_daemon_loss));
     let allow = |limiter: &AsyncLimiter| runtime.block_on(limiter.allow(1));
     for limiter in &limiters {
-        assert!((0..30).all(|_| allow(limiter)), "{:?}", runtime.block_on(limiter.trouble()));
+        assert!((0..30).all(|_| allow(limiter)), "{:?}", runtime.block_on(limiter.last_error()));
     }
     daemon.kill();
     let watch = Watch::start();
@@ -167,7 +167,7 @@ fn without_a_daemon_the_caller_chose_and_with_the_next_one_limits_hold_again() {
     let [open, closed, share] = &limiters;
     wait_until("what was lent is over", 10, || !allow(closed));
     assert!((0..1_000).all(|_| allow(open)));
-    assert!(runtime.block_on(closed.trouble()).is_some_and(|why| why.contains("rationd.sock")));
+    assert!(runtime.block_on(closed.last_error()).is_some_and(|why| why.contains("rationd.sock")));
     // 1, 2, 4, 8, 16: so much is lent for half a second at a time, and so much passes.
     let passed = (0..1_000).filter(|_| allow(share)).count();
     assert!((1..=40).contains(&passed), "{passed}");
@@ -176,7 +176,7 @@ fn without_a_daemon_the_caller_chose_and_with_the_next_one_limits_hold_again() {
     wait_until("the new one is found", 10, || check().is_ok());
     let rest: Vec<bool> = (0..4).map(|_| check().expect("an answer").is_allowed()).collect();
     assert_eq!(rest, [true, true, false, false], "three pass, and one has already");
-    wait_until("limiters find it, too", 10, || allow(closed) && runtime.block_on(closed.trouble()).is_none());
+    wait_until("limiters find it, too", 10, || allow(closed) && runtime.block_on(closed.last_error()).is_none());
     wait_until("and it limits", 10, || !allow(open));
 }
 
@@ -184,7 +184,7 @@ fn without_a_daemon_the_caller_chose_and_with_the_next_one_limits_hold_again() {
 fn a_daemon_that_hangs_costs_the_deadline_and_no_more() {
     let (daemon, runtime) = (Daemon::start(CONFIG), runtime());
     let client = client(&daemon.socket());
-    let limiter = AsyncLimiter::new(&client, "bucket", b"h", WhenAway::Allow);
+    let limiter = AsyncLimiter::new(&client, "bucket", b"h", OnDaemonLoss::Allow);
     assert!(runtime.block_on(client.check("day", b"h", 1)).expect("an answer").is_allowed());
     daemon.signal("STOP");
     let watch = Watch::start();

@@ -310,6 +310,29 @@ fn a_node_without_the_store_keeps_what_it_has_and_then_its_share() {
     assert_eq!((others, world.in_flight()), (10, 20), "it tells what it gave out meanwhile");
 }
 
+/// Slots are released and taken again all the time, so that no node ever says that it has fewer.
+#[test]
+fn what_a_share_added_ends_when_the_store_is_back_however_busy_the_nodes_are() {
+    let mut world = World::new("10/1h concurrent", 2, 3, FAIR);
+    assert!((0..10).all(|_| world.allowed(0)) && !world.allowed(1));
+    world.nodes[1].is_cut = true;
+    world.pass(100_000);
+    while world.allowed(1) {}
+    assert_eq!(world.in_flight(), 14, "95 % of 10, of two nodes, beside what the other was lent");
+    world.nodes[1].is_cut = false;
+    world.pass(4 * SECOND);
+    for _ in 0..40 {
+        for node in [0, 1] {
+            if !world.nodes[node].held.is_empty() {
+                world.release_one(node);
+            }
+            while world.allowed(node) {}
+        }
+        world.pass(50_000);
+    }
+    assert_eq!(world.in_flight(), 10);
+}
+
 #[test]
 fn on_store_loss_says_what_happens() {
     for (choice, verdict, reason) in

@@ -6,7 +6,7 @@
 //!
 //! - time is tokio's, paused: quinn, chitchat and the fleet read no other. Only the validity of certificates
 //!   and the age of a retry token, 15 s at most, are measured by the wall clock;
-//! - `getrandom` is this file's: it seeds the hash maps, `rand` (chitchat, quinn) and tokio's choices. ring
+//! - `getrandom` is support/seeded.rs's: it seeds the hash maps, `rand` (chitchat, quinn) and tokio's choices. ring
 //!   asks the kernel itself (`syscall`), so keys and with them the bytes of datagrams differ between two
 //!   runs. Their sizes and times do not, with Ed25519: the sizes of ECDSA signatures vary;
 //! - it takes two processes, because tokio draws with a count of all runtimes of a process.
@@ -17,10 +17,9 @@
 
 use crate::support;
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -32,6 +31,7 @@ use support::clock::Watch;
 use support::ether::{Ether, Weather};
 use support::membership_suite::Start;
 use support::peers::Authority;
+use support::seeded::draw_from;
 use tokio::runtime::Builder;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
@@ -61,45 +61,6 @@ const TOLD: Duration = Duration::from_secs(5);
 const ROUND: Duration = Duration::from_millis(200);
 /// How long one way between two nodes stays cut, while nobody may be missed.
 const ONE_WAY: Duration = Duration::from_secs(12);
-
-thread_local! {
-    /// What the numbers of this thread are drawn from; `None`: from the system.
-    static RANDOM: Cell<Option<u64>> = const { Cell::new(None) };
-}
-
-/// The C library's source of randomness, for this test binary alone: a seeded thread draws from its seed.
-///
-/// # Safety
-/// `buffer` must be valid for writing `len` bytes, as getrandom(2) demands.
-#[allow(unsafe_code, reason = "a symbol of C's cannot be written without it; no safe seam reaches std and rand")]
-// SAFETY: name and signature are those of the C library's function, which this one stands for.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn getrandom(buffer: *mut u8, len: usize, _flags: u32) -> isize {
-    if len == 0 {
-        return 0;
-    }
-    // SAFETY: the caller promises that these bytes may be written; zeros make them a slice.
-    let bytes = unsafe {
-        buffer.write_bytes(0, len);
-        std::slice::from_raw_parts_mut(buffer, len)
-    };
-    let seeded = RANDOM.try_with(|random| match random.get() {
-        None => false,
-        Some(mut state) => {
-            for byte in bytes.iter_mut() {
-                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-                *byte = (state >> 56) as u8;
-            }
-            random.set(Some(state));
-            true
-        }
-    });
-    if seeded != Ok(true) {
-        let read = fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
-        read.expect("the system has a source of randomness");
-    }
-    len as isize
-}
 
 #[test]
 fn ten_nodes_on_paused_time_do_what_their_seed_says() {
@@ -149,7 +110,7 @@ fn figures(child: Child) -> Result<String, String> {
 /// One seed, in a thread that has drawn nothing yet.
 fn alone(seed: u64) {
     let run = move || {
-        RANDOM.set(Some(seed).filter(|_| std::env::var(RUN).as_deref() != Ok(CANARY)));
+        draw_from(Some(seed).filter(|_| std::env::var(RUN).as_deref() != Ok(CANARY)));
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
         runtime.block_on(World::run(seed))
     };

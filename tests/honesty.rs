@@ -54,20 +54,31 @@ impl Limiter for InLine {
     }
 }
 
-/// A shard whose calls take `trip` there and back, the store's clock being read half-way.
+/// A shard whose calls take `trip` there and back, the store's clock being read half-way, and whose own clock is `ppm`
+/// millionths fast.
 struct Leasing {
     shard: Shard,
     store: MemoryStore,
     now: Instant,
     trip: Micros,
+    ppm: i64,
 }
 
+/// What the clock of a [`Leasing`] shows at first.
+const BORN: Instant = Instant(3_600_000_000);
+
 impl Leasing {
-    fn new(trip: Micros) -> Self {
-        let now = Instant(3_600_000_000);
+    fn new(trip: Micros, ppm: i64) -> Self {
+        let now = BORN;
         let settings = Settings { max_keys: 10, timeout: Micros(50_000), lease_ahead: true };
         let shard = Shard::new(settings, 7, 1, 1, (now, Timestamp(START)));
-        Self { shard, store: MemoryStore::new(100, 7), now, trip }
+        Self { shard, store: MemoryStore::new(100, 7), now, trip, ppm }
+    }
+
+    /// What the store's clock shows when the shard's shows `local`.
+    fn store_time(&self, local: Instant) -> Timestamp {
+        let passed = i128::from(local.since(BORN).0) * 1_000_000 / i128::from(1_000_000 + self.ppm);
+        Timestamp(START + u64::try_from(passed).expect("clocks run forwards"))
     }
 
     /// Carries out what the shard asks for until nothing is left to do; the reply seen, if any.
@@ -78,7 +89,7 @@ impl Leasing {
                 Effect::Reply { decision, .. } => reply = Some(decision),
                 Effect::Call(call) => {
                     let half = Micros(self.trip.0 / 2);
-                    let outcome = self.store.call(Timestamp(START - 3_600_000_000 + (self.now + half).0), "n", &call);
+                    let outcome = self.store.call(self.store_time(self.now + half), "n", &call);
                     self.now = self.now + self.trip;
                     self.shard.handle_outcome(self.now, &call, outcome);
                 }
@@ -158,8 +169,18 @@ fn embedded_store_holds_to_its_word() {
 fn leasing_shard_holds_to_its_word() {
     for trip in [Micros(0), Micros(300), Micros(4_000)] {
         for limits in RULES {
-            holds_to_its_word(&mut Leasing::new(trip), &rule(limits), &format!("{limits:?} at {trip:?}"));
+            holds_to_its_word(&mut Leasing::new(trip, 0), &rule(limits), &format!("{limits:?} at {trip:?}"));
         }
+    }
+}
+
+#[test]
+fn leasing_shard_whose_clock_drifts_holds_to_its_word() {
+    const LONG: [&[&str]; 3] = [&["20/10s fixed"], &["20/7s fixed from-first"], &["30/9s sliding"]];
+    let rules = || RULES.into_iter().chain(LONG);
+    for (ppm, limits) in [-190, 190].into_iter().flat_map(|ppm| rules().map(move |limits| (ppm, limits))) {
+        let mut limiter = Leasing::new(Micros(300), ppm);
+        holds_to_its_word(&mut limiter, &rule(limits), &format!("{limits:?}, {ppm} ppm fast"));
     }
 }
 
@@ -257,7 +278,7 @@ proptest! {
         // gone: docs/concepts/algorithms.md says so.
         let buckets = limits.iter().filter(|limit| limit.contains("burst")).count();
         prop_assume!(buckets == 0 || buckets == limits.len());
-        keeps_its_word(&mut Leasing::new(Micros(trip)), &rule(&limits), &spenders)?;
+        keeps_its_word(&mut Leasing::new(Micros(trip), 0), &rule(&limits), &spenders)?;
     }
 
     #[test]

@@ -10,7 +10,7 @@ use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
-use rationd::serve::{AnyStore, Remote, StartOptions};
+use rationd::serve::{AnyStore, RemoteStore, StartOptions};
 use rationd::store::memory::MemoryStore;
 use rationd::store::turns::Asker;
 use serde_json::Value as Json;
@@ -82,7 +82,7 @@ fn pages_show_every_key_once() {
 /// A store in this process that answers at once.
 struct Near(Mutex<MemoryStore>);
 
-impl Remote for Near {
+impl RemoteStore for Near {
     fn call<'a>(
         &'a self,
         _: Asker,

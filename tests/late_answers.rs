@@ -19,7 +19,7 @@ use support::lone::Lone;
 /// A fleet of three that has met.
 fn in_fleet(mut bench: Bench) -> Bench {
     let heard = bench.now;
-    let view = FleetView { live: 3, largest: 3, is_settled: true, is_steady: true, heard, ..FleetView::STRANGER };
+    let view = FleetView { live: 3, largest: 3, is_settled: true, is_steady: true, heard, ..FleetView::UNKNOWN };
     bench.shard.handle_fleet(view);
     bench
 }
@@ -81,7 +81,7 @@ fn what_was_lent_ahead_and_went_back_was_admitted_by_nobody() {
         bench.advance(Micros(10_000));
         (turn % 10 == 0).then(|| bench.check(1));
         let calls = bench.calls();
-        let ahead = |call: &&Call| matches!(call.op, Op::Acquire(order) if order.ahead_of.0 > 0);
+        let ahead = |call: &&Call| matches!(call.op, Op::Acquire(order) if order.window.is_next());
         calls.iter().filter(|call| !ahead(call)).for_each(|call| bench.grant(call, 3));
         calls.iter().find(ahead).cloned()
     });

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rationd::client::{Client, Limiter, WhenAway};
+use rationd::client::{Client, Limiter, OnDaemonLoss};
 use support::daemon::TestDaemon;
 use support::poll::wait_until;
 
@@ -30,7 +30,7 @@ fn daemon() -> TestDaemon {
 
 /// Asks until it was denied, and tells how often it was not. With `until`, stops there and waits to be killed.
 fn spend(socket: &Path, until: u64) {
-    let limiter = Limiter::new(socket, "day", b"k", WhenAway::Deny);
+    let limiter = Limiter::new(socket, "day", b"k", OnDaemonLoss::Deny);
     let mut admitted = 0;
     while admitted < until && limiter.allow(1) {
         admitted += 1;
@@ -87,7 +87,7 @@ fn eight_processes_admit_the_limit_and_one_that_is_killed_loses_what_it_held() {
 #[test]
 fn what_is_left_is_handed_back() {
     let daemon = daemon();
-    let limiter = Limiter::new(&daemon.socket, "day", b"r", WhenAway::Deny);
+    let limiter = Limiter::new(&daemon.socket, "day", b"r", OnDaemonLoss::Deny);
     let also = limiter.clone();
     for _ in 0..100 {
         assert!(limiter.allow(1));
@@ -103,31 +103,32 @@ fn what_is_left_is_handed_back() {
 #[test]
 fn more_than_is_lent_at_once_and_what_is_not_limited() {
     let daemon = daemon();
-    let limiter = Limiter::new(&daemon.socket, "day", b"m", WhenAway::Deny);
+    let limiter = Limiter::new(&daemon.socket, "day", b"m", OnDaemonLoss::Deny);
     assert!(limiter.allow(LIMIT / 2), "a quarter is lent at most, and this is asked for by itself");
     assert!(!limiter.allow(LIMIT));
-    let free = Limiter::new(&daemon.socket, "free", b"m", WhenAway::Deny);
+    let free = Limiter::new(&daemon.socket, "free", b"m", OnDaemonLoss::Deny);
     assert!((0..1_000).all(|_| free.allow(3)));
-    let bucket = Limiter::new(&daemon.socket, "bucket", b"m", WhenAway::Deny);
+    let bucket = Limiter::new(&daemon.socket, "bucket", b"m", OnDaemonLoss::Deny);
     assert_eq!((0..1_000).filter(|_| bucket.allow(1)).count(), 100);
 }
 
 #[test]
 fn a_daemon_that_is_away_leaves_what_the_caller_chose() {
     let mut daemon = daemon();
-    let all = [WhenAway::Allow, WhenAway::Deny, WhenAway::LastShare];
-    let limiters = all.map(|when_away| Limiter::new(&daemon.socket, "bucket", format!("{when_away:?}"), when_away));
+    let all = [OnDaemonLoss::Allow, OnDaemonLoss::Deny, OnDaemonLoss::LastShare];
+    let limiters =
+        all.map(|on_daemon_loss| Limiter::new(&daemon.socket, "bucket", format!("{on_daemon_loss:?}"), on_daemon_loss));
     for limiter in &limiters {
-        assert!((0..30).all(|_| limiter.allow(1)), "{:?}", limiter.trouble());
+        assert!((0..30).all(|_| limiter.allow(1)), "{:?}", limiter.last_error());
     }
     daemon.stop();
     let [allow, deny, share] = &limiters;
     wait_until("what was lent is over", 10, || !deny.allow(1));
     assert!((0..1_000).all(|_| allow.allow(1)));
-    assert!(deny.trouble().is_some_and(|why| why.contains("rationd.sock")), "{:?}", deny.trouble());
+    assert!(deny.last_error().is_some_and(|why| why.contains("rationd.sock")), "{:?}", deny.last_error());
     // 1, 2, 4, 8, 16: so much is lent for half a second at a time, and so much passes.
     let passed = (0..1_000).filter(|_| share.allow(1)).count();
     assert!((1..=40).contains(&passed), "{passed}");
-    let nobody = Limiter::new("/nowhere/rationd.sock", "bucket", b"k", WhenAway::LastShare);
+    let nobody = Limiter::new("/nowhere/rationd.sock", "bucket", b"k", OnDaemonLoss::LastShare);
     assert!(!nobody.allow(1), "nothing was ever lent");
 }

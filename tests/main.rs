@@ -16,6 +16,7 @@ mod clients;
 mod clocks;
 mod concurrent;
 mod config;
+mod daemon_seeded;
 mod digest_secret;
 mod disk_full;
 mod envoy;

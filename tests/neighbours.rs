@@ -245,9 +245,9 @@ impl Flood {
 }
 
 /// Ends the flood, also where a test fails.
-struct Ending<'a>(&'a Flood);
+struct Resolution<'a>(&'a Flood);
 
-impl Drop for Ending<'_> {
+impl Drop for Resolution<'_> {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::Relaxed);
     }
@@ -296,7 +296,7 @@ fn beside_all(name: &str, noise: impl Fn(&Daemon, &Flood, usize) + Sync) {
             let (noise, daemon, flood) = (&noise, &daemon, &flood);
             scope.spawn(move || noise(daemon, flood, number));
         }
-        let _ending = Ending(&flood);
+        let _ending = Resolution(&flood);
         wait_until("the flood has begun", 20, || flood.served() > 100);
         let (watch, before) = (Watch::start(), flood.served());
         let seen = Bystander::ask(&daemon, &flood);
@@ -416,7 +416,7 @@ fn served_beside_another_user(name: &str, noise: &(impl Fn(&Daemon, &Flood, usiz
             let (daemon, many) = (&daemon, &many);
             scope.spawn(move || noise(daemon, many, number));
         }
-        let _ending = [Ending(&many), Ending(&one)];
+        let _ending = [Resolution(&many), Resolution(&one)];
         wait_until("the flood has begun", 20, || many.served() > 100);
         scope.spawn(|| one.run(&connect(), |from| fresh_checks("one", from)));
         wait_until("the other has begun", 20, || one.served() > 100);

@@ -16,7 +16,7 @@ use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
 use rationd::serve::envoy::EnvoyOptions;
 use rationd::serve::envoy::proto::{Entry, RateLimitDescriptor, RateLimitRequest};
-use rationd::serve::{AnyStore, Remote};
+use rationd::serve::{AnyStore, RemoteStore};
 use rationd::store::memory::MemoryStore;
 use rationd::store::turns::Asker;
 use support::daemon::{TestDaemon, encode, show, until};
@@ -50,7 +50,7 @@ impl Gated {
     }
 }
 
-impl Remote for Gated {
+impl RemoteStore for Gated {
     fn call<'a>(
         &'a self,
         _: Asker,
@@ -359,7 +359,7 @@ impl Starved {
     }
 }
 
-impl Remote for Starved {
+impl RemoteStore for Starved {
     fn call<'a>(
         &'a self,
         _: Asker,

@@ -175,6 +175,36 @@ fn drain_hands_back_everything_once() {
     assert_eq!(bench.held(), 0);
 }
 
+#[test]
+fn drain_keeps_what_is_held_of_a_bucket_until_the_acquire_under_way_is_answered() {
+    let mut bench = Bench::new("100/1s burst 100");
+    bench.hold(40);
+    bench.spend_to_low_water();
+    let call = bench.acquire();
+    let held = bench.held();
+    bench.shard.handle_drain(bench.now);
+    assert!(held > 0 && bench.held() == held, "the store would take what the acquire lends for spent");
+    bench.grant(&call, 20);
+    let returned = bench.calls().into_iter().map(|call| match call.op {
+        Op::Return { amount, held, .. } => (amount, held),
+        other => panic!("not a return: {other:?}"),
+    });
+    assert_eq!(returned.collect::<Vec<_>>(), [(held + 20, 0)]);
+}
+
+#[test]
+fn drain_hands_back_what_is_held_of_a_bucket_when_the_acquire_under_way_is_given_up() {
+    let mut bench = Bench::new("100/1s burst 100");
+    bench.hold(40);
+    bench.spend_to_low_water();
+    let (call, held) = (bench.acquire(), bench.held());
+    bench.shard.handle_drain(bench.now);
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    let calls = bench.calls();
+    let [back] = &calls[..] else { panic!("wanted a return: {calls:?}") };
+    assert!(matches!(back.op, Op::Return { amount, held: 0, .. } if amount == held), "{back:?}");
+}
+
 /// Four acquires in a row would leave, and the last would be denied for what is there in a moment.
 #[test]
 fn an_acquire_that_overtook_tokens_on_their_way_back_is_not_repeated_before_they_are_there() {
@@ -382,10 +412,33 @@ fn most_wanted(nodes: u32, fleet: Option<FleetView>) -> u64 {
 fn a_node_asks_for_no_more_than_its_part_of_a_limit() {
     assert_eq!([1, 2, 3, 5].map(|nodes| most_wanted(nodes, None)), [600, 500, 334, 200]);
     // The store remembers nodes for a while that are gone, and the fleet knows it.
-    let fleet = |live| FleetView { live, largest: 5, is_settled: true, is_steady: true, ..FleetView::STRANGER };
+    let fleet = |live| FleetView { live, largest: 5, is_settled: true, is_steady: true, ..FleetView::UNKNOWN };
     assert_eq!([1, 2, 5].map(|live| most_wanted(5, Some(fleet(live)))), [600, 500, 200]);
     let wavering = FleetView { is_steady: false, ..fleet(2) };
     assert_eq!(most_wanted(5, Some(wavering)), 200, "a view that wavers lifts no bound");
+}
+
+/// What a node that is asked for so many a second holds of its part of 600, after a second.
+fn leased_in_a_second(limit: &str, rate: u64) -> u64 {
+    let mut bench = Bench::new(limit);
+    bench.nodes = 4;
+    let mut lent = 0;
+    for _ in 0..rate {
+        bench.now = bench.now + Micros(1_000_000 / rate);
+        bench.check(1);
+        if let Some(call) = bench.try_acquire() {
+            let want = bench.order(&call).want;
+            bench.grant(&call, want);
+            lent += want;
+        }
+    }
+    lent
+}
+
+#[test]
+fn a_part_of_ten_minutes_is_not_leased_for_a_flood_of_a_second() {
+    assert!((50..=85).contains(&leased_in_a_second("600/10m fixed", 50)), "fifty are spent in it");
+    assert!(leased_in_a_second("600/10m fixed", 700) >= 600, "all is spent before it could ask again");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn handshakes_of_clients_are_answered() {
         ("CONFIG GET save", "save ".into()),
         ("CONFIG GET appendonly", "appendonly no".into()),
         ("CONFIG GET other", "".into()),
-        ("COMMAND COUNT", rationd::wire::surface::COMMANDS.len().to_string()),
+        ("COMMAND COUNT", rationd::wire::command_table::COMMANDS.len().to_string()),
         ("COMMAND INFO ping none", "ping -1 fast 0 0 0 nil".into()),
         ("RESET", "RESET".into()),
         ("CLIENT GETNAME", "nil".into()),
@@ -433,4 +433,29 @@ fn a_living_daemons_socket_is_not_taken() {
     use std::os::unix::fs::PermissionsExt;
     let socket = Socket::bind(&directory.path().join("made/for/it.sock"), 0o640, None).unwrap();
     assert_eq!(std::fs::metadata(socket.path()).unwrap().permissions().mode() & 0o777, 0o640);
+}
+
+/// Whichever thread accepts a connection. Without that, the thread that is awake anyway takes nearly all of them.
+#[test]
+fn connections_are_served_by_the_thread_that_has_the_fewest() {
+    const THREADS: usize = 3;
+    const EACH: usize = 4;
+    let daemon = TestDaemon::with(|options| options.threads = THREADS);
+    let hub = daemon.daemon().hub().clone();
+    let mut clients: Vec<_> = (0..THREADS * EACH).map(|_| daemon.client()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        for _ in 0..5 {
+            assert!(client.ask(&format!("CL.THROTTLE {number} 15 30 60")).starts_with("0 16 "));
+        }
+    }
+    assert_eq!(hub.doors.seated(), [EACH; THREADS]);
+    assert_eq!(hub.commands_of_threads(), [5 * EACH as u64; THREADS], "they run where they are counted");
+    // Who goes leaves room: those who come next fill it, and nobody is moved.
+    clients.drain(..THREADS);
+    until("they have gone", || hub.doors.open() == THREADS * (EACH - 1));
+    clients.extend((0..THREADS).map(|_| daemon.client()));
+    for client in &mut clients {
+        assert_eq!(client.ask("PING"), "PONG");
+    }
+    assert_eq!(hub.doors.seated(), [EACH; THREADS]);
 }

@@ -29,7 +29,7 @@ fn bench_of(live: u32, limit: &str) -> Bench {
         is_settled: true,
         is_steady: true,
         heard,
-        ..FleetView::STRANGER
+        ..FleetView::UNKNOWN
     });
     bench
 }
@@ -304,7 +304,7 @@ fn a_bucket_beside_the_window_unbinds_nothing() {
 
 /// What one of two nodes that live, of so many that did, admits in the window after it lost the store.
 fn admitted_on_share(bench: &mut Bench, largest: u32) -> usize {
-    let view = FleetView { live: 2, largest, is_settled: true, is_steady: largest == 2, ..FleetView::STRANGER };
+    let view = FleetView { live: 2, largest, is_settled: true, is_steady: largest == 2, ..FleetView::UNKNOWN };
     bench.shard.handle_fleet(FleetView { heard: bench.now, ..view });
     assert_eq!(bench.check(1), None);
     let call = bench.acquire();

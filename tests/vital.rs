@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::serve::vital::{fault, on_abort};
-use rationd::serve::{AnyStore, Remote};
+use rationd::serve::{AnyStore, RemoteStore};
 use rationd::store::turns::Asker;
 use support::daemon::{TestDaemon, until};
 
@@ -26,7 +26,7 @@ struct Breaks {
     at_once: bool,
 }
 
-impl Remote for Breaks {
+impl RemoteStore for Breaks {
     fn call<'a>(
         &'a self,
         _: Asker,

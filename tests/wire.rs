@@ -1,7 +1,9 @@
 //! The codec, from the outside: any split of the input gives the same commands, any bytes are safe.
 
 use proptest::prelude::*;
-use rationd::wire::command::{Client, Command, CommandError, MAX_KEY, Rate};
+use rationd::wire::command::{Client, Command, MAX_KEY};
+use rationd::wire::rate::Rate;
+use rationd::wire::refusal::CommandError;
 use rationd::wire::resp::{Args, MAX_ARGUMENTS, MAX_LINE, MAX_REQUEST, Parser, ProtocolError};
 use rationd::wire::value::Value;
 

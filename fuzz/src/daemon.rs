@@ -58,6 +58,7 @@ fn start() -> Served {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a control runtime");
     let options = StartOptions {
+        clock: rationd::clock::Clock::start(),
         socket: socket.clone(),
         mode: 0o600,
         group: None,

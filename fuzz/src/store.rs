@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, OPEN, Occupy, Op, Voided};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, OPEN, Occupy, Op, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
-use rationd::core::time::{Instant, Micros, Timestamp};
+use rationd::core::time::{Instant, Micros};
 use rationd::store::redis::{cluster_slots, evalsha, refused};
 use redis::Value;
 
@@ -78,7 +78,7 @@ fn ops() -> [Op; 6] {
         need: 2,
         want: 7,
         least: 0,
-        ahead_of: Timestamp(0),
+        window: Window::Current,
         epoch: 0,
         held: 0,
         ages: JUST_NOW,

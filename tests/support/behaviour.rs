@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use rationd::clock::Clock;
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
@@ -117,7 +117,7 @@ fn acquire(key: &Key, random: &mut Random) -> Acquire {
         need,
         want: need + random.below(8),
         least: random.below(3),
-        ahead_of: Timestamp(0),
+        window: Window::Current,
         epoch: 0,
         held: 0,
         ages: JUST_NOW,
@@ -129,7 +129,7 @@ fn acquire(key: &Key, random: &mut Random) -> Acquire {
             *known = Known { used: counter.used + random.below(2), at: counter.at };
         }
         if random.below(6) == 0 {
-            ask.ahead_of = last.counters[0].at;
+            ask.window = Window::from_wire(last.counters[0].at);
         }
     }
     ask

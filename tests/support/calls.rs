@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -162,14 +162,15 @@ impl Caller {
         let least = random.one_of(&[0, 0, 1, need, want]);
         let at = self.last().map_or(Timestamp(0), |grant| grant.counters[0].at);
         let ahead = random.percent(12);
-        let ahead_of = if ahead { random.one_of(&[at, at, at, at + Micros(1)]) } else { Timestamp(0) };
+        let begins = if ahead { random.one_of(&[at, at, at, at + Micros(1)]) } else { Timestamp(0) };
+        let window = Window::from_wire(begins);
         let epoch = self.last().map_or(0, |grant| grant.epoch);
         let older = self.past.first().map_or(9, |(_, _, grant)| grant.epoch);
         let epoch = random.one_of(&[0, epoch, epoch, older]);
         let known = std::array::from_fn(|index| self.known(random, rule, index));
         let held = self.held(random);
         let ages = [self.age(random); MAX_LIMITS];
-        Acquire { need, want, least, ahead_of, epoch, held, ages, known }
+        Acquire { need, want, least, window, epoch, held, ages, known }
     }
 
     /// Tokens that the node says it has not spent: often none, or what it was lent last.
@@ -215,7 +216,7 @@ impl Caller {
             };
         };
         let mut windows = grant.counters.map(|counter| counter.at);
-        if matches!(call.op, Op::Acquire(ask) if ask.ahead_of.0 > 0) {
+        if matches!(call.op, Op::Acquire(ask) if ask.window.is_next()) {
             windows[0] = windows[0] + call.rule.limits[0].period;
         }
         let amount = random.one_of(&[grant.granted, grant.granted / 2, 1, u64::MAX]);

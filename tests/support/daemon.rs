@@ -57,6 +57,7 @@ impl TestDaemon {
             .build()
             .expect("a control runtime");
         let mut options = StartOptions {
+            clock: rationd::clock::Clock::start(),
             socket: socket.clone(),
             mode: 0o600,
             group: None,

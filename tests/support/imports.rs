@@ -38,7 +38,7 @@ impl Imports {
     }
 }
 
-/// All paths that `use` or that begin with `crate::` or `super::`.
+/// All paths, of `use` and in the middle of code: of enums and other crates too, which lead to no module.
 fn paths(text: &str) -> Vec<String> {
     let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut found = Vec::new();
@@ -48,16 +48,9 @@ fn paths(text: &str) -> Vec<String> {
             expand("", &text[at + 4..at + end], &mut found);
         }
     }
-    for prefix in ["crate::", "super::"] {
-        for (at, _) in text.match_indices(prefix) {
-            let rest = &text[at..];
-            let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(rest.len());
-            // What goes on with a brace has been read already.
-            if !rest[..end].ends_with(':') {
-                found.push(rest[..end].to_owned());
-            }
-        }
-    }
+    // In the middle of code. What goes on with a brace has been read already.
+    let in_code = text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
+    found.extend(in_code.filter(|path| path.contains("::") && !path.ends_with(':')).map(ToOwned::to_owned));
     found
 }
 

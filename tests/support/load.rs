@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rationd::clock::Clock;
-use rationd::core::call::{Acquire, Call, Grant, Known, Op, StoreError};
+use rationd::core::call::{Acquire, Call, Grant, Known, Op, StoreError, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::Rule;
-use rationd::core::time::Timestamp;
 use rationd::store::redis::RedisStore;
 
 /// A rule that no test exhausts, with a window that ends after the test.
@@ -27,7 +26,7 @@ pub fn acquire_one(clock: &Clock, rule: &Arc<Rule>, digest: Digest, id: u64) -> 
         need: 1,
         want: 1,
         least: 1,
-        ahead_of: Timestamp(0),
+        window: Window::Current,
         epoch: 0,
         held: 0,
         ages: rationd::core::call::JUST_NOW,

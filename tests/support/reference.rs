@@ -11,10 +11,10 @@ use rationd::config::{Described, SAMPLE};
 use rationd::core::fleet::FleetView;
 use rationd::core::time::Micros;
 use rationd::fleet::{FleetStats, PeerId};
-use rationd::serve::gossip::Circle;
+use rationd::serve::gossip::FleetStatus;
 use rationd::serve::metrics::Scrape;
 use rationd::store::redis::{BreakerState, CallOutcome, LATENCY_BOUNDS, ServerView, Snapshot};
-use rationd::wire::surface::{COMMANDS, usage};
+use rationd::wire::command_table::{COMMANDS, usage};
 
 use super::daemon::TestDaemon;
 use super::process::without_settings;
@@ -198,10 +198,10 @@ fn scrape() -> String {
             full_coverage: None,
         }],
     };
-    let fleet = Circle {
+    let fleet = FleetStatus {
         members: Vec::new(),
         own: PeerId { name: "app-17".into(), incarnation: 0 },
-        view: FleetView::STRANGER,
+        view: FleetView::UNKNOWN,
         staleness: Micros(0),
         bad: 0,
         stats: FleetStats::default(),

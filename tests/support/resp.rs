@@ -82,12 +82,17 @@ impl Decoder {
     /// # Errors
     /// Those of the stream.
     pub fn fill(&mut self, stream: &mut impl Read) -> io::Result<bool> {
-        self.bytes.drain(..self.taken);
-        self.taken = 0;
         let mut chunk = [0; 16 * 1024];
         let count = stream.read(&mut chunk)?;
-        self.bytes.extend_from_slice(&chunk[..count]);
+        self.push(&chunk[..count]);
         Ok(count > 0)
+    }
+
+    /// Takes bytes that were read elsewhere.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        self.bytes.extend_from_slice(bytes);
     }
 
     /// The next whole reply, if its bytes are here.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -76,7 +76,7 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 
 fn ask(tokens: u64) -> Acquire {
     let known = [Known::default(); MAX_LIMITS];
-    Acquire { need: tokens, want: tokens, least: 0, ahead_of: Timestamp(0), epoch: 0, held: 0, ages: JUST_NOW, known }
+    Acquire { need: tokens, want: tokens, least: 0, window: Window::Current, epoch: 0, held: 0, ages: JUST_NOW, known }
 }
 
 impl Key<'_> {
@@ -314,7 +314,7 @@ fn lends_of_several_limits(key: &mut Key<'_>) {
 
 fn lends_ahead(key: &mut Key<'_>) {
     let end = key.lend(10).counters[0].at;
-    let ahead = |at| Acquire { ahead_of: at, ..ask(4) };
+    let ahead = |at| Acquire { window: Window::Next { begins: at }, ..ask(4) };
     let grant = key.acquire(0, ahead(end));
     assert_eq!((grant.granted, grant.counters[0].used, grant.counters[0].prev), (4, 10, 4));
     assert_eq!(key.acquire(0, ahead(end - key.rule.limits[0].period)).granted, 0);

@@ -28,7 +28,7 @@ type Model = (&'static str, Option<usize>, fn());
 /// threads there are too many: those are left out in which threads are stopped more often than a model says.
 fn main() {
     let part = std::env::args().nth(1).unwrap_or_default();
-    let all = serve::alarm::MODELS.iter().chain(serve::answers::MODELS).chain(client::spending::MODELS);
+    let all = serve::timer_task::MODELS.iter().chain(serve::answers::MODELS).chain(client::spending::MODELS);
     for (what, stops, model) in all.filter(|(what, ..)| what.contains(&part)) {
         println!("{what}:");
         let ways = Arc::new(AtomicUsize::new(0));

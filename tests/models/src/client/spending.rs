@@ -7,8 +7,8 @@ use loom::sync::Mutex;
 use loom::thread;
 
 use super::lease::Lease;
-use super::purse::{Habits, Next, Purse, Turn};
-use super::{Reply, WhenAway};
+use super::local_tokens::{RefillState, Next, LocalTokens, Turn};
+use super::{Reply, OnDaemonLoss};
 use crate::Model;
 
 /// All of them.
@@ -22,7 +22,7 @@ const LIFE: Duration = Duration::from_secs(1_000_000);
 
 /// One who lends: so many tokens for each time that it is asked.
 struct Desk {
-    habits: Habits,
+    refill: RefillState,
     lent: u64,
 }
 
@@ -34,12 +34,12 @@ fn lease(granted: u64) -> Lease {
     Lease::read(Reply::Array(fields)).expect("it is one")
 }
 
-fn allow(purse: &Purse, desk: &Mutex<Desk>, most: u64) -> bool {
-    if let Some(decided) = purse.decide(1) {
+fn allow(tokens: &LocalTokens, desk: &Mutex<Desk>, most: u64) -> bool {
+    if let Some(decided) = tokens.decide(1) {
         return decided;
     }
     let mut desk = desk.lock().expect("nobody has panicked");
-    match purse.turn(&mut desk.habits, 1) {
+    match tokens.turn(&mut desk.refill, 1) {
         Turn::Over(passes) => passes,
         Turn::Lease { now, want } => {
             let granted = want.min(most - desk.lent);
@@ -47,7 +47,7 @@ fn allow(purse: &Purse, desk: &Mutex<Desk>, most: u64) -> bool {
             if granted == 0 {
                 return false;
             }
-            match purse.take(&mut desk.habits, now, 1, Ok(lease(granted))) {
+            match tokens.take(&mut desk.refill, now, 1, Ok(lease(granted))) {
                 Next::Over(passes) => passes,
                 Next::Check => false,
             }
@@ -57,18 +57,18 @@ fn allow(purse: &Purse, desk: &Mutex<Desk>, most: u64) -> bool {
 
 /// `spenders` threads ask for one token each `times` times, of `most`; and the first of them before the others begin.
 fn spend(spenders: usize, times: usize, most: u64) {
-    let purse = Arc::new(Purse::new());
-    let desk = Arc::new(Mutex::new(Desk { habits: Habits::new(WhenAway::Deny), lent: 0 }));
-    let mut passed = u64::from(allow(&purse, &desk, most));
+    let tokens = Arc::new(LocalTokens::new());
+    let desk = Arc::new(Mutex::new(Desk { refill: RefillState::new(OnDaemonLoss::Deny), lent: 0 }));
+    let mut passed = u64::from(allow(&tokens, &desk, most));
     let threads: Vec<_> = (0..spenders)
         .map(|_| {
-            let (purse, desk) = (purse.clone(), desk.clone());
-            thread::spawn(move || (0..times).filter(|_| allow(&purse, &desk, most)).count() as u64)
+            let (tokens, desk) = (tokens.clone(), desk.clone());
+            thread::spawn(move || (0..times).filter(|_| allow(&tokens, &desk, most)).count() as u64)
         })
         .collect();
     passed += threads.into_iter().map(|thread| thread.join().expect("it ends")).sum::<u64>();
     let desk = desk.lock().expect("nobody has panicked");
-    let left = purse.left(&desk.habits);
+    let left = tokens.left(&desk.refill);
     assert!(passed + left <= desk.lent, "{passed} passed, {left} are left, {} were lent", desk.lent);
 }
 
