@@ -13,6 +13,9 @@
 //!
 //! A third run of the first seed leaves `getrandom` to the system: it must differ, or nothing of this was shown.
 //!
+//! The fleet's simulator has a model in the place of chitchat, which knows of the others as late as it has drawn. That it
+//! draws what chitchat takes is shown here: each time is one of `simulations/src/swarm/membership.rs`.
+//!
 //! `RATIOND_FLEET_SEEDS=10..60` runs other seeds; `RATIOND_FLEET_TRACES=DIR` keeps the traces there.
 
 use crate::support;
@@ -21,6 +24,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,6 +39,11 @@ use support::seeded::draw_from;
 use tokio::runtime::Builder;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
+
+#[path = "../simulations/src/swarm/membership.rs"]
+mod membership;
+
+use membership::{DEAD_MS, JOIN_MS};
 
 const NODES: usize = 10;
 /// Seeds that run where none are named. Seed 3 found that a window full of lost datagrams holds back
@@ -281,6 +290,9 @@ impl World {
             sleep(LOOK).await;
         }
         let took = self.ether.now() - begun;
+        if let Some(drawn) = drawn(what) {
+            assert!(drawn.contains(&(took.as_millis() as u64)), "{what}: {took:?}, and simulations draw {drawn:?} ms");
+        }
         self.ether.note(what);
         self.figures += &format!(" {what} {:.2},", took.as_secs_f64());
     }
@@ -346,6 +358,15 @@ impl Node {
 
 fn address(node: usize) -> SocketAddr {
     ([10, 0, 0, 1 + node as u8], 7946).into()
+}
+
+/// What the fleet's simulator draws for it, in milliseconds.
+fn drawn(what: &str) -> Option<RangeInclusive<u64>> {
+    match what {
+        "join" | "rebirth" | "healed" => Some(JOIN_MS),
+        "crash" | "parted" | "unheard" => Some(DEAD_MS),
+        _ => None,
+    }
 }
 
 /// Who is seen, those that leave marked.

@@ -12,7 +12,7 @@
 //! | [`random`], [`maps`] | streams of randomness from a seed; maps that repeat themselves |
 //! | [`world`] | everything that is not the product, and the loop that makes things happen |
 //! | [`lua`], [`keyspace`] | the shipped scripts, and the part of Redis that they touch |
-//! | [`limiter`], [`baseline`] | what decides in a node: the shipped core, or something to compare it with |
+//! | [`limiter`], [`shards`], [`baseline`] | what decides in a node: the shipped core, several of it, or something to compare it with |
 //! | [`observe`] | what can be seen of a run |
 //! | [`checkers`] | what must hold in every run |
 //! | [`ledger`], [`series`] | figures of a run, whole and over time |
@@ -38,6 +38,7 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod series;
+pub mod shards;
 pub mod shrink;
 pub mod span;
 pub mod swarm;

@@ -18,6 +18,7 @@ use rationd::core::usage::{Origin, Usage};
 use crate::baseline::{Leasing, Split};
 use crate::observe::Balance;
 use crate::plan::Brain;
+use crate::shards::Shards;
 
 /// Decides for one daemon.
 pub trait Limiter {
@@ -115,12 +116,15 @@ pub struct Start {
     pub first_id: u64,
     /// The wall clock at this moment of the monotonic one.
     pub clock: (Instant, Timestamp),
+    /// Shards of the shipped core that share its keys. A baseline has one.
+    pub shards: u32,
 }
 
 /// The decider of that kind.
 #[must_use]
 pub fn limiter(brain: Brain, start: Start) -> Box<dyn Limiter> {
     match brain {
+        Brain::Rationd if start.shards > 1 => Box::new(Shards::new(&start)),
         Brain::Rationd => Box::new(Shard::new(start.settings, start.seed, start.first_id, 1, start.clock)),
         Brain::Split => Box::new(Split::new(start.clock)),
         _ => Box::new(Leasing::new(brain, &start)),

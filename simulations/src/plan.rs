@@ -147,6 +147,9 @@ pub struct Daemon {
     pub timeout: Span,
     /// `node.max_keys`.
     pub max_keys: u32,
+    /// Shards of each node, which share its keys by their digests; the daemon has 64.
+    #[serde(skip_serializing_if = "is_one")]
+    pub shards: u32,
     /// `store.confirm`: wait for a replica.
     pub confirm: bool,
 }
@@ -658,9 +661,15 @@ impl Default for Plan {
     }
 }
 
+/// What plans that were kept before there was a choice do not say.
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields so")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
+}
+
 impl Default for Daemon {
     fn default() -> Self {
-        Self { timeout: Span::millis(50), max_keys: 100_000, confirm: true }
+        Self { timeout: Span::millis(50), max_keys: 100_000, shards: 1, confirm: true }
     }
 }
 

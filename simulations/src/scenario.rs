@@ -142,6 +142,7 @@ pub fn schema() -> String {
 /// What was seen and what was wanted.
 pub fn check(plan: &Plan) -> Result<(), String> {
     let wrong = |is_wrong: bool, problem: &str| if is_wrong { Err(problem.to_owned()) } else { Ok(()) };
+    wrong(plan.daemon.shards == 0, "`daemon.shards` is 0: wanted at least one")?;
     wrong(plan.nodes == 0, "`nodes` is 0: wanted at least one")?;
     wrong(plan.redis.masters == 0, "`redis.masters` is 0: wanted at least one")?;
     wrong(plan.span.0 == 0, "`span` is 0: wanted some time for the run to take")?;

@@ -6,10 +6,14 @@
 //! is free of faults. Every third seed plays a scene instead (`scenes.rs`): what hardly comes about by chance. Decides nothing of what must hold: the checkers do.
 
 mod faults;
+pub mod membership;
 mod scenes;
 mod traffic;
 
+use std::ops::RangeInclusive;
+
 use self::faults::Scene;
+use self::membership::{DEAD_MS, JOIN_MS};
 use crate::plan::{Clocks, Daemon, Gossip, Network, Plan, Redis};
 use crate::random::Random;
 use crate::span::Span;
@@ -20,6 +24,9 @@ const JUDGED: u64 = 3_000_000;
 /// Runs without any fault, of a thousand.
 const QUIET: u64 = 100;
 
+/// A table of fewer keys belongs to one shard.
+const FEW_KEYS: u32 = 1_000;
+
 /// The configuration of a seed.
 #[must_use]
 pub fn plan(seed: u64) -> Plan {
@@ -28,7 +35,8 @@ pub fn plan(seed: u64) -> Plan {
     // whole one to be judged by.
     let longest = plan.policies.iter().map(traffic::longest_period).max().unwrap_or(0);
     let wanted = plan.longest_recovery().0 + 2_000_000 + 3 * longest.min(JUDGED) + 500_000;
-    Plan { calm: plan.calm.max(Span(wanted)), ..plan }
+    let shards = shards(&mut Random::stream(seed, "swarm-shards"), &plan.daemon);
+    Plan { calm: plan.calm.max(Span(wanted)), daemon: Daemon { shards, ..plan.daemon }, ..plan }
 }
 
 /// What is drawn without any scene in mind.
@@ -70,7 +78,13 @@ fn freely(seed: u64) -> Plan {
 fn daemon(random: &mut Random) -> Daemon {
     let timeout = *random.pick(&[50, 50, 50, 25, 100]);
     let max_keys = if random.chance(100) { random.between(1, 12) as u32 } else { 1_000 }; // at most 12
-    Daemon { timeout: Span::millis(timeout), max_keys, confirm: random.chance(600) }
+    Daemon { timeout: Span::millis(timeout), max_keys, confirm: random.chance(600), ..Daemon::default() }
+}
+
+/// Nodes of two runs in five have several shards. A table of a few keys is not cut up: it would be none.
+fn shards(random: &mut Random, daemon: &Daemon) -> u32 {
+    let drawn = *random.pick(&[1, 1, 1, 2, 5]);
+    if daemon.max_keys < FEW_KEYS { 1 } else { drawn }
 }
 
 fn clocks(random: &mut Random) -> Clocks {
@@ -93,7 +107,9 @@ fn network(random: &mut Random) -> Network {
 /// Most fleets gossip.
 fn gossip(random: &mut Random) -> Option<Gossip> {
     let tick = Span::millis(*random.pick(&[50, 200, 200, 500]));
-    let (join, dead) = (Span::millis(random.between(200, 1_500)), Span::millis(random.between(1_000, 6_000)));
+    let millis =
+        |random: &mut Random, drawn: RangeInclusive<u64>| Span::millis(random.between(*drawn.start(), *drawn.end()));
+    let (join, dead) = (millis(random, JOIN_MS), millis(random, DEAD_MS));
     random.chance(750).then_some(Gossip { tick, join, dead })
 }
 
@@ -163,6 +179,12 @@ mod tests {
         let algorithm = |text: &String| format!("{:?}", Limit::parse(text).unwrap().algorithm);
         let seen = census(|plan| plan.policies.iter().flat_map(|policy| &policy.limits).map(algorithm).collect());
         assert_eq!(seen.keys().collect::<Vec<_>>(), ["Concurrent", "Fixed", "FixedFromFirst", "Gcra", "Sliding"]);
+    }
+
+    #[test]
+    fn nodes_of_some_runs_have_several_shards() {
+        let several = (1..=SEEDS).filter(|seed| plan(*seed).daemon.shards > 1).count() as u64;
+        assert!((SEEDS / 4..SEEDS / 2).contains(&several), "{several} of {SEEDS}");
     }
 
     #[test]

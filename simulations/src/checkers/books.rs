@@ -28,7 +28,10 @@ pub(super) struct Books {
 impl Books {
     pub(super) fn new(setting: &Setting) -> Self {
         let keys = setting.plan.demand.iter().map(|demand| u64::from(demand.keys)).sum();
-        Self { max_keys: u64::from(setting.plan.daemon.max_keys), keys, found: Found::default() }
+        // Each shard has an even part of the table, rounded up.
+        let (max_keys, shards) = (setting.plan.daemon.max_keys, setting.plan.daemon.shards);
+        let max_keys = u64::from(max_keys.div_ceil(shards)) * u64::from(shards);
+        Self { max_keys, keys, found: Found::default() }
     }
 }
 

@@ -109,5 +109,5 @@ fn decider(plan: &Plan, seed: u64, clock: (Instant, Timestamp)) -> Box<dyn Limit
     let settings =
         Settings { max_keys: plan.daemon.max_keys as usize, timeout: plan.daemon.timeout.micros(), lease_ahead: true };
     // As in the daemon, ids grow across restarts: they begin with the wall clock.
-    limiter(plan.brain, Start { settings, seed, first_id: clock.1.0, clock })
+    limiter(plan.brain, Start { settings, seed, first_id: clock.1.0, clock, shards: plan.daemon.shards })
 }
