@@ -1,20 +1,20 @@
-//! When to stop asking one Redis server, and when to try again. Pure: time comes in, nothing is read.
-//!
-//! A lost connection, a refusal or silence (`pulse.rs` says what that is) opens the breaker at once; calls
-//! that are late, where calls have deadlines, after [`SILENCES`] in a row. While it is open every call fails without leaving the process; the keeper of the server
-//! probes in the background. After silence or a refusal one trial call goes first: an answer to a
-//! PING does not yet mean that scripts run. Called by
-//! `redis/master.rs`, and by simulations.
+//! Decides when to stop asking one Redis server, and when to try again. Pure: time is an argument, nothing is read.
+//! A lost connection, a refusal or silence (defined in `pulse.rs`) opens the breaker at once. Where calls have
+//! deadlines, [`SILENCES`] late calls in a row open it too. While it is open every call fails without leaving the
+//! process, and the server's monitor probes in the background. After silence or a refusal one trial call goes before
+//! the others, because a server that answers PING may still be unable to run scripts. Called by `redis/master.rs` and
+//! `redis/monitor.rs`, and by simulations.
 
 use crate::core::time::{Instant, Micros};
 
 /// Late calls in a row that open the breaker.
 pub const SILENCES: u32 = 3;
 
-/// Wait between probes; doubled after `PATIENCE` of them failed.
+/// Wait between probes. It is doubled once `PATIENCE` of them have failed, so that a server that is away for long is
+/// not dialled four times a second by every node.
 pub const PAUSE: Micros = Micros::from_millis(250);
 
-/// Probes at the quick pace.
+/// Failed probes before the wait between them doubles.
 const PATIENCE: u32 = 8;
 
 /// Whether calls pass, as metrics show it.
@@ -35,13 +35,14 @@ pub enum Fault {
     Lost,
     /// Nothing came from the server for too long while something was awaited.
     Silent,
-    /// No answer to this call by a deadline of its own, whatever else came. The daemon's calls have none.
+    /// This call was not answered by its own deadline, whatever else came. The daemon's calls have none.
     Late,
     /// The server said that it cannot serve now.
     Refused,
 }
 
-/// The right to make one call; says through which connection.
+/// The right to make one call. It names the connection, so that a late fault of an earlier connection is not taken
+/// for a fault of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// The connection, counted from 1.
@@ -56,7 +57,7 @@ pub struct Breaker {
     since: Instant,
     generation: u64,
     silences: u32,
-    /// What opened it, or has not been disproved since: a trial call must go first.
+    /// A call may still fail although the server answered a probe: a trial call must go first.
     doubtful: bool,
     trial_out: bool,
     probe_at: Instant,
@@ -64,7 +65,7 @@ pub struct Breaker {
 }
 
 impl Breaker {
-    /// Open until the first connection stands.
+    /// A breaker that is open until the first connection is made.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
@@ -85,7 +86,7 @@ impl Breaker {
         self.state
     }
 
-    /// Since when the server does not answer, unless it does.
+    /// The time since which the server has not answered; `None` while it answers.
     pub fn away_since(&self) -> Option<Instant> {
         (self.state != BreakerState::Closed).then_some(self.since)
     }
@@ -107,7 +108,7 @@ impl Breaker {
         }
     }
 
-    /// The server answered the call, in whatever way but a refusal.
+    /// The server answered the call with anything but a refusal.
     pub fn handle_answer(&mut self, pass: Pass) {
         if pass.generation != self.generation {
             return;
@@ -119,9 +120,9 @@ impl Breaker {
         }
     }
 
-    /// The call failed. True when that opened the breaker.
+    /// The call failed. Returns true when that opened the breaker.
     pub fn handle_fault(&mut self, now: Instant, pass: Pass, fault: Fault) -> bool {
-        // A call of an earlier connection says nothing about this one.
+        // A call of an earlier connection says nothing about the present one.
         if pass.generation != self.generation || self.state == BreakerState::Open {
             return false;
         }
@@ -135,7 +136,8 @@ impl Breaker {
         true
     }
 
-    /// The call was given up by whoever made it, and says nothing: another may be the trial.
+    /// The caller gave the call up, which says nothing about the server. If it was the trial call, another call may
+    /// be the trial.
     pub fn handle_abandoned(&mut self, pass: Pass) {
         if pass.trial && pass.generation == self.generation {
             self.trial_out = false;
@@ -152,7 +154,7 @@ impl Breaker {
         self.probe_at = if fault == Fault::Lost { now } else { now + PAUSE };
     }
 
-    /// A probe through a fresh connection was answered: its calls pass from now on.
+    /// A probe over a new connection was answered: calls use that connection from now on.
     pub fn handle_probe(&mut self) {
         self.generation += 1;
         self.silences = 0;
@@ -160,7 +162,8 @@ impl Breaker {
         self.state = if self.doubtful { BreakerState::HalfOpen } else { BreakerState::Closed };
     }
 
-    /// A probe failed; `jitter` keeps a fleet's probes apart.
+    /// A probe failed. `jitter` is added to the wait, so that the nodes of a fleet do not all probe at the same
+    /// moment.
     pub fn handle_failed_probe(&mut self, now: Instant, jitter: Micros) {
         self.probes += 1;
         let pause = if self.probes > PATIENCE { Micros(PAUSE.0 * 2) } else { PAUSE };
@@ -172,7 +175,7 @@ impl Breaker {
         self.generation + 1
     }
 
-    /// A pass that speaks for connection `generation` as a whole.
+    /// A pass for a fault that concerns connection `generation` as a whole, and no single call.
     pub fn on_behalf_of(generation: u64) -> Pass {
         Pass { generation, trial: false }
     }

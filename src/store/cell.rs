@@ -1,7 +1,6 @@
-//! One cell of the memory store: a counter, and what is known of its key, in 48 bytes.
-//!
-//! Counts and times are 53 bits long, as in the scripts; what is left of each word holds the rest. Knows no
-//! table and no limits; called by `cells.rs` only.
+//! One cell of the memory store: a counter in 48 bytes, and in a key's first cell also what is known of the key.
+//! Counts and times take 53 bits, as in the scripts; the upper 11 bits of each 64-bit word hold the rest. Knows
+//! neither the table nor limits. Called by `cells.rs` only.
 
 use std::num::NonZeroU64;
 
@@ -9,46 +8,47 @@ use crate::core::call::Counter;
 use crate::core::table::Keyed;
 use crate::core::time::Timestamp;
 
-/// One counter, and of the first one of a key what is known beside.
+/// One counter. A key's first cell, its head, also holds the key's epoch, reset flag and the list of its other cells.
 #[derive(Debug)]
 pub(super) struct Cell {
     pub(super) digest: u128,
-    /// 53 bits; of a head: born by a reset (1), algorithm of the counter here (2), limits that have side
-    /// cells (8).
+    /// Low 53 bits: `Counter::used`. Above them, in a head: whether a reset created the key (1 bit), the algorithm of
+    /// the counter in this cell (2), and which limits have side cells (8).
     used: u64,
-    /// 53 bits; of a head: the lowest of its epoch.
+    /// Low 53 bits: `Counter::prev`. Above them, in a head: the lowest 11 bits of the epoch.
     prev: u64,
-    /// 53 bits; of a head: more of its epoch.
+    /// Low 53 bits: `Counter::at`. Above them, in a head: the next 11 bits of the epoch.
     at: u64,
-    /// 54 bits, `SIDE` in side cells: they go with their head; of a head: the rest of its epoch. The highest
-    /// is always set.
+    /// Low 54 bits: the expiry; `SIDE` in a side cell, which lives as long as its head. Above them, in a head: the
+    /// remaining 9 bits of the epoch. The top bit is always set, which makes the word non-zero.
     expires: NonZeroU64,
 }
 
-/// Bits of a number, and of what stands above it.
+/// Bits of a number; the 11 bits above it are free for other data.
 const BITS: u32 = 53;
 const NUMBER: u64 = (1 << BITS) - 1;
 const ABOVE: u64 = (1 << (64 - BITS)) - 1;
 
-/// Bits of an expiry: the deepest bucket says something for up to three times as long as it takes to fill.
+/// Bits of an expiry. It needs one more than a time: the deepest bucket is remembered for up to three times as long
+/// as it takes to fill.
 const EXPIRY_BITS: u32 = BITS + 1;
 const EXPIRY: u64 = (1 << EXPIRY_BITS) - 1;
 
 /// The expiry of a side cell.
 pub(super) const SIDE: u64 = EXPIRY;
 
-/// Stands for this epoch and all above: `cells.rs` keeps them elsewhere.
+/// Stands for an epoch that does not fit into a head's 31 bits. `cells.rs` keeps such epochs in a map.
 pub(super) const ELSEWHERE: u64 = (1 << 31) - 1;
 
-/// What makes an empty slot of the table no larger than a cell.
+/// The bit that is always set in `expires`: with it, `Option<Cell>` takes no more room than `Cell`.
 const ALIVE: NonZeroU64 = NonZeroU64::new(1 << 63).expect("a bit is set");
 
-/// The word with another number in it.
+/// Replaces the number in a word.
 fn with_number(word: u64, number: u64) -> u64 {
     word & !NUMBER | number.min(NUMBER)
 }
 
-/// The word with something else above its number.
+/// Replaces the bits above the number in a word.
 fn with_above(word: u64, above: u64) -> u64 {
     word & NUMBER | above << BITS
 }
@@ -83,7 +83,7 @@ impl Cell {
         self.expires = ALIVE | self.expires.get() & !EXPIRY | expires.0.min(EXPIRY);
     }
 
-    /// The algorithm, and the limits that have side cells.
+    /// The algorithm of this cell's counter, and the set of limits that have side cells.
     pub(super) fn marks(&self) -> u64 {
         self.used >> (BITS + 1)
     }
@@ -104,7 +104,7 @@ impl Cell {
         self.used >> BITS & 1 == 1
     }
 
-    /// What is here of the epoch: all of it, or `ELSEWHERE`.
+    /// The epoch as far as it is stored here: all of it, or `ELSEWHERE`.
     pub(super) fn epoch(&self) -> u64 {
         let rest = (self.expires.get() & !ALIVE.get()) >> EXPIRY_BITS;
         self.prev >> BITS | (self.at >> BITS) << 11 | rest << 22

@@ -1,9 +1,7 @@
-//! Where the memory store keeps counters: one 48-byte cell a key, and one more for each limit after
-//! the first.
-//!
-//! A key's first cell, its head, holds what is known of the key as a whole beside the counter that
-//! was stored first. The others are side cells: they come and go with their head. Cells expire, they
-//! are never evicted. Knows nothing of calls; called by `memory.rs` only.
+//! The table of the memory store's counters: one 48-byte cell per key, and one more for each limit after the first.
+//! A key's first cell, its head, holds the counter that was stored first, and what is known of the key as a whole.
+//! The others are side cells, which are created and removed with their head. Cells expire; they are never evicted,
+//! because dropping a live counter would admit too much. Knows nothing of calls. Called by `memory.rs` only.
 
 use std::collections::HashMap;
 
@@ -13,17 +11,18 @@ use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::table::{Full, Table};
 use crate::core::time::Timestamp;
 
-/// Slots that the clock hand passes when a key comes, and when there is no room for it.
+/// Slots of the table in which each new key looks for expired cells. `STROLL` spreads the removal of expired cells
+/// over all insertions; `SEARCH` bounds it when the table is full.
 const STROLL: usize = 2;
 const SEARCH: usize = 256;
 
-/// What is known of a key beside its counters.
+/// The state of a key beside its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Below 2^53, never 0.
     pub(super) epoch: u64,
     pub(super) reset: bool,
-    /// When the key says nothing any more that a missing one would not.
+    /// When the key can be dropped, because it says nothing that a missing key would not say.
     pub(super) expires: Timestamp,
 }
 
@@ -31,7 +30,7 @@ pub(super) struct Head {
 #[derive(Debug)]
 pub(super) struct Cells {
     table: Table<Cell>,
-    /// Epochs that a cell has no room for: none where calls have no ids.
+    /// Epochs that do not fit into a cell. Calls without ids create none.
     epochs: HashMap<u128, u64>,
 }
 
@@ -40,12 +39,13 @@ fn number(algorithm: Algorithm) -> u64 {
         Algorithm::Gcra => 0,
         Algorithm::Fixed => 1,
         Algorithm::FixedFromFirst => 2,
-        // Slots are counted elsewhere (slots.rs).
+        // Concurrent limits never come here: `slots.rs` counts their permits.
         Algorithm::Sliding | Algorithm::Concurrent => 3,
     }
 }
 
-/// The side cell of one limit by one algorithm: far from all other digests, as they are random.
+/// The digest of the side cell of one limit by one algorithm. Digests are random, so multiples of a large odd
+/// constant keep side cells away from the digests of other keys.
 fn side(digest: u128, index: usize, algorithm: u64) -> u128 {
     const SPREAD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
     digest ^ (index as u128 * 4 + u128::from(algorithm) + 1).wrapping_mul(SPREAD)
@@ -89,12 +89,12 @@ impl Cells {
         }
     }
 
-    /// The live cell of a key whose only counter is this limit's, to be read and written in place;
-    /// `None` for every other key.
+    /// The live cell of a key whose only counter is that of this limit, to be read and written in place; `None` for
+    /// every other key.
     pub(super) fn only(&mut self, now: Timestamp, digest: u128, limit: &Limit) -> Option<&mut Cell> {
         let slot = self.table.find(digest)?;
         let cell = &mut self.table[slot];
-        // Of this algorithm, and no limit has a side cell.
+        // True when the cell's counter is of this algorithm and no limit has a side cell.
         let alone = cell.marks() == number(limit.algorithm);
         (alone && cell.expires() > now).then_some(cell)
     }
@@ -113,8 +113,8 @@ impl Cells {
         head.has_side(index).then(|| self.table.find(side(digest, index, algorithm))).flatten()
     }
 
-    /// Stores the key, its head and a counter for each of its limits, or nothing when there is no
-    /// room. Keys that are dropped because they had expired are told to `forgotten`.
+    /// Stores the key, its head and a counter for each of its limits, or nothing when there is no room. `forgotten`
+    /// is called with each key that is dropped to make room because it has expired.
     pub(super) fn store(
         &mut self,
         now: Timestamp,
@@ -147,12 +147,13 @@ impl Cells {
         Ok(())
     }
 
-    /// Holds just this of a key, for which there is room: of each limit the counter, if one is stored.
+    /// Replaces all that is stored of a key by `head` and the counters that are given. There must be room for it.
     pub(super) fn put(&mut self, digest: u128, head: Head, limits: &[Limit], counters: &[Option<Counter>]) {
         const ROOM: &str = "there is room for this key";
         self.forget(digest);
         let of_first = number(limits[0].algorithm);
-        // Of another algorithm, if there is nothing of this one.
+        // Without a counter of the first limit, the head is marked with another algorithm, so that it is not taken
+        // for one.
         let algorithm = if counters[0].is_some() { of_first } else { (of_first + 1) % 4 };
         let slot = self.table.insert(Cell::new(digest, algorithm, 0)).expect(ROOM);
         self.set_head(slot, head);
@@ -167,19 +168,19 @@ impl Cells {
         }
     }
 
-    /// Changes the counters that are stored; those that are not, or that a reset made zero, stay so.
+    /// Writes counters that are already stored. Those that are missing, or that a reset made zero, stay as they are.
     pub(super) fn update(&mut self, digest: u128, limits: &[Limit], counters: &[Counter]) {
         for (index, (limit, counter)) in limits.iter().zip(counters).enumerate() {
             let place = self.place(digest, index, limit);
             let stored = |&place: &u32| self.table[place].counter() != Counter::default();
-            // Of a bucket zero means what absence means.
+            // A zero counter of a bucket means the same as a missing one, so it can be written.
             if let Some(place) = place.filter(|place| limit.algorithm == Algorithm::Gcra || stored(place)) {
                 self.table[place].set(*counter);
             }
         }
     }
 
-    /// A key says something until then.
+    /// Moves the key's expiry to `expires`.
     pub(super) fn live_until(&mut self, digest: u128, expires: Timestamp) {
         if let Some(slot) = self.table.find(digest) {
             self.table[slot].live_until(expires);

@@ -1,7 +1,6 @@
-//! Who asks for a key: the census that a grant's share is computed from, each node's last calls, and
-//! under gcra what each was lent and has not accounted for.
-//!
-//! Called by `memory.rs`; `lua/` keeps the same in the fields `c`, `o` and `n:NODE`.
+//! Keeps who asks for a key: the census from which a grant's share is computed, each node's last calls, and under
+//! GCRA what each node was lent and has not accounted for.
+//! Called by `memory.rs`. The scripts of `lua/` keep the same in the hash fields `c`, `o` and `n:NODE`.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +8,21 @@ use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
-/// Records beyond two for each counted node that a key may have before old ones are dropped.
+/// Records that a key may have beyond two for each counted node, before records of nodes that no longer ask are
+/// dropped.
 const SPARE_RECORDS: u64 = 16;
 
-/// Numbers of a record.
+/// Numbers in one record.
 pub(super) const RECORD: usize = 6 + MAX_LIMITS;
 
-/// Nodes that asked in this census period and the last.
+/// Counts the nodes that asked in this census period and in the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Census {
     /// The number of the period; `u64::MAX` when nobody was counted.
     cid: u64,
     now: u64,
     before: u64,
-    /// Those of `now` that are not in `before`.
+    /// Nodes counted in `now` that were not counted in `before`.
     fresh: u64,
 }
 
@@ -33,29 +33,30 @@ pub(super) struct Record {
     pub(super) cid: u64,
     /// The id of its last acquire.
     pub(super) id: u64,
-    /// What that was granted.
+    /// The tokens that this acquire was granted.
     pub(super) granted: u64,
     /// The id of its last return, refund or reset.
     pub(super) other: u64,
-    /// gcra: what it was lent and has not accounted for, and in which period that was said.
+    /// GCRA only: the tokens that the node was lent and has not accounted for, and the GCRA period in which the node
+    /// last said so.
     pub(super) lent: u64,
     pub(super) period: u64,
-    /// `Counter::at` of each limit after that grant; 0 beyond them.
+    /// `Counter::at` of each limit after that grant; zero beyond the last limit.
     pub(super) at: [Timestamp; MAX_LIMITS],
 }
 
-/// What all nodes together were lent of a gcra limit and have not accounted for.
+/// The tokens that all nodes together were lent of a GCRA limit and have not accounted for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Lent {
-    /// In this period.
+    /// Those that nodes reported in this period.
     now: u64,
-    /// In the one before.
+    /// Those that nodes reported in the period before.
     before: u64,
     /// The number of this period.
     period: u64,
 }
 
-/// All that is remembered of who asks for one key.
+/// All that is remembered of the nodes that ask for one key.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nodes {
     census: Census,
@@ -63,7 +64,7 @@ pub(super) struct Nodes {
     records: BTreeMap<Box<str>, Record>,
 }
 
-/// As the scripts write them: the numbers of `c`, `o` and `n:NODE`, in their order.
+/// As the scripts write it: the numbers of the field `c`, in their order.
 impl Census {
     pub(super) fn of([cid, now, before, again]: [u64; 4]) -> Self {
         Self { cid, now, before, fresh: again }
@@ -107,14 +108,14 @@ impl Default for Census {
     }
 }
 
-/// How long one census period lasts under these limits: the shortest of their periods, within 1 s
-/// and 60 s; of gcra the time an empty bucket takes to fill.
+/// How long one census period lasts under these limits: the shortest of their periods (under GCRA, the time in which
+/// an empty bucket fills), but at least 1 s and at most 60 s.
 pub(super) fn period(limits: &[Limit]) -> Micros {
     let shortest = limits.iter().map(span).min().unwrap_or_default();
     shortest.clamp(Micros::from_secs(1), Micros::from_secs(60))
 }
 
-/// How long a limit looks back.
+/// How far a limit looks back.
 pub(super) fn span(limit: &Limit) -> Micros {
     match limit.algorithm {
         Algorithm::Gcra => gcra::depth(limit),
@@ -151,8 +152,8 @@ impl Census {
 }
 
 impl Lent {
-    /// As it is at `now`. What was not accounted for in two periods counts as `spent`, as of the end
-    /// of the second.
+    /// The account as it is at `now`. Tokens that were not accounted for during two whole periods count as spent at
+    /// the end of the second, and are passed to `spent`.
     pub(super) fn rolled(self, now: Timestamp, mut spent: impl FnMut(u64, Timestamp)) -> Self {
         let period = now.0 / gcra::PERIOD.0;
         if self.period >= period {
@@ -171,12 +172,12 @@ impl Lent {
         self.now + self.before
     }
 
-    /// Whether what this record says is still open.
+    /// Whether the tokens of this record are still counted in `now` or `before`.
     pub(super) fn is_open(&self, record: &Record) -> bool {
         record.period != 0 && (record.period == self.period || record.period + 1 == self.period)
     }
 
-    /// What a node was lent and has not accounted for; from here on it is lent nothing.
+    /// Closes a node's account, and returns what it was lent and had not accounted for.
     pub(super) fn close(&mut self, record: &Record) -> u64 {
         if !self.is_open(record) {
             return 0;
@@ -186,7 +187,7 @@ impl Lent {
         record.lent
     }
 
-    /// From here on a node is lent so much.
+    /// Opens a node's account anew with `tokens`.
     pub(super) fn open(&mut self, record: &mut Record, tokens: u64) {
         let tokens = tokens.min(MAX_COUNT);
         self.now = (self.now + tokens).min(MAX_COUNT);
@@ -195,7 +196,7 @@ impl Lent {
 }
 
 impl Nodes {
-    /// Of one node alone.
+    /// The records of a key that only `node` has asked for.
     pub(super) fn of(census: Census, lent: Lent, node: &str, record: Option<Record>) -> Self {
         let records = record.map(|record| (node.into(), record)).into_iter().collect();
         Self { census, lent, records }
@@ -209,7 +210,8 @@ impl Nodes {
         self.records.get(node)
     }
 
-    /// Remembers an acquire. When a period begins, drops nodes that have not asked for two.
+    /// Records an acquire. When a new census period begins and there are many records, those of nodes that did not
+    /// ask in the last two periods are dropped.
     pub(super) fn asked(&mut self, node: &str, census: Census, lent: Lent, said: Record) {
         let began = census.cid != self.census.cid;
         (self.census, self.lent) = (census, lent);
@@ -221,7 +223,8 @@ impl Nodes {
         }
     }
 
-    /// Remembers a return or a refund, and that this node's order of the id `void`, if there was one, is over.
+    /// Records a return or a refund. If it voids an acquire, that acquire counts as answered with nothing from now
+    /// on.
     pub(super) fn credited(&mut self, node: &str, id: u64, lent: Lent, account: Option<Record>, void: u64) {
         self.lent = lent;
         let record = self.entry(node);
@@ -234,7 +237,8 @@ impl Nodes {
         }
     }
 
-    /// Remembers a reset: what this node asked for earlier and arrives late is not lent any more.
+    /// The records after a reset. Earlier acquires of this node that arrive later count as outdated, and are granted
+    /// nothing.
     pub(super) fn reset(node: &str, id: u64, asked: u64) -> Self {
         let record = Record { id: id.max(asked), other: id, ..Record::default() };
         let records = BTreeMap::from([(node.into(), record)]);

@@ -1,7 +1,6 @@
-//! The embedded store as a limiter: one shard of keys, counted in this process and asked in line.
-//!
-//! There is nothing to lease from and nobody to share with, so a check is one look at one cell:
-//! exact, no waiting, no timers. Answers like `core::shard::Shard` does, with the same arithmetic.
+//! The embedded store as a limiter: one shard of keys that are counted in this process.
+//! One node alone has nobody to lease from and nobody to share with, so a check is one look at one cell: exact,
+//! without waiting and without timers. It answers as `core::shard::Shard` does, with the same arithmetic.
 //! `serve/node.rs` puts one or the other behind each lock.
 
 use std::collections::HashSet;
@@ -24,7 +23,7 @@ use crate::core::stats::{PolicyStats, ShardStats};
 use crate::core::table::Full;
 use crate::core::time::{Instant, Micros, Timestamp};
 
-/// Memory for key names, per key that the table may hold.
+/// Memory for the names of keys, per key that the table may hold.
 const NAME_BYTES: usize = 16;
 
 /// One shard of the embedded store.
@@ -38,16 +37,18 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// An empty shard of at most `max_keys` keys, whose digests everybody can compute. `secret` should be random.
+    /// An empty shard of at most `max_keys` keys, with digests that anybody can compute. `secret` keys the table's
+    /// hash and should be random.
     #[must_use]
     pub fn new(max_keys: usize, secret: u128) -> Self {
         Self::with_digests(max_keys, secret, DigestKey::default())
     }
 
-    /// The same, for keys that are digested with `digests`.
+    /// The same, with digests keyed by `digests`.
     #[must_use]
     pub fn with_digests(max_keys: usize, secret: u128, digests: DigestKey) -> Self {
-        // Clients see the ids, and nothing of the table's secret may be learnt from them.
+        // Clients see permit ids, so the first one comes from a one-way function: an id must not reveal the table's
+        // secret.
         let first_id = DigestKey::secret(secret.to_le_bytes()).digest("in flight", b"").0 as u64 >> 16;
         Self {
             store: MemoryStore::new(max_keys, secret),
@@ -58,7 +59,7 @@ impl Embedded {
         }
     }
 
-    /// Decides at once. Allocates nothing on a key it knows.
+    /// Decides at once. Allocates nothing for a key that is already stored.
     pub fn check(&mut self, now: Timestamp, request: Request<'_>) -> Decision {
         if request.rule.is_concurrent() {
             return self.occupy(now, &request);
@@ -92,12 +93,12 @@ impl Embedded {
         decision
     }
 
-    /// Ends a slot of a concurrent limit; false when there is no such slot.
+    /// Releases a permit of a concurrent limit; false when there is no such permit.
     pub fn release(&mut self, now: Timestamp, digest: Digest, slot: NonZeroU64) -> bool {
         self.in_flight.release(now, digest, slot)
     }
 
-    /// The way of a key's first check, and of policies with several limits.
+    /// The slower path: a key's first check, and policies with several limits.
     fn acquire(&mut self, now: Timestamp, request: &Request<'_>) -> Decision {
         let cost = request.cost;
         let known = [Known::default(); MAX_LIMITS];
@@ -124,7 +125,7 @@ impl Embedded {
         self.take_back(now, request, OPEN)
     }
 
-    /// Gives a part of a charge back to the windows that it was charged in, and to no others.
+    /// Gives a part of a charge back, only to those windows in which it was charged.
     pub fn give_back(&mut self, now: Timestamp, request: Request<'_>, charge: &Charge) -> Decision {
         let windows = charge.windows(request.rule).filter(|_| charge.is_counted);
         match windows {
@@ -141,7 +142,8 @@ impl Embedded {
         self.answer(now, &request, grant, Some(Resolution::allow(Source::Store)))
     }
 
-    /// Takes back an admission that came to nothing.
+    /// Takes back an admission whose request was not admitted after all, because another policy of the same request
+    /// denied it.
     pub fn rollback(&mut self, now: Timestamp, request: Request<'_>, decision: &Decision) {
         if let Some((_, stats)) = self.policies.iter_mut().find(|(name, _)| *name == request.rule.policy) {
             stats.uncount(decision);
@@ -170,9 +172,9 @@ impl Embedded {
         self.policies.iter().map(|(name, stats)| (name, stats))
     }
 
-    /// Up to `most` keys from a place on, each with the place behind it: those seen last come first, as far as
-    /// their names are remembered. `rule_of` gives the rule that a policy applies to a key now; ad hoc limits are
-    /// listed with the numbers seen last.
+    /// Lists up to `most` keys from a position on, each with the position of the next one. The keys seen last come
+    /// first, as far as their names are remembered. `rule_of` gives the rule that a policy applies to a key now; ad
+    /// hoc limits are listed with the numbers seen last.
     #[must_use]
     pub fn keys(
         &mut self,
@@ -195,7 +197,8 @@ impl Embedded {
                 if keys.len() == most {
                     break;
                 }
-                // A name stands here for each time that its key came.
+                // The list of names has one entry for each time that its key was created, so a name may come up
+                // twice.
                 let is_gone = self.store.expires_at(digest).is_none_or(|at| at <= now);
                 if is_gone || !shown.insert(digest.0) {
                     continue;
@@ -257,7 +260,7 @@ impl Embedded {
                 });
                 answer::decision(request.rule, &grant.counters[..limits], grant.now, request.cost, ending)
             }
-            // Full of live keys: one more could not be counted.
+            // The table is full of live keys, so one more key could not be counted.
             Err(_) => {
                 let ending = match request.rule.on_store_loss {
                     OnStoreLoss::Allow => Resolution { reason: Reason::Overload, ..Resolution::allow(Source::Policy) },

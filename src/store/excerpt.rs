@@ -1,8 +1,8 @@
-//! What a store holds of one key, as far as the calls of one node under some limits go by it: the terms that both
-//! stores have in common, so that their states can be compared.
-//!
-//! The memory store gives one and takes one; of the scripts' hash it is read here, as `lua/lib.lua` describes
-//! the fields. What is said of other nodes is not in it. Knows no connection; no daemon asks for it.
+//! The state of one key in a store, as far as it affects the calls of one node under some limits. Both stores can be
+//! described in these terms, so that tests can compare their states.
+//! The memory store reads and writes an excerpt; the scripts' hash is only read here, by the fields that
+//! `lua/lib.lua` describes. Records of other nodes are not part of it. Knows no connection, and the daemon does not
+//! use it.
 
 use super::census::RECORD;
 use super::script::WIDTH;
@@ -10,7 +10,7 @@ use crate::core::call::Counter;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::time::Timestamp;
 
-/// A key, for one node.
+/// One key, as one node's calls see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     /// Below 2^53, never 0.
@@ -19,24 +19,25 @@ pub struct Excerpt {
     pub reset: bool,
     /// When the key is forgotten.
     pub expires: Timestamp,
-    /// Per limit, where something is stored; zeros say what absence says, but they are written again.
+    /// The counter of each limit, where one is stored. A zero counter means what a missing one means, but it is
+    /// written again.
     pub counters: [Option<Counter>; MAX_LIMITS],
     /// The field `c`.
     pub census: Option<[u64; 4]>,
-    /// The field `o`, zeros where there is none.
+    /// The field `o`, zeros if it is missing.
     pub lent: [u64; 3],
-    /// The field `n:NODE`, in whichever of its two forms, with zeros for windows that it does not name.
+    /// The field `n:NODE`, in whichever of its two forms; windows that it does not name are zero.
     pub record: Option<[u64; RECORD]>,
 }
 
-/// A field that says what no script writes.
+/// A field with a content that no script writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// The field, and what it says.
+    /// The name of the field and its content.
     pub seen: String,
 }
 
-/// The field of a limit at this place.
+/// The name of the field for the limit at `index`.
 #[must_use]
 pub fn field(index: usize, limit: &Limit) -> [u8; 2] {
     let letter = match limit.algorithm {
@@ -48,25 +49,25 @@ pub fn field(index: usize, limit: &Limit) -> [u8; 2] {
     [letter, b'1' + index as u8] // at most 8
 }
 
-/// The field of a node.
+/// The name of the field for a node.
 #[must_use]
 pub fn field_of_node(node: &str) -> Vec<u8> {
     [b"n:", &node.as_bytes()[..node.len().min(255)]].concat()
 }
 
 impl Excerpt {
-    /// Whether two of them say the same of everything but the end of the key.
+    /// Whether two excerpts are equal in everything but the expiry of the key.
     #[must_use]
     pub fn says_as(&self, other: &Self) -> bool {
         let counters = |excerpt: &Self| excerpt.counters.map(Option::unwrap_or_default);
         counters(self) == counters(other) && *self == Self { expires: self.expires, counters: self.counters, ..*other }
     }
 
-    /// What a hash of the scripts says of the node with this field, by what its fields hold; `None` when there is no
-    /// such key.
+    /// Reads an excerpt from the fields of the scripts' hash; `node` is the name of the node's field. `None` when the
+    /// hash does not exist.
     ///
     /// # Errors
-    /// A field that says what no script writes.
+    /// [`Unreadable`] when a field has a content that no script writes.
     pub fn read<'a>(
         node: &[u8],
         limits: &[Limit],
@@ -119,7 +120,7 @@ fn counter(limit: &Limit, [used, prev, at]: [u64; 3]) -> Counter {
     }
 }
 
-/// Reads at least so many numbers, and at most as many as there is room for.
+/// Parses at least `least` numbers, and at most as many as `list` has room for.
 fn parse(text: &[u8], list: &mut [u64], least: usize) -> Option<()> {
     let mut count = 0;
     for word in text.split(|byte| *byte == b' ') {
@@ -131,7 +132,8 @@ fn parse(text: &[u8], list: &mut [u64], least: usize) -> Option<()> {
     (count >= least).then_some(())
 }
 
-/// Reads a record in its binary form: the census period, a colon, then numbers of seven bytes, but one of four.
+/// Parses a record in its binary form: the census period as digits, a colon, then numbers of seven bytes each, except
+/// for one of four.
 fn packed(text: &[u8], record: &mut [u64; RECORD]) -> Option<()> {
     let colon = text.iter().position(|byte| *byte == b':')?;
     let (mut list, mut rest) = ([0; RECORD], &text[colon + 1..]);

@@ -1,6 +1,5 @@
-//! Concurrent limits of the embedded store: one node has all slots, so that nobody else need be asked.
-//!
-//! Part of `embedded.rs`; who holds a slot until when is in `core::permits`.
+//! Concurrent limits of the embedded store. This node has all permits, so no other node need be asked.
+//! Part of `embedded.rs`. Who holds a permit until when is decided in `core::permits`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -16,7 +15,7 @@ use crate::core::shard::{KeyInfo, Request};
 use crate::core::table::Full;
 use crate::core::time::{Instant, Micros, Timestamp};
 
-/// What is in flight, by key. A key of which nothing is in flight is not kept.
+/// The permits that are held, by key. A key without a held permit is not kept.
 #[derive(Debug)]
 pub(super) struct InFlight {
     keys: BTreeMap<u128, Key>,
@@ -32,20 +31,20 @@ struct Key {
 }
 
 impl InFlight {
-    /// Nothing; ids follow `first`.
+    /// Starts empty; the ids of permits follow `first`.
     pub(super) fn new(max: usize, first: u64) -> Self {
         Self { keys: BTreeMap::new(), max, last_id: first }
     }
 
-    /// Keys of which something is in flight.
+    /// Keys that have a held permit.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Decides.
+    /// Decides a request for one permit.
     ///
     /// # Errors
-    /// [`Full`] where of too many other keys something is in flight.
+    /// [`Full`] when too many other keys have held permits.
     pub(super) fn check(&mut self, now: Timestamp, request: &Request<'_>) -> Result<Decision, Full> {
         let digest = request.digest.0;
         if self.keys.len() >= self.max && !self.keys.contains_key(&digest) {
@@ -80,7 +79,7 @@ impl InFlight {
         Ok(Decision { slot: Some(id), ..key.permits.decision(&limit, view, cost, ending) })
     }
 
-    /// Ends a slot: false when there is no such slot.
+    /// Releases a permit; false when there is no such permit.
     pub(super) fn release(&mut self, now: Timestamp, digest: Digest, id: NonZeroU64) -> bool {
         let Some(key) = self.keys.get_mut(&digest.0) else { return false };
         key.permits.expire(Instant(now.0));

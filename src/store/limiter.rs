@@ -1,40 +1,42 @@
-//! How many calls may be at one Redis server at a time, so that none waits there for long. Pure: time comes in.
-//!
-//! A server takes one call after another. What is sent beyond that waits in its queue, where it can be
-//! neither turned down nor left out, and a queue longer than the patience of those who wait serves nobody
-//! in time. So the window (calls at the server) follows how long that queue is in time: what a reply took,
-//! less the way there and back. Of each round the quickest reply counts, less the longest time in which none
-//! came: a stall, of the server or of this node, which may not have been run, delays many replies at once, but
-//! while a server works off a queue replies keep coming. The window shrinks in proportion when the queue is longer than the
-//! goal, grows by an eighth while it is shorter than half of it, and by one call in between (AIMD around
-//! the goal; after Vegas, Brakmo and Peterson 1995). Where replies are late and a stall explains all of it, either the
-//! way has become longer or the server is run only now and then (a quota of processor time): a larger window then shows
-//! on trial whether it brings more replies. Called by `redis/gate.rs`, and by simulations.
+//! Decides how many calls may be at one Redis server at a time, so that none waits there for long. Pure: time is an
+//! argument.
+//! A server executes one call after another. Calls beyond that wait in the server's queue, where they can be neither
+//! turned down nor reordered; if that queue is longer than callers are willing to wait, every answer comes too late.
+//! So the window (the calls that may be at the server) follows the length of the queue in time, which is what a reply
+//! took less the base latency ("the way": network there and back).
+//! Of each round of replies the quickest counts, less the longest time in which no reply came. Such a stall, of the
+//! server or of this process, which may not have been scheduled, delays many replies at once and says nothing about
+//! the queue: while a server works off a queue, replies keep coming. The window shrinks in proportion when the queue
+//! is longer than the goal, grows by an eighth while the queue is shorter than half of the goal, and by one call in
+//! between (AIMD around the goal; after Vegas, Brakmo and Peterson 1995).
+//! Where replies are late and stalls explain all of it, there are two possible causes: the network has become slower,
+//! or the server runs only now and then (a quota of processor time). A trial with a larger window tells them apart,
+//! because it brings more replies only in the first case. Called by `redis/gate.rs`, and by simulations.
 
 use crate::core::time::{Instant, Micros};
 
-/// Fewest calls at a server. A queue that is seen with so few is not of this node's making.
+/// Smallest window. A queue that is seen with so few calls at the server was caused by somebody else.
 pub const LEAST: u32 = 4;
 
-/// Most calls at a server.
+/// Largest window.
 pub const MOST: u32 = 4_096;
 
 /// The window of a fresh connection.
 const FIRST: u32 = 64;
 
-/// Replies to calls that left almost alone, after which the way is what the quickest of them took.
+/// Replies to calls that left almost alone, after which the quickest of them becomes the base latency.
 const SURE: u32 = 8;
 
-/// Rounds in a row without a queue and without a quick reply, after which the window is doubled on trial: where the way
-/// has become longer, twice as many calls bring twice as many replies. A server that is run only now and then answers as
-/// many as before, and the others stand before it for longer.
+/// Rounds in a row without a queue and without a quick reply, after which the window is doubled on trial. If the
+/// network has become slower, twice as many calls bring twice as many replies. A server that runs only now and then
+/// answers no more calls than before, and the additional ones only wait there.
 const CERTAIN: u32 = 4;
 
 /// Replies that a round takes at most.
 const ROUND: u32 = 64;
 
-/// So long after a call left almost alone calls wait until one can: a queue that is always there looks like
-/// a part of the way.
+/// Time after the last call that left almost alone, until calls are held back so that one can. Such calls measure the
+/// base latency; without them a queue that never empties would be taken for a part of it.
 const LOOK: Micros = Micros::from_secs(30);
 
 /// The right to have one call at the server.
@@ -42,55 +44,55 @@ const LOOK: Micros = Micros::from_secs(30);
 #[must_use = "a permit that is not given back is lost"]
 pub struct Permit {
     left: Instant,
-    /// Calls at the server with this one.
+    /// Calls at the server when this one left, itself included.
     among: u32,
 }
 
 /// The window of one server.
 #[derive(Debug)]
 pub struct Limiter {
-    /// How long the queue may be.
+    /// The queue length, in time, that the window aims at.
     goal: Micros,
     window: u32,
-    /// The part of the window that is open: each reply opens one place more, so that a window that has grown,
-    /// or was closed for a look, is not filled by a burst.
+    /// The part of the window that may be used now. It grows by one with each reply, so that a window that was
+    /// enlarged, or was held back for a measurement, is not filled by a burst.
     open: u32,
     /// Calls at the server now.
     out: u32,
-    /// The window has never been too large: it may double.
+    /// The window has never been too large, so it doubles instead of growing by an eighth (slow start).
     young: bool,
-    /// What the quickest reply took.
+    /// The base latency: the time of the quickest reply.
     way: Option<Micros>,
-    /// What replies take, smoothed.
+    /// The smoothed time of replies.
     usual: Micros,
     begun: Instant,
     round: Quickest,
-    /// When the last reply came, or a call left while none was out.
+    /// The last time that a reply came, or that a call left while none was at the server.
     stirred: Instant,
-    /// The longest time in this round in which calls were out and no reply came.
+    /// The longest time in this round in which calls were at the server and no reply came.
     stall: Micros,
-    /// Somebody found the window full in this round.
+    /// In this round a call had to wait because the window was full.
     was_full: bool,
     alone: Quickest,
-    /// Of rounds in a row that had no queue, and no reply that the way explains.
+    /// The quickest reply of consecutive rounds that had no queue, but no reply as quick as the base latency either.
     slow: Quickest,
-    /// All replies of those rounds.
+    /// The number of replies in those rounds.
     seen: Rate,
     trial: Option<Trial>,
-    /// No trial before this.
+    /// When the next trial may begin.
     untried: Instant,
-    /// When a call that left almost alone was answered last.
+    /// When a call that left almost alone was last answered.
     looked: Instant,
 }
 
-/// The quickest of some replies.
+/// The quickest of several replies.
 #[derive(Clone, Copy, Debug, Default)]
 struct Quickest {
     took: Micros,
     replies: u32,
 }
 
-/// Replies since a moment.
+/// Number of replies since a moment.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     since: Instant,
@@ -102,22 +104,22 @@ impl Rate {
         Self { since: now, replies: 0 }
     }
 
-    /// Whether replies come a third more often than in `before` at least, which ended at `end`.
+    /// Whether replies come at least a third more often than in `before`, which ended at `end`.
     fn is_higher(&self, now: Instant, before: &Self, end: Instant) -> bool {
         let [before_lasts, lasts] = [end.since(before.since), now.since(self.since)].map(|time| u128::from(time.0));
         3 * u128::from(self.replies) * before_lasts >= 4 * u128::from(before.replies) * lasts
     }
 }
 
-/// Whether a window twice as large brings more replies.
+/// A trial: does a window twice as large bring more replies?
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     window: u32,
-    /// What the way would be.
+    /// The base latency if the trial succeeds.
     way: Micros,
     before: Rate,
     begun: Instant,
-    /// Rounds of it; in the first one the window opens.
+    /// Rounds of the trial so far. The first one is not measured, because the window is only being filled.
     rounds: u32,
     during: Rate,
 }
@@ -130,7 +132,7 @@ impl Quickest {
 }
 
 impl Limiter {
-    /// Of calls whose senders wait for `patience` at most: the queue is kept at about a quarter of it.
+    /// A limiter for callers who wait for `patience` at most. The goal for the queue is a quarter of that.
     #[must_use]
     pub fn new(patience: Micros) -> Self {
         Self {
@@ -155,9 +157,9 @@ impl Limiter {
         }
     }
 
-    /// Lets a call leave; `None`: it must wait until another has ended.
+    /// Lets a call leave; `None` when it must wait until another one has ended.
     pub fn admit(&mut self, now: Instant) -> Option<Permit> {
-        // The first call ever begins the time until the next look.
+        // The first call starts the time until the next measurement of the base latency.
         self.looked = self.looked.min(now);
         if self.is_looking(now) {
             self.open = LEAST;
@@ -169,8 +171,8 @@ impl Limiter {
         Some(self.admit_again(now))
     }
 
-    /// Lets a call leave whatever the window: a server that it was at has sent it here, and calls that came after
-    /// it may have left.
+    /// Lets a call leave even if the window is full. It is for calls that a server has answered with a redirect or
+    /// NOSCRIPT: later calls about the same key may have left already, and must not overtake this one by more.
     pub fn admit_again(&mut self, now: Instant) -> Permit {
         if self.out == 0 {
             self.stirred = now;
@@ -179,7 +181,7 @@ impl Limiter {
         Permit { left: now, among: self.out }
     }
 
-    /// The call was answered; `took` is the time from its leaving to its reply.
+    /// The call was answered `took` after it left.
     pub fn handle_answer(&mut self, now: Instant, permit: Permit, took: Micros) {
         let Permit { left, among } = permit;
         self.out = self.out.saturating_sub(1);
@@ -187,11 +189,11 @@ impl Limiter {
         self.usual = if self.usual == Micros::ZERO { took } else { Micros((self.usual.0 * 7 + took.0) / 8) };
         if among <= LEAST {
             if self.is_looking(left) {
-                // As many at once as lengthen the queue by half the goal.
+                // After the measurement, let as many calls leave at once as lengthen the queue by half of the goal.
                 self.open = self.worth(Micros(self.goal.0 / 2)).clamp(LEAST, self.window);
             } else if self.window == LEAST {
-                // In a look others' calls may be what took long; and a server that is run only now and then is late
-                // for single calls, too, but its window stays larger.
+                // Only a smallest window counts here. In a larger one, the other calls at the server may be why this
+                // one took long; and a server that runs only now and then is late for single calls, too.
                 self.alone.note(took);
             }
             if self.alone.replies == SURE {
@@ -207,7 +209,7 @@ impl Limiter {
         if let Some(trial) = &mut self.trial {
             trial.during.replies += 1;
         }
-        // What left before the window was changed says nothing about the window.
+        // A call that left before the window changed says nothing about the present window.
         if left >= self.begun {
             self.round.note(took);
             if self.round.replies >= (self.window / 2).clamp(LEAST, ROUND) {
@@ -222,7 +224,8 @@ impl Limiter {
         self.out = self.out.saturating_sub(1);
     }
 
-    /// Another connection stands: what was learnt of the old one's way is void. Calls that are out stay so.
+    /// A new connection was made: the base latency of the old one says nothing about it. Calls at the server stay
+    /// counted.
     pub fn handle_connection(&mut self, now: Instant) {
         let out = self.out;
         *self = Self { out, begun: now, looked: now, ..Self::new(Micros(self.goal.0 * 4)) };
@@ -232,7 +235,7 @@ impl Limiter {
         now.since(self.looked) >= LOOK
     }
 
-    /// No queue, and slow all the same: the way has become longer.
+    /// There is no queue and replies are slow all the same, so the base latency has grown.
     fn lengthen_way(&mut self, quickest: Micros) {
         if self.way.is_some_and(|way| quickest > way + Micros(self.goal.0 / 2)) {
             self.way = Some(quickest);
@@ -242,7 +245,7 @@ impl Limiter {
 
     fn end_round(&mut self, now: Instant, among: u32) {
         let way = self.way.unwrap_or_default().0;
-        // A time as long as the way may pass without a reply, and nothing has stalled.
+        // A time without replies as long as the base latency is normal; only what is beyond it is a stall.
         let stall = std::mem::take(&mut self.stall).0.saturating_sub(way);
         let late = std::mem::take(&mut self.round).took.0.saturating_sub(way);
         let queue = Micros(late.saturating_sub(stall));
@@ -268,27 +271,30 @@ impl Limiter {
         }
         let was_full = std::mem::take(&mut self.was_full);
         if !was_full {
-            // Whoever leaves places empty leaves no queue behind that never ends.
+            // Calls were fewer than the window allows, so the server's queue has emptied in between, and no
+            // measurement with calls held back is needed.
             self.looked = now;
         }
         if queue > self.goal {
             if among > LEAST {
                 self.young = false;
-                // What is out is on its way or in the queue, in proportion to the time that each takes.
+                // Calls at the server are either on the network or in the queue, in proportion to the time that each
+                // of both takes.
                 let fitting = u64::from(self.window) * (way + self.goal.0 / 2) / (way + queue.0);
                 let fitting = u32::try_from(fitting).unwrap_or(MOST);
                 self.window = fitting.clamp(self.window / 2, self.window).max(LEAST);
                 self.open = self.open.min(self.window);
             }
         } else if was_full && late <= self.goal.0 {
-            // Where only a stall explains what was late, nothing but a trial shows whether more calls bring more replies.
+            // The window does not grow where a stall explains the delay: only a trial shows whether more calls bring
+            // more replies.
             let short = late <= self.goal.0 / 2;
             self.young &= short;
             self.window = (self.window + self.step(short)).min(MOST);
         }
     }
 
-    /// A round of a trial has ended.
+    /// Ends a round of a trial.
     fn try_on(&mut self, now: Instant, queue: Micros) {
         let Some(mut trial) = self.trial.take() else { return };
         trial.rounds += 1;
@@ -307,7 +313,8 @@ impl Limiter {
         self.seen = Rate::since(now);
     }
 
-    /// How many calls more. Past the first growth no more than lengthen the queue by an eighth of the goal.
+    /// By how many calls the window grows. After slow start it grows by no more than lengthen the queue by an eighth
+    /// of the goal.
     fn step(&self, short: bool) -> u32 {
         let eighth = self.window / 8;
         match (short, self.young) {
@@ -317,7 +324,7 @@ impl Limiter {
         }
     }
 
-    /// Calls that a saturated server takes in `time`, about.
+    /// About how many calls a saturated server executes in `time`.
     fn worth(&self, time: Micros) -> u32 {
         u32::try_from(u64::from(self.window) * time.0 / self.usual.0.max(1)).unwrap_or(MOST)
     }
@@ -328,20 +335,21 @@ impl Limiter {
         self.window
     }
 
-    /// Calls that are there.
+    /// Calls at the server.
     #[must_use]
     pub fn out(&self) -> u32 {
         self.out
     }
 
-    /// How long a call that leaves now stands in the server's queue, about: no longer than three times the goal, because
-    /// replies that a stall delayed say nothing about the next, and some call must leave to show that it is over.
+    /// About how long a call that leaves now waits in the server's queue. The estimate is limited to three times the
+    /// goal: replies that a stall delayed say nothing about later ones, and some call must leave to show that the
+    /// stall is over.
     #[must_use]
     pub fn queue(&self) -> Micros {
         Micros(self.usual.0.saturating_sub(self.way.unwrap_or(self.usual).0)).min(Micros(3 * self.goal.0))
     }
 
-    /// After about how long `waiting` calls have left; rounded up.
+    /// About how long it takes until `waiting` calls have left; rounded up.
     #[must_use]
     pub fn wait(&self, waiting: usize) -> Micros {
         let waiting = u64::try_from(waiting).unwrap_or(u64::MAX);

@@ -1,9 +1,8 @@
-//! The embedded store: the calls of a core, answered from a bounded table in this process.
-//!
-//! Answers exactly as the scripts in `lua/` do. Keys expire when they say nothing any more that a
-//! missing key would not, and are never evicted before: a table full of live keys refuses new ones.
-//! A call with id 0 is not remembered, and allocates nothing for a key that is already there. Knows
-//! no clock; called by the node that owns it, or by the simulator.
+//! The memory store: answers a core's calls from a bounded table in this process.
+//! It answers exactly as the scripts in `lua/` do. A key expires when it says nothing that a missing key would not
+//! say, and is never evicted before, so a table full of live keys refuses new ones. A call with id 0 leaves no record
+//! of its node, and allocates nothing for a key that is already stored. Knows no clock. Called by the node that owns
+//! it, or by the simulator.
 
 use std::collections::HashMap;
 
@@ -61,8 +60,8 @@ impl MemoryStore {
         self.cells.head(digest.0).map(|head| head.expires)
     }
 
-    /// Holds just this of a key, for calls of one node under these limits, instead of all that it held of it.
-    /// There has to be room for it.
+    /// Replaces all that is stored of a key by `excerpt`, for calls of one node under these limits. There must be
+    /// room for it.
     pub fn put(&mut self, digest: Digest, node: &str, limits: &[Limit], excerpt: Option<&Excerpt>) {
         self.nodes.remove(&digest.0);
         let Some(excerpt) = excerpt else { return self.cells.forget(digest.0) };
@@ -73,7 +72,7 @@ impl MemoryStore {
         self.nodes.insert(digest.0, Nodes::of(census, Lent::of(excerpt.lent), node, record));
     }
 
-    /// What it holds of a key, as far as calls of one node under these limits go by it.
+    /// The state of a key, as far as it affects calls of one node under these limits.
     #[must_use]
     pub fn excerpt(&self, digest: Digest, node: &str, limits: &[Limit]) -> Option<Excerpt> {
         let Head { epoch, reset, expires } = self.cells.head(digest.0)?;
@@ -113,9 +112,9 @@ impl MemoryStore {
         }
     }
 
-    /// An acquire of just `tokens` under the id 0, for a known key of one limit, in place: whether
-    /// they were lent, and the counter after it. What is not lent is not written. `None`: ask by
-    /// [`MemoryStore::call`].
+    /// The fast path of a check: acquires exactly `tokens` in place, for a stored key with one limit, and leaves no
+    /// record of the node. Returns whether they were lent, and the counter afterwards; nothing is written when they
+    /// were not lent. `None` means that [`MemoryStore::call`] must decide.
     pub fn spend(&mut self, now: Timestamp, digest: Digest, limits: &[Limit], tokens: u64) -> Option<(bool, Counter)> {
         let [limit] = limits else { return None };
         let cell = self.cells.only(now, digest.0, limit)?;
@@ -130,7 +129,7 @@ impl MemoryStore {
         Some((lent, counter))
     }
 
-    /// Loads the key, and forgets it when it has expired.
+    /// Loads the key's state; drops the key first if it has expired.
     fn view<'a>(&mut self, now: Timestamp, node: &'a str, call: &'a Call) -> View<'a> {
         let digest = call.digest.0;
         let mut head = self.cells.head(digest);
@@ -172,14 +171,15 @@ impl MemoryStore {
         }
         let restored = view.restore(ask);
         view.count_node();
-        view.settle_account(ask.held, &ask.ages, u64::MAX);
+        view.close_account(ask.held, &ask.ages, u64::MAX);
         let granted = if restored { 0 } else { view.lend(ask) };
         let mut said = Record { id: view.id, granted, at: view.windows(), ..Record::default() };
         if view.id != 0 && view.has_gcra() {
             let aside = granted - view.at_once(ask, granted);
             view.lent.open(&mut said, ask.held.saturating_add(aside));
         }
-        // Ids of different nodes may meet: never the epoch that was lost.
+        // Nodes draw ids independently, so the new epoch could equal the one that was lost. The node would then not
+        // notice the loss.
         let fresh = if view.id == ask.epoch { view.id.saturating_sub(1) } else { view.id };
         let epoch = view.head.map_or(fresh.max(1), |head| head.epoch);
         let reset = view.head.is_some_and(|head| head.reset);
@@ -207,7 +207,8 @@ impl MemoryStore {
         if seen != Standing::New {
             return view.grant(0, seen);
         }
-        // A node that never had an answer knows no epoch, and says so only where an order of its own is void.
+        // A node that never had an answer for this key knows no epoch. It returns tokens all the same where it voids
+        // its own acquire, whose answer was lost.
         let knows = |head: Head| head.epoch == epoch || epoch == 0 && voids.id != 0;
         if !view.head.is_some_and(knows) {
             return view.grant(0, Standing::New);
@@ -220,20 +221,21 @@ impl MemoryStore {
         let (of_order, most) = view.take_back_order(&voids);
         taken |= of_order;
         let mut account = None;
-        // An acquire that was sent later has said what this node holds.
+        // An acquire that the node sent after this return has already reported what the node holds.
         let latest = view.record.map_or(0, |record| record.id).max(voids.id);
         if view.has_gcra() && (view.id > latest || latest == 0) {
             let rest = amount.saturating_add(held.min(MAX_COUNT));
-            let before = view.settle_account(rest, &ages, most);
+            let before = view.close_account(rest, &ages, most);
             taken |= before.is_some_and(|account| account > 0 || rest > 0);
             let mut record = Record::default();
-            // What was credited to an account that was late, and the node keeps, it may spend yet.
+            // This return credited an account that had lapsed. Tokens that the node keeps of it may still be spent,
+            // so they are lent again.
             view.lent.open(&mut record, before.map_or(0, |_| held.min(MAX_COUNT)));
             account = Some(record);
         }
         if taken || voids.id != 0 {
             if account.is_some_and(|account| account.lent > 0) {
-                // The key has to last as long as this node holds any of it.
+                // The key must last as long as this node holds tokens of it.
                 self.cells.live_until(view.digest, expiry(view.now, view.lifetime()));
             }
             self.save_credit(&view, account, voids.id);
@@ -277,7 +279,8 @@ impl MemoryStore {
         }
         let Some(old) = view.head else { return Ok(view.grant(0, Standing::New)) };
         let following = if old.epoch < MAX_ID { old.epoch + 1 } else { 1 };
-        // Never one that was before: a reset forgets those of other nodes, which may come once more.
+        // The new epoch differs from every earlier one. The reset forgets the records of other nodes, so their
+        // earlier calls may arrive once more, and must see another epoch than theirs.
         let epoch = if view.id > old.epoch { view.id } else { following };
         let longest = view.limits.iter().map(census::span).max().unwrap_or_default();
         let life = (longest + longest).max(Micros::from_secs(2));
@@ -285,7 +288,7 @@ impl MemoryStore {
         self.cells.forget(view.digest);
         self.nodes.remove(&view.digest);
         view.counters = [Counter::default(); MAX_LIMITS];
-        // One cell, and one at least was just given up.
+        // The key was dropped above, so at least one cell is free.
         self.save(&view, head, &view.limits[..1])?;
         if view.id != 0 {
             let asked = view.record.map_or(0, |record| record.id);
@@ -299,7 +302,7 @@ impl MemoryStore {
     }
 }
 
-/// Redis counts lifetimes in whole milliseconds: the scripts round up and add one.
+/// Redis counts lifetimes in whole milliseconds, so the scripts round up and add one. This does the same.
 fn expiry(now: Timestamp, life: Micros) -> Timestamp {
     now + Micros::from_millis(life.as_millis_ceil() + 1)
 }

@@ -1,29 +1,31 @@
-//! Which keys the embedded store has seen: it counts digests, and people read names. Part of `embedded.rs`.
+//! Remembers the names of the keys in the embedded store, which counts by digest only: listings show names to people.
+//! Part of `embedded.rs`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::core::policy::Rule;
 
-/// The names of the keys seen last, for listings: bounded, oldest forgotten first, in blocks.
+/// The names of the keys that were created last. Their memory is bounded: the oldest block of names is dropped first.
 #[derive(Debug)]
 pub(super) struct Names {
     blocks: VecDeque<Block>,
-    /// How many names ever came.
+    /// How many names were ever added; the number of the latest name.
     count: u64,
-    /// By policy, the rule of the key seen last: what ad hoc limits are listed with.
+    /// For each policy, the rule that a key was last seen with. Listings use it for ad hoc limits, which no
+    /// configuration knows.
     rules: Vec<Arc<Rule>>,
     most: usize,
 }
 
 #[derive(Debug)]
 struct Block {
-    /// The number of its first name, from 1 on: the others follow without a break.
+    /// The number of the block's first name, counted from 1. The others follow without gaps.
     first: u64,
     bytes: Vec<u8>,
 }
 
-/// A name with its number, and the rule that its policy was last seen with.
+/// A name, its number, and the rule that its policy was last seen with.
 pub(super) type Name = (u64, Arc<Rule>, Box<[u8]>);
 
 impl Names {
@@ -33,7 +35,7 @@ impl Names {
         Self { blocks: VecDeque::new(), count: 0, rules: Vec::new(), most: (bytes / Self::BLOCK).max(1) }
     }
 
-    /// Appends a name: policy (1 byte), length (2 bytes), bytes. Longer ones are not remembered.
+    /// Appends a name: policy (1 byte), length (2 bytes), bytes. Names longer than `LONGEST` are not remembered.
     pub(super) fn push(&mut self, rule: &Arc<Rule>, key: &[u8]) {
         const LONGEST: usize = 256;
         let known = self.rules.iter().position(|known| known.policy == rule.policy);
@@ -59,7 +61,7 @@ impl Names {
         block.extend_from_slice(key);
     }
 
-    /// Names that came before the one of that number, the newest first: those of one block. None: there is none.
+    /// The names of one block that came before the name with that number, newest first; empty when there are none.
     pub(super) fn before(&self, number: u64) -> Vec<Name> {
         let Some(block) = self.blocks.iter().rev().find(|block| block.first < number) else { return Vec::new() };
         let mut names = Vec::new();

@@ -1,54 +1,54 @@
-//! When a server counts as silent: nothing came from it for a second while something was awaited. Pure.
-//!
-//! A slow reply is a sign of life, so what counts is not how long one call takes but whether anything at
-//! all comes. The second is counted in ticks, and each counts for no more than its own length: where a tick
-//! comes late, this node was not run meanwhile, and what it did not read then says nothing about the
-//! server. Knows no connection and no clock. Called by `redis/heart.rs`, and by simulations.
+//! Decides when a server counts as silent: nothing came from it for a second while a reply was awaited. Pure.
+//! A slow reply is still a sign of life, so the second does not limit how long one call may take; any bytes from the
+//! server restart it. The second is counted in ticks, and a late tick counts for no more than its own length: where a
+//! tick comes late, this process did not run meanwhile, and what it did not read then says nothing about the server.
+//! Knows no connection and no clock. Called by `redis/heart.rs`, and by simulations.
 
 use crate::core::time::{Instant, Micros};
 
-/// Between two ticks.
+/// Time between two ticks.
 pub const TICK: Micros = Micros::from_millis(50);
 
-/// So long a server may send nothing while something is awaited of it.
+/// How long a server may send nothing while a reply is awaited.
 pub const SILENCE: Micros = Micros::from_secs(1);
 
-/// A timer that rings later than this was not late by chance: this node was not run.
+/// How late a timer may fire in normal operation. When one fires later than this, the process was suspended or
+/// starved of processor time.
 pub const LATE: Micros = Micros::from_millis(5);
 
 /// What a tick found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beat {
-    /// Nothing is awaited: no tick is needed before something is.
+    /// No reply is awaited. No tick is needed until one is.
     Idle,
-    /// Something is awaited, and the time to give up has not come.
+    /// A reply is awaited, and the time to give up has not come.
     Alive,
     /// Nothing has come for too long.
     Silent,
 }
 
-/// How long nothing has come.
+/// Measures how long nothing has come from a server, or over one of its connections.
 #[derive(Debug)]
 pub struct Pulse {
     patience: Micros,
     awaited: u32,
-    /// Something came, or the first of what is awaited left, since the last tick.
+    /// Since the last tick bytes came, or the first awaited call left.
     stirred: bool,
     silence: Micros,
     ticked: Instant,
-    /// Ticks come.
+    /// The owner calls [`Self::handle_tick`] regularly.
     ticking: bool,
 }
 
 impl Pulse {
-    /// Of somebody who may be silent for as long as `patience`.
+    /// A pulse that reports silence after `patience`.
     #[must_use]
     pub fn new(patience: Micros) -> Self {
         let start = Instant(0);
         Self { patience, awaited: 0, stirred: false, silence: Micros::ZERO, ticked: start, ticking: false }
     }
 
-    /// Something is awaited from now on. True when ticks must begin: the first after [`TICK`].
+    /// One more reply is awaited. Returns true when ticks must begin; the first is due after [`TICK`].
     pub fn handle_departure(&mut self, now: Instant) -> bool {
         self.stirred |= self.awaited == 0;
         self.awaited += 1;
@@ -59,19 +59,19 @@ impl Pulse {
         begins
     }
 
-    /// Something came.
+    /// Bytes came from the server.
     pub fn handle_sign(&mut self) {
         self.stirred = true;
     }
 
-    /// Something is no longer awaited, whether or not it came.
+    /// One reply fewer is awaited, whether or not it came.
     pub fn handle_end(&mut self) {
         self.awaited = self.awaited.saturating_sub(1);
     }
 
-    /// Judges the time since the last tick. After [`Beat::Idle`] ticks end until something is awaited again.
+    /// Judges the time since the last tick. After [`Beat::Idle`] no ticks are needed until a reply is awaited again.
     pub fn handle_tick(&mut self, now: Instant) -> Beat {
-        // What is beyond a tick's own length, this node was not run: it says nothing about the server.
+        // Beyond one tick's length this process did not run, which says nothing about the server.
         let passed = now.since(self.ticked).min(TICK);
         self.ticked = now;
         if self.awaited == 0 && !self.stirred {
@@ -93,7 +93,7 @@ mod tests {
 
     const NOW: Instant = Instant(10_000_000);
 
-    /// Ticks until something else than `Alive` is found: what, and when.
+    /// Ticks until the pulse reports something else than `Alive`, and returns the report and its time.
     fn tick(pulse: &mut Pulse, from: Instant) -> (Beat, Micros) {
         let mut now = from;
         loop {
@@ -136,7 +136,7 @@ mod tests {
         pulse.handle_end();
         let (beat, _) = tick(&mut pulse, NOW);
         assert_eq!(beat, Beat::Idle);
-        // A long pause without ticks counts for nothing.
+        // A long pause without ticks does not count as silence.
         let later = NOW + Micros::from_secs(60);
         assert!(pulse.handle_departure(later), "ticks begin anew");
         let (beat, after) = tick(&mut pulse, later);
@@ -165,7 +165,8 @@ mod tests {
         assert_eq!(pulse.handle_tick(now), Beat::Alive);
         now = now + Micros::from_secs(30);
         assert_eq!(pulse.handle_tick(now), Beat::Alive, "one late tick");
-        // Run for a moment in every tenth of a second: twenty ticks are twenty chances to read.
+        // The process runs for a moment in every tenth of a second. Each of the twenty ticks is a chance to read a
+        // reply.
         for _ in 0..18 {
             now = now + Micros::from_millis(100);
             assert_eq!(pulse.handle_tick(now), Beat::Alive);

@@ -1,13 +1,11 @@
 //! The shared store: scripts on a Redis server or a Redis Cluster.
-//!
-//! Decides where a call goes, when it may leave and what its outcome is. Routing, breakers and
-//! the watch over the slot map are ours (one connection per master), because a failing master must
-//! not delay calls to others and nothing may be executed twice: no call is ever retried here. A
-//! MOVED and an ASK are followed once each, a missing script is sent once; all three say that
-//! nothing was executed. Repeating an unknown outcome under the same id is up to the caller.
-//!
-//! A call fails at once while its server is away. One that has left is answered however late, as long as
-//! its connection lives: slow is not lost. Called by `serve`, which carries out the core's effects.
+//! It decides where a call goes, when it may leave, and what its outcome is. Routing, breakers and the watch over the
+//! slot map are our own instead of the redis crate's `ClusterConnection`, for two reasons: a failing master must not
+//! delay calls to others, and nothing may be executed twice. So no call is retried here. One MOVED and one ASK are
+//! followed, and a missing script is sent once, because these three replies say that nothing was executed. Repeating
+//! a call with an unknown outcome, under the same id, is up to the caller.
+//! A call fails at once while its server is away. A call that has left is answered however late, as long as its
+//! connection lives: a slow server is not a lost one. Called by `serve`, which carries out the core's effects.
 
 mod address;
 mod cluster;
@@ -18,17 +16,17 @@ mod frame;
 mod gate;
 mod health;
 mod heart;
-mod journey;
-mod keeper;
 mod link;
 mod master;
+mod monitor;
 mod options;
 mod reply;
+mod routed_call;
 mod server;
 mod slots;
+mod stats;
 mod stream;
 mod supervised;
-mod tally;
 mod tls;
 mod url;
 mod wire;
@@ -45,15 +43,15 @@ pub use super::breaker::BreakerState;
 pub use options::{Confirm, OptionsError, RedisOptions};
 pub use reply::refused;
 pub use slots::cluster_slots;
+pub use stats::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 pub use stream::{Connecting, Network, Stream};
-pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 
 use self::cluster::Cluster;
-use self::journey::{Journey, Office};
 use self::master::Master;
+use self::routed_call::{CallContext, RoutedCall};
 use self::server::Shared;
+use self::stats::StoreStats;
 use self::supervised::supervised;
-use self::tally::Tally;
 use self::url::Target;
 use super::outcomes::Outcomes;
 use super::script;
@@ -62,16 +60,16 @@ use crate::clock::Clock;
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::key::Digest;
 
-/// Makes ring the process's cryptography. Call it before anything else that may use TLS; calling
-/// it again does nothing.
+/// Makes ring the cryptography of this process. Call it before anything else that may use TLS; calling it again does
+/// nothing.
 pub fn install_crypto() {
-    // An error says that one is installed already.
+    // An error means that a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// A handle on the shared store.
 pub struct RedisStore {
-    office: Arc<Office>,
+    context: Arc<CallContext>,
     watch: Option<JoinHandle<()>>,
 }
 
@@ -93,7 +91,7 @@ impl RedisStore {
         Ok(Self::start(options, clock, options.target()?))
     }
 
-    /// The same over another network than the system's sockets: for simulations.
+    /// The same over another network than the system's sockets, for simulations.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -112,8 +110,8 @@ impl RedisStore {
             clock,
             timeout: options.timeout,
             cluster: target.cluster,
-            tally: Tally::default(),
-            alarm: Notify::new(),
+            stats: StoreStats::default(),
+            map_stale: Notify::new(),
             confirming: match options.confirm {
                 Confirm::Auto => target.cluster,
                 Confirm::On => true,
@@ -130,7 +128,7 @@ impl RedisStore {
             }))
         });
         let (node, prefix) = (options.node.as_str().into(), options.prefix.as_str().into());
-        Self { office: Arc::new(Office { cluster, node, prefix, born: clock.now() }), watch }
+        Self { context: Arc::new(CallContext { cluster, node, prefix, born: clock.now() }), watch }
     }
 
     /// Carries out `call`, however long that takes while its connection lives.
@@ -141,20 +139,20 @@ impl RedisStore {
         self.call_for(Asker::NODE, call).await
     }
 
-    /// The same in the turn of whoever asks.
+    /// The same, but the call waits in the line of `asker`.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub async fn call_for(&self, asker: Asker, call: &Call) -> Result<Grant, StoreError> {
         let (sender, outcome) = oneshot::channel();
         self.send(asker, call.clone(), Arc::new(Alone(Mutex::new(Some(sender)))));
-        // Without a word the store has ended.
+        // The sender is dropped without an outcome only when the store has ended.
         outcome.await.unwrap_or(Err(StoreError::Unknown))
     }
 
-    /// Sends `call` on its way in the turn of whoever asks; `outcomes` learn how it ended. Returns at once.
+    /// Sends `call`, which waits in the line of `asker` if it must; `outcomes` learns how it ended. Returns at once.
     pub fn send(&self, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
-        Journey::begin(&self.office, asker, call, outcomes);
+        RoutedCall::begin(&self.context, asker, call, outcomes);
     }
 
     /// Waits until every server that takes calls is connected; false when that takes longer than
@@ -163,7 +161,7 @@ impl RedisStore {
         self.each_is(within, |master| master.away_since().is_none()).await
     }
 
-    /// Waits until every server that takes calls is connected or could not be reached at a first attempt; false when
+    /// Waits until every server that takes calls is connected, or a first attempt to reach it has failed; false when
     /// that takes longer than `within`.
     pub async fn tried(&self, within: Duration) -> bool {
         self.each_is(within, |master| master.away_since().is_none() || master.has_problem()).await
@@ -172,7 +170,7 @@ impl RedisStore {
     async fn each_is(&self, within: Duration, so: impl Fn(&Master) -> bool) -> bool {
         let all_are = async {
             loop {
-                let map = self.office.cluster.map();
+                let map = self.context.cluster.map();
                 if !map.masters.is_empty() && map.masters.iter().all(|master| so(master)) {
                     return;
                 }
@@ -185,27 +183,27 @@ impl RedisStore {
     /// All counts and what is known of the servers, for metrics.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        self.tally().snapshot(self.office.cluster.map().masters.iter().map(|master| master.view()).collect())
+        self.stats().snapshot(self.context.cluster.map().masters.iter().map(|master| master.view()).collect())
     }
 
     /// The name under which the store keeps a key: what `redis-cli` shows.
     #[must_use]
     pub fn key_of(&self, digest: Digest) -> String {
-        script::key(&self.office.prefix, digest)
+        script::key(&self.context.prefix, digest)
     }
 
-    fn tally(&self) -> &Tally {
-        &self.office.cluster.shared.tally
+    fn stats(&self) -> &StoreStats {
+        &self.context.cluster.shared.stats
     }
 }
 
-/// Where one call's outcome goes for which somebody waits.
+/// Delivers the outcome of one call to the future that waits for it.
 struct Alone(Mutex<Option<oneshot::Sender<Result<Grant, StoreError>>>>);
 
 impl Outcomes for Alone {
     fn handle_outcome(&self, _: Asker, _: Call, outcome: Result<Grant, StoreError>) {
         if let Some(sender) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // Whoever asked may be gone.
+            // The future that waits may have been dropped.
             let _ = sender.send(outcome);
         }
     }

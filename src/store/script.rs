@@ -1,9 +1,8 @@
-//! The scripts of `lua/`: their texts and hashes, calls to arguments, replies to grants.
-//!
-//! What the scripts share stands before each of them; what is hashed and loaded is the whole. Numbers are
-//! clamped here to what the scripts take, below 2^53, so that no valid call is refused. Called by
-//! `redis.rs`, which carries the commands, and by simulations, which run the scripts themselves; knows
-//! no connection.
+//! The scripts of `lua/`: their texts and hashes, the arguments of a call, and the grant that a reply says.
+//! `lib.lua` and `tail.lua`, which the scripts share, are put around each of them; the whole text is hashed and
+//! loaded. Arguments are clamped here to what the scripts' numbers hold, below 2^53, so that no valid call is
+//! refused. Called by `redis.rs`, which carries the commands, and by simulations, which run the scripts themselves.
+//! Knows no connection.
 
 use std::fmt;
 
@@ -15,20 +14,21 @@ use crate::core::time::Timestamp;
 /// The largest integer that the scripts' numbers hold exactly.
 const EXACT: u64 = (1 << 53) - 1;
 
-/// Integers of a reply before those of the limits.
+/// Integers of a reply that come before those of the limits.
 const HEAD: usize = 7;
 
 /// One script.
 #[derive(Debug)]
 pub struct Script {
-    /// Its name: that of its file, and a label of metrics.
+    /// The name of its file, which is also a label of metrics.
     pub name: &'static str,
     /// What `SCRIPT LOAD` takes.
     pub text: &'static str,
 }
 
-/// A script of these files. In its first line stand the formats of what ARGV has, and how many bytes they are: time, id
-/// and so many integers of the call, and of each limit its kind, three integers and so many more.
+/// Puts a script together from its files. The first line declares the binary formats of ARGV for `struct.unpack` and
+/// their lengths in bytes: of the call (time, id, and so many integers) and of each limit (its kind, three integers,
+/// and so many more).
 macro_rules! script {
     ($name:literal, $call:literal $call_bytes:literal, $limit:literal $limit_bytes:literal, [$($file:literal),*]) => {
         Script {
@@ -47,27 +47,28 @@ static RETURN: Script = script!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["li
 static PEEK: Script = script!("peek", "" 0, "" 0, ["lib", "peek", "tail"]);
 static REFUND: Script = script!("refund", "I7" 7, "I7" 7, ["lib", "account", "refund", "tail"]);
 static RESET: Script = script!("reset", "" 0, "" 0, ["lib", "reset", "tail"]);
-/// Slots are another matter: it shares nothing.
+/// Permits of concurrent limits are counted without windows or buckets, so this script shares nothing with the
+/// others.
 static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/occupy.lua") };
 
-/// All scripts: what to load on a new connection.
+/// All scripts, to be loaded on a new connection.
 #[must_use]
 pub fn all() -> [&'static Script; 6] {
     [&ACQUIRE, &RETURN, &PEEK, &REFUND, &RESET, &OCCUPY]
 }
 
-/// Who asks, and by which clock.
+/// The node that asks, and the clock that the script uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// Prefix of all keys.
     pub prefix: &'a str,
-    /// This node: at most 255 bytes count.
+    /// This node's name; the scripts use its first 255 bytes.
     pub node: &'a str,
-    /// The time to go by, for tests; `None` = the clock of Redis.
+    /// The time that the script uses, for tests. `None` means the clock of Redis.
     pub now: Option<Timestamp>,
 }
 
-/// A reply that none of the scripts gives.
+/// A reply that none of the scripts would give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadReply {
     /// What was seen.
@@ -75,7 +76,7 @@ pub struct BadReply {
 }
 
 impl BadReply {
-    /// Whatever it was, in at most 200 characters.
+    /// Keeps the first 200 characters of the reply.
     #[must_use]
     pub fn new(reply: &dyn fmt::Debug) -> Self {
         let mut seen = format!("{reply:?}");
@@ -110,7 +111,7 @@ impl Script {
     }
 }
 
-/// The name of the hash of a key; its digest is the cluster's hash tag.
+/// The name of a key's hash. The digest in it is the hash tag, which chooses the slot in a cluster.
 #[must_use]
 pub fn key(prefix: &str, digest: Digest) -> String {
     let tag = digits(digest);
@@ -118,14 +119,15 @@ pub fn key(prefix: &str, digest: Digest) -> String {
     [prefix, ":{", tag, "}"].concat()
 }
 
-/// The 32 hexadecimal digits of a digest: what chooses a key's slot in a cluster.
+/// The 32 hexadecimal digits of a digest. They choose the key's slot in a cluster.
 #[must_use]
 pub fn digits(digest: Digest) -> [u8; 32] {
     std::array::from_fn(|place| b"0123456789abcdef"[(digest.0 >> (124 - 4 * place) & 15) as usize])
 }
 
-/// The ARGV of a call, one after the other: the node, the time with the id and the integers of the call, then each limit.
-/// Numbers are binary: of a text each would have to be cut out and converted, which costs Redis more than a command.
+/// The ARGV of a call, in order: the node; the time, the id and the integers of the call; then each limit. Numbers
+/// are binary, because cutting a decimal number out of a text and converting it costs Redis more time than a whole
+/// command.
 pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) {
     let mut words = Words::default();
     push(&caller.node.as_bytes()[..caller.node.len().min(255)]);
@@ -167,10 +169,10 @@ struct Words {
     len: usize,
 }
 
-/// Bytes of a number in an argument, the lowest first: enough for all below 2^53.
+/// Bytes of a number in an argument, lowest first: enough for every number below 2^53.
 pub const WIDTH: usize = 7;
 
-/// Room for an argument: most numbers has a return, ten of them.
+/// Room for one argument. A return has most numbers, ten.
 const LONGEST: usize = 10 * WIDTH;
 
 impl Default for Words {
@@ -195,7 +197,7 @@ impl Words {
         }
     }
 
-    /// Hands the argument over, and begins the next.
+    /// Passes the argument to `push`, and begins the next one.
     fn push(&mut self, push: &mut dyn FnMut(&[u8])) {
         push(&self.text[..self.len]);
         self.len = 0;
@@ -212,7 +214,7 @@ fn letter(limit: &Limit) -> &'static str {
     }
 }
 
-/// Count, period, burst.
+/// The limit's count, period and burst.
 fn numbers(limit: &Limit) -> [u64; 3] {
     if limit.algorithm == Algorithm::Gcra {
         let (period, count) = limit.interval();
@@ -222,7 +224,7 @@ fn numbers(limit: &Limit) -> [u64; 3] {
     }
 }
 
-/// The grant that a script's reply, an array of integers, says.
+/// Reads the grant from a script's reply, an array of integers.
 ///
 /// # Errors
 /// Anything but the integers that `lua/lib.lua` describes, within their ranges.
@@ -260,12 +262,13 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
     })
 }
 
-/// The most that an answer may grant.
+/// The most tokens that a correct answer to this operation may grant.
 fn most(op: &Op) -> u64 {
     match op {
         Op::Acquire(ask) => ask.want.max(ask.need),
         Op::Return { amount, .. } => *amount,
-        // What it says itself is taken note of; what it has it keeps.
+        // A node keeps the permits that it already has, even above the limit: its own claim is recorded, so it may be
+        // confirmed.
         Op::Occupy(ask) => ask.used.max(ask.want),
         Op::Refund { amount, .. } => *amount,
         Op::Peek | Op::Reset => 0,
@@ -288,7 +291,7 @@ mod tests {
         Call { id: 9, digest: Digest(0xab), rule, op, sent_at: Instant(0) }
     }
 
-    /// The node, and the numbers of each argument behind it, a limit's letter before.
+    /// The arguments as text: the node, then the numbers of each argument, a limit's letter first.
     fn argv(call: &Call) -> Vec<String> {
         let caller = Caller { prefix: "ration", node: "n1", now: None };
         let mut list = Vec::new();

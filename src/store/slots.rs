@@ -1,6 +1,6 @@
-//! Slots of concurrent limits, as `lua/occupy.lua` counts them: which node has how many, and until when.
-//!
-//! A node says what its clients hold and what it would like; what it says last counts. Part of `memory.rs`.
+//! The permits of concurrent limits as `lua/occupy.lua` counts them: how many each node has, and until when.
+//! A node reports how many permits its clients hold and how many it would like; its latest report counts. Part of
+//! `memory.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,13 +8,13 @@ use crate::core::call::{Counter, Grant, Occupy};
 use crate::core::limit::MAX_LIMITS;
 use crate::core::time::Timestamp;
 
-/// The slots of all keys.
+/// The permits of all keys.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     keys: HashMap<u128, BTreeMap<Box<str>, Record>>,
 }
 
-/// What a node said last, and what it has.
+/// A node's latest report, and the permits that it has.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     id: u64,
@@ -23,7 +23,7 @@ struct Record {
 }
 
 impl Slots {
-    /// Answers what `node` says under `id`, of a limit of `count`.
+    /// Answers the report `id` of `node` about a limit of `count` permits.
     pub(super) fn occupy(
         &mut self,
         now: Timestamp,

@@ -1,20 +1,20 @@
-//! What waits to leave, by who asked for it: users in turn, and the connections of a user in turn.
-//!
-//! So whoever asks for little waits for no more than one turn of the others, however much they ask for (after
-//! Nagle, "On packet switches with infinite storage", 1985). What concerns one key leaves in the order in which
-//! it came: it lines up where the key's things wait, whoever they are of. Knows neither calls nor servers. Called
-//! by `redis/gate.rs` and by `serve/turnstile.rs`.
+//! Fair queueing: orders what waits by who asked for it. Users take turns, and within a user its connections take
+//! turns.
+//! An asker who wants little waits for no more than one turn of each other, however much those ask for (after Nagle,
+//! "On packet switches with infinite storage", 1985). Items about one key leave in the order in which they came: a
+//! later one joins the line in which the key's first item waits, whoever asked for that. Knows neither calls nor
+//! servers. Called by `redis/gate.rs` and by `serve/turnstile.rs`.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 
 use crate::clock;
 
-/// Lines and users that are kept when they are empty, to be used again: mostly what comes leaves at once. None that
-/// has grown beyond four times as many is.
+/// How many empty lines and users are kept for reuse, since most items leave at once and would otherwise allocate
+/// each time. A line that has grown beyond four times this length is not kept.
 const SPARE: usize = 16;
 
-/// Who asks.
+/// The user and connection for which something waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asker {
     user: u64,
@@ -22,29 +22,29 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// This node itself: what it hands back, renews and leases ahead.
+    /// This node itself, for calls that no client waits for: returns, renewals, and leases ahead of demand.
     pub const NODE: Self = Self { user: 0, connection: 0 };
 
-    /// A connection of a user; `None`: of whom cannot be told, and all of those are one.
+    /// A connection of a user. `None` when the user is unknown; all unknown users count as one.
     #[must_use]
     pub fn new(uid: Option<u32>, connection: u64) -> Self {
         Self { user: uid.map_or(u64::MAX, |uid| u64::from(uid) + 1), connection }
     }
 
-    /// Whose connection it is.
+    /// The user that the connection belongs to.
     #[must_use]
     pub fn user(self) -> u64 {
         self.user
     }
 }
 
-/// Things that wait, each of an asker and about a key.
+/// Waiting items, each with an asker and a key.
 #[derive(Debug)]
 pub struct Turns<T> {
     users: HashMap<u64, User<T>, Secret>,
-    /// Users of whom something waits, the next first.
+    /// Users with waiting items, the next first.
     order: VecDeque<u64>,
-    /// Where the things of a key wait.
+    /// The line in which the items of a key wait.
     places: HashMap<u128, Place, Secret>,
     len: usize,
     spare_users: Vec<User<T>>,
@@ -54,7 +54,7 @@ pub struct Turns<T> {
 #[derive(Debug)]
 struct User<T> {
     lines: HashMap<u64, VecDeque<(u128, T)>, Secret>,
-    /// Connections of which something waits, the next first.
+    /// Connections with waiting items, the next first.
     order: VecDeque<u64>,
     len: usize,
 }
@@ -79,11 +79,12 @@ impl<T> Default for Turns<T> {
     }
 }
 
-/// Hashes what is random already, or a number of our own, so that nobody who chooses keys chooses their places.
+/// A keyed hash for values that are random already or chosen by us. With the key, nobody who chooses keys can choose
+/// their buckets in the map.
 #[derive(Clone, Copy, Debug)]
 pub struct Secret(u64);
 
-/// One hash on its way.
+/// The state of one hash computation.
 #[derive(Debug)]
 pub struct Mixer(u64);
 
@@ -107,7 +108,8 @@ impl Hasher for Mixer {
     }
 
     fn write_u64(&mut self, value: u64) {
-        // The halves of a product with an odd constant, folded: each bit of the value reaches all of them.
+        // Multiplies by an odd constant and folds the halves of the product, so that each bit of the value reaches
+        // all bits of the hash.
         let product = u128::from(self.0 ^ value) * 0x9e37_79b9_7f4a_7c15;
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
@@ -123,7 +125,7 @@ impl Hasher for Mixer {
 }
 
 impl<T> Turns<T> {
-    /// How many things wait.
+    /// How many items wait.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -135,9 +137,10 @@ impl<T> Turns<T> {
         self.len == 0
     }
 
-    /// Whether one more of `asker` leaves room for others where `most` may wait in all. There is room for as much
-    /// again as waits of the user and of the connection, within three quarters; the last quarter is for those of
-    /// whom nothing waits. So neither a few users nor a few connections of one can take all of it.
+    /// Whether one more item of `asker` may wait, where at most `most` may wait in all. A connection with nothing
+    /// waiting gets room up to `most`. Any other gets room only while all items, plus those of its user, plus those
+    /// of its connection, are fewer than three quarters of `most`. So neither a few users nor a few connections of
+    /// one user can take all of the room.
     #[must_use]
     pub fn has_room(&self, asker: Asker, most: usize) -> bool {
         let user = self.users.get(&asker.user);
@@ -148,7 +151,7 @@ impl<T> Turns<T> {
         self.len + user.map_or(0, |user| user.len) + connection < most / 4 * 3
     }
 
-    /// Lines up, and says in whose line.
+    /// Adds an item, and returns the asker in whose line it waits.
     pub fn push(&mut self, asker: Asker, key: u128, thing: T) -> Asker {
         let place = self.places.entry(key).or_insert(Place { asker, count: 0 });
         place.count += 1;
@@ -169,7 +172,7 @@ impl<T> Turns<T> {
         asker
     }
 
-    /// Whose turn it is.
+    /// Removes the item whose turn it is.
     pub fn pop(&mut self) -> Option<T> {
         let asked = self.order.pop_front()?;
         let user = self.users.get_mut(&asked)?;
@@ -193,7 +196,8 @@ impl<T> Turns<T> {
         Some(thing)
     }
 
-    /// Takes out of a line what `number` gives this number to; numbers grow within a line.
+    /// Removes the item with the number `wanted` from a line. `number` gives an item's number; numbers grow within a
+    /// line.
     pub fn strike(&mut self, asker: Asker, wanted: u64, number: impl Fn(&T) -> u64) -> Option<T> {
         let user = self.users.get_mut(&asker.user)?;
         let line = user.lines.get_mut(&asker.connection)?;
@@ -223,7 +227,7 @@ impl<T> Turns<T> {
     }
 }
 
-/// Keeps what is empty, unless enough of it is kept.
+/// Keeps an emptied line or user for reuse, unless enough are kept.
 fn keep<T>(spare: &mut Vec<T>, emptied: Option<T>) {
     if spare.len() < SPARE {
         spare.extend(emptied);

@@ -1,7 +1,6 @@
-//! What the memory store knows of one key during one call, and the steps of an acquire on it.
-//!
-//! Everything here is rolled to the call's `now` and nothing is stored yet. The same steps, by the
-//! same names, are in `lua/acquire.lua`. Called by `memory.rs` only.
+//! The state of one key during one call to the memory store, and the steps of an acquire on it.
+//! The counters are rolled to the call's `now`, and nothing is stored yet. `lua/acquire.lua` has the same steps under
+//! the same names. Called by `memory.rs` only.
 
 use super::cells::Head;
 use super::census::{self, Census, Lent, Record};
@@ -10,7 +9,7 @@ use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
-/// How an id stands to the last one that the node used for the key.
+/// How the id of a call compares with the last id that the node used for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     New,
@@ -22,17 +21,17 @@ pub(super) enum Standing {
 pub(super) struct View<'a> {
     pub(super) now: Timestamp,
     pub(super) node: &'a str,
-    /// 0: remember nothing.
+    /// 0 means that the call leaves no record.
     pub(super) id: u64,
     pub(super) digest: u128,
-    /// `None`: nothing is stored.
+    /// `None` when the key is not stored.
     pub(super) head: Option<Head>,
-    /// This node's last calls.
+    /// The record of this node's last calls.
     pub(super) record: Option<Record>,
     pub(super) census: Census,
     pub(super) lent: Lent,
     pub(super) limits: &'a [Limit],
-    /// One per limit; the rest are zero.
+    /// One counter per limit; the rest are zero.
     pub(super) counters: [Counter; MAX_LIMITS],
 }
 
@@ -53,7 +52,7 @@ impl View<'_> {
         }
     }
 
-    /// The counters as nodes see them: a bucket's with what is lent of it.
+    /// The counters as nodes see them: `used` of a bucket is what all nodes are lent of it.
     fn shown(&self) -> [Counter; MAX_LIMITS] {
         let mut counters = self.counters;
         for (limit, counter) in self.limits.iter().zip(&mut counters) {
@@ -69,7 +68,7 @@ impl View<'_> {
         self.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra)
     }
 
-    /// What was lent from buckets was spent, the last of it at that time.
+    /// Counts `tokens` that were lent from buckets as spent, the last of them at `at`.
     pub(super) fn spend(&mut self, tokens: u64, at: Timestamp) {
         for (limit, counter) in self.limits.iter().zip(&mut self.counters) {
             if limit.algorithm == Algorithm::Gcra && tokens > 0 {
@@ -79,11 +78,11 @@ impl View<'_> {
         }
     }
 
-    /// The account is closed: what this node was lent, less the `rest` that it still has or hands back, it
-    /// has spent, as if in one go so long ago; but never more than `most`. What it has beyond the account was charged for somebody at the
-    /// node who did not get it: that charge is taken back. What it was lent; `None` where nothing was said
-    /// of an account.
-    pub(super) fn settle_account(&mut self, rest: u64, ages: &Ages, most: u64) -> Option<u64> {
+    /// Closes this node's account. Of what the node was lent it still has or hands back `rest`; it has spent the
+    /// remainder, but never more than `most`, and that is debited as if it were spent in one go at the given age. If
+    /// `rest` is more than was lent, the difference was charged for a waiter that did not get it, and that charge is
+    /// taken back. Returns what the node was lent; `None` when there was no account.
+    pub(super) fn close_account(&mut self, rest: u64, ages: &Ages, most: u64) -> Option<u64> {
         let record = self.record.filter(|_| self.has_gcra())?;
         if !self.lent.is_open(&record) {
             return self.take_back_lapsed(&record, rest).then_some(0);
@@ -100,9 +99,9 @@ impl View<'_> {
         Some(account)
     }
 
-    /// An account that was not renewed in time has been charged as spent. A node that was only late says now what
-    /// it has not spent of it, and that is credited, as long as the bucket cannot have filled up since: a
-    /// charge that has leaked away is worth nothing any more.
+    /// Credits an account that lapsed. An account that was not renewed in time was charged as spent. If the node was
+    /// only late, it now says that `rest` of it is unspent, and that is credited, unless the bucket may have filled
+    /// up since: then the charge has already leaked away, and a credit would admit too much.
     fn take_back_lapsed(&mut self, record: &Record, rest: u64) -> bool {
         if record.lent == 0 || record.period == 0 || rest == 0 {
             return false;
@@ -117,23 +116,25 @@ impl View<'_> {
         true
     }
 
-    /// Takes back what an order was lent that nobody waits for any more: of a bucket what it was charged at once,
-    /// since the rest is in the account. Where it was not executed, this says what it would have told. Says
-    /// whether it was lent any, and the most that was spent of the account.
+    /// Takes back what a voided acquire was lent. Of a bucket that is only the part that was charged at once, since
+    /// the rest is in the node's account. If the acquire was never executed, the node's record is brought to what it
+    /// would have said. Returns whether the acquire was lent anything, and the most that can have been spent of the
+    /// account.
     pub(super) fn take_back_order(&mut self, voids: &Voided) -> (bool, u64) {
         if voids.id == 0 {
             return (false, u64::MAX);
         }
         let record = self.record.unwrap_or_default();
-        // An account of before the last answer is one that the store lost a change of, or that another process of this
-        // node opened: what was told since is not known here, and all of it counts as spent.
+        // If the account is older than the last answer that the node has, either the store lost a change of it or
+        // another process under the node's name opened it. What was reported since is then unknown, and all of the
+        // account counts as spent.
         let is_known = record.id == voids.answered || record.id < voids.answered && voids.answered <= record.other;
         let most = if is_known { voids.spent.saturating_add(voids.told) } else { u64::MAX };
         if record.id > voids.id {
             return (false, most);
         }
         if let Some(known) = &mut self.record {
-            // If it comes later, it is lent nothing, as if it had been before.
+            // If the acquire arrives after this, it is granted nothing, as if it had been executed before.
             (known.id, known.granted) = (voids.id, 0);
         }
         if record.id < voids.id {
@@ -150,7 +151,7 @@ impl View<'_> {
         (record.granted > 0, voids.spent)
     }
 
-    /// How the call's id stands to the last one of its kind.
+    /// Compares the call's id with the last id of its kind.
     pub(super) fn standing(&self, last: Option<u64>) -> Standing {
         match last {
             Some(last) if self.id != 0 && self.id == last => Standing::Same,
@@ -159,13 +160,13 @@ impl View<'_> {
         }
     }
 
-    /// The same for a return, refund or reset.
+    /// The same for a return, a refund or a reset.
     pub(super) fn seen_before(&self) -> Standing {
         self.standing(self.record.map(|record| record.other))
     }
 
-    /// What was granted under this id, as far as it can still be spent: a window that is over took
-    /// its tokens with it, and so did an account that was closed for this node.
+    /// The part of an earlier grant under the same id that can still be spent. None of it can when one of its windows
+    /// is over, or when the node's account has been closed since.
     pub(super) fn granted_before(&self, record: &Record, ask: &Acquire) -> u64 {
         let open = self.limits.iter().enumerate().all(|(index, limit)| match limit.algorithm {
             Algorithm::Gcra => self.lent.is_open(record),
@@ -174,15 +175,15 @@ impl View<'_> {
         if open { record.granted.min(ask.want.max(ask.need)) } else { 0 }
     }
 
-    /// Restores what the store has lost of this node's spending: once, in its first acquire under
-    /// an epoch that it does not know, unless that epoch began with a reset. True when that was
-    /// some of a window: others may have as much to tell, and nothing is lent yet.
+    /// Restores what the store has lost of this node's spending. That happens once, in the node's first acquire under
+    /// an epoch that it does not know, unless a reset began the epoch. Returns true when spending of a current window
+    /// was restored: other nodes may have spending to report, too, so nothing is lent in this call.
     pub(super) fn restore(&mut self, ask: &Acquire) -> bool {
         let same = self.head.is_some_and(|head| head.epoch == ask.epoch);
         let reset = self.head.is_some_and(|head| head.reset);
         let lost = ask.epoch != 0 && !same && !reset;
         let mut restored = false;
-        // What the node took back meanwhile is no acquire.
+        // A record without an acquire comes from a return or a refund, which restored nothing.
         if lost && self.id != 0 && self.record.is_none_or(|record| record.id == 0) {
             for (index, limit) in self.limits.iter().enumerate() {
                 let (counter, known) = (&mut self.counters[index], ask.known[index]);
@@ -194,7 +195,7 @@ impl View<'_> {
         restored
     }
 
-    /// Counts this node in the census, unless the call is not to be remembered.
+    /// Counts this node in the census, unless the call leaves no record.
     pub(super) fn count_node(&mut self) {
         if self.id == 0 {
             self.census = Census::default();
@@ -203,7 +204,7 @@ impl View<'_> {
         }
     }
 
-    /// Debits what can be lent of all limits, and says how much that is.
+    /// Debits all limits by the tokens that can be lent, and returns how many those are.
     pub(super) fn lend(&mut self, ask: &Acquire) -> u64 {
         let tokens = self.share_of(self.reach(ask, self.left_of_all(ask)), ask);
         for (index, limit) in self.limits.iter().enumerate() {
@@ -217,8 +218,8 @@ impl View<'_> {
         tokens
     }
 
-    /// Of tokens lent from a bucket, those that somebody waits for: they are spent now. The rest is
-    /// set aside, and counts when it is spent.
+    /// Of tokens lent from a bucket, those that a waiter takes: they count as spent now. The rest goes to the node's
+    /// account, and counts when it is spent.
     pub(super) fn at_once(&self, ask: &Acquire, tokens: u64) -> u64 {
         if self.id == 0 { tokens } else { tokens.min(ask.need) }
     }
@@ -237,9 +238,10 @@ impl View<'_> {
         }
     }
 
-    /// A node that is alone with a key may be lent tokens of a bucket before they have trickled in: it knows from
-    /// the answer when each of them comes, and spends none before. Another node finds them lent. What
-    /// somebody waits for is charged at once, and has to be there.
+    /// How many tokens may be lent, including tokens of a bucket that have yet to trickle in. Only a node that is
+    /// alone with the key may have those in advance: it knows from the answer when each token comes, and spends none
+    /// before. If another node asks, it finds them lent. Tokens for a waiter are charged at once, so they must
+    /// already be there.
     fn reach(&self, ask: &Acquire, left: u64) -> u64 {
         let is_alone = !ask.window.is_next() && self.id != 0 && self.has_gcra() && self.census.nodes() == 1;
         if !is_alone || left < ask.need {
@@ -254,14 +256,16 @@ impl View<'_> {
         most.min().unwrap_or(0).max(left)
     }
 
-    /// Guided self-scheduling: nobody takes more than its part of what is left, beyond what waits.
+    /// Guided self-scheduling: no node is lent more than its part of what is left, except to serve waiters. So lots
+    /// shrink as a limit runs out, and the last tokens are spread over nodes.
     fn share_of(&self, left: u64, ask: &Acquire) -> u64 {
         if left < ask.least {
             return 0;
         }
         let nodes = self.census.nodes();
         let capacity = self.limits.iter().map(Limit::capacity).min().unwrap_or(0);
-        // A window's tail is shared to the last; what trickles in is handed out by the lot.
+        // Of a window the lots may become small, because its tail is shared down to the last token. A bucket refills
+        // all the time, and is lent in larger lots.
         let parts = if self.limits.iter().all(Limit::trickles) { 2 } else { 32 };
         let part = ask.need.max(left.div_ceil(nodes)).max(capacity.div_ceil(parts * nodes));
         ask.want.max(ask.need).min(left).min(part)
@@ -279,7 +283,7 @@ impl View<'_> {
     }
 }
 
-/// How long a key with these counters says anything that a missing one would not.
+/// How long a key with these counters says anything that a missing key would not say.
 pub(super) fn lifetime(limits: &[Limit], counters: &[Counter], now: Timestamp) -> Micros {
     let census = census::period(limits);
     let each = limits.iter().zip(counters).map(|(limit, counter)| match limit.algorithm {

@@ -104,7 +104,7 @@ impl Client {
 
     /// Whether it is worth waiting for the server's replica.
     pub(super) fn can_confirm(&mut self, server: u32, now: Instant) -> bool {
-        // The keeper looks for the replica each second.
+        // The monitor looks for the replica each second.
         let look_again = self.alone.get(&server).is_some_and(|since| now.since(*since).0 > 1_000_000);
         if look_again {
             self.alone.remove(&server);

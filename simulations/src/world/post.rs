@@ -222,7 +222,7 @@ impl World<'_> {
         self.drain(node);
     }
 
-    /// A call of a node failed; if that opens a breaker, the keeper begins to probe.
+    /// A call of a node failed; if that opens a breaker, the monitor begins to probe.
     fn fault(&mut self, node: u32, server: u32, id: u64, fault: Fault) {
         let pass = self.letters[&id].pass;
         let place = &mut self.nodes[node as usize];

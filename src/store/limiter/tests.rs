@@ -1,4 +1,4 @@
-//! The limiter beside a model of a server.
+//! The limiter against a model of a server.
 
 use std::collections::VecDeque;
 
@@ -7,15 +7,16 @@ use super::*;
 const NOW: Instant = Instant(10_000_000);
 const PATIENCE: Micros = Micros::from_millis(50);
 
-/// A server that takes one call after another, at the end of a way.
+/// A server behind a network, which executes one call after another.
 struct Model {
     limiter: Limiter,
     now: Instant,
     way: Micros,
     service: Micros,
-    /// The server is run for the first part of each such time; nothing is said of a server that always is.
+    /// The period of a processor quota, and the part of it in which the server runs; `None` for a server that always
+    /// runs.
     turn: Option<(Micros, Micros)>,
-    /// When the server is done with what it has.
+    /// When the server has executed all calls that it has.
     busy_until: Instant,
     out: VecDeque<(Instant, Instant, Permit)>,
     longest_queue: Micros,
@@ -37,7 +38,7 @@ impl Model {
         }
     }
 
-    /// As many calls as may leave do so at any time.
+    /// Sends as many calls as the limiter admits, at any time.
     fn saturate(&mut self, lasts: Micros) {
         let end = self.now + lasts;
         while self.now < end {
@@ -53,7 +54,7 @@ impl Model {
         }
     }
 
-    /// When the server is run, at `time` or next.
+    /// The next time at which the server runs, from `time` on.
     fn run_at(&self, time: Instant) -> Instant {
         match self.turn {
             Some((whole, part)) if time.0 % whole.0 >= part.0 => Instant((time.0 / whole.0 + 1) * whole.0),
@@ -68,7 +69,7 @@ impl Model {
         self.limiter.handle_answer(back, permit, back.since(left));
     }
 
-    /// Lets no more leave until all have come back.
+    /// Sends no more calls until all have come back.
     fn empty(&mut self) {
         while !self.out.is_empty() {
             self.land();
@@ -82,7 +83,8 @@ fn the_queue_of_a_saturated_server_stays_below_half_the_patience() {
         let mut model = Model::new(Micros(way), Micros(service));
         model.saturate(Micros::from_secs(15));
         (model.longest_queue, model.served) = (Micros::ZERO, 0);
-        // Over a long way the window opens in bursts after a look; near by, looks are no exception.
+        // On a slow network the window opens in bursts after a measurement, so more time is needed to see its usual
+        // size.
         let lasts = if way < 10_000 { Micros::from_secs(60) } else { Micros::from_secs(14) };
         model.saturate(lasts);
         let what = format!("way {way} us, service {service} us: {:?}", model.limiter);
@@ -95,7 +97,7 @@ fn the_queue_of_a_saturated_server_stays_below_half_the_patience() {
 #[test]
 fn the_window_of_a_server_that_is_rarely_run_is_what_it_takes_in_its_turn() {
     for way in [200, 1_000] {
-        // Its turn is 2 of each 20 ms, in which it takes 60 calls.
+        // The server runs for 2 of each 20 ms, in which it executes 60 calls.
         let mut model = Model::new(Micros(way), Micros(33));
         model.turn = Some((Micros::from_millis(20), Micros::from_millis(2)));
         model.saturate(Micros::from_secs(2));
@@ -147,7 +149,7 @@ fn one_stall_shrinks_the_window_once_at_most() {
     model.saturate(Micros::from_secs(2));
     let before = model.limiter.window();
     model.empty();
-    // The server is not run for 400 ms, with a full window of calls before it.
+    // The server stalls for 400 ms with a full window of calls in its queue.
     model.busy_until = model.now + Micros::from_millis(400);
     while let Some(permit) = model.limiter.admit(model.now) {
         model.busy_until = model.busy_until + model.service;
@@ -164,7 +166,7 @@ fn late_replies_among_quick_ones_are_no_queue() {
     for _ in 0..1_000 {
         let permits: Vec<_> = std::iter::from_fn(|| limiter.admit(now)).take(64).collect();
         for (index, permit) in permits.into_iter().enumerate() {
-            // This node is not run for 95 ms: what is read before is quick, the rest looks slow.
+            // This process stalls for 95 ms. Replies that it read before look quick, the others slow.
             let took = if index % 16 == 0 { Micros(300) } else { Micros::from_millis(95) };
             limiter.handle_answer(now + took, permit, took);
         }
@@ -179,14 +181,14 @@ fn a_node_that_is_rarely_run_sees_no_queue() {
     let mut now = NOW;
     for _ in 0..1_000 {
         let permits: Vec<_> = std::iter::from_fn(|| limiter.admit(now)).take(64).collect();
-        // It is run next after 95 ms, and finds all replies at once.
+        // This process runs again after 95 ms, and finds all replies at once.
         now = now + Micros::from_millis(95);
         for (index, permit) in permits.into_iter().enumerate() {
             let read = now + Micros(index as u64);
             limiter.handle_answer(read, permit, read.since(now) + Micros::from_millis(95));
         }
         now = now + Micros::from_millis(1);
-        // The quickest reply ever was read at once.
+        // One reply is read at once, and becomes the base latency.
         let permit = limiter.admit(now).expect("all have been answered");
         limiter.handle_answer(now + Micros(200), permit, Micros(200));
         now = now + Micros(200);
@@ -196,7 +198,7 @@ fn a_node_that_is_rarely_run_sees_no_queue() {
 
 #[test]
 fn a_server_that_is_not_saturated_is_never_looked_at() {
-    // Always twenty calls on a long way: never almost alone, never full.
+    // There are always twenty calls on a slow network: never almost alone, and never a full window.
     let mut limiter = Limiter::new(PATIENCE);
     let trip = Micros::from_millis(160);
     let mut out: VecDeque<(Instant, Permit)> = VecDeque::new();
@@ -237,7 +239,7 @@ fn a_lost_call_makes_room_and_a_new_connection_begins_anew() {
 fn the_wait_is_what_those_before_need() {
     let mut model = Model::new(Micros(200), Micros(100));
     model.saturate(Micros::from_secs(2));
-    // A thousand calls of 100 us each.
+    // A thousand calls, each of which the server executes in 100 us.
     let wait = model.limiter.wait(1_000);
     assert!((80_000..=130_000).contains(&wait.0), "{wait:?}");
 }

@@ -1,6 +1,5 @@
-//! Where a Redis server is: its address, as configurations and Redis itself write it.
-//!
-//! Knows nothing of credentials and TLS: they are the `dialer`'s. Called by all that name a server.
+//! The address of a Redis server, as configurations and Redis itself write it.
+//! Knows nothing of credentials and TLS, which `dialer.rs` has. Called by all that name a server.
 
 use std::fmt;
 use std::path::Path;
@@ -30,7 +29,7 @@ impl Address {
         (!host.is_empty()).then(|| Self::tcp(host, port))
     }
 
-    /// The address of another node as this one names it: an empty or wildcard host means this one's.
+    /// The address of another node as this node reports it. An empty or wildcard host means the host of this node.
     pub(crate) fn neighbour(&self, host: &str, port: u16) -> Option<Self> {
         if !matches!(host, "" | "0.0.0.0" | "::") {
             return Some(Self::tcp(host, port));
@@ -61,7 +60,7 @@ mod tests {
         for text in ["127.0.0.1:7000", "redis-a.example:6379", "[::1]:7000"] {
             assert_eq!(Address::parse(text).expect(text).to_string(), text);
         }
-        // As MOVED writes it.
+        // MOVED writes IPv6 addresses without brackets.
         assert_eq!(Address::parse("fe80::1:7000"), Some(Address::tcp("fe80::1", 7000)));
         assert_eq!(Address::parse("h"), Some(Address::tcp("h", 6379)));
         assert_eq!(Address::parse("h:x"), None);

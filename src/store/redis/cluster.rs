@@ -1,9 +1,8 @@
-//! Which server takes which key: the slot map, and the watch over it.
-//!
-//! A call reads the map without waiting. The watch reads `CLUSTER SLOTS` anew after a MOVED, when a
-//! server fails (from another one: the failed one will not tell) and every half minute; a new
-//! owner of slots is dialled before the map names it. A single server is a map with one owner.
-//! Knows nothing of scripts. Called by `redis.rs`.
+//! The slot map: which server owns which key, and the task that keeps it up to date.
+//! A call reads the map without waiting. The task reads `CLUSTER SLOTS` anew after a MOVED, when a server fails (from
+//! another server, since the failed one cannot answer), and every half minute. It connects to a new owner of slots
+//! before the map names that owner, so that no call waits for the connection. A single server is a map with one
+//! owner. Knows nothing of scripts. Called by `redis.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,29 +14,29 @@ use redis::Pipeline;
 use tokio::time::{sleep, timeout};
 
 use super::address::Address;
-use super::link::{Link, Making};
+use super::link::{DialOptions, Link};
 use super::master::Master;
 use super::options::Confirm;
 use super::server::Shared;
 use super::slots::{self, Range, SLOTS};
 use crate::clock;
 
-/// Between two readings of the map when all is well; up to twice this.
+/// Time between two readings of the map while all is well; a random part of up to as much is added.
 const ROUTINE: Duration = Duration::from_secs(30);
 
-/// Between two readings while a server is away.
+/// Time between two readings while a server is away.
 const WATCHFUL: Duration = Duration::from_millis(250);
 
-/// Between any two readings.
+/// Least time between any two readings.
 const SPACING: Duration = Duration::from_millis(50);
 
-/// Longest wait for one server's map, and for a connection to one that knows it.
+/// Longest wait for one server's map, and for a connection to a server that has it.
 const TELLING: Duration = Duration::from_millis(500);
 
-/// Longest wait for the connections of a new map before it is used.
+/// Longest wait for connections to the servers of a new map before the map is used.
 const SETTLING: Duration = Duration::from_millis(250);
 
-/// Servers asked in one reading, one after another.
+/// Servers that one reading asks, one after another.
 const ASKED: usize = 2;
 
 const NOBODY: u16 = u16::MAX;
@@ -68,7 +67,7 @@ impl SlotMap {
 pub(crate) struct Cluster {
     pub(crate) shared: Arc<Shared>,
     map: ArcSwap<SlotMap>,
-    /// Every server that is or was lately an owner, so that a redirect finds its connection.
+    /// Every server that owns slots or did lately, so that a redirect finds its connection.
     known: Mutex<BTreeMap<Address, Arc<Master>>>,
     seeds: Vec<Address>,
     confirm: Confirm,
@@ -100,14 +99,14 @@ impl Cluster {
         self.map.load().owner(slot).cloned()
     }
 
-    /// The server at `address`, which begins to connect if it was not known.
+    /// The server at `address`. If it is new, it begins to connect.
     pub(crate) fn master_at(&self, address: &Address) -> Arc<Master> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let make = || Arc::new(Master::new(address.clone(), self.shared.clone()));
         known.entry(address.clone()).or_insert_with(make).clone()
     }
 
-    /// Keeps the map up to date, for ever.
+    /// Keeps the map up to date. Runs until it is aborted.
     pub(crate) async fn watch(&self) {
         let mut turn = usize::from(clock::random() as u16);
         loop {
@@ -119,14 +118,14 @@ impl Cluster {
             } else {
                 WATCHFUL
             };
-            // Woken or not: read again.
-            let _ = timeout(pause, self.shared.alarm.notified()).await;
+            // Whether notified or timed out, the map is read again.
+            let _ = timeout(pause, self.shared.map_stale.notified()).await;
         }
     }
 
-    /// Reads the map from a server that should know; false when nobody told it.
+    /// Reads the map from a server that should have it; false when none answered.
     async fn refresh(&self, turn: usize) -> bool {
-        self.shared.tally.refreshes.fetch_add(1, Relaxed);
+        self.shared.stats.refreshes.fetch_add(1, Relaxed);
         let map = self.map();
         let mut trusted: Vec<_> = map.masters.iter().filter(|master| master.away_since().is_none()).collect();
         if !trusted.is_empty() {
@@ -141,7 +140,7 @@ impl Cluster {
                 return true;
             }
         }
-        // No master is in touch: replicas may know who follows them, and seeds may be all we have.
+        // No master answers. Replicas may know which server replaces theirs; the seeds are the last resort.
         let others: Vec<_> = map.replicas.iter().chain(&self.seeds).collect();
         for index in 0..others.len().min(ASKED) {
             let address = others[(turn * ASKED + index) % others.len()];
@@ -154,10 +153,10 @@ impl Cluster {
     }
 
     async fn ask_stranger(&self, address: &Address) -> Option<Vec<Range>> {
-        self.shared.tally.dials.fetch_add(1, Relaxed);
+        self.shared.stats.dials.fetch_add(1, Relaxed);
         let Shared { dialer, clock, .. } = &*self.shared;
-        let making = Making { dialer, clock: *clock, generation: 0, confirming: None };
-        let link = match timeout(TELLING, Link::dial(making, address, |_, _| ())).await.ok()? {
+        let options = DialOptions { dialer, clock: *clock, generation: 0, confirming: None };
+        let link = match timeout(TELLING, Link::dial(options, address, |_, _| ())).await.ok()? {
             Ok(link) => link,
             Err(error) => {
                 tracing::debug!(server = %address, %error, "store: cannot ask for the slot map");
@@ -172,7 +171,7 @@ impl Cluster {
         slots::parse(reply, address)
     }
 
-    /// Makes `ranges` the map, once the servers that are new in it are connected or have had their time.
+    /// Makes `ranges` the map, once the servers that are new in it are connected or `SETTLING` has passed.
     async fn adopt(&self, ranges: Vec<Range>) {
         let mut masters: Vec<Arc<Master>> = Vec::new();
         let mut owners = vec![NOBODY; SLOTS];
@@ -187,7 +186,8 @@ impl Cluster {
         }
         replicas.sort();
         replicas.dedup();
-        // Once seen, replicas are expected for good: their absence is news, not a setting.
+        // Once replicas were seen, they are expected for good: a missing replica is then a failure, not a setup
+        // without replicas.
         if self.confirm == Confirm::Auto && !replicas.is_empty() && !self.shared.confirm.swap(true, Relaxed) {
             masters.iter().for_each(|master| master.reconsider());
         }

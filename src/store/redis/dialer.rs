@@ -1,6 +1,5 @@
-//! What it takes to be let in by the servers of a store: credentials, TLS, and the network that leads to them.
-//!
-//! Decides nothing about when. Built by `url.rs`; `link.rs` dials with it.
+//! What is needed to connect to the servers of a store: credentials, TLS, and the network.
+//! Decides nothing about when to connect. Built by `url.rs`; `link.rs` dials with it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::sync::Arc;
 use super::stream::Network;
 use super::tls::Tls;
 
-/// What all servers of one store have in common.
+/// The settings that all servers of one store share.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     pub(crate) user: Option<String>,
@@ -16,7 +15,7 @@ pub(crate) struct Dialer {
     pub(crate) database: i64,
     /// For all servers; `None` without TLS.
     pub(crate) tls: Option<Tls>,
-    /// What leads to them.
+    /// The network that the servers are on.
     pub(crate) network: Arc<dyn Network>,
 }
 

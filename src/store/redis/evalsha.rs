@@ -1,6 +1,6 @@
-//! The scripts as Redis takes them and answers: bytes for our connections, commands and values of the redis crate.
-//!
-//! Called by `redis.rs`, and by tests that run scripts over a connection of the crate; knows no connection.
+//! The scripts' calls and replies as Redis transfers them: bytes for our own connections, and commands and values of
+//! the redis crate.
+//! Called by `redis.rs`, and by tests that run scripts over a connection of the crate. Knows no connection.
 
 use std::sync::LazyLock;
 
@@ -29,7 +29,7 @@ pub fn sha(script: &Script) -> &'static str {
     &found.expect("every script is hashed").1
 }
 
-/// The `EVALSHA` of a call, or with its source the `EVAL`.
+/// The `EVALSHA` command of a call, or the `EVAL` command with the script's source.
 #[must_use]
 pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
     let script = Script::of(&call.op);
@@ -42,7 +42,7 @@ pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
     command
 }
 
-/// Writes the same as it goes over a connection, without anything in between.
+/// Writes the same command as bytes, without building a `Cmd`.
 pub(crate) fn write(line: &mut Vec<u8>, caller: &Caller<'_>, call: &Call, with_source: bool) {
     let count = BEFORE_LIMITS + call.rule.limits.len();
     line.push(b'*');
@@ -62,10 +62,10 @@ pub(crate) fn write(line: &mut Vec<u8>, caller: &Caller<'_>, call: &Call, with_s
     debug_assert_eq!(written, count);
 }
 
-/// What stands before the limits: command, script, one key, and of the ARGV the node and the call.
+/// Arguments before the limits: command, script, number of keys, the key, and of the ARGV the node and the call.
 const BEFORE_LIMITS: usize = 6;
 
-/// The digits of a number, written to the end of `room`.
+/// The decimal digits of a number, written to the end of `room`.
 fn decimal(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
     let mut first = room.len();
     loop {
@@ -79,7 +79,7 @@ fn decimal(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
 }
 
 fn bulk(line: &mut Vec<u8>, bytes: &[u8]) {
-    // Room for the length, too, so that it grows once.
+    // Reserves room for the length line, too, so that the buffer grows once.
     line.reserve(bytes.len() + 25);
     line.push(b'$');
     line.extend_from_slice(decimal(bytes.len() as u64, &mut [0; 20]));
@@ -88,11 +88,11 @@ fn bulk(line: &mut Vec<u8>, bytes: &[u8]) {
     line.extend_from_slice(b"\r\n");
 }
 
-/// What a server writes of a number that the scripts write, too.
+/// A script that shows how a server writes a large number.
 const WRITES: &str = "return string.format('%d', 2 ^ 52)";
 
-/// Has a server learn all scripts: one that it does not know must be sent twice, and calls of the same key that
-/// were sent after it are executed before it. At the end it is asked to write a large number.
+/// Commands that load all scripts, then run [`WRITES`]. Scripts are loaded first, because a call whose script is
+/// missing must be sent twice, and later calls of its key would be executed before its second attempt.
 #[must_use]
 pub fn introduction() -> Pipeline {
     let mut pipeline = Pipeline::new();
@@ -103,10 +103,11 @@ pub fn introduction() -> Pipeline {
     pipeline
 }
 
-/// Whether such a server keeps counters whole, by its answers to the [`introduction`].
+/// Checks by the answers to the [`introduction`] that a server does not truncate counters.
 ///
 /// # Errors
-/// A server of 32 bits, whose scripts write no number above 2^31. One that may not be asked is believed.
+/// A server with 32-bit integers, whose scripts write no number above 2^31. A server that refuses to run the check is
+/// trusted.
 pub fn check_introduction(answers: &[Value]) -> Result<(), String> {
     match answers.last().and_then(text) {
         Some(seen) if seen != (1_u64 << 52).to_string() => Err(format!(
@@ -117,7 +118,7 @@ pub fn check_introduction(answers: &[Value]) -> Result<(), String> {
     }
 }
 
-/// The grant that a reply says.
+/// The grant in a reply.
 ///
 /// # Errors
 /// Anything but the integers that `lua/lib.lua` describes, within their ranges.

@@ -1,22 +1,22 @@
-//! How an exchange with a server fails.
+//! The ways in which an exchange with a server can fail.
 
 use crate::core::time::{Instant, Micros};
 
-/// How an exchange failed.
+/// How an exchange failed, and whether the command may have been executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nobody knows whether it was executed.
+    /// It is unknown whether it was executed.
     Unknown,
-    /// Surely not executed: the server is away since then.
+    /// Surely not executed: the server has been away since then.
     Away(Instant),
-    /// It never left: those who waited before it need so long.
+    /// It never left: the requests before it need so long.
     Busy(Micros),
-    /// Surely not executed: go there.
+    /// Surely not executed: the slot is at this address.
     Moved(String),
-    /// Surely not executed: ask there.
+    /// Surely not executed: the key has moved to this address, its slot has not.
     Ask(String),
-    /// Surely not executed: send the source.
+    /// Surely not executed: the server does not know the script.
     NoScript,
-    /// Surely not executed: it never will be.
+    /// Surely not executed, and repeating it would not help.
     Rejected(String),
 }

@@ -1,15 +1,14 @@
-//! Replies of Redis in the bytes that came: where one ends, and what it says. Pure.
-//!
-//! An array of integers, which is what a script answers, is read here; of anything else only the end is found, and
-//! the redis crate says what it is. Source: the RESP3 specification (its streamed types are not sent by Redis).
-//! Called by `wire.rs`.
+//! Finds where each reply of Redis ends in the received bytes, and what it says. Pure.
+//! An array of integers, which is how scripts answer, is parsed here. Of any other reply only the end is found, and
+//! the redis crate parses it. Source: the RESP3 specification (Redis does not send its streamed types). Called by
+//! `wire.rs`.
 
 use redis::Value;
 
-/// How deep arrays may lie in one another.
+/// How deep arrays may be nested.
 const DEEPEST: u32 = 32;
 
-/// Integers that an array may have to be read here.
+/// Most integers of an array that is parsed here.
 const INTEGERS: usize = 64;
 
 /// A reply.
@@ -22,7 +21,7 @@ pub(crate) enum Reply<'a> {
 }
 
 impl Reply<'_> {
-    /// The same as a value of the redis crate.
+    /// Converts it to a value of the redis crate.
     pub(crate) fn into_value(self) -> Value {
         match self {
             Self::Integers(integers) => Value::Array(integers.iter().copied().map(Value::Int).collect()),
@@ -31,22 +30,22 @@ impl Reply<'_> {
     }
 }
 
-/// What stands at the beginning of the bytes.
+/// What the received bytes begin with.
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame<'a> {
-    /// Not all of it has come.
+    /// A reply that is not complete yet.
     Part,
-    /// Something that nobody asked for, of so many bytes.
+    /// A push message, which answers no command, of so many bytes.
     Push(usize),
     /// A reply of so many bytes.
     Reply(usize, Reply<'a>),
 }
 
-/// No bytes that Redis would send.
+/// The bytes are not RESP.
 #[derive(Debug, PartialEq)]
 pub(super) struct Malformed;
 
-/// Reads what stands at the beginning of `bytes`; `integers` is room for it.
+/// Parses the beginning of `bytes`. The parsed integers are stored in `integers`.
 pub(super) fn read<'a>(bytes: &[u8], integers: &'a mut Vec<i64>) -> Result<Frame<'a>, Malformed> {
     if let Some(end) = read_integers(bytes, integers) {
         return Ok(Frame::Reply(end, Reply::Integers(integers)));
@@ -59,7 +58,7 @@ pub(super) fn read<'a>(bytes: &[u8], integers: &'a mut Vec<i64>) -> Result<Frame
     Ok(Frame::Reply(end, Reply::Value(value)))
 }
 
-/// Where an array of integers ends; `None` when it is none, or not all of it is there.
+/// Parses an array of integers, and returns where it ends; `None` when it is something else or incomplete.
 fn read_integers(bytes: &[u8], integers: &mut Vec<i64>) -> Option<usize> {
     integers.clear();
     let (count, mut at) = read_integer(bytes, 0, b'*')?;
@@ -72,12 +71,12 @@ fn read_integers(bytes: &[u8], integers: &mut Vec<i64>) -> Option<usize> {
     Some(at)
 }
 
-/// An integer behind its `kind`, and where it ends; `None` when there is no such thing.
+/// Parses an integer that begins with the byte `kind`, and returns it and where it ends; `None` when there is none.
 fn read_integer(bytes: &[u8], at: usize, kind: u8) -> Option<(i64, usize)> {
     let rest = bytes.get(at..)?.strip_prefix(&[kind])?;
     let (is_negative, rest) = rest.strip_prefix(b"-").map_or((false, rest), |rest| (true, rest));
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // What has more digits may be beyond 64 bits, and is for the crate to read.
+    // A number with more digits may exceed 64 bits; the crate parses it.
     if digits == 0 || digits > 18 || rest.get(digits..digits + 2)? != b"\r\n" {
         return None;
     }
@@ -86,7 +85,7 @@ fn read_integer(bytes: &[u8], at: usize, kind: u8) -> Option<(i64, usize)> {
     Some((value, bytes.len() - rest.len() + digits + 2))
 }
 
-/// Where what begins at `at` ends; `None` when not all of it is there.
+/// Where the value that begins at `at` ends; `None` when it is incomplete.
 fn end_of(bytes: &[u8], at: usize, depth: u32) -> Result<Option<usize>, Malformed> {
     let Some(&kind) = bytes.get(at) else { return Ok(None) };
     let Some(length) = bytes[at..].windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
@@ -113,7 +112,7 @@ fn end_of(bytes: &[u8], at: usize, depth: u32) -> Result<Option<usize>, Malforme
     Ok(Some(end))
 }
 
-/// A length; `None`: there is nothing, which is said by -1.
+/// Parses a length; `None` for -1, which means a null.
 fn size(line: &[u8]) -> Result<Option<usize>, Malformed> {
     let text = std::str::from_utf8(line).map_err(|_| Malformed)?;
     if text == "-1" { Ok(None) } else { text.parse().map(Some).map_err(|_| Malformed) }

@@ -1,11 +1,11 @@
-//! The gate before one server: which letter may leave now, and who waits in which line.
-//!
-//! The limiter says how many are at the server at a time; the others wait here, where users and their connections
-//! are served in turn (`store/turns.rs`), and where they can still be turned down: whoever could not be answered
-//! in time any more is told that the server is busy, and has not left. Errands (what clients ask beside checks) may
-//! take half of the window and have a line of their own, so that one client's errands do not stand before everybody's
-//! checks. A key that has a letter in that line lines up there with all of them: letters of one key leave in the order in
-//! which they came. Knows neither connection nor breaker. Called by `master.rs`.
+//! The gate of one server: decides which request may leave now, and queues the others.
+//! The limiter says how many requests may be at the server at a time. The others wait here, where users and their
+//! connections take turns (`store/turns.rs`) and where a request can still be turned down: one that could not be
+//! answered in time any more fails as busy, and has not left.
+//! Errands (peek, refund and reset, which clients ask for beside checks) have a line of their own and may take half
+//! of the window, so that one client's errands do not delay everybody's checks. Requests of one key leave in the
+//! order in which they came: while the line of errands holds a request of a key, the key's other requests join that
+//! line. Knows neither connection nor breaker. Called by `master.rs`.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -21,55 +21,56 @@ use crate::store::limiter::{self, Limiter};
 use crate::store::pulse;
 use crate::store::turns::{Asker, Secret, Turns};
 
-/// Most letters in one line of one who is alone there.
+/// Most requests in one line when only one connection has requests in it.
 const ALONE: usize = 4_096;
 
-/// Most letters in one line, with the room that is kept for those who have none in it: see [`Turns::has_room`].
+/// Most requests in one line, including the room that is kept for connections that have none in it: see
+/// [`Turns::has_room`].
 const LINE: usize = 4 * ALONE;
 
-/// Letters that leave in one go.
+/// Requests that one call of [`Gate::depart`] lets leave at most.
 const BATCH: usize = 64;
 
-/// A call on its way.
-pub(crate) trait Letter: Send {
-    /// Appends its command.
+/// A command to a server, and what takes its answer.
+pub(crate) trait Request: Send {
+    /// Appends the command.
     fn write(&self, line: &mut Vec<u8>);
 
-    /// It was answered, or failed.
+    /// Takes the answer, or the reason why there is none.
     fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, Failure>);
 }
 
-/// Something to be carried to a server and back.
-pub(crate) struct Parcel {
-    pub(crate) letter: Box<dyn Letter>,
-    /// Send `ASKING` before it.
+/// A request, and what the gate must know of it.
+pub(crate) struct Submission {
+    pub(crate) request: Box<dyn Request>,
+    /// `ASKING` must be sent before it.
     pub(crate) asking: bool,
-    /// Await a replica, too.
+    /// The answer must also wait for a replica.
     pub(crate) confirmed: bool,
-    /// Whose turn it takes.
+    /// In whose turn it leaves.
     pub(crate) asker: Asker,
-    /// What must keep its order among its like.
+    /// Requests with the same key leave in order.
     pub(crate) key: u128,
-    /// Not a check's: see the module's doc.
+    /// It is an errand: see the module's doc.
     pub(crate) errand: bool,
-    /// A server has sent it on, or asked for more: it passes those who wait, because letters of its key that came
-    /// after it may have left.
+    /// A server has answered it with a redirect or NOSCRIPT. It then leaves at once, because later requests of its
+    /// key may have left already.
     pub(crate) again: bool,
-    /// An answer after this is of no use to whoever waits for it.
+    /// The time after which nobody needs the answer.
     pub(crate) until: Instant,
 }
 
-/// What becomes of somebody who comes to the gate.
+/// What happens to a request that comes to the gate.
 pub(super) enum Entry {
-    /// Go on at once.
-    Leave(Permit, Parcel),
-    /// Wait there.
+    /// It leaves at once.
+    Leave(Permit, Submission),
+    /// It waits in a line.
     Wait,
-    /// Too many wait.
-    Full(Parcel, Micros),
+    /// Too many requests wait; it would have to wait this long.
+    Full(Submission, Micros),
 }
 
-/// Where somebody waits.
+/// A request's position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Spot {
     number: u64,
@@ -77,31 +78,32 @@ struct Spot {
     asker: Asker,
 }
 
-/// Until when somebody waits; the earliest is the greatest.
+/// When a waiting request must have left. `Reverse` makes the earliest deadline the top of the heap.
 type Deadline = Reverse<(Instant, Excused, Spot)>;
 
-/// This node was not run at the first deadline, and the time was given to them.
+/// The first deadline passed while this process did not run, and was extended once.
 type Excused = bool;
 
-/// Those who are let through, and those who are turned down and how long others would need.
+/// Requests that leave now, and requests that are too late, each with the time for which another one would have to
+/// wait.
 #[derive(Default)]
 pub(super) struct Called {
-    pub(super) leaving: Vec<(Permit, Parcel)>,
-    pub(super) late: Vec<(Parcel, Micros)>,
+    pub(super) leaving: Vec<(Permit, Submission)>,
+    pub(super) late: Vec<(Submission, Micros)>,
 }
 
-/// Somebody who waits.
+/// A request in a line.
 struct Waiting {
     number: u64,
     came: Instant,
-    parcel: Parcel,
+    submission: Submission,
 }
 
 /// The gate of one server.
 pub(super) struct Gate {
     clock: Clock,
     patience: Micros,
-    /// Somebody who waits may leave, or must be told earlier than was known that he may not.
+    /// Signalled when a waiting request may leave, or when the next deadline has become earlier.
     pub(super) room: Notify,
     lines: Mutex<Lines>,
 }
@@ -110,27 +112,27 @@ struct Lines {
     limiter: Limiter,
     checks: Turns<Waiting>,
     errands: Turns<Waiting>,
-    /// Of those who wait, and of some who have left.
+    /// Deadlines of waiting requests, and of some that have left since.
     deadlines: BinaryHeap<Deadline>,
-    /// Where the letters of a key wait, if any do.
+    /// For each key with waiting requests, where they wait.
     places: HashMap<u128, Place, Secret>,
-    /// Letters from the line of errands, or that could have been, at the server.
+    /// Requests at the server that count as errands.
     errands_out: u32,
-    /// Letters have been taken out of a line and have perhaps not left: nobody passes them by.
+    /// Requests have been taken from a line but may not have been sent yet, so no other request may leave directly.
     departing: bool,
-    /// Errands were served last.
+    /// The last request that left from a line was an errand.
     errands_had: bool,
     last: u64,
 }
 
-/// Where letters of one key wait.
+/// Where the requests of one key wait, and how many they are.
 struct Place {
-    /// In the line of errands.
+    /// They wait in the line of errands.
     errand: bool,
-    letters: u32,
+    requests: u32,
 }
 
-/// The right to be at the server, given back when it is dropped.
+/// The right to have a request at the server. Dropping it means that the request was lost.
 pub(super) struct Permit {
     gate: Arc<Gate>,
     inner: Option<limiter::Permit>,
@@ -138,13 +140,13 @@ pub(super) struct Permit {
 }
 
 impl Permit {
-    /// The server has answered, `took` after it was asked.
+    /// The server answered, `took` after the request left.
     pub(super) fn answered(mut self, took: Micros) {
         let now = self.gate.clock.now();
         self.give_back(|limiter, permit| limiter.handle_answer(now, permit, took));
     }
 
-    /// Gives it back, once.
+    /// Returns the permit to the limiter, once.
     fn give_back(&mut self, end: impl FnOnce(&mut Limiter, limiter::Permit)) {
         let Some(permit) = self.inner.take() else { return };
         let mut lines = self.gate.lock();
@@ -165,7 +167,7 @@ impl Drop for Permit {
 }
 
 impl Gate {
-    /// A gate before a server whose askers wait for `patience`.
+    /// The gate of a server whose callers wait for `patience` at most.
     pub(super) fn new(clock: Clock, patience: Micros) -> Self {
         let lines = Lines {
             limiter: Limiter::new(patience),
@@ -182,36 +184,37 @@ impl Gate {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        // Nothing panics while it is held, and if it did the lines would still be whole.
+        // No code panics while it holds this lock, and the lines would be consistent even if it did.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody comes. Who may leave must do so before he awaits anything.
-    pub(super) fn enter(self: &Arc<Self>, parcel: Parcel) -> Entry {
+    /// Takes a request. If it may leave, the caller must send it before it awaits anything, or requests would
+    /// overtake each other.
+    pub(super) fn enter(self: &Arc<Self>, submission: Submission) -> Entry {
         let now = self.clock.now();
         let mut lines = self.lock();
-        if parcel.again {
+        if submission.again {
             let permit = lines.limiter.admit_again(now);
-            return Entry::Leave(self.permit(permit, false), parcel);
+            return Entry::Leave(self.permit(permit, false), submission);
         }
-        let errand = lines.places.get(&parcel.key).map_or(parcel.errand, |place| place.errand);
+        let errand = lines.places.get(&submission.key).map_or(submission.errand, |place| place.errand);
         let is_free = if errand { lines.may_run_errands() } else { lines.checks.is_empty() };
         if is_free
             && !lines.departing
             && let Some(permit) = lines.limiter.admit(now)
         {
             lines.errands_out += u32::from(errand);
-            return Entry::Leave(self.permit(permit, errand), parcel);
+            return Entry::Leave(self.permit(permit, errand), submission);
         }
         lines.last += 1;
         let number = lines.last;
         let line = if errand { &lines.errands } else { &lines.checks };
-        if !line.has_room(parcel.asker, LINE) {
+        if !line.has_room(submission.asker, LINE) {
             let wait = lines.wait();
-            return Entry::Full(parcel, wait);
+            return Entry::Full(submission, wait);
         }
-        let until = parcel.until;
-        let asker = lines.line_up(Waiting { number, came: now, parcel }, errand);
+        let until = submission.until;
+        let asker = lines.line_up(Waiting { number, came: now, submission }, errand);
         let is_first = lines.deadlines.peek().is_none_or(|Reverse((first, ..))| until < *first);
         lines.deadlines.push(Reverse((until, false, Spot { number, errand, asker })));
         drop(lines);
@@ -221,7 +224,7 @@ impl Gate {
         Entry::Wait
     }
 
-    /// Those who may leave now, in order. They must be sent on their way before this is called again.
+    /// The requests that may leave now, in order. The caller must send them before it calls this again.
     pub(super) fn depart(self: &Arc<Self>) -> Called {
         let now = self.clock.now();
         let mut lines = self.lock();
@@ -230,24 +233,25 @@ impl Gate {
             && let Some(errand) = lines.whose_turn()
             && let Some(permit) = lines.limiter.admit(now)
         {
-            let Some(Waiting { came, parcel, .. }) = lines.call_up(errand) else { break };
-            if now + lines.limiter.queue() > parcel.until {
-                // Nobody would have the answer in time. The place goes to the next.
+            let Some(Waiting { came, submission, .. }) = lines.call_up(errand) else { break };
+            if now + lines.limiter.queue() > submission.until {
+                // The answer would come too late for this request, so the permit goes to the next one.
                 lines.limiter.handle_loss(permit);
                 let wait = lines.wait().max(now.since(came));
-                called.late.push((parcel, wait));
+                called.late.push((submission, wait));
                 continue;
             }
             lines.errands_out += u32::from(errand);
             lines.errands_had = errand;
-            called.leaving.push((self.permit(permit, errand), parcel));
+            called.leaving.push((self.permit(permit, errand), submission));
         }
         lines.departing = !called.leaving.is_empty();
         called
     }
 
-    /// Those who have waited for too long at `now`: they no longer do. Each with how long those before him need.
-    pub(super) fn expire(&self, now: Instant) -> Vec<(Parcel, Micros)> {
+    /// Removes the requests whose deadline has passed at `now`, each with the time for which another one would have
+    /// to wait.
+    pub(super) fn expire(&self, now: Instant) -> Vec<(Submission, Micros)> {
         let mut lines = self.lock();
         let mut expired = Vec::new();
         while let Some(Reverse((until, excused, spot))) = lines.deadlines.peek().copied()
@@ -256,42 +260,48 @@ impl Gate {
             lines.deadlines.pop();
             let late = now.since(until);
             if late > pulse::LATE && !excused {
-                // It was this node that was not run: the server has its time all the same.
+                // This process did not run when the deadline passed, so the server had no chance to take the request.
+                // It gets its time once more.
                 lines.deadlines.push(Reverse((now + late.min(self.patience), true, spot)));
             } else if let Some(waiting) = lines.strike(spot) {
-                // At least as long as it has taken so far: of a server that stands still nothing better is known.
-                expired.push((waiting.parcel, lines.wait().max(now.since(waiting.came))));
+                // The estimate is at least as long as this request has waited, because a server that has stopped
+                // leaves no other measure.
+                expired.push((waiting.submission, lines.wait().max(now.since(waiting.came))));
             }
         }
         expired
     }
 
-    /// When [`Self::expire`] has something to do; `None`: nobody waits.
+    /// When [`Self::expire`] must be called next; `None` while no request waits.
     pub(super) fn due(&self) -> Option<Instant> {
         let mut lines = self.lock();
         if lines.checks.is_empty() && lines.errands.is_empty() {
-            // What is left is of those who have left.
+            // The lines are empty, so these deadlines are of requests that have left.
             lines.deadlines.clear();
         }
         lines.deadlines.peek().map(|Reverse((first, ..))| *first)
     }
 
-    /// All who wait, who no longer do.
-    pub(super) fn turn_away(&self) -> Vec<Parcel> {
+    /// Removes all waiting requests.
+    pub(super) fn turn_away(&self) -> Vec<Submission> {
         let mut lines = self.lock();
         lines.places.clear();
         lines.deadlines.clear();
         let mut waiting = [std::mem::take(&mut lines.checks), std::mem::take(&mut lines.errands)];
         drop(lines);
-        waiting.iter_mut().flat_map(|line| std::iter::from_fn(|| line.pop())).map(|waiting| waiting.parcel).collect()
+        waiting
+            .iter_mut()
+            .flat_map(|line| std::iter::from_fn(|| line.pop()))
+            .map(|waiting| waiting.submission)
+            .collect()
     }
 
-    /// Another connection stands.
+    /// A new connection was made.
     pub(super) fn handle_connection(&self) {
         self.lock().limiter.handle_connection(self.clock.now());
     }
 
-    /// The window, the letters at the server, and those that wait.
+    /// The window, the requests at the server, and the waiting requests.
     pub(super) fn view(&self) -> (u32, u32, usize) {
         let lines = self.lock();
         (lines.limiter.window(), lines.limiter.out(), lines.checks.len() + lines.errands.len())
@@ -303,7 +313,7 @@ impl Gate {
 }
 
 impl Lines {
-    /// Nobody waits with an errand, and there is room for one.
+    /// No errand waits, and one may leave.
     fn may_run_errands(&self) -> bool {
         self.errands.is_empty() && self.errands_fit()
     }
@@ -312,7 +322,8 @@ impl Lines {
         self.errands_out < self.limiter.window() / 2
     }
 
-    /// Whether the next to leave is an errand; `None` when nobody may. In turns where both wait.
+    /// Whether the next request to leave is an errand; `None` when no request may leave. Both kinds take turns when
+    /// both wait.
     fn whose_turn(&self) -> Option<bool> {
         let errand = !self.errands.is_empty() && self.errands_fit();
         match (self.checks.is_empty(), errand) {
@@ -327,22 +338,22 @@ impl Lines {
         self.limiter.wait(self.checks.len() + self.errands.len() + 1)
     }
 
-    /// Lines up, and says in whose line.
+    /// Adds a request to a line, and returns the asker in whose part of the line it waits.
     fn line_up(&mut self, waiting: Waiting, errand: bool) -> Asker {
-        let (asker, key) = (waiting.parcel.asker, waiting.parcel.key);
-        self.places.entry(key).or_insert(Place { errand, letters: 0 }).letters += 1;
+        let (asker, key) = (waiting.submission.asker, waiting.submission.key);
+        self.places.entry(key).or_insert(Place { errand, requests: 0 }).requests += 1;
         self.line(errand).push(asker, key, waiting)
     }
 
     fn call_up(&mut self, errand: bool) -> Option<Waiting> {
         let waiting = self.line(errand).pop()?;
-        self.release(waiting.parcel.key);
+        self.release(waiting.submission.key);
         Some(waiting)
     }
 
     fn strike(&mut self, Spot { errand, asker, number }: Spot) -> Option<Waiting> {
         let waiting = self.line(errand).strike(asker, number, |waiting| waiting.number)?;
-        self.release(waiting.parcel.key);
+        self.release(waiting.submission.key);
         Some(waiting)
     }
 
@@ -352,8 +363,8 @@ impl Lines {
 
     fn release(&mut self, key: u128) {
         if let Some(place) = self.places.get_mut(&key) {
-            place.letters -= 1;
-            if place.letters == 0 {
+            place.requests -= 1;
+            if place.requests == 0 {
                 self.places.remove(&key);
             }
         }

@@ -1,7 +1,6 @@
-//! What a Redis server says of itself that can spoil counters: eviction, coverage, replicas.
-//!
-//! Pure parsing of `INFO` and `CONFIG GET`, which an ACL may forbid: what is not seen is not known,
-//! never assumed. Called by `master.rs` when a connection stands and each minute.
+//! What a Redis server reports of itself that can endanger counters: eviction, slot coverage, replicas.
+//! Pure parsing of `INFO` and `CONFIG GET`. An ACL may forbid both; then the facts stay unknown and are not assumed.
+//! Called by `monitor.rs` when a connection is made, and each minute.
 
 use redis::{Pipeline, Value};
 
@@ -12,16 +11,17 @@ use super::reply::text;
 pub(crate) struct Health {
     pub(crate) maxmemory_policy: Option<String>,
     pub(crate) full_coverage: Option<bool>,
-    /// Replicas that are in step.
+    /// Replicas that are online and have answered lately.
     pub(crate) replicas: Option<u32>,
-    /// Replicas that are connected at all, in step or not.
+    /// All connected replicas, whether or not they lag.
     pub(crate) connected: Option<u32>,
 }
 
-/// A replica that has not been heard of for longer than this many seconds will not confirm.
+/// A replica that has not been heard of for longer than this many seconds cannot confirm in time.
 const LARGEST_LAG: u32 = 1;
 
-/// What to ask; a setting of clusters only of those, because single servers have a value for it too.
+/// The commands that ask for the facts. The setting of clusters is asked of clusters only, because single servers
+/// report a value for it, too.
 pub(crate) fn questions(cluster: bool) -> Pipeline {
     let mut pipeline = Pipeline::new();
     pipeline.cmd("PING");
@@ -45,14 +45,14 @@ pub(crate) fn read(answers: &[Value]) -> Health {
     }
 }
 
-/// What to ask each second about replicas alone: far less than [`questions`].
+/// The command that asks about replicas alone. It is sent each second, so it is much smaller than [`questions`].
 pub(crate) fn replica_question() -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(1);
     pipeline.cmd("INFO").arg("replication");
     pipeline
 }
 
-/// Reads the answer to [`replica_question`]: replicas in step, and connected ones; `None` when it is refused.
+/// Reads the answer to [`replica_question`]: replicas in step, and all connected ones; `None` when it was refused.
 pub(crate) fn read_replicas(answers: &[Value]) -> Option<(u32, u32)> {
     let info = answers.first().and_then(text)?;
     Some((count_replicas(&info), count_connected(&info)))
@@ -76,7 +76,7 @@ fn count_replicas(info: &str) -> u32 {
     u32::try_from(info.lines().filter(in_step).count()).unwrap_or(u32::MAX)
 }
 
-/// The value in the reply to a `CONFIG GET` of one name, in RESP2's or RESP3's shape.
+/// The value in the reply to a `CONFIG GET` of one name, in RESP2 or RESP3.
 fn only_setting(reply: &Value) -> Option<String> {
     let value = match reply {
         Value::Map(pairs) => &pairs.first()?.1,

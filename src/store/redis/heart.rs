@@ -1,9 +1,7 @@
-//! Whether a server still says anything over the connections of one link, and the end of a link.
-//!
-//! Whatever comes is told here: it is a sign of life, whatever it answers. A task ticks while something is
-//! awaited and gives the link up when nothing came for too long (`pulse.rs` says when): then everybody who
-//! waits learns at once that nobody knows what became of his letter. Knows nothing of commands. Called by
-//! `link.rs`.
+//! Decides whether the connections of one link are still alive, and ends the link when they are not.
+//! All bytes from the server count as a sign of life, whatever they say. While replies are awaited a task ticks, and
+//! gives the link up when nothing came for too long (`pulse.rs` defines that). Then all who wait learn at once that
+//! the outcome of their commands is unknown. Knows nothing of commands. Called by `link.rs`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,46 +14,46 @@ use crate::core::time::Micros;
 use crate::store::breaker::Fault;
 use crate::store::pulse::{Beat, Pulse, SILENCE, TICK};
 
-/// How long one connection may say nothing while the other one shows that the server lives: then its way is
-/// broken, as a proxy's that lost its other end.
+/// How long one connection may say nothing while the other one shows that the server lives. After that its path is
+/// taken for broken, as that of a proxy that has lost its other end.
 const STUCK: Micros = Micros::from_secs(5);
 
-/// Nobody knows what became of the letter: the connection broke.
+/// The connection broke, and the outcome of the command is unknown.
 #[derive(Debug)]
-pub(crate) struct Lost;
+pub(crate) struct ConnectionLost;
 
 /// One of a link's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Letters that nobody confirms.
+    /// For commands that are not confirmed.
     Direct,
-    /// Letters before a `WAIT`.
+    /// For commands before a `WAIT`.
     Confirmed,
 }
 
-/// The signs of life of one link.
+/// The liveness of one link.
 pub(super) struct Heart {
     clock: Clock,
     pulses: Mutex<Pulses>,
-    /// Ticks must begin.
+    /// Signalled when ticks must begin.
     stirred: Notify,
     ended: watch::Sender<bool>,
 }
 
 struct Pulses {
     server: Pulse,
-    /// By [`Way`].
+    /// Indexed by [`Way`].
     ways: [Pulse; 2],
 }
 
 impl Heart {
-    /// Nothing is awaited yet.
+    /// A link on which no reply is awaited yet.
     pub(super) fn new(clock: Clock) -> Self {
         let pulses = Pulses { server: Pulse::new(SILENCE), ways: [Pulse::new(STUCK), Pulse::new(STUCK)] };
         Self { clock, pulses: Mutex::new(pulses), stirred: Notify::new(), ended: watch::Sender::new(false) }
     }
 
-    /// So many replies are awaited from now on that come by `way`.
+    /// `count` commands were sent over `way`, and their replies are awaited.
     pub(super) fn handle_departures(&self, way: Way, count: usize) {
         let now = self.clock.now();
         let mut begins = false;
@@ -65,7 +63,7 @@ impl Heart {
         }
     }
 
-    /// Something has come by `way`, and with it the last of so many replies.
+    /// Bytes came over `way`, and among them the last of `count` awaited replies.
     pub(super) fn handle_replies(&self, way: Way, count: usize) {
         self.with(way, |pulse| {
             pulse.handle_sign();
@@ -73,18 +71,18 @@ impl Heart {
         });
     }
 
-    /// Waits until the link is given up.
+    /// Waits until the link has ended.
     pub(super) async fn ended(&self) {
-        // The sender is this one's own.
+        // This cannot fail: `self` owns the sender.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    /// Gives the link up: whoever awaits a reply, now or later, has lost it.
+    /// Ends the link: all who await a reply, now or later, learn that the connection is lost.
     pub(super) fn end(&self) {
         self.ended.send_replace(true);
     }
 
-    /// Ticks while something is awaited, until the link ends. Says why when it is this that ends it.
+    /// Ticks while replies are awaited, until the link ends. Calls `on_fault` when silence is why it ends.
     pub(super) async fn beat(self: Arc<Self>, on_fault: impl Fn(Fault, &'static str)) {
         let mut ended = self.ended.subscribe();
         loop {

@@ -1,10 +1,9 @@
-//! The connections to one Redis server: how commands get there and answers come back, in what groups.
-//!
-//! Two ways lead there. The direct one writes a command and awaits its reply. The confirmed one
-//! gathers commands while a `WAIT` is under way, then sends them with one `WAIT` behind them. It has a
-//! connection of its own, because the server reads nothing more from one that waits, and ends a
-//! `WAIT` up to 100 ms late when it is idle. A reply may take as long as the link lives, and `heart.rs`
-//! says when that ends. Nothing is retried. Knows neither breaker nor cluster. Called by `master.rs`.
+//! The connections to one Redis server. There are two of them, or one where nothing is confirmed.
+//! The direct connection sends each command at once. The confirmed one gathers commands while a `WAIT` is under way,
+//! then sends them with one `WAIT` behind them. It is separate, because the server reads nothing more from a
+//! connection that waits, and may end a `WAIT` up to 100 ms late when it is idle. A reply may take as long as the
+//! link lives; `heart.rs` decides when that ends. Nothing is retried. Knows neither breaker nor cluster. Called by
+//! `master.rs`.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -18,28 +17,28 @@ use tokio::time::timeout;
 use super::address::Address;
 use super::dialer::Dialer;
 use super::frame::Reply;
-use super::heart::{Heart, Lost, Way};
+use super::heart::{ConnectionLost, Heart, Way};
 use super::stream;
-use super::wire::{ASKING, Answer, Awaits, Wire};
+use super::wire::{ASKING, Answer, Pending, Wire};
 use crate::clock::Clock;
 use crate::core::time::Micros;
 use crate::store::breaker::Fault;
 
-/// Longest wait for a connection to stand: several trips to a server that is far away.
+/// Longest wait for a connection: enough for several round trips to a distant server.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Commands that one `WAIT` may stand behind.
+/// Most commands before one `WAIT`.
 const BATCH: usize = 128;
 
-/// A command by the confirmed way, and whether `ASKING` must precede it.
-type Letter = (bool, Box<dyn Awaits>);
+/// A command for the confirmed connection, and whether `ASKING` must precede it.
+type ConfirmedCommand = (bool, Box<dyn Pending>);
 
 /// The connections to one server.
 pub(crate) struct Link {
     direct: Arc<Wire>,
-    confirmed: Option<mpsc::UnboundedSender<Letter>>,
+    confirmed: Option<mpsc::UnboundedSender<ConfirmedCommand>>,
     heart: Arc<Heart>,
-    /// Which link to this server it is.
+    /// Counts the links to this server.
     pub(crate) generation: u64,
 }
 
@@ -49,30 +48,30 @@ impl Drop for Link {
     }
 }
 
-/// How a link is made.
-pub(crate) struct Making<'a> {
+/// What is needed to dial a server.
+pub(crate) struct DialOptions<'a> {
     pub(crate) dialer: &'a Dialer,
     pub(crate) clock: Clock,
     pub(crate) generation: u64,
-    /// How long a confirmed letter's sender would wait; `None`: no letter is confirmed.
+    /// How long the sender of a confirmed command waits; `None` when nothing is confirmed.
     pub(crate) confirming: Option<Duration>,
 }
 
 impl Link {
-    /// Connects; calls `on_fault` when a connection has gone, or was given up.
+    /// Connects. `on_fault` is called when a connection breaks or is given up.
     ///
     /// # Errors
-    /// What keeps it from connecting, for people.
+    /// The reason for people why it could not connect.
     pub(crate) async fn dial(
-        making: Making<'_>,
+        options: DialOptions<'_>,
         address: &Address,
         on_fault: impl Fn(Fault, &'static str) + Send + Sync + 'static,
     ) -> Result<Self, String> {
-        let Making { dialer, clock, generation, confirming } = making;
+        let DialOptions { dialer, clock, generation, confirming } = options;
         let on_fault = Arc::new(on_fault);
         let heart = Arc::new(Heart::new(clock));
-        // Ended with this when it is dropped: by an error, too, or when whoever dials gives up.
-        let ends = EndsWithout(Some(heart.clone()));
+        // Ends the connections when this is dropped: after an error, and when the caller gives up.
+        let ends = EndOnDrop(Some(heart.clone()));
         let wire = |way| {
             let (heart, on_fault) = (heart.clone(), on_fault.clone());
             let opened = open(dialer, address, clock, (heart, way), move || {
@@ -90,44 +89,44 @@ impl Link {
             confirmed = Some(sender);
         }
         tokio::spawn(heart.clone().beat(move |fault, what| on_fault(fault, what)));
-        ends.not_any_more();
+        ends.disarm();
         Ok(Self { direct, confirmed, heart, generation })
     }
 
-    /// Sends a command; `asking`: behind an `ASKING`. Returns at once.
-    pub(crate) fn send(&self, asking: bool, awaits: Box<dyn Awaits>) {
-        self.direct.send(asking, awaits);
+    /// Sends a command, preceded by `ASKING` if asked for. Returns at once.
+    pub(crate) fn send(&self, asking: bool, pending: Box<dyn Pending>) {
+        self.direct.send(asking, pending);
     }
 
-    /// The same, and the answer comes once a replica has it, too, or has not for some time.
-    pub(crate) fn send_confirmed(&self, asking: bool, awaits: Box<dyn Awaits>) {
-        let Some(gatherer) = &self.confirmed else { return self.send(asking, awaits) };
-        if let Err(mpsc::error::SendError((_, awaits))) = gatherer.send((asking, awaits)) {
-            awaits.handle_answer(Err(Lost));
+    /// The same, but the answer comes only when a replica has confirmed it, or has not done so for some time.
+    pub(crate) fn send_confirmed(&self, asking: bool, pending: Box<dyn Pending>) {
+        let Some(gatherer) = &self.confirmed else { return self.send(asking, pending) };
+        if let Err(mpsc::error::SendError((_, pending))) = gatherer.send((asking, pending)) {
+            pending.handle_answer(Err(ConnectionLost));
         }
     }
 
-    /// Sends several commands at once: all replies, in order.
-    pub(crate) async fn send_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, Lost> {
+    /// Sends several commands at once, and returns all replies in order.
+    pub(crate) async fn send_all(&self, pipeline: &Pipeline) -> Result<Vec<Value>, ConnectionLost> {
         self.direct.ask_all(&pipeline.get_packed_pipeline(), pipeline.len()).await
     }
 
-    /// Gives it up: whoever awaits a reply has lost it.
+    /// Ends both connections: all awaited replies are lost.
     pub(crate) fn end(&self) {
         self.heart.end();
     }
 }
 
-/// Ends what is dialled unless it came to stand.
-struct EndsWithout(Option<Arc<Heart>>);
+/// Ends a half-made link when it is dropped, unless it was disarmed.
+struct EndOnDrop(Option<Arc<Heart>>);
 
-impl EndsWithout {
-    fn not_any_more(mut self) {
+impl EndOnDrop {
+    fn disarm(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for EndsWithout {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         if let Some(heart) = &self.0 {
             heart.end();
@@ -135,7 +134,7 @@ impl Drop for EndsWithout {
     }
 }
 
-/// Opens a connection, and is let in.
+/// Opens a connection and authenticates.
 async fn open(
     dialer: &Dialer,
     address: &Address,
@@ -146,9 +145,9 @@ async fn open(
     let stream =
         stream::connect(&*dialer.network, address, dialer.tls.as_ref()).await.map_err(|error| error.to_string())?;
     let wire = Wire::new(stream, way, clock, on_break);
-    let hello = greeting(dialer);
+    let hello = handshake(dialer);
     let answers = wire.ask_all(&hello.get_packed_pipeline(), hello.len()).await;
-    for answer in answers.map_err(|Lost| "the connection broke")? {
+    for answer in answers.map_err(|ConnectionLost| "the connection broke")? {
         if let Value::ServerError(error) = answer {
             return Err(RedisError::from(error).to_string());
         }
@@ -156,8 +155,9 @@ async fn open(
     Ok(wire)
 }
 
-/// What a server is told first. RESP3, because from there on every server speaks alike.
-fn greeting(dialer: &Dialer) -> Pipeline {
+/// The first commands on a connection. They choose RESP3, because with it all versions of Redis send replies of the
+/// same form.
+fn handshake(dialer: &Dialer) -> Pipeline {
     let mut hello = redis::cmd("HELLO");
     hello.arg(3);
     if let Some(password) = &dialer.password {
@@ -171,34 +171,34 @@ fn greeting(dialer: &Dialer) -> Pipeline {
     pipeline
 }
 
-/// How long `WAIT` may take when a call may take `patience`: its answer must still find the caller.
+/// How long `WAIT` may take when the caller waits for `patience`: the answer must still reach the caller in time.
 fn replica_patience(patience: Duration) -> Duration {
     (patience / 2).clamp(Duration::from_millis(1), Duration::from_millis(50))
 }
 
-/// Sends confirmed letters, as many as have gathered at a time.
+/// Sends confirmed commands, as many at a time as have gathered.
 struct Gatherer {
     waiting: Arc<Wire>,
     direct: Arc<Wire>,
     clock: Clock,
-    /// A `WAIT` that had no answer in time: its connection is not to be used before it has.
+    /// A `WAIT` that was not answered in time. Its connection cannot be used before it is.
     late: Option<Pin<Box<dyn Future<Output = i64> + Send>>>,
     patience: Duration,
 }
 
-/// Letters in one go: their commands, and who awaits which of the answers.
+/// Commands that are sent together, and who awaits which of the replies.
 struct Batch {
     bytes: Vec<u8>,
     commands: usize,
-    callers: Vec<(usize, Box<dyn Awaits>)>,
+    callers: Vec<(usize, Box<dyn Pending>)>,
 }
 
 impl Gatherer {
-    /// Works until the link is dropped.
-    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Letter>) {
-        let mut letters = Vec::with_capacity(BATCH);
-        while queue.recv_many(&mut letters, BATCH).await > 0 {
-            let batch = gather(&mut letters);
+    /// Runs until the link is dropped.
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<ConfirmedCommand>) {
+        let mut commands = Vec::with_capacity(BATCH);
+        while queue.recv_many(&mut commands, BATCH).await > 0 {
+            let batch = gather(&mut commands);
             if self.is_late().await {
                 let left = self.clock.now();
                 let values = self.direct.ask_all(&batch.bytes, batch.commands).await;
@@ -220,7 +220,8 @@ impl Gatherer {
         self.late.is_some()
     }
 
-    /// Sends a batch with a `WAIT` behind it, and awaits that for a limited time once the batch is answered.
+    /// Sends a batch with a `WAIT` behind it. Once the batch is answered, the reply to the `WAIT` is awaited for a
+    /// limited time.
     async fn send(&mut self, batch: Batch) {
         let left = self.clock.now();
         let (mut values, mut replicas) = (None, None);
@@ -228,7 +229,7 @@ impl Gatherer {
         {
             let asked = self.waiting.ask_all(&batch.bytes, batch.commands);
             tokio::pin!(asked);
-            // Polled in this order, the batch is written first.
+            // `biased` polls in this order, so the batch is written before the `WAIT`.
             while values.is_none() {
                 tokio::select! {
                     biased;
@@ -238,18 +239,19 @@ impl Gatherer {
             }
         }
         let took = self.clock.now().since(left);
-        // Only from here on it is the replica that is waited for: the server may be slow, or far away.
+        // The time limit starts only now, because before this the server may have been slow or distant; from here on
+        // only the replica is waited for.
         if replicas.is_none() {
             replicas = timeout(self.patience, &mut wait).await.ok();
         }
-        batch.deliver(values.unwrap_or(Err(Lost)), replicas.unwrap_or(0), took);
+        batch.deliver(values.unwrap_or(Err(ConnectionLost)), replicas.unwrap_or(0), took);
         if replicas.is_none() {
             self.late = Some(wait);
         }
     }
 }
 
-/// How many replicas have what was written before; 0 when that is not known.
+/// How many replicas have the writes that were sent before; 0 when that is not known.
 async fn wait_for_replica(wire: Arc<Wire>, patience: Duration) -> i64 {
     let mut command = Cmd::new();
     command.arg("WAIT").arg(1).arg(u64::try_from(patience.as_millis()).unwrap_or(50));
@@ -259,30 +261,30 @@ async fn wait_for_replica(wire: Arc<Wire>, patience: Duration) -> i64 {
     }
 }
 
-fn gather(letters: &mut Vec<Letter>) -> Batch {
-    let mut batch = Batch { bytes: Vec::new(), commands: 0, callers: Vec::with_capacity(letters.len()) };
-    for (asking, awaits) in letters.drain(..) {
+fn gather(commands: &mut Vec<ConfirmedCommand>) -> Batch {
+    let mut batch = Batch { bytes: Vec::new(), commands: 0, callers: Vec::with_capacity(commands.len()) };
+    for (asking, pending) in commands.drain(..) {
         if asking {
             batch.bytes.extend_from_slice(ASKING);
             batch.commands += 1;
         }
-        awaits.write(&mut batch.bytes);
-        batch.callers.push((batch.commands, awaits));
+        pending.write(&mut batch.bytes);
+        batch.callers.push((batch.commands, pending));
         batch.commands += 1;
     }
     batch
 }
 
 impl Batch {
-    fn deliver(self, values: Result<Vec<Value>, Lost>, replicas: i64, took: Micros) {
+    fn deliver(self, values: Result<Vec<Value>, ConnectionLost>, replicas: i64, took: Micros) {
         let mut values = values.unwrap_or_default();
-        for (index, awaits) in self.callers {
-            awaits.handle_answer(match values.get_mut(index) {
+        for (index, pending) in self.callers {
+            pending.handle_answer(match values.get_mut(index) {
                 Some(value) => {
                     let reply = Reply::Value(std::mem::take(value));
                     Ok(Answer { reply, replicas: Some(replicas), took })
                 }
-                None => Err(Lost),
+                None => Err(ConnectionLost),
             });
         }
     }

@@ -1,10 +1,9 @@
-//! One Redis server that takes our calls: its connection, its breaker, and what is known of it.
-//!
-//! A letter never dials and never waits for another server: without a connection it fails at
-//! once. It passes the gate (`gate.rs`) and has its answer however late that comes, as long as the
-//! connection lives: whoever brings the answer hands it on, so that no letter has a task. The keeper (`keeper.rs`)
-//! connects in the background, and the porter sends on who waited at the gate. Knows nothing of slots. Called by
-//! `journey.rs` (letters) and `cluster.rs` (which servers there are).
+//! One Redis server that takes calls: its connection, its breaker, and what is known of it.
+//! A request never dials and never waits for another server: without a connection it fails at once. It waits at the
+//! gate (`gate.rs`) until it may leave, and is then answered however late, as long as the connection lives. The task
+//! of the connection delivers the answer, so no request needs a task of its own. The monitor (`monitor.rs`) connects
+//! in the background, and the dispatcher sends the requests that have waited at the gate. Knows nothing of slots.
+//! Called by `routed_call.rs` (requests) and `cluster.rs` (which servers there are).
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -17,34 +16,34 @@ use tokio::time::timeout;
 use super::address::Address;
 use super::failure::Failure;
 use super::frame::Reply;
-use super::gate::{Entry, Gate, Letter, Parcel, Permit};
+use super::gate::{Entry, Gate, Permit, Request, Submission};
 use super::health::Health;
-use super::heart::Lost;
-use super::keeper::keep;
+use super::heart::ConnectionLost;
+use super::monitor::monitor_server;
 use super::reply::{Refusal, refusal};
 use super::server::{Inner, Shared, lock};
+use super::stats::ServerView;
 use super::supervised::supervised;
-use super::tally::ServerView;
-use super::wire::{Answer, Awaits};
+use super::wire::{Answer, Pending};
 use crate::core::time::{Instant, Micros};
 use crate::store::breaker::{Breaker, BreakerState, Fault, Pass};
 
-/// A server and its keeper, which ends with it.
+/// A server, with its monitor and dispatcher, which end with it.
 pub(crate) struct Master {
     inner: Arc<Inner>,
-    keeper: tokio::task::JoinHandle<()>,
-    porter: tokio::task::JoinHandle<()>,
+    monitor: tokio::task::JoinHandle<()>,
+    dispatcher: tokio::task::JoinHandle<()>,
 }
 
 impl Drop for Master {
     fn drop(&mut self) {
-        self.keeper.abort();
-        self.porter.abort();
+        self.monitor.abort();
+        self.dispatcher.abort();
     }
 }
 
 impl Master {
-    /// A server; its keeper begins to connect. Needs a tokio runtime.
+    /// A server whose monitor begins to connect. Needs a tokio runtime.
     pub(crate) fn new(address: Address, shared: Arc<Shared>) -> Self {
         let patience = Micros(u64::try_from(shared.timeout.as_micros()).unwrap_or(u64::MAX));
         let inner = Arc::new(Inner {
@@ -59,10 +58,11 @@ impl Master {
             wake: Notify::new(),
             connected: watch::Sender::new(false),
         });
-        let (of_keeper, of_porter) = (inner.clone(), inner.clone());
-        let keeper = tokio::spawn(supervised("the keeper of a server", move || keep(of_keeper.clone())));
-        let porter = tokio::spawn(supervised("the porter of a server", move || port(of_porter.clone())));
-        Self { inner, keeper, porter }
+        let (of_monitor, of_dispatcher) = (inner.clone(), inner.clone());
+        let monitor = tokio::spawn(supervised("the monitor of a server", move || monitor_server(of_monitor.clone())));
+        let dispatcher =
+            tokio::spawn(supervised("the dispatcher of a server", move || dispatch_waiting(of_dispatcher.clone())));
+        Self { inner, monitor, dispatcher }
     }
 
     pub(crate) fn address(&self) -> &Address {
@@ -77,27 +77,27 @@ impl Master {
         lock(&self.inner.breaker).away_since()
     }
 
-    /// Something kept it from connecting, or ended a connection.
+    /// Whether an attempt to connect has failed, or a connection has broken.
     pub(crate) fn has_problem(&self) -> bool {
         lock(&self.inner.problem).is_some()
     }
 
-    /// Waits until a first connection stands.
+    /// Waits until the first connection is made.
     pub(crate) async fn connected(&self) {
         let _ = self.inner.connected.subscribe().wait_for(|connected| *connected).await;
     }
 
-    /// A call that must be confirmed could be confirmed now.
+    /// Whether a replica is there to confirm a call.
     pub(crate) fn can_confirm(&self) -> bool {
         self.inner.has_replica.load(Relaxed)
     }
 
-    /// Lets the keeper think again about what it watches.
+    /// Makes the monitor check at once what it has to watch.
     pub(crate) fn reconsider(&self) {
         self.inner.wake.notify_one();
     }
 
-    /// What is known of the server.
+    /// The state of the server, for metrics and listings.
     pub(crate) fn view(&self) -> ServerView {
         let (breaker, away_since) = {
             let breaker = lock(&self.inner.breaker);
@@ -119,43 +119,44 @@ impl Master {
         }
     }
 
-    /// Sends a letter when it may leave, and has it answered however long that takes. Returns at once.
-    pub(crate) fn dispatch(&self, parcel: Parcel) {
+    /// Sends a request as soon as it may leave; it is answered however long that takes. Returns at once.
+    pub(crate) fn dispatch(&self, submission: Submission) {
         let inner = &self.inner;
         if let Some(since) = inner.shut_since() {
-            return parcel.letter.handle_answer(Err(Failure::Away(since)));
+            return submission.request.handle_answer(Err(Failure::Away(since)));
         }
-        match inner.gate.enter(parcel) {
-            Entry::Leave(permit, parcel) => inner.carry(permit, parcel),
-            // The porter has it answered.
+        match inner.gate.enter(submission) {
+            Entry::Leave(permit, submission) => inner.carry(permit, submission),
+            // The dispatcher will send it or turn it down.
             Entry::Wait => {}
-            Entry::Full(parcel, wait) => parcel.letter.handle_answer(Err(Failure::Busy(wait))),
+            Entry::Full(submission, wait) => submission.request.handle_answer(Err(Failure::Busy(wait))),
         }
     }
 
-    /// Asks this server something outside the calls; `None` when it does not answer.
+    /// Sends the server commands that are no calls; `None` when it does not answer in time.
     pub(crate) async fn ask(&self, question: &Pipeline, patience: Duration) -> Option<Vec<Value>> {
         let link = lock(&self.inner.link).clone()?;
         timeout(patience, link.send_all(question)).await.ok()?.ok()
     }
 }
 
-/// Sends those on their way who waited at the gate, and turns down who waited for too long, for ever.
-async fn port(inner: Arc<Inner>) {
+/// The dispatcher: sends requests that have waited at the gate, and turns down those that have waited for too long.
+/// Runs until it is aborted.
+async fn dispatch_waiting(inner: Arc<Inner>) {
     loop {
         match inner.gate.due() {
             None => inner.gate.room.notified().await,
             Some(due) => {
                 let remaining = Duration::from_micros(due.since(inner.shared.clock.now()).0);
-                // Rung or not: look.
+                // Whether notified or timed out, the gate is looked at.
                 let _ = timeout(remaining, inner.gate.room.notified()).await;
             }
         }
         loop {
             let called = inner.gate.depart();
             let none_left = called.leaving.is_empty();
-            for (permit, parcel) in called.leaving {
-                inner.carry(permit, parcel);
+            for (permit, submission) in called.leaving {
+                inner.carry(permit, submission);
             }
             turn_down(called.late);
             if none_left {
@@ -166,68 +167,68 @@ async fn port(inner: Arc<Inner>) {
     }
 }
 
-fn turn_down(late: Vec<(Parcel, Micros)>) {
-    for (parcel, wait) in late {
-        parcel.letter.handle_answer(Err(Failure::Busy(wait)));
+fn turn_down(late: Vec<(Submission, Micros)>) {
+    for (submission, wait) in late {
+        submission.request.handle_answer(Err(Failure::Busy(wait)));
     }
 }
 
-/// A call on its way.
-struct Flight {
+/// A request that was sent to the server.
+struct InFlight {
     inner: Arc<Inner>,
     pass: Pass,
     permit: Permit,
     confirmed: bool,
     started: Instant,
-    letter: Box<dyn Letter>,
+    request: Box<dyn Request>,
 }
 
-impl Awaits for Flight {
+impl Pending for InFlight {
     fn write(&self, line: &mut Vec<u8>) {
-        self.letter.write(line);
+        self.request.write(line);
     }
 
-    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, Lost>) {
-        let Self { inner, pass, permit, confirmed, started, letter } = *self;
+    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, ConnectionLost>) {
+        let Self { inner, pass, permit, confirmed, started, request } = *self;
         let Ok(answer) = answer else {
             inner.fail(pass, Fault::Lost, "the connection broke");
             drop(permit);
-            return letter.handle_answer(Err(Failure::Unknown));
+            return request.handle_answer(Err(Failure::Unknown));
         };
         permit.answered(answer.took);
-        inner.shared.tally.count_latency(inner.shared.clock.now().since(started));
+        inner.shared.stats.count_latency(inner.shared.clock.now().since(started));
         if confirmed && answer.replicas.is_some_and(|replicas| replicas < 1) {
             inner.has_replica.store(false, Relaxed);
             inner.wake.notify_one();
         }
-        letter.handle_answer(inner.judge(pass, answer));
+        request.handle_answer(inner.judge(pass, answer));
     }
 }
 
 impl Inner {
-    /// Carries a letter to the server, and its answer back when it comes.
-    fn carry(self: &Arc<Self>, permit: Permit, parcel: Parcel) {
-        let Parcel { letter, asking, confirmed, .. } = parcel;
+    /// Sends a request to the server, unless the breaker stops it.
+    fn carry(self: &Arc<Self>, permit: Permit, submission: Submission) {
+        let Submission { request, asking, confirmed, .. } = submission;
         let admitted = lock(&self.breaker).admit();
         let pass = match admitted {
             Ok(pass) => pass,
-            Err(since) => return letter.handle_answer(Err(Failure::Away(since))),
+            Err(since) => return request.handle_answer(Err(Failure::Away(since))),
         };
         let link = lock(&self.link).clone();
         let Some(link) = link else {
             self.fail(pass, Fault::Lost, "there is no connection");
-            return letter.handle_answer(Err(Failure::Away(self.away_since())));
+            return request.handle_answer(Err(Failure::Away(self.away_since())));
         };
         let started = self.shared.clock.now();
-        let flight = Box::new(Flight { inner: self.clone(), pass, permit, confirmed, started, letter });
+        let in_flight = Box::new(InFlight { inner: self.clone(), pass, permit, confirmed, started, request });
         if confirmed {
-            link.send_confirmed(asking, flight);
+            link.send_confirmed(asking, in_flight);
         } else {
-            link.send(asking, flight);
+            link.send(asking, in_flight);
         }
     }
 
-    /// What an answer is for the call.
+    /// Updates the breaker by an answer, and translates refusals into failures.
     fn judge<'a>(&self, pass: Pass, answer: Answer<'a>) -> Result<Answer<'a>, Failure> {
         let refused = match &answer.reply {
             Reply::Integers(_) => None,
@@ -248,7 +249,7 @@ impl Inner {
         failure.map_or(Ok(answer), Err)
     }
 
-    /// Since when no call passes, if none does.
+    /// Since when the breaker has stopped all calls; `None` while some pass.
     fn shut_since(&self) -> Option<Instant> {
         let breaker = lock(&self.breaker);
         breaker.away_since().filter(|_| breaker.state() == BreakerState::Open)
@@ -258,7 +259,7 @@ impl Inner {
         lock(&self.breaker).away_since().unwrap_or_else(|| self.shared.clock.now())
     }
 
-    /// Takes note of a fault.
+    /// Reports a fault to the breaker. If that opens it, all waiting requests fail.
     pub(super) fn fail(&self, pass: Pass, fault: Fault, what: &str) {
         let opened = lock(&self.breaker).handle_fault(self.shared.clock.now(), pass, fault);
         if opened {
@@ -268,14 +269,14 @@ impl Inner {
                 link.end();
             }
             let since = self.away_since();
-            for parcel in self.gate.turn_away() {
-                parcel.letter.handle_answer(Err(Failure::Away(since)));
+            for submission in self.gate.turn_away() {
+                submission.request.handle_answer(Err(Failure::Away(since)));
             }
             tracing::warn!(server = %self.address, reason = what, "store: server is away");
             *lock(&self.problem) = Some(what.to_owned());
-            self.shared.tally.breaker_opened.fetch_add(1, Relaxed);
+            self.shared.stats.breaker_opened.fetch_add(1, Relaxed);
             self.wake.notify_one();
-            self.shared.alarm.notify_one();
+            self.shared.map_stale.notify_one();
         }
     }
 }

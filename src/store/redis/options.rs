@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::tls::Tls;
 use super::url::{Target, parse_url, without_password};
 
-/// Whether a grant is awaited on a replica.
+/// Whether a grant must be confirmed by a replica before it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Confirm {
     /// Where a cluster has replicas.
@@ -26,7 +26,7 @@ pub enum Confirm {
 /// The shared store as the configuration describes it.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// Where it is; see the module's doc.
+    /// Where the store is; see the module's doc for the forms.
     pub url: String,
     /// Certificates (PEM) that vouch for the servers, instead of the system's.
     pub ca: Option<PathBuf>,
@@ -36,13 +36,13 @@ pub struct RedisOptions {
     pub key: Option<PathBuf>,
     /// The file that holds the password, instead of the URL.
     pub password_file: Option<PathBuf>,
-    /// How long whoever asks waits for the answer: no call is late before, and none is given up after it.
+    /// How long a caller waits for an answer. Calls that could not be answered within it are not sent.
     pub timeout: Duration,
-    /// First part of every key.
+    /// Prefix of every key.
     pub prefix: String,
     /// This node's name: unique in the fleet, the same after a restart.
     pub node: String,
-    /// Whether a grant is awaited on a replica.
+    /// Whether grants must be confirmed by a replica.
     pub confirm: Confirm,
 }
 
@@ -99,7 +99,8 @@ impl fmt::Debug for RedisOptions {
 }
 
 impl RedisOptions {
-    /// Options with the defaults for `url`: 50 ms, prefix `ration`, confirmed where it can be.
+    /// Options with the defaults for `url`: a timeout of 50 ms, the prefix `ration`, and confirmation where a cluster
+    /// has replicas.
     #[must_use]
     pub fn new(url: &str, node: &str) -> Self {
         Self {
@@ -118,7 +119,7 @@ impl RedisOptions {
     /// Checks everything that can be checked without a connection.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first option that is wrong.
     pub fn validate(&self) -> Result<(), OptionsError> {
         self.target().map(|_| ())
     }
@@ -174,8 +175,7 @@ impl RedisOptions {
     }
 }
 
-/// Reads a PEM file; one without a PEM block is refused here, because the TLS library takes it for empty.
-/// What a password file holds, without the end of its line.
+/// The password in a file, without the end of its line.
 fn read_password(path: &Path) -> Result<String, OptionsError> {
     let error = |problem| OptionsError::File { option: "store.password_file", path: path.to_owned(), problem };
     let text = std::fs::read_to_string(path).map_err(|cause| error(format!("cannot be read: {cause}")))?;
@@ -187,6 +187,7 @@ fn read_password(path: &Path) -> Result<String, OptionsError> {
     Ok(password.to_owned())
 }
 
+/// Reads a PEM file. A file without a PEM block is refused here, because the TLS library takes it for an empty one.
 fn read(option: &'static str, path: &Path) -> Result<Vec<u8>, OptionsError> {
     let error = |problem| OptionsError::File { option, path: path.to_owned(), problem };
     let bytes = std::fs::read(path).map_err(|cause| error(format!("cannot be read: {cause}")))?;
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn braces_in_the_prefix_are_refused() {
-        // They would choose the slot instead of the key's digest.
+        // Braces in the prefix would choose the slot instead of the key's digest.
         let options = RedisOptions { prefix: "a{b}".into(), ..RedisOptions::new("redis://h", "n") };
         assert!(matches!(options.validate(), Err(OptionsError::Value { option: "store.prefix", .. })));
     }

@@ -1,4 +1,4 @@
-//! What a reply of Redis means for a call: an answer, a detour, or a refusal. Pure.
+//! Decides what a reply of Redis means for a call: an answer, a redirect, or a refusal. Pure.
 //!
 //! Called by `master.rs` and `redis.rs`.
 
@@ -7,19 +7,19 @@ use redis::{ServerError, Value};
 /// Why the server did not run the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The slot lives at this `host:port` now (the host may be empty: the same as before).
+    /// The slot is at this `host:port` now. An empty host means the host of the server that answered.
     Moved(String),
-    /// The key has already gone to this `host:port`, its slot not yet.
+    /// The key has already moved to this `host:port`, but its slot has not.
     Ask(String),
     /// The script is not loaded.
     NoScript,
-    /// The server cannot serve now: what it said.
+    /// The server cannot serve any call now, for this reason.
     Away(String),
-    /// This call cannot be served; others can: what it said.
+    /// The server cannot serve this call, for this reason; it can serve others.
     Rejected(String),
 }
 
-/// Codes of a server that cannot serve now, or not us. A script was surely not run.
+/// Error codes of a server that cannot serve now, or not this client. With any of them the script was surely not run.
 const AWAY: [&str; 13] = [
     "TRYAGAIN",
     "CLUSTERDOWN",
@@ -42,7 +42,7 @@ pub(crate) fn refusal(value: &Value) -> Option<Refusal> {
     Some(classify(error))
 }
 
-/// What a reply that is a refusal comes to, in words. For `fuzz/`, which has no connection.
+/// A refusal in words, if the reply is one. For `fuzz/`, which has no connection.
 #[doc(hidden)]
 #[must_use]
 pub fn refused(value: &Value) -> Option<String> {
@@ -51,7 +51,7 @@ pub fn refused(value: &Value) -> Option<String> {
 
 fn classify(error: &ServerError) -> Refusal {
     let detail = error.details().unwrap_or("");
-    // "MOVED 3999 127.0.0.1:6381": the code is cut off already.
+    // In "MOVED 3999 127.0.0.1:6381" the code has been cut off already.
     let place = || detail.split_ascii_whitespace().nth(1).unwrap_or("").to_owned();
     match error.code() {
         "MOVED" => Refusal::Moved(place()),
@@ -67,7 +67,7 @@ fn is_away_inside(detail: &str) -> bool {
     AWAY.iter().any(|code| detail.contains(&format!(": -{code} ")))
 }
 
-/// A reply that is text: `INFO`, `PING`.
+/// The text of a reply like that to `INFO` or `PING`.
 pub(crate) fn text(value: &Value) -> Option<std::borrow::Cow<'_, str>> {
     match value {
         Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes)),

@@ -1,4 +1,4 @@
-//! A server as its keeper and its callers know it.
+//! The state of one server, shared by its monitor and its callers.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::dialer::Dialer;
 use super::gate::Gate;
 use super::health::Health;
 use super::link::Link;
-use super::tally::Tally;
+use super::stats::StoreStats;
 use crate::clock::Clock;
 use crate::store::breaker::Breaker;
 
@@ -21,16 +21,17 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) timeout: Duration,
     pub(crate) cluster: bool,
-    pub(crate) tally: Tally,
-    /// Woken when a server fails: the slot map may be out of date.
-    pub(crate) alarm: Notify,
-    /// Grants may have to be confirmed.
+    pub(crate) stats: StoreStats,
+    /// Notified when a server fails, because the slot map may be out of date.
+    pub(crate) map_stale: Notify,
+    /// The options allow that grants are confirmed by replicas.
     pub(crate) confirming: bool,
-    /// They have to be, now: wherever a replica is in touch.
+    /// Grants are confirmed wherever a replica is connected. Under `Confirm::Auto` this becomes true with the first
+    /// replica that is seen.
     pub(crate) confirm: AtomicBool,
 }
 
-/// A server as its keeper and its callers know it.
+/// The state of one server, shared by its monitor and its callers.
 pub(super) struct Inner {
     pub(super) address: Address,
     pub(super) shared: Arc<Shared>,
@@ -39,13 +40,13 @@ pub(super) struct Inner {
     pub(super) gate: Arc<Gate>,
     pub(super) health: Mutex<Health>,
     pub(super) problem: Mutex<Option<String>>,
-    /// A replica was in touch when last looked, and has not failed to confirm since.
+    /// A replica was connected at the last check, and has confirmed in time since.
     pub(super) has_replica: AtomicBool,
     pub(super) wake: Notify,
     pub(super) connected: watch::Sender<bool>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while it holds one of these locks, and if it did the value would still be whole.
+    // No code panics while it holds one of these locks, and the value would be consistent even if it did.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,6 @@
-//! Which of a cluster's 16384 slots a key is in, and what `CLUSTER SLOTS` says of their owners.
-//!
-//! Source: the Redis Cluster specification (CRC16-XMODEM of the hash tag, modulo 16384). Knows
-//! nothing of connections. Called by `cluster.rs`.
+//! Computes which of a cluster's 16384 slots a key is in, and parses what `CLUSTER SLOTS` says of their owners.
+//! Source: the Redis Cluster specification (CRC16-XMODEM of the hash tag, modulo 16384). Knows nothing of
+//! connections. Called by `cluster.rs`.
 
 use redis::Value;
 
@@ -10,7 +9,7 @@ use super::address::Address;
 /// Slots of a cluster.
 pub(crate) const SLOTS: usize = 16_384;
 
-/// A run of slots with one owner.
+/// Consecutive slots with one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: u16,
@@ -19,7 +18,7 @@ pub(crate) struct Range {
     pub(crate) replicas: Vec<Address>,
 }
 
-/// The slot of a key: of the part between its first `{` and the next `}` if there is one.
+/// The slot of a key. If the key has a `{` and a `}` behind it, only the part between them is hashed.
 pub(crate) fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|&byte| byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -34,8 +33,8 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Reads a reply of `CLUSTER SLOTS`; `answering` is the node that sent it, for the places where
-/// the reply means "myself". `None` when it is no such reply or names no slot.
+/// Parses a reply to `CLUSTER SLOTS`. The reply may leave a node's host out to mean the node `answering`. `None` when
+/// it is no such reply, or names no slot.
 pub(crate) fn parse(reply: Value, answering: &Address) -> Option<Vec<Range>> {
     let Value::Array(rows) = reply else { return None };
     let ranges: Vec<_> = rows.into_iter().filter_map(|row| parse_row(row, answering)).collect();

@@ -1,6 +1,5 @@
-//! The bytes to and from one Redis server: a socket, or what a simulation puts in its place, and TLS over it.
-//!
-//! Knows neither commands nor replies. Called by `link.rs`, which dials, and `wire.rs`, which reads and writes.
+//! The byte stream to one Redis server: a socket, or a simulation's replacement for it, with TLS over it if wanted.
+//! Knows neither commands nor replies. Called by `link.rs`, which dials, and by `wire.rs`, which reads and writes.
 
 use std::fmt;
 use std::future::Future;
@@ -28,7 +27,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 /// A connection that is being made.
 pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send + 'a>>;
 
-/// What leads to the servers: sockets, or a network in the memory of a simulation.
+/// The network to the servers: the system's sockets, or a network in the memory of a simulation.
 pub trait Network: Send + Sync + fmt::Debug {
     /// Connects to this host and port.
     fn connect<'a>(&'a self, host: &'a str, port: u16) -> Connecting<'a>;
@@ -61,7 +60,7 @@ pub(super) async fn connect(
     }
 }
 
-/// Connects to whichever address of the host answers first.
+/// Tries all addresses of the host at once, and takes the first that answers.
 async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut attempts = JoinSet::new();
     for address in lookup_host((host, port)).await? {

@@ -1,22 +1,21 @@
-//! Loops that must not end: one that panics is begun anew after a moment.
-//!
-//! Sound for loops that keep their state behind locks which hold plain values, whole at any time.
+//! Restarts a loop that must not end when it panics.
+//! This is sound for loops whose state is behind locks that hold plain values, which are consistent at any time.
 
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-/// Between a panic and the next attempt.
+/// Time between a panic and the restart.
 const REST: Duration = Duration::from_millis(250);
 
-/// Runs what `begin` makes to its end, and again from its beginning whenever it has panicked.
+/// Runs the future that `begin` makes until it ends, and starts a new one whenever it panics.
 pub(super) async fn supervised<F>(name: &'static str, mut begin: impl FnMut() -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
     loop {
-        // What is in it ends when this is dropped.
+        // Dropping the set aborts the task in it.
         let mut running = JoinSet::new();
         running.spawn(begin());
         match running.join_next().await {

@@ -1,7 +1,6 @@
-//! TLS to a Redis server: whom to trust, and what to prove.
-//!
-//! Certificates are parsed once; those of the system are read at each handshake, because they change. Called by
-//! `options.rs`, which reads the files, and by `stream.rs`.
+//! TLS to a Redis server: which certificates to trust, and which one to present.
+//! Certificates from files are parsed once. Those of the system are read at each handshake, because they change.
+//! Called by `options.rs`, which reads the files, and by `stream.rs`.
 
 use std::fmt;
 use std::io;
@@ -11,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-/// Whom to trust, and what to prove. Without anything: the system's certificates, and nothing.
+/// Which certificates to trust, and which one to present. By default the system's are trusted, and none is presented.
 #[derive(Clone, Default)]
 pub(crate) struct Tls {
     roots: Option<Arc<RootCertStore>>,
@@ -25,10 +24,10 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// From PEM: the CA's certificates, and the client's with its key.
+    /// Parses PEM: the certificates of the CA, and the client's certificate with its key.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// What is wrong, in words for people.
     pub(super) fn new(ca: Option<&[u8]>, own: Option<(&[u8], &[u8])>) -> Result<Self, String> {
         let mut tls = Self::default();
         if let Some(ca) = ca {
@@ -45,10 +44,10 @@ impl Tls {
         Ok(tls)
     }
 
-    /// What a handshake goes by.
+    /// The settings of a handshake.
     ///
     /// # Errors
-    /// The system's certificates cannot be read, or the key is not the certificate's.
+    /// The system's certificates cannot be read, or the key does not belong to the certificate.
     pub(super) fn config(&self) -> io::Result<ClientConfig> {
         let roots = match &self.roots {
             Some(roots) => RootCertStore::clone(roots),

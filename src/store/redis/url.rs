@@ -1,7 +1,5 @@
-//! The URL of the shared store, parsed.
-//!
-//! Pure: opens nothing. A problem says what was seen, what was wanted and what to do. Called by
-//! `options.rs`.
+//! Parses the URL of the shared store.
+//! Pure: opens nothing. An error says what was seen, what was wanted and what to do. Called by `options.rs`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,8 +17,8 @@ pub(super) struct Target {
     pub(super) dialer: Dialer,
 }
 
-/// Parses a URL whose password, if it is none of its parts, is `password`; TLS still goes by the system's
-/// certificates.
+/// Parses a URL. `password` is used where the URL has none. TLS trusts the system's certificates until the options
+/// say otherwise.
 pub(super) fn parse_url(url: &str, password: Option<&str>) -> Result<Target, String> {
     let wanted = "redis://host:port, rediss://host:port, redis+unix:///path, \
                   redis-cluster://h1:p,h2:p or rediss-cluster://h1:p,h2:p";
@@ -58,7 +56,7 @@ pub(super) fn parse_url(url: &str, password: Option<&str>) -> Result<Target, Str
     })
 }
 
-/// `[user:pass@]/path[?db=N]`.
+/// Parses `[user:pass@]/path[?db=N]`.
 fn parse_unix(rest: &str, password: Option<&str>) -> Result<Target, String> {
     let (user_info, rest) = match rest.find('/').map(|slash| rest.split_at(slash)) {
         Some(("", path)) => (None, path),
@@ -116,7 +114,7 @@ fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The URL with its password masked, for people.
+/// The URL with its password masked, to be shown to people.
 pub(super) fn without_password(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let separator = if scheme.is_empty() { "" } else { "://" };

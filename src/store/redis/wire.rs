@@ -1,9 +1,8 @@
-//! One connection: commands leave by it, and replies come back to whoever awaits them, in order.
-//!
-//! Whoever sends appends bytes and lines up; one task writes all that has gathered at once, and hands on all replies
-//! that one read has brought. So calls that leave in the same turn share a write, and none has a task or a timer of
-//! its own. A reply may take as long as the connection lives: `heart.rs` says when it is given up, and then all who
-//! wait learn it. Knows neither calls nor breaker. Called by `link.rs`.
+//! One connection to a server: sends commands, and delivers each reply to its sender, in order.
+//! A sender appends its command to a buffer. One task writes all that has gathered in one go, and delivers all
+//! replies that one read has brought. So calls that leave in the same turn of the runtime share a write, and no call
+//! has a task or a timer of its own. A reply may take as long as the connection lives; when `heart.rs` gives the
+//! connection up, all who wait learn that it is lost. Knows neither calls nor breaker. Called by `link.rs`.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -16,82 +15,82 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use super::frame::{self, Frame, Reply};
-use super::heart::{Heart, Lost, Way};
+use super::heart::{ConnectionLost, Heart, Way};
 use super::stream::Stream;
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
 
-/// Bytes that one read brings at most, unless a reply is longer.
+/// Bytes that one read takes at most, unless a reply is longer.
 const READ: usize = 16 << 10;
 
-/// Reads in one turn of the task: some hundred replies, after which others have theirs.
+/// Reads in one turn of the task: some hundred replies, after which other tasks get a turn.
 const READS: usize = 4;
 
-/// Most bytes of one reply: the slots of a large cluster are a hundredth of it.
+/// Longest reply in bytes. The slot map of a large cluster takes a hundredth of that.
 const LONGEST: usize = 64 << 20;
 
-/// Of the buffers so much is kept when they are empty.
+/// Size to which buffers are shrunk when they are empty.
 const KEPT: usize = 256 << 10;
 
-/// What lets the next command pass to a key that is on its way here.
+/// Lets the next command access a key whose slot is being migrated to this server.
 pub(super) const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
 /// The answer to a command.
 #[derive(Debug)]
 pub(crate) struct Answer<'a> {
     pub(crate) reply: Reply<'a>,
-    /// Replicas that have it, when that was awaited.
+    /// How many replicas have confirmed the write, where that was awaited.
     pub(crate) replicas: Option<i64>,
-    /// What the server took to answer; the wait for a replica is not in it.
+    /// How long the server took to answer, without the wait for a replica.
     pub(crate) took: Micros,
 }
 
-/// A command, and who awaits the answer.
-pub(crate) trait Awaits: Send {
+/// A command, and what takes its answer.
+pub(crate) trait Pending: Send {
     /// Appends the command.
     fn write(&self, line: &mut Vec<u8>);
 
-    /// It has come, or never will.
-    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, Lost>);
+    /// Takes the answer, or the news that the connection broke.
+    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, ConnectionLost>);
 }
 
-/// In which order replies are awaited.
+/// An awaited reply.
 enum Awaited {
-    /// Nobody awaits this one.
+    /// To be discarded.
     Nobody,
-    /// A command that left then.
-    One(Instant, Box<dyn Awaits>),
-    /// So many replies are still to come, for whom all are.
+    /// Of a command that was sent at this time.
+    One(Instant, Box<dyn Pending>),
+    /// To one of several commands whose replies are delivered together: so many are still missing.
     Several(usize, Vec<Value>, oneshot::Sender<Vec<Value>>),
 }
 
-/// A connection as those who send see it.
+/// The sending side of a connection.
 pub(super) struct Wire {
     clock: Clock,
-    desk: Mutex<Desk>,
+    buffer: Mutex<SendBuffer>,
 }
 
-/// What has yet to be taken by the task.
+/// Commands that the task has not taken yet.
 #[derive(Default)]
-struct Desk {
+struct SendBuffer {
     bytes: Vec<u8>,
     awaited: VecDeque<Awaited>,
-    /// Who takes it, while it sleeps.
+    /// Wakes the task, if it sleeps.
     sleeper: Option<Waker>,
     ended: bool,
 }
 
 impl Wire {
-    /// A connection over `stream`, until `heart` ends or it breaks; `on_break` is called before anybody else learns
-    /// that. Needs a tokio runtime.
+    /// A connection over `stream`, which lasts until `heart` ends or the stream breaks. In the second case `on_break`
+    /// is called before any sender learns of it. Needs a tokio runtime.
     pub(super) fn new(
         stream: Box<dyn Stream>,
         (heart, way): (Arc<Heart>, Way),
         clock: Clock,
         on_break: impl FnOnce() + Send + 'static,
     ) -> Arc<Self> {
-        let wire = Arc::new(Self { clock, desk: Mutex::default() });
-        let mut carrier = Carrier {
+        let wire = Arc::new(Self { clock, buffer: Mutex::default() });
+        let mut task = ConnectionTask {
             wire: wire.clone(),
             heart: heart.clone(),
             way,
@@ -107,60 +106,60 @@ impl Wire {
             tokio::select! {
                 biased;
                 () = heart.ended() => {}
-                () = poll_fn(|cx| carrier.poll(cx)) => on_break(),
+                () = poll_fn(|cx| task.poll(cx)) => on_break(),
             }
         });
         wire
     }
 
-    /// Sends a command; `asking`: behind an `ASKING`. Returns at once.
-    pub(super) fn send(&self, asking: bool, awaits: Box<dyn Awaits>) {
+    /// Sends a command, preceded by `ASKING` if asked for. Returns at once.
+    pub(super) fn send(&self, asking: bool, pending: Box<dyn Pending>) {
         let now = self.clock.now();
-        let mut desk = self.lock();
-        if desk.ended {
-            drop(desk);
-            return awaits.handle_answer(Err(Lost));
+        let mut buffer = self.lock();
+        if buffer.ended {
+            drop(buffer);
+            return pending.handle_answer(Err(ConnectionLost));
         }
         if asking {
-            desk.bytes.extend_from_slice(ASKING);
-            desk.awaited.push_back(Awaited::Nobody);
+            buffer.bytes.extend_from_slice(ASKING);
+            buffer.awaited.push_back(Awaited::Nobody);
         }
-        awaits.write(&mut desk.bytes);
-        desk.awaited.push_back(Awaited::One(now, awaits));
-        wake(desk);
+        pending.write(&mut buffer.bytes);
+        buffer.awaited.push_back(Awaited::One(now, pending));
+        wake(buffer);
     }
 
-    /// Sends commands and awaits all replies, in order. `count` commands are in `bytes`, at least one.
-    pub(super) async fn ask_all(&self, bytes: &[u8], count: usize) -> Result<Vec<Value>, Lost> {
+    /// Sends `count` commands, at least one, which are in `bytes`, and awaits all replies, in order.
+    pub(super) async fn ask_all(&self, bytes: &[u8], count: usize) -> Result<Vec<Value>, ConnectionLost> {
         let (sender, replies) = oneshot::channel();
         {
-            let mut desk = self.lock();
-            if desk.ended {
-                return Err(Lost);
+            let mut buffer = self.lock();
+            if buffer.ended {
+                return Err(ConnectionLost);
             }
-            desk.bytes.extend_from_slice(bytes);
-            desk.awaited.push_back(Awaited::Several(count, Vec::with_capacity(count), sender));
-            wake(desk);
+            buffer.bytes.extend_from_slice(bytes);
+            buffer.awaited.push_back(Awaited::Several(count, Vec::with_capacity(count), sender));
+            wake(buffer);
         }
-        replies.await.map_err(|_| Lost)
+        replies.await.map_err(|_| ConnectionLost)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Desk> {
-        // Nothing panics while it is held, and if it did what was written is still whole.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SendBuffer> {
+        // No code panics while it holds this lock, and the buffer would be consistent even if it did.
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn wake(mut desk: MutexGuard<'_, Desk>) {
-    let sleeper = desk.sleeper.take();
-    drop(desk);
+fn wake(mut buffer: MutexGuard<'_, SendBuffer>) {
+    let sleeper = buffer.sleeper.take();
+    drop(buffer);
     if let Some(sleeper) = sleeper {
         sleeper.wake();
     }
 }
 
-/// The task of a connection. When it is dropped, whoever waits has lost the reply.
-struct Carrier {
+/// The task of a connection. When it is dropped, all awaited replies are lost.
+struct ConnectionTask {
     wire: Arc<Wire>,
     heart: Arc<Heart>,
     way: Way,
@@ -168,16 +167,16 @@ struct Carrier {
     writing: Vec<u8>,
     written: usize,
     read: Vec<u8>,
-    /// So much of `read` has come and is not understood yet.
+    /// So many bytes of `read` are filled and not parsed yet.
     filled: usize,
     awaited: VecDeque<Awaited>,
     integers: Vec<i64>,
 }
 
-/// The connection is of no use any more.
+/// The connection cannot be used any more.
 struct Broken;
 
-impl Carrier {
+impl ConnectionTask {
     /// Writes and reads what there is; ready when the connection has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         for _ in 0..READS {
@@ -190,10 +189,10 @@ impl Carrier {
                 Poll::Ready(Ok(())) => continue,
                 Poll::Pending => {}
             }
-            let mut desk = self.wire.lock();
-            // While the socket takes nothing more it is the socket that wakes this.
-            if !done || desk.bytes.is_empty() {
-                desk.sleeper = done.then(|| cx.waker().clone());
+            let mut buffer = self.wire.lock();
+            // When the socket takes no more bytes, the socket wakes this task, and senders need not.
+            if !done || buffer.bytes.is_empty() {
+                buffer.sleeper = done.then(|| cx.waker().clone());
                 return Poll::Pending;
             }
         }
@@ -201,7 +200,7 @@ impl Carrier {
         Poll::Pending
     }
 
-    /// Ready when all that has gathered is written.
+    /// Ready when all gathered commands are written.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         loop {
             if self.written == self.writing.len() {
@@ -217,22 +216,22 @@ impl Carrier {
         }
     }
 
-    /// Takes what has gathered; false when nothing has.
+    /// Takes the gathered commands; false when there are none.
     fn take(&mut self) -> bool {
         self.written = 0;
         self.writing.clear();
         self.writing.shrink_to(KEPT);
-        let mut desk = self.wire.lock();
-        if desk.bytes.is_empty() {
+        let mut buffer = self.wire.lock();
+        if buffer.bytes.is_empty() {
             return false;
         }
-        std::mem::swap(&mut desk.bytes, &mut self.writing);
-        self.heart.handle_departures(self.way, desk.awaited.len());
-        self.awaited.append(&mut desk.awaited);
+        std::mem::swap(&mut buffer.bytes, &mut self.writing);
+        self.heart.handle_departures(self.way, buffer.awaited.len());
+        self.awaited.append(&mut buffer.awaited);
         true
     }
 
-    /// Reads once and hands on what has come.
+    /// Reads once, and delivers the replies.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broken>> {
         let mut room = ReadBuf::new(&mut self.read[self.filled..]);
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room));
@@ -244,7 +243,7 @@ impl Carrier {
         Poll::Ready(self.hand_on())
     }
 
-    /// Hands on the replies that have come.
+    /// Delivers the replies that are complete.
     fn hand_on(&mut self) -> Result<(), Broken> {
         let now = self.wire.clock.now();
         let (mut at, mut replies) = (0, 0);
@@ -254,7 +253,7 @@ impl Carrier {
                 Ok(Frame::Push(length)) => at += length,
                 Ok(Frame::Reply(length, reply)) => {
                     at += length;
-                    // A reply that nobody awaits: from here on each would be taken for another.
+                    // A reply that nobody awaits: every later reply would go to the wrong sender.
                     let Some(is_last) = deliver(&mut self.awaited, now, reply) else { break Err(Broken) };
                     replies += usize::from(is_last);
                 }
@@ -277,7 +276,8 @@ impl Carrier {
     }
 }
 
-/// Hands a reply to whoever is next; whether it was the last that he awaited. `None`: nobody is.
+/// Delivers a reply to the next sender, and returns whether that was the last one it awaited; `None` when no reply is
+/// awaited.
 fn deliver(awaited: &mut VecDeque<Awaited>, now: Instant, reply: Reply<'_>) -> Option<bool> {
     match awaited.front_mut()? {
         Awaited::Several(left, values, _) => {
@@ -287,29 +287,29 @@ fn deliver(awaited: &mut VecDeque<Awaited>, now: Instant, reply: Reply<'_>) -> O
                 return Some(false);
             }
             if let Some(Awaited::Several(_, values, sender)) = awaited.pop_front() {
-                // Whoever asked may be gone.
+                // The receiver may have been dropped.
                 let _ = sender.send(values);
             }
         }
         Awaited::Nobody | Awaited::One(..) => {
-            if let Some(Awaited::One(left, awaits)) = awaited.pop_front() {
-                awaits.handle_answer(Ok(Answer { reply, replicas: None, took: now.since(left) }));
+            if let Some(Awaited::One(left, pending)) = awaited.pop_front() {
+                pending.handle_answer(Ok(Answer { reply, replicas: None, took: now.since(left) }));
             }
         }
     }
     Some(true)
 }
 
-impl Drop for Carrier {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         let left = {
-            let mut desk = self.wire.lock();
-            desk.ended = true;
-            std::mem::take(&mut desk.awaited)
+            let mut buffer = self.wire.lock();
+            buffer.ended = true;
+            std::mem::take(&mut buffer.awaited)
         };
         for awaited in self.awaited.drain(..).chain(left) {
-            if let Awaited::One(_, awaits) = awaited {
-                awaits.handle_answer(Err(Lost));
+            if let Awaited::One(_, pending) = awaited {
+                pending.handle_answer(Err(ConnectionLost));
             }
         }
     }

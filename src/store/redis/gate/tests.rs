@@ -1,4 +1,4 @@
-//! Who leaves, who waits, in which order.
+//! Tests of which requests leave, which wait, and in what order.
 
 use std::future::Future;
 use std::task::{Context, Waker};
@@ -9,18 +9,18 @@ fn gate() -> Arc<Gate> {
     Arc::new(Gate::new(Clock::start(), Micros::from_millis(50)))
 }
 
-/// A letter that nobody reads.
+/// A request that is never sent.
 struct Blank;
 
-impl Letter for Blank {
+impl Request for Blank {
     fn write(&self, _: &mut Vec<u8>) {}
 
     fn handle_answer(self: Box<Self>, _: Result<Answer<'_>, Failure>) {}
 }
 
-fn parcel(key: u128, errand: bool) -> Parcel {
-    Parcel {
-        letter: Box::new(Blank),
+fn submission(key: u128, errand: bool) -> Submission {
+    Submission {
+        request: Box::new(Blank),
         asking: false,
         confirmed: false,
         asker: Asker::NODE,
@@ -31,11 +31,11 @@ fn parcel(key: u128, errand: bool) -> Parcel {
     }
 }
 
-/// Takes all places that are free for it.
+/// Takes all permits that are free for checks or for errands.
 fn fill(gate: &Arc<Gate>, errand: bool) -> Vec<Permit> {
     let mut permits = Vec::new();
     for key in 1_000.. {
-        match gate.enter(Parcel { until: EARLY, ..parcel(key, errand) }) {
+        match gate.enter(Submission { until: EARLY, ..submission(key, errand) }) {
             Entry::Leave(permit, _) => permits.push(permit),
             Entry::Wait => {
                 assert_eq!(expired(gate, EARLY), [key]);
@@ -47,11 +47,11 @@ fn fill(gate: &Arc<Gate>, errand: bool) -> Vec<Permit> {
     permits
 }
 
-/// Before all other times of the tests.
+/// A deadline before all other times of these tests.
 const EARLY: Instant = Instant(1);
 
 fn line_up_until(gate: &Arc<Gate>, key: u128, errand: bool, until: Instant) {
-    let entry = gate.enter(Parcel { until, ..parcel(key, errand) });
+    let entry = gate.enter(Submission { until, ..submission(key, errand) });
     assert!(matches!(entry, Entry::Wait), "key {key} does not wait");
 }
 
@@ -60,11 +60,11 @@ fn line_up(gate: &Arc<Gate>, key: u128, errand: bool) {
 }
 
 fn keys(called: &Called) -> Vec<u128> {
-    called.leaving.iter().map(|(_, parcel)| parcel.key).collect()
+    called.leaving.iter().map(|(_, submission)| submission.key).collect()
 }
 
 fn expired(gate: &Arc<Gate>, now: Instant) -> Vec<u128> {
-    gate.expire(now).iter().map(|(parcel, _)| parcel.key).collect()
+    gate.expire(now).iter().map(|(submission, _)| submission.key).collect()
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn whoever_waits_leaves_in_order_when_there_is_room() {
     permits.truncate(permits.len() - 3);
     let batch = gate.depart();
     assert_eq!(keys(&batch), [1, 2, 3]);
-    // The three have perhaps not left yet: whoever comes now lines up behind all.
+    // The three requests may not have been sent yet, so a new one joins the line behind them.
     drop(permits);
     line_up(&gate, 6, false);
     assert_eq!(keys(&gate.depart()), [4, 5, 6]);
     assert!(gate.depart().leaving.is_empty());
-    assert!(matches!(gate.enter(parcel(7, false)), Entry::Leave(..)));
+    assert!(matches!(gate.enter(submission(7, false)), Entry::Leave(..)));
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn a_key_keeps_its_order_among_errands_and_checks() {
     let _errands = fill(&gate, true);
     line_up(&gate, 7, true);
     line_up_until(&gate, 7, false, EARLY);
-    assert!(matches!(gate.enter(parcel(8, false)), Entry::Leave(..)), "another key passes");
+    assert!(matches!(gate.enter(submission(8, false)), Entry::Leave(..)), "another key passes");
     assert_eq!(expired(&gate, EARLY), [7]);
     line_up_until(&gate, 9, true, EARLY);
     assert_eq!(expired(&gate, EARLY), [9]);
-    assert!(matches!(gate.enter(parcel(9, false)), Entry::Leave(..)), "nothing of it waits any more");
+    assert!(matches!(gate.enter(submission(9, false)), Entry::Leave(..)), "nothing of it waits any more");
 }
 
 #[test]
@@ -122,7 +122,9 @@ fn an_errand_does_not_lead_its_key_past_those_who_wait() {
     while let batch = gate.depart().leaving
         && !batch.is_empty()
     {
-        left.extend(batch.iter().filter(|(_, parcel)| parcel.key == 7).map(|(_, parcel)| parcel.errand));
+        left.extend(
+            batch.iter().filter(|(_, submission)| submission.key == 7).map(|(_, submission)| submission.errand),
+        );
     }
     assert_eq!(left, [false, true, false], "the order in which they came");
 }
@@ -136,7 +138,7 @@ fn whoever_would_be_answered_too_late_does_not_leave() {
     drop(permits);
     let called = gate.depart();
     assert_eq!(keys(&called), [2]);
-    assert_eq!(called.late.iter().map(|(parcel, _)| parcel.key).collect::<Vec<_>>(), [1]);
+    assert_eq!(called.late.iter().map(|(submission, _)| submission.key).collect::<Vec<_>>(), [1]);
 }
 
 #[test]
@@ -153,7 +155,7 @@ fn whoever_has_waited_for_too_long_waits_no_longer() {
     assert_eq!(expired(&gate, at(21)), [3], "who has been due for longer than by chance has the time more");
     assert_eq!(gate.due(), Some(at(30)));
     assert_eq!(expired(&gate, at(32)), [1, 2]);
-    // After a second in which this node was not run.
+    // One second has passed in which this process did not run.
     assert_eq!(expired(&gate, at(1_040)), []);
     assert_eq!(gate.due(), Some(at(1_090)), "no longer than they would wait at all");
     assert_eq!(expired(&gate, at(2_000)), [4], "once");
@@ -180,7 +182,7 @@ fn whoever_was_sent_on_passes_those_who_wait() {
     let gate = gate();
     let _permits = fill(&gate, false);
     line_up(&gate, 1, false);
-    assert!(matches!(gate.enter(Parcel { again: true, ..parcel(1, false) }), Entry::Leave(..)));
+    assert!(matches!(gate.enter(Submission { again: true, ..submission(1, false) }), Entry::Leave(..)));
 }
 
 #[test]
@@ -188,8 +190,8 @@ fn a_line_is_bounded() {
     let gate = gate();
     let _permits = fill(&gate, false);
     (0..ALONE as u128).for_each(|key| line_up(&gate, key, false));
-    assert!(matches!(gate.enter(parcel(0, false)), Entry::Full(..)));
-    assert!(matches!(gate.enter(parcel(LINE as u128, true)), Entry::Wait), "errands have a line of their own");
+    assert!(matches!(gate.enter(submission(0, false)), Entry::Full(..)));
+    assert!(matches!(gate.enter(submission(LINE as u128, true)), Entry::Wait), "errands have a line of their own");
 }
 
 #[test]
@@ -198,12 +200,13 @@ fn a_line_that_many_fill_has_room_for_who_is_not_in_it() {
     let _permits = fill(&gate, false);
     let mut waiting = 0;
     for connection in 0..100 {
-        let of = |number: usize| Parcel { asker: Asker::new(Some(7), connection), ..parcel(number as u128, false) };
+        let of =
+            |number: usize| Submission { asker: Asker::new(Some(7), connection), ..submission(number as u128, false) };
         let before = waiting;
         while matches!(gate.enter(of(waiting)), Entry::Wait) {
             waiting += 1;
         }
-        assert!(waiting > before, "{before} letters of {connection} connections");
+        assert!(waiting > before, "{before} requests of {connection} connections");
     }
     assert!(waiting < LINE);
 }
@@ -215,6 +218,6 @@ fn all_are_turned_away_from_a_server_that_is_away() {
     line_up(&gate, 1, false);
     line_up(&gate, 2, true);
     let away = gate.turn_away();
-    assert_eq!(away.iter().map(|parcel| parcel.key).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(away.iter().map(|submission| submission.key).collect::<Vec<_>>(), [1, 2]);
     assert!(gate.depart().leaving.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What is written at once, who has which reply, and who has lost it.
+//! Tests of which commands share a write, who gets which reply, and who learns that it is lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -7,18 +7,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::*;
 
-/// Which command was answered, and what.
+/// The number of a command, and its answer.
 type Heard = (u32, String);
 
-/// Says what it was answered.
+/// Reports its answer to the test.
 struct Note(u32, Sender<Heard>);
 
-impl Awaits for Note {
+impl Pending for Note {
     fn write(&self, line: &mut Vec<u8>) {
         line.extend_from_slice(format!("<{}>", self.0).as_bytes());
     }
 
-    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, Lost>) {
+    fn handle_answer(self: Box<Self>, answer: Result<Answer<'_>, ConnectionLost>) {
         let said = answer.map_or("lost".to_owned(), |answer| format!("{:?}", answer.reply.into_value()));
         self.1.send((self.0, said)).expect("the test listens");
     }
@@ -46,7 +46,7 @@ impl Bench {
         self.wire.send(asking, Box::new(Note(number, self.notes.0.clone())));
     }
 
-    /// Whatever has come in one read.
+    /// What one read brings.
     async fn read(&mut self) -> String {
         let mut bytes = vec![0; 1 << 16];
         let length = self.server.read(&mut bytes).await.expect("an open connection");

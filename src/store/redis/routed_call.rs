@@ -1,8 +1,7 @@
-//! One call from its being handed over to its outcome: where it goes, and what each answer means for it.
-//!
-//! Follows at most one MOVED and one ASK, and sends a missing script once; an unknown outcome ends it. Waits for
-//! nothing itself: it lies at the gate of its server, or where that one's replies are awaited, and goes on when the
-//! answer is handed to it. Called by `redis.rs`; the answers come from `master.rs`.
+//! One call from the moment it is handed over until its outcome: where it is sent, and what each answer means for it.
+//! It follows at most one MOVED and one ASK, and sends a missing script once; an unknown outcome ends it. It has no
+//! task: it is stored at the gate of its server or in the list of awaited replies, and continues when the answer is
+//! delivered to it. Called by `redis.rs`; the answers come from `master.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,10 +14,10 @@ use super::cluster::Cluster;
 use super::evalsha;
 use super::failure::Failure;
 use super::frame::Reply;
-use super::gate::{Letter, Parcel};
+use super::gate::{Request, Submission};
 use super::master::Master;
 use super::slots;
-use super::tally::{CallOutcome, Tally};
+use super::stats::{CallOutcome, StoreStats};
 use super::wire::Answer;
 use crate::core::call::{Call, Grant, Op, StoreError};
 use crate::core::time::{Instant, Micros};
@@ -26,46 +25,46 @@ use crate::store::outcomes::Outcomes;
 use crate::store::script::{self, Caller};
 use crate::store::turns::Asker;
 
-/// How long a return may wait until it leaves, at least.
+/// How long a return may wait to leave, at least.
 const RETURNING: Micros = Micros::from_secs(1);
 
-/// How long a call waits for the connection to a server that it was sent to: nobody else has its key.
+/// How long a redirected call waits for a connection to its new server, which is the only one that has its key.
 const DIALLING: Duration = Duration::from_secs(1);
 
 /// What all calls of a store share.
-pub(super) struct Office {
+pub(super) struct CallContext {
     pub(super) cluster: Arc<Cluster>,
     pub(super) node: Box<str>,
     pub(super) prefix: Box<str>,
     pub(super) born: Instant,
 }
 
-impl Office {
-    fn tally(&self) -> &Tally {
-        &self.cluster.shared.tally
+impl CallContext {
+    fn stats(&self) -> &StoreStats {
+        &self.cluster.shared.stats
     }
 
-    /// How long a call may wait until it leaves. Nobody waits for what a return brings, and it is tokens that
-    /// are lost if it does not leave.
+    /// How long a call may wait to leave. Nobody waits for the answer to a return, but its tokens are lost until the
+    /// window ends if it never leaves, so it may wait longer.
     fn patience(&self, op: &Op) -> Micros {
         let timeout = u64::try_from(self.cluster.shared.timeout.as_micros()).unwrap_or(u64::MAX);
         match op {
             Op::Return { .. } => Micros(timeout).max(RETURNING),
-            // The answer must come in time, too, and take no part in a race against the deadline.
+            // The answer must also come back before the deadline, so some time is kept for that.
             _ => Micros(timeout - timeout / 8),
         }
     }
 
-    /// The owner of the call's key, or why it can be sent nowhere.
+    /// The server that owns the call's key, or why the call can be sent to none.
     fn owner(&self, call: &Call, now: Instant) -> Result<Arc<Master>, Failure> {
         let slot = if self.cluster.shared.cluster { slots::slot_of(&script::digits(call.digest)) } else { 0 };
-        // Without a map nobody has answered yet; with one, nobody owns the slot for now.
+        // An empty map means that no server has answered yet. Otherwise the slot has no owner at present.
         let unowned = || Failure::Away(if self.cluster.map().masters.is_empty() { self.born } else { now });
         self.cluster.owner(slot).ok_or_else(unowned)
     }
 
-    /// The server that `from` sends us to, once it is connected; `None` when that takes too long.
-    async fn detour(&self, from: &Master, place: &str) -> Option<Arc<Master>> {
+    /// The server to which `from` redirects us, once it is connected; `None` when that takes too long.
+    async fn redirect_target(&self, from: &Master, place: &str) -> Option<Arc<Master>> {
         let address = match (Address::parse(place), place.strip_prefix(':')) {
             (_, Some(port)) => from.address().neighbour("", port.parse().ok()?)?,
             (address, None) => address?,
@@ -81,15 +80,16 @@ impl Office {
             Reply::Value(value) => evalsha::grant(call, value),
         };
         let mut grant = grant.map_err(|error| {
-            self.tally().rejected.fetch_add(1, Relaxed);
+            self.stats().rejected.fetch_add(1, Relaxed);
             tracing::warn!(%error, "store: reply not understood");
             StoreError::Unknown
         })?;
         if expects {
-            // The write of a replayed grant may have left by another connection, which WAIT does not cover.
+            // If a grant is replayed, its write may have been sent over the other connection, which this `WAIT` does
+            // not cover.
             grant.confirmed = !grant.replayed && answer.replicas.is_some_and(|replicas| replicas > 0);
             if !grant.confirmed {
-                self.tally().unconfirmed.fetch_add(1, Relaxed);
+                self.stats().unconfirmed.fetch_add(1, Relaxed);
             }
         } else {
             grant.confirmed = true;
@@ -98,34 +98,34 @@ impl Office {
     }
 }
 
-/// One call. When it is dropped without an outcome nobody knows what became of it.
-pub(super) struct Journey {
-    office: Arc<Office>,
+/// One call. If it is dropped before it has an outcome, its outcome is unknown.
+pub(super) struct RoutedCall {
+    context: Arc<CallContext>,
     asker: Asker,
-    /// Taken when its outcome is told.
+    /// `None` once the outcome was delivered.
     call: Option<(Call, Arc<dyn Outcomes>)>,
     started: Instant,
     server: Option<Arc<Master>>,
-    /// Its grant has to be confirmed.
+    /// Its grant must be confirmed by a replica.
     expects: bool,
     moved: bool,
     asking: bool,
     with_source: bool,
 }
 
-impl Drop for Journey {
+impl Drop for RoutedCall {
     fn drop(&mut self) {
         self.finish(Err(StoreError::Unknown));
     }
 }
 
-impl Journey {
-    /// Sends `call` to its owner.
-    pub(super) fn begin(office: &Arc<Office>, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
-        let started = office.cluster.shared.clock.now();
-        let owner = office.owner(&call, started);
-        let mut journey = Self {
-            office: office.clone(),
+impl RoutedCall {
+    /// Sends `call` to the server that owns its key.
+    pub(super) fn begin(context: &Arc<CallContext>, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
+        let started = context.cluster.shared.clock.now();
+        let owner = context.owner(&call, started);
+        let mut routed = Self {
+            context: context.clone(),
             asker,
             call: Some((call, outcomes)),
             started,
@@ -137,25 +137,26 @@ impl Journey {
         };
         match owner {
             Ok(owner) => {
-                journey.server = Some(owner);
-                Box::new(journey).leave();
+                routed.server = Some(owner);
+                Box::new(routed).leave();
             }
-            Err(failure) => journey.fail(failure),
+            Err(failure) => routed.fail(failure),
         }
     }
 
-    /// Leaves for the server.
+    /// Hands the call to the gate of its server.
     fn leave(mut self: Box<Self>) {
         let (Some((call, _)), Some(server)) = (&self.call, self.server.clone()) else { return };
-        let confirms = self.office.cluster.shared.confirm.load(Relaxed);
+        let confirms = self.context.cluster.shared.confirm.load(Relaxed);
         let expects = confirms && matches!(call.op, Op::Acquire(_));
-        // What is confirmed travels by a connection of its own, and what is asked for a key must not overtake itself: a
-        // refund that came before the acquire that charges what it gives back would find nothing to take back, and a
-        // peek before a return would not see that.
-        let (key, until) = (call.digest.0, call.sent_at + self.office.patience(&call.op));
+        // All calls of a store use one of two connections: confirmed calls use their own. All calls about a key must
+        // use the same one, or they would overtake each other: a refund that came before the acquire that it belongs
+        // to would find nothing to take back, and a peek before a return would not see the returned tokens. So even
+        // calls that need no confirmation are sent the same way.
+        let (key, until) = (call.digest.0, call.sent_at + self.context.patience(&call.op));
         let errand = matches!(call.op, Op::Peek | Op::Refund { .. } | Op::Reset);
         self.expects = expects;
-        server.dispatch(Parcel {
+        server.dispatch(Submission {
             asking: self.asking,
             confirmed: confirms && server.can_confirm(),
             asker: self.asker,
@@ -163,36 +164,36 @@ impl Journey {
             errand,
             again: self.moved || self.asking || self.with_source,
             until,
-            letter: self,
+            request: self,
         });
     }
 
-    /// Leaves for another server, once that is connected.
-    fn turn_to(self: Box<Self>, place: String) {
+    /// Sends the call to another server, once that one is connected.
+    fn redirect(self: Box<Self>, place: String) {
         tokio::spawn(async move {
-            let mut journey = self;
-            let Some(from) = journey.server.take() else { return };
-            journey.server = journey.office.detour(&from, &place).await;
-            match journey.server {
-                Some(_) => journey.leave(),
+            let mut routed = self;
+            let Some(from) = routed.server.take() else { return };
+            routed.server = routed.context.redirect_target(&from, &place).await;
+            match routed.server {
+                Some(_) => routed.leave(),
                 None => {
-                    let started = journey.started;
-                    journey.fail(Failure::Away(started));
+                    let started = routed.started;
+                    routed.fail(Failure::Away(started));
                 }
             }
         });
     }
 
-    /// What a failure leads to.
+    /// Ends the call with the error that a failure means.
     fn fail(mut self, failure: Failure) {
         let error = match failure {
             Failure::Unknown => StoreError::Unknown,
             Failure::Away(since) => StoreError::Away { since },
             Failure::Busy(wait) => StoreError::Busy { wait },
             failure => {
-                self.office.tally().rejected.fetch_add(1, Relaxed);
+                self.context.stats().rejected.fetch_add(1, Relaxed);
                 let server = self.server.as_ref().map(|server| server.address().to_string());
-                let key = self.call.as_ref().map(|(call, _)| script::key(&self.office.prefix, call.digest));
+                let key = self.call.as_ref().map(|(call, _)| script::key(&self.context.prefix, call.digest));
                 tracing::warn!(server, ?failure, key, "store: call turned down");
                 StoreError::Away { since: self.started }
             }
@@ -200,7 +201,7 @@ impl Journey {
         self.finish(Err(error));
     }
 
-    /// Tells the outcome.
+    /// Counts and delivers the outcome.
     fn finish(&mut self, outcome: Result<Grant, StoreError>) {
         let Some((call, outcomes)) = self.call.take() else { return };
         let counted = match &outcome {
@@ -210,15 +211,15 @@ impl Journey {
             Err(StoreError::Busy { .. }) => CallOutcome::Busy,
             Err(StoreError::Away { .. } | StoreError::Full) => CallOutcome::Away,
         };
-        self.office.tally().count_call(&call.op, counted);
+        self.context.stats().count_call(&call.op, counted);
         outcomes.handle_outcome(self.asker, call, outcome);
     }
 }
 
-impl Letter for Journey {
+impl Request for RoutedCall {
     fn write(&self, line: &mut Vec<u8>) {
-        // Tests give scripts the time; in earnest they go by the clock of Redis.
-        let caller = Caller { prefix: &self.office.prefix, node: &self.office.node, now: None };
+        // Only tests pass a time to the scripts; the daemon's calls use the clock of Redis.
+        let caller = Caller { prefix: &self.context.prefix, node: &self.context.node, now: None };
         if let Some((call, _)) = &self.call {
             evalsha::write(line, &caller, call, self.with_source);
         }
@@ -228,24 +229,24 @@ impl Letter for Journey {
         match answer {
             Ok(answer) => {
                 let Some((call, _)) = &self.call else { return };
-                let outcome = self.office.read(call, &answer, self.expects);
+                let outcome = self.context.read(call, &answer, self.expects);
                 self.finish(outcome);
             }
             Err(Failure::NoScript) if !self.with_source => {
-                self.office.tally().noscript.fetch_add(1, Relaxed);
+                self.context.stats().noscript.fetch_add(1, Relaxed);
                 self.with_source = true;
                 self.leave();
             }
             Err(Failure::Moved(place)) if !self.moved => {
-                self.office.tally().moved.fetch_add(1, Relaxed);
-                self.office.cluster.shared.alarm.notify_one();
+                self.context.stats().moved.fetch_add(1, Relaxed);
+                self.context.cluster.shared.map_stale.notify_one();
                 (self.moved, self.asking, self.with_source) = (true, false, false);
-                self.turn_to(place);
+                self.redirect(place);
             }
             Err(Failure::Ask(place)) if !self.asking => {
-                self.office.tally().ask.fetch_add(1, Relaxed);
+                self.context.stats().ask.fetch_add(1, Relaxed);
                 (self.asking, self.with_source) = (true, false);
-                self.turn_to(place);
+                self.redirect(place);
             }
             Err(failure) => self.fail(failure),
         }

@@ -1,7 +1,6 @@
-//! The keeper of one Redis server: a task that connects, probes and asks after its health.
-//!
-//! Decides when to dial and whether calls may pass; how often is the breaker's to say. What it finds
-//! out it leaves in the server's `Inner`. Started by `master.rs`, ends with the server.
+//! The monitor of one Redis server: a task that connects, probes, and checks the server's health.
+//! It decides when to dial; the breaker decides how often, and whether calls may pass. It records its findings in the
+//! server's `Inner`. Started by `master.rs`, and ends with the server.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -12,26 +11,26 @@ use tokio::time::{sleep, timeout};
 
 use super::evalsha;
 use super::health::{self, Health};
-use super::heart::Lost;
-use super::link::{CONNECT_TIMEOUT, Link, Making};
+use super::heart::ConnectionLost;
+use super::link::{CONNECT_TIMEOUT, DialOptions, Link};
 use super::reply::{Refusal, refusal, text};
 use super::server::{Inner, Shared, lock};
 use crate::clock;
 use crate::core::time::Micros;
 use crate::store::breaker::{Breaker, Fault};
 
-/// Between two looks at a server's health.
+/// Time between two checks of a server's health.
 const CHECKUP: Duration = Duration::from_secs(60);
 
-/// Between two looks for replicas where grants may have to be confirmed.
+/// Time between two checks for replicas, where grants may have to be confirmed.
 const REPLICA_CHECK: Duration = Duration::from_secs(1);
 
-/// Of the problems of one outage so many are told, each once: a server that is restarted refuses connections, then
-/// loads, and may want another password after that.
+/// How many different problems of one outage are logged, each once. A server that restarts has several: it refuses
+/// connections, then loads its data, and may then want another password.
 const TOLD: usize = 8;
 
-/// The keeper of one server.
-pub(super) async fn keep(inner: Arc<Inner>) {
+/// Monitors one server until the task is aborted.
+pub(super) async fn monitor_server(inner: Arc<Inner>) {
     let mut told: Vec<String> = Vec::new();
     let mut looks = 0;
     loop {
@@ -68,8 +67,9 @@ pub(super) async fn keep(inner: Arc<Inner>) {
 }
 
 impl Inner {
-    /// A replica that is in step begins to confirm, and from then on one is expected for good. It ceases to when it
-    /// goes away; one that merely lags ceases when it has not confirmed in time, which a `WAIT` tells.
+    /// Updates whether a replica can confirm grants. It can once it is in step, and from then on a replica is always
+    /// expected. It no longer can when it disconnects; a replica that merely lags is noticed by a `WAIT` that it does
+    /// not answer in time.
     fn handle_replicas(&self, in_step: u32, connected: u32) {
         if in_step > 0 && self.shared.confirming {
             self.shared.confirm.store(true, Relaxed);
@@ -99,7 +99,7 @@ impl Inner {
         *known = health;
     }
 
-    /// Dials and asks after the server's health; both must be answered for calls to pass.
+    /// Dials, and checks the server's health. Calls pass only when both are answered.
     async fn probe(self: &Arc<Self>) -> Result<(), String> {
         let generation = lock(&self.breaker).next_generation();
         let gone = Arc::new(AtomicBool::new(false));
@@ -108,13 +108,13 @@ impl Inner {
             noted.store(true, SeqCst);
             lost(&weak, generation, fault, what);
         };
-        self.shared.tally.dials.fetch_add(1, Relaxed);
+        self.shared.stats.dials.fetch_add(1, Relaxed);
         let Shared { dialer, clock, timeout: patience, confirming, .. } = &*self.shared;
         let confirming = confirming.then_some(*patience);
-        let making = Making { dialer, clock: *clock, generation, confirming };
-        let link = Link::dial(making, &self.address, told).await?;
+        let options = DialOptions { dialer, clock: *clock, generation, confirming };
+        let link = Link::dial(options, &self.address, told).await?;
         let answers = timeout(CONNECT_TIMEOUT, link.send_all(&health::questions(self.shared.cluster))).await;
-        let answers = answers.map_err(|_| "no answer in time")?.map_err(|Lost| "the connection broke")?;
+        let answers = answers.map_err(|_| "no answer in time")?.map_err(|ConnectionLost| "the connection broke")?;
         if let Some(refused) = answers.first().filter(|pong| text(pong).is_none_or(|pong| pong != "PONG")) {
             return Err(match refusal(refused) {
                 Some(Refusal::Away(said) | Refusal::Rejected(said)) => said,
@@ -122,22 +122,23 @@ impl Inner {
             });
         }
         self.handle_health(health::read(&answers));
-        // Where an ACL forbids it, or a failover brings a server that has lost them, calls send the source.
+        // Loading the scripts may fail: an ACL may forbid it. A failover may lose them later. In both cases calls
+        // send the source.
         let learnt = timeout(CONNECT_TIMEOUT, link.send_all(&evalsha::introduction())).await;
-        let learnt = learnt.map_err(|_| "no answer in time")?.map_err(|Lost| "the connection broke")?;
+        let learnt = learnt.map_err(|_| "no answer in time")?.map_err(|ConnectionLost| "the connection broke")?;
         evalsha::check_introduction(&learnt)?;
         *lock(&self.link) = Some(Arc::new(link));
         self.gate.handle_connection();
         lock(&self.breaker).handle_probe();
         self.connected.send_replace(true);
         if gone.load(SeqCst) {
-            // It went before the breaker knew of it.
+            // The connection broke before the breaker knew of it.
             self.fail(Breaker::on_behalf_of(generation), Fault::Lost, "the connection was closed");
         }
         Ok(())
     }
 
-    /// Looks whether replicas have joined or left a server that answers.
+    /// Checks whether replicas have joined or left a server that answers.
     async fn look_for_replicas(&self) {
         let Some(link) = lock(&self.link).clone() else { return };
         match link.send_all(&health::replica_question()).await {
@@ -147,22 +148,26 @@ impl Inner {
                     self.handle_replicas(in_step, connected);
                 }
             }
-            Err(Lost) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke"),
+            Err(ConnectionLost) => {
+                self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke")
+            }
         }
     }
 
-    /// Looks after a server that answers.
+    /// Checks the health of a server that answers.
     async fn checkup(&self) {
         let Some(link) = lock(&self.link).clone() else { return };
         match link.send_all(&health::questions(self.shared.cluster)).await {
             Ok(answers) => self.handle_health(health::read(&answers)),
-            // Silence, too, ends a link: its heart says when.
-            Err(Lost) => self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke"),
+            // Silence, too, ends a link: `heart.rs` decides when.
+            Err(ConnectionLost) => {
+                self.fail(Breaker::on_behalf_of(link.generation), Fault::Lost, "the connection broke")
+            }
         }
     }
 }
 
-/// The connection has gone, perhaps while nobody used it.
+/// A connection broke, perhaps while no call used it.
 fn lost(inner: &Weak<Inner>, generation: u64, fault: Fault, what: &'static str) {
     if let Some(inner) = inner.upgrade() {
         inner.fail(Breaker::on_behalf_of(generation), fault, what);

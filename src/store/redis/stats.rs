@@ -1,6 +1,5 @@
-//! What the shared store counts, for metrics: plain atomics, and a [`Snapshot`] of them.
-//!
-//! Decides nothing. Written by `redis.rs` and `master.rs`, read by whoever renders metrics.
+//! Counts what the shared store does, for metrics: plain atomics, and a [`Snapshot`] of them.
+//! Decides nothing. Written by the files of `redis/`, and read by whatever renders metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use crate::core::call::Op;
 use crate::core::time::{Instant, Micros};
 use crate::store::breaker::BreakerState;
 
-/// Upper bounds of the latency buckets in seconds; a last bucket takes what is above.
+/// Upper bounds of the latency buckets in seconds. One more bucket takes all that is above.
 pub const LATENCY_BOUNDS: [f64; 11] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25];
 
 const BOUNDS_US: [u64; 11] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000];
@@ -17,18 +16,18 @@ const BOUNDS_US: [u64; 11] = [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000
 /// Names of the operations, as labels.
 pub const OPS: [&str; 6] = ["acquire", "return", "peek", "refund", "reset", "occupy"];
 
-/// How a call ended.
+/// How a call ended, as metrics count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
     /// Answered.
     Ok,
-    /// Answered as before: the call had already been executed.
+    /// Answered with the result of an earlier execution under the same id.
     Replayed,
-    /// Not known whether it was executed.
+    /// It is unknown whether it was executed.
     Unknown,
     /// Surely not executed; includes calls that an open breaker stopped.
     Away,
-    /// It never left: too many were waiting to leave.
+    /// It never left: too many calls were waiting.
     Busy,
 }
 
@@ -49,9 +48,9 @@ impl CallOutcome {
     }
 }
 
-/// The counters themselves.
+/// The counters of one store.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct StoreStats {
     calls: [[AtomicU64; CallOutcome::ALL.len()]; 6],
     pub(crate) moved: AtomicU64,
     pub(crate) ask: AtomicU64,
@@ -65,7 +64,7 @@ pub(crate) struct Tally {
     latency_sum_us: AtomicU64,
 }
 
-impl Tally {
+impl StoreStats {
     pub(crate) fn count_call(&self, op: &Op, outcome: CallOutcome) {
         let index = match op {
             Op::Acquire(_) => 0,
@@ -78,7 +77,7 @@ impl Tally {
         self.calls[index][outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts one exchange with a server that was answered.
+    /// Counts one answered exchange with a server.
     pub(crate) fn count_latency(&self, took: Micros) {
         let bucket = BOUNDS_US.iter().position(|&bound| took.0 <= bound).unwrap_or(BOUNDS_US.len());
         self.latency[bucket].fetch_add(1, Relaxed);
@@ -107,33 +106,32 @@ impl Tally {
     }
 }
 
-/// One Redis server that takes our calls.
+/// One Redis server that takes calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerView {
     /// `host:port` or the socket's path.
     pub address: String,
     /// Whether calls pass.
     pub breaker: BreakerState,
-    /// Since when they do not.
+    /// Since when no calls pass; `None` while they do.
     pub away_since: Option<Instant>,
-    /// Why it is away, as the last attempt to reach it said; for people.
+    /// Why it is away, in the words of the last attempt to reach it.
     pub problem: Option<String>,
-    /// Calls that may be at it at a time, for now.
+    /// Calls that may be at the server at a time, at present.
     pub window: u32,
-    /// Calls that are.
+    /// Calls that are at the server.
     pub out: u32,
-    /// Calls that wait until they may.
+    /// Calls that wait to leave.
     pub waiting: usize,
-    /// Replicas in touch with it, once known.
+    /// Replicas connected to it, if known.
     pub replicas: Option<u32>,
-    /// Its `maxmemory-policy`, once known. Anything but `noeviction` may lose counters.
+    /// Its `maxmemory-policy`, if known. Any other than `noeviction` may evict counters.
     pub maxmemory_policy: Option<String>,
-    /// Its `cluster-require-full-coverage`, where it lets us see it. `true` makes all shards stop
-    /// when one does.
+    /// Its `cluster-require-full-coverage`, if known. `true` makes all shards refuse calls when one shard fails.
     pub full_coverage: Option<bool>,
 }
 
-/// All counts at one moment.
+/// All counters at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Calls by operation and outcome.
@@ -146,7 +144,7 @@ pub struct Snapshot {
     pub noscript: u64,
     /// Grants that no replica confirmed in time.
     pub unconfirmed: u64,
-    /// Calls that a script or server turned down for themselves: a defect, see the log.
+    /// Calls that a script or server rejected for their content. That is a defect; the log has details.
     pub rejected: u64,
     /// Times that the slot map was read.
     pub refreshes: u64,
@@ -158,12 +156,12 @@ pub struct Snapshot {
     pub latency: [u64; 12],
     /// Sum of their latencies.
     pub latency_sum: Duration,
-    /// The servers that take our calls: one per shard.
+    /// The servers that take calls: one per shard.
     pub servers: Vec<ServerView>,
 }
 
 impl Snapshot {
-    /// Calls of all operations that ended so.
+    /// Calls of all operations that ended with this outcome.
     #[must_use]
     pub fn calls_that_ended(&self, outcome: CallOutcome) -> u64 {
         self.calls.iter().filter(|(_, seen, _)| *seen == outcome).map(|(_, _, count)| count).sum()
@@ -183,11 +181,11 @@ mod tests {
 
     #[test]
     fn latency_on_a_bound_belongs_below_it() {
-        let tally = Tally::default();
+        let stats = StoreStats::default();
         for took in [100, 101, 9_000_000] {
-            tally.count_latency(Micros(took));
+            stats.count_latency(Micros(took));
         }
-        let seen = tally.snapshot(Vec::new());
+        let seen = stats.snapshot(Vec::new());
         assert_eq!((seen.latency[0], seen.latency[1], seen.latency[11]), (1, 1, 1));
         assert_eq!(seen.latency_sum, Duration::from_micros(9_000_201));
     }
