@@ -1,9 +1,10 @@
-//! The admin address: metrics, health, a page for people, and checks where they are wanted, over HTTP/1.1.
+//! The admin address: metrics, health, a page for people, and checks where they are configured, over HTTP/1.1.
 //!
-//! Meant for a loopback address: there is no authentication, and every program of the host reaches it, web pages in
-//! a browser among them. So it is judged who asks ([`Access`]), and nothing is charged by a request that a page can
-//! make unseen. hyper parses, because an own parser would be one more surface to defend. Bounded in connections,
-//! header size and time; whoever asks for health finds a place whatever others leave open.
+//! It is meant for a loopback address: there is no authentication, and every program of the host can reach it,
+//! including web pages in a browser. So [`Access`] judges where a request comes from, and a request that a web page
+//! can send without the user's knowledge charges nothing. hyper parses, because a parser of our own would be one more
+//! attack surface. Connections, header size and time are bounded, and health checks get a connection whatever other
+//! clients leave open.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,40 +26,40 @@ use super::http::stream::{Bounds, Progress, converse};
 use super::server_state::ServerState;
 use crate::store::turns::Asker;
 
-/// Connections served at once. One more takes the place of the oldest that asks nothing, or else of the oldest: nobody
-/// can hold them all.
+/// Connections served at once. A further one replaces the oldest connection without a request, or else the oldest of
+/// all, so that nobody can occupy all of them.
 const MOST: usize = 64;
-/// Longest wait for a request's head.
+/// Longest wait for the whole head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest life of a connection.
 const LIFE: Duration = Duration::from_secs(300);
-/// What a connection may take.
+/// Bounds of one connection.
 const BOUNDS: Bounds = Bounds { head: 16 << 10, line: 8 << 10, rest: PATIENCE, half: PATIENCE };
 
-/// Why checks are refused where nobody configured them.
+/// Why checks are refused unless they are configured.
 const NO_CHECKS: &str = "checks are not served on the admin address, which every program of this host can reach \
      whatever listen.mode and listen.allow_uids say: ask on the Unix socket, or set listen.admin_checks = true";
 
-/// What the admin address tells.
+/// What the admin address needs from the daemon.
 pub trait Tell: Send + Sync + 'static {
     /// All metrics as Prometheus text. May take locks, never long ones.
     fn metrics(&self) -> String;
-    /// What no longer works, so that another daemon should take the place of this one; `None`: all is well.
+    /// What no longer works, so that the daemon should be restarted; `None` when it is healthy.
     fn not_alive(&self) -> Option<String>;
-    /// Why checks should not be sent here now; `None`: they are served.
+    /// Why no checks should be sent here now; `None` when they are served.
     fn not_ready(&self) -> Option<&'static str>;
-    /// One line for people.
+    /// The daemon's state in one line, for people.
     fn summary(&self) -> String;
-    /// What answers `/v1/…`.
+    /// The state that `/v1/…` is answered from.
     fn hub(&self) -> &ServerState;
 }
 
-/// Who may ask for what.
+/// Which requests are answered.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// `/v1/…` is served.
     pub checks: bool,
-    /// Names by which the address may be asked, beside `localhost` and IP addresses.
+    /// Host names that requests may use for this address, beside `localhost` and IP addresses.
     pub hosts: Vec<String>,
 }
 
@@ -72,15 +73,15 @@ impl Admin {
     /// Binds `address`; port 0 lets the operating system choose.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// The operating system refuses the address.
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
         Ok(Self { listener: TcpListener::bind(address).await? })
     }
 
-    /// A listener that another process bound.
+    /// A listener that another process has bound.
     ///
     /// # Errors
-    /// The operating system refuses.
+    /// The operating system refuses to register it.
     pub fn adopt(listener: std::net::TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self { listener: TcpListener::from_std(listener)? })
@@ -89,12 +90,12 @@ impl Admin {
     /// The address, with the port that was chosen.
     ///
     /// # Errors
-    /// The operating system does not know it.
+    /// The operating system does not tell it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until it is dropped.
+    /// Serves until the future is dropped.
     pub async fn run(self, tell: Arc<dyn Tell>, access: Access) {
         let access = Arc::new(access);
         let mut open: VecDeque<(AbortHandle, Arc<Progress>)> = VecDeque::with_capacity(MOST);
@@ -102,7 +103,8 @@ impl Admin {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     open.retain(|(connection, _)| !connection.is_finished());
-                    // Half heads and half bodies would keep health from being told for as long as they may last.
+                    // The connection limit is reached. Without eviction, requests that were begun and never finished
+                    // would keep health checks out until they time out.
                     if open.len() >= MOST {
                         let idle = open.iter().position(|(_, progress)| !progress.is_answering());
                         if let Some((oldest, _)) = open.remove(idle.unwrap_or(0)) {
@@ -138,7 +140,8 @@ async fn answer(request: Request<Incoming>, tell: &dyn Tell, access: &Access) ->
         Err(refusal) => return Refusal::into_reply(refusal),
     };
     let path = head.uri.path();
-    // Health tells nothing that a page could use, and a probe that is refused ends the daemon.
+    // Health endpoints skip the origin check: they reveal nothing that a web page could use, and a probe that is
+    // refused would have the daemon killed.
     if let Some(why) = access.refusal(&head, &host).filter(|_| !matches!(path, "/livez" | "/readyz")) {
         return problem(StatusCode::FORBIDDEN, &why);
     }
@@ -179,7 +182,7 @@ async fn answer(request: Request<Incoming>, tell: &dyn Tell, access: &Access) ->
 }
 
 impl Access {
-    /// Why this request is not answered; `None`: it may have come from a program that means this address.
+    /// Why this request is refused; `None` when it can have come from a program that means this address.
     fn refusal(&self, head: &Parts, host: &str) -> Option<String> {
         if !self.is_ours(host) {
             return Some(format!(
@@ -188,7 +191,7 @@ impl Access {
                 host.escape_debug()
             ));
         }
-        // Browsers say so themselves, and no page can keep them from it.
+        // Browsers send this field themselves, and a page cannot prevent it.
         let site = head.headers.get("sec-fetch-site").map(|site| site.as_bytes().trim_ascii());
         if site.is_some_and(|site| !matches!(site, b"none" | b"same-origin")) {
             return Some("not for web pages: the request has a Sec-Fetch-Site of another site".into());
@@ -197,8 +200,8 @@ impl Access {
         has_origin.then(|| "not for web pages: the request has an Origin".into())
     }
 
-    /// Whether whoever asks for that host means this address: a name can be made to lead here by whoever owns it,
-    /// an IP address cannot. Empty: no browser leaves it out.
+    /// Whether a request for this host means this address. Whoever owns a host name can make it resolve to this
+    /// address (DNS rebinding), but not an IP address. An empty host is accepted, because browsers always send one.
     fn is_ours(&self, host: &str) -> bool {
         let plain = host.trim_start_matches('[').trim_end_matches(']');
         let name = host.trim_end_matches('.');
@@ -208,7 +211,7 @@ impl Access {
             || self.hosts.iter().any(|known| name.eq_ignore_ascii_case(known.trim_end_matches('.')))
     }
 
-    /// What there is, for people.
+    /// The served paths, for people.
     fn paths(&self) -> &'static str {
         match self.checks {
             true => "/metrics /livez /readyz /v1/check /v1/explain",

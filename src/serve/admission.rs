@@ -1,9 +1,10 @@
-//! Who may come in, how many are in, what each may keep here, and which data thread serves it.
+//! Admission of connections: who may connect, how many are open, how much memory each may use, and which data thread
+//! serves it.
 //!
-//! CheckResult of each connection by the data threads; tells all of them when the daemon stops. Knows no protocol.
-//!
-//! All data threads listen to the same sockets, and the one that is awake anyway accepts most of what comes: of two, one
-//! did 80 to 100 % of the work. So a connection is served by the thread that has the fewest, whoever accepts it.
+//! All data threads listen to the same sockets, and the thread that is awake anyway accepts most connections: one of
+//! two threads was measured to do 80 to 100 % of the work. So a connection is served by the thread that has the
+//! fewest, whichever accepted it. Called by the data threads for each connection; tells all connections when the
+//! daemon stops. Knows no protocol.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -17,27 +18,27 @@ use super::mailbox::Mailbox;
 use super::rights::Rights;
 use crate::store::turns::Asker;
 
-/// Bounds of the socket.
+/// Bounds on the connections of the sockets.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Most connections.
     pub connections: usize,
     /// Most connections of one uid.
     pub connections_per_uid: usize,
-    /// Uids that may connect; empty: whoever may open the socket.
+    /// Uids that may connect; empty when everybody may who can open the socket.
     pub allow_uids: Vec<u32>,
-    /// Uids that may do what concerns others; `None`: root's and the daemon's own.
+    /// Uids that may run administrative commands; `None` for root and the daemon's own user.
     pub admin_uids: Option<Vec<u32>>,
-    /// How long a request may stay half: a part of a command, of a head or of a body.
+    /// How long a request may stay incomplete: a command, or the head or body of an HTTP request.
     pub patience: Duration,
-    /// Most bytes of replies, transactions and requests that are half that one connection may have wait here: a
-    /// pipeline of 100,000 checks takes a third of it.
+    /// Most bytes of unread replies, queued transactions and incomplete requests of one connection. A pipeline of
+    /// 100,000 checks needs a third of it.
     pub kept: usize,
-    /// Most bytes of them that all connections together may have wait here: what eight of them may.
+    /// Most bytes of the same kind in all connections together: as much as eight of them may use.
     pub kept_in_all: usize,
     /// Most bytes of holds.
     pub held: usize,
-    /// How long a client may read nothing while too much waits for it.
+    /// How long a client may read nothing while too many bytes wait for it.
     pub stall_after: Duration,
 }
 
@@ -60,14 +61,14 @@ impl Default for Limits {
 /// Why a connection is turned away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// As many are open as may be, in all or of this uid.
+    /// The limit of connections is reached, in total or for this uid.
     TooMany,
-    /// The uid is not on the list.
+    /// The uid may not connect.
     Uid,
 }
 
 impl Refusal {
-    /// The reply that says so.
+    /// The error reply that the client gets.
     #[must_use]
     pub fn as_reply(self) -> &'static [u8] {
         match self {
@@ -77,7 +78,8 @@ impl Refusal {
     }
 }
 
-/// Which of the sockets a connection comes by. Those of one kind are alike: Envoy has few, and much comes over each.
+/// The socket by which a connection came. Connections are spread over threads per socket, because those of one socket
+/// cause similar load: Envoy opens few, and sends much over each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entrance {
     /// The daemon's own.
@@ -89,10 +91,10 @@ pub enum Entrance {
 /// Kinds of connections that data threads serve.
 const ENTRANCES: usize = 2;
 
-/// Counts who is in, and decides who may come in.
+/// Decides which connections are admitted, and counts them.
 #[derive(Debug)]
 pub struct Admission {
-    /// Who may do what concerns others.
+    /// Who may run administrative commands.
     pub rights: Rights,
     limits: Limits,
     inside: Mutex<Inside>,
@@ -109,26 +111,26 @@ pub struct Admission {
 struct Inside {
     mailboxes: HashMap<u64, Weak<Mailbox>>,
     per_uid: HashMap<Option<u32>, usize>,
-    /// What each data thread serves, by entrances.
+    /// Connections that each data thread serves, by [`Entrance`].
     seated: Vec<[usize; ENTRANCES]>,
 }
 
-/// A connection's place inside; given back when dropped.
+/// One admitted connection; it stops counting when this is dropped.
 #[derive(Debug)]
 pub struct ConnectionGuard {
     doors: Arc<Admission>,
     /// The connection's number.
     pub id: u64,
-    /// Whose it is, where that can be told.
+    /// The uid of its peer, if known.
     pub uid: Option<u32>,
     /// Its mailbox.
     pub mailbox: Arc<Mailbox>,
-    /// The data thread that serves it, and by where it came; `None`: none does.
+    /// The data thread that serves it, and its entrance; `None` before a thread is chosen.
     seat: Option<(usize, Entrance)>,
 }
 
 impl Admission {
-    /// Nobody is in, and so many data threads serve whoever comes.
+    /// No connections, and `threads` data threads that serve those to come.
     #[must_use]
     pub fn new(limits: Limits, threads: usize) -> Self {
         Self {
@@ -145,11 +147,11 @@ impl Admission {
         }
     }
 
-    /// Lets a peer in, or says why not. `None`: a peer over TCP, who has no uid to judge by; all of them together
-    /// may have as many connections as one uid.
+    /// Admits a connection, or returns why not. `None` is for TCP, where the peer has no uid; all such connections
+    /// together may be as many as those of one uid.
     ///
     /// # Errors
-    /// There are too many, or this one may not.
+    /// Too many connections are open, or this uid may not connect.
     pub fn admit(self: &Arc<Self>, uid: Option<u32>) -> Result<ConnectionGuard, Refusal> {
         let mut inside = self.lock();
         let of_uid = inside.per_uid.get(&uid).copied().unwrap_or(0);
@@ -179,13 +181,13 @@ impl Admission {
         self.lock().seated.iter().map(|of| of.iter().sum()).collect()
     }
 
-    /// The account of a connection that was let in.
+    /// The memory account of a new connection.
     #[must_use]
     pub fn account(&self) -> Account {
         self.budget.account(self.limits.kept)
     }
 
-    /// Memory for a hold of so many bytes; `None`: holds have as much as they may.
+    /// Memory for a hold of so many bytes; `None` when holds use as much as they may.
     #[must_use]
     pub fn memory_for_hold(&self, bytes: usize) -> Option<Loan> {
         self.for_holds.lend(bytes)
@@ -203,7 +205,7 @@ impl Admission {
         self.limits.stall_after
     }
 
-    /// Counts a connection that is closed since its client read nothing.
+    /// Counts a connection that was closed because its client did not read.
     pub fn note_stalled(&self) {
         self.stalled.fetch_add(1, Ordering::Relaxed);
     }
@@ -226,30 +228,30 @@ impl Admission {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Counts a connection that is turned away before anybody could ask for it.
+    /// Counts a connection that was turned away before [`Self::admit`] was asked.
     pub fn note_refused(&self) {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Connections closed since their clients read nothing.
+    /// Connections that were closed because their clients did not read.
     #[must_use]
     pub fn stalled(&self) -> u64 {
         self.stalled.load(Ordering::Relaxed)
     }
 
-    /// Bytes that wait for clients in all connections.
+    /// Bytes that wait for clients, in all connections.
     #[must_use]
     pub fn kept(&self) -> u64 {
         self.budget.held() as u64
     }
 
-    /// Whether connections are to close once what has come is answered.
+    /// Whether the daemon stops: connections answer what has come, and close.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Tells all connections to close once what has come is answered.
+    /// Tells all connections to answer what has come, and close.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         let all: Vec<_> = self.lock().mailboxes.values().filter_map(Weak::upgrade).collect();
@@ -264,8 +266,9 @@ impl Admission {
 }
 
 impl ConnectionGuard {
-    /// Finds out which data thread is to serve a connection that `accepted_by` has taken: the one that has the fewest
-    /// of its kind, and of those the one that has the fewest at all. It counts for that thread from now on.
+    /// Chooses the data thread that serves a connection which `accepted_by` has accepted: the one with the fewest
+    /// connections of this entrance, and among those the one with the fewest in all. The connection counts for that
+    /// thread from now on.
     pub fn take_seat(&mut self, entrance: Entrance, accepted_by: usize) -> usize {
         let mut inside = self.doors.lock();
         inside.leave_seat(self.seat.take());
@@ -279,7 +282,8 @@ impl ConnectionGuard {
         thread
     }
 
-    /// Drives a connection on; when the daemon stops, `leave` tells it to take nothing more.
+    /// Polls a connection. Once the daemon stops, `leave` is called before, so that the connection takes no more
+    /// requests.
     pub fn drive<C: Future>(
         &self,
         cx: &mut Context<'_>,
@@ -292,7 +296,7 @@ impl ConnectionGuard {
         connection.poll(cx)
     }
 
-    /// Whether the daemon stops, so that a connection is to take nothing more; a wake-up comes when it does.
+    /// Whether the daemon stops. Registers a wake-up for when it does.
     #[must_use]
     pub fn is_to_leave(&self, cx: &Context<'_>) -> bool {
         self.mailbox.listen(cx.waker(), None);

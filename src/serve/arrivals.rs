@@ -1,30 +1,30 @@
-//! When what a connection is not read for had come.
+//! Determines when bytes arrived that a connection has not read yet.
 //!
-//! A connection that awaits as many answers of the store as it may is not read on, and what its client sends waits in
-//! its socket. That wait counts: a check is answered within `store.timeout` of its arrival, or the clients of a store
-//! that cannot keep up would wait behind each other without end. So the bytes that wait are counted now and then, and a
-//! byte had come when it was first counted. What nobody could count, because this process did not run, has only just
-//! come. Knows numbers only.
+//! A connection that awaits as many answers of the store as it may is not read, and further requests of its client
+//! wait in the socket. That wait must count: a check is answered within `store.timeout` of its arrival, or the
+//! clients of an overloaded store would wait behind each other without end. So the unread bytes are counted from time
+//! to time, and a byte's arrival is the time when it was first counted. Bytes that were never counted, because this
+//! process did not run, count as new. Knows only numbers.
 
 use std::collections::VecDeque;
 
 use crate::core::time::{Instant, Micros};
 
-/// So many counts are made in the time that a check may wait.
+/// Counts per time that a check may wait.
 const COUNTS: u64 = 8;
 
-/// Counts that are kept; what comes later is taken for younger than it is. What is older than a check may wait is used
-/// up, so there are hardly more than [`COUNTS`].
+/// Most counts that are kept; bytes of later counts are taken for younger than they are. Bytes older than a check may
+/// wait are used up, so there are hardly ever more than [`COUNTS`].
 const KEPT: usize = 64;
 
-/// The bytes of one connection, from its first on.
+/// The bytes of one connection, counted from its first one.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// Bytes that were used up.
+    /// Bytes that commands have used.
     used: u64,
-    /// So many bytes in all had come by then; both grow.
+    /// How many bytes in all had arrived by a time; both grow.
     counted: VecDeque<(u64, Instant)>,
-    /// When they are to be counted next.
+    /// When the unread bytes are to be counted next.
     due: Instant,
 }
 
@@ -34,7 +34,7 @@ impl Arrivals {
         self.due
     }
 
-    /// So many bytes wait now, of a connection whose checks may wait for `patience`.
+    /// Records that `waiting` bytes are unread now, on a connection whose checks may wait for `patience`.
     pub(super) fn count(&mut self, now: Instant, waiting: u64, patience: Micros) {
         self.due = now + Micros((patience.0 / COUNTS).max(1_000));
         let come = self.used + waiting;
@@ -44,13 +44,13 @@ impl Arrivals {
         }
     }
 
-    /// When the byte after so many that wait had come; `None`: it has only just come.
+    /// When the byte after the next `after` ones arrived; `None` when it counts as new.
     pub(super) fn came(&self, after: usize) -> Option<Instant> {
         let place = self.used + after as u64;
         self.counted.iter().find(|(come, _)| *come > place).map(|(_, at)| *at)
     }
 
-    /// So many bytes more are used up.
+    /// Commands have used `bytes` more.
     pub(super) fn pass(&mut self, bytes: usize) {
         self.used += bytes as u64;
         while self.counted.front().is_some_and(|(come, _)| *come <= self.used) {

@@ -1,4 +1,5 @@
-//! What the doors ask of a key: plain values. Answered by node, about several keys at once by inquiry.
+//! The operations on a key that the protocols ask for, as plain values. `node` executes them; `check_request`
+//! executes those about several keys.
 
 use std::sync::Arc;
 
@@ -7,40 +8,40 @@ use crate::core::policy::Policy;
 use crate::core::time::Instant;
 use crate::store::turns::Asker;
 
-/// What is asked of a key.
+/// An operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Decide and charge, or peek; whoever waits for the store does so until then.
+    /// Decide, and charge unless it is a peek. It may wait for the store until this time.
     Check(Instant),
-    /// Tell what is known here, and ask nobody.
+    /// Peek at what this node knows, without asking the store.
     PeekLocal,
-    /// A check will follow: lease for it. What it answers means nothing.
+    /// A check will follow, so lease tokens for it. The answer has no meaning.
     Prefetch,
-    /// Take a cost back.
+    /// Take back a cost that was spent.
     Refund,
-    /// Take a part of this charge back.
+    /// Take back a part of this charge.
     GiveBack(Charge),
-    /// Forget the key.
+    /// Reset the key.
     Reset,
 }
 
-/// One of the keys asked about.
+/// A request to check one key.
 #[derive(Clone, Debug)]
 pub struct CheckRequest {
-    /// Its policy.
+    /// The policy of the key.
     pub policy: Arc<Policy>,
-    /// Its bytes.
+    /// The key's bytes.
     pub key: Box<[u8]>,
     /// Tokens asked for.
     pub cost: u64,
-    /// Charge nothing. A cost of 0 is a peek too.
+    /// Charge nothing. A cost of 0 means the same.
     pub peek: bool,
-    /// In whose turn the store is asked.
+    /// In whose turn calls to the store leave.
     pub asker: Asker,
 }
 
 impl CheckRequest {
-    /// The same key, asked for `cost`.
+    /// The same request with another cost.
     #[must_use]
     pub fn of(&self, cost: u64) -> Self {
         Self { cost, ..self.clone() }

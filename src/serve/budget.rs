@@ -1,38 +1,38 @@
-//! Memory that clients can make the daemon keep, counted in bytes.
+//! Bounds the memory, in bytes, that clients can make the daemon use.
 //!
-//! One budget for all of them, and an account for each holder, which gives back what it holds when it is
-//! dropped. An account is refused what would leave the others less than it holds itself, so that a few
-//! greedy holders leave room to whoever comes next (Choudhury and Hahne, "Dynamic queue length thresholds
-//! for shared-memory packet switches", 1998). Knows bytes, not what they are.
+//! All clients share one budget; each has an account, which returns its bytes when it is dropped. An account is
+//! refused more when less would remain for all others than it holds itself. So a few greedy clients leave room for
+//! the next (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). Knows
+//! bytes, not what they hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that each account may hold beside the budget, however little is left of it: whoever reads what he
-/// is told goes on whatever others do.
+/// Bytes that each account may hold outside of the budget. A client that reads its replies can thus continue even
+/// when others use all of the budget.
 pub const FLOOR: usize = 16 << 10;
 
-/// Accounts take and give back whole steps, so that threads seldom meet at the one count.
+/// Accounts take and return whole steps, so that threads seldom contend for the shared counter.
 const STEP: usize = 64 << 10;
 
-/// What all accounts together may hold.
+/// The memory that all accounts may hold together.
 #[derive(Debug)]
 pub struct Budget {
     most: usize,
     held: AtomicUsize,
 }
 
-/// What one holder holds of a budget.
+/// The part of a budget that one client holds.
 #[derive(Debug)]
 pub struct Account {
     budget: Arc<Budget>,
     most: usize,
     held: usize,
-    /// How much of it was asked for before, and granted.
+    /// Bytes that were asked for and granted.
     granted: usize,
 }
 
-/// Bytes of a budget that somebody has until this is dropped.
+/// Bytes of a budget that are returned when this is dropped.
 #[derive(Debug)]
 pub struct Loan {
     budget: Arc<Budget>,
@@ -46,7 +46,7 @@ impl Drop for Loan {
 }
 
 impl Budget {
-    /// A budget of which nothing is held.
+    /// A budget of which no byte is held.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self { most, held: AtomicUsize::new(0) }
@@ -58,7 +58,7 @@ impl Budget {
         Account { budget: self.clone(), most, held: 0, granted: 0 }
     }
 
-    /// So many bytes, for as long as what is returned is kept; `None`: that many are not left.
+    /// Takes `bytes` until the loan is dropped; `None` when that many are not free.
     #[must_use]
     pub fn lend(self: &Arc<Self>, bytes: usize) -> Option<Loan> {
         let taken = self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
@@ -68,7 +68,7 @@ impl Budget {
         taken.is_ok().then(|| Loan { budget: self.clone(), bytes })
     }
 
-    /// Bytes that are held: in whole steps, and without what accounts hold beside it.
+    /// Bytes that accounts hold: in whole steps, and without the floor of each account.
     #[must_use]
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
@@ -76,13 +76,13 @@ impl Budget {
 }
 
 impl Account {
-    /// Whether more may be added to the `bytes` that are held, which are then accounted for.
+    /// Accounts for `bytes` in all, and returns whether more may be added to them.
     pub fn has_room(&mut self, bytes: usize) -> bool {
         bytes < self.most.max(FLOOR) && self.covers(bytes)
     }
 
-    /// Whether the budget has room for `bytes`, which are then accounted for, though they be more than the account may
-    /// hold. What was asked for while there was room may be more than that when it comes.
+    /// Accounts for `bytes` if the budget has room for them, even beyond what this account may hold. It is for
+    /// answers: they were asked for while there was room, and may be larger than expected.
     pub fn covers(&mut self, bytes: usize) -> bool {
         bytes < FLOOR || self.cover(bytes)
     }
@@ -104,7 +104,7 @@ impl Account {
         taken.is_ok()
     }
 
-    /// Notes that `bytes` are held now, be it more than was granted: that is counted, and grants nothing.
+    /// Records that `bytes` are held now, even if that is more than was granted.
     pub fn settle(&mut self, bytes: usize) {
         let wanted = if bytes < FLOOR { 0 } else { steps(bytes) };
         if wanted > self.held {
@@ -133,7 +133,7 @@ mod tests {
 
     const EACH: usize = 32 << 20;
 
-    /// Adds as much as is allowed, and returns how much that was.
+    /// Takes as many bytes as are allowed, and returns how many those are.
     fn fill(account: &mut Account) -> usize {
         let mut bytes = 0;
         while account.has_room(bytes) {

@@ -1,8 +1,9 @@
-//! Several keys asked at once, all or nothing, and answers that may be awaited.
+//! Checks of several keys, all or nothing, whose answers may have to be awaited.
 //!
-//! For commands of more than one decision and for doors that are not RESP. Asks each key's shard in the
-//! order that [`several`](crate::core::several) says; what later ones lack is leased meanwhile; if one is denied, what
-//! was charged to the others is given back, in memory as far as their leases are still there. Knows no protocol.
+//! For commands with more than one decision, and for protocols other than RESP. The keys' shards are asked in the
+//! order that [`several`](crate::core::several) defines. While one key waits for the store, tokens for later ones are
+//! leased meanwhile. If one is denied, what was charged to the others is given back: in memory, as far as their
+//! leases are still held. Knows no protocol.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -23,20 +24,20 @@ use crate::store::turns::Asker;
 /// The answer about one key.
 #[derive(Clone, Debug)]
 pub struct CheckResult {
-    /// As the policy carries it out.
+    /// The decision, after the policy's mode was applied.
     pub decision: Decision,
-    /// The limits behind it; `None`: the policy counts nothing.
+    /// The rule that decided; `None` when the policy limits nothing.
     pub rule: Option<Arc<Rule>>,
-    /// Of the policy and the key.
+    /// The digest of policy and key.
     pub digest: Digest,
 }
 
-/// Keys that are being asked about.
+/// A check of several keys that is under way.
 #[derive(Debug)]
 pub struct MultiCheck {
     items: Vec<Item>,
     several: Several,
-    /// All of them wait for the store until then.
+    /// The deadline of all waits for the store.
     deadline: Instant,
     mailbox: Arc<Mailbox>,
 }
@@ -46,7 +47,7 @@ struct Item {
     inquiry: CheckRequest,
     rule: Option<Arc<Rule>>,
     digest: Digest,
-    /// What the policy says without counting.
+    /// The decision of a policy that counts nothing, such as one that blocks the key.
     fixed: Option<Decision>,
 }
 
@@ -59,19 +60,20 @@ impl Item {
         Self { rule, digest, fixed, inquiry }
     }
 
-    /// What an answer comes to, as the policy carries it out.
+    /// Turns a shard's answer into the result, after the policy's mode was applied.
     fn told(&self, answer: Decision) -> Decision {
         self.inquiry.policy.enforced(self.digest, answer)
     }
 
-    /// It is charged when it is admitted.
+    /// Whether an admission of this request charges the key.
     fn charges(&self) -> bool {
         self.fixed.is_none() && !self.inquiry.peek && self.inquiry.cost > 0
     }
 }
 
 impl MultiCheck {
-    /// Asks, as far as answers come at once; who asks has come at `came`. The caller must flush `out` before it waits.
+    /// Asks for all keys whose answers come at once. `came` is when the request arrived. The caller must flush `out`
+    /// before it waits.
     pub fn begin(hub: &ServerState, came: Instant, inquiries: Vec<CheckRequest>, out: &mut Outgoing) -> Self {
         let now = hub.node.clock.now();
         let mailbox = Arc::new(Mailbox::of(inquiries.first().map_or(Asker::NODE, |inquiry| inquiry.asker)));
@@ -90,7 +92,7 @@ impl MultiCheck {
         asked
     }
 
-    /// Asks one after another until an answer is waited for.
+    /// Asks for one key after another until an answer must be awaited.
     fn advance(&mut self, hub: &ServerState, now: Instant, out: &mut Outgoing) {
         while let Some((index, how)) = self.several.next_to_ask() {
             let ask = if how == How::Look { Ask::PeekLocal } else { Ask::Check(self.deadline) };
@@ -104,7 +106,7 @@ impl MultiCheck {
         self.several.answered(index, decision, denies);
     }
 
-    /// What later ones lack is leased while an earlier one waits.
+    /// Has tokens leased for the later keys while an earlier one waits.
     fn prefetch(&self, hub: &ServerState, now: Instant, out: &mut Outgoing) {
         for index in self.several.later() {
             self.ask(hub, now, Ask::Prefetch, index, out);
@@ -117,13 +119,13 @@ impl MultiCheck {
         hub.node.ask(now, ask, request, (&self.mailbox, index as u64), out)
     }
 
-    /// Whether every answer is there.
+    /// Whether all answers are there.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.several.is_complete()
     }
 
-    /// Waits for what is missing, until the deadline of all at most.
+    /// Waits for the missing answers, at most until the deadline.
     pub async fn complete(&mut self, hub: &ServerState) {
         let mut out = Outgoing::default();
         while !self.is_complete() {
@@ -147,7 +149,7 @@ impl MultiCheck {
         .await
     }
 
-    /// The end, once every answer is there: whether one was denied, and then the others are charged nothing.
+    /// Finishes once all answers are there. Returns whether one was denied; if so, nothing is charged to the others.
     pub fn end(self, hub: &ServerState, now: Instant, out: &mut Outgoing) -> (bool, Vec<CheckResult>) {
         let Self { items, several, .. } = self;
         let is_denied = several.is_denied();
@@ -175,7 +177,7 @@ impl MultiCheck {
     }
 }
 
-/// Questions that are under way, and since when.
+/// A check of several keys under way, and when it began.
 #[derive(Debug)]
 pub struct TimedMultiCheck {
     asked: MultiCheck,
@@ -183,7 +185,7 @@ pub struct TimedMultiCheck {
 }
 
 impl TimedMultiCheck {
-    /// Asks about all of `inquiries`, which came at `begun`, as far as answers come at once.
+    /// Begins to check all `inquiries`, which arrived at `begun`.
     pub fn begin(hub: &ServerState, begun: Instant, inquiries: Vec<CheckRequest>) -> Self {
         let mut out = Outgoing::default();
         let asked = MultiCheck::begin(hub, begun, inquiries, &mut out);
@@ -191,13 +193,13 @@ impl TimedMultiCheck {
         Self { asked, begun }
     }
 
-    /// Whether nothing has to be waited for.
+    /// Whether all answers are there.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.asked.is_complete()
     }
 
-    /// The answers: whether one was denied, and then nothing is charged.
+    /// The answers, and whether one was denied; if so, nothing is charged.
     pub async fn end(mut self, hub: &ServerState) -> (bool, Vec<CheckResult>) {
         if !self.is_complete() {
             self.asked.complete(hub).await;
@@ -210,23 +212,24 @@ impl TimedMultiCheck {
     }
 }
 
-/// Asks about all of `inquiries` and waits for the answers: whether one was denied, and then nothing is charged.
+/// Checks all `inquiries` and waits for the answers. Returns whether one was denied; if so, nothing is charged.
 pub async fn decide(hub: &ServerState, inquiries: Vec<CheckRequest>) -> (bool, Vec<CheckResult>) {
     TimedMultiCheck::begin(hub, hub.node.clock.now(), inquiries).end(hub).await
 }
 
-/// Asks about one key.
+/// Checks one key.
 pub async fn decide_one(hub: &ServerState, inquiry: CheckRequest) -> CheckResult {
     decide_since(hub, hub.node.clock.now(), inquiry).await
 }
 
-/// The same for somebody who has waited since then: what one asks in several steps takes no longer than one step may.
+/// The same, with the deadline counted from `begun`. A command of several steps may thus take no longer than one of a
+/// single step.
 pub async fn decide_since(hub: &ServerState, begun: Instant, inquiry: CheckRequest) -> CheckResult {
     let (_, mut told) = TimedMultiCheck::begin(hub, begun, vec![inquiry]).end(hub).await;
     told.pop().expect("one was asked about")
 }
 
-/// What is known of one key here: nothing is charged, and nobody is asked.
+/// Peeks at one key with what this node knows: charges nothing, and does not ask the store.
 pub fn look(hub: &ServerState, inquiry: &CheckRequest) -> CheckResult {
     let item = Item::new(hub, CheckRequest { peek: true, ..inquiry.of(0) });
     let Item { rule, digest, fixed, .. } = &item;

@@ -1,7 +1,8 @@
-//! What the daemon's own command line asks over the socket: a reload, and keys, policies, peers and counts as JSON.
+//! Commands that the daemon's own command line sends over the socket: a reload, and keys, policies, peers and counts
+//! as JSON.
 //!
-//! Answered on the control runtime, one question at a time, because an answer may be long and no data thread may wait for
-//! it. Called by sessions.
+//! They run on the control runtime, one at a time, because an answer may be long and must not delay a data thread.
+//! Called by sessions.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::server_state::ServerState;
 use crate::wire::command::Admin;
 use crate::wire::reply::{Protocol, Writer};
 
-/// Answers a question of the command line from the control runtime.
+/// Answers a command of the command line, on the control runtime.
 pub(super) fn answer(hub: Arc<ServerState>, admin: Admin, waiter: Waiter) {
     let (control, promise) = (hub.control.clone(), Promise::to(waiter));
     control.spawn(async move {

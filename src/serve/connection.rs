@@ -1,10 +1,10 @@
-//! One connection on its data thread: bytes in, commands run, bytes out, nothing in between.
+//! One connection on its data thread: reads bytes, has commands run, writes replies, without another task in between.
 //!
-//! Reads into the thread's buffer, parses in place, collects all replies of the batch and writes them
-//! at once. Owns memory only while something is unfinished: a part of a command, a transaction, replies
-//! that the peer has not taken. Many clients write a whole pipeline before they read, so replies are kept
-//! as far as the budget allows; only beyond it nothing more is read or run. Ends where a peer then reads
-//! nothing for too long, or a request stays half. Knows no command.
+//! It reads into the thread's buffer, parses in place, collects all replies of the batch and writes them at once. It
+//! owns memory only while something is incomplete: a part of a command, a transaction, replies that the client has
+//! not read. Many clients write a whole pipeline before they read, so replies are kept as long as the memory budget
+//! allows; only beyond that the connection stops reading and running commands. It closes when the client then reads
+//! nothing for too long, or leaves a request incomplete. Knows no command.
 
 use std::io;
 use std::pin::Pin;
@@ -27,22 +27,22 @@ use super::thread::{BATCH, Scratch, Worker};
 use crate::core::time::Instant;
 use crate::wire::resp::{Parser, ProtocolError};
 
-/// Whoever lets no more than this wait may take all the time in the world to read it.
+/// A client with no more unread bytes than this may take any time to read them.
 const LENIENT: usize = 1 << 20;
 
-/// What a client is told whose request is half, and for whose rest there is no memory.
+/// The error for a client whose request is incomplete when no memory is left for the rest.
 const NO_ROOM: &str = "this daemon's clients keep as much as they may: no memory is left for so long a request";
 
 /// Memory that an idle connection may keep.
 const KEEP: usize = 4 << 10;
 
-/// What a turn came to.
+/// How a turn of the connection ended.
 enum Turn {
-    /// Everything is told, or nothing more can be: close.
+    /// All replies are sent, or no more can be: close.
     Over,
-    /// There is more at once, but it is somebody else's turn.
+    /// There is more to do, but other connections get a turn first.
     Yield,
-    /// The peer speaks HTTP.
+    /// The client speaks HTTP.
     Http,
 }
 
@@ -53,38 +53,39 @@ pub struct Connection<S> {
     pass: ConnectionGuard,
     session: Session,
     intake: Intake,
-    /// Replies that the peer has not taken.
+    /// Replies that the client has not taken.
     unsent: Spool,
     account: Account,
-    /// Where it awaits answers of the store.
+    /// Counts the answers of the store that this connection awaits.
     place: Place,
-    /// When what waits while it is not read on had come, and when that is to be counted.
+    /// When the unread bytes in the socket arrived.
     arrivals: Arrivals,
     recount: Option<Pin<Box<Sleep>>>,
-    /// Rings when a peer that has too much wait has read nothing for too long.
+    /// Fires when a client with too many unread bytes has read nothing for too long.
     stall: Option<Pin<Box<Sleep>>>,
     ended: bool,
-    /// When what is half by now must be whole; `None`: nothing is.
+    /// Fires when an incomplete request was not completed in time; `None` while no request is incomplete.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// Input that is not yet used up.
+/// Input that no command has used yet.
 #[derive(Debug, Default)]
 struct Intake {
     parser: Parser,
     pending: Vec<u8>,
-    /// `pending` may hold whole commands: there was no room for their replies.
+    /// `pending` may contain complete commands that were not run because there was no room for their replies.
     halted: bool,
-    /// The next command may ask the store however late it is.
+    /// The next command may ask the store although it is late.
     asks_late: bool,
-    /// Something was understood.
+    /// At least one command was parsed.
     is_begun: bool,
-    /// The first line was HTTP's: nothing is used up.
+    /// The first line was HTTP's. Its bytes are still in `pending`.
     is_http: bool,
 }
 
 impl<S: ClientStream> Connection<S> {
-    /// A connection that was let in. `account`: what it may keep; `place`: what it may await.
+    /// A connection that was admitted. `account` bounds its memory, `place` the answers of the store that it may
+    /// await.
     #[must_use]
     pub fn new(stream: S, pass: ConnectionGuard, account: Account, place: Place) -> Self {
         let session = Session::new(pass.id, pass.uid.unwrap_or(u32::MAX), pass.mailbox.clone());
@@ -104,7 +105,7 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// Serves it to its end.
+    /// Serves the connection until it is closed.
     pub async fn serve(mut self, hub: Arc<ServerState>, worker: Arc<Worker>) {
         loop {
             match std::future::poll_fn(|cx| self.poll_turn(cx, &hub, &worker)).await {
@@ -164,8 +165,8 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// Whether the rest of a request, or the end of a long transaction, is awaited for too long. Only the peer's own
-    /// delay counts: not while its input is not read.
+    /// Whether the client has left a request or a long transaction incomplete for too long. Time in which its input
+    /// is not read does not count, since that is not the client's delay.
     fn is_overdue(&mut self, cx: &mut Context<'_>, hub: &ServerState) -> bool {
         let is_half = !self.intake.pending.is_empty() || self.session.queued() > KEEP;
         if !is_half || self.intake.halted || self.session.is_closing() || !self.has_room(hub) {
@@ -192,14 +193,14 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// Bytes that are kept for the peer.
+    /// Bytes that are kept in memory for this client.
     fn waits(&mut self) -> usize {
         let half = if self.intake.halted { 0 } else { self.intake.pending.len() };
         self.unsent.len() + self.session.outbox().held_back() + self.session.queued() + half
     }
 
-    /// Runs what is there to run. Ready: something was done, and whether it was a full buffer.
-    /// Pending: nothing can be done before a wake-up.
+    /// Runs what there is to run. `Ready` means that something was done; true if a full buffer was read. `Pending`
+    /// means that nothing can be done before a wake-up.
     fn poll_input(
         &mut self,
         cx: &mut Context<'_>,
@@ -260,7 +261,7 @@ impl<S: ClientStream> Connection<S> {
         self.intake.pending = pending;
     }
 
-    /// Runs the whole commands in `input`, and returns how much of it they were.
+    /// Runs the complete commands in `input`, and returns how many bytes they were.
     fn run(&mut self, hub: &Arc<ServerState>, scratch: &mut Scratch, now: Instant, input: &[u8]) -> usize {
         let policies = hub.policies.load();
         let Scratch { direct, rules, outgoing, tally, .. } = scratch;
@@ -321,7 +322,7 @@ impl<S: ClientStream> Connection<S> {
         }
         let at_once = std::mem::take(&mut batch.tally.at_once);
         if at_once > 0 {
-            // One reading for all: each waited until the last of the batch was decided.
+            // One reading of the clock for the whole batch: each reply is sent when the last command is decided.
             batch.tally.durations.add(hub.node.clock.now().since(now), at_once);
         }
         if session.is_closing() { input.len() } else { used }
@@ -334,8 +335,9 @@ impl<S: ClientStream> Connection<S> {
         may_run(&mut self.session, &self.place, is_late) && has_room(&mut self.session, &mut self.account, kept)
     }
 
-    /// Counts what waits while this is not read on because as much of the store is awaited as may be. What has waited
-    /// for as long as it may is then run all the same: what the store must be asked for is turned away.
+    /// Records when unread bytes arrived, while the connection is not read because it awaits as many answers of the
+    /// store as it may. A command that has waited for as long as it may is then run all the same, and denied if it
+    /// needs the store.
     fn count_arrivals(&mut self, cx: &mut Context<'_>, hub: &ServerState) {
         if self.place.has_room(self.session.outbox().waiting()) {
             self.recount = None;
@@ -354,7 +356,7 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// Writes what is there; what the peer does not take now is kept, and a wake-up arranged.
+    /// Writes as much as the client takes. The rest is kept, and a wake-up arranged.
     fn send(&mut self, cx: &mut Context<'_>, mut direct: &[u8]) -> io::Result<()> {
         loop {
             let kept = !self.unsent.is_empty();
@@ -385,8 +387,8 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// Whether the peer has read nothing for too long while too much waits for it: more than a peer may leave
-    /// unread, or what keeps its input from being read.
+    /// Whether the client has read nothing for too long, while it has either more unread bytes than allowed or so
+    /// many that its input is not read.
     fn is_stalled(&mut self, cx: &mut Context<'_>, hub: &ServerState) -> bool {
         let (bytes, limit) = (self.unsent.len(), hub.doors.stall_after());
         if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session, &self.place, false)) {
@@ -407,7 +409,7 @@ impl<S: ClientStream> Connection<S> {
         true
     }
 
-    /// Gives memory back that a busy moment took.
+    /// Frees memory that is no longer needed.
     fn shrink(&mut self, scratch: &mut Scratch) {
         if self.intake.pending.is_empty() && self.intake.pending.capacity() > KEEP {
             self.intake.pending = Vec::new();
@@ -417,13 +419,14 @@ impl<S: ClientStream> Connection<S> {
     }
 }
 
-/// Whether nothing is awaited that must come before the next command. What is late awaits nothing.
+/// Whether the next command may run: no answer is awaited that it depends on, and there is room to await another. A
+/// late command is denied without waiting, so it needs no such room.
 fn may_run(session: &mut Session, place: &Place, is_late: bool) -> bool {
     (is_late || place.has_room(session.outbox().waiting())) && !session.is_asking()
 }
 
-/// Whether there is room for one more reply beside the bytes that are kept. If not because of what a transaction
-/// has queued, that is given up: its client may write all of it before it reads.
+/// Whether there is memory for one more reply. If the bytes of an open transaction are the reason why not, the
+/// transaction is given up, because its client may write all of it before it reads.
 fn has_room(session: &mut Session, account: &mut Account, kept: usize) -> bool {
     let queued = session.queued();
     account.has_room(kept + queued) || (session.is_running() && kept < FLOOR) || (queued > kept && session.give_up())

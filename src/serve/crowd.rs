@@ -1,13 +1,13 @@
-//! How many answers of the store connections may await at a time: whoever awaits many is not read on.
+//! Limits how many answers of the store connections may await at a time. A connection that awaits too many is not
+//! read.
 //!
-//! What one client asks for is carried for it beside what all others ask for, so that a few who ask without end
-//! would fill every way to the store, and this node with calls that leave too late. So as many are awaited in all as
-//! leave in time: each eight calls that were answered allow one more, and one that came late to leave halves their
-//! number (additive increase, multiplicative decrease: Chiu and Jain 1989). A connection may await one in any
-//! case, and more while as many as it awaits are left to the others (as bytes are in `budget.rs`). Users who wait at the
-//! same time have an even part each, and what the others leave: so one who opens many connections takes nothing from
-//! another. Where requests of one connection are carried beside each other, those that find no room wait in a [`Queue`].
-//! Knows numbers only.
+//! Without a limit, a few clients that ask without end would fill all queues to the store, and calls would leave too
+//! late for everybody. So the total adapts to what leaves in time: every eight answered calls raise it by one, and a
+//! call that leaves late halves it (additive increase, multiplicative decrease: Chiu and Jain 1989). A connection may
+//! always await one answer, and more while as many as it awaits remain for others (as with bytes in `budget.rs`).
+//! Users who wait at the same time get equal parts, and what others do not use, so a user gains nothing by opening
+//! many connections. Where requests of one connection run concurrently (Envoy), those without room wait in a
+//! [`Queue`]. Knows only numbers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,35 +18,37 @@ use tokio::sync::Notify;
 use crate::core::time::Instant;
 use crate::store::turns::Asker;
 
-/// Most answers that all connections await, but for one each; at first, and at least. What is not read waits for longer
-/// than `store.timeout` when the store stands still: 64 at least kept two clients waiting who asked 1000 times a second.
+/// Bounds of the number of answers that all connections together may await, beyond one for each; it starts at
+/// `FIRST`. `LEAST` must not be too small, because what is not read waits for longer than `store.timeout` when the
+/// store stops: with 64, two clients that asked 1000 times a second had to wait.
 const MOST: usize = 2_048;
 const FIRST: usize = 512;
 const LEAST: usize = 512;
 
-/// Answers that allow one more.
+/// Answered calls that raise the limit by one.
 const GROWTH: usize = 8;
 
-/// All who wait.
+/// The limit, shared by all connections.
 #[derive(Debug)]
 pub struct Crowd {
     waiting: AtomicUsize,
-    /// Users who await something.
+    /// Users who await at least one answer.
     awaiting: AtomicUsize,
     users: Mutex<HashMap<u64, Arc<AtomicUsize>>>,
     most: AtomicUsize,
     answered: AtomicUsize,
-    /// Somebody would have awaited more since the number grew.
+    /// A connection has been refused since the limit last grew. Without that it need not grow.
     was_full: AtomicBool,
-    /// Calls that left before this say nothing about the number.
+    /// When the limit was last halved. Calls that were made before are late for the same cause, and do not halve it
+    /// again.
     halved: AtomicU64,
 }
 
-/// One connection among them; what it awaits is given back when it is dropped.
+/// The part of one connection; it returns what it uses when it is dropped.
 #[derive(Debug)]
 pub struct Place {
     crowd: Arc<Crowd>,
-    /// What all connections of its user await.
+    /// Answers that all connections of its user await.
     user: Arc<AtomicUsize>,
     noted: usize,
 }
@@ -66,7 +68,7 @@ impl Default for Crowd {
 }
 
 impl Crowd {
-    /// A place of whoever asks so, in which nothing is awaited.
+    /// A part for a connection of `asker` that awaits nothing yet.
     #[must_use]
     pub fn place(self: &Arc<Self>, asker: Asker) -> Place {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,7 +88,7 @@ impl Crowd {
         }
     }
 
-    /// A call that was made at `made` is late to leave, now.
+    /// A call that was made at `made` leaves late, now.
     pub fn handle_late(&self, now: Instant, made: Instant) {
         let halved = self.halved.load(Ordering::Relaxed);
         let is_first = made.0 >= halved
@@ -99,7 +101,7 @@ impl Crowd {
 }
 
 impl Place {
-    /// Whether one who awaits so many answers may await one more.
+    /// Whether a connection that awaits `awaited` answers may await one more.
     #[must_use]
     pub fn has_room(&self, awaited: usize) -> bool {
         awaited == 0 || self.crowd_has_room(awaited)
@@ -118,7 +120,7 @@ impl Place {
         has_room
     }
 
-    /// Takes note of how many answers are awaited.
+    /// Records how many answers the connection awaits.
     pub fn note(&mut self, awaited: usize) {
         if awaited > self.noted {
             let more = awaited - self.noted;
@@ -143,27 +145,27 @@ impl Drop for Place {
     }
 }
 
-/// The place of a connection whose requests are carried beside each other. Cheap to clone.
+/// Queues the concurrent requests of one connection. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Queue(Arc<Queued>);
 
 #[derive(Debug)]
 struct Queued {
     place: Mutex<Place>,
-    /// Held by the first in the queue, until its answers are noted.
+    /// Held by the first request in the queue until it has recorded its answers.
     turn: tokio::sync::Mutex<()>,
-    /// An answer has come: the first may look again.
+    /// An answer has come, so the first request may check again.
     answered: Notify,
 }
 
-/// The right to ask now. Nobody else of the connection asks while it is held.
+/// The right to ask now. No other request of the connection asks while it is held.
 #[derive(Debug)]
 pub struct Turn<'q> {
     queue: &'q Queue,
     _first: tokio::sync::MutexGuard<'q, ()>,
 }
 
-/// Answers that are awaited until this is dropped.
+/// Answers that count as awaited until this is dropped.
 #[derive(Debug)]
 pub struct Awaited {
     queue: Queue,
@@ -171,17 +173,18 @@ pub struct Awaited {
 }
 
 impl Queue {
-    /// Nothing is awaited in `place`.
+    /// A queue for the connection of `place`.
     #[must_use]
     pub fn new(place: Place) -> Self {
         Self(Arc::new(Queued { place: place.into(), turn: tokio::sync::Mutex::default(), answered: Notify::new() }))
     }
 
-    /// Waits until it is this request's turn and there is room for what it asks. Who is dropped meanwhile has left.
+    /// Waits until it is this request's turn and there is room. Dropping the future leaves the queue.
     pub async fn turn(&self) -> Turn<'_> {
         let first = self.0.turn.lock().await;
         while !self.has_room() {
-            // Something is awaited, or there would be room. What is answered from here on is remembered.
+            // If there is no room, the connection awaits something, so a notification will come. One that comes
+            // before this line is remembered.
             self.0.answered.notified().await;
         }
         Turn { queue: self, _first: first }
@@ -198,7 +201,7 @@ impl Queue {
 }
 
 impl Turn<'_> {
-    /// So many answers are awaited; it is the next one's turn.
+    /// Records `count` awaited answers, and lets the next request have its turn.
     #[must_use]
     pub fn await_answers(self, count: usize) -> Awaited {
         let mut place = self.queue.lock();
@@ -277,7 +280,7 @@ mod tests {
             tokio::spawn(async move {
                 let turn = queue.turn().await;
                 come.lock().unwrap().push(number);
-                // What is answered at once is not awaited, and the next one's turn comes all the same.
+                // A request that is answered at once awaits nothing, and still passes the turn on.
                 (number != 2).then(|| turn.await_answers(FIRST / 8))
             })
         };
@@ -288,7 +291,7 @@ mod tests {
         awaited.pop();
         settled().await;
         assert_eq!(*come.lock().unwrap(), [0]);
-        // Who no longer wants an answer has left the queue.
+        // A request that was dropped has left the queue.
         asking.remove(1).abort();
         awaited.clear();
         settled().await;
@@ -303,7 +306,7 @@ mod tests {
     fn the_number_follows_what_leaves_in_time() {
         let crowd = Arc::<Crowd>::default();
         let number = || fill(&mut crowd.place(ONE));
-        // Nobody who was answered wanted more.
+        // No connection was refused, so the limit does not grow.
         (0..1_000_000).for_each(|_| crowd.handle_answer());
         assert_eq!(number(), FIRST / 2);
         for _ in 0..20_000 {
@@ -314,7 +317,7 @@ mod tests {
         assert_eq!(number(), MOST / 2);
         let mut place = crowd.place(ONE);
         fill(&mut place);
-        // What was made before the number was halved came late for the same cause.
+        // Calls that were made before the limit was halved were late for the same cause.
         (0..100).for_each(|_| crowd.handle_late(Instant(1_000), Instant(900)));
         assert_eq!(crowd.most.load(Ordering::Relaxed), MOST / 4);
         (2..100).for_each(|time| crowd.handle_late(Instant(time * 1_000), Instant(time * 1_000)));

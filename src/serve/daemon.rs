@@ -1,7 +1,7 @@
-//! The daemon as one value: started with plain options, reloaded, asked for its counts, stopped.
+//! The daemon as one value, which can be started with plain options, reloaded, asked for its counts, and stopped.
 //!
-//! Builds the shards, the way to the store, the alarm and the data threads, and ends them in the
-//! order that loses nothing. Does not know configuration files, signals or HTTP: its callers do.
+//! It builds the shards, the path to the store, the timer task and the data threads, and ends them in an order that
+//! loses nothing. Does not know configuration files, signals or HTTP; its callers do.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -35,21 +35,21 @@ use crate::core::policy::PolicySet;
 use crate::core::shard::{KeyInfo, Settings};
 use crate::fleet::{Fleet, Incoming};
 
-/// How long returns may take after the last connection has ended.
+/// How long returns may take after the last connection was closed.
 const RETURNING: Duration = Duration::from_secs(2);
 
-/// What a daemon is started with.
+/// The options of a daemon.
 #[derive(Clone)]
 pub struct StartOptions {
-    /// What it reads the time from.
+    /// The source of time.
     pub clock: Clock,
-    /// Where to listen.
+    /// The path of the Unix socket.
     pub socket: PathBuf,
     /// The socket's mode, like `0o660`.
     pub mode: u32,
-    /// The socket's group id; `None`: the process's own.
+    /// The socket's group; `None` for that of the process.
     pub group: Option<u32>,
-    /// Where Envoy's Rate Limit Service is served, with the socket's mode and group; `None`: nowhere.
+    /// The listener for Envoy's Rate Limit Service, whose socket gets the same mode and group; `None` for none.
     pub envoy: Option<EnvoyOptions>,
     /// Bounds on connections.
     pub limits: Limits,
@@ -57,15 +57,15 @@ pub struct StartOptions {
     pub threads: usize,
     /// Where tokens are counted.
     pub store: AnyStore,
-    /// The policies in force: shared, so that a reload is one exchange.
+    /// The policies in force. They are shared, so that a reload replaces them in one step.
     pub policies: Arc<ArcSwap<PolicySet>>,
-    /// A fleet will be joined: until it is known how large it is, this node has no share.
+    /// The daemon will join a fleet. Until it knows the fleet's size, it has no share to spend in an outage.
     pub in_fleet: bool,
-    /// The shards' settings: `max_keys` is the whole node's; `lease_ahead` follows from the store.
+    /// The shards' settings. `max_keys` is for the whole node, and `lease_ahead` is replaced by the store's.
     pub settings: Settings,
-    /// What keys are digested with: the same at all nodes of the store.
+    /// The key of the digests; all nodes of a store must use the same.
     pub digests: DigestKey,
-    /// What `RATION.RELOAD` does.
+    /// What `RATION.RELOAD` runs.
     pub reload: Option<Reload>,
 }
 
@@ -78,13 +78,13 @@ impl std::fmt::Debug for StartOptions {
 /// Why a daemon does not start.
 #[derive(Debug)]
 pub enum StartError {
-    /// The socket.
+    /// The Unix socket cannot be bound.
     Socket(SocketError),
-    /// Envoy's door.
+    /// The listener for Envoy cannot be bound.
     Envoy(BindError),
-    /// A socket that was handed over is nowhere in the configuration.
+    /// A socket that was handed over is not in the configuration.
     Handed(String),
-    /// A thread or a descriptor.
+    /// A thread or a descriptor cannot be created.
     Io(std::io::Error),
 }
 
@@ -111,19 +111,19 @@ impl std::error::Error for StartError {}
 #[derive(Debug)]
 pub struct Daemon {
     hub: Arc<ServerState>,
-    /// Where it listens; `None`: its clients come from elsewhere.
+    /// The bound socket; `None` where a simulation provides the clients.
     socket: Option<Socket>,
     door: Option<Door>,
     stop: watch::Sender<bool>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    /// What a data thread does, on the control runtime: only where there are no threads.
+    /// The work of the data threads, where it runs on the control runtime and not on threads.
     serving: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Daemon {
-    /// Binds the socket and starts everything. The runtime it is called in becomes the control
-    /// runtime: the store, deadlines and the command line's questions run there.
+    /// Binds the sockets and starts everything. The calling runtime becomes the control runtime, which runs the
+    /// store's calls, deadlines, and the commands of the command line.
     ///
     /// # Errors
     /// The socket cannot be bound, or a thread cannot be started.
@@ -134,10 +134,10 @@ impl Daemon {
         Self::start_with(options, Handed::default())
     }
 
-    /// The same with the listening sockets that were handed over, instead of those that would be bound.
+    /// The same with listening sockets that were handed over in place of those it would bind.
     ///
     /// # Errors
-    /// As [`Self::start`], or one of them is nowhere in the options.
+    /// As [`Self::start`]; or one of the sockets is not in the options.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -160,9 +160,9 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Starts everything but the doors: clients come from `comers`, one for each data thread, and what those threads do
-    /// is done on the runtime it is called in. For simulations, whose runtime has paused time; the options' socket is
-    /// left alone.
+    /// Starts everything but the sockets. Clients come from `comers`, one for each data thread, and the work of those
+    /// threads runs on the calling runtime. For simulations, whose runtime has paused time; the options' socket is
+    /// ignored.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -178,7 +178,7 @@ impl Daemon {
         daemon
     }
 
-    /// Everything but the doors and the data threads.
+    /// Everything but the sockets and the data threads.
     fn inside(options: StartOptions) -> Self {
         let control = Handle::current();
         let (mut tasks, vitals) = (Vec::new(), Vitals::default());
@@ -237,8 +237,7 @@ impl Daemon {
         })
     }
 
-    /// Takes part in a fleet's gossip from now on, with a round each `tick`. Once only: a second fleet is
-    /// left alone.
+    /// Joins a fleet's gossip, with a round each `tick`. Only the first call has an effect.
     pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration) {
         let gossip = Arc::new(Gossip::new(fleet, tick));
         if self.hub.gossip.set(gossip.clone()).is_ok() {
@@ -248,19 +247,19 @@ impl Daemon {
         }
     }
 
-    /// Where it listens; empty where its clients come from elsewhere.
+    /// The path of the socket; empty where a simulation provides the clients.
     #[must_use]
     pub fn socket(&self) -> &Path {
         self.socket.as_ref().map_or(Path::new(""), Socket::path)
     }
 
-    /// Where Envoy comes in, with the port that was chosen.
+    /// The address of Envoy's listener, with the port that was chosen.
     #[must_use]
     pub fn envoy(&self) -> Option<crate::config::Door> {
         self.door.as_ref().map(Door::place)
     }
 
-    /// Puts other policies in force, at once and for all threads.
+    /// Replaces the policies, at once and for all threads.
     pub fn reload(&self, policies: PolicySet) {
         self.hub.policies.store(Arc::new(policies));
     }
@@ -277,7 +276,7 @@ impl Daemon {
         self.hub.stats()
     }
 
-    /// What all parts of the daemon share: for an admin server that must outlive a borrow of this.
+    /// The state that all parts of the daemon share, for an admin server that outlives a borrow of this.
     #[must_use]
     pub fn hub(&self) -> &Arc<ServerState> {
         &self.hub
@@ -289,8 +288,8 @@ impl Daemon {
         self.hub.keys(0, most).into_iter().map(|(_, info)| info).collect()
     }
 
-    /// Stops accepting, answers what has come, closes, and gives leases back: returns how many store
-    /// calls had no outcome in the end (0: everything is settled). Takes about 3 s at most.
+    /// Stops accepting, answers what has come, closes all connections, and returns leases. The result is how many
+    /// store calls still had no outcome (0 if all have). Takes about 3 s at most.
     pub async fn drain_and_stop(self) -> usize {
         let Self { hub, socket, door, stop, threads, serving, tasks } = self;
         drop((socket, door));

@@ -2,25 +2,25 @@
 
 use std::fmt::{Display, Write};
 
-/// A text under construction.
+/// A text that is being written.
 #[derive(Debug, Default)]
 pub struct Exposition {
     text: String,
 }
 
-/// What a family's values do.
+/// The type of a family's metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// It only grows.
+    /// A number that only grows.
     Counter,
-    /// It goes up and down.
+    /// A number that goes up and down.
     Gauge,
     /// Buckets, a sum and a count.
     Histogram,
 }
 
 impl Exposition {
-    /// Begins a family: its samples follow.
+    /// Begins a family; its samples follow.
     pub fn family(&mut self, name: &str, kind: Type, help: &str) {
         let kind = match kind {
             Type::Counter => "counter",
@@ -50,8 +50,8 @@ impl Exposition {
         self.sample(name, &[], value);
     }
 
-    /// A family of one histogram: counts per bucket (not cumulative, the last one above all bounds),
-    /// and the sum of what was seen.
+    /// Writes a family of one histogram. `counts` has one number per bucket (not cumulative), and the last one is for
+    /// all above the bounds; `sum` is the sum of the observed values.
     pub fn histogram(&mut self, name: &str, help: &str, bounds: &[f64], counts: &[u64], sum: f64) {
         self.family(name, Type::Histogram, help);
         let bucket = format!("{name}_bucket");

@@ -1,9 +1,9 @@
-//! Rounds of gossip: what the shards have to tell goes out to all peers, what peers tell goes into the
-//! shards, and who lives becomes the view that shares are made from.
+//! Rounds of gossip: sends what the shards report to all peers, gives peers' reports to the shards, and turns the
+//! list of live nodes into the view from which shares are computed.
 //!
-//! One task on the control runtime. Every node tells every other one what moved, within a bound of bytes;
-//! what does not fit goes out in a later round. Knows frames by their codec and peers by their names;
-//! decides nothing about keys.
+//! It is one task on the control runtime. Every node sends its changes to every other node, within a bound of bytes;
+//! what does not fit is sent in a later round. Knows frames by their codec and peers by their names. Decides nothing
+//! about keys.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use crate::core::time::{Instant, Micros};
 use crate::fleet::{Fleet, FleetStats, Incoming, Member, MemberState, Members, PeerId};
 use crate::wire::digest;
 
-/// How often peers are told that there is nothing to tell.
+/// How often a node sends an empty report, so that peers see that it lives.
 const HEARTBEAT: Micros = Micros(1_000_000);
 
 /// A node's part in its fleet's gossip.
@@ -34,12 +34,12 @@ pub struct Gossip {
 #[derive(Debug, Default)]
 struct State {
     roster: FleetTracker,
-    /// Who lived when the roster was told last: what people see goes with the view.
+    /// The live nodes when the fleet tracker was last updated; people see them together with the view.
     members: Option<Arc<Members>>,
-    /// Peers that are in the roster, and whether they said that they go.
+    /// Peers that the fleet tracker knows, and whether they announced that they leave.
     known: BTreeMap<PeerId, bool>,
     view: Option<FleetView>,
-    /// When something was told last.
+    /// When the last report was sent.
     told: Instant,
     bad: u64,
 }
@@ -47,22 +47,22 @@ struct State {
 /// What a node knows of its fleet, for people and metrics.
 #[derive(Clone, Debug)]
 pub struct FleetStatus {
-    /// All that live, this node among them, and how long ago each was heard last.
+    /// All live nodes, including this one, and how long ago each was last heard from.
     pub members: Vec<(Member, Option<Micros>)>,
     /// This node.
     pub own: PeerId,
-    /// What shares are made from.
+    /// The view from which shares are computed.
     pub view: FleetView,
-    /// How long ago the quietest of them was heard.
+    /// How long ago the quietest peer was last heard from.
     pub staleness: Micros,
-    /// Digests that made no sense.
+    /// Digests that could not be decoded.
     pub bad: u64,
-    /// What the connections count.
+    /// Counts of the connections.
     pub stats: FleetStats,
 }
 
 impl Gossip {
-    /// Takes part in the gossip of `fleet`, a round each `tick`.
+    /// Takes part in the gossip of `fleet`, with a round each `tick`.
     #[must_use]
     pub fn new(fleet: Fleet, tick: Duration) -> Self {
         Self { fleet, tick, state: Mutex::default() }
@@ -87,7 +87,7 @@ impl Gossip {
         }
     }
 
-    /// Tells what has moved and looks at the fleet.
+    /// One round: sends changes, and updates the view of the fleet.
     pub fn round(&self, node: &Node) {
         let now = node.clock.now();
         let peers = self.fleet.members().borrow().len().saturating_sub(1) as u64;
@@ -101,12 +101,12 @@ impl Gossip {
         node.handle_fleet(view);
     }
 
-    /// Tells everything that is left to tell: this node goes.
+    /// Sends all that is left, because this node leaves.
     pub fn tell_all(&self, node: &Node) {
         self.tell(node, node.clock.now(), usize::MAX);
     }
 
-    /// Leaves the fleet in order.
+    /// Announces to the fleet that this node leaves.
     pub async fn leave(&self) {
         self.fleet.leave().await;
     }
@@ -151,7 +151,7 @@ impl Gossip {
         let now = node.clock.now();
         let PeerId { name, incarnation } = &incoming.from;
         let heard = self.lock().roster.heard(now, name, *incarnation);
-        // Whoever is not known to live is not believed.
+        // Reports of nodes that are not in the list of live nodes are ignored.
         let Some(origin) = heard else { return };
         match digest::decode(&incoming.frame) {
             Ok(usage) => {
@@ -188,7 +188,7 @@ impl Gossip {
 }
 
 impl FleetStatus {
-    /// Nodes by what they are: up, leaving, and missed, who are gone without having left.
+    /// Numbers of nodes by state: up, leaving, and missed, which are those that went without announcing it.
     #[must_use]
     pub fn nodes(&self) -> [(&'static str, u64); 3] {
         let count = |state| self.members.iter().filter(|(member, _)| member.state == state).count() as u64;

@@ -1,7 +1,8 @@
-//! Listening sockets that another process bound and hands over at the start, as systemd does (`LISTEN_FDS`).
+//! Listening sockets that another process has bound and hands over at the start, as systemd does (`LISTEN_FDS`).
 //!
-//! That process keeps them while a daemon is replaced: who connects meanwhile waits in their queues, and nobody is
-//! refused. Each must be at a place that the configuration names, so that a slip is an error and no second door.
+//! That process keeps the sockets open while a daemon is replaced, so clients that connect meanwhile wait in the
+//! queue of the socket and none is refused. Each socket must be at a place that the configuration names: a mistake is
+//! then an error, and not an unexpected open port.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use listenfd::ListenFd;
 use rustix::net::sockopt::socket_acceptconn;
 
-/// Sockets that were handed over and are not used yet.
+/// Sockets that were handed over and are not in use yet.
 #[derive(Debug, Default)]
 pub struct Handed {
     unix: Vec<(PathBuf, UnixListener)>,
@@ -18,10 +19,11 @@ pub struct Handed {
 }
 
 impl Handed {
-    /// Takes what the environment tells of: once, before there are threads, because it is taken out of there.
+    /// Reads the sockets from the environment and removes the variables. Call it once, before there are threads,
+    /// because it changes the environment.
     ///
     /// # Errors
-    /// One of them is no listening stream socket at a path or an address.
+    /// One of the descriptors is no listening stream socket at a path or an address.
     pub fn from_environment() -> Result<Self, String> {
         let (mut handed, mut found) = (Self::default(), ListenFd::from_env());
         for index in 0..found.len() {
@@ -57,7 +59,7 @@ impl Handed {
         Some(self.tcp.swap_remove(index).1)
     }
 
-    /// Where one listens that nobody has taken.
+    /// The place of a socket that nobody has taken, if there is one.
     #[must_use]
     pub fn rest(&self) -> Option<String> {
         let unix = self.unix.iter().map(|(path, _)| path.display().to_string());
@@ -65,7 +67,7 @@ impl Handed {
     }
 }
 
-/// The path without links: `/var/run` is `/run`.
+/// The path with symbolic links resolved: `/var/run` is `/run`.
 fn whole(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -1,6 +1,5 @@
-//! What client programs ask on connecting, and the answers they need: `HELLO`, `INFO`, `CONFIG GET`.
-//!
-//! Also the next step for whoever named a policy or a command that does not exist. Called by sessions.
+//! Answers to what client libraries ask on connecting: `HELLO`, `INFO`, `CONFIG GET`. Also the error texts, with the
+//! next step, for unknown policies and commands. Called by sessions.
 
 use super::server_state::ServerState;
 use crate::core::policy::PolicySet;
@@ -9,7 +8,7 @@ use crate::wire::command_table::{self, COMMANDS};
 use crate::wire::refusal::CommandError;
 use crate::wire::reply::{Protocol, Writer};
 
-/// Clients that switch features on by the server's version see a Redis of this one.
+/// The version that `HELLO` and `INFO` report. Client libraries enable features by it.
 const REDIS_VERSION: &str = "7.2.0";
 
 /// Writes the answer to `HELLO`.
@@ -45,7 +44,7 @@ pub fn info(hub: &ServerState, now: Instant) -> String {
     )
 }
 
-/// Writes the answer to `CONFIG GET`: what benchmark programs look for, and nothing of others.
+/// Writes the answer to `CONFIG GET`: the settings that benchmark programs ask for, and no others.
 pub fn write_config<'n>(writer: &mut Writer<'_>, names: impl Iterator<Item = &'n [u8]>) {
     const KNOWN: [(&str, &str); 2] = [("save", ""), ("appendonly", "no")];
     let found: Vec<_> =
@@ -57,7 +56,8 @@ pub fn write_config<'n>(writer: &mut Writer<'_>, names: impl Iterator<Item = &'n
     }
 }
 
-/// The error for a command of that name, with the next step: a name like it, or how it is written.
+/// The error for a command that could not be parsed, with the next step: a command with a similar name, or the right
+/// usage.
 #[must_use]
 pub fn refusal(name: &[u8], problem: &CommandError<'_>) -> String {
     match problem {
@@ -70,7 +70,7 @@ pub fn refusal(name: &[u8], problem: &CommandError<'_>) -> String {
                 None => format!("{problem}(COMMAND LIST names all there are)"),
             }
         }
-        // throttlecrab's own words, and no more: clients know them.
+        // For `THROTTLE` exactly throttlecrab's text, because its clients know it.
         CommandError::Arity(_) if name.eq_ignore_ascii_case(b"throttle") => problem.to_string(),
         CommandError::Arity(_) | CommandError::Syntax => match command_table::usage(name) {
             Some(usage) => format!("{problem}: {usage}"),
@@ -80,7 +80,7 @@ pub fn refusal(name: &[u8], problem: &CommandError<'_>) -> String {
     }
 }
 
-/// The error for a policy that does not exist: near names, or all when there are few.
+/// The error for an unknown policy, with similar names, or with all names when there are few.
 #[must_use]
 pub fn unknown_policy(policies: &PolicySet, name: &[u8]) -> String {
     let seen = String::from_utf8_lossy(&name[..name.len().min(128)]).into_owned();

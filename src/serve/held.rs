@@ -1,13 +1,13 @@
-//! What is kept of a hold beside its charge, until it is settled or its time is over.
+//! What is stored of a hold beside its charge, until the hold is settled or expires.
 //!
-//! The hub keeps it; `requests` takes it out again.
+//! The server state stores it; `requests` removes it.
 
 use std::sync::Arc;
 
 use super::ask::CheckRequest;
 use super::budget::Loan;
 
-/// What is kept of a hold beside its charge.
+/// What is stored of a hold beside its charge.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) inquiry: CheckRequest,

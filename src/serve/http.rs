@@ -1,8 +1,8 @@
 //! HTTP/1.1: `/v1/check` and `/v1/explain`, on the Unix socket and on the admin address.
 //!
-//! hyper parses; `line` and `form` look at what it lets pass and the RFCs do not. A connection comes here when its
-//! first line is HTTP's; parameters stand in the query, or in the body of a POST as a form or a JSON object. Keys are
-//! bytes: percent-encoded, any of them. Bounded in header and body size and in time.
+//! hyper parses; `line` and `form` reject what hyper accepts and the RFCs do not. A connection comes here when its
+//! first line is HTTP's. Parameters are in the query, or in the body of a POST as a form or a JSON object. Keys are
+//! bytes, percent-encoded where needed. Header and body size and time are bounded.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -40,14 +40,14 @@ pub(super) mod stream;
 use reply::{Refusal, Reply, bad, not_allowed, reply, text};
 use stream::{Bounds, converse};
 
-/// Longest rest of a connection between two requests.
+/// Longest idle time of a connection between two requests.
 const REST: Duration = Duration::from_secs(75);
-/// Longest request head: a key of [`MAX_KEY`] bytes, percent-encoded.
+/// Longest request head; it has room for a percent-encoded key of [`MAX_KEY`] bytes.
 const MAX_HEAD: usize = 256 << 10;
 /// Longest body.
 const MAX_BODY: usize = 256 << 10;
 
-/// Serves a connection of the socket to its end; `head` was read already.
+/// Serves a connection of the socket until it closes; the bytes in `head` were read before.
 pub async fn serve<S: ClientStream>(stream: S, head: Vec<u8>, pass: ConnectionGuard, hub: Arc<ServerState>) {
     let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: hub.doors.patience() };
     let asker = pass.mailbox.asker();
@@ -58,7 +58,7 @@ pub async fn serve<S: ClientStream>(stream: S, head: Vec<u8>, pass: ConnectionGu
     converse(stream, head, &bounds, Arc::default(), hub.doors.account(), answering, |cx| pass.is_to_leave(cx)).await;
 }
 
-/// Answers a request of `/v1/…`; `asker`: in whose turn the store is asked.
+/// Answers a request of `/v1/…`; calls to the store leave in the turn of `asker`.
 pub async fn answer(hub: &ServerState, request: Request<Incoming>, asker: Asker) -> Reply {
     respond(hub, request, asker).await.unwrap_or_else(Refusal::into_reply)
 }
@@ -94,19 +94,19 @@ async fn respond(hub: &ServerState, request: Request<Incoming>, asker: Asker) ->
     }
     let explains = head.uri.path() == "/v1/explain";
     let mut question = Question::read(hub, &parameters, explains, asker)?;
-    // One at a time, which every connection may await.
+    // One request at a time, which every connection may await.
     let mut place = hub.node.crowd.place(asker);
     place.note(1);
     if explains {
         let body = requests::explained(hub, question.inquiry).await;
         return Ok(reply(StatusCode::OK, "application/json", body));
     }
-    // HEAD is for looking: it is told what GET would be, and charges nothing.
+    // HEAD must have no effect: it is answered as GET would be, but charges nothing.
     question.inquiry.peek |= head.method == Method::HEAD;
     Ok(check(hub, question).await)
 }
 
-/// The body of a request, which must come within `patience`.
+/// Reads the whole body of a request, which must arrive within `patience`.
 async fn whole(body: Incoming, patience: Duration) -> Result<Bytes, Refusal> {
     let too_long = || Refusal {
         status: StatusCode::PAYLOAD_TOO_LARGE,
@@ -130,7 +130,7 @@ fn is_length(error: &(dyn Error + 'static)) -> bool {
     error.is::<LengthLimitError>()
 }
 
-/// Ends a slot of a concurrent limit.
+/// Releases a permit of a concurrent limit.
 fn release(hub: &ServerState, parameters: &Parameters) -> Result<(), Refusal> {
     let (policy, key) = subject(hub, parameters, &["policy", "key", "id"])?;
     let slot = slots::parse(needed(parameters, "id")?);
@@ -156,7 +156,7 @@ async fn check(hub: &ServerState, question: Question) -> Reply {
     response
 }
 
-/// What a request asks.
+/// What a request asks for.
 struct Question {
     inquiry: CheckRequest,
     style: Style,
@@ -167,7 +167,7 @@ fn needed<'p>(parameters: &'p Parameters, name: &str) -> Result<&'p [u8], Refusa
     parameters.get(name).ok_or_else(|| bad(format!("the parameter '{name}' is missing")))
 }
 
-/// The policy and the key that are asked about, by parameters of which only `known` ones may be there.
+/// The policy and the key of a request, whose parameters must all be `known` ones.
 fn subject<'p>(
     hub: &ServerState,
     parameters: &'p Parameters,

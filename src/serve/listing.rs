@@ -17,12 +17,12 @@ use crate::core::policy::{OnStoreLoss, Plan, PolicySet};
 use crate::core::shard::KeyInfo;
 use crate::core::time::Micros;
 
-/// A page of `RATION.KEYS` is not begun upon another key when it has so many bytes.
+/// Once a page of `RATION.KEYS` has this many bytes, no further key is added.
 const PAGE: usize = 1 << 20;
 
-/// `RATION.KEYS`: an array of objects, or where a cursor was given an object of it and the next page's cursor, "0" behind
-/// the last one. A key that is not UTF-8 is shown with `\x` escapes, a long one by its start. `most`: as many were
-/// asked for.
+/// `RATION.KEYS`: an array of objects. If a cursor was given, an object with that array and the cursor of the next
+/// page, which is "0" after the last one. A key that is not UTF-8 is shown with `\x` escapes, and a long one by its
+/// start. `most` is how many keys were asked for.
 #[must_use]
 pub fn keys(keys: &[(Cursor, KeyInfo)], is_page: bool, most: usize) -> String {
     let mut list = String::from("[");
@@ -162,14 +162,14 @@ impl Decided {
     }
 }
 
-/// A decision: an object to which more can be added. `http/body.rs` writes the same without a map.
+/// A decision as an object to which more members can be added. `http/body.rs` writes the same without a map.
 #[must_use]
 pub fn decision(told: &CheckResult) -> Map<String, Value> {
     let Value::Object(object) = json!(Decided::of(told)) else { return Map::new() };
     object
 }
 
-/// `RATION.EXPLAIN`: one object. `nodes`: how many live in the fleet.
+/// `RATION.EXPLAIN`: one object. `nodes` is the number of live nodes in the fleet.
 #[must_use]
 pub fn explanation(
     inquiry: &CheckRequest,
@@ -194,7 +194,7 @@ pub fn explanation(
     Value::Object(object).to_string()
 }
 
-/// How each limit stands by itself.
+/// The state of each limit by itself.
 fn each(told: &CheckResult, standings: &[Standing]) -> Value {
     let limits = told.rule.iter().flat_map(|rule| rule.limits.iter());
     let each = limits.zip(standings).map(|(limit, standing)| {
@@ -208,7 +208,7 @@ fn each(told: &CheckResult, standings: &[Standing]) -> Value {
     each.collect()
 }
 
-/// A sentence for people.
+/// The decision as a sentence for people.
 #[must_use]
 pub fn why(told: &CheckResult) -> String {
     let CheckResult { decision, rule, .. } = told;
@@ -216,10 +216,10 @@ pub fn why(told: &CheckResult) -> String {
     Why { told, name: &limit.map(ToString::to_string).unwrap_or_default() }.to_string()
 }
 
-/// The sentence to be written somewhere; `name`: that of the limit which fills the decision's numbers, empty without one.
+/// Writes that sentence. `name` is that of the limit which fills the decision's numbers, empty without one.
 #[derive(Debug)]
 pub struct Why<'a> {
-    /// What was decided.
+    /// The decision.
     pub told: &'a CheckResult,
     /// The limit's name.
     pub name: &'a str,
@@ -257,7 +257,7 @@ impl fmt::Display for Why<'_> {
 fn shown(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) => text.to_owned(),
-        // The rest of a letter may lie behind what is shown of a long key.
+        // The name was cut in the middle of a character.
         Err(error) if error.error_len().is_none() && key.len() == LONGEST_NAME => {
             String::from_utf8_lossy(&key[..error.valid_up_to()]).into_owned()
         }

@@ -1,7 +1,7 @@
-//! Where answers wait for the connection that asked: filled from any thread, emptied by one.
+//! A mailbox for answers that come later: filled from any thread, emptied by the connection that asked.
 //!
-//! Carries values and wakes the owner; knows neither replies nor shards. Shards' drivers and the
-//! control runtime deliver, a connection takes.
+//! It transports values and wakes the owner. Knows neither replies nor shards. The node and the control runtime
+//! deliver; a connection takes.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -12,20 +12,20 @@ use crate::store::turns::Asker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The reply to a command whose task ended without one.
+/// The reply to a command whose task ended without answering.
 const BROKEN: &[u8] = b"-ERR the answer could not be made: see the daemon's log\r\n";
 
-/// An answer that did not come at once.
+/// An answer that came later.
 #[derive(Debug)]
 pub enum Answer {
-    /// A shard's.
+    /// A decision of a shard.
     Decision(Decision),
-    /// A whole reply, ready to be sent.
+    /// A complete reply, ready to be sent.
     Reply(Vec<u8>),
 }
 
 impl Answer {
-    /// Bytes that it keeps beside itself.
+    /// Heap memory that it uses.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -39,7 +39,7 @@ impl Answer {
 #[derive(Debug, Default)]
 pub struct Mailbox {
     asker: Asker,
-    /// Something is in it. Changes while it is locked.
+    /// The mailbox is not empty. Written only while it is locked.
     full: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -50,11 +50,11 @@ struct Inner {
     owner: Option<Owner>,
 }
 
-/// Whom to wake, and how.
+/// The task to wake, and how.
 #[derive(Clone, Debug)]
 struct Owner {
     waker: Waker,
-    /// Of the thread that it runs in; `None`: by itself.
+    /// The wake list of its thread; `None` to wake it directly.
     reveille: Option<Arc<Reveille>>,
 }
 
@@ -67,22 +67,23 @@ impl Owner {
     }
 }
 
-/// Who waits for an answer: a mailbox, and the number of the question there.
+/// Who waits for an answer: a mailbox, and the number of the request.
 #[derive(Clone, Debug)]
 pub struct Waiter {
     /// Where the answer goes.
     pub mailbox: Arc<Mailbox>,
-    /// Which question it answers.
+    /// The number of the request.
     pub seq: u64,
 }
 
 impl Waiter {
-    /// Hands the answer over and wakes the owner.
+    /// Delivers the answer and wakes the owner.
     pub fn answer(&self, answer: Answer) {
         let owner = {
             let mut inner = self.mailbox.lock();
             inner.answers.push((self.seq, answer));
-            // While it is locked: an owner who registers behind this finds it full, and one before is woken.
+            // Written while locked: an owner that registers after this sees a full mailbox, and one that registered
+            // before is woken.
             self.mailbox.full.store(true, Ordering::Release);
             inner.owner.clone()
         };
@@ -92,19 +93,19 @@ impl Waiter {
     }
 }
 
-/// A waiter who is answered in any case: a task that ends without an answer, by a panic say, would leave a client
-/// waiting for ever, and with it all that it asked behind.
+/// A waiter that is answered in any case. A task that ends without an answer, for example by a panic, would otherwise
+/// leave its client waiting forever, with all later requests of the connection.
 #[derive(Debug)]
 pub struct Promise(Option<Waiter>);
 
 impl Promise {
-    /// Somebody waits.
+    /// A promise to answer `waiter`.
     #[must_use]
     pub fn to(waiter: Waiter) -> Self {
         Self(Some(waiter))
     }
 
-    /// Answers.
+    /// Delivers the answer.
     pub fn keep(mut self, answer: Answer) {
         if let Some(waiter) = self.0.take() {
             waiter.answer(answer);
@@ -121,19 +122,19 @@ impl Drop for Promise {
 }
 
 impl Mailbox {
-    /// The mailbox of whoever asks so.
+    /// The mailbox of a connection of `asker`.
     #[must_use]
     pub fn of(asker: Asker) -> Self {
         Self { asker, ..Self::default() }
     }
 
-    /// In whose turn its owner's calls leave.
+    /// In whose turn calls for its owner leave.
     #[must_use]
     pub fn asker(&self) -> Asker {
         self.asker
     }
 
-    /// Registers whom to wake, and through whom. Cheap when it is the same as before.
+    /// Registers the task to wake, and the wake list of its thread. Cheap when both are the same as before.
     pub fn listen(&self, waker: &Waker, reveille: Option<&Arc<Reveille>>) {
         let mut inner = self.lock();
         if !inner.owner.as_ref().is_some_and(|known| known.waker.will_wake(waker)) {
@@ -141,7 +142,7 @@ impl Mailbox {
         }
     }
 
-    /// Takes what has come, oldest first.
+    /// Takes all answers, oldest first.
     pub fn take(&self, into: &mut Vec<(u64, Answer)>) {
         if self.full.load(Ordering::Acquire) {
             let mut inner = self.lock();
@@ -150,7 +151,7 @@ impl Mailbox {
         }
     }
 
-    /// Wakes the owner though nothing has come.
+    /// Wakes the owner without an answer.
     pub fn nudge(&self) {
         let owner = self.lock().owner.clone();
         if let Some(owner) = owner {

@@ -1,8 +1,9 @@
-//! The running daemon: everything that touches a socket, a clock or a thread, around the core.
+//! The running daemon: everything around the core that touches a socket, a clock or a thread.
 //!
-//! A check's way: `worker` accepts, `connection` reads and writes, `session` runs commands, `node`
-//! asks the key's shard. What must ask a store goes through `store_dispatch` and comes back through
-//! `mailbox` and `reply_queue`. What all of them share is the `server_state`, which knows none of them. `daemon` builds and ends it all.
+//! The path of a check: `worker` accepts the connection, `connection` reads and writes, `session` runs commands, and
+//! `node` asks the key's shard. Calls to a store go through `turnstile` and `store_dispatch`, and their answers come
+//! back through `mailbox` and `reply_queue`. `server_state` holds what all of these share, and knows none of them.
+//! `daemon` builds and ends everything.
 
 pub mod admin;
 pub mod admission;

@@ -1,10 +1,10 @@
-//! The node: shards behind locks, and the ways in and out of them.
+//! The node: all shards, each behind a lock.
 //!
-//! Finds a key's shard, locks it and asks it. With the embedded store a shard is that store itself
-//! and answers at once. With any other it is the core's state machine: its effects are drained while
-//! it is locked: calls leave through a turnstile, those of one key in order; when the lock is gone, replies go to the
-//! mailboxes of those who wait. Knows no protocol. Called by sessions (checks), by the refill room
-//! (outcomes) and by the alarm (deadlines).
+//! It finds a key's shard, locks it and asks it. With the embedded store a shard is that store itself, and answers at
+//! once. With any other store it is the core's state machine, whose effects are taken out while it is locked: calls
+//! go to the turnstile, where those of one key stay in order, and once the lock is released, replies go to the
+//! mailboxes of those who wait. Knows no protocol. Called by sessions (checks), by `store_dispatch` (outcomes), by
+//! `gossip` and by the timer task (deadlines).
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -32,58 +32,58 @@ use crate::store::turns::{Asker, Secret};
 
 pub mod counts;
 
-/// Shards of a node. Two threads meet at one lock in one of so many checks.
+/// Number of shards. With two threads, one of so many checks finds its shard locked by the other thread.
 const SHARDS: usize = 64;
 
-/// What left the shards and has yet to be carried on, once no lock is held. Reused.
+/// Effects of the shards that must be carried on once no lock is held. Reused, to avoid allocations.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     replies: Vec<(Waiter, Decision)>,
     alarm: bool,
-    /// Calls wait in the turnstile.
+    /// Calls were put into the turnstile, which must be told.
     calls: bool,
 }
 
-/// Shards, their stores and who waits for them.
+/// All shards, and what they share.
 #[derive(Debug)]
 pub struct Node {
-    /// The monotonic clock that everything of this node uses.
+    /// The monotonic clock of everything in this node.
     pub clock: Clock,
-    /// What keys are digested with.
+    /// The key of the digests.
     pub digests: DigestKey,
-    /// Who awaits answers of the store.
+    /// Limits how many answers of the store connections await.
     pub crowd: Arc<Crowd>,
     /// How long a check waits for a store.
     pub(super) timeout: Micros,
     cells: Box<[Cell]>,
-    /// What to add to the monotonic clock to get the embedded store's.
+    /// The difference between the embedded store's clock and the monotonic clock.
     offset: AtomicU64,
     calls: Option<Arc<Turnstile>>,
-    /// Calls that left and whose outcome has not come back.
+    /// Calls that have left the shards and have no outcome yet.
     in_flight: AtomicUsize,
-    /// Rounds of gossip so far.
+    /// Counts the rounds of gossip, so that each begins with another shard.
     round: AtomicUsize,
-    /// When the alarm is set to ring.
+    /// The time that the timer task sleeps until.
     pub(super) alarm: Alarm,
-    /// Rung when a deadline before `timer_task` appears.
+    /// Wakes the timer task when a deadline before that time is set.
     pub(super) bell: Notify,
 }
 
 #[derive(Debug)]
 #[repr(align(64))]
 struct Cell {
-    /// The shard's next deadline, readable without its lock.
+    /// The shard's next deadline, which can be read without its lock.
     due: Deadline,
     engine: Mutex<Engine>,
 }
 
-/// What decides for a part of the keys.
+/// What decides for the keys of one shard.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are few, and the hot path has one pointer less to follow")]
 enum Engine {
-    /// The store itself.
+    /// The embedded store.
     Embedded(Embedded),
-    /// The core, with leases from a store elsewhere.
+    /// The core, which leases tokens from a remote store.
     Leasing(Leasing),
 }
 
@@ -94,14 +94,14 @@ struct Leasing {
 }
 
 impl Node {
-    /// A node of empty shards, for keys that are digested with `digests`. Calls leave through `calls`; without it each
-    /// shard has an embedded store of its own.
+    /// A node with empty shards, for keys that are digested with `digests`. Calls leave through `calls`; without it,
+    /// each shard has an embedded store of its own.
     #[must_use]
     pub fn new(settings: Settings, digests: DigestKey, clock: Clock, calls: Option<Arc<Turnstile>>) -> Self {
         let (now, wall) = (clock.now(), clock.wall());
         let max_keys = settings.max_keys.div_ceil(SHARDS).max(1);
         let settings = Settings { max_keys, lease_ahead: true, ..settings };
-        // Ids grow across restarts: they begin with the wall clock's microseconds.
+        // Ids must grow across restarts, so they begin with the microseconds of the wall clock.
         let first_id = wall.0;
         let cells = (0..SHARDS as u64).map(|index| {
             let engine = match calls {
@@ -129,8 +129,8 @@ impl Node {
         }
     }
 
-    /// Puts a question to the key's shard: the answer, or `None` when it will come to `mailbox`
-    /// under the number `seq`. The caller must [`Self::flush`] afterwards.
+    /// Asks the key's shard. Returns the answer, or `None` when it will come to `mailbox` under the number `seq`. The
+    /// caller must [`Self::flush`] afterwards.
     pub fn ask(
         &self,
         now: Instant,
@@ -176,7 +176,7 @@ impl Node {
         decision
     }
 
-    /// Takes back an admission that came to nothing. The caller must [`Self::flush`] afterwards.
+    /// Takes back an admission whose request was denied by another key. The caller must [`Self::flush`] afterwards.
     pub fn rollback(&self, now: Instant, asker: Asker, request: Request<'_>, decision: &Decision, out: &mut Outgoing) {
         let cell = self.cell(request.digest);
         match &mut *cell.lock() {
@@ -188,7 +188,7 @@ impl Node {
         }
     }
 
-    /// Ends a slot of a concurrent limit; false when there is no such slot here. The caller must
+    /// Releases a permit of a concurrent limit; false when there is no such permit here. The caller must
     /// [`Self::flush`] afterwards.
     pub fn release(&self, now: Instant, digest: Digest, slot: NonZeroU64, out: &mut Outgoing) -> bool {
         let cell = self.cell(digest);
@@ -202,7 +202,8 @@ impl Node {
         }
     }
 
-    /// Takes the outcome of a call. `asker`: in whose turn it left, and what has to follow it does.
+    /// Takes the outcome of a call that left in the turn of `asker`. Calls that follow from it leave in the same
+    /// turn.
     pub fn handle_outcome(
         &self,
         now: Instant,
@@ -219,7 +220,7 @@ impl Node {
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Does what is due in all shards.
+    /// Handles the deadlines that have passed in all shards.
     pub fn handle_timeouts(&self, now: Instant, out: &mut Outgoing) {
         for cell in &self.cells {
             if cell.due.get() <= now.0
@@ -231,12 +232,12 @@ impl Node {
         }
     }
 
-    /// The fleet as it is seen from now on.
+    /// Uses this view of the fleet from now on.
     pub fn handle_fleet(&self, view: FleetView) {
         self.each_shard(|shard| shard.handle_fleet(view));
     }
 
-    /// Takes in what a peer tells.
+    /// Takes a peer's report.
     pub fn handle_usage(&self, now: Instant, origin: Origin, usage: &Usage, out: &mut Outgoing) {
         let cell = self.cell(usage.digest);
         if let Engine::Leasing(leasing) = &mut *cell.lock() {
@@ -245,7 +246,7 @@ impl Node {
         }
     }
 
-    /// Appends up to about `most` things that peers should hear now; each time another shard comes first.
+    /// Appends up to about `most` reports for peers. Each call begins with another shard, so that all are served.
     pub fn drain_usage(&self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         let first = self.round.fetch_add(1, Ordering::Relaxed) % SHARDS;
         for index in 0..SHARDS {
@@ -263,7 +264,7 @@ impl Node {
         }
     }
 
-    /// Hands everything back that is held.
+    /// Returns all tokens that are held.
     pub fn drain(&self, now: Instant, out: &mut Outgoing) {
         for cell in &self.cells {
             if let Engine::Leasing(leasing) = &mut *cell.lock() {
@@ -273,7 +274,7 @@ impl Node {
         }
     }
 
-    /// Carries on what left the shards. No lock may be held.
+    /// Carries on the effects of the shards. No lock may be held.
     pub fn flush(&self, out: &mut Outgoing) {
         for (waiter, decision) in out.replies.drain(..) {
             waiter.answer(Answer::Decision(decision));
@@ -293,15 +294,15 @@ impl Node {
         self.cells.iter().map(|cell| cell.due.get()).min().unwrap_or(u64::MAX)
     }
 
-    /// Calls that left and whose outcome has not come back.
+    /// Calls that have left the shards and have no outcome yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Acquire)
     }
 
-    /// The embedded store's clock: this node's monotonic clock, set once by the wall clock and then
-    /// drawn to it by at most `step` a call. A jump of the wall clock is followed slowly, so that it
-    /// opens no window early.
+    /// Adjusts the embedded store's clock, which is the monotonic clock plus an offset, towards the wall clock, by at
+    /// most `step` per call. A jump of the wall clock is thus followed slowly, so that it does not open a window
+    /// early.
     pub(super) fn draw_to_wall(&self, step: Micros) {
         let wanted = self.clock.wall().0.wrapping_sub(self.clock.now().0) as i64;
         let offset = self.offset.load(Ordering::Relaxed) as i64;
@@ -325,7 +326,7 @@ impl Node {
         Timestamp(now.0.wrapping_add(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// While the shard is locked, so that its calls leave in the order of their ids.
+    /// Called while the shard is locked, so that its calls leave in the order of their ids.
     fn send(&self, asker: Asker, call: Call, out: &mut Outgoing) {
         if let Some(calls) = &self.calls {
             self.in_flight.fetch_add(1, Ordering::AcqRel);
@@ -334,7 +335,7 @@ impl Node {
         }
     }
 
-    /// Empties the shard's queue of effects and notes its deadline. `asker`: on whose account its calls leave.
+    /// Takes the effects out of the shard and stores its deadline. Calls leave in the turn of `asker`.
     fn drain_effects(&self, cell: &Cell, leasing: &mut Leasing, asker: Asker, out: &mut Outgoing) {
         while let Some(effect) = leasing.shard.poll_effect() {
             match effect {
@@ -357,7 +358,8 @@ impl Node {
 
 impl Cell {
     fn lock(&self) -> MutexGuard<'_, Engine> {
-        // After a panic in the middle of a change nobody knows what it has lent: it must not lend on.
+        // A panic in the middle of a change leaves the shard in an unknown state. It must not go on deciding: it
+        // could lend tokens twice.
         self.engine.lock().unwrap_or_else(|_| vital::abort("a shard was left in the middle of a change by a panic"))
     }
 }

@@ -1,6 +1,7 @@
-//! Parameters of an HTTP request: a form (the query, or a body) or a JSON object, each name once.
+//! The parameters of an HTTP request: a form (in the query or the body) or a JSON object, with each name at most
+//! once.
 //!
-//! Names and values are bytes, percent-encoded where they must be. Knows the names, and nothing of what they mean.
+//! Names and values are bytes, percent-encoded where needed. Knows the names, but not what they mean.
 
 use std::borrow::Cow;
 
@@ -8,14 +9,14 @@ use percent_encoding::percent_decode;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-/// Every name there is; each door knows some of them.
+/// All names; each endpoint knows some of them.
 const NAMES: [&str; 6] = ["policy", "key", "cost", "style", "deny", "id"];
 
-/// What a request said.
+/// The parameters of one request.
 #[derive(Debug, Default)]
 pub struct Parameters {
     values: [Option<Vec<u8>>; NAMES.len()],
-    /// The first name that is none of ours.
+    /// The first unknown name.
     unknown: Option<String>,
 }
 
@@ -26,7 +27,7 @@ impl Parameters {
         self.values[NAMES.iter().position(|known| *known == name)?].as_deref()
     }
 
-    /// A name that is there and is none of the `known` ones.
+    /// The name of a parameter that is present but not `known`.
     #[must_use]
     pub fn beyond(&self, known: &[&str]) -> Option<&str> {
         let there = NAMES.iter().zip(&self.values).filter(|(_, value)| value.is_some());
@@ -34,10 +35,10 @@ impl Parameters {
         self.unknown.as_deref().or(other)
     }
 
-    /// Adds those of a form.
+    /// Adds the parameters of a form.
     ///
     /// # Errors
-    /// One stands twice, in words.
+    /// In words: a parameter that is given twice.
     pub fn read_form(&mut self, text: &[u8]) -> Result<(), String> {
         for pair in text.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()) {
             let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
@@ -47,10 +48,10 @@ impl Parameters {
         Ok(())
     }
 
-    /// Adds those of a JSON object.
+    /// Adds the parameters of a JSON object.
     ///
     /// # Errors
-    /// It is none, a value is neither text nor a number, or one stands twice: in words.
+    /// In words: it is no object, a value is neither text nor a number, or a name is given twice.
     pub fn read_json(&mut self, text: &[u8]) -> Result<(), String> {
         let Members(members) = serde_json::from_slice(text).map_err(|error| format!("the body: {error}"))?;
         for (name, value) in members {
@@ -76,7 +77,7 @@ impl Parameters {
     }
 }
 
-/// The members of a JSON object as they stand: a map would keep the last of two with one name, unsaid.
+/// The members of a JSON object in order. A map would silently drop one of two members with the same name.
 struct Members(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Members {

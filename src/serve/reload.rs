@@ -1,7 +1,7 @@
-//! A reload: everything is read and checked again, and taken whole or not at all.
+//! A reload: the configuration is read and checked again, and is used as a whole or not at all.
 //!
-//! Only policies change in a running daemon. Other keys that have changed are named, because they wait
-//! for a restart. Called for SIGHUP and for `RATION.RELOAD`.
+//! Only policies change in a running daemon. Other settings that have changed are named in the answer, because they
+//! need a restart. Called for SIGHUP and for `RATION.RELOAD`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,19 +15,19 @@ use crate::core::policy::PolicySet;
 /// First words of the answer to a reload that was refused.
 pub const REFUSED: &str = "the new configuration is refused and the old one stays";
 
-/// Reads the configuration again and puts its policies in force.
+/// Reads the configuration again and replaces the policies.
 #[derive(Debug)]
 pub struct Reloader {
     sources: Sources,
     policies: Arc<ArcSwap<PolicySet>>,
-    /// The keys as they were at the start. Held while a reload goes on: one at a time.
+    /// The settings at the start. Locked during a reload, so that only one runs at a time.
     running: Mutex<Vec<Entry>>,
     generation: AtomicU64,
     successful: AtomicBool,
 }
 
 impl Reloader {
-    /// A reloader of what `sources` gave at the start.
+    /// A reloader of the configuration that `sources` gave at the start.
     #[must_use]
     pub fn new(sources: Sources, loaded: Loaded) -> Self {
         Self {
@@ -45,10 +45,10 @@ impl Reloader {
         &self.policies
     }
 
-    /// Reads files: not for a thread that serves checks. Answers with JSON.
+    /// Reloads, and returns JSON. It reads files, so it must not run on a data thread.
     ///
     /// # Errors
-    /// All that is wrong with the new configuration, on one line; the old one stays.
+    /// All that is wrong with the new configuration, on one line; the old one stays in force.
     pub fn reload(&self) -> Result<String, String> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         match config::load(&self.sources) {
@@ -74,20 +74,20 @@ impl Reloader {
         json!({"generation": generation, "policies": count, "waiting_for_restart": waiting}).to_string()
     }
 
-    /// Configurations taken since the start, the first included.
+    /// Configurations used since the start, the first included.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Whether the last reload was taken.
+    /// Whether the last reload succeeded.
     #[must_use]
     pub fn was_successful(&self) -> bool {
         self.successful.load(Ordering::Relaxed)
     }
 }
 
-/// Keys outside the policies and the routes to them whose values differ.
+/// The settings outside of the policies and routes whose values differ.
 fn changed<'a>(running: &'a [Entry], new: &'a [Entry]) -> impl Iterator<Item = &'a str> {
     let outside = |entry: &&Entry| !["policy.", "descriptors."].iter().any(|part| entry.key.starts_with(part));
     new.iter().filter(outside).filter_map(|entry| {

@@ -1,8 +1,8 @@
-//! What a connection has yet to be told, in order.
+//! The replies that a connection has yet to send, in order.
 //!
-//! While every answer is there at once, replies go straight into the thread's output buffer. After a
-//! check that must wait for the store, what follows is written behind a gap, and moves up when the
-//! gap is filled. Knows replies, not sockets.
+//! As long as all answers come at once, replies are written directly into the thread's output buffer. When a check
+//! must wait for the store, a pending reply is queued; later replies are stored behind it, and move up when its
+//! answer comes. Knows replies, not sockets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,37 +16,37 @@ use crate::core::policy::{Policy, Rule};
 use crate::core::time::Instant;
 use crate::wire::reply::{Protocol, Writer};
 
-/// How a decision is told.
+/// How a decision is written as a reply.
 #[derive(Clone, Debug)]
 pub enum ReplyFormat {
-    /// As `CL.THROTTLE` does.
+    /// As the reply to `CL.THROTTLE`.
     Throttle,
-    /// As `THROTTLE` does, of this limit.
+    /// As the reply to `THROTTLE`, for the limit of this rule.
     Crab(Arc<Rule>),
-    /// As `RATION.CHECK` does.
+    /// As the reply to `RATION.CHECK`.
     Decision {
-        /// The policy: it may only watch.
+        /// The key's policy, which may be in shadow mode.
         policy: Arc<Policy>,
-        /// Its limits for this key.
+        /// The key's rule.
         rule: Arc<Rule>,
         /// The key's digest.
         digest: Digest,
-        /// It charges, and so it is counted.
+        /// The request charges the key, so the decision is counted.
         charged: bool,
     },
-    /// `+OK`, or that the store did not take it.
+    /// As `+OK`, or as the error that the store did not execute it.
     Done,
-    /// The answer brings its own reply.
+    /// The answer is a complete reply.
     Whole,
 }
 
 impl ReplyFormat {
-    /// A check's, and nothing else's.
+    /// Whether it is the reply to a check of one key.
     fn is_check(&self) -> bool {
         matches!(self, Self::Throttle | Self::Crab(_) | Self::Decision { .. })
     }
 
-    /// Writes `answer` in this shape.
+    /// Writes `answer` in this format.
     pub fn write(&self, out: &mut Vec<u8>, answer: &Answer, tally: &mut ThreadStats) {
         let mut writer = Writer::new(out, Protocol::Two);
         match (self, answer) {
@@ -61,7 +61,7 @@ impl ReplyFormat {
     }
 }
 
-/// Writes how a refund or a reset ended.
+/// Writes the reply to a refund or a reset.
 pub fn write_done(writer: &mut Writer<'_>, decision: &Decision) {
     match decision.reason {
         Reason::Store if decision.source == Source::Store => {
@@ -75,26 +75,26 @@ pub fn write_done(writer: &mut Writer<'_>, decision: &Decision) {
 
 #[derive(Debug)]
 struct PendingReply {
-    /// Where it lies: before this place of `behind`.
+    /// Its position in `behind`: it comes before the byte with this number.
     at: u64,
-    /// When it was asked.
+    /// When the request arrived.
     asked: Instant,
     shape: ReplyFormat,
     answer: Option<Answer>,
 }
 
-/// Replies that wait, and the gaps between them.
+/// Pending replies, and the complete replies behind them.
 #[derive(Debug, Default)]
 pub struct ReplyQueue {
     gaps: VecDeque<PendingReply>,
-    /// The number of the first gap; the others follow without a break.
+    /// The number of the first pending reply; the others follow without gaps.
     first: u64,
     behind: Spool,
-    /// Bytes of whole replies that gaps were filled with.
+    /// Bytes of complete replies that have come for pending ones.
     filled: usize,
 }
 
-/// Where replies stood at a moment.
+/// The end of the replies at some moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     direct: usize,
@@ -102,41 +102,41 @@ pub struct Mark {
 }
 
 impl ReplyQueue {
-    /// Where the next reply is to be written.
+    /// The buffer for the next reply.
     pub fn sink<'a>(&'a mut self, direct: &'a mut Vec<u8>) -> &'a mut Vec<u8> {
         if self.is_empty() { direct } else { self.behind.tail() }
     }
 
-    /// Where replies end now.
+    /// The present end of the replies.
     #[must_use]
     pub fn mark(&self, direct: &[u8]) -> Mark {
         Mark { direct: direct.len(), behind: self.behind.end() }
     }
 
-    /// Takes back the replies that were written since.
+    /// Removes the replies that were written after `mark`.
     pub fn cut(&mut self, mark: Mark, direct: &mut Vec<u8>) {
         direct.truncate(mark.direct);
         self.behind.cut(mark.behind);
     }
 
-    /// The number that [`Self::park`] will give next.
+    /// The number that [`Self::park`] will use next.
     #[must_use]
     pub fn next_seq(&self) -> u64 {
         self.first + self.gaps.len() as u64
     }
 
-    /// Whether the answer of that number has yet to move up.
+    /// Whether the reply with that number has not moved up yet.
     #[must_use]
     pub fn awaits(&self, seq: u64) -> bool {
         (self.first..self.next_seq()).contains(&seq)
     }
 
-    /// Leaves a gap for an answer that comes later.
+    /// Queues a pending reply, whose answer comes later.
     pub fn park(&mut self, now: Instant, shape: ReplyFormat) {
         self.gaps.push_back(PendingReply { at: self.behind.end(), asked: now, shape, answer: None });
     }
 
-    /// Takes an answer in.
+    /// Stores the answer of a pending reply.
     pub fn fill(&mut self, seq: u64, answer: Answer) {
         let index = seq.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
         if let Some(gap) = index.and_then(|index| self.gaps.get_mut(index)) {
@@ -145,7 +145,7 @@ impl ReplyQueue {
         }
     }
 
-    /// Moves up what no gap stands before any more, until there are about `most` bytes.
+    /// Moves complete replies to `direct` until a pending one comes, or there are about `most` bytes.
     pub fn release(&mut self, now: Instant, direct: &mut Vec<u8>, most: usize, tally: &mut ThreadStats) {
         while direct.len() < most {
             let ready = self.gaps.front().map_or(self.behind.end(), |gap| gap.at) - self.behind.taken();
@@ -176,19 +176,19 @@ impl ReplyQueue {
         }
     }
 
-    /// Whether nothing waits.
+    /// Whether no reply waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.gaps.is_empty() && self.behind.is_empty()
     }
 
-    /// Answers that have not come.
+    /// Pending replies without an answer.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.gaps.len()
     }
 
-    /// Bytes that stand behind a gap, or in one.
+    /// Bytes of replies that wait behind or for a pending reply.
     #[must_use]
     pub fn held_back(&self) -> usize {
         self.behind.len() + self.filled

@@ -1,7 +1,7 @@
 //! Commands whose answer is more than one decision: several keys, holds, sub-leases, explanations.
 //!
-//! Each is a function from values to a whole reply, begun while the command is run and finished in a task
-//! of its own where the store must be asked. Part of `session.rs`.
+//! Each is a function from values to a complete reply. It begins when the command is run, and continues in a task of
+//! its own if it must wait for the store. Part of `session.rs`.
 
 use std::sync::Arc;
 
@@ -22,16 +22,17 @@ use crate::core::time::Micros;
 use crate::wire::headers::{Style, fields};
 use crate::wire::reply::{Protocol, Writer};
 
-/// How long a client may spend what it was lent of a bucket, and of limits whose end it is not told.
+/// How long a client may spend tokens that it was lent of a bucket, or of a limit whose end the decision does not
+/// tell.
 const LEASE_LIFE: Micros = Micros::from_millis(500);
 
-/// What a hold takes beside its key, about.
+/// About the memory of a hold beside its key, in bytes.
 const HOLD: usize = 320;
 
-/// One of so many parts of what is left is lent to a client at most.
+/// A client is lent at most one of so many parts of what is left, so that other clients of the key get some, too.
 const PARTS: u64 = 4;
 
-/// The whole answer of `RATION.MCHECK`.
+/// The reply to `RATION.MCHECK`.
 pub(super) async fn many(hub: Arc<ServerState>, asked: MultiCheck, slots: Arc<Slots>) -> Vec<u8> {
     let (limited, told) = ended(&hub, asked, &slots).await;
     whole(|writer| {
@@ -41,7 +42,7 @@ pub(super) async fn many(hub: Arc<ServerState>, asked: MultiCheck, slots: Arc<Sl
     })
 }
 
-/// The whole answer of a `RATION.CHECK` of a concurrent limit that had to wait.
+/// The reply to a `RATION.CHECK` of a concurrent limit that had to wait.
 pub(super) async fn occupy(hub: Arc<ServerState>, asked: MultiCheck, slots: Arc<Slots>) -> Vec<u8> {
     let (_, told) = ended(&hub, asked, &slots).await;
     whole(|writer| told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref())))
@@ -87,7 +88,7 @@ pub(super) async fn hold(hub: Arc<ServerState>, inquiry: CheckRequest, ttl_ms: O
     })
 }
 
-/// `RATION.SETTLE`: what stands charged in the end.
+/// `RATION.SETTLE`: corrects the charge of a hold to the final cost.
 pub(super) async fn settle(hub: Arc<ServerState>, id: Box<[u8]>, cost: u64) -> Vec<u8> {
     let number = std::str::from_utf8(&id).ok().and_then(|id| u128::from_str_radix(id, 16).ok());
     let found = number.and_then(|id| hub.holds().take(id, hub.node.clock.now()));
@@ -105,7 +106,8 @@ async fn settled(hub: &ServerState, charge: Charge, inquiry: &CheckRequest, cost
     loop {
         match step {
             Step::Ask(cost) => {
-                // Whether a window is open still this node knows: the store is not asked.
+                // A step without a cost only asks whether the charged window is still open. This node knows that
+                // without asking the store.
                 let told = if cost == 0 { look(hub, inquiry) } else { decide_one(hub, inquiry.of(cost)).await };
                 step = settling.next(&told.decision, told.rule.as_deref());
                 rule = told.rule;
@@ -129,7 +131,7 @@ fn give_back(hub: &ServerState, rule: &Arc<Rule>, inquiry: &CheckRequest, charge
     hub.node.flush(&mut out);
 }
 
-/// `RATION.LEASE`: how many tokens a client may spend by itself, for how long, and the decision.
+/// `RATION.LEASE`: how many tokens a client may spend without asking, for how long, and the decision.
 pub(super) async fn lease(hub: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u8> {
     let begun = hub.node.clock.now();
     let (want, seen) = (inquiry.cost, decide_since(&hub, begun, inquiry.of(0)).await);
@@ -141,11 +143,11 @@ pub(super) async fn lease(hub: Arc<ServerState>, inquiry: CheckRequest) -> Vec<u
     let told = decide_since(&hub, begun, inquiry.of(part)).await;
     let granted = if told.decision.verdict == Verdict::Allow { part } else { 0 };
     let life = life(&rule, &told.decision);
-    // It is spent by another clock than ours.
+    // The client measures the time by its own clock, which may run slower, so it is told 0.1 % less.
     lent(granted, Micros(life.0 - life.0 / 1_000), &told)
 }
 
-/// How long tokens of all limits can be spent.
+/// How long the tokens can be spent, under all limits.
 fn life(rule: &Rule, decision: &Decision) -> Micros {
     let now = clock(decision);
     let lives = rule.limits.iter().map(|limit| match limit.algorithm {
@@ -165,7 +167,7 @@ fn lent(granted: u64, life: Micros, told: &CheckResult) -> Vec<u8> {
     })
 }
 
-/// `RATION.HEADERS`: whether it is limited, then names and values.
+/// `RATION.HEADERS`: whether the key is limited, then names and values of header fields.
 pub(super) async fn headers(hub: Arc<ServerState>, inquiry: CheckRequest, style: Style) -> Vec<u8> {
     let told = decide_one(&hub, inquiry).await;
     let fields = fields(style, &told.decision, told.rule.as_deref());
@@ -185,7 +187,7 @@ pub(super) async fn explain(hub: Arc<ServerState>, inquiry: CheckRequest) -> Vec
     whole(|writer| writer.bulk(text.as_bytes()))
 }
 
-/// Why a key is limited, or would be, as JSON.
+/// Explains in JSON why a key is limited, or would be.
 pub(super) async fn explained(hub: &ServerState, inquiry: CheckRequest) -> String {
     let inquiry = CheckRequest { peek: true, ..inquiry };
     let told = decide_one(hub, inquiry.clone()).await;

@@ -1,15 +1,16 @@
-//! Wakes many connections of a data thread by one knock at its door.
+//! Wakes many connections of a data thread with a single wake-up of the thread.
 //!
-//! To wake a task from another thread takes a system call, which costs more than all else that an answer does; within
-//! its thread it takes next to nothing. So whoever brings an answer leaves word here whom to wake, and only the first
-//! since the thread has looked knocks. Called by mailboxes, from any thread; run by each data thread.
+//! To wake a task of another thread takes a system call, which costs more than everything else that is done for an
+//! answer; within the thread it costs next to nothing. So the deliverer of an answer appends the task to a list here,
+//! and only the first since the thread has last read the list wakes the thread. Called by mailboxes, from any thread;
+//! run by each data thread.
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Who is to be woken in one thread.
+/// The tasks to wake in one thread.
 #[derive(Debug, Default)]
 pub struct Reveille {
     inner: Mutex<Inner>,
@@ -18,12 +19,12 @@ pub struct Reveille {
 #[derive(Debug, Default)]
 struct Inner {
     sleepers: Vec<Waker>,
-    /// The thread's own task, while it sleeps.
+    /// The task that reads the list, while it sleeps.
     own: Option<Waker>,
 }
 
 impl Reveille {
-    /// Has `sleeper` woken.
+    /// Has `sleeper` woken by its own thread.
     pub fn wake(&self, sleeper: Waker) {
         let own = {
             let mut inner = self.lock();
@@ -35,14 +36,14 @@ impl Reveille {
         }
     }
 
-    /// Wakes whoever is to be woken, for ever.
+    /// Wakes the listed tasks. Runs until it is aborted.
     pub async fn run(&self) {
         let mut woken = Vec::new();
         poll_fn(|cx| {
             {
                 let mut inner = self.lock();
                 std::mem::swap(&mut inner.sleepers, &mut woken);
-                // Whoever comes from now on knocks.
+                // From now on the next caller of `wake` must wake this task.
                 inner.own = Some(cx.waker().clone());
             }
             woken.drain(..).for_each(Waker::wake);
@@ -52,7 +53,7 @@ impl Reveille {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing panics while it is held, and if it did the list would still be whole.
+        // No code panics while it holds this lock, and the list would be consistent even if it did.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

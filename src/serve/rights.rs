@@ -1,6 +1,6 @@
-//! Who may do what concerns others: forget a key, reload the policies, list keys.
+//! Decides who may run administrative commands: reset a key, reload the policies, list keys.
 
-/// The users who may.
+/// The users who may run administrative commands.
 #[derive(Debug)]
 pub struct Rights {
     listed: Option<Vec<u32>>,
@@ -9,7 +9,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Those that are `listed`; `None`: root and the daemon's own user.
+    /// The `listed` users; `None` for root and the daemon's own user.
     #[must_use]
     pub fn new(listed: Option<Vec<u32>>) -> Self {
         Self { listed, own: rustix::process::geteuid().as_raw() }

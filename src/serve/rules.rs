@@ -1,6 +1,8 @@
-//! The rules behind `CL.THROTTLE` and `THROTTLE`: numbers of a request become one shared [`Rule`], once.
+//! Caches the rules of `CL.THROTTLE` and `THROTTLE`, which carry their limit in the request. The same numbers always
+//! give the same shared [`Rule`].
 //!
-//! One per data thread. Bounded: numbers come from clients. Called by the sessions of its thread.
+//! One cache per data thread. It is bounded, because clients choose the numbers. Called by the sessions of its
+//! thread.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use crate::core::limit::LimitError;
 use crate::core::policy::{AD_HOC, Rule};
 use crate::wire::rate::Rate;
 
-/// Most rules kept. Beyond it the cache starts anew; a rule still in use lives on by itself.
+/// Most rules in the cache. When it is full it is emptied; rules that are in use stay alive by themselves.
 const MOST: usize = 1_024;
 
 /// Rules by their numbers.
@@ -20,13 +22,13 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// No rule yet.
+    /// An empty cache.
     #[must_use]
     pub fn new() -> Self {
         Self { last: None, known: HashMap::new() }
     }
 
-    /// The rule of these numbers.
+    /// The rule with these numbers.
     ///
     /// # Errors
     /// A number is out of range.

@@ -1,23 +1,23 @@
-//! Scripts that were understood, and the hashes that clients call them by afterwards.
+//! Lua scripts of clients that were recognized, and the hashes by which clients call them afterwards.
 //!
-//! All of them do the same: they call `cl.throttle`. So nothing is run, and only who may be called by a hash is
-//! remembered, a bounded number of texts, the newest. Kept by the hub for all sessions.
+//! Every accepted script only calls `cl.throttle`, so no Lua is run; this remembers which hashes may be called. The
+//! number of texts is bounded, and the oldest is dropped. Shared by all sessions.
 
 use std::collections::VecDeque;
 
 use crate::store::redis::evalsha;
 
-/// Most texts that are known: of one script, with other spaces.
+/// Most texts that are remembered. Texts of one script may differ in white space.
 const MOST: usize = 64;
 
-/// The texts, the newest last, and their hashes.
+/// The texts, newest last, and their hashes.
 #[derive(Debug, Default)]
 pub struct Scripts {
     known: VecDeque<(Box<[u8]>, String)>,
 }
 
 impl Scripts {
-    /// Knows `text` from now on, and returns its hash.
+    /// Remembers `text`, and returns its hash.
     pub fn learn(&mut self, text: &[u8]) -> String {
         if let Some((_, hash)) = self.known.iter().find(|(known, _)| **known == *text) {
             return hash.clone();
@@ -30,7 +30,7 @@ impl Scripts {
         hash
     }
 
-    /// Whether a text of this hash is known.
+    /// Whether a text with this hash is remembered.
     #[must_use]
     pub fn has(&self, hash: &[u8]) -> bool {
         self.known.iter().any(|(_, known)| known.as_bytes().eq_ignore_ascii_case(hash))

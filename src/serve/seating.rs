@@ -1,6 +1,6 @@
-//! The way of a connection from the data thread that has accepted it to the one that serves it.
+//! Moves a connection from the data thread that has accepted it to the one that serves it.
 //!
-//! The doors say which that is. A connection changes its thread once, before anything is read of it.
+//! `admission` chooses the thread. A connection moves at most once, before anything is read from it.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use super::admission::ConnectionGuard;
 use super::envoy;
 use super::stream::ClientStream;
 
-/// Somebody who was let in.
+/// A connection that was admitted.
 pub(super) enum Guest<S> {
-    /// At the socket.
+    /// On the daemon's socket.
     Client(S, ConnectionGuard),
-    /// At Envoy's door.
+    /// On Envoy's listener.
     Envoy(envoy::Visitor, ConnectionGuard),
 }
 
-/// The same on the way to another thread.
+/// The same, detached from its thread's runtime.
 enum Walking<S: ClientStream> {
     Client(S::Resting, ConnectionGuard),
     Envoy(envoy::Resting, ConnectionGuard),
 }
 
-/// One data thread's part of it.
+/// One data thread's end of the channels.
 pub(super) struct Seating<S: ClientStream> {
-    /// Which thread it is.
+    /// The number of the thread.
     pub(super) own: usize,
     coming: mpsc::UnboundedReceiver<Walking<S>>,
     threads: Arc<[mpsc::UnboundedSender<Walking<S>>]>,
 }
 
 impl<S: ClientStream> Seating<S> {
-    /// Those of so many data threads.
+    /// The ends for `threads` data threads.
     pub(super) fn of(threads: usize) -> Vec<Self> {
         let (senders, coming): (Vec<_>, Vec<_>) = (0..threads).map(|_| mpsc::unbounded_channel()).unzip();
         let threads: Arc<[_]> = senders.into();
@@ -41,19 +41,19 @@ impl<S: ClientStream> Seating<S> {
         coming.into_iter().enumerate().map(seating).collect()
     }
 
-    /// Sends `guest` to the thread of that number; the answer is a guest who is to be served here.
+    /// Sends `guest` to the thread of that number, or returns it if this thread serves it.
     pub(super) fn lead(&self, thread: usize, guest: Guest<S>) -> Option<Guest<S>> {
         if thread == self.own {
             return Some(guest);
         }
-        // A thread that has ended takes nobody, and then the guest stays.
+        // A thread that has ended takes no connection, so this one keeps it.
         match self.threads.get(thread)?.send(guest.rest()?) {
             Ok(()) => None,
             Err(mpsc::error::SendError(walking)) => walking.arrive(),
         }
     }
 
-    /// The next one whom another thread sends here. May be dropped before it is ready, and then nobody is lost.
+    /// The next connection that another thread sends. Dropping the future loses no connection.
     pub(super) async fn next(&mut self) -> Option<Guest<S>> {
         loop {
             if let Some(guest) = self.coming.recv().await?.arrive() {
@@ -62,7 +62,7 @@ impl<S: ClientStream> Seating<S> {
         }
     }
 
-    /// Nobody is sent here from now on; the answer is who was sent before.
+    /// Takes no more connections, and returns those that were sent before.
     pub(super) fn close(&mut self) -> Vec<Guest<S>> {
         self.coming.close();
         std::iter::from_fn(|| self.coming.try_recv().ok()).filter_map(Walking::arrive).collect()
@@ -70,7 +70,7 @@ impl<S: ClientStream> Seating<S> {
 }
 
 impl<S: ClientStream> Guest<S> {
-    /// `None`: the connection is broken.
+    /// Detaches the connection; `None` when it is broken.
     fn rest(self) -> Option<Walking<S>> {
         match self {
             Self::Client(stream, pass) => Some(Walking::Client(stream.rest().ok()?, pass)),

@@ -1,6 +1,6 @@
-//! What all data threads share: the node, the policies in force, the doors, and what is counted.
+//! The state that all data threads share: the node, the policies in force, admission, and counts.
 //!
-//! Knows no protocol. Called by everything that answers.
+//! Knows no protocol. Called by everything that answers requests.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -21,34 +21,34 @@ use crate::core::policy::{Plan, PolicySet};
 use crate::core::shard::KeyInfo;
 use crate::core::time::Instant;
 
-/// Reads the configuration again: what to tell about it, or why the old one stays.
+/// Reloads the configuration. Returns the answer to the client, or why the old configuration stays in force.
 pub type Reload = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
 
-/// The shared things.
+/// The shared state of a daemon.
 pub struct ServerState {
     /// The shards.
     pub node: Arc<Node>,
     /// The policies in force.
     pub policies: Arc<ArcSwap<PolicySet>>,
-    /// Who may come in, and how many are in.
+    /// Admission of connections.
     pub doors: Arc<Admission>,
-    /// When the daemon began.
+    /// When the daemon started.
     pub started: Instant,
-    /// Who is to give signs of life.
+    /// The tasks that must show that they live.
     pub vitals: Vitals,
     /// The data threads.
     pub(super) workers: Vec<Arc<Worker>>,
-    /// The fleet, once it is joined.
+    /// The fleet, once this node has joined it.
     pub(super) gossip: OnceLock<Arc<Gossip>>,
     pub(super) control: tokio::runtime::Handle,
     pub(super) reload: Option<Reload>,
-    /// Estimates that have yet to be settled.
+    /// Holds that have not been settled yet.
     pub(super) holds: Mutex<Holds<Held>>,
-    /// Scripts that were understood.
+    /// Lua scripts of clients that were recognized.
     pub(super) scripts: Mutex<Scripts>,
-    /// What is counted apart from the data threads.
+    /// Counts of everything that does not run on a data thread.
     pub(super) aside: Mutex<ThreadStats>,
-    /// One question of the command line at a time.
+    /// Lets one command of the command line run at a time.
     pub(super) desk: tokio::sync::Mutex<()>,
 }
 
@@ -59,22 +59,22 @@ impl std::fmt::Debug for ServerState {
 }
 
 impl ServerState {
-    /// Estimates that have yet to be settled.
+    /// Holds that have not been settled yet.
     pub(super) fn holds(&self) -> MutexGuard<'_, Holds<Held>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Scripts that were understood.
+    /// Lua scripts of clients that were recognized.
     pub(super) fn scripts(&self) -> MutexGuard<'_, Scripts> {
         self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where to count apart from the data threads.
+    /// Counts of everything that does not run on a data thread.
     pub(super) fn aside(&self) -> MutexGuard<'_, ThreadStats> {
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Up to `most` keys that this node knows, from a cursor on, each with the cursor behind it.
+    /// Up to `most` keys of this node, from a cursor on, each with the cursor after it.
     #[must_use]
     pub fn keys(&self, cursor: u128, most: usize) -> Vec<(Cursor, KeyInfo)> {
         let policies = self.policies.load();
@@ -86,14 +86,14 @@ impl ServerState {
         })
     }
 
-    /// The fleet as this node sees it; `None`: it is in none.
+    /// The fleet as this node sees it; `None` when it is in none.
     #[must_use]
     pub fn circle(&self) -> Option<FleetStatus> {
         self.gossip.get().map(|gossip| gossip.circle(self.node.clock.now()))
     }
 
-    /// What this node leases of each policy's tightest limit at most, if all of the fleet use the key: its
-    /// even part.
+    /// For each policy, the most tokens that this node leases of its tightest limit if the whole fleet uses the key:
+    /// an equal part.
     #[must_use]
     pub fn local_limits(&self) -> Vec<(Arc<str>, u64)> {
         let nodes = self.circle().map_or(1, |circle| u64::from(circle.view.live)).max(1);
@@ -112,7 +112,7 @@ impl ServerState {
         self.workers.iter().map(|worker| worker.lock().tally.commands).collect()
     }
 
-    /// Everything that is counted.
+    /// All counts.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let (shards, mut policies) = self.node.stats();

@@ -1,9 +1,8 @@
-//! What one connection's commands do: from typed commands to questions, and from answers to replies.
+//! The commands of one connection: from typed commands to requests for the node, and from answers to replies.
 //!
-//! Holds the state that the protocol gives a connection (its version, its name, an open
-//! transaction). Never waits: what cannot be answered at once becomes a gap in the outbox. Knows
-//! shards and policies, not sockets. Called by connections, one command at a time: they see to it that
-//! there is room for what it comes to.
+//! It has the state that the protocol gives a connection: its version, its name, an open transaction. It never waits:
+//! what cannot be answered at once becomes a pending reply in the reply queue. Knows shards and policies, not
+//! sockets. Called by connections with one command at a time; they make sure that there is room for the replies.
 
 use std::sync::Arc;
 
@@ -28,10 +27,10 @@ use crate::wire::{command_table, help};
 mod keys;
 mod scripts;
 
-/// What is answered in the place of an answer for which there is no memory.
+/// The reply in place of one for which there is no memory.
 const NO_ROOM: &str = "ERR too much waits to be sent to this daemon's clients for so long an answer: try again later";
 
-/// The protocol's state of one connection.
+/// The state that the protocol gives one connection.
 #[derive(Debug)]
 pub struct Session {
     id: u64,
@@ -39,9 +38,10 @@ pub struct Session {
     protocol: Protocol,
     name: Vec<u8>,
     transaction: Option<Transaction>,
-    /// What `EXEC` has begun upon: it goes on command by command, as there is room for replies.
+    /// The transaction that `EXEC` runs, command by command as there is room for replies.
     running: Option<Transaction>,
-    /// The question of the command line that was asked last. Its answer may be long, so the next waits for it.
+    /// The pending reply of the last command of the command line. Its answer may be long, so the next command waits
+    /// for it.
     asked: Option<u64>,
     outbox: ReplyQueue,
     mailbox: Arc<Mailbox>,
@@ -49,36 +49,36 @@ pub struct Session {
     closing: bool,
 }
 
-/// What a read batch works with: one clock reading, and the thread's own things.
+/// What commands of one batch use: one reading of the clock, and the buffers of the thread.
 #[derive(Debug)]
 pub struct Batch<'a> {
     /// The time of the whole batch.
     pub now: Instant,
-    /// When the command that is run had come.
+    /// When the present command arrived.
     pub came: Instant,
-    /// The daemon's shared things.
+    /// The daemon's shared state.
     pub hub: &'a Arc<ServerState>,
     /// The policies in force.
     pub policies: &'a PolicySet,
-    /// This thread's ad hoc rules.
+    /// This thread's cache of ad hoc rules.
     pub rules: &'a mut Rules,
-    /// What leaves the shards.
+    /// Effects of the shards.
     pub outgoing: &'a mut Outgoing,
     /// This thread's counts.
     pub tally: &'a mut ThreadStats,
-    /// Where replies go that nothing stands before.
+    /// Output for replies that need not wait for an earlier one.
     pub direct: &'a mut Vec<u8>,
 }
 
 impl Batch<'_> {
-    /// Until when the command that is run may wait for the store.
+    /// Until when the present command may wait for the store.
     pub(super) fn deadline(&self) -> Instant {
         self.came + self.hub.node.timeout
     }
 }
 
 impl Session {
-    /// The session of a connection that opens now.
+    /// The session of a new connection.
     #[must_use]
     pub fn new(id: u64, uid: u32, mailbox: Arc<Mailbox>) -> Self {
         Self {
@@ -96,42 +96,42 @@ impl Session {
         }
     }
 
-    /// The connection is to be closed once everything is told.
+    /// Whether the connection is to be closed once all replies are sent.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.closing
     }
 
-    /// The connection has gone: what was in flight over it ends.
+    /// The connection has closed: permits that were taken over it are released.
     pub fn end(&self, hub: &ServerState) {
         self.slots.end(hub);
     }
 
-    /// What has yet to be told.
+    /// Replies that are not sent yet.
     pub fn outbox(&mut self) -> &mut ReplyQueue {
         &mut self.outbox
     }
 
-    /// Bytes that transactions keep.
+    /// Bytes of the transactions.
     #[must_use]
     pub fn queued(&self) -> usize {
         let bytes = |queue: &Option<Transaction>| queue.as_ref().map_or(0, Transaction::bytes);
         bytes(&self.transaction) + bytes(&self.running)
     }
 
-    /// Whether an answer is awaited before which nothing more may be run.
+    /// Whether a reply is pending that the next command must wait for.
     #[must_use]
     pub fn is_asking(&self) -> bool {
         self.asked.is_some_and(|seq| self.outbox.awaits(seq))
     }
 
-    /// Whether commands of a transaction are left to be run: [`Self::go_on`], before all others.
+    /// Whether a transaction has commands left to run. [`Self::go_on`] must run them before any other.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Runs the next command of the transaction that `EXEC` began upon.
+    /// Runs the next command of the transaction that `EXEC` has begun.
     pub fn go_on(&mut self, batch: &mut Batch<'_>) {
         let Some(mut running) = self.running.take() else { return };
         if let Some(args) = running.next_command() {
@@ -143,33 +143,33 @@ impl Session {
         self.running = Some(running).filter(|running| !running.is_empty());
     }
 
-    /// There is no room for more: the open transaction is given up. Whether there was one with something queued.
+    /// Gives the open transaction up for lack of memory. Returns whether it had queued commands.
     pub fn give_up(&mut self) -> bool {
         let open = self.transaction.as_mut().filter(|transaction| !transaction.is_empty());
         open.map(Transaction::overflow).is_some()
     }
 
-    /// Puts an error in the place of what a command was answered since `mark`: there is no room for it. Only what
-    /// charges nothing has an answer so long.
+    /// Replaces the replies since `mark` by an error, because there is no memory for them. Only commands that charge
+    /// nothing have replies of such a size.
     pub fn withhold(&mut self, batch: &mut Batch<'_>, mark: Mark) {
         self.outbox.cut(mark, batch.direct);
         self.error(batch, NO_ROOM);
     }
 
-    /// Takes an answer in, or an error in its place where there is no room for it.
+    /// Stores an answer, or an error in its place when there is no memory for it.
     pub fn fill(&mut self, seq: u64, answer: Answer, has_room: bool) {
         let answer = if has_room { answer } else { Answer::Reply(format!("-{NO_ROOM}\r\n").into_bytes()) };
         self.outbox.fill(seq, answer);
     }
 
-    /// Tells of a broken protocol, after which nothing can be understood.
+    /// Writes the error of a broken protocol, after which the connection closes.
     pub fn break_off(&mut self, batch: &mut Batch<'_>, problem: &dyn std::fmt::Display) {
         batch.tally.errors += 1;
         self.closing = true;
         self.writer(batch).error(&format!("ERR {problem}"));
     }
 
-    /// Whether a command is answered at once when it comes too late to ask the store.
+    /// Whether a command that is too late to ask the store is answered at once.
     #[must_use]
     pub fn is_told_late(&self, args: Args<'_>) -> bool {
         let is_check = || match Command::parse(args) {
@@ -180,7 +180,7 @@ impl Session {
         args.is_empty() || self.transaction.is_some() || is_check()
     }
 
-    /// Runs one command. An empty one has no answer.
+    /// Runs one command. An empty one has no reply.
     pub fn run(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
         if args.is_empty() {
             return;
@@ -298,7 +298,7 @@ impl Session {
         command_line::answer(batch.hub.clone(), admin, waiter);
     }
 
-    /// What concerns other clients is for administrators.
+    /// Refuses administrative commands to clients without the rights.
     fn forbid(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
         let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
         let text = format!(

@@ -1,4 +1,4 @@
-//! The shared store as the refill room calls it.
+//! Implements `RemoteStore` for the Redis store.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
-//! Slots of concurrent limits that were taken over one connection: they end with it.
+//! The permits of concurrent limits that were taken over one connection, and end with it.
 //!
-//! An answer may come when the connection has gone already; what it took ends at once then. Called by
-//! sessions and by the tasks that answer for them.
+//! An answer may come after the connection has closed; the permit that it grants is then released at once. Called by
+//! sessions, and by the tasks that answer for them.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -13,16 +13,16 @@ use super::server_state::ServerState;
 use crate::core::key::Digest;
 use crate::core::time::Instant;
 
-/// What is said of a slot that is none.
+/// The error for an unknown permit.
 pub const UNKNOWN: &str = "no such slot here: it was released, its time is over, or another node gave it";
 
-/// The slot of an id as decisions tell it.
+/// Parses the id of a permit as decisions show it.
 #[must_use]
 pub fn parse(id: &[u8]) -> Option<NonZeroU64> {
     std::str::from_utf8(id).ok().and_then(|id| u64::from_str_radix(id, 16).ok()).and_then(NonZeroU64::new)
 }
 
-/// What was taken over one connection, by when it ends at the latest; `None`: the connection has gone.
+/// The permits, by the latest time at which they end; `None` once the connection has closed.
 #[derive(Debug)]
 pub struct Slots(Mutex<Option<BTreeSet<(Instant, NonZeroU64, Digest)>>>);
 
@@ -33,7 +33,7 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// Takes note of what was just told about a key.
+    /// Remembers the permit in a decision about a key, if there is one.
     pub fn keep(&self, hub: &ServerState, now: Instant, told: &CheckResult) {
         let (Some(slot), Some(rule)) = (told.decision.slot, &told.rule) else { return };
         if let Some(held) = &mut *self.lock() {
@@ -46,14 +46,14 @@ impl Slots {
         release(hub, [(told.digest, slot)]);
     }
 
-    /// A slot was released.
+    /// A permit was released.
     pub fn forget(&self, slot: NonZeroU64) {
         if let Some(held) = &mut *self.lock() {
             held.retain(|(_, known, _)| *known != slot);
         }
     }
 
-    /// The connection has gone: all that was taken over it ends.
+    /// The connection has closed: releases all permits.
     pub fn end(&self, hub: &ServerState) {
         let held = self.lock().take().unwrap_or_default();
         release(hub, held.into_iter().map(|(_, slot, digest)| (digest, slot)));

@@ -1,8 +1,8 @@
-//! The Unix socket as a file: bound under its final mode, never in the place of a living daemon's, and taken away by
-//! nobody but its owner.
+//! The Unix socket as a file. It appears with its final mode, never replaces the socket of a running daemon, and is
+//! removed only by the process that created it.
 //!
-//! A lock beside the file is held while it is there: of several that start at once one wins, and who stops removes no
-//! file that is another's by then.
+//! A lock file beside it is held for as long as the socket exists: of several daemons that start at once one wins,
+//! and a daemon that stops does not remove a socket that another one has created since.
 
 use std::fs;
 use std::io;
@@ -15,21 +15,21 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// A listening socket. The file of one that was bound here goes away with it.
+/// A listening socket. A file that was created here is removed when this is dropped.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// `None`: another process bound it, and its file is that one's.
+    /// `None` when another process has bound the socket; its file is left alone.
     bound: Option<Bound>,
 }
 
-/// The file of a socket of our own.
+/// The file of a socket that was bound here.
 #[derive(Debug)]
 struct Bound {
-    /// Device and inode.
+    /// Device and inode number.
     identity: (u64, u64),
-    /// Held as long as the file is there.
+    /// Held while the file exists.
     _lock: OwnedFd,
 }
 
@@ -38,15 +38,15 @@ struct Bound {
 pub enum SocketError {
     /// A daemon listens there.
     InUse(PathBuf),
-    /// Something that is no socket lies there.
+    /// The path exists and is no socket.
     Occupied(PathBuf),
-    /// The operating system says no.
+    /// The operating system refused.
     Io {
         /// What was tried.
         doing: &'static str,
         /// Where.
         path: PathBuf,
-        /// What it said.
+        /// The operating system's error.
         error: io::Error,
     },
 }
@@ -68,8 +68,8 @@ impl std::fmt::Display for SocketError {
 impl std::error::Error for SocketError {}
 
 impl Socket {
-    /// Binds `path` with `mode`, and `group` if one is given. A file left by a dead daemon is
-    /// replaced; a missing directory is made.
+    /// Binds `path` with `mode`, and `group` if one is given. The socket of a daemon that is gone is replaced; a
+    /// missing directory is created.
     ///
     /// # Errors
     /// The path is in use, or the operating system refuses.
@@ -80,7 +80,7 @@ impl Socket {
         }
         let lock = lock(path)?;
         make_sure_it_is_free(path)?;
-        // Bound beside its place and moved there, so that nobody can connect before the mode is set.
+        // The socket is bound under another name and renamed, so that nobody can connect before the mode is set.
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
         let beside = PathBuf::from(beside);
@@ -105,7 +105,7 @@ impl Socket {
         }
     }
 
-    /// A listener that another process bound at `path`. Its file, mode and group are that one's business.
+    /// A listener that another process bound at `path`. Its file, mode and group are that process's responsibility.
     ///
     /// # Errors
     /// It cannot be set up.
@@ -115,10 +115,10 @@ impl Socket {
         Ok(Self { listener, path: path.to_owned(), bound: None })
     }
 
-    /// Another handle of the listener, for one more thread.
+    /// Duplicates the listener, for one more thread.
     ///
     /// # Errors
-    /// There is no descriptor left.
+    /// No descriptor is left.
     pub fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
@@ -132,7 +132,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The lock is still held: nobody puts a file there between the look and the removal.
+        // The lock is still held, so no other daemon can create the file between the check and the removal.
         if let Some(bound) = &self.bound
             && fs::symlink_metadata(&self.path).is_ok_and(|seen| (seen.dev(), seen.ino()) == bound.identity)
         {
@@ -141,8 +141,8 @@ impl Drop for Socket {
     }
 }
 
-/// The lock of `path`, which ends with the process that holds it, however that ends. Its file stays: if it were
-/// removed, two could hold locks of that name.
+/// Locks `path`. The lock ends with the process, however that ends. The lock file stays: if it were removed, two
+/// processes could hold locks on two files of that name.
 fn lock(path: &Path) -> Result<OwnedFd, SocketError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
@@ -156,8 +156,8 @@ fn lock(path: &Path) -> Result<OwnedFd, SocketError> {
     }
 }
 
-/// A daemon without a lock may listen there, or another program. MultiCheck without waiting: one that stands still and
-/// whose queue is full would never answer.
+/// Checks that nothing listens at the path, as a daemon without a lock or another program might. The connection
+/// attempt does not block, because a program that hangs with a full queue would never accept it.
 fn make_sure_it_is_free(path: &Path) -> Result<(), SocketError> {
     let Ok(seen) = fs::symlink_metadata(path) else { return Ok(()) };
     if !seen.file_type().is_socket() {
@@ -169,7 +169,7 @@ fn make_sure_it_is_free(path: &Path) -> Result<(), SocketError> {
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     match connect(&asking, &address) {
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
-        // It listens, or it is so busy or so closed to us that somebody must be there.
+        // It listens, or it is so busy or so restricted that something must be there.
         _ => Err(SocketError::InUse(path.to_owned())),
     }
 }

@@ -1,23 +1,23 @@
-//! Bytes that wait, first in, first out, in pieces: what has left frees its memory, and what comes copies
-//! nothing that was there before.
+//! A queue of bytes in pieces. Bytes that have left free their memory, and appending copies none that were there
+//! before.
 
 use std::collections::VecDeque;
 
-/// Bytes of a piece. One that is larger holds the end of one large write.
+/// Bytes of a piece. A larger one holds the end of one large write.
 const PIECE: usize = 64 << 10;
 
-/// A piece with less room than this is not begun upon again: most replies are shorter.
+/// A piece with less room than this gets no further reply, since most replies are shorter.
 const MARGIN: usize = 1 << 10;
 
 /// A queue of bytes.
 #[derive(Debug, Default)]
 pub struct Spool {
     pieces: VecDeque<Vec<u8>>,
-    /// How much of the first piece has left.
+    /// Bytes of the first piece that have left.
     start: usize,
     /// Bytes of all pieces but the last.
     settled: usize,
-    /// Bytes that ever left.
+    /// Bytes that have ever left.
     taken: u64,
 }
 
@@ -34,23 +34,23 @@ impl Spool {
         self.len() == 0
     }
 
-    /// How many bytes have left so far: the place of the first that waits.
+    /// How many bytes have left so far; this is the position of the first byte that waits.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// The place behind the last byte.
+    /// The position after the last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.taken + self.len() as u64
     }
 
-    /// Where to append a few bytes.
+    /// The buffer to which a few bytes can be appended.
     pub fn tail(&mut self) -> &mut Vec<u8> {
         if self.pieces.back().is_none_or(|last| last.len() > PIECE - MARGIN) {
             self.settled += self.pieces.back().map_or(0, Vec::len);
-            // The first piece grows as it is needed: most clients have a few bytes wait, if any.
+            // The first piece grows as needed: most clients have few bytes waiting, if any.
             let capacity = if self.pieces.is_empty() { 0 } else { PIECE };
             self.pieces.push_back(Vec::with_capacity(capacity));
         }
@@ -67,13 +67,13 @@ impl Spool {
         }
     }
 
-    /// Bytes that wait, from the first one on; not all of them, but some if there are any.
+    /// Some of the waiting bytes, from the first one on; empty only if none wait.
     #[must_use]
     pub fn front(&self) -> &[u8] {
         self.pieces.front().map_or(&[], |first| &first[self.start..])
     }
 
-    /// The first `count` bytes of [`Self::front`] leave.
+    /// Removes the first `count` bytes of [`Self::front`].
     pub fn take(&mut self, count: usize) {
         self.taken += count as u64;
         self.start += count;
@@ -88,7 +88,7 @@ impl Spool {
         }
     }
 
-    /// Takes back what was appended behind the place `end`.
+    /// Removes all bytes after the position `end`.
     pub fn cut(&mut self, end: u64) {
         let mut surplus = usize::try_from(self.end().saturating_sub(end)).unwrap_or(usize::MAX).min(self.len());
         while let Some(last) = self.pieces.back_mut().filter(|_| surplus > 0) {
@@ -111,7 +111,7 @@ impl Spool {
 mod tests {
     use super::*;
 
-    /// Everything, in odd parts.
+    /// Takes everything out in parts of odd sizes.
     fn drain(spool: &mut Spool) -> Vec<u8> {
         let mut out = Vec::new();
         while !spool.is_empty() {

@@ -1,6 +1,6 @@
-//! What a daemon has counted since it began, as one plain value.
+//! All counts of a daemon since its start, as one plain value.
 //!
-//! The hub sums it; `metrics` and `listing` show it.
+//! `server_state` sums them up; `metrics` and `listing` show them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use super::thread_stats::Durations;
 use crate::core::stats::{PolicyStats, ShardStats};
 
-/// What a daemon has counted since it began.
+/// All counts of a daemon since its start.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Per policy.
     pub policies: BTreeMap<Arc<str>, PolicyStats>,
     /// All shards together.
     pub shards: ShardStats,
-    /// Commands understood or refused.
+    /// Commands that were run or refused.
     pub commands: u64,
     /// Error replies.
     pub errors: u64,
@@ -23,14 +23,14 @@ pub struct Stats {
     pub durations: Durations,
     /// Connections open now.
     pub connections: u64,
-    /// Connections ever let in.
+    /// Connections ever admitted.
     pub accepted: u64,
-    /// Connections turned away: too many, or a uid that may not.
+    /// Connections turned away, because there were too many or the uid may not connect.
     pub refused: u64,
-    /// Connections closed since their clients read nothing.
+    /// Connections that were closed because their clients did not read.
     pub stalled: u64,
     /// Bytes of replies and transactions that wait for clients.
     pub kept: u64,
-    /// Store calls in flight.
+    /// Store calls without an outcome yet.
     pub calls_in_flight: u64,
 }

@@ -1,8 +1,8 @@
-//! The way to the store: calls that left the shards go out, their outcomes come back.
+//! Dispatches calls to the store: takes them from the turnstile, sends them, and delivers their outcomes to the node.
 //!
-//! Runs on the control runtime, so that a slow store never stands before a check. Bounds what is in
-//! flight; beyond the bound a call fails at once, because the store is busy: that is no outage. Where a store
-//! carries calls without a task each, none is made here either. Knows nothing of what the calls mean.
+//! It runs on the control runtime, so that a slow store never delays a check. It bounds the calls in flight; beyond
+//! the bound a call fails at once as busy, which does not count as an outage. For a store that carries calls without
+//! a task each, none is created here either. Knows nothing of what the calls mean.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,49 +20,49 @@ use crate::core::time::Micros;
 use crate::store::outcomes::Outcomes;
 use crate::store::turns::Asker;
 
-/// Most calls in flight. What is at a server, or waits for it, a store bounds more tightly itself; this is
-/// for all of its servers together, and for memory.
+/// Most calls in flight, at all servers of the store together. It bounds memory; a store has tighter bounds for each
+/// server.
 pub const MAX_IN_FLIGHT: usize = 16_384;
 
-/// After so long a call beyond the bound may try again: when about as many have ended.
+/// When a call that was refused may try again: about as many calls will have ended by then.
 const RELIEF: Micros = Micros::from_millis(250);
 
-/// A call that has waited here for one of so many parts of the longest wait of a check is late: this node has more to
-/// do than it can.
+/// A call that has waited here for this part of a check's longest wait counts as late: the node has more to do than
+/// it can.
 const LATE: u64 = 4;
 
-/// A store that is somewhere else.
+/// A store outside of this process.
 pub trait RemoteStore: Send + Sync + 'static {
-    /// Sends one call in the turn of whoever asks, and waits for its outcome, however late that comes while its
-    /// connection lives.
+    /// Sends one call in the turn of `asker`, and waits for its outcome, however late that comes while its connection
+    /// lives.
     fn call<'a>(
         &'a self,
         asker: Asker,
         call: &'a Call,
     ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>>;
 
-    /// The same without waiting: `outcomes` learn how it ended. A store that carries calls otherwise than in a task
-    /// each says how.
+    /// The same without waiting; `outcomes` learns how it ended. The default runs a task for each call.
     fn send(self: Arc<Self>, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
-        // Unconstrained: after so many calls the runtime would let no more of them begin in this turn.
+        // Unconstrained, because after some number of calls tokio's cooperative budget would keep the rest from being
+        // sent in this turn.
         let mut answered = Box::pin(unconstrained(async move {
             let outcome = self.call(asker, &call).await;
             outcomes.handle_outcome(asker, call, outcome);
         }));
-        // Begun here, so that calls go out in the order in which they came. When it waits, the task's first turn has it
-        // woken.
+        // Polled once here, so that calls are sent in the order in which they came. If the call waits, the new task
+        // polls it again and registers its own waker.
         if answered.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             tokio::spawn(vital("a call to the store", answered));
         }
     }
 }
 
-/// Where tokens are counted.
+/// The store that counts tokens.
 #[derive(Clone)]
 pub enum AnyStore {
     /// In this process, for this node alone.
     Memory,
-    /// Elsewhere, for the whole fleet.
+    /// Outside of this process, for the whole fleet.
     Remote(Arc<dyn RemoteStore>),
 }
 
@@ -72,7 +72,7 @@ impl std::fmt::Debug for AnyStore {
     }
 }
 
-/// Carries calls until the node is gone.
+/// Dispatches calls until the node is gone.
 pub async fn run(node: Arc<Node>, calls: Arc<Turnstile>, store: Arc<dyn RemoteStore>, pulse: Pulse) {
     const GATHER: usize = 64;
     let home = Arc::new(Home { node: node.clone(), out: AtomicUsize::new(0), spare: Mutex::default() });
@@ -97,12 +97,12 @@ pub async fn run(node: Arc<Node>, calls: Arc<Turnstile>, store: Arc<dyn RemoteSt
     }
 }
 
-/// Where calls come back.
+/// Delivers outcomes to the node.
 struct Home {
     node: Arc<Node>,
     /// Calls in flight.
     out: AtomicUsize,
-    /// Used again.
+    /// A buffer that is reused.
     spare: Mutex<Outgoing>,
 }
 

@@ -1,4 +1,4 @@
-//! A client's bytes as a connection needs them: a Unix socket, or what a simulation puts in its place.
+//! The byte stream of a client as a connection uses it: a Unix socket, or a simulation's replacement.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -9,37 +9,38 @@ use tokio::net::UnixStream;
 
 /// A stream to one client.
 pub trait ClientStream: AsyncRead + AsyncWrite + Send + Sized + Unpin + 'static {
-    /// The stream while no runtime knows it.
+    /// The stream while it belongs to no runtime.
     type Resting: Send + 'static;
 
-    /// Takes it from the runtime that it belongs to, so that another thread's can have it.
+    /// Detaches it from its runtime, so that another thread's runtime can take it.
     ///
     /// # Errors
-    /// The runtime does not let it go.
+    /// The runtime does not release it.
     fn rest(self) -> io::Result<Self::Resting>;
 
-    /// Gives it to the runtime that this is called in.
+    /// Attaches it to the runtime that this is called in.
     ///
     /// # Errors
-    /// The runtime does not take it.
+    /// The runtime does not accept it.
     fn resume(resting: Self::Resting) -> io::Result<Self>;
 
-    /// Writes what the client takes at once; `WouldBlock` when that is nothing.
+    /// Writes as much as the client takes at once; `WouldBlock` when that is nothing.
     ///
     /// # Errors
-    /// Those of the stream.
+    /// Errors of the stream.
     fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Ready when the client may take bytes again.
     fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Bytes that have come and were not read.
+    /// Bytes that have arrived and were not read.
     fn unread(&self) -> u64;
 
-    /// Reads what has come, though the runtime may not have noticed it yet; 0 for nothing, whatever the cause.
+    /// Reads what has arrived, even if the runtime has not noticed it yet; 0 for nothing, whatever the cause.
     fn read_at_once(&self, buffer: &mut [u8]) -> usize;
 
-    /// Writes what the client takes at once, though the runtime may not know yet that a fresh stream takes any.
+    /// Writes as much as the client takes at once, even if the runtime does not know yet that a new stream is
+    /// writable.
     fn write_at_once(&self, bytes: &[u8]);
 }
 
@@ -75,7 +76,7 @@ impl ClientStream for UnixStream {
     }
 }
 
-/// The socket as the operating system knows it, which is ahead of the runtime.
+/// The same socket without the runtime, which may not have noticed the latest events.
 fn same(stream: &UnixStream) -> io::Result<std::os::unix::net::UnixStream> {
     stream.as_fd().try_clone_to_owned().map(std::os::unix::net::UnixStream::from)
 }

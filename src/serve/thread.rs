@@ -1,6 +1,6 @@
-//! A data thread's own things: buffers and counts, used by one connection at a time, for the length of one batch.
+//! The state of one data thread: buffers and counts, used by one connection at a time, for one batch.
 //!
-//! Knows neither connections nor what is served: `worker` runs the thread. Its counts are summed by the hub.
+//! Knows neither connections nor what is served. `worker` runs the thread; `server_state` sums up its counts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,14 +13,14 @@ use super::thread_stats::ThreadStats;
 /// Bytes of one read.
 const READ: usize = 64 << 10;
 
-/// Bytes that are collected before they are sent or kept.
+/// Bytes that are collected before they are sent or stored.
 pub const BATCH: usize = 256 << 10;
 
-/// A data thread's own things.
+/// The state of a data thread that other threads can reach.
 #[derive(Debug)]
 pub struct Worker {
     scratch: Mutex<Scratch>,
-    /// Wakes its connections.
+    /// Wakes the thread's connections.
     pub(super) reveille: Arc<Reveille>,
 }
 
@@ -58,11 +58,11 @@ impl Worker {
         Self { scratch: Mutex::new(scratch), reveille: Arc::default() }
     }
 
-    /// The buffers, for the length of one batch; never across an await.
+    /// Locks the buffers for one batch; never hold this across an await.
     pub fn lock(&self) -> MutexGuard<'_, Scratch> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         if scratch.read.is_empty() {
-            // Only after a panic in the middle of a batch.
+            // The buffer is missing only after a panic in the middle of a batch.
             scratch.read = vec![0; READ].into_boxed_slice();
         }
         scratch

@@ -1,4 +1,4 @@
-//! What a data thread counts: plain integers under the thread's own lock, summed at the scrape.
+//! The counts of a data thread: plain integers under the thread's own lock, which are summed up when they are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ const BOUNDS_US: [u64; 12] = [25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000
 pub const DURATION_BOUNDS: [f64; 12] =
     [0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1];
 
-/// How long checks took: from when their bytes had been read to when their answers stood in the output.
+/// How long checks took, from reading their bytes to writing their answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
-    /// Checks per bucket, the last one above all bounds.
+    /// Checks per bucket; the last bucket is for all above the bounds.
     pub counts: [u64; 13],
-    /// All of them together, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub sum_us: u64,
 }
 
 impl Durations {
-    /// Notes that `count` checks took `span` each.
+    /// Records that `count` checks took `span` each.
     pub fn add(&mut self, span: Micros, count: u64) {
         let bucket = BOUNDS_US.iter().position(|bound| span.0 <= *bound).unwrap_or(BOUNDS_US.len());
         self.counts[bucket] += count;
         self.sum_us = self.sum_us.saturating_add(span.0.saturating_mul(count));
     }
 
-    /// Adds another thread's.
+    /// Adds the durations of another thread.
     pub fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
@@ -43,27 +43,27 @@ impl Durations {
 /// Counts of one thread.
 #[derive(Debug, Default)]
 pub struct ThreadStats {
-    /// Commands understood or refused.
+    /// Commands that were run or refused.
     pub commands: u64,
     /// Error replies.
     pub errors: u64,
-    /// Checks of the batch at hand that were answered at once.
+    /// Checks of the present batch that were answered at once.
     pub at_once: u64,
     /// How long checks took.
     pub durations: Durations,
-    /// Decisions that no shard was asked for: unlimited and blocked keys.
+    /// Decisions for which no shard was asked: unlimited and blocked keys.
     pub policies: HashMap<Arc<str>, PolicyStats>,
-    /// Denials that shards counted and policies that only watch did not carry out.
+    /// Denials that shards counted and policies in shadow mode did not enforce.
     pub shadows: HashMap<Arc<str>, PolicyStats>,
 }
 
 impl ThreadStats {
-    /// Counts a decision of the policy alone.
+    /// Counts a decision for which no shard was asked.
     pub fn count(&mut self, policy: &Arc<str>, decision: &Decision) {
         count(&mut self.policies, policy, decision);
     }
 
-    /// `decision` of a shard as the policy carries it out; counted if that differs.
+    /// Turns a shard's `decision` into what the policy's mode makes of it; counts it if that differs.
     pub fn enforced(&mut self, policy: &Policy, digest: Digest, decision: Decision, charged: bool) -> Decision {
         let enforced = policy.enforced(digest, decision);
         if charged && enforced.reason != decision.reason {

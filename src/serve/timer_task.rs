@@ -1,8 +1,9 @@
-//! The alarm: sleeps until the earliest deadline of any shard, and no longer.
+//! The timer task: sleeps until the earliest deadline of any shard, then has it handled.
 //!
-//! One task on the control runtime. A thread that sets an earlier deadline rings the bell; nothing
-//! else wakes it, except that once a second it gives a sign of life, and an embedded store's clock is drawn to the
-//! wall clock. Where it rings late, this node was not run, and neither did it read replies that had come: deadlines
+//! It is one task on the control runtime. A thread that sets an earlier deadline wakes it. Beside that it wakes once
+//! a second, to report that it lives and to adjust the embedded store's clock to the wall clock. If it wakes late,
+//! this process did not run meanwhile, and did not read replies that had come either, so deadlines are extended by
+//! that time.
 //! have that time more.
 
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use super::vital::Pulse;
 use crate::core::time::{Instant, Micros};
 use crate::store::pulse::LATE;
 
-/// How much an embedded store's clock may gain or lose in a second: 1000 ppm, more than clocks drift.
+/// The most by which the embedded store's clock is adjusted per second: 1000 ppm, which is more than clocks drift.
 const DRAW: Micros = Micros(1_000);
 
-/// Turns that others get before deadlines are handled: who reads from a socket, who carries a reply, and who
-/// brings it home.
+/// How often this task yields before it handles late deadlines. Three other tasks may each need a turn: the one that
+/// reads from a socket, the one that delivers the reply, and the one that hands it to the shard.
 const TURNS: u32 = 3;
 
-/// How much longer deadlines that have passed are left alone. No longer than a check waits, because deadlines
-/// that were set since must be met.
+/// By how much deadlines that have passed are extended. Never by more than a check may wait, because deadlines that
+/// were set since must be met.
 fn grace(due: Instant, now: Instant, timeout: Micros) -> Option<Micros> {
     let late = now.since(due);
     (late > LATE).then(|| late.min(timeout))
@@ -46,7 +47,7 @@ pub async fn run(node: Arc<Node>, pulse: Pulse) {
             drawn = now;
         }
         let Some(next) = node.alarm.set(|| node.earliest()) else { continue };
-        // Beyond the next beat it need not reach.
+        // It need not sleep for longer than until its next beat.
         let wait = next.saturating_sub(node.clock.now().0).min(3_600_000_000);
         let due = node.clock.now() + Micros(wait);
         tokio::select! {

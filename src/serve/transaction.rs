@@ -1,31 +1,31 @@
-//! Commands queued between `MULTI` and `EXEC`.
+//! Commands that are queued between `MULTI` and `EXEC`.
 //!
-//! Keeps their bytes, since the input they came in is gone by then, in pieces that are freed as commands
-//! run. How much it may keep is its owner's to say.
+//! Their bytes are copied, since the input buffer is reused, into pieces that are freed as commands run. The owner
+//! bounds their memory.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::wire::resp::Args;
 
-/// Bytes of a piece. A command that is larger has one of its own.
+/// Bytes of a piece. A larger command has a piece of its own.
 const PIECE: usize = 64 << 10;
 
-/// Bytes of a number before the arguments.
+/// Bytes of each number before the arguments.
 const NUMBER: usize = 4;
 
-/// One connection's queue: first the commands come, then they are run.
+/// The queue of one connection, which is first filled and then run.
 #[derive(Debug, Default)]
 pub struct Transaction {
-    /// Of each command how many arguments it has, how long each is, and their bytes.
+    /// For each command the number of arguments, the length of each, and their bytes.
     pieces: VecDeque<Vec<u8>>,
-    /// How much of the first piece has been run.
+    /// Bytes of the first piece that have been run.
     start: usize,
     bytes: usize,
     commands: usize,
     spoilt: bool,
     overflown: bool,
-    /// Where the arguments lie of the command that runs.
+    /// Positions of the arguments of the command that runs.
     ranges: Vec<Range<u32>>,
 }
 
@@ -34,7 +34,7 @@ impl Transaction {
     pub fn queue(&mut self, args: Args<'_>) {
         let size = NUMBER * (1 + args.len()) + args.iter().map(<[u8]>::len).sum::<usize>();
         if self.pieces.back().is_none_or(|last| last.len() + size > PIECE) {
-            // The first piece grows as it is needed: most transactions are short.
+            // The first piece grows as needed: most transactions are short.
             let capacity = if self.pieces.is_empty() { size } else { size.max(PIECE) };
             self.pieces.push_back(Vec::with_capacity(capacity));
         }
@@ -48,23 +48,23 @@ impl Transaction {
         self.commands += 1;
     }
 
-    /// `EXEC` will run none: a command was refused, or there are too many. What was queued is forgotten.
+    /// Makes `EXEC` fail, because a command was refused or there are too many. The queue is emptied.
     pub fn spoil(&mut self) {
         *self = Self { spoilt: true, ..Self::default() };
     }
 
-    /// There is no memory for more: as [`Self::spoil`], and the next command is told.
+    /// Makes `EXEC` fail, because there is no memory for more. The next command gets an error that says so.
     pub fn overflow(&mut self) {
         self.spoil();
         self.overflown = true;
     }
 
-    /// Whether the command at hand is the one to be told that there was no memory.
+    /// Whether the present command must get the error that there was no memory.
     pub fn has_overflown(&mut self) -> bool {
         std::mem::take(&mut self.overflown)
     }
 
-    /// Whether `EXEC` will run none.
+    /// Whether `EXEC` will fail.
     #[must_use]
     pub fn is_spoilt(&self) -> bool {
         self.spoilt
@@ -82,7 +82,7 @@ impl Transaction {
         self.commands == 0
     }
 
-    /// Bytes that it keeps.
+    /// Bytes of its memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -1,7 +1,7 @@
-//! Where calls that left the shards wait for the refill room: those of each asker in turn.
+//! A queue of the calls that have left the shards and wait to be dispatched; askers take turns.
 //!
-//! However many calls one client makes, those of others pass between them. Filled from any thread, under the lock
-//! of the call's shard; emptied by the refill room.
+//! However many calls one client causes, those of others pass between them. Filled from any thread, under the lock of
+//! the call's shard; emptied by `store_dispatch`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use crate::core::call::Call;
 use crate::store::turns::{Asker, Turns};
 
-/// Calls on their way to the refill room.
+/// Calls that wait to be dispatched.
 #[derive(Debug, Default)]
 pub struct Turnstile {
     calls: Mutex<Turns<(Asker, Call)>>,
@@ -18,17 +18,17 @@ pub struct Turnstile {
 }
 
 impl Turnstile {
-    /// A call comes. Whoever brings it must [`Self::ring`] afterwards, once for all that he brings.
+    /// Adds a call. The caller must [`Self::ring`] afterwards, once for all calls that it has added.
     pub fn enter(&self, asker: Asker, call: Call) {
         self.lock().push(asker, call.digest.0, (asker, call));
     }
 
-    /// Calls have come.
+    /// Tells the dispatcher that calls were added.
     pub fn ring(&self) {
         self.bell.notify_one();
     }
 
-    /// Waits for calls, and appends up to `most` of them. What is not awaited to its end takes none.
+    /// Waits for calls, and appends up to `most` of them. Dropping the future before it is ready takes none.
     pub async fn pass(&self, into: &mut Vec<(Asker, Call)>, most: usize) {
         loop {
             {
@@ -43,7 +43,7 @@ impl Turnstile {
     }
 
     fn lock(&self) -> MutexGuard<'_, Turns<(Asker, Call)>> {
-        // Nothing panics while it is held, and if it did the lines would still be whole.
+        // No code panics while it holds this lock, and the queue would be consistent even if it did.
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

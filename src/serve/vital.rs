@@ -1,8 +1,8 @@
-//! What the daemon cannot live without: its loops, and the shards.
+//! Watches over what the daemon cannot work without: its loops and its shards.
 //!
-//! A task that panics ends alone, and the daemon would accept on and never answer. So one that is vital takes the
-//! process with it, and whoever supervises that starts another. One that hangs is seen by its beats, which stop:
-//! `/livez` says so, and so does systemd's watchdog, by silence.
+//! A task that panics ends alone; the daemon would then accept requests and never answer them. So a panic of a vital
+//! task aborts the process, and a supervisor restarts it. A loop that hangs is noticed by its beats, which stop: then
+//! `/livez` fails, and systemd's watchdog is no longer notified.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,21 +13,22 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::core::time::{Instant, Micros};
 
-/// Between two beats.
+/// Time between two beats.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// Without a beat for so long a loop hangs.
+/// A loop without a beat for this long counts as hanging.
 const STILL: Micros = Micros::from_secs(10);
 
-/// What is done before the process aborts.
+/// A function that is called before the process aborts.
 static LAST_WORDS: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
 
-/// Does `words` before the process aborts: writes the rest of the log, and must not take long. Once only.
+/// Registers a function to be called before the process aborts, for example to write the rest of the log. It must be
+/// quick. Only the first call has an effect.
 pub fn on_abort(words: impl Fn() + Send + Sync + 'static) {
     let _ = LAST_WORDS.set(Box::new(words));
 }
 
-/// Ends the process, since it can no longer do what it is for.
+/// Aborts the process, because it can no longer do its work.
 pub fn abort(why: &str) -> ! {
     tracing::error!("aborting: {why}");
     if let Some(words) = LAST_WORDS.get() {
@@ -41,7 +42,7 @@ pub fn abort(why: &str) -> ! {
 pub struct Vital(&'static str);
 
 impl Vital {
-    /// Watches over the rest of a scope.
+    /// Guards the rest of a scope.
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         Self(name)
@@ -56,29 +57,29 @@ impl Drop for Vital {
     }
 }
 
-/// A task without which nothing goes on.
+/// Runs a task whose panic aborts the process.
 pub async fn vital<F: Future>(name: &'static str, task: F) -> F::Output {
     let _watched = Vital::new(name);
     task.await
 }
 
-/// Who is to give signs of life.
+/// The loops that must beat.
 #[derive(Debug, Default)]
 pub struct Vitals(Mutex<Vec<Arc<Beats>>>);
 
 #[derive(Debug)]
 struct Beats {
     name: String,
-    /// The last one.
+    /// The time of the last beat.
     at: AtomicU64,
 }
 
-/// A loop's signs of life.
+/// Reports the beats of one loop.
 #[derive(Debug)]
 pub struct Pulse(Arc<Beats>);
 
 impl Vitals {
-    /// Expects signs of life from now on, until the pulse is dropped.
+    /// Expects beats of a loop from now on, until the pulse is dropped.
     pub fn expect(&self, name: impl Into<String>, now: Instant) -> Pulse {
         let beats = Arc::new(Beats { name: name.into(), at: AtomicU64::new(now.0) });
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +88,7 @@ impl Vitals {
         Pulse(beats)
     }
 
-    /// Which loop has given no sign of life for long.
+    /// The name of a loop that has not beaten for too long.
     #[must_use]
     pub fn still(&self, now: Instant) -> Option<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +101,7 @@ impl Vitals {
 }
 
 impl Pulse {
-    /// A sign of life.
+    /// Records a beat.
     pub fn beat(&self, now: Instant) {
         #[cfg(debug_assertions)]
         fault::happen(&self.0.name);
@@ -116,14 +117,14 @@ impl Pulse {
     }
 }
 
-/// Faults that tests inject at the next beat; not in a release.
+/// Faults that tests inject at the next beat; not in a release build.
 #[cfg(debug_assertions)]
 pub mod fault {
     use std::sync::{Mutex, PoisonError};
 
     static NEXT: Mutex<Option<String>> = Mutex::new(None);
 
-    /// The loop of that name panics at its next beat.
+    /// Makes the loop of that name panic at its next beat.
     pub fn inject(name: &str) {
         *NEXT.lock().unwrap_or_else(PoisonError::into_inner) = Some(name.to_owned());
     }

@@ -1,6 +1,8 @@
-//! A data thread: one current-thread runtime that owns its connections and shares nothing hot.
+//! A data thread: a single-threaded runtime that owns its connections, so that nothing on the path of a check is
+//! shared with other threads but the shards.
 //!
-//! Accepts, asks the doors, and starts a connection's task, or sends the connection to the thread that has fewer. What the thread owns is in `thread`.
+//! It accepts connections, asks `admission` about each, and starts its task or sends it to the thread that has fewer.
+//! `thread` has the thread's buffers.
 
 use std::future::Future;
 use std::io;
@@ -23,14 +25,15 @@ use super::stream::ClientStream;
 use super::thread::Worker;
 use super::vital::Pulse;
 
-/// How long Envoy's door rests after a connection could not be accepted.
+/// How long Envoy's listener rests after a failed accept.
 const RESTING: Duration = Duration::from_millis(10);
 
-/// How long connections may take to end after they were told to.
+/// How long connections may take to end once the daemon stops.
 const ENDING: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Serves `listener` and Envoy's door on the calling thread until `stop` changes, then ends what is open.
+    /// Serves `listener` and Envoy's listener on the calling thread until `stop` changes, then ends the open
+    /// connections.
     ///
     /// # Errors
     /// The runtime or the listener cannot be set up.
@@ -51,7 +54,8 @@ impl Worker {
         })
     }
 
-    /// Serves whoever comes in, until `stop` changes, then ends what is open: all that a data thread does.
+    /// Serves the clients that come until `stop` changes, then ends the open connections: all that a data thread
+    /// does.
     pub(super) async fn serve<C: Comers>(
         self: Arc<Self>,
         hub: Arc<ServerState>,
@@ -62,10 +66,10 @@ impl Worker {
     ) {
         let mut tasks = JoinSet::new();
         let reveille = self.reveille.clone();
-        // Until the runtime ends, and with it all whom it could wake.
+        // This task runs until the runtime ends, and with it all tasks that it could wake.
         tokio::spawn(async move { reveille.run().await });
         let mut beats = Pulse::timer();
-        // After a failed accept the door rests; the socket does not wait for it.
+        // After a failed accept only Envoy's listener rests; the daemon's socket goes on.
         let mut rest = pin!(tokio::time::sleep(Duration::ZERO));
         loop {
             tokio::select! {
@@ -97,7 +101,7 @@ impl Worker {
             self.clone().begin(&hub, guest, &mut tasks);
         }
         let all = async { while tasks.join_next().await.is_some() {} };
-        // What takes longer is cut off with the runtime.
+        // Connections that take longer are dropped with the runtime.
         let _ = tokio::time::timeout(ENDING, all).await;
     }
 
@@ -113,7 +117,7 @@ impl Worker {
     }
 }
 
-/// Lets somebody in at the socket; the answer is whom this thread is to serve.
+/// Admits a client of the daemon's socket; returns it if this thread is to serve it.
 fn welcome<S: ClientStream>(hub: &ServerState, stream: S, uid: u32, seating: &Seating<S>) -> Option<Guest<S>> {
     match hub.doors.admit(Some(uid)) {
         Ok(mut pass) => {
@@ -134,25 +138,25 @@ async fn next_visitor(door: Option<&envoy::Listener>) -> io::Result<envoy::Visit
     }
 }
 
-/// Whoever is turned away here sees the connection end: gRPC has no other word before a request.
+/// Admits a connection of Envoy. One that is turned away is just closed, since gRPC has no message before a request.
 fn receive<S: ClientStream>(hub: &ServerState, visitor: envoy::Visitor, seating: &Seating<S>) -> Option<Guest<S>> {
     let mut pass = hub.doors.admit(visitor.uid()).ok()?;
     let thread = pass.take_seat(Entrance::Envoy, seating.own);
     seating.lead(thread, Guest::Envoy(visitor, pass))
 }
 
-/// Tells why, as far as that is possible at once, and closes.
+/// Writes the reason if the client takes it at once, and closes.
 fn turn_away(stream: &impl ClientStream, refusal: Refusal) {
     stream.write_at_once(refusal.as_reply());
 }
 
-/// Where clients come from: a listening socket, or a simulation.
+/// The source of clients: a listening socket, or a simulation.
 pub trait Comers: Send {
-    /// What they speak over.
+    /// The stream to a client.
     type Stream: ClientStream;
 
-    /// The next one, and its uid: `u32::MAX`, which is nobody's, where that cannot be told. May be dropped before it
-    /// is ready, and then nobody is lost.
+    /// The next client and its uid, which is `u32::MAX` (nobody's uid) if it is unknown. Dropping the future loses no
+    /// client.
     fn next(&mut self) -> impl Future<Output = (Self::Stream, u32)> + Send;
 }
 
@@ -160,7 +164,7 @@ pub trait Comers: Send {
 struct Clients {
     listener: UnixListener,
     hub: Arc<ServerState>,
-    /// A descriptor kept for the moment when there is no other.
+    /// A spare descriptor, for the moment when no other is left.
     reserve: Option<OwnedFd>,
 }
 
@@ -168,7 +172,7 @@ impl Comers for Clients {
     type Stream = UnixStream;
 
     async fn next(&mut self) -> (UnixStream, u32) {
-        // Dropped in the middle of a recovery, this has given the spare descriptor up.
+        // If this was dropped during a recovery, the spare descriptor is missing and is opened again.
         self.reserve = self.reserve.take().or_else(|| spare(&self.listener));
         loop {
             match self.listener.accept().await {
@@ -188,8 +192,8 @@ impl Clients {
         Self { listener, hub: hub.clone(), reserve }
     }
 
-    /// After a failed accept. Out of descriptors: the spare one is given up to tell the peer so, or it
-    /// would hang in the queue and the listener would report it for ever.
+    /// Handles a failed accept. When descriptors have run out, the spare one is closed to accept the client and tell
+    /// it so. Otherwise the client would stay in the queue, and accept would fail forever.
     async fn recover(&mut self, error: &io::Error) {
         const EMFILE: i32 = 24;
         const ENFILE: i32 = 23;

@@ -1,4 +1,5 @@
 //! Decides when to stop asking one Redis server, and when to try again. Pure: time is an argument, nothing is read.
+//!
 //! A lost connection, a refusal or silence (defined in `pulse.rs`) opens the breaker at once. Where calls have
 //! deadlines, [`SILENCES`] late calls in a row open it too. While it is open every call fails without leaving the
 //! process, and the server's monitor probes in the background. After silence or a refusal one trial call goes before

@@ -1,4 +1,5 @@
 //! One cell of the memory store: a counter in 48 bytes, and in a key's first cell also what is known of the key.
+//!
 //! Counts and times take 53 bits, as in the scripts; the upper 11 bits of each 64-bit word hold the rest. Knows
 //! neither the table nor limits. Called by `cells.rs` only.
 

@@ -1,4 +1,5 @@
 //! The table of the memory store's counters: one 48-byte cell per key, and one more for each limit after the first.
+//!
 //! A key's first cell, its head, holds the counter that was stored first, and what is known of the key as a whole.
 //! The others are side cells, which are created and removed with their head. Cells expire; they are never evicted,
 //! because dropping a live counter would admit too much. Knows nothing of calls. Called by `memory.rs` only.

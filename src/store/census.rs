@@ -1,5 +1,6 @@
 //! Keeps who asks for a key: the census from which a grant's share is computed, each node's last calls, and under
 //! GCRA what each node was lent and has not accounted for.
+//!
 //! Called by `memory.rs`. The scripts of `lua/` keep the same in the hash fields `c`, `o` and `n:NODE`.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
 //! The embedded store as a limiter: one shard of keys that are counted in this process.
+//!
 //! One node alone has nobody to lease from and nobody to share with, so a check is one look at one cell: exact,
 //! without waiting and without timers. It answers as `core::shard::Shard` does, with the same arithmetic.
 //! `serve/node.rs` puts one or the other behind each lock.

@@ -1,5 +1,6 @@
 //! The state of one key in a store, as far as it affects the calls of one node under some limits. Both stores can be
 //! described in these terms, so that tests can compare their states.
+//!
 //! The memory store reads and writes an excerpt; the scripts' hash is only read here, by the fields that
 //! `lua/lib.lua` describes. Records of other nodes are not part of it. Knows no connection, and the daemon does not
 //! use it.

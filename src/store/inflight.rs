@@ -1,4 +1,5 @@
 //! Concurrent limits of the embedded store. This node has all permits, so no other node need be asked.
+//!
 //! Part of `embedded.rs`. Who holds a permit until when is decided in `core::permits`.
 
 use std::collections::BTreeMap;

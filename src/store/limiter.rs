@@ -1,14 +1,17 @@
 //! Decides how many calls may be at one Redis server at a time, so that none waits there for long. Pure: time is an
 //! argument.
+//!
 //! A server executes one call after another. Calls beyond that wait in the server's queue, where they can be neither
 //! turned down nor reordered; if that queue is longer than callers are willing to wait, every answer comes too late.
 //! So the window (the calls that may be at the server) follows the length of the queue in time, which is what a reply
 //! took less the base latency ("the way": network there and back).
+//!
 //! Of each round of replies the quickest counts, less the longest time in which no reply came. Such a stall, of the
 //! server or of this process, which may not have been scheduled, delays many replies at once and says nothing about
 //! the queue: while a server works off a queue, replies keep coming. The window shrinks in proportion when the queue
 //! is longer than the goal, grows by an eighth while the queue is shorter than half of the goal, and by one call in
 //! between (AIMD around the goal; after Vegas, Brakmo and Peterson 1995).
+//!
 //! Where replies are late and stalls explain all of it, there are two possible causes: the network has become slower,
 //! or the server runs only now and then (a quota of processor time). A trial with a larger window tells them apart,
 //! because it brings more replies only in the first case. Called by `redis/gate.rs`, and by simulations.

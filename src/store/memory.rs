@@ -1,4 +1,5 @@
 //! The memory store: answers a core's calls from a bounded table in this process.
+//!
 //! It answers exactly as the scripts in `lua/` do. A key expires when it says nothing that a missing key would not
 //! say, and is never evicted before, so a table full of live keys refuses new ones. A call with id 0 leaves no record
 //! of its node, and allocates nothing for a key that is already stored. Knows no clock. Called by the node that owns

@@ -1,4 +1,5 @@
 //! Delivers the outcome of a call to the component that handed the call to a store.
+//!
 //! A store that answers later (Redis) calls this from whichever task learns the outcome. Components that hand calls
 //! to such a store implement it.
 

@@ -1,4 +1,5 @@
 //! Decides when a server counts as silent: nothing came from it for a second while a reply was awaited. Pure.
+//!
 //! A slow reply is still a sign of life, so the second does not limit how long one call may take; any bytes from the
 //! server restart it. The second is counted in ticks, and a late tick counts for no more than its own length: where a
 //! tick comes late, this process did not run meanwhile, and what it did not read then says nothing about the server.

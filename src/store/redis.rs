@@ -1,9 +1,11 @@
 //! The shared store: scripts on a Redis server or a Redis Cluster.
+//!
 //! It decides where a call goes, when it may leave, and what its outcome is. Routing, breakers and the watch over the
 //! slot map are our own instead of the redis crate's `ClusterConnection`, for two reasons: a failing master must not
 //! delay calls to others, and nothing may be executed twice. So no call is retried here. One MOVED and one ASK are
 //! followed, and a missing script is sent once, because these three replies say that nothing was executed. Repeating
 //! a call with an unknown outcome, under the same id, is up to the caller.
+//!
 //! A call fails at once while its server is away. A call that has left is answered however late, as long as its
 //! connection lives: a slow server is not a lost one. Called by `serve`, which carries out the core's effects.
 

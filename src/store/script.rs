@@ -1,4 +1,5 @@
 //! The scripts of `lua/`: their texts and hashes, the arguments of a call, and the grant that a reply says.
+//!
 //! `lib.lua` and `tail.lua`, which the scripts share, are put around each of them; the whole text is hashed and
 //! loaded. Arguments are clamped here to what the scripts' numbers hold, below 2^53, so that no valid call is
 //! refused. Called by `redis.rs`, which carries the commands, and by simulations, which run the scripts themselves.

@@ -1,4 +1,5 @@
 //! The permits of concurrent limits as `lua/occupy.lua` counts them: how many each node has, and until when.
+//!
 //! A node reports how many permits its clients hold and how many it would like; its latest report counts. Part of
 //! `memory.rs`.
 

@@ -1,5 +1,6 @@
 //! Fair queueing: orders what waits by who asked for it. Users take turns, and within a user its connections take
 //! turns.
+//!
 //! An asker who wants little waits for no more than one turn of each other, however much those ask for (after Nagle,
 //! "On packet switches with infinite storage", 1985). Items about one key leave in the order in which they came: a
 //! later one joins the line in which the key's first item waits, whoever asked for that. Knows neither calls nor

@@ -1,4 +1,5 @@
 //! The state of one key during one call to the memory store, and the steps of an acquire on it.
+//!
 //! The counters are rolled to the call's `now`, and nothing is stored yet. `lua/acquire.lua` has the same steps under
 //! the same names. Called by `memory.rs` only.
 

@@ -1,7 +1,7 @@
-//! The answer to a request, written once: a `RateLimitResponse` as bytes, behind the head of a gRPC frame.
+//! Writes the answer to a request in one pass: a `RateLimitResponse` as bytes, behind the head of a gRPC frame.
 //!
-//! Built of values and encoded by prost, an answer cost more than the decision: a dozen texts and a map were allocated for
-//! it, and the length of each part was reckoned anew for every part around it.
+//! When it was built as a value and encoded by prost, it cost more than the decision: that allocated a dozen strings
+//! and a map, and computed the length of each part again for every part around it.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -11,24 +11,24 @@ use crate::serve::ask::CheckRequest;
 use crate::serve::check_request::CheckResult;
 use crate::wire::headers::{Style, fields, window};
 
-/// Bytes before a message: whether it is compressed, and its length.
+/// Bytes before a message: the compression flag and the length.
 pub(super) const FRAME_HEAD: usize = 5;
 
-/// Bytes that most answers have room in.
+/// Initial capacity, enough for most answers.
 const ROOM: usize = 512;
 
 /// What a descriptor asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hits {
-    /// Tokens, or nothing at all.
+    /// A charge of so many tokens.
     Take(u64),
-    /// Whether there is one.
+    /// A peek: is a token left?
     Peek,
-    /// Tokens are given back.
+    /// A refund of so many tokens.
     Give(u64),
 }
 
-/// A descriptor that is limited: its place in the request.
+/// A descriptor that a policy limits, and its position in the request.
 #[derive(Debug)]
 pub(super) struct Limited {
     pub(super) place: usize,
@@ -36,7 +36,7 @@ pub(super) struct Limited {
     pub(super) inquiry: CheckRequest,
 }
 
-/// The answer about `count` descriptors, of which some are `limited` and were `told`.
+/// The answer about `count` descriptors. Those that are `limited` have the results `told`; the others are admitted.
 pub(super) fn write(count: usize, limited: &[Limited], told: &[CheckResult], style: Option<Style>) -> Vec<u8> {
     let mut answer = Message(Vec::with_capacity(ROOM));
     answer.0.extend_from_slice(&[0; FRAME_HEAD]);
@@ -65,8 +65,8 @@ pub(super) fn write(count: usize, limited: &[Limited], told: &[CheckResult], sty
     bytes
 }
 
-/// Orders decisions by what a client must mind first: the longest wait, then what would have been denied, then
-/// the least that is left, then what counts nothing.
+/// Orders results by what a client must respect first: the longest wait, then what shadow mode would have denied,
+/// then the fewest tokens left, then results without a limit.
 fn tightness(told: &CheckResult) -> (u8, u64) {
     let decision = &told.decision;
     match decision.verdict {
@@ -94,11 +94,11 @@ fn write_status(status: &mut Message, limited: &Limited, told: &CheckResult) {
         current.text(3, &limited.inquiry.policy.name);
     });
     status.number(3, small(decision.remaining.min(decision.limit)));
-    // Envoy tells its own clients the whole seconds and forgets the rest.
+    // Envoy passes on only whole seconds to its clients, so they are rounded up.
     status.part(4, |until| until.number(1, decision.reset_after.as_secs_ceil().min(i64::MAX as u64)));
 }
 
-/// A `Struct`: what access logs and later filters see.
+/// Writes a `Struct` for access logs and later filters.
 fn write_metadata(metadata: &mut Message, limited: &Limited, told: &CheckResult) {
     let decision = &told.decision;
     let limit = told.rule.as_ref().and_then(|rule| rule.limits.get(usize::from(decision.limit_index)));
@@ -119,10 +119,10 @@ fn small(number: u64) -> u64 {
     number.min(u32::MAX.into())
 }
 
-/// A message of protobuf, half written. Numbers that are 0 and texts that are empty are left out, as proto3 has it.
+/// A protobuf message that is being written. As in proto3, numbers that are 0 and empty strings are left out.
 struct Message(Vec<u8>);
 
-/// How a field's value is written: as a number, as eight bytes, as a length and so many bytes.
+/// The wire types: a varint, eight bytes, or a length and so many bytes.
 #[derive(Clone, Copy)]
 enum Wire {
     Varint = 0,
@@ -158,18 +158,18 @@ impl Message {
         }
     }
 
-    /// A number that is there, be it 0: one of several that a field may be.
+    /// A number in a `oneof`, which is written even if it is 0.
     fn double(&mut self, tag: u8, number: f64) {
         self.key(tag, Wire::Fixed64);
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// A text that is there, be it empty.
+    /// A string in a `oneof`, which is written even if it is empty.
     fn shown(&mut self, tag: u8, text: impl Display) {
         self.part(tag, |part| write!(part, "{text}").expect("a Vec takes what is written"));
     }
 
-    /// An entry of a map from texts to values.
+    /// An entry of a map with string keys.
     fn entry(&mut self, name: &str, value: impl FnOnce(&mut Self)) {
         self.part(1, |entry| {
             entry.text(1, name);
@@ -177,7 +177,7 @@ impl Message {
         });
     }
 
-    /// A message within this one. Most are so short that their length takes one byte; a longer one is moved.
+    /// A nested message. One byte is reserved for its length, which suffices for most; a longer message is moved.
     fn part(&mut self, tag: u8, write: impl FnOnce(&mut Self)) {
         self.key(tag, Wire::Length);
         let at = self.0.len();
@@ -220,7 +220,7 @@ mod tests {
     };
     use crate::store::turns::Asker;
 
-    /// The same, built of values.
+    /// The same answer, built as a value.
     fn built(count: usize, limited: &[Limited], told: &[CheckResult], style: Option<Style>) -> RateLimitResponse {
         let free = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
         let mut statuses = vec![free; count];

@@ -1,4 +1,4 @@
-//! The bytes of requests that are half, counted: those of a connection stay within what it may keep.
+//! Counts the bytes of incomplete requests, so that those of a connection stay within its memory bound.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,11 +9,11 @@ use tonic::Status;
 
 use crate::serve::budget::Account;
 
-/// What the requests of a connection take.
+/// The memory of a connection's requests.
 #[derive(Clone, Debug)]
 pub(super) struct Counter(Arc<Mutex<(Account, usize)>>);
 
-/// A request's body. What came of it counts until it is dropped.
+/// A request's body, whose bytes count until it is dropped.
 #[derive(Debug)]
 pub(super) struct Counted {
     body: Incoming,
@@ -22,17 +22,17 @@ pub(super) struct Counted {
 }
 
 impl Counter {
-    /// Nothing has come yet.
+    /// No byte counts yet.
     pub(super) fn new(account: Account) -> Self {
         Self(Arc::new(Mutex::new((account, 0))))
     }
 
-    /// A body that counts.
+    /// Wraps a body so that its bytes count.
     pub(super) fn count(&self, body: Incoming) -> Counted {
         Counted { body, counter: self.clone(), bytes: 0 }
     }
 
-    /// Notes more bytes; false: they are more than there is room for.
+    /// Counts more bytes; false when there is no room for them.
     fn add(&self, bytes: usize) -> bool {
         let mut inner = self.lock();
         let (account, held) = &mut *inner;

@@ -1,4 +1,4 @@
-//! Where Envoy comes in: a listener, and its connections with their bounds.
+//! The listener for Envoy, and its connections with their bounds.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -30,35 +30,35 @@ use crate::serve::server_state::ServerState;
 use crate::serve::socket::{Socket, SocketError};
 use crate::wire::headers::Style;
 
-/// Most requests of a connection at once.
+/// Most concurrent requests of a connection.
 const MAX_STREAMS: u32 = 256;
-/// Largest request: with [`MAX_STREAMS`] it bounds what a connection can make this process hold.
+/// Largest request. Together with [`MAX_STREAMS`] it bounds the memory that a connection can use.
 const MAX_MESSAGE: usize = 128 << 10;
 /// Largest list of header fields of a request.
 const MAX_HEADERS: u32 = 16 << 10;
-/// Largest frame: the least that HTTP/2 knows.
+/// Largest frame; HTTP/2 allows no smaller limit.
 const MAX_FRAME: u32 = 16 << 10;
-/// What a stream and a connection may send ahead.
+/// Flow-control window of a stream and of a connection.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Streams that were reset before they were seen: Envoy resets one whenever its timeout is over.
+/// Most streams that a client may reset before they are accepted. Envoy resets a stream whenever its timeout passes.
 const MAX_RESETS: usize = 1_024;
-/// After so long without a frame a connection over TCP is asked whether it is still there, and so long it may take.
+/// A TCP connection without frames for this long is sent a PING, and has as long again to answer it.
 const QUIET: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest time for a request to come whole and be answered.
+/// Longest time for a request to arrive and be answered.
 const LIFE: Duration = Duration::from_secs(10);
 
-/// What the door is started with.
+/// The options of the listener.
 #[derive(Clone, Debug)]
 pub struct EnvoyOptions {
-    /// Where.
+    /// The address.
     pub door: config::Door,
-    /// Which header fields Envoy adds to its responses; `None`: none of ours.
+    /// The header fields that Envoy adds to its responses; `None` for none.
     pub headers: Option<Style>,
 }
 
-/// A bound door. The file of a Unix socket goes away with it.
+/// A bound listener. The file of a Unix socket is removed when this is dropped.
 #[derive(Debug)]
 pub struct Door {
     bound: Bound,
@@ -71,16 +71,16 @@ enum Bound {
     Tcp(StdTcpListener, SocketAddr),
 }
 
-/// Why the door cannot be bound.
+/// Why the listener cannot be bound.
 #[derive(Debug)]
 pub enum BindError {
-    /// Its socket.
+    /// The Unix socket cannot be bound.
     Socket(SocketError),
-    /// Its address.
+    /// The TCP address cannot be bound.
     Tcp {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// What the operating system says.
+        /// The operating system's error.
         error: io::Error,
     },
 }
@@ -99,11 +99,11 @@ impl std::fmt::Display for BindError {
 impl std::error::Error for BindError {}
 
 impl Door {
-    /// Binds it, unless it was handed over; a Unix socket gets `mode` and `group`. Port 0 lets the operating system
-    /// choose.
+    /// Binds the listener, unless its socket was handed over. A Unix socket gets `mode` and `group`. With port 0 the
+    /// operating system chooses a port.
     ///
     /// # Errors
-    /// The place is in use, or the operating system refuses.
+    /// The address is in use, or the operating system refuses.
     pub fn bind(options: &EnvoyOptions, mode: u32, group: Option<u32>, handed: &mut Handed) -> Result<Self, BindError> {
         let bound = match &options.door {
             config::Door::Path(path) => {
@@ -126,7 +126,7 @@ impl Door {
         Ok(Self { bound, headers: options.headers })
     }
 
-    /// Where it is, with the port that was chosen.
+    /// The address, with the port that was chosen.
     #[must_use]
     pub fn place(&self) -> config::Door {
         match &self.bound {
@@ -135,7 +135,7 @@ impl Door {
         }
     }
 
-    /// Another handle, for one more thread.
+    /// Duplicates the listener, for one more thread.
     pub(crate) fn handle(&self) -> io::Result<Handle> {
         let inner = match &self.bound {
             Bound::Unix(socket) => Inner::Unix(socket.listener()?),
@@ -151,7 +151,7 @@ fn prepared(listener: StdTcpListener) -> io::Result<(StdTcpListener, SocketAddr)
     Ok((listener, address))
 }
 
-/// A thread's listener before its runtime knows it.
+/// The listener of one thread, before it is attached to the runtime.
 #[derive(Debug)]
 pub(crate) struct Handle {
     inner: Inner,
@@ -164,7 +164,7 @@ enum Inner {
     Tcp(StdTcpListener),
 }
 
-/// A thread's listener.
+/// The listener of one thread.
 #[derive(Debug)]
 pub(crate) struct Listener {
     accepting: Accepting,
@@ -177,7 +177,7 @@ enum Accepting {
     Tcp(TcpListener),
 }
 
-/// Somebody who came.
+/// An accepted connection.
 #[derive(Debug)]
 pub(crate) struct Visitor {
     stream: Stream,
@@ -190,7 +190,7 @@ enum Stream {
     Tcp(TcpStream),
 }
 
-/// Somebody who came, while no runtime knows the connection.
+/// An accepted connection that is detached from its runtime.
 #[derive(Debug)]
 pub(crate) struct Resting {
     inner: RestingStream,
@@ -204,7 +204,7 @@ enum RestingStream {
 }
 
 impl Handle {
-    /// For the runtime this is called in.
+    /// Attaches the listener to the runtime that this is called in.
     pub(crate) fn listen(self) -> io::Result<Listener> {
         let accepting = match self.inner {
             Inner::Unix(listener) => Accepting::Unix(UnixListener::from_std(listener)?),
@@ -215,7 +215,7 @@ impl Handle {
 }
 
 impl Listener {
-    /// The next visitor.
+    /// Accepts the next connection.
     pub(crate) async fn accept(&self) -> io::Result<Visitor> {
         let stream = match &self.accepting {
             Accepting::Unix(listener) => Stream::Unix(listener.accept().await?.0),
@@ -226,7 +226,7 @@ impl Listener {
 }
 
 impl Visitor {
-    /// Takes the connection from the runtime that it belongs to, so that another thread's can have it.
+    /// Detaches the connection from its runtime, so that another thread's runtime can take it.
     pub(crate) fn rest(self) -> io::Result<Resting> {
         let inner = match self.stream {
             Stream::Unix(stream) => RestingStream::Unix(stream.into_std()?),
@@ -235,10 +235,10 @@ impl Visitor {
         Ok(Resting { inner, headers: self.headers })
     }
 
-    /// The peer's user, where it can be told.
+    /// The peer's uid, if known.
     pub(crate) fn uid(&self) -> Option<u32> {
         match &self.stream {
-            // A peer whose uid cannot be told is nobody's.
+            // `u32::MAX` is nobody's uid; it stands for a peer whose uid cannot be read.
             Stream::Unix(stream) => Some(stream.peer_cred().map_or(u32::MAX, |cred| cred.uid())),
             Stream::Tcp(_) => None,
         }
@@ -246,7 +246,7 @@ impl Visitor {
 }
 
 impl Resting {
-    /// Gives the connection to the runtime that this is called in.
+    /// Attaches the connection to the runtime that this is called in.
     pub(crate) fn resume(self) -> io::Result<Visitor> {
         let stream = match self.inner {
             RestingStream::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
@@ -256,15 +256,15 @@ impl Resting {
     }
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it closes.
 pub(crate) async fn serve(visitor: Visitor, pass: ConnectionGuard, hub: Arc<ServerState>) {
     let counter = Counter::new(hub.doors.account());
     let service = Service::new(hub, visitor.headers, pass.mailbox.asker());
     match visitor.stream {
-        // The operating system tells when the other side is gone.
+        // No PINGs: the operating system reports when the other end of a Unix socket is gone.
         Stream::Unix(stream) => converse(stream, None, pass, (service, counter)).await,
         Stream::Tcp(stream) => {
-            // Without it answers wait for more; where it cannot be set they merely do.
+            // Without this, Nagle's algorithm delays answers. If it cannot be set, they are just slower.
             let _ = stream.set_nodelay(true);
             converse(stream, Some(QUIET), pass, (service, counter)).await;
         }
@@ -313,7 +313,7 @@ fn answer(service: Service, request: Request<Counted>) -> Answering {
             };
             told.map_or_else(Status::into_http, respond)
         });
-        // Most are answered at once, and need no timer.
+        // Most requests are answered at once, and need no timer.
         if let Poll::Ready(response) = poll_fn(|cx| Poll::Ready(answered.as_mut().poll(cx))).await {
             return Ok(response);
         }

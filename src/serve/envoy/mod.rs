@@ -1,7 +1,7 @@
-//! The Envoy door: Rate Limit Service v3, gRPC over a Unix socket or TCP.
+//! The listener for Envoy: Rate Limit Service v3, gRPC over a Unix socket or TCP.
 //!
-//! hyper speaks HTTP/2, `unary` reads and writes gRPC's frames, `service` asks the shards as every other door
-//! does. The data threads accept its connections beside their own.
+//! hyper implements HTTP/2, `unary` reads and writes gRPC's frames, and `service` asks the shards. The data threads
+//! accept these connections beside those of the daemon's socket.
 
 mod answer;
 mod counted;

@@ -1,8 +1,7 @@
-//! A stream that takes no lists of buffers.
+//! A stream without vectored writes.
 //!
-//! h2 writes an answer of 256 bytes and more from where it lies if the stream takes lists, and its trailers with a
-//! call of their own. Of a stream that takes none it copies up to 1 KiB, and all answers that are ready leave with
-//! one call.
+//! If the stream supports them, h2 writes an answer of 256 bytes or more directly from its buffer, and the trailers
+//! with a second call. Without them it copies up to 1 KiB, and all answers that are ready leave with one call.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The stream.
+/// The wrapped stream.
 #[derive(Debug)]
 pub(super) struct Plain<S>(pub(super) S);
 

@@ -16,13 +16,13 @@ pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitServic
 /// `RateLimitRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitRequest {
-    /// Whose descriptors these are.
+    /// The domain of the descriptors.
     #[prost(string, tag = "1")]
     pub domain: String,
-    /// What is limited, all or nothing.
+    /// The descriptors, which are admitted all or none.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<RateLimitDescriptor>,
-    /// Tokens asked for of each; 0 means 1.
+    /// Tokens that are asked for of each descriptor; 0 means 1.
     #[prost(uint32, tag = "3")]
     pub hits_addend: u32,
 }
@@ -30,16 +30,16 @@ pub struct RateLimitRequest {
 /// `RateLimitDescriptor`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitDescriptor {
-    /// Keys and values, in order.
+    /// Pairs of keys and values, in order.
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<Entry>,
-    /// A limit that Envoy sends itself.
+    /// A limit that Envoy sends along.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
-    /// Tokens asked for of this one; 0 is a peek.
+    /// Tokens that are asked for of this descriptor; 0 is a peek.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<UInt64Value>,
-    /// Tokens are given back.
+    /// The tokens are given back.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }
@@ -47,10 +47,10 @@ pub struct RateLimitDescriptor {
 /// `RateLimitDescriptor.Entry`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Entry {
-    /// What it is.
+    /// The entry's key.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// Which one.
+    /// The entry's value.
     #[prost(string, tag = "2")]
     pub value: String,
 }
@@ -77,16 +77,16 @@ pub struct UInt64Value {
 /// `RateLimitResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitResponse {
-    /// May the request pass?
+    /// Whether the request is admitted.
     #[prost(enumeration = "Code", tag = "1")]
     pub overall_code: i32,
     /// One for each descriptor, in order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
-    /// Header fields for Envoy's response.
+    /// Header fields that Envoy adds to its response.
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
-    /// What access logs and later filters see.
+    /// Values for access logs and later filters.
     #[prost(message, optional, tag = "6")]
     pub dynamic_metadata: Option<Struct>,
 }
@@ -97,25 +97,25 @@ pub struct RateLimitResponse {
 pub enum Code {
     /// Never sent.
     Unknown = 0,
-    /// It may pass.
+    /// The request is admitted.
     Ok = 1,
-    /// It must not.
+    /// The request is denied.
     OverLimit = 2,
 }
 
 /// `RateLimitResponse.DescriptorStatus`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DescriptorStatus {
-    /// Of this descriptor alone.
+    /// Whether this descriptor alone is admitted.
     #[prost(enumeration = "Code", tag = "1")]
     pub code: i32,
-    /// The limit that fills the numbers.
+    /// The limit that the numbers are of.
     #[prost(message, optional, tag = "2")]
     pub current_limit: Option<RateLimit>,
     /// Tokens left.
     #[prost(uint32, tag = "3")]
     pub limit_remaining: u32,
-    /// Until the limit is whole again.
+    /// Time until the limit is whole again.
     #[prost(message, optional, tag = "4")]
     pub duration_until_reset: Option<Duration>,
 }
@@ -129,7 +129,7 @@ pub struct RateLimit {
     /// Tokens a unit.
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// The unit, if it is one.
+    /// The unit, if the period is one of these.
     #[prost(enumeration = "Unit", tag = "2")]
     pub unit: i32,
 }
@@ -162,7 +162,7 @@ pub struct Duration {
     /// Whole seconds.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// The rest.
+    /// The fraction of a second.
     #[prost(int32, tag = "2")]
     pub nanos: i32,
 }
@@ -189,7 +189,7 @@ pub struct Struct {
 /// `google.protobuf.Value`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Value {
-    /// What it is.
+    /// The value, of one of several types.
     #[prost(oneof = "Kind", tags = "2, 3")]
     pub kind: Option<Kind>,
 }
@@ -206,7 +206,7 @@ pub enum Kind {
 }
 
 impl Unit {
-    /// All that are a length of time, with their seconds.
+    /// All units with their lengths in seconds.
     pub const LENGTHS: [(Self, u64); 7] = [
         (Self::Second, 1),
         (Self::Minute, 60),

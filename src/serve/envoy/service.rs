@@ -1,4 +1,4 @@
-//! One request of Envoy: from descriptors to the keys of policies, and from decisions to its response.
+//! One request of Envoy: from descriptors to keys of policies, and from decisions to the response.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) struct Service {
     hub: Arc<ServerState>,
     headers: Option<Style>,
     asker: Asker,
-    /// Where the connection's requests await answers of the store.
+    /// Limits the answers of the store that the connection awaits.
     queue: Queue,
 }
 
@@ -44,7 +44,7 @@ impl Service {
         Self { hub, headers, asker, queue }
     }
 
-    /// The answer to a request, as a frame of gRPC.
+    /// Answers a request with a gRPC frame.
     pub(super) async fn answer(self, request: RateLimitRequest) -> Result<Vec<u8>, Status> {
         let count = request.descriptors.len();
         let limited = read(&self.hub.policies.load(), &request, self.asker)?;
@@ -59,7 +59,8 @@ impl Service {
             self.end(asking, limited).await
         } else {
             let (service, awaited) = (self.clone(), turn.await_answers(limited.len()));
-            // A task of its own: Envoy gives up after its timeout, and what was charged until then must be given back.
+            // Runs in a task of its own. Envoy cancels the request after its timeout, and what was charged until then
+            // must still be given back.
             let ended = tokio::spawn(async move {
                 let ended = service.end(asking, limited).await;
                 drop(awaited);
@@ -100,7 +101,7 @@ fn inquiries(limited: &[Limited]) -> Vec<CheckRequest> {
     limited.iter().map(|limited| limited.inquiry.clone()).collect()
 }
 
-/// The descriptors that are limited, in order.
+/// The descriptors that policies limit, in order.
 fn read(policies: &PolicySet, request: &RateLimitRequest, asker: Asker) -> Result<Vec<Limited>, Status> {
     if request.domain.is_empty() {
         return Err(Status::invalid_argument("the domain is empty"));
@@ -145,7 +146,7 @@ fn read(policies: &PolicySet, request: &RateLimitRequest, asker: Asker) -> Resul
     Ok(limited)
 }
 
-/// A descriptor on its way to a policy.
+/// A descriptor for which a policy is looked for.
 struct Routed<'r> {
     policies: &'r PolicySet,
     domain: &'r Domain,
@@ -153,7 +154,7 @@ struct Routed<'r> {
 }
 
 impl Routed<'_> {
-    /// By the first route that fits; policies that the route replaces are added to `replaced`.
+    /// The policy and key of the first route that matches. Policies that the route replaces are added to `replaced`.
     fn find(&self, replaced: &mut Vec<Arc<str>>) -> Option<(Arc<Policy>, Box<[u8]>)> {
         let route = self.domain.find(self.entries)?;
         replaced.extend(route.replaces.iter().cloned());
@@ -161,8 +162,8 @@ impl Routed<'_> {
         Some((policy.clone(), route.key(self.entries)))
     }
 
-    /// By the limit that Envoy sends, in the place of a policy's limits: a key that is blocked stays so, and a
-    /// policy that only watches goes on to.
+    /// The policy for a limit that Envoy sends. The limit replaces the policy's own ones, but a blocked key stays
+    /// blocked, and a policy in shadow mode stays in it.
     fn overridden(&self, domain: &str, limit: RateLimitOverride) -> Result<(Arc<Policy>, Box<[u8]>), Status> {
         let found = self.find(&mut Vec::new());
         if let Some((policy, key)) = &found
@@ -206,8 +207,8 @@ fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Result<
     }
 }
 
-/// Nothing but a missing store stands against the request, and a policy says that it must not pass then: Envoy
-/// is told that it cannot be told.
+/// The error status for a request that is denied only because the store is away, where the policy says so. Envoy then
+/// applies its own setting for failures.
 fn refusal(limited: &[Limited], told: &[CheckResult]) -> Option<Status> {
     let mut denied = limited.iter().zip(told).filter(|(_, told)| told.decision.verdict == Verdict::Deny).peekable();
     let (first, _) = *denied.peek()?;

@@ -1,7 +1,7 @@
-//! gRPC's frames for the one method there is: one message in, one message out, or a status.
+//! gRPC's frames for the only method: one message in, one message out, or a status.
 //!
-//! Does what tonic's own way of serving does, without its streams, its buffers of 8 KiB and its boxes around a body.
-//! Messages that come compressed are refused, as none was offered. Statuses are tonic's.
+//! This does what tonic does, without tonic's streams, 8 KiB buffers and boxed bodies. Compressed messages are
+//! refused, since no compression is offered. Statuses are tonic's.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use super::counted::Counted;
 const ENCODING: &str = "grpc-encoding";
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// The one message of a request, of `most` bytes at most.
+/// Reads the only message of a request, which may have `most` bytes.
 pub(super) async fn receive<M: Message + Default>(
     head: &HeaderMap,
     mut body: Counted,
@@ -32,12 +32,12 @@ pub(super) async fn receive<M: Message + Default>(
     }
     let (mut first, mut rest) = (Bytes::new(), Vec::new());
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        // What else there is are trailers, which say nothing here.
+        // Other frames are trailers, which have no meaning in a request.
         let Ok(data) = frame?.into_data() else { continue };
         if first.is_empty() {
             first = data;
         } else {
-            // It did not come in one piece, as nearly all do.
+            // The message came in several pieces, which is rare.
             if rest.is_empty() {
                 rest.extend_from_slice(&first);
             }
@@ -58,7 +58,7 @@ pub(super) async fn receive<M: Message + Default>(
     }
 }
 
-/// The length of the message that begins with these bytes; `None`: they do not tell yet.
+/// The length of the message that begins with these bytes; `None` when they are too few to tell.
 fn length(bytes: &[u8], most: usize) -> Result<Option<usize>, Status> {
     match bytes {
         [] | [0] => Ok(None),
@@ -82,14 +82,15 @@ fn length(bytes: &[u8], most: usize) -> Result<Option<usize>, Status> {
     }
 }
 
-/// A response that holds `message`, which has its frame's head.
+/// A response with `message`, which includes its frame's head.
 pub(super) fn respond(message: Vec<u8>) -> Response<Answer> {
     let mut response = Response::new(Answer { message: Some(message.into()), has_trailers: true });
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
 }
 
-/// The body of a response: a message and the trailers that say that all is well; or nothing, where the head says why.
+/// The body of a response: a message, then trailers with the status OK; or nothing, when the response's head has the
+/// status.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     message: Option<Bytes>,

@@ -1,7 +1,7 @@
 //! A decision as JSON: an object for an admission, a problem document (RFC 9457) for a denial.
 //!
-//! Written straight into the bytes that are sent. Made from maps as other answers are, a denial cost 1.4 times what an
-//! admission did, and whoever is under attack denies most. Keys stand in the order of the alphabet.
+//! It is written directly into the bytes that are sent. When it was built from maps, as other answers are, a denial
+//! cost 1.4 times as much as an admission, and a daemon under attack mostly denies. Names are in alphabetical order.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -12,11 +12,11 @@ use crate::core::time::Micros;
 use crate::serve::check_request::CheckResult;
 use crate::serve::listing::Why;
 
-/// What a problem document says it is.
+/// The type of the problem document.
 const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const TITLE: &str = "Request cannot be satisfied as assigned quota has been exceeded";
 
-/// Bytes that most bodies have room in.
+/// Initial capacity, enough for most bodies.
 const ROOM: usize = 640;
 
 /// The body of an admission.
@@ -24,7 +24,7 @@ pub(super) fn admission(told: &CheckResult) -> Vec<u8> {
     body(told, None)
 }
 
-/// The body of a denial by the policy of that name, which goes out with `status`.
+/// The body of a denial by the policy of that name. `status` is the response's.
 pub(super) fn denial(told: &CheckResult, policy: &str, status: StatusCode) -> Vec<u8> {
     body(told, Some((policy, status)))
 }
@@ -64,7 +64,7 @@ fn body(told: &CheckResult, denial: Option<(&str, StatusCode)>) -> Vec<u8> {
     object.end()
 }
 
-/// An object of JSON, half written.
+/// A JSON object that is being written.
 struct Object(Vec<u8>);
 
 impl Object {
@@ -74,7 +74,7 @@ impl Object {
         Self(bytes)
     }
 
-    /// A key of ours, which has nothing to escape.
+    /// A name of ours, which needs no escaping.
     fn key(&mut self, key: &'static str) {
         if self.0.len() > 1 {
             self.0.push(b',');
@@ -102,7 +102,7 @@ impl Object {
         self.quote(value);
     }
 
-    /// A list of one text, or of none.
+    /// A list with one text, or an empty one.
     fn list(&mut self, key: &'static str, value: Option<&str>) {
         self.key(key);
         self.0.push(b'[');
@@ -124,14 +124,14 @@ impl Object {
     }
 }
 
-/// Text inside of a string of JSON.
+/// Writes text inside of a JSON string, escaped where needed.
 struct Escaped<'b>(&'b mut Vec<u8>);
 
 impl fmt::Write for Escaped<'_> {
     fn write_str(&mut self, mut text: &str) -> fmt::Result {
         let is_special = |byte: u8| byte < b' ' || byte == b'"' || byte == b'\\';
         while let Some(at) = text.bytes().position(is_special) {
-            // What is special is ASCII, and a letter by itself.
+            // Characters that need escaping are ASCII, so one byte each.
             let (plain, rest) = text.split_at(at);
             self.0.extend_from_slice(plain.as_bytes());
             let byte = rest.as_bytes()[0];

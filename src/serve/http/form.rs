@@ -1,4 +1,4 @@
-//! What RFC 9110 and 9112 demand of a request's head, beyond what hyper looks at.
+//! Checks of a request's head that RFC 9110 and 9112 demand and hyper does not do.
 
 use hyper::header::{CONTENT_ENCODING, HOST, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
@@ -7,10 +7,10 @@ use hyper::{Method, StatusCode, Version};
 
 use super::reply::{Refusal, bad};
 
-/// Looks at the head of a request.
+/// Checks the head of a request.
 ///
 /// # Errors
-/// What is wrong with it, and the status that says so.
+/// What is wrong with it, and the status that reports it.
 pub(super) fn check(head: &Parts) -> Result<(), Refusal> {
     host(head)?;
     let refused = |status, detail| Err(Refusal { status, detail });
@@ -29,10 +29,10 @@ pub(super) fn check(head: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Looks at what a body is said to be. Of a GET nobody asks: proxies send the fields of another request with theirs.
+/// Checks how the body is described. A GET is not checked: proxies may send it with the fields of another request.
 ///
 /// # Errors
-/// It is coded.
+/// The body has a content coding, which is not supported.
 pub(super) fn check_body(head: &Parts) -> Result<(), Refusal> {
     let content = head.headers.get_all(CONTENT_ENCODING).iter().map(|coding| coding.as_bytes().trim_ascii());
     let mut other = content.filter(|coding| !coding.eq_ignore_ascii_case(b"identity") && !coding.is_empty());
@@ -44,10 +44,10 @@ pub(super) fn check_body(head: &Parts) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The host that a request means, without its port; empty where it names none.
+/// The host that a request names, without the port; empty where it names none.
 ///
 /// # Errors
-/// There is no `Host` field in HTTP/1.1, or there are two, or it is no host.
+/// HTTP/1.1 without a `Host` field, or with two; or the host is invalid.
 pub(crate) fn host(head: &Parts) -> Result<String, Refusal> {
     let mut fields = head.headers.get_all(HOST).iter();
     let (first, second) = (fields.next(), fields.next());
@@ -67,11 +67,11 @@ pub(crate) fn host(head: &Parts) -> Result<String, Refusal> {
             authority.host().to_owned()
         }
     };
-    // RFC 9112, 3.2.2: a target that names a host wins.
+    // RFC 9112, 3.2.2: a host in the target takes precedence.
     Ok(head.uri.host().map_or(named, ToOwned::to_owned))
 }
 
-/// Whether somebody defined the method for HTTP itself: one that is known and not served is another error.
+/// Whether HTTP itself or an extension defines the method. A known method that is not served here gets another error.
 fn is_known(method: &Method) -> bool {
     [
         Method::GET,

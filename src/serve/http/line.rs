@@ -1,23 +1,24 @@
-//! The first line of a connection: whether hyper can read it, and what is answered where it cannot.
+//! The first line of a connection: whether hyper can read it, and the response where it cannot.
 //!
-//! hyper answers a version that it does not know with 400, an HTTP/2 preface not at all, and an endless line as if it
-//! were a header field; RFC 9110 has 505 and 414 for these.
+//! hyper answers an unknown version with 400, an HTTP/2 preface not at all, and an endless line as if it were a
+//! header field; RFC 9110 defines 505 and 414 for these.
 
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 
 use super::reply::{document, problem};
 
-/// What is to be done about a first line.
+/// What to do about a first line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// hyper reads it.
+    /// hyper can read it.
     Ours,
-    /// This whole response is the answer, and the end.
+    /// This response is sent, and the connection closed.
     Refused(String),
 }
 
-/// Judges the first line of `head`, behind empty ones; `None`: more must come. One of `most` bytes is too long.
+/// Judges the first line of `head`, after empty ones; `None` when more bytes are needed. A line of `most` bytes is
+/// too long.
 pub(super) fn judge(head: &[u8], most: usize) -> Option<Line> {
     let start = head.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(head.len());
     let line = &head[start..];
@@ -41,7 +42,7 @@ pub(super) fn judge(head: &[u8], most: usize) -> Option<Line> {
     Some(Line::Ours)
 }
 
-/// The bytes of a response that ends the connection.
+/// A response that closes the connection.
 fn refused(status: StatusCode, detail: &str) -> Line {
     let reply = problem(status, detail);
     let kind = reply.headers().get(CONTENT_TYPE).map(HeaderValue::to_str).and_then(Result::ok).unwrap_or_default();

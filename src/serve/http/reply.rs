@@ -1,6 +1,6 @@
-//! Responses, and the refusals that become one: problem documents (RFC 9457) with their status.
+//! Responses, and refusals of requests, which become problem documents (RFC 9457) with their status.
 //!
-//! Knows no request but by its method. Called by everything that answers over HTTP.
+//! Knows of a request only its method. Called by everything that answers over HTTP.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -8,10 +8,10 @@ use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
 
-/// A response whose body is at hand.
+/// A response with a complete body.
 pub(crate) type Reply = Response<Full<Bytes>>;
 
-/// Why a request cannot be answered.
+/// Why a request is refused.
 pub(crate) struct Refusal {
     pub(super) status: StatusCode,
     pub(super) detail: String,
@@ -20,7 +20,7 @@ pub(crate) struct Refusal {
 impl Refusal {
     pub(crate) fn into_reply(self) -> Reply {
         let mut reply = problem(self.status, &self.detail);
-        // Of these the body has not come, or not been read.
+        // The request's body was not read, so the connection cannot be used for another request.
         if matches!(self.status, StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE) {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -28,12 +28,12 @@ impl Refusal {
     }
 }
 
-/// One that is wrong in itself.
+/// A refusal of an invalid request.
 pub(super) fn bad(detail: impl Into<String>) -> Refusal {
     Refusal { status: StatusCode::BAD_REQUEST, detail: detail.into() }
 }
 
-/// 405 with the methods that are served, and `why` behind that.
+/// The response 405 with the methods that are served; `why` is added to it.
 pub(crate) fn not_allowed(method: &Method, allowed: &[Method], why: &str) -> Reply {
     let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
     let detail = format!("{method} is not served here: only {}{why}", names.join(" and "));
@@ -47,13 +47,13 @@ pub(crate) fn problem(status: StatusCode, detail: &str) -> Reply {
     reply(status, "application/problem+json", document(status, detail))
 }
 
-/// The body of it.
+/// The body of a problem document.
 pub(super) fn document(status: StatusCode, detail: &str) -> String {
     let title = status.canonical_reason().unwrap_or_default();
     json!({"type": "about:blank", "title": title, "status": status.as_u16(), "detail": detail}).to_string()
 }
 
-/// A response of that kind.
+/// A response with a body of this content type.
 pub(super) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Reply {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
@@ -61,7 +61,7 @@ pub(super) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Byte
     response
 }
 
-/// A field's value.
+/// The value of a header field.
 pub(super) fn text(value: String) -> HeaderValue {
     HeaderValue::try_from(value).unwrap_or_else(|_| HeaderValue::from_static(""))
 }

@@ -1,7 +1,7 @@
-//! One HTTP connection: a stream of which some bytes were read already, and a deadline for what stays half.
+//! One HTTP connection: a stream of which some bytes were read already, with a time limit for incomplete heads.
 //!
-//! hyper parses and writes. It counts the time for a head from the end of the request before, so that the
-//! connection's rest is in it; here a head that has begun has less time than a connection that rests. Knows no request.
+//! hyper parses and writes. hyper starts the time limit for a head at the end of the previous request, so it includes
+//! the connection's idle time. Here a head that has begun gets less time than an idle connection. Knows no request.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -23,22 +23,22 @@ use super::line::{Line, judge};
 use super::reply::Reply;
 use crate::serve::budget::Account;
 
-/// What a connection may take.
+/// Bounds of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Longest head, in bytes.
     pub(crate) head: usize,
-    /// Longest first line of a connection, in bytes: a line that cannot be told apart before.
+    /// Longest first line of a connection, in bytes. Until it is complete, the protocol is unknown.
     pub(crate) line: usize,
-    /// Longest rest between two requests.
+    /// Longest idle time between two requests.
     pub(crate) rest: Duration,
-    /// Longest time for a head that has begun.
+    /// Longest time for a head once it has begun.
     pub(crate) half: Duration,
 }
 
-/// Serves a connection to its end; `head` was read already. `progress` can be looked at from outside; `account`
-/// is what its requests may take. `leave` tells whether it shall take no more requests, and arranges a wake-up for
-/// when that changes.
+/// Serves a connection until it closes; the bytes in `head` were read before. The caller can observe `progress`;
+/// `account` bounds the memory of its requests. `leave` tells whether to take no more requests, and registers a
+/// wake-up for when that changes.
 pub(crate) async fn converse<S, A, F>(
     mut stream: S,
     mut head: Vec<u8>,
@@ -63,7 +63,7 @@ pub(crate) async fn converse<S, A, F>(
             let _ = tokio::time::timeout(bounds.half, told).await;
             return;
         }
-        // It has gone, or the rest of its first line never came.
+        // The client has gone, or did not complete its first line.
         _ => return,
     }
     progress.bytes_came(head.len());
@@ -112,7 +112,8 @@ pub(crate) async fn converse<S, A, F>(
     }
 }
 
-/// Reads until the first line can be judged. An end before that is [`io::ErrorKind::UnexpectedEof`].
+/// Reads until the first line can be judged. If the stream ends before, the error is
+/// [`io::ErrorKind::UnexpectedEof`].
 async fn first_line<S: AsyncRead + Unpin>(stream: &mut S, head: &mut Vec<u8>, most: usize) -> io::Result<Line> {
     loop {
         if let Some(line) = judge(head, most) {
@@ -125,12 +126,12 @@ async fn first_line<S: AsyncRead + Unpin>(stream: &mut S, head: &mut Vec<u8>, mo
     }
 }
 
-/// How far a connection has come: at rest, in a head, or in an answer. Counts on, so that one head can be told
+/// The state of a connection: idle, in a head, or in an answer. It counts the heads, so that one can be distinguished
 /// from the next.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     stage: AtomicU64,
-    /// That came since the last answer.
+    /// Bytes that arrived since the last answer.
     bytes: AtomicUsize,
 }
 
@@ -158,17 +159,17 @@ impl Progress {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Bytes of the request at hand, as far as they came.
+    /// Bytes of the present request that have arrived.
     fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a request came and its answer is being made.
+    /// Whether a request has arrived and is being answered.
     pub(crate) fn is_answering(&self) -> bool {
         self.stage.load(Ordering::Relaxed) % Self::STAGES == Self::IN_ANSWER
     }
 
-    /// Which head is half; `None`: none is.
+    /// The number of the head that is incomplete, if one is.
     fn half(&self) -> Option<u64> {
         Some(self.stage.load(Ordering::Relaxed)).filter(|now| now % Self::STAGES == Self::IN_HEAD)
     }

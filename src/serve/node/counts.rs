@@ -1,4 +1,4 @@
-//! What a node can tell of itself: counts, keys, what it holds. Part of `node.rs`.
+//! What a node reports of itself: counts, keys, and the tokens it holds. Part of `node.rs`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::core::shard::{KeyInfo, Request};
 use crate::core::stats::{PolicyStats, ShardStats};
 use crate::core::time::Instant;
 
-/// Keys that are listed under one lock of their shard: whose checks wait meanwhile.
+/// Keys that are listed under one lock of a shard, whose checks wait meanwhile.
 const PART: usize = 256;
 
-/// Where a listing of this node's keys goes on.
+/// A position in the listing of this node's keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     cell: usize,
@@ -23,14 +23,14 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The cursor that [`Self::number`] gave. 0 is the beginning.
+    /// The cursor whose [`Self::number`] this is; 0 is the beginning.
     #[must_use]
     pub fn of(number: u128) -> Self {
         let place = Place::of(number & ((1 << Place::BITS) - 1));
         Self { cell: (number >> Place::BITS) as usize, place }
     }
 
-    /// As a number, for whoever asks for the next page. Never 0 behind a key.
+    /// The cursor as a number for clients. Never 0 after a key.
     #[must_use]
     pub fn number(self) -> u128 {
         (self.cell as u128) << Place::BITS | self.place.number()
@@ -60,8 +60,8 @@ impl Node {
         (total, policies)
     }
 
-    /// Up to `most` keys that this node knows, from a cursor on, each with the cursor behind it. Fewer: there are
-    /// no more. `rule_of` gives the rule that a policy applies to a key now.
+    /// Up to `most` keys of this node, from a cursor on, each with the cursor after it. Fewer when the listing ends.
+    /// `rule_of` gives the rule that a policy applies to a key now.
     #[must_use]
     pub fn keys(
         &self,
@@ -75,7 +75,8 @@ impl Node {
             let mut place = if index == from.cell { from.place } else { Place::default() };
             loop {
                 let left = most - keys.len();
-                // The embedded store tells a key that came often apart from itself within a part only.
+                // The embedded store removes duplicates only within one call, so this asks for all that is wanted in
+                // one.
                 let (wanted, part) = match &mut *cell.lock() {
                     Engine::Embedded(embedded) => (left, embedded.keys(self.store_time(now), place, left, &rule_of)),
                     Engine::Leasing(leasing) => (left.min(PART), leasing.shard.keys(now, place, left.min(PART))),
@@ -94,7 +95,7 @@ impl Node {
         keys
     }
 
-    /// How each limit of a key stands, as far as this node knows.
+    /// The state of each limit of a key, as far as this node knows it.
     #[must_use]
     pub fn standings(&self, now: Instant, request: &Request<'_>) -> Option<Vec<Standing>> {
         if request.rule.is_concurrent() {
@@ -106,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Tokens that this node holds of a key; `None`: it does not know it, or leases nothing.
+    /// Tokens that this node holds of a key; `None` when it does not know the key, or leases nothing.
     #[must_use]
     pub fn held(&self, now: Instant, digest: Digest) -> Option<u64> {
         match &mut *self.cell(digest).lock() {

@@ -1,6 +1,6 @@
-//! Commands about keys: from policies and keys to questions for their shards.
+//! Commands about keys: find the policy, and ask the key's shard.
 //!
-//! What is answered at once is written at once; the rest becomes a gap in the outbox. Part of `session.rs`.
+//! What is answered at once is written at once; the rest becomes a pending reply. Part of `session.rs`.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -21,11 +21,11 @@ use crate::wire::rate::Rate;
 use crate::wire::ration::{Part, parts};
 use crate::wire::resp::Args;
 
-/// What a concurrent limit does not know.
+/// The error for commands that concurrent limits do not support.
 const IN_FLIGHT: &str =
     "ERR this policy limits what is in flight: RATION.CHECK takes a slot, and RATION.RELEASE ends it";
 
-/// A question to a key's shard, and how its answer is told.
+/// A request to a key's shard, and how its answer is written.
 struct Question<'a> {
     ask: Ask,
     rule: &'a Arc<Rule>,
@@ -88,7 +88,7 @@ impl Session {
         }
     }
 
-    /// A check of a concurrent limit: what it takes is noted, to end with the connection.
+    /// Checks a concurrent limit. A permit that is granted is remembered, so that it ends with the connection.
     fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: CheckRequest) {
         let asked = MultiCheck::begin(batch.hub, batch.came, vec![inquiry], batch.outgoing);
         self.finish(batch, requests::occupy(batch.hub.clone(), asked, self.slots.clone()));
@@ -144,7 +144,7 @@ impl Session {
         self.finish(batch, requests::many(batch.hub.clone(), asked, self.slots.clone()));
     }
 
-    /// Answers about one key, from a task of its own where the store must be asked.
+    /// Answers about one key, in a task of its own if the store must be asked.
     pub(super) fn later<F>(
         &mut self,
         batch: &mut Batch<'_>,
@@ -170,7 +170,8 @@ impl Session {
         self.finish(batch, requests::explain(batch.hub.clone(), inquiry));
     }
 
-    /// Begins at once, so that what comes behind it on this connection is asked later, and most often ends so.
+    /// Polls the reply once, so that requests reach the shards in the order of the connection's commands. Mostly it
+    /// is then ready; otherwise a task continues it.
     pub(super) fn finish(&mut self, batch: &mut Batch<'_>, reply: impl Future<Output = Vec<u8>> + Send + 'static) {
         let mut reply = Box::pin(reply);
         batch.hub.node.flush(batch.outgoing);
@@ -191,7 +192,7 @@ impl Session {
         decision
     }
 
-    /// The policy of that name; without one an error that lists names like it.
+    /// The policy of that name. If there is none, writes an error that lists similar names.
     fn policy<'p>(&mut self, batch: &mut Batch<'p>, name: &[u8]) -> Option<&'p Arc<Policy>> {
         let policies = batch.policies;
         let found = std::str::from_utf8(name).ok().and_then(|name| policies.get(name));

@@ -1,4 +1,5 @@
-//! `EVAL`, `EVALSHA` and `SCRIPT`: a script that is understood runs as the command that it wraps. Part of `session.rs`.
+//! `EVAL`, `EVALSHA` and `SCRIPT`: a script that is recognized runs as the command that it calls. Part of
+//! `session.rs`.
 
 use super::{Batch, Session};
 use crate::serve::scripts::Scripts;

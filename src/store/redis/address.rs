@@ -1,4 +1,5 @@
 //! The address of a Redis server, as configurations and Redis itself write it.
+//!
 //! Knows nothing of credentials and TLS, which `dialer.rs` has. Called by all that name a server.
 
 use std::fmt;

@@ -1,4 +1,5 @@
 //! The slot map: which server owns which key, and the task that keeps it up to date.
+//!
 //! A call reads the map without waiting. The task reads `CLUSTER SLOTS` anew after a MOVED, when a server fails (from
 //! another server, since the failed one cannot answer), and every half minute. It connects to a new owner of slots
 //! before the map names that owner, so that no call waits for the connection. A single server is a map with one

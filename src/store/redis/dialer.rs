@@ -1,4 +1,5 @@
 //! What is needed to connect to the servers of a store: credentials, TLS, and the network.
+//!
 //! Decides nothing about when to connect. Built by `url.rs`; `link.rs` dials with it.
 
 use std::fmt;

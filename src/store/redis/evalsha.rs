@@ -1,5 +1,6 @@
 //! The scripts' calls and replies as Redis transfers them: bytes for our own connections, and commands and values of
 //! the redis crate.
+//!
 //! Called by `redis.rs`, and by tests that run scripts over a connection of the crate. Knows no connection.
 
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
 //! Finds where each reply of Redis ends in the received bytes, and what it says. Pure.
+//!
 //! An array of integers, which is how scripts answer, is parsed here. Of any other reply only the end is found, and
 //! the redis crate parses it. Source: the RESP3 specification (Redis does not send its streamed types). Called by
 //! `wire.rs`.

@@ -1,7 +1,9 @@
 //! The gate of one server: decides which request may leave now, and queues the others.
+//!
 //! The limiter says how many requests may be at the server at a time. The others wait here, where users and their
 //! connections take turns (`store/turns.rs`) and where a request can still be turned down: one that could not be
 //! answered in time any more fails as busy, and has not left.
+//!
 //! Errands (peek, refund and reset, which clients ask for beside checks) have a line of their own and may take half
 //! of the window, so that one client's errands do not delay everybody's checks. Requests of one key leave in the
 //! order in which they came: while the line of errands holds a request of a key, the key's other requests join that

@@ -1,4 +1,5 @@
 //! What a Redis server reports of itself that can endanger counters: eviction, slot coverage, replicas.
+//!
 //! Pure parsing of `INFO` and `CONFIG GET`. An ACL may forbid both; then the facts stay unknown and are not assumed.
 //! Called by `monitor.rs` when a connection is made, and each minute.
 

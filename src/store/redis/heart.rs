@@ -1,4 +1,5 @@
 //! Decides whether the connections of one link are still alive, and ends the link when they are not.
+//!
 //! All bytes from the server count as a sign of life, whatever they say. While replies are awaited a task ticks, and
 //! gives the link up when nothing came for too long (`pulse.rs` defines that). Then all who wait learn at once that
 //! the outcome of their commands is unknown. Knows nothing of commands. Called by `link.rs`.

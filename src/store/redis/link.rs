@@ -1,4 +1,5 @@
 //! The connections to one Redis server. There are two of them, or one where nothing is confirmed.
+//!
 //! The direct connection sends each command at once. The confirmed one gathers commands while a `WAIT` is under way,
 //! then sends them with one `WAIT` behind them. It is separate, because the server reads nothing more from a
 //! connection that waits, and may end a `WAIT` up to 100 ms late when it is idle. A reply may take as long as the

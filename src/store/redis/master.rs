@@ -1,4 +1,5 @@
 //! One Redis server that takes calls: its connection, its breaker, and what is known of it.
+//!
 //! A request never dials and never waits for another server: without a connection it fails at once. It waits at the
 //! gate (`gate.rs`) until it may leave, and is then answered however late, as long as the connection lives. The task
 //! of the connection delivers the answer, so no request needs a task of its own. The monitor (`monitor.rs`) connects

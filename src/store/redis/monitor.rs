@@ -1,4 +1,5 @@
 //! The monitor of one Redis server: a task that connects, probes, and checks the server's health.
+//!
 //! It decides when to dial; the breaker decides how often, and whether calls may pass. It records its findings in the
 //! server's `Inner`. Started by `master.rs`, and ends with the server.
 

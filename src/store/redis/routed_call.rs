@@ -1,4 +1,5 @@
 //! One call from the moment it is handed over until its outcome: where it is sent, and what each answer means for it.
+//!
 //! It follows at most one MOVED and one ASK, and sends a missing script once; an unknown outcome ends it. It has no
 //! task: it is stored at the gate of its server or in the list of awaited replies, and continues when the answer is
 //! delivered to it. Called by `redis.rs`; the answers come from `master.rs`.

@@ -1,4 +1,5 @@
 //! Computes which of a cluster's 16384 slots a key is in, and parses what `CLUSTER SLOTS` says of their owners.
+//!
 //! Source: the Redis Cluster specification (CRC16-XMODEM of the hash tag, modulo 16384). Knows nothing of
 //! connections. Called by `cluster.rs`.
 

@@ -1,4 +1,5 @@
 //! Counts what the shared store does, for metrics: plain atomics, and a [`Snapshot`] of them.
+//!
 //! Decides nothing. Written by the files of `redis/`, and read by whatever renders metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,5 @@
 //! The byte stream to one Redis server: a socket, or a simulation's replacement for it, with TLS over it if wanted.
+//!
 //! Knows neither commands nor replies. Called by `link.rs`, which dials, and by `wire.rs`, which reads and writes.
 
 use std::fmt;

@@ -1,4 +1,5 @@
 //! Restarts a loop that must not end when it panics.
+//!
 //! This is sound for loops whose state is behind locks that hold plain values, which are consistent at any time.
 
 use std::future::Future;

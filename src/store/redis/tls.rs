@@ -1,4 +1,5 @@
 //! TLS to a Redis server: which certificates to trust, and which one to present.
+//!
 //! Certificates from files are parsed once. Those of the system are read at each handshake, because they change.
 //! Called by `options.rs`, which reads the files, and by `stream.rs`.
 

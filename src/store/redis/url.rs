@@ -1,4 +1,5 @@
 //! Parses the URL of the shared store.
+//!
 //! Pure: opens nothing. An error says what was seen, what was wanted and what to do. Called by `options.rs`.
 
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! One connection to a server: sends commands, and delivers each reply to its sender, in order.
+//!
 //! A sender appends its command to a buffer. One task writes all that has gathered in one go, and delivers all
 //! replies that one read has brought. So calls that leave in the same turn of the runtime share a write, and no call
 //! has a task or a timer of its own. A reply may take as long as the connection lives; when `heart.rs` gives the
