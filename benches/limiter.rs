@@ -15,7 +15,7 @@ use rationd::clock::Clock;
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
-use rationd::serve::{AnyStore, Daemon, Limits, StartOptions};
+use rationd::serve::{Backend, Daemon, Limits, StartOptions};
 
 /// Decisions timed together.
 const DECISIONS: u64 = 1_000_000;
@@ -74,7 +74,7 @@ fn options(socket: std::path::PathBuf) -> StartOptions {
         group: None,
         limits: Limits::default(),
         threads: 1,
-        store: AnyStore::Memory,
+        store: Backend::Memory,
         policies: Arc::new(ArcSwap::from_pointee(policies)),
         in_fleet: false,
         settings: Settings { max_keys: 1_000, timeout: Micros::from_millis(50), lease_ahead: false },

@@ -44,7 +44,7 @@ mod daemon {
     use crate::core::policy::{PolicySet, PolicySpec};
     use crate::core::shard::Settings;
     use crate::core::time::Micros;
-    use crate::serve::{AnyStore, Daemon, Limits, StartOptions};
+    use crate::serve::{Backend, Daemon, Limits, StartOptions};
 
     const POLICIES: [(&str, &str); 2] = [("api", "100/1d fixed from-first"), ("jobs", "2/30s concurrent")];
 
@@ -73,7 +73,7 @@ mod daemon {
             envoy: None,
             limits: Limits::default(),
             threads: 1,
-            store: AnyStore::Memory,
+            store: Backend::Memory,
             policies: Arc::new(ArcSwap::from_pointee(policies)),
             in_fleet: false,
             settings: Settings { max_keys: 1_000, timeout: Micros::from_millis(50), lease_ahead: true },

@@ -146,7 +146,7 @@ const PATIENCE: Timeouts = Timeouts { connect: Duration::from_millis(300), answe
 const SOON: Duration = Duration::from_secs(3);
 
 fn client(path: &Path) -> AsyncClient {
-    AsyncClient::with(path, PATIENCE)
+    AsyncClient::with_timeouts(path, PATIENCE)
 }
 
 #[test]

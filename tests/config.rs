@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rationd::config::{Door, Loaded, Override, SAMPLE, Sources, load};
+use rationd::config::{ListenAddress, Loaded, Override, SAMPLE, Sources, load};
 use rationd::core::policy::Plan;
 use rationd::serve::reload::{REFUSED, Reloader};
 use tempfile::TempDir;
@@ -414,9 +414,9 @@ envoy = "rls.sock"
 fn envoys_door_is_a_path_or_an_address() {
     let door = |text: &str| Files::new(&format!("[listen]\nenvoy = {text:?}\n")).load().config.listen.envoy;
     assert_eq!(door("off"), None);
-    assert_eq!(door("127.0.0.1:8081"), Some(Door::Address(([127, 0, 0, 1], 8081).into())));
-    assert_eq!(door("/run/rls.sock"), Some(Door::Path("/run/rls.sock".into())));
-    assert!(matches!(door("./rls.sock"), Some(Door::Path(path)) if path.is_absolute()), "meant from the file");
+    assert_eq!(door("127.0.0.1:8081"), Some(ListenAddress::Address(([127, 0, 0, 1], 8081).into())));
+    assert_eq!(door("/run/rls.sock"), Some(ListenAddress::Path("/run/rls.sock".into())));
+    assert!(matches!(door("./rls.sock"), Some(ListenAddress::Path(path)) if path.is_absolute()), "meant from the file");
 }
 
 const FLEET: &str =

@@ -37,7 +37,7 @@ use rationd::core::policy::{OnStoreLoss, PolicySet, PolicySpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::{Micros, Timestamp};
 use rationd::serve::worker::Comers;
-use rationd::serve::{AnyStore, Daemon, Limits, StartOptions};
+use rationd::serve::{Backend, Daemon, Limits, StartOptions};
 use rationd::store::redis::{RedisOptions, RedisStore};
 use support::cloud::{Cloud, Exchange, Route};
 use support::ether::{Ether, Weather};
@@ -335,12 +335,12 @@ impl World {
         let policies = Arc::new(ArcSwap::from_pointee(policies(false)));
         let clock = Clock::start_at(Timestamp(WALL + self.since()));
         let store = match &self.cloud {
-            None => AnyStore::Memory,
+            None => Backend::Memory,
             Some((cloud, exchange)) => {
                 let options =
                     RedisOptions { timeout: PATIENCE, ..RedisOptions::new(&cloud.url(), &format!("node-{node}")) };
                 let roads = exchange.roads(node, self.route);
-                AnyStore::Remote(Arc::new(RedisStore::over(&options, clock, roads).expect("good options")))
+                Backend::Remote(Arc::new(RedisStore::over(&options, clock, roads).expect("good options")))
             }
         };
         let options = StartOptions {
@@ -453,8 +453,8 @@ impl World {
     async fn end(&mut self, habits: Habits, restarts: u64) -> String {
         if self.fleet.is_some() {
             for (node, running) in self.running.iter().enumerate() {
-                let circle = running.as_ref().expect("it runs").daemon.hub().circle().expect("it is in a fleet");
-                let seen: Vec<_> = circle.members.iter().map(|(member, _)| member.id.to_string()).collect();
+                let fleet = running.as_ref().expect("it runs").daemon.hub().fleet_status().expect("it is in a fleet");
+                let seen: Vec<_> = fleet.members.iter().map(|(member, _)| member.id.to_string()).collect();
                 assert_eq!(seen.len(), self.places.len(), "daemon {node} sees {seen:?}");
             }
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rationd::config::Door;
+use rationd::config::ListenAddress;
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::route::{RouteSet, RouteSpec};
 use rationd::serve::envoy::EnvoyOptions;
@@ -48,22 +48,22 @@ fn routed() -> PolicySet {
     policies.with_routes(routes)
 }
 
-fn daemon_at(door: impl FnOnce(&std::path::Path) -> Door) -> TestDaemon {
+fn daemon_at(door: impl FnOnce(&std::path::Path) -> ListenAddress) -> TestDaemon {
     TestDaemon::with(|options| {
         let directory = options.socket.parent().expect("it has a directory");
-        options.envoy = Some(EnvoyOptions { door: door(directory), headers: Some(Style::Draft) });
+        options.envoy = Some(EnvoyOptions { address: door(directory), headers: Some(Style::Draft) });
         options.policies = Arc::new(ArcSwap::from_pointee(routed()));
     })
 }
 
 fn daemon() -> TestDaemon {
-    daemon_at(|directory| Door::Path(directory.join("rls.sock")))
+    daemon_at(|directory| ListenAddress::Path(directory.join("rls.sock")))
 }
 
 fn socket_of(daemon: &TestDaemon) -> PathBuf {
     match daemon.daemon().envoy().expect("it was asked for") {
-        Door::Path(path) => path,
-        Door::Address(address) => panic!("a path was asked for, not {address}"),
+        ListenAddress::Path(path) => path,
+        ListenAddress::Address(address) => panic!("a path was asked for, not {address}"),
     }
 }
 
@@ -130,7 +130,7 @@ fn over_a_unix_socket_five_pass_and_the_sixth_does_not() {
 
 #[test]
 fn over_tcp_too() {
-    let daemon = daemon_at(|_| Door::Address(([127, 0, 0, 1], 0).into()));
+    let daemon = daemon_at(|_| ListenAddress::Address(([127, 0, 0, 1], 0).into()));
     five_pass_and_the_sixth_does_not(&daemon);
 }
 
@@ -164,7 +164,7 @@ fn a_policy_that_takes_nothing_back_says_so() {
     let routes = RouteSet::compile(&BTreeMap::from([("edge".to_owned(), vec![route])]), |_| None).expect("it is right");
     let daemon = TestDaemon::with(|options| {
         let directory = options.socket.parent().expect("it has a directory");
-        options.envoy = Some(EnvoyOptions { door: Door::Path(directory.join("rls.sock")), headers: None });
+        options.envoy = Some(EnvoyOptions { address: ListenAddress::Path(directory.join("rls.sock")), headers: None });
         options.policies = Arc::new(ArcSwap::from_pointee(policies.with_routes(routes)));
     });
     let mut rls = client(&daemon);
@@ -327,10 +327,14 @@ fn many_requests_at_once_on_one_connection_share_the_limit_exactly() {
 fn a_living_daemons_door_is_not_taken_and_its_file_goes_with_it() {
     let mut daemon = daemon();
     let path = socket_of(&daemon);
-    let options = EnvoyOptions { door: Door::Path(path.clone()), headers: None };
-    let error =
-        rationd::serve::envoy::Door::bind(&options, 0o600, None, &mut rationd::serve::handed::Handed::default())
-            .expect_err("somebody listens there");
+    let options = EnvoyOptions { address: ListenAddress::Path(path.clone()), headers: None };
+    let error = rationd::serve::envoy::BoundListener::bind(
+        &options,
+        0o600,
+        None,
+        &mut rationd::serve::handed::Handed::default(),
+    )
+    .expect_err("somebody listens there");
     assert!(error.to_string().starts_with("a daemon already listens on"), "{error}");
     use std::os::unix::fs::PermissionsExt;
     assert_eq!(path.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
@@ -357,7 +361,7 @@ fn a_store_that_is_away_is_an_error_only_where_a_policy_says_so() {
     let store = "[store]\nurl = \"redis://127.0.0.1:1\"\n";
     let blocked = "[policy.allow.override.evil]\nblocked = true\n";
     let daemon = Daemon::start(&format!("envoy = \"./rls.sock\"\n{store}{policies}{blocked}"));
-    let mut rls = Rls::connect(&Door::Path(daemon.directory().join("rls.sock")));
+    let mut rls = Rls::connect(&ListenAddress::Path(daemon.directory().join("rls.sock")));
     let asked = |names: &[&str]| request(&names.iter().map(|name| descriptor(&[(name, "k")])).collect::<Vec<_>>());
     let shared = rls.ask(&asked(&["share"]));
     assert_eq!(told(&shared, "source"), "share", "a node that never saw its store has none yet");
@@ -373,7 +377,7 @@ fn a_store_that_is_away_is_an_error_only_where_a_policy_says_so() {
 fn routes_change_with_a_reload() {
     let policy = "[policy.api]\nlimits = [\"1/1h fixed\"]\n";
     let daemon = Daemon::start(&format!("envoy = \"./rls.sock\"\n{policy}"));
-    let mut rls = Rls::connect(&Door::Path(daemon.directory().join("rls.sock")));
+    let mut rls = Rls::connect(&ListenAddress::Path(daemon.directory().join("rls.sock")));
     let two = |rls: &mut Rls| [overall(&rls.ask(&user("k"))), overall(&rls.ask(&user("k")))];
     assert_eq!(two(&mut rls), [Code::Ok, Code::Ok], "there are no routes");
     let text = std::fs::read_to_string(daemon.config()).expect("it is there");
@@ -391,7 +395,7 @@ const STORED: &str = "[policy.api]\nlimits = [\"7/30d fixed\"]\n[[descriptors.ed
 fn stored(address: &str) -> (Daemon, Rls) {
     let store = format!("[store]\nurl = \"redis://{address}\"\ntimeout = \"2s\"\n");
     let daemon = Daemon::start(&format!("envoy = \"./rls.sock\"\n{store}{STORED}"));
-    let rls = Rls::connect(&Door::Path(daemon.directory().join("rls.sock")));
+    let rls = Rls::connect(&ListenAddress::Path(daemon.directory().join("rls.sock")));
     (daemon, rls)
 }
 
@@ -429,7 +433,7 @@ fn what_envoy_does_not_wait_for_is_given_back_all_the_same() {
 fn connections_are_counted_and_bounded() {
     let daemon = TestDaemon::with(|options| {
         let directory = options.socket.parent().expect("it has a directory");
-        options.envoy = Some(EnvoyOptions { door: Door::Path(directory.join("rls.sock")), headers: None });
+        options.envoy = Some(EnvoyOptions { address: ListenAddress::Path(directory.join("rls.sock")), headers: None });
         options.limits.connections = 1;
     });
     let mut rls = client(&daemon);

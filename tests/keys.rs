@@ -10,7 +10,7 @@ use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
-use rationd::serve::{AnyStore, RemoteStore, StartOptions};
+use rationd::serve::{Backend, RemoteStore, StartOptions};
 use rationd::store::memory::MemoryStore;
 use rationd::store::turns::Asker;
 use serde_json::Value as Json;
@@ -94,7 +94,7 @@ impl RemoteStore for Near {
 
 fn leasing() -> TestDaemon {
     daemon(|options| {
-        options.store = AnyStore::Remote(Arc::new(Near(Mutex::new(MemoryStore::new(100_000, 7)))));
+        options.store = Backend::Remote(Arc::new(Near(Mutex::new(MemoryStore::new(100_000, 7)))));
         options.settings = Settings { timeout: Micros::from_secs(60), ..options.settings };
     })
 }

@@ -36,7 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rationd::config::Door;
+use rationd::config::ListenAddress;
 use rationd::serve::envoy::proto::{Entry, RateLimitDescriptor, RateLimitRequest};
 use rls::Rls;
 use rustix::process::Uid;
@@ -200,7 +200,7 @@ impl Flood {
 
     /// A connection of Envoy that has as many requests under way as it may, of so many descriptors each.
     fn ask_envoy(&self, door: &Path, descriptors: usize, user: impl Fn(usize) -> String) {
-        let rls = Rls::connect(&Door::Path(door.to_owned()));
+        let rls = Rls::connect(&ListenAddress::Path(door.to_owned()));
         for round in 0.. {
             if self.is_over() {
                 return;

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use rationd::config::Door;
+use rationd::config::ListenAddress;
 use rationd::core::call::{Call, Grant, Op, StoreError};
 use rationd::core::key::Digest;
 use rationd::core::policy::{PolicySet, PolicySpec};
@@ -16,7 +16,7 @@ use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
 use rationd::serve::envoy::EnvoyOptions;
 use rationd::serve::envoy::proto::{Entry, RateLimitDescriptor, RateLimitRequest};
-use rationd::serve::{AnyStore, RemoteStore};
+use rationd::serve::{Backend, RemoteStore};
 use rationd::store::memory::MemoryStore;
 use rationd::store::turns::Asker;
 use support::daemon::{TestDaemon, encode, show, until};
@@ -71,9 +71,9 @@ fn daemon(store: &Arc<Gated>, timeout: Micros) -> TestDaemon {
     let route = RouteSpec { patterns: vec!["user".into()], policy: Some("api".into()), ..RouteSpec::default() };
     let routes = RouteSet::compile(&[("edge".to_owned(), vec![route])].into(), |_| None).unwrap();
     TestDaemon::with(|options| {
-        let door = Door::Path(options.socket.with_file_name("rls.sock"));
-        options.envoy = Some(EnvoyOptions { door, headers: None });
-        options.store = AnyStore::Remote(store.clone());
+        let door = ListenAddress::Path(options.socket.with_file_name("rls.sock"));
+        options.envoy = Some(EnvoyOptions { address: door, headers: None });
+        options.store = Backend::Remote(store.clone());
         options.settings = Settings { timeout, ..options.settings };
         options.policies.store(Arc::new(policies.with_routes(routes)));
     })
@@ -394,7 +394,7 @@ fn a_reply_that_came_while_the_node_was_not_run_is_in_time() {
         let limited = PolicySpec { limits: vec!["1000/1d fixed".into()], ..PolicySpec::default() };
         let policies = PolicySet::compile(&[("api".to_owned(), limited)].into()).unwrap();
         let daemon = TestDaemon::with(|options| {
-            options.store = AnyStore::Remote(store.clone());
+            options.store = Backend::Remote(store.clone());
             // Long enough that a busy machine makes the other call in this time.
             options.settings = Settings { timeout: Micros::from_millis(500), ..options.settings };
             options.policies.store(Arc::new(policies));

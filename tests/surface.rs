@@ -3,8 +3,8 @@
 use crate::support;
 
 use rationd::wire::command::Command;
+use rationd::wire::command_error::CommandError;
 use rationd::wire::command_table::{COMMANDS, usage};
-use rationd::wire::refusal::CommandError;
 use rationd::wire::resp::Parser;
 use rationd::wire::value::Value;
 use support::daemon::{TestDaemon, show};

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::serve::vital::{fault, on_abort};
-use rationd::serve::{AnyStore, RemoteStore};
+use rationd::serve::{Backend, RemoteStore};
 use rationd::store::turns::Asker;
 use support::daemon::{TestDaemon, until};
 
@@ -54,10 +54,10 @@ fn breaks_when_it_is_told_to() {
     let Ok(name) = std::env::var(FAULT) else { return };
     on_abort(|| eprintln!("{LAST_WORDS}"));
     let store = match &*name {
-        "a store call" => AnyStore::Remote(Arc::new(Breaks { at_once: true })),
-        "a store call that waits" => AnyStore::Remote(Arc::new(Breaks { at_once: false })),
-        "the way to the store" => AnyStore::Remote(Arc::new(Breaks { at_once: true })),
-        _ => AnyStore::Memory,
+        "a store call" => Backend::Remote(Arc::new(Breaks { at_once: true })),
+        "a store call that waits" => Backend::Remote(Arc::new(Breaks { at_once: false })),
+        "the way to the store" => Backend::Remote(Arc::new(Breaks { at_once: true })),
+        _ => Backend::Memory,
     };
     let reload = || panic!("a bug in a reload");
     let daemon = TestDaemon::with(|options| {

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use rationd::wire::command::{Client, Command, MAX_KEY};
-use rationd::wire::rate::Rate;
-use rationd::wire::refusal::CommandError;
+use rationd::wire::command_error::CommandError;
+use rationd::wire::rate::{Dialect, Rate};
 use rationd::wire::resp::{Args, MAX_ARGUMENTS, MAX_LINE, MAX_REQUEST, Parser, ProtocolError};
 use rationd::wire::value::Value;
 
@@ -189,34 +189,52 @@ fn numbers_at_the_edges_are_refused_not_wrapped() {
             assert_eq!(text.starts_with("ERR Couldn't parse as integer"), !parses, "{words:?}: {text}");
         }
     }
-    let rate = Rate { crab: false, max_burst: i64::MAX as u64, count: 1, period_s: i64::MAX as u64 };
+    let rate = Rate { dialect: Dialect::RedisCell, max_burst: i64::MAX as u64, count: 1, period_s: i64::MAX as u64 };
     assert!(rate.limit().is_err());
     let most = i64::MAX as u64;
-    for (crab, max_burst, count, period_s, wanted) in [
-        (false, 15, 30, most, "period is 9223372036854775807: it must be 1 to 316224000 (seconds, of ten years)"),
-        (false, 15, most, 60, "count is 9223372036854775807: it must be 1 to 9007199254740991 (2^53 - 1)"),
-        (false, most, 30, 60, "max_burst is 9223372036854775807: it must be 0 to 9007199254740990 (below 2^53)"),
-        (true, most, 30, 60, "max_burst is 9223372036854775807: it must be 1 to 9007199254740991 (below 2^53)"),
+    for (dialect, max_burst, count, period_s, wanted) in [
         (
-            false,
+            Dialect::RedisCell,
+            15,
+            30,
+            most,
+            "period is 9223372036854775807: it must be 1 to 316224000 (seconds, of ten years)",
+        ),
+        (Dialect::RedisCell, 15, most, 60, "count is 9223372036854775807: it must be 1 to 9007199254740991 (2^53 - 1)"),
+        (
+            Dialect::RedisCell,
+            most,
+            30,
+            60,
+            "max_burst is 9223372036854775807: it must be 0 to 9007199254740990 (below 2^53)",
+        ),
+        (
+            Dialect::Throttlecrab,
+            most,
+            30,
+            60,
+            "max_burst is 9223372036854775807: it must be 1 to 9007199254740991 (below 2^53)",
+        ),
+        (
+            Dialect::RedisCell,
             10_000_000,
             1,
             86_400,
             "max_burst is 10000000: it must be 26059 at most, or 71 years would not fill the bucket at 1 per 86400 s",
         ),
         (
-            true,
+            Dialect::Throttlecrab,
             10_000_000,
             1,
             86_400,
             "max_burst is 10000000: it must be 26060 at most, or 71 years would not fill the bucket at 1 per 86400 s",
         ),
     ] {
-        let rate = Rate { crab, max_burst, count, period_s };
+        let rate = Rate { dialect, max_burst, count, period_s };
         assert_eq!(rate.limit().expect_err("too much").to_string(), wanted);
     }
     for (count, period_s) in [(10_000_000_000, 86_400), ((1 << 53) - 1, 316_224_000), (1, 316_224_000)] {
-        let rate = Rate { crab: false, max_burst: 4, count, period_s };
+        let rate = Rate { dialect: Dialect::RedisCell, max_burst: 4, count, period_s };
         assert_eq!(rate.limit().expect("it fits").capacity(), 5);
     }
     assert!(matches!(

@@ -11,13 +11,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use rationd::config::Door;
+use rationd::config::ListenAddress;
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::route::{RouteSet, RouteSpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
 use rationd::serve::envoy::EnvoyOptions;
-use rationd::serve::{AnyStore, Daemon, Limits, StartOptions};
+use rationd::serve::{Backend, Daemon, Limits, StartOptions};
 use rationd::wire::headers::Style;
 
 /// A silence so long is a hang, on the slowest of machines.
@@ -62,10 +62,10 @@ fn start() -> Served {
         socket: socket.clone(),
         mode: 0o600,
         group: None,
-        envoy: Some(EnvoyOptions { door: Door::Path(door.clone()), headers: Some(Style::Draft) }),
+        envoy: Some(EnvoyOptions { address: ListenAddress::Path(door.clone()), headers: Some(Style::Draft) }),
         limits: Limits { held: 1 << 20, ..Limits::default() },
         threads: 1,
-        store: AnyStore::Memory,
+        store: Backend::Memory,
         policies: Arc::new(ArcSwap::from_pointee(policies())),
         in_fleet: false,
         settings: Settings { max_keys: KEYS, timeout: Micros::from_millis(50), lease_ahead: false },

@@ -6,7 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use prost::Message;
-use rationd::config::Door;
+use rationd::config::ListenAddress;
 use rationd::serve::envoy::proto::RateLimitRequest;
 use tonic::Code;
 
@@ -44,7 +44,7 @@ pub fn run(input: &[u8]) {
         assert_eq!(RateLimitRequest::decode(&again[..]).as_ref(), Ok(request));
     }
     let mut client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
-    let client = client.get_or_insert_with(|| rls::Rls::connect(&Door::Path(daemon::served().door.clone())));
+    let client = client.get_or_insert_with(|| rls::Rls::connect(&ListenAddress::Path(daemon::served().door.clone())));
     match (read, client.ask_raw(input.to_vec())) {
         (Ok(request), Ok(response)) => {
             assert!(!request.domain.is_empty());

@@ -160,7 +160,7 @@ fn reply(command: Option<Command<'_>>, transaction: &mut Option<(usize, bool)>) 
     };
     match (command, transaction.as_mut()) {
         (Command::Quit, _) => Kind::Status("OK"),
-        (Command::Reconnect, _) => {
+        (Command::ResetConnection, _) => {
             *transaction = None;
             Kind::Status("RESET")
         }
@@ -183,7 +183,7 @@ fn reply(command: Option<Command<'_>>, transaction: &mut Option<(usize, bool)>) 
         }
         (Command::Ping(None), None) => Kind::Status("PONG"),
         (Command::Ping(Some(text)) | Command::Echo(text), None) => Kind::Bulk(text.to_vec()),
-        (Command::Nothing, None) => Kind::Status("OK"),
+        (Command::NoOp, None) => Kind::Status("OK"),
         (_, None) => Kind::Any,
     }
 }

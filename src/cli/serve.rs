@@ -13,7 +13,7 @@ use super::globals::Globals;
 use super::resolve::{Resolved, resolve};
 use super::{key_files, log, memory, open_files, service_manager};
 use crate::clock::{self, Clock};
-use crate::config::{self, Config, Door, Loaded, Sources};
+use crate::config::{self, Config, ListenAddress, Loaded, Sources};
 use crate::core::policy::PolicySet;
 use crate::core::shard::Settings;
 use crate::fleet::{Fleet, FleetError, FleetOptions, IdentityFiles, Incoming};
@@ -22,7 +22,7 @@ use crate::serve::envoy::EnvoyOptions;
 use crate::serve::handed::Handed;
 use crate::serve::metrics::Scrape;
 use crate::serve::reload::Reloader;
-use crate::serve::{AnyStore, Daemon, Limits, ServerState, StartOptions, vital};
+use crate::serve::{Backend, Daemon, Limits, ServerState, StartOptions, vital};
 use crate::store::redis::RedisStore;
 use crate::wire::headers::Style;
 
@@ -162,17 +162,17 @@ fn start(
         envoy: listen
             .envoy
             .clone()
-            .map(|door| EnvoyOptions { door, headers: Style::named(listen.envoy_headers.as_bytes()) }),
+            .map(|address| EnvoyOptions { address, headers: Style::named(listen.envoy_headers.as_bytes()) }),
         limits: open_files::fit(limits, threads),
         threads,
-        store: shared.map_or(AnyStore::Memory, |store| AnyStore::Remote(store)),
+        store: shared.map_or(Backend::Memory, |store| Backend::Remote(store)),
         policies: reloader.policies().clone(),
         in_fleet: config.fleet.is_some(),
         settings: Settings { max_keys: config.node.max_keys, timeout: config.store.timeout, lease_ahead: true },
         digests: settled.digests,
         reload: Some(Arc::new(move || again.reload())),
     };
-    let each_key = if matches!(options.store, AnyStore::Memory) { memory::EMBEDDED_KEY } else { memory::LEASED_KEY };
+    let each_key = if matches!(options.store, Backend::Memory) { memory::EMBEDDED_KEY } else { memory::LEASED_KEY };
     let options = memory::fit(options, memory::budget(config.node.max_memory), each_key);
     Daemon::start_with(options, handed).map_err(|error| ExitError::new(Code::System, error).into())
 }
@@ -232,12 +232,12 @@ async fn bind_admin(config: &Config, is_default: bool, handed: &mut Handed) -> a
     }
 }
 
-fn announce_envoy(door: &Door, policies: &PolicySet) {
+fn announce_envoy(door: &ListenAddress, policies: &PolicySet) {
     tracing::info!("Envoy's rate limit service on {door}");
     if policies.routes().names().next().is_none() {
         tracing::warn!("listen.envoy without [descriptors] limits nothing");
     }
-    if let Door::Address(address) = door
+    if let ListenAddress::Address(address) = door
         && !address.ip().is_loopback()
     {
         tracing::warn!(%address, "listen.envoy is not a loopback address: anybody who reaches it may spend");
@@ -307,11 +307,11 @@ struct Told {
 impl Tell for Told {
     fn metrics(&self) -> String {
         let store = self.shared.as_ref().map(|store| store.snapshot());
-        let (circle, local_limits) = (self.hub.circle(), self.hub.local_limits());
+        let (fleet, local_limits) = (self.hub.fleet_status(), self.hub.local_limits());
         let scrape = Scrape {
             stats: &self.hub.stats(),
             store: store.as_ref(),
-            fleet: circle.as_ref(),
+            fleet: fleet.as_ref(),
             local_limits: &local_limits,
             reload_successful: self.reloader.was_successful(),
             generation: self.reloader.generation(),

@@ -1,4 +1,4 @@
-//! A decision as a client sees it: the ten fields of `RATION.CHECK`'s answer.
+//! A decision as a client sees it: the ten fields in the answer to `RATION.CHECK`.
 
 use std::time::Duration;
 
@@ -28,15 +28,16 @@ use crate::core::decision::Verdict;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request may pass. [`Decision::is_allowed`] says it as a bool.
+    /// The verdict; [`Decision::is_allowed`] returns it as a bool.
     pub verdict: Verdict,
     /// The most tokens that the limit ever has: the count of a window, the burst of a token bucket, the slots of a
     /// concurrent limit; 0 where the policy counts nothing for this key.
     pub limit: u64,
     /// Tokens that are left of them after this check.
     pub remaining: u64,
-    /// The wait, to the millisecond, after which this cost passes if nobody else spends. `None` when it has passed; on
-    /// a denial `None` means that no wait lets it pass, since the cost is above `limit` or the key is blocked.
+    /// The wait, in whole milliseconds, after which this cost is admitted if nobody else spends. `None` after an
+    /// admission; after a denial, `None` means that no wait helps, because the cost is above `limit` or the key is
+    /// blocked.
     pub retry_after: Option<Duration>,
     /// The wait until `limit` tokens are left again if nobody spends, in whole seconds, rounded up.
     pub reset_after: Duration,
@@ -60,17 +61,17 @@ pub struct Decision {
     /// The limit that the numbers are of, as it is configured (`100/1s burst 200`); empty where the policy counts
     /// nothing for this key.
     pub limit_name: String,
-    /// Who decided, as one word: `lease` (tokens or knowledge that the node held), `store` (it was asked for this
-    /// check), `prefilter` (what is known of the fleet's spending), `share` (of this node, while the store is away) or
-    /// `policy` (nothing is counted). A later daemon may know other words.
+    /// What the decision is based on, as one word: `lease` (tokens or knowledge that the node held), `store` (the
+    /// store was asked for this check), `prefilter` (what is known of the fleet's spending), `share` (of this node,
+    /// while the store is away) or `policy` (nothing is counted). A later daemon may know other words.
     pub source: String,
-    /// The slot that was taken of a concurrent limit, for [`Client::release`](super::Client::release). It ends by
-    /// itself with the client's connection, and after the limit's period.
+    /// The slot of a concurrent limit that was taken, for [`Client::release`](super::Client::release). It also ends
+    /// with the client's connection, and after the limit's period.
     pub slot: Option<String>,
 }
 
 impl Decision {
-    /// Whether the request may pass.
+    /// Whether the request was admitted.
     ///
     /// ```
     /// # rationd::example::run(|socket| {
@@ -84,13 +85,13 @@ impl Decision {
         self.verdict == Verdict::Allow
     }
 
-    /// The answer to a check.
+    /// Parses the answer to a check.
     pub(super) fn read(reply: Reply) -> Result<Self, ClientError> {
         Self::from_reply(&reply).ok_or(ClientError::Unexpected { command: "RATION.CHECK", reply })
     }
 
-    /// Reads what `RATION.CHECK` answers: an array of ten fields and perhaps a slot. Fields that a later daemon appends
-    /// are ignored. `None` where the reply is something else.
+    /// Parses the answer to `RATION.CHECK`: an array of ten fields, and perhaps a slot. Fields that a later daemon
+    /// appends are ignored. `None` when the reply is something else.
     ///
     /// [`Client::check`](super::Client::check) does this itself. It is for commands whose answer begins with a
     /// decision, as `RATION.HOLD`'s does:

@@ -1,4 +1,4 @@
-//! What can go wrong between an application and its daemon.
+//! Errors between an application and its daemon.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Reply;
 use crate::wire::value::ReplyError;
 
-/// Why there is no decision: nobody answered, or not what was asked for. A denial is no error.
+/// Why there is no decision: the daemon did not answer, or its answer was an error. A denial is no error.
 ///
 /// ```
 /// use rationd::client::{Client, ClientError};
@@ -34,30 +34,30 @@ pub enum ClientError {
     /// No connection could be opened: nobody listens at the path, this user may not, or it took too long. Nothing was
     /// sent.
     Unreachable {
-        /// The socket's path.
+        /// The path of the socket.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         error: io::Error,
     },
     /// The daemon did not answer in time. Whether it executed the command, and charged its cost, is not known.
     TimedOut {
-        /// The socket's path.
+        /// The path of the socket.
         path: PathBuf,
-        /// The bound of the wait: [`Timeouts::answer`](super::Timeouts::answer).
+        /// The time limit that passed: [`Timeouts::answer`](super::Timeouts::answer).
         after: Duration,
     },
     /// The connection broke, or the daemon closed it. Whether commands without an answer were executed is not known.
     Broken {
-        /// The socket's path.
+        /// The path of the socket.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         error: io::Error,
     },
-    /// What came back is not RESP: the other side is no daemon.
-    Garbled {
-        /// The socket's path.
+    /// The other side sent bytes that are not RESP, so it is no daemon.
+    Protocol {
+        /// The path of the socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the bytes.
         error: ReplyError,
     },
     /// The daemon answered with an error: it knows no such policy, for example. The connection goes on.
@@ -70,15 +70,15 @@ pub enum ClientError {
     Unexpected {
         /// The command.
         command: &'static str,
-        /// What came.
+        /// The reply.
         reply: Reply,
     },
-    /// [`Client::receive`](super::Client::receive) was called, and each command had its answer already.
+    /// [`Client::receive`](super::Client::receive) was called, but no command waits for an answer.
     NothingSent,
 }
 
 impl ClientError {
-    /// An error reply is an error.
+    /// Turns a RESP error reply into [`ClientError::Refused`].
     pub(super) fn unless_refused(reply: Reply) -> Result<Reply, Self> {
         match reply {
             Reply::Error(message) => Err(Self::Refused { message }),
@@ -86,9 +86,9 @@ impl ClientError {
         }
     }
 
-    /// Whether no daemon could be asked: it is not running, hangs, or went away before it answered. An application that
-    /// serves its users all the same looks for this, and lets other errors be seen, since waiting mends none of them.
-    /// The command line ends with exit code 69 then.
+    /// Whether the daemon could not be asked: it is not running, hangs, or went away before it answered. An
+    /// application that serves its users even then looks for this. Other errors should be reported, because waiting
+    /// does not cure them. The command line ends with exit code 69 in this case.
     ///
     /// ```
     /// use rationd::client::{Client, ClientError};
@@ -136,7 +136,7 @@ impl fmt::Display for ClientError {
                 "the connection to {} broke: {error}; whether unanswered commands were executed is not known",
                 path.display()
             ),
-            Self::Garbled { path, error } => {
+            Self::Protocol { path, error } => {
                 write!(f, "{} answered with something else than RESP: {error}; is it a rationd socket?", path.display())
             }
             Self::Refused { message } => write!(f, "the daemon refused: {message}"),
@@ -152,7 +152,7 @@ impl std::error::Error for ClientError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Unreachable { error, .. } | Self::Broken { error, .. } => Some(error),
-            Self::Garbled { error, .. } => Some(error),
+            Self::Protocol { error, .. } => Some(error),
             _ => None,
         }
     }

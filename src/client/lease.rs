@@ -1,10 +1,10 @@
-//! What the daemon lends a limiter: the answer to `RATION.LEASE`.
+//! A lease of tokens to a limiter: the answer to `RATION.LEASE`.
 
 use std::time::Duration;
 
 use super::{ClientError, Decision, Reply};
 
-/// Tokens, for how long, and the decision behind them.
+/// The tokens, their life, and the decision behind them.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) granted: u64,
@@ -13,7 +13,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Reads the daemon's flat array.
+    /// Parses the daemon's flat array.
     pub(super) fn read(reply: Reply) -> Result<Self, ClientError> {
         let read = || {
             let fields = reply.as_array()?;

@@ -1,18 +1,20 @@
-//! Decisions in the caller's own process, from tokens that the daemon lent it.
+//! Decisions in the caller's own process, by tokens that the daemon has lent to it.
 //!
-//! Most are one subtraction. When the tokens are spent or their time is over, one caller asks for more (twice
-//! as many as before if they were used up, half as many if they were not), and the others wait for it. A denial is
-//! remembered for as long as the daemon says. What is left is handed back when the last handle is dropped.
+//! Most decisions are one subtraction. When the tokens are spent or have expired, one caller asks the daemon for more
+//! (twice as many as before if all were used, half as many if more than half were left), and the others wait for the
+//! answer. A denial is remembered for as long as the daemon says that it lasts. Tokens that are left are returned
+//! when the last handle is dropped.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::lease::Lease;
-use super::local_tokens::{LocalTokens, Next, RefillState, Turn};
+use super::local_tokens::{AfterRefill, LocalTokens, RefillState, Turn};
 use super::{Client, ClientError, Decision, Timeouts, request};
 
-/// What a limiter decides when it has no tokens and cannot get any: no daemon runs, it does not answer in time, or it
-/// answers with an error, since it knows no such policy for example. It is asked again after 100 to 200 ms.
+/// What a limiter decides while it has no tokens and cannot get any: no daemon runs, the daemon does not answer in
+/// time, or it answers with an error, for example because it does not know the policy. It is asked again after 100 to
+/// 200 ms.
 ///
 /// ```
 /// use rationd::client::{Limiter, OnDaemonLoss};
@@ -24,23 +26,24 @@ use super::{Client, ClientError, Decision, Timeouts, request};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDaemonLoss {
-    /// Everything passes.
+    /// Every request is admitted.
     Allow,
-    /// Nothing passes.
+    /// Every request is denied.
     #[default]
     Deny,
-    /// The limiter goes on as if the daemon had granted the last lease once more: as many tokens, for as long, and the
-    /// same again when that time is over, before which the daemon is not asked. Nothing passes where nothing was lent
-    /// before. Each limiter has this bound for itself, so that all together may admit more than the limit.
+    /// The limiter goes on as if the daemon had granted the last lease again: as many tokens, for as long. When that
+    /// time is over the daemon is asked again, and if it still does not answer, the same lease begins anew. Nothing
+    /// is admitted if nothing was lent before. Each limiter has this bound for itself, so all limiters together may
+    /// admit more than the limit.
     LastShare,
 }
 
-/// Decides for one key of one policy, in this process: by tokens that the daemon lends it, some at a time. All limiters
-/// of all processes and hosts together admit what the policy says.
+/// Decides for one key of one policy in this process, by tokens that the daemon lends to it. All limiters in all
+/// processes on all hosts together admit what the policy allows.
 ///
 /// Clones share their tokens and are cheap: give one to each thread. Tokens that are left go back to the daemon when
-/// the last clone is dropped; a process that is killed takes its tokens along until their time is over. Concurrent
-/// limits have no tokens to lend: ask a [`Client`] about those.
+/// the last clone is dropped; those of a process that is killed expire. Concurrent limits have no tokens to lend: ask
+/// a [`Client`] about them.
 ///
 /// ```
 /// use rationd::client::{Limiter, OnDaemonLoss};
@@ -66,7 +69,7 @@ struct Inner {
     asker: Mutex<Asker>,
 }
 
-/// What the caller who asks the daemon needs, and nobody else.
+/// What the caller who asks the daemon needs, behind a lock.
 #[derive(Debug)]
 struct Asker {
     path: PathBuf,
@@ -77,8 +80,8 @@ struct Asker {
 }
 
 impl Limiter {
-    /// A limiter for `key` under `policy`, by the daemon whose socket is at `path`. It has no tokens yet and asks
-    /// nobody: the first decision does.
+    /// A limiter for `key` under `policy`, with the daemon whose socket is at `path`. It has no tokens yet; the first
+    /// decision asks the daemon.
     ///
     /// ```
     /// use rationd::client::{Limiter, OnDaemonLoss};
@@ -98,12 +101,12 @@ impl Limiter {
         Self { inner: Arc::new(Inner { tokens: LocalTokens::new(), asker: Mutex::new(asker) }) }
     }
 
-    /// Whether a request of this cost, in tokens, may pass; it is charged then.
+    /// Whether a request of `cost` tokens is admitted; if so, it is charged.
     ///
-    /// Most calls are one subtraction. When there are too few tokens, the call asks the daemon for more and waits, as
-    /// do other threads that need some: a second at most for the connection and one for each answer. A cost above what
-    /// the daemon lends at once is checked by itself. A denial is remembered for as long as the daemon says that it
-    /// lasts, so that a spent limit costs no questions either.
+    /// Most calls are one subtraction. When too few tokens are left, the call asks the daemon for more and waits for
+    /// the answer, as other threads do that need some: for at most a second for the connection, and one for each
+    /// answer. A cost above what the daemon lends at once is checked by itself. A denial is remembered for as long as
+    /// the daemon says that it lasts, so a spent limit causes no requests.
     ///
     /// ```
     /// # use rationd::client::{Limiter, OnDaemonLoss};
@@ -114,14 +117,15 @@ impl Limiter {
     /// # Ok(()) });
     /// ```
     ///
-    /// There are no errors: while the daemon cannot be asked, [`OnDaemonLoss`] decides, and [`Self::last_error`] says why.
+    /// There are no errors: while the daemon cannot be asked, [`OnDaemonLoss`] decides, and [`Self::last_error`] has
+    /// the cause.
     #[must_use]
     pub fn allow(&self, cost: u64) -> bool {
         self.inner.tokens.decide(cost).unwrap_or_else(|| self.inner.ask(cost))
     }
 
-    /// Why the daemon could not be asked, where the last attempt to ask for tokens failed: for a log or a metric, since
-    /// [`Self::allow`] then answers by [`OnDaemonLoss`] and says nothing. Waits while another thread asks.
+    /// Why the last attempt to ask for tokens failed, if it did: for a log or a metric, because [`Self::allow`] then
+    /// decides by [`OnDaemonLoss`] and reports nothing. Waits while another thread asks the daemon.
     ///
     /// ```
     /// use rationd::client::{Limiter, OnDaemonLoss};
@@ -137,7 +141,7 @@ impl Limiter {
 }
 
 impl Inner {
-    /// Asks for more, unless somebody else has meanwhile.
+    /// Asks for more tokens, unless another thread has done so meanwhile.
     #[cold]
     fn ask(&self, cost: u64) -> bool {
         let mut asker = self.asker();
@@ -147,8 +151,8 @@ impl Inner {
         };
         let answer = asker.lease(want);
         match self.tokens.take(&mut asker.refill, now, cost, answer) {
-            Next::Over(passes) => passes,
-            Next::Check => {
+            AfterRefill::Over(passes) => passes,
+            AfterRefill::Check => {
                 let answer = asker.check(cost);
                 self.tokens.take_check(&mut asker.refill, cost, answer)
             }
@@ -186,7 +190,7 @@ impl Drop for Inner {
         let left = self.tokens.left(&asker.refill);
         let Asker { policy, key, client, .. } = &mut *asker;
         if let Some(client) = client.as_mut().filter(|_| left > 0) {
-            // Lost if the daemon is gone: too little is admitted then, never too much.
+            // If this fails, the tokens are lost until they expire: too little is admitted then, never too much.
             let _ = client.ask(request::hand_back(policy, key, left));
         }
     }

@@ -1,4 +1,4 @@
-//! One connection to a daemon, and what may be asked over it.
+//! The blocking client: one connection to a daemon, and the commands over it.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::rest::{again, rest};
+use super::backoff::{again, backoff};
 use super::{ClientError, Decision, Reply, request, write_request};
 use crate::clock::Clock;
 use crate::core::time::{Instant, Micros};
 
-/// How long a client waits: its time-outs.
+/// How long a client waits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -24,25 +24,25 @@ use crate::core::time::{Instant, Micros};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a connection to be opened. A daemon accepts at once, so that only one that hangs takes longer.
+    /// For a connection. A daemon accepts at once, so only one that hangs takes longer.
     pub connect: Duration,
-    /// For the whole of one answer. Writing a command may take as long: a daemon that hangs reads nothing.
+    /// For a complete answer. Writing a command may take as long again, because a daemon that hangs reads nothing.
     pub answer: Duration,
 }
 
 impl Default for Timeouts {
-    /// One second each: a check waits for the store 50 ms at most unless configured otherwise.
+    /// One second each. A check waits at most 50 ms for the store unless configured otherwise.
     fn default() -> Self {
         Self { connect: Duration::from_secs(1), answer: Duration::from_secs(1) }
     }
 }
 
-/// A connection to a daemon's socket, for one thread at a time: give each thread its own.
+/// A connection to a daemon's socket, for one thread at a time; give each thread its own.
 ///
-/// A time-out and a broken connection end the connection, since a late answer would be taken for that of the next
-/// command. The next command opens another one. Where that fails, commands fail at once for 25 to 75 ms; each failure
-/// after it doubles that time, up to 200 to 600 ms. No command is ever sent twice: a check without an answer may have
-/// been charged, and only the caller knows whether to ask again.
+/// A timeout closes the connection, since a late answer would be taken for that of the next command. The next command
+/// opens a new connection. If that fails, commands fail at once for 25 to 75 ms; each further failure doubles that
+/// time, up to 200 to 600 ms. No command is ever sent twice: a check without an answer may have been charged, and
+/// only the caller knows whether to ask again.
 ///
 /// ```
 /// use rationd::client::Client;
@@ -61,13 +61,13 @@ pub struct Client {
     pub(super) timeouts: Timeouts,
     clock: Clock,
     stream: Option<UnixStream>,
-    /// Attempts to connect that failed in a row; the last one's error, and until when no other is made.
+    /// Failed attempts to connect in a row; the last error, and until when no other attempt is made.
     failures: u32,
     away: Option<(io::Error, Instant)>,
-    /// Commands written here and not yet to the socket.
+    /// Commands that were not written to the socket yet.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
-    /// How much of `incoming` has been handed out.
+    /// How much of `incoming` was parsed.
     taken: usize,
     waiting: usize,
 }
@@ -81,12 +81,12 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`ClientError::Unreachable`]: nobody listens there, this user may not connect, or it took too long.
+    /// [`ClientError::Unreachable`]: no daemon listens there, this user may not connect, or it took too long.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, ClientError> {
         Self::connect_with(path, Timeouts::default())
     }
 
-    /// Connects with time-outs of the caller's choice.
+    /// Connects with timeouts of the caller's choice.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -117,8 +117,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Asks whether a request of `key` that costs so many tokens may pass under `policy`. They are charged if it may,
-    /// and nothing if not; a cost of 0 charges nothing either way.
+    /// Asks whether a request for `key` of `cost` tokens is admitted under `policy`. If it is, the tokens are
+    /// charged; a cost of 0 charges nothing.
     ///
     /// ```
     /// # rationd::example::run(|socket| {
@@ -130,12 +130,12 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// No answer, or the daemon knows no such policy ([`ClientError::Refused`]). A denial is no error.
+    /// No answer, or the daemon does not know the policy ([`ClientError::Refused`]). A denial is no error.
     pub fn check(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, ClientError> {
         self.ask(request::check(policy, key.as_ref(), cost)).and_then(Decision::read)
     }
 
-    /// Asks what [`Self::check`] would answer, and charges nothing.
+    /// Asks for the decision of [`Self::check`], but charges nothing.
     ///
     /// ```
     /// # rationd::example::run(|socket| {
@@ -152,8 +152,8 @@ impl Client {
         self.ask(request::peek(policy, key.as_ref(), cost)).and_then(Decision::read)
     }
 
-    /// Gives back a cost that was charged, after a request that failed for example. What is left never rises above the
-    /// limit by it.
+    /// Gives back a cost that was charged, for example after a request that failed. What is left never exceeds the
+    /// limit.
     ///
     /// ```
     /// # rationd::example::run(|socket| {
@@ -165,14 +165,14 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// No answer, or the daemon refused: it knows no such policy, the policy takes nothing back (`refunds = false`) or
-    /// limits what is in flight, or the store has not answered in time and may do it yet.
+    /// No answer, or the daemon refused: it does not know the policy, the policy accepts no refunds (`refunds =
+    /// false`) or has a concurrent limit, or the store has not answered in time, and may still execute the refund.
     pub fn refund(&mut self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<(), ClientError> {
         self.ask(request::refund(policy, key.as_ref(), cost)).map(drop)
     }
 
-    /// Ends a slot of a concurrent limit, by the id that the check answered ([`Decision::slot`]). It ends by itself
-    /// with the connection that it was taken over, and after the limit's period.
+    /// Releases a slot of a concurrent limit, by the id in the check's answer ([`Decision::slot`]). A slot also ends
+    /// with the connection over which it was taken, and after the limit's period.
     ///
     /// ```
     /// # rationd::example::run(|socket| {
@@ -186,12 +186,12 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// No answer, or the daemon refused: there is no such slot any more, or another node gave it.
+    /// No answer, or the daemon refused: the slot has ended already, or another node granted it.
     pub fn release(&mut self, policy: &str, key: impl AsRef<[u8]>, slot: &str) -> Result<(), ClientError> {
         self.ask(request::release(policy, key.as_ref(), slot)).map(drop)
     }
 
-    /// Forgets what `key` has spent under `policy`, at all nodes.
+    /// Resets `key` under `policy` at all nodes, as if it had spent nothing.
     ///
     /// ```
     /// # rationd::example::run(|socket| {
@@ -203,15 +203,15 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// No answer, or the daemon refused: this user is no administrator (`listen.admin_uids`; unless that is set, root
-    /// and the daemon's own user are), it knows no such policy, the policy limits what is in flight, or the store has
-    /// not answered in time and may do it yet.
+    /// No answer, or the daemon refused: this user is no administrator (`listen.admin_uids`; by default, root and the
+    /// daemon's own user are), the daemon does not know the policy, the policy has a concurrent limit, or the store
+    /// has not answered in time, and may still execute the reset.
     pub fn reset(&mut self, policy: &str, key: impl AsRef<[u8]>) -> Result<(), ClientError> {
         self.ask(request::reset(policy, key.as_ref())).map(drop)
     }
 
-    /// Sends any command, a word for its name and for each argument, and waits for its answer. Answers to commands that
-    /// were [sent](Self::send) before and not received are dropped.
+    /// Sends any command, given as its name and arguments, and waits for its answer. Answers to commands that were
+    /// [sent](Self::send) before and not received are dropped.
     ///
     /// ```
     /// # rationd::example::run(|socket| {
@@ -240,8 +240,8 @@ impl Client {
         self.receive()
     }
 
-    /// Pipelines a command: it is queued, and [`Self::receive`] brings the answers in the order of the commands. Queued
-    /// commands leave together, with the next `receive` or when they are 16 KiB.
+    /// Pipelines a command: it is queued, and [`Self::receive`] returns the answers in the order of the commands.
+    /// Queued commands are written together, with the next `receive` or when they reach 16 KiB.
     ///
     /// ```
     /// use rationd::client::Decision;
@@ -260,7 +260,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// The daemon cannot be reached, or does not read what was sent. The answers that are due are lost then.
+    /// The daemon cannot be reached, or does not read. All answers that were still expected are lost then.
     pub fn send(&mut self, words: &[&[u8]]) -> Result<(), ClientError> {
         self.queue(|out| write_request(out, words))
     }
@@ -273,7 +273,7 @@ impl Client {
         if self.outgoing.len() >= ENOUGH { self.flush() } else { Ok(()) }
     }
 
-    /// Waits for the answer to the oldest command that was [sent](Self::send) and has none.
+    /// Waits for the answer to the oldest command that was [sent](Self::send) and is not answered yet.
     ///
     /// ```
     /// use rationd::client::{ClientError, Reply};
@@ -287,8 +287,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// No command waits for an answer, none came in time, or it is an error reply ([`ClientError::Refused`]: this one
-    /// concerns its own command alone, and the next answers can be received).
+    /// No command waits for an answer, none came in time, or it is an error reply. An error reply
+    /// ([`ClientError::Refused`]) concerns only its own command, and the next answers can still be received.
     pub fn receive(&mut self) -> Result<Reply, ClientError> {
         if self.waiting == 0 {
             return Err(ClientError::NothingSent);
@@ -299,8 +299,8 @@ impl Client {
         ClientError::unless_refused(reply)
     }
 
-    /// How many commands were sent whose answers have not been received. None after the connection ended: those answers
-    /// never come.
+    /// How many commands were sent whose answers were not received yet. It is 0 after the connection has ended,
+    /// because those answers will never come.
     ///
     /// ```
     /// # rationd::example::run(|socket| {
@@ -341,7 +341,7 @@ impl Client {
                 Ok(None) => {}
                 Err(error) => {
                     self.hang_up();
-                    return Err(ClientError::Garbled { path: self.path.clone(), error });
+                    return Err(ClientError::Protocol { path: self.path.clone(), error });
                 }
             }
             self.incoming.drain(..self.taken);
@@ -350,8 +350,8 @@ impl Client {
         }
     }
 
-    /// Reads once. The first read may take the whole timeout of an answer; if it brings only a part of the answer,
-    /// the others share what is left.
+    /// Reads once. The first read may take the whole timeout of an answer. If it brings only a part of the answer,
+    /// further reads share what is left of the timeout.
     fn read_part(&mut self, deadline: &mut Option<Instant>) -> io::Result<()> {
         let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
         let now = self.clock.now();
@@ -387,7 +387,7 @@ impl Client {
         Ok(self.stream.insert(stream))
     }
 
-    /// A new connection, unless the last attempt failed a moment ago.
+    /// A new connection, unless the backoff after a failure lasts.
     fn open(&mut self) -> io::Result<UnixStream> {
         if let Some((error, _)) = self.away.as_ref().filter(|(_, until)| self.clock.now() < *until) {
             return Err(again(error));
@@ -397,7 +397,7 @@ impl Client {
             Ok(_) => (self.failures, self.away) = (0, None),
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
-                let micros = u64::try_from(rest(self.failures).as_micros()).unwrap_or(u64::MAX);
+                let micros = u64::try_from(backoff(self.failures).as_micros()).unwrap_or(u64::MAX);
                 self.away = Some((again(error), self.clock.now() + Micros(micros)));
             }
         }
@@ -424,8 +424,8 @@ impl Client {
     }
 }
 
-/// Connects within the timeouts. `std` has no time-out for Unix sockets, and a hanging daemon's full
-/// queue blocks for ever: so a thread tries, and is left behind if it takes too long.
+/// Connects within the timeouts. `std` has no timeout for Unix sockets, and connecting to a hanging daemon with a
+/// full queue blocks forever. So a separate thread connects, and is abandoned if it takes too long.
 fn open(path: &Path, timeouts: Timeouts) -> io::Result<UnixStream> {
     let (sender, receiver) = mpsc::channel();
     let path = path.to_owned();

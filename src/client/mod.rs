@@ -1,4 +1,4 @@
-//! What an application asks a daemon with: whether a request may pass, and what is left.
+//! Clients with which an application asks a daemon whether a request is admitted, and what is left.
 //!
 //! | | decides | an answer takes |
 //! |---|---|---|
@@ -35,6 +35,7 @@
 //! This room knows the wire and nothing of daemons, configuration or stores. The command line and the tests call it,
 //! too.
 
+mod backoff;
 mod decision;
 mod error;
 mod lease;
@@ -44,7 +45,6 @@ mod local_tokens;
 #[cfg(feature = "client-tokio")]
 mod pipelined;
 mod request;
-mod rest;
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,9 @@
-//! Requests as bytes, whichever client sends them.
+//! The bytes of requests, for all clients.
 
 use std::io::Write;
 
-/// Appends one command to `out` as RESP, an array of bulk strings with the command's name first: for applications that
-/// bring a transport of their own. [`Reply::parse`](super::Reply::parse) reads the answers.
+/// Appends one command to `out` as RESP: an array of bulk strings, with the command's name first. For applications
+/// with a transport of their own; [`Reply::parse`](super::Reply::parse) parses the answers.
 ///
 /// ```
 /// let mut out = Vec::new();
@@ -31,7 +31,7 @@ pub(super) fn check(policy: &str, key: &[u8], cost: u64) -> impl FnOnce(&mut Vec
     }
 }
 
-/// Asks for a decision alone.
+/// Asks for a decision, and charges nothing.
 pub(super) fn peek(policy: &str, key: &[u8], cost: u64) -> impl FnOnce(&mut Vec<u8>) {
     move |out| {
         let cost = cost.to_string();
@@ -44,22 +44,22 @@ pub(super) fn refund(policy: &str, key: &[u8], cost: u64) -> impl FnOnce(&mut Ve
     counted(b"RATION.REFUND", policy, key, cost)
 }
 
-/// Forgets a key.
+/// Resets a key.
 pub(super) fn reset(policy: &str, key: &[u8]) -> impl FnOnce(&mut Vec<u8>) {
     move |out| write_request(out, &[b"RATION.RESET", policy.as_bytes(), key])
 }
 
-/// Ends a slot.
+/// Releases a slot.
 pub(super) fn release(policy: &str, key: &[u8], slot: &str) -> impl FnOnce(&mut Vec<u8>) {
     move |out| write_request(out, &[b"RATION.RELEASE", policy.as_bytes(), key, slot.as_bytes()])
 }
 
-/// Asks for tokens.
+/// Asks for a lease of tokens.
 pub(super) fn lease(policy: &str, key: &[u8], want: u64) -> impl FnOnce(&mut Vec<u8>) {
     counted(b"RATION.LEASE", policy, key, want)
 }
 
-/// Hands such tokens back.
+/// Returns tokens of a lease.
 pub(super) fn hand_back(policy: &str, key: &[u8], tokens: u64) -> impl FnOnce(&mut Vec<u8>) {
     counted(b"RATION.RETURN", policy, key, tokens)
 }

@@ -1,4 +1,4 @@
-//! The client against a scripted other side.
+//! The blocking client against a scripted server.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,7 +11,7 @@ use crate::core::decision::Verdict;
 
 const SHORT: Timeouts = Timeouts { connect: Duration::from_millis(200), answer: Duration::from_millis(30) };
 
-/// A socket that answers each connection with what `serve` does, in a directory that goes away.
+/// A socket that serves each connection with `serve`, in a directory that is removed afterwards.
 struct Peer {
     directory: tempfile::TempDir,
     thread: Option<JoinHandle<()>>,
@@ -108,7 +108,7 @@ fn a_dead_daemons_socket_is_told_from_a_missing_one() {
 #[test]
 fn a_silent_daemon_costs_the_patience_and_the_next_command_connects_anew() {
     let peer = Peer::new(2, |index, mut stream| match index {
-        // Silent, until the client hangs up.
+        // Says nothing until the client closes the connection.
         0 => drop(stream.read_to_end(&mut Vec::new())),
         _ => exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"+PONG\r\n"),
     });
@@ -126,7 +126,7 @@ fn a_silent_daemon_costs_the_patience_and_the_next_command_connects_anew() {
 fn a_trickling_answer_does_not_stretch_the_patience() {
     let (done, finished) = std::sync::mpsc::channel();
     let peer = Peer::new(1, move |_, mut stream| {
-        // Each byte alone comes well within the timeouts.
+        // Each byte by itself arrives well within the timeouts.
         while finished.recv_timeout(Duration::from_millis(5)).is_err() {
             if stream.write_all(b"+").is_err() {
                 return;
@@ -154,7 +154,7 @@ fn what_is_no_resp_is_told() {
     let peer = Peer::new(1, |_, mut stream| exchange(&mut stream, b"*1\r\n$4\r\nPING\r\n", b"HTTP/1.1 400\r\n"));
     let mut client = Client::connect(peer.path()).unwrap();
     let error = client.command(&[b"PING"]).unwrap_err();
-    assert!(matches!(error, ClientError::Garbled { .. }) && error.to_string().contains("is it a rationd socket?"));
+    assert!(matches!(error, ClientError::Protocol { .. }) && error.to_string().contains("is it a rationd socket?"));
     peer.join();
 }
 
@@ -176,7 +176,7 @@ fn a_daemon_that_comes_back_is_found_after_a_rest() {
     let path = peer.path();
     let mut client = Client::connect(&path).unwrap();
     assert_eq!(client.command(&[b"PING"]).unwrap(), Reply::Simple("PONG".into()));
-    // Its file is there still, and nobody listens.
+    // The socket's file is still there, but nobody listens.
     let Peer { directory, mut thread } = peer;
     thread.take().unwrap().join().unwrap();
     assert!(client.command(&[b"PING"]).unwrap_err().is_unreachable(), "the old connection is gone");
@@ -203,7 +203,7 @@ fn a_check_that_fails_is_decided_as_when_the_daemon_is_away() {
     for (on_daemon_loss, passes) in
         [(OnDaemonLoss::Allow, true), (OnDaemonLoss::Deny, false), (OnDaemonLoss::LastShare, false)]
     {
-        // Two tokens of nine are lent, the check by itself is read, and the connection ends.
+        // Nine tokens are wanted and two are lent; the check of the single cost is read, and the connection ends.
         let peer = Peer::new(1, |_, mut stream| {
             let wanted = b"*4\r\n$12\r\nRATION.LEASE\r\n$3\r\napi\r\n$1\r\nk\r\n$1\r\n9\r\n";
             let decision =

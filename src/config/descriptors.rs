@@ -1,4 +1,4 @@
-//! `[[descriptors.DOMAIN]]` of a file: routes from descriptors to policies, in order.
+//! Reads `[[descriptors.DOMAIN]]` of a file: routes from descriptors to policies, in order.
 
 use figment::value::{Dict, Value};
 use toml::Spanned;
@@ -9,7 +9,7 @@ use super::problem::{did_you_mean, nearest};
 use super::schema::{DESCRIPTORS, ROUTE};
 
 impl Walk<'_> {
-    /// All domains. Where anything is wrong with a route, none is worth compiling.
+    /// The routes of all domains. If any route is wrong, none is compiled.
     pub(super) fn descriptors(&mut self, value: &Spanned<DeValue<'_>>) -> Dict {
         let before = self.document.problems.len();
         let domains = self.table(&[DESCRIPTORS], value, Self::domain);

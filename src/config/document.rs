@@ -1,4 +1,4 @@
-//! One TOML file: what it says, where it says it, and everything that is wrong with it by itself.
+//! One TOML file: its values, their places, and everything that is wrong with the file by itself.
 //!
 //! Values that are wrong are reported and left out, so that the other layers can still be checked.
 
@@ -18,7 +18,7 @@ use super::value::{Kind, Seen};
 /// Largest file that is read.
 const MAX_FILE: u64 = 8 << 20;
 
-/// Whether the file is a whole configuration or holds policies alone.
+/// Whether the file is a whole configuration, or only holds policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Whole,
@@ -34,9 +34,9 @@ pub(crate) struct Document {
     spans: BTreeMap<Vec<String>, Range<usize>>,
     pub(crate) dict: Dict,
     pub(crate) problems: Vec<Problem>,
-    /// Policies of which a part is wrong: what is left of them is not worth compiling.
+    /// Policies with an error in them, which are not compiled.
     pub(crate) broken: BTreeSet<String>,
-    /// The same of routes, all of them.
+    /// There is an error in a route, so none is compiled.
     pub(crate) broken_routes: bool,
 }
 
@@ -45,7 +45,7 @@ pub(super) type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spa
 impl Document {
     /// Reads and checks a file.
     ///
-    /// # Errors
+    /// The file cannot be read. Errors in its content are in `problems`.
     /// The file cannot be read. What it says is reported in `problems`.
     pub(crate) fn read(path: &Path, role: Role) -> io::Result<Self> {
         if std::fs::metadata(path)?.len() > MAX_FILE {
@@ -89,14 +89,14 @@ impl Document {
         document
     }
 
-    /// Where `path` stands in this file.
+    /// The place of the key `path` in this file.
     pub(crate) fn place(&self, path: &[String]) -> Option<Place> {
         let span = self.spans.get(path)?;
         Some(Place::in_lines(&self.path, &self.text, &self.lines, span.clone()))
     }
 }
 
-/// Reads a table of a file into the document.
+/// Reads the tables of a file into the document.
 pub(super) struct Walk<'d> {
     text: &'d str,
     pub(super) document: &'d mut Document,
@@ -127,7 +127,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Visits the entries of a table; anything else is reported.
+    /// Visits the entries of a table; a value of another type is reported.
     pub(super) fn table(
         &mut self,
         path: &[&str],
@@ -217,7 +217,7 @@ impl Walk<'_> {
             }
         }
         match kind.accept(&seen) {
-            Ok(value) if matches!(kind, Kind::Path) || is_door_path(kind, &value) => Some(self.beside(value)),
+            Ok(value) if matches!(kind, Kind::Path) || is_socket_path(kind, &value) => Some(self.beside(value)),
             Ok(value) => Some(value),
             Err(faults) => {
                 for fault in faults {
@@ -235,7 +235,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A path in a file is meant from that file's directory.
+    /// Makes a relative path start from the directory of the file that it is in.
     fn beside(&self, value: Value) -> Value {
         let directory = self.document.path.parent();
         match (value.as_str(), directory) {
@@ -254,8 +254,8 @@ impl Walk<'_> {
     }
 }
 
-fn is_door_path(kind: Kind, value: &Value) -> bool {
-    matches!(kind, Kind::Door) && value.as_str().is_some_and(|text| text.contains('/'))
+fn is_socket_path(kind: Kind, value: &Value) -> bool {
+    matches!(kind, Kind::ListenAddress) && value.as_str().is_some_and(|text| text.contains('/'))
 }
 
 fn see(value: &DeValue<'_>) -> Seen {

@@ -1,4 +1,4 @@
-//! One source of values, and which of several counts.
+//! One layer of values, and the question which of several layers a value comes from.
 
 use figment::value::{Dict, Map, Value};
 use figment::{Metadata, Profile, Provider};
@@ -6,7 +6,7 @@ use figment::{Metadata, Profile, Provider};
 use super::document::Document;
 use super::problem::Place;
 
-/// One source of values, as figment takes it.
+/// One layer of values, as figment takes it.
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) name: String,
@@ -24,7 +24,7 @@ impl Provider for &Layer {
     }
 }
 
-/// Where the value that counts was set.
+/// The place where the value that is used was set.
 pub(crate) fn place_of(path: &[String], layers: &[Layer]) -> Place {
     let in_layer = |layer: &Layer| match &layer.document {
         Some(document) => document.place(path),

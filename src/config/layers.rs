@@ -1,4 +1,4 @@
-//! The layers: which sources there are, in which order they count, and one result of all of them.
+//! The layers of the configuration: where they are read from, in which order they apply, and the merged result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use figment::Figment;
 use figment::value::{Dict, Value};
 
+use super::defaults::{default_node_name, default_socket};
 use super::document::{Document, Role};
 use super::layer::{Layer, contains, place_of};
-use super::origin::{default_node_name, default_socket};
-use super::outside::{environment, insert, outside};
+use super::overrides::{environment, insert, override_layer};
 use super::problem::{ConfigErrors, Place, Problem};
 use super::schema::{DESCRIPTORS, FLEET, FLEET_NEEDS, KEYS, SAMPLE_POLICY, keys_of};
 use super::show::{self, Entry};
@@ -19,53 +19,53 @@ use super::value::Seen;
 use crate::core::policy::{PolicyError, PolicySet};
 use crate::core::route::{RouteError, RouteSet};
 
-/// The file that is read when none is named.
+/// The file that is read unless another one is named.
 pub const DEFAULT_FILE: &str = "/etc/rationd/rationd.toml";
 
-/// A key set outside the files: by a flag.
+/// A value that is set by a flag of the command line.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// How the user named it: `--socket`.
+    /// The flag's name, like `--socket`.
     pub origin: String,
-    /// The key: `listen.socket`.
+    /// The key, like `listen.socket`.
     pub key: &'static str,
     /// Its value, as text.
     pub text: String,
 }
 
-/// Where a configuration is read from. Kept, so that a reload reads the same places.
+/// The places from which a configuration is read. They are kept, so that a reload reads the same ones.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// A file that must exist; otherwise [`DEFAULT_FILE`], if it exists.
+    /// A file that must exist. If it is `None`, [`DEFAULT_FILE`] is read if it exists.
     pub file: Option<PathBuf>,
     /// The environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// Variables of ours in it that are no keys: the command line reads them itself.
+    /// Names of variables with our prefix that are no keys, because the command line reads them itself.
     pub variables: Vec<String>,
-    /// Flags, which win.
+    /// Flags, which override everything else.
     pub flags: Vec<Override>,
-    /// Makes the default of `node.name` unique: drawn at random once per process, so that a reload
-    /// does not make up another name.
+    /// Makes the default of `node.name` unique. It is drawn at random once per process, so that a reload does not
+    /// change the name.
     pub suffix: u32,
 }
 
-/// A configuration that is right, and where its values came from.
+/// A configuration without errors, and where its values came from.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The values.
     pub config: Config,
     /// Its policies, compiled.
     pub policies: PolicySet,
-    /// Each key with its value and origin, as `config show` prints them.
+    /// Each key with its value and origin, for `config show`.
     pub entries: Vec<Entry>,
-    /// The files that were read, in order.
+    /// The files that were read, in this order.
     pub files: Vec<PathBuf>,
 }
 
-/// Reads, merges and checks all layers.
+/// Reads, checks and merges all layers.
 ///
 /// # Errors
-/// Everything that is wrong in any of them.
+/// All errors in all layers.
 pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     let mut problems = Vec::new();
     let documents = read_documents(sources.file.as_deref(), &mut problems);
@@ -84,7 +84,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     layers.extend(environment(&sources.environment, &sources.variables, &mut problems));
     for flag in &sources.flags {
         let path: Vec<_> = flag.key.split('.').map(str::to_owned).collect();
-        layers.extend(outside(flag.origin.clone(), &path, &flag.text, &mut problems));
+        layers.extend(override_layer(flag.origin.clone(), &path, &flag.text, &mut problems));
     }
     if no_file && !layers.iter().any(|layer| layer.dict.contains_key("policy")) {
         layers.insert(1, sample_policy());
@@ -160,7 +160,7 @@ fn read_documents(file: Option<&Path>, problems: &mut Vec<Problem>) -> Vec<Docum
     documents
 }
 
-/// A policy belongs to one file.
+/// Reports policies that are in several files.
 fn find_duplicates(documents: &[Document], problems: &mut Vec<Problem>) {
     let mut first: BTreeMap<&str, Place> = BTreeMap::new();
     for document in documents {
@@ -192,7 +192,7 @@ fn defaults(sources: &Sources) -> Layer {
     Layer { name: "default".into(), dict, document: None }
 }
 
-/// A fleet that is set at all gets its defaults; one that lacks what it needs is reported and left out, so
+/// Adds the defaults of a fleet if any key of it is set. A fleet without a required key is reported and left out, so
 /// that the rest can still be checked.
 fn settle_fleet(layers: &mut [Layer], problems: &mut Vec<Problem>) {
     if !layers.iter().any(|layer| layer.dict.contains_key(FLEET)) {
@@ -206,7 +206,7 @@ fn settle_fleet(layers: &mut [Layer], problems: &mut Vec<Problem>) {
             continue;
         }
         complete = false;
-        // A value that is set and wrong has been reported.
+        // A required key that is set, but wrong, was reported before.
         let key = path.join(".");
         if !problems.iter().any(|problem| problem.message.starts_with(&format!("{key} "))) {
             let message = format!("{key} is not set: a fleet cannot be joined without it");
@@ -232,7 +232,7 @@ fn sample_policy() -> Layer {
     Layer { name: "default".into(), dict, document: None }
 }
 
-/// What only makes sense, or no sense, together.
+/// Reports keys that need each other or exclude each other.
 fn check_together(config: &Config, layers: &[Layer], problems: &mut Vec<Problem>) {
     let store = &config.store;
     let mut complain = |key: &str, message: &str, hint: &str| {
@@ -252,7 +252,7 @@ fn check_together(config: &Config, layers: &[Layer], problems: &mut Vec<Problem>
     }
 }
 
-/// A policy's error at the limit, the override or the policy it is about.
+/// The place of a policy's error: the limit, the override or the policy.
 fn locate(error: &PolicyError, layers: &[Layer]) -> Problem {
     let mut path = vec!["policy".to_owned(), error.policy.clone()];
     if let Some(key) = &error.override_key {
@@ -264,7 +264,7 @@ fn locate(error: &PolicyError, layers: &[Layer]) -> Problem {
     Problem { place: place_of(&path, layers), message: error.to_string(), hint: None }
 }
 
-/// A route's error at the element, the key or the route it is about.
+/// The place of a route's error: the element, the key or the route.
 fn locate_route(error: &RouteError, layers: &[Layer]) -> Problem {
     let (key, element) = error.part;
     let mut path = vec![DESCRIPTORS.to_owned(), error.domain.clone(), error.route.to_string()];
@@ -287,8 +287,8 @@ mod tests {
     use super::super::problem::counted::LOOKED_AT;
     use super::*;
 
-    /// Each policy has keys whose lines are told, so that a text that is searched for each of them is searched a number
-    /// of times that grows with the policies.
+    /// Each policy asks for the places of its keys. If each of them searched the text anew, the time would grow with
+    /// the square of the policies.
     #[test]
     fn the_lines_of_a_file_are_counted_once_however_many_policies_it_has() {
         let directory = tempfile::tempdir().expect("a temporary directory");

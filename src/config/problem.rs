@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where: for people, in one piece.
+//! Errors of a configuration with their places, and their text for people.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 /// Longest part of a line that an excerpt shows, in characters.
 const WIDEST: usize = 120;
 
-/// Where a problem lies.
+/// The place of a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a file, counted from 1.
+    /// A place in a file; lines and columns are counted from 1.
     File {
         /// The file.
         path: PathBuf,
@@ -18,35 +18,35 @@ pub enum Place {
         line: usize,
         /// The character in the line.
         column: usize,
-        /// The line itself, passwords masked.
+        /// The line itself, with passwords masked.
         excerpt: String,
         /// Characters to underline, at least 1.
         width: usize,
     },
-    /// An environment variable, a flag, a whole file, or a default, by its name.
+    /// The name of an environment variable, of a flag, of a whole file, or of a default.
     Named(String),
 }
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
+    /// Its place.
     pub place: Place,
-    /// What was seen, what was wanted.
+    /// What was seen, and what was expected.
     pub message: String,
-    /// What to do, when there is a likely answer.
+    /// What to do about it, if there is a likely answer.
     pub hint: Option<String>,
 }
 
-/// Everything that is wrong with a configuration. Never empty.
+/// All errors of a configuration. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<Problem>);
 
-/// Where the lines of a text begin: counted once, because a configuration of many policies asks for the places of
-/// all their keys.
+/// The positions of the lines in a text. They are counted once, because a configuration of many policies asks for the
+/// places of all its keys.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    /// The byte behind each line's end, in order: where all lines but the first begin.
+    /// The position after the end of each line, in order: all lines but the first begin there.
     begins: Vec<usize>,
 }
 
@@ -58,7 +58,7 @@ impl Lines {
         Self { begins: text.match_indices('\n').map(|(at, _)| at + 1).collect() }
     }
 
-    /// The number of the line that byte `at` is in, from 1, and the byte where it begins.
+    /// The number of the line that contains byte `at`, counted from 1, and the position where the line begins.
     fn line_of(&self, at: usize) -> (usize, usize) {
         let before = self.begins.partition_point(|begin| *begin <= at);
         (before + 1, before.checked_sub(1).map_or(0, |last| self.begins[last]))
@@ -77,7 +77,7 @@ impl Problem {
 }
 
 impl ConfigErrors {
-    /// In the order in which a reader meets them: files by line, then the rest.
+    /// Sorts problems as a reader meets them: those in files by line, then the others.
     pub(crate) fn in_order(mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| match &problem.place {
             Place::File { path, line, column, .. } => (0, path.clone(), *line, *column),
@@ -88,12 +88,13 @@ impl ConfigErrors {
 }
 
 impl Place {
-    /// The place of `span` (bytes) in `text`. For one place of a text: [`Self::in_lines`] is for many.
+    /// The place of the bytes `span` in `text`. It counts lines each time; use [`Self::in_lines`] for several places
+    /// of one text.
     pub(crate) fn in_file(path: &Path, text: &str, span: Range<usize>) -> Self {
         Self::in_lines(path, text, &Lines::of(text), span)
     }
 
-    /// The place of `span` (bytes) in `text`, whose lines are `lines`.
+    /// The place of the bytes `span` in `text`, whose lines are `lines`.
     pub(crate) fn in_lines(path: &Path, text: &str, lines: &Lines, span: Range<usize>) -> Self {
         let start = floor_boundary(text, span.start);
         let end = floor_boundary(text, span.end.max(start));
@@ -129,7 +130,7 @@ impl fmt::Display for Problem {
         let Place::File { line, column, excerpt, width, .. } = &self.place else {
             return self.hint.as_ref().map_or(Ok(()), |hint| write!(f, " ({hint})"));
         };
-        // A long line is shown from shortly before the fault.
+        // A long line is shown from shortly before the error.
         let skipped = if column + width > WIDEST { column.saturating_sub(20) } else { 0 };
         let shown: String = excerpt.chars().skip(skipped).take(WIDEST).collect();
         let before = column - 1 - skipped;
@@ -156,10 +157,10 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// `text` with the password of a URL in it replaced by `***`.
+/// Replaces the password in a URL by `***`.
 ///
-/// A password may hold whatever a file does not end a line with, and the URL may be none: so everything is
-/// masked from the first colon behind a scheme, or at all, to the last `@`.
+/// A password may contain any character but a line break, and `text` may be no valid URL. So everything is masked
+/// between the first colon (after a scheme, if there is one) and the last `@`.
 pub(crate) fn mask_password(text: &str) -> String {
     let Some(at) = text.rfind('@') else { return text.to_owned() };
     let start = text[..at].find("://").map_or(0, |scheme| scheme + 3);
@@ -170,7 +171,7 @@ pub(crate) fn mask_password(text: &str) -> String {
     }
 }
 
-/// The nearest of `known` to `seen`, when it is near enough to be a slip.
+/// The one of `known` that is nearest to `seen`, if it is near enough to be a slip.
 pub(crate) fn nearest<'a>(seen: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let most = (seen.chars().count() / 3).max(1);
     known
@@ -185,7 +186,7 @@ pub(crate) fn did_you_mean(word: Option<&str>) -> Option<String> {
     word.map(|word| format!("did you mean `{word}`?"))
 }
 
-/// What finding lines costs, for tests: a clock would measure the machine.
+/// Counts the work of finding lines, for tests; a clock would measure the machine.
 #[cfg(test)]
 pub(super) mod counted {
     use std::cell::Cell;

@@ -1,20 +1,20 @@
-//! The schema in words: every key that a configuration may have, with what it takes, for the reference page.
+//! The schema as text: every key of a configuration with the values it takes, for the reference page.
 //!
-//! Made from the one list that checking uses. What a key is for stands in the comments of the sample. Called by the
+//! It is made from the same list that checking uses. The sample's comments say what each key is for. Called by the
 //! test that compares the page with it.
 
 use super::schema::{DESCRIPTORS, KEYS, OVERRIDE, POLICY, ROUTE};
 
-/// One key in words.
+/// One key, described.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// The table that it stands in, as a file writes it: `[store]`, `[policy.NAME]`.
+    /// Its table, as a file writes it: `[store]`, `[policy.NAME]`.
     pub table: String,
-    /// Its name there.
+    /// Its name in the table.
     pub name: &'static str,
-    /// What it takes, as an error says what was wanted.
+    /// The values it takes, in the words of an error message.
     pub wanted: String,
-    /// Its default, as the environment would write it; `None`: unset, or computed at start.
+    /// Its default, as a variable would be set; `None` when it is unset, or computed at the start.
     pub default: Option<&'static str>,
 }
 

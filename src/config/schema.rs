@@ -1,9 +1,9 @@
-//! Every key that a configuration may have: its kind and its default. The one list that checking,
-//! `config show`, the environment and the defaults are made from.
+//! The list of all keys that a configuration may have, with kinds and defaults. Checking, `config show`, the
+//! environment and the defaults all use this list.
 
 use super::value::Kind;
 
-/// The complete, commented configuration file that equals the defaults below.
+/// A complete configuration file with comments, whose values are the defaults below.
 pub const SAMPLE: &str = include_str!("../../config/rationd.toml");
 
 /// A key of a section.
@@ -12,7 +12,7 @@ pub(crate) struct Key {
     pub(crate) section: &'static str,
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// As the environment would write it. `None`: unset, or computed at start.
+    /// The default, as a variable would be set. `None` when it is unset, or computed at the start.
     pub(crate) default: Option<&'static str>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("listen", "group", Kind::Text, None),
     key("listen", "allow_uids", Kind::Uids, None),
     key("listen", "admin_uids", Kind::Uids, None),
-    key("listen", "envoy", Kind::Door, None),
+    key("listen", "envoy", Kind::ListenAddress, None),
     key("listen", "envoy_headers", choice(&["draft", "x", "github", "off"]), Some("draft")),
     key("listen", "admin", Kind::Address, Some("127.0.0.1:9464")),
     key("listen", "admin_checks", Kind::Bool, Some("false")),
@@ -64,11 +64,11 @@ pub(crate) const KEYS: &[Key] = &[
     key("log", "level", Kind::Text, Some("info")),
 ];
 
-/// The section whose absence means something: without it a node is alone. Its defaults count when anything
-/// of it is set.
+/// The section that may be missing as a whole, which means that the node is alone. Its defaults apply when any key of
+/// it is set.
 pub(crate) const FLEET: &str = "fleet";
 
-/// Keys without which a fleet cannot be joined, and what to do about each.
+/// Keys that a fleet requires, and what to do about each.
 pub(crate) const FLEET_NEEDS: &[(&str, &str)] = &[
     ("name", "name the fleet, like name = \"prod\""),
     ("listen", "like listen = \"0.0.0.0:7946\""),

@@ -1,4 +1,4 @@
-//! Each key with the value that counts and where it came from.
+//! Each key with the value that is used and where it came from, for `config show`.
 
 use figment::value::{Dict, Value};
 use serde::Serialize;
@@ -13,13 +13,13 @@ use super::value::Kind;
 pub struct Entry {
     /// The key, like `store.url`.
     pub key: String,
-    /// Its value as a file would write it, passwords masked; `None`: unset.
+    /// Its value as a file would write it, with passwords masked; `None` when it is unset.
     pub value: Option<String>,
     /// `default`, a variable, a flag, or `file:line`.
     pub origin: String,
 }
 
-/// All keys outside the policies, then all that policies set, then the routes to them.
+/// All keys outside of the policies, then all that policies set, then the routes.
 pub(crate) fn entries(layers: &[Layer]) -> Vec<Entry> {
     let mut entries: Vec<_> =
         KEYS.iter().map(|key| entry(&[key.section.to_owned(), key.name.to_owned()], key.kind, layers)).collect();
@@ -94,7 +94,7 @@ fn get<'a>(dict: &'a Dict, path: &[String]) -> Option<&'a Value> {
     }
 }
 
-/// The path as TOML writes a key: parts that are not bare words in quotes.
+/// Writes a key as TOML does; parts that are not bare words are quoted.
 fn write_path(path: &[String]) -> String {
     let bare =
         |part: &str| !part.is_empty() && part.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-');

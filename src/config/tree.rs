@@ -1,4 +1,4 @@
-//! The configuration as the daemon uses it: typed, checked, complete.
+//! The configuration as the daemon uses it: typed, checked, and complete.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use crate::core::time::Micros;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Doors.
+    /// Listening sockets.
     pub listen: Listen,
-    /// Where tokens are counted.
+    /// The store.
     pub store: Store,
     /// This daemon.
     pub node: Node,
-    /// Its peers; `None`: it is alone.
+    /// The fleet; `None` when the node is alone.
     #[serde(default)]
     pub fleet: Option<Fleet>,
     /// Its log.
@@ -33,51 +33,51 @@ pub struct Config {
     pub(crate) descriptors: BTreeMap<String, Vec<RawRoute>>,
 }
 
-/// `[listen]`: doors and their bounds.
+/// `[listen]`: listening sockets and their bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
-    /// The Unix socket.
+    /// The path of the Unix socket.
     pub socket: PathBuf,
-    /// Its permissions.
+    /// The socket's permissions.
     pub mode: u32,
-    /// The group it is given to.
+    /// The socket's group.
     pub group: Option<String>,
-    /// Users whose processes may connect; `None`: whoever the permissions let.
+    /// Users whose processes may connect; `None` for all whom the permissions allow.
     pub allow_uids: Option<Vec<u32>>,
-    /// Users who may do what concerns others; `None`: root and the daemon's own.
+    /// Users who may run administrative commands; `None` for root and the daemon's own user.
     pub admin_uids: Option<Vec<u32>>,
-    /// Where Envoy's Rate Limit Service is served; `None`: nowhere.
+    /// Where Envoy's Rate Limit Service is served; `None` for nowhere.
     #[serde(default, deserialize_with = "door")]
-    pub envoy: Option<Door>,
+    pub envoy: Option<ListenAddress>,
     /// Which header fields Envoy adds to its responses: a name, or `off`.
     pub envoy_headers: String,
-    /// Where metrics and health are served; `None`: nowhere.
+    /// Where metrics and health are served; `None` for nowhere.
     #[serde(deserialize_with = "address")]
     pub admin: Option<SocketAddr>,
-    /// Whether checks are served there, too.
+    /// Whether checks are served on the admin address, too.
     pub admin_checks: bool,
-    /// Names by which it may be asked, beside `localhost` and IP addresses.
+    /// Host names for the admin address, beside `localhost` and IP addresses.
     #[serde(default)]
     pub admin_hosts: Vec<String>,
     /// Most connections at once.
     pub max_connections: usize,
     /// Most connections of one user at once.
     pub max_connections_per_uid: usize,
-    /// Worker threads; 0: one per core.
+    /// Data threads; 0 for one per core.
     pub threads: usize,
 }
 
 /// `listen.envoy`: a Unix socket or a TCP address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum ListenAddress {
     /// A socket's path.
     Path(PathBuf),
     /// An address with a port.
     Address(SocketAddr),
 }
 
-impl std::fmt::Display for Door {
+impl std::fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Path(path) => path.display().fmt(f),
@@ -92,14 +92,14 @@ impl std::fmt::Display for Door {
 pub struct Store {
     /// `memory:` or the URL of a Redis or Redis Cluster.
     pub url: String,
-    /// Longest wait of a check.
+    /// How long a check waits for the store.
     #[serde(deserialize_with = "micros")]
     pub timeout: Micros,
-    /// First part of every key in the store.
+    /// Prefix of every key in the store.
     pub prefix: String,
-    /// Whether a grant is awaited on a replica.
+    /// Whether grants must be confirmed by a replica.
     pub confirm: Confirm,
-    /// Certificates (PEM) that vouch for the servers.
+    /// Certificates (PEM) of the CAs that the servers' certificates are checked with.
     pub ca: Option<PathBuf>,
     /// This node's certificate (PEM).
     pub cert: Option<PathBuf>,
@@ -107,11 +107,11 @@ pub struct Store {
     pub key: Option<PathBuf>,
     /// The file that holds the password.
     pub password_file: Option<PathBuf>,
-    /// The file that holds the secret under which keys are digested.
+    /// The file with the secret that keys are digested with.
     pub digest_secret_file: Option<PathBuf>,
 }
 
-/// `store.confirm`: whether a grant is awaited on a replica.
+/// `store.confirm`: whether grants must be confirmed by a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Confirm {
@@ -129,13 +129,13 @@ pub enum Confirm {
 pub struct Node {
     /// Its name, unique among the nodes of a store.
     pub name: String,
-    /// Most keys held.
+    /// Most keys that are held.
     pub max_keys: usize,
-    /// Most memory that clients can make it keep, in bytes; `None`: a quarter of what there is.
+    /// Most bytes of memory that clients can make the daemon use; `None` for a quarter of the machine's.
     pub max_memory: Option<u64>,
 }
 
-/// `[fleet]`: the nodes that share what they know.
+/// `[fleet]`: the nodes that exchange usage.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fleet {
@@ -143,37 +143,37 @@ pub struct Fleet {
     pub name: String,
     /// Where this node listens for peers (UDP).
     pub listen: SocketAddr,
-    /// Where peers reach it; `None`: where it listens.
+    /// The address at which peers reach this node; `None` for the one it listens on.
     #[serde(default)]
     pub advertise: Option<SocketAddr>,
-    /// Where other nodes may be found: `host:port`.
+    /// Addresses of other nodes that may be in the fleet: `host:port`.
     #[serde(default)]
     pub seeds: Vec<String>,
-    /// Between two rounds of gossip.
+    /// Time between two rounds of gossip.
     #[serde(deserialize_with = "micros")]
     pub tick: Micros,
-    /// Certificates (PEM) that vouch for peers.
+    /// Certificates (PEM) of the CAs that peers' certificates are checked with.
     pub ca: PathBuf,
     /// This node's certificate (PEM).
     pub cert: PathBuf,
     /// Its private key (PEM).
     pub key: PathBuf,
-    /// What the CA has revoked (PEM).
+    /// Certificates that the CA has revoked (PEM).
     #[serde(default)]
     pub crl: Option<PathBuf>,
 }
 
-/// `[log]`: its log.
+/// `[log]`: the daemon's log.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// How lines look.
+    /// The format of lines.
     pub format: LogFormat,
     /// A level, or a filter of the `tracing` crate.
     pub level: String,
 }
 
-/// `log.format`: how lines look.
+/// `log.format`: the format of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -181,11 +181,11 @@ pub enum LogFormat {
     Auto,
     /// Text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// `[policy.NAME]` or one of its overrides, as written.
+/// `[policy.NAME]` or one of its overrides, as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawPolicy {
@@ -201,7 +201,7 @@ pub(crate) struct RawPolicy {
     overrides: BTreeMap<String, RawPolicy>,
 }
 
-/// `[[descriptors.DOMAIN]]`, as written.
+/// `[[descriptors.DOMAIN]]`, as it was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawRoute {
@@ -212,13 +212,13 @@ pub(crate) struct RawRoute {
 }
 
 impl Config {
-    /// The policies as [`crate::core::policy::PolicySet::compile`] takes them.
+    /// The policies in the form that [`crate::core::policy::PolicySet::compile`] takes.
     #[must_use]
     pub fn policy_specs(&self) -> BTreeMap<String, PolicySpec> {
         self.policies.iter().map(|(name, raw)| (name.clone(), raw.spec())).collect()
     }
 
-    /// The routes as [`crate::core::route::RouteSet::compile`] takes them.
+    /// The routes in the form that [`crate::core::route::RouteSet::compile`] takes.
     #[must_use]
     pub fn route_specs(&self) -> BTreeMap<String, Vec<RouteSpec>> {
         let spec = |raw: &RawRoute| RouteSpec {
@@ -255,12 +255,12 @@ fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAd
     if text == "off" { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
 }
 
-fn door<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Door>, D::Error> {
+fn door<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ListenAddress>, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok(match text.parse() {
         _ if text == "off" => None,
-        Ok(address) => Some(Door::Address(address)),
-        Err(_) => Some(Door::Path(text.into())),
+        Ok(address) => Some(ListenAddress::Address(address)),
+        Err(_) => Some(ListenAddress::Path(text.into())),
     })
 }
 

@@ -1,7 +1,7 @@
-//! One value of a configuration: what was seen, and whether it is what its key wants.
+//! One value of a configuration: what was written, and whether its key accepts it.
 //!
-//! Accepted values are brought to one form (periods in microseconds, modes as numbers), which `tree.rs`
-//! reads and [`Kind::show`] writes back.
+//! Accepted values are converted to one form (periods in microseconds, modes as numbers), which `tree.rs` reads and
+//! [`Kind::show`] writes back.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -12,17 +12,17 @@ use super::problem::{did_you_mean, mask_password, nearest};
 use crate::core::limit::{format_period, parse_period};
 use crate::core::time::Micros;
 
-/// What a key wants.
+/// The kind of values that a key accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Text,
     Path,
     Bool,
-    /// A whole number from the first to the second.
+    /// A whole number within these bounds.
     Count(i64, i64),
-    /// A length of time, bounds in microseconds.
+    /// A duration within these bounds, in microseconds.
     Period(u64, u64),
-    /// A number of bytes, from the first to the second.
+    /// A number of bytes within these bounds.
     Size(u64, u64),
     Choice(&'static [&'static str]),
     /// File permissions in octal.
@@ -30,8 +30,8 @@ pub(crate) enum Kind {
     Uids,
     /// An IP address with a port, or `off`.
     Address,
-    /// A path of a socket or an IP address with a port, or `off`.
-    Door,
+    /// The path of a socket, or an IP address with a port, or `off`.
+    ListenAddress,
     /// An IP address with a port, to listen on.
     Listen,
     /// An IP address with a port, at which others reach this node.
@@ -39,33 +39,33 @@ pub(crate) enum Kind {
     Url,
     Prefix,
     Name,
-    /// A name that can stand in a DNS name.
+    /// A label of a DNS name.
     Label,
     Texts,
     /// A list of words.
     Words,
-    /// One of a list of limits; its grammar is the policy compiler's business.
+    /// One of a list of limits. The policy compiler checks its grammar.
     Limit,
     Seeds,
     /// One of a list of seeds: a host or an IP address, with a port.
     Seed,
 }
 
-/// A value as a file, a variable or a flag holds it.
+/// A value as it was written in a file, a variable or a flag.
 #[derive(Clone, Debug)]
 pub(crate) enum Seen {
     Text(String),
     Integer(i64),
     Bool(bool),
     List(Vec<(Range<usize>, Seen)>),
-    /// Something that no key wants, by its name.
+    /// A type that no key accepts, by its name.
     Other(String),
 }
 
 /// Why a value is not accepted.
 #[derive(Debug)]
 pub(crate) struct Fault {
-    /// The element, where the value is a list and one of its elements is at fault.
+    /// The index of the faulty element, if the value is a list.
     pub(crate) element: Option<usize>,
     pub(crate) seen: String,
     pub(crate) wanted: String,
@@ -73,7 +73,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// What is wrong with the value of `key`.
+    /// The error message about the value of `key`.
     pub(crate) fn message(&self, key: &str) -> String {
         let verb = if self.element.is_some() { "holds" } else { "is" };
         format!("{key} {verb} {}: {} was wanted", self.seen, self.wanted)
@@ -83,7 +83,7 @@ impl Fault {
 const SCHEMES: [&str; 5] = ["redis://", "rediss://", "redis+unix://", "redis-cluster://", "rediss-cluster://"];
 
 impl Seen {
-    /// Reads the text of a variable or a flag as `kind` would be written there.
+    /// Parses the text of a variable or a flag into the form in which `kind` is written there.
     pub(crate) fn from_text(kind: Kind, text: &str) -> Self {
         let whole = || Self::Text(text.to_owned());
         match kind {
@@ -99,7 +99,7 @@ impl Seen {
         }
     }
 
-    /// The value for a message.
+    /// The value, as an error message shows it.
     fn describe(&self) -> String {
         match self {
             Self::Text(text) => {
@@ -122,10 +122,10 @@ fn split_list(text: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Kind {
-    /// The value in its one form, or everything that is wrong with it.
+    /// Converts the value to its one form, or returns everything that is wrong with it.
     pub(crate) fn accept(self, seen: &Seen) -> Result<Value, Vec<Fault>> {
         match (self, seen) {
-            // An empty list of users could mean nobody or everybody: it is not taken.
+            // An empty list of users could mean nobody or everybody, so it is not accepted.
             (Self::Uids, Seen::List(parts)) if parts.is_empty() => {}
             (Self::Uids | Self::Texts | Self::Words | Self::Seeds, Seen::List(parts)) => {
                 return self.accept_list(parts);
@@ -155,7 +155,7 @@ impl Kind {
         if faults.is_empty() { Ok(Value::from(values)) } else { Err(faults) }
     }
 
-    /// An `Err` holds a hint, if there is one.
+    /// The error is a hint, if there is one.
     fn accept_one(self, seen: &Seen) -> Result<Value, Option<String>> {
         match (self, seen) {
             (Self::Bool, Seen::Bool(value)) => Ok(Value::from(*value)),
@@ -203,8 +203,8 @@ impl Kind {
                 _ => Err(None),
             },
             Self::Address if text == "off" || text.parse::<SocketAddr>().is_ok() => plain(),
-            Self::Door if is_door(text) => plain(),
-            Self::Door if !text.contains([':', '/', '\0']) => Err(did_you_mean(Some(&format!("./{text}")))),
+            Self::ListenAddress if is_listen_address(text) => plain(),
+            Self::ListenAddress if !text.contains([':', '/', '\0']) => Err(did_you_mean(Some(&format!("./{text}")))),
             Self::Listen if text.parse::<SocketAddr>().is_ok() => plain(),
             Self::Reach if text.parse::<SocketAddr>().is_ok_and(|address| !address.ip().is_unspecified()) => plain(),
             Self::Seed if is_host_and_port(text) => plain(),
@@ -218,7 +218,7 @@ impl Kind {
         }
     }
 
-    /// What a key of this kind wants, for messages.
+    /// The values that this kind accepts, for error messages.
     pub(super) fn wanted(self) -> String {
         match self {
             Self::Text => "a text".into(),
@@ -238,7 +238,7 @@ impl Kind {
             Self::Mode => "permissions in octal, like \"0660\",".into(),
             Self::Uids => "a list of user ids, like [0, 1000],".into(),
             Self::Address => "an IP address with a port, like \"127.0.0.1:9464\", or \"off\"".into(),
-            Self::Door => {
+            Self::ListenAddress => {
                 "a path of a socket, like \"/run/rationd/rls.sock\", an IP address with a port, or \"off\"".into()
             }
             Self::Listen => "an IP address with a port, like \"0.0.0.0:7946\",".into(),
@@ -255,7 +255,7 @@ impl Kind {
         }
     }
 
-    /// An accepted value as a file would write it, passwords masked.
+    /// An accepted value as a file would write it, with passwords masked.
     pub(crate) fn show(self, value: &Value) -> String {
         match (self, value) {
             (Self::Period(..), _) => {
@@ -279,13 +279,13 @@ impl Kind {
 /// Units of sizes, the largest first.
 const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
-/// A whole number with its unit.
+/// Parses a whole number with its unit.
 fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
     number.trim_end().parse::<u64>().ok()?.checked_mul(*unit)
 }
 
-/// A size in the largest unit that shows all of it.
+/// A size in the largest unit that divides it.
 fn format_size(bytes: u64) -> String {
     let unit = UNITS.iter().find(|(_, unit)| bytes > 0 && bytes.is_multiple_of(*unit));
     unit.map_or_else(|| bytes.to_string(), |(name, unit)| format!("{}{name}", bytes / unit))
@@ -296,8 +296,9 @@ fn list(parts: &[Value], show: impl Fn(&Value) -> String) -> String {
     format!("[{}]", parts.join(", "))
 }
 
-/// `off`, an address, or a path, which a slash tells from a mistyped address.
-pub(crate) fn is_door(text: &str) -> bool {
+/// Whether the text is `off`, an address, or a path. A path must contain a slash, so that a mistyped address is not
+/// taken for one.
+pub(crate) fn is_listen_address(text: &str) -> bool {
     text == "off" || text.parse::<SocketAddr>().is_ok() || (text.contains('/') && !text.contains('\0'))
 }
 

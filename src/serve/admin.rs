@@ -130,7 +130,7 @@ async fn serve(stream: TcpStream, tell: Arc<dyn Tell>, access: Arc<Access>, prog
         let (tell, access) = (tell.clone(), access.clone());
         async move { answer(request, &*tell, &access).await }
     };
-    converse(stream, Vec::new(), &BOUNDS, progress, tell.hub().doors.account(), answering, |_| false).await;
+    converse(stream, Vec::new(), &BOUNDS, progress, tell.hub().admission.account(), answering, |_| false).await;
 }
 
 async fn answer(request: Request<Incoming>, tell: &dyn Tell, access: &Access) -> Response<Full<Bytes>> {

@@ -118,7 +118,7 @@ struct Inside {
 /// One admitted connection; it stops counting when this is dropped.
 #[derive(Debug)]
 pub struct ConnectionGuard {
-    doors: Arc<Admission>,
+    admission: Arc<Admission>,
     /// The connection's number.
     pub id: u64,
     /// The uid of its peer, if known.
@@ -172,7 +172,7 @@ impl Admission {
         let mailbox = Arc::new(Mailbox::of(Asker::new(uid, id)));
         inside.mailboxes.insert(id, Arc::downgrade(&mailbox));
         *inside.per_uid.entry(uid).or_default() += 1;
-        Ok(ConnectionGuard { doors: self.clone(), id, uid, mailbox, seat: None })
+        Ok(ConnectionGuard { admission: self.clone(), id, uid, mailbox, seat: None })
     }
 
     /// Connections that each data thread serves.
@@ -270,7 +270,7 @@ impl ConnectionGuard {
     /// connections of this entrance, and among those the one with the fewest in all. The connection counts for that
     /// thread from now on.
     pub fn take_seat(&mut self, entrance: Entrance, accepted_by: usize) -> usize {
-        let mut inside = self.doors.lock();
+        let mut inside = self.admission.lock();
         inside.leave_seat(self.seat.take());
         let busy = |(thread, of): (usize, &[usize; ENTRANCES])| {
             ((of[entrance as usize], of.iter().sum::<usize>(), thread != accepted_by), thread)
@@ -300,7 +300,7 @@ impl ConnectionGuard {
     #[must_use]
     pub fn is_to_leave(&self, cx: &Context<'_>) -> bool {
         self.mailbox.listen(cx.waker(), None);
-        self.doors.is_stopping()
+        self.admission.is_stopping()
     }
 }
 
@@ -314,7 +314,7 @@ impl Inside {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let mut inside = self.doors.lock();
+        let mut inside = self.admission.lock();
         inside.leave_seat(self.seat.take());
         inside.mailboxes.remove(&self.id);
         if let Some(count) = inside.per_uid.get_mut(&self.uid) {
@@ -330,37 +330,37 @@ impl Drop for ConnectionGuard {
 mod tests {
     use super::*;
 
-    fn doors(threads: usize) -> Arc<Admission> {
+    fn admission(threads: usize) -> Arc<Admission> {
         Arc::new(Admission::new(Limits::default(), threads))
     }
 
-    fn seat(doors: &Arc<Admission>, entrance: Entrance, accepted_by: usize) -> (usize, ConnectionGuard) {
-        let mut pass = doors.admit(Some(7)).expect("there is room");
+    fn seat(admission: &Arc<Admission>, entrance: Entrance, accepted_by: usize) -> (usize, ConnectionGuard) {
+        let mut pass = admission.admit(Some(7)).expect("there is room");
         (pass.take_seat(entrance, accepted_by), pass)
     }
 
     #[test]
     fn whoever_accepts_connections_go_to_the_thread_that_has_the_fewest() {
-        let doors = doors(3);
-        let (threads, mut passes): (Vec<_>, Vec<_>) = (0..7).map(|_| seat(&doors, Entrance::Socket, 1)).unzip();
+        let admission = admission(3);
+        let (threads, mut passes): (Vec<_>, Vec<_>) = (0..7).map(|_| seat(&admission, Entrance::Socket, 1)).unzip();
         assert_eq!(threads[0], 1, "of those that have as few it is the one that is awake");
-        assert_eq!(doors.seated(), [2, 3, 2]);
+        assert_eq!(admission.seated(), [2, 3, 2]);
         passes.retain(|pass| pass.seat != Some((2, Entrance::Socket)));
-        assert_eq!(doors.seated(), [2, 3, 0], "who goes gives the seat back");
-        assert_eq!([0; 2].map(|_| passes.push(seat(&doors, Entrance::Socket, 0).1)).len(), 2);
-        assert_eq!(doors.seated(), [2, 3, 2]);
+        assert_eq!(admission.seated(), [2, 3, 0], "who goes gives the seat back");
+        assert_eq!([0; 2].map(|_| passes.push(seat(&admission, Entrance::Socket, 0).1)).len(), 2);
+        assert_eq!(admission.seated(), [2, 3, 2]);
         drop(passes);
-        assert_eq!(doors.seated(), [0; 3]);
+        assert_eq!(admission.seated(), [0; 3]);
     }
 
     #[test]
     fn connections_of_envoy_are_shared_out_among_themselves() {
-        let doors = doors(2);
-        let clients: Vec<_> = (0..3).map(|_| seat(&doors, Entrance::Socket, 0)).collect();
-        assert_eq!(doors.seated(), [2, 1]);
-        let envoys: Vec<_> = (0..2).map(|_| seat(&doors, Entrance::Envoy, 0)).collect();
+        let admission = admission(2);
+        let clients: Vec<_> = (0..3).map(|_| seat(&admission, Entrance::Socket, 0)).collect();
+        assert_eq!(admission.seated(), [2, 1]);
+        let envoys: Vec<_> = (0..2).map(|_| seat(&admission, Entrance::Envoy, 0)).collect();
         assert_eq!([envoys[0].0, envoys[1].0], [1, 0], "the first goes where fewest are at all");
         drop((clients, envoys));
-        assert_eq!(doors.seated(), [0, 0]);
+        assert_eq!(admission.seated(), [0, 0]);
     }
 }

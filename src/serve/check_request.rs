@@ -159,9 +159,9 @@ impl MultiCheck {
             let Item { inquiry: CheckRequest { policy, key, cost, asker, .. }, rule, digest, .. } = item;
             let charged = several.is_charged(index);
             match &rule {
-                None => hub.aside().count(&policy.name, &decision),
+                None => hub.control_stats().count(&policy.name, &decision),
                 Some(_) if charged && raw.verdict == Verdict::Deny && decision.verdict == Verdict::Allow => {
-                    hub.aside().enforced(&policy, digest, raw, true);
+                    hub.control_stats().enforced(&policy, digest, raw, true);
                 }
                 Some(rule) if several.goes_back(index) => {
                     let request = Request { rule, digest, key: &key, cost, peek: false };
@@ -207,7 +207,7 @@ impl TimedMultiCheck {
         let (mut out, now, count) = (Outgoing::default(), hub.node.clock.now(), self.asked.items.len() as u64);
         let ended = self.asked.end(hub, now, &mut out);
         hub.node.flush(&mut out);
-        hub.aside().durations.add(now.since(self.begun), count);
+        hub.control_stats().durations.add(now.since(self.begun), count);
         ended
     }
 }

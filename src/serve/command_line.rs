@@ -16,7 +16,7 @@ use crate::wire::reply::{Protocol, Writer};
 pub(super) fn answer(hub: Arc<ServerState>, admin: Admin, waiter: Waiter) {
     let (control, promise) = (hub.control.clone(), Promise::to(waiter));
     control.spawn(async move {
-        let _turn = hub.desk.lock().await;
+        let _turn = hub.admin_turn.lock().await;
         let asked = hub.clone();
         let answered = tokio::task::spawn_blocking(move || text(&asked, admin)).await;
         let mut reply = Vec::new();
@@ -38,8 +38,8 @@ fn text(hub: &ServerState, admin: Admin) -> Result<String, String> {
         },
         Admin::Keys { cursor, most } => Ok(listing::keys(&hub.keys(cursor.unwrap_or(0), most), cursor.is_some(), most)),
         Admin::Policies => Ok(listing::policies(&hub.policies.load())),
-        Admin::Peers => match hub.circle() {
-            Some(circle) => Ok(listing::peers(&circle)),
+        Admin::Peers => match hub.fleet_status() {
+            Some(fleet) => Ok(listing::peers(&fleet)),
             None => Err("this node is alone: its configuration has no [fleet]".into()),
         },
         Admin::Stats => Ok(listing::stats(&hub.stats())),

@@ -120,7 +120,7 @@ impl<S: ClientStream> Connection<S> {
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>, hub: &Arc<ServerState>, worker: &Worker) -> Poll<Turn> {
-        self.pass.mailbox.listen(cx.waker(), Some(&worker.reveille));
+        self.pass.mailbox.listen(cx.waker(), Some(&worker.wake_list));
         let mut scratch = worker.lock();
         let scratch = &mut *scratch;
         loop {
@@ -146,7 +146,7 @@ impl<S: ClientStream> Connection<S> {
             let told = self.unsent.is_empty() && self.session.outbox().is_empty();
             let last = self.ended || self.session.is_closing();
             let idle = !self.intake.halted && matches!(input, Poll::Pending);
-            if told && ((last && !self.intake.halted) || (idle && hub.doors.is_stopping())) {
+            if told && ((last && !self.intake.halted) || (idle && hub.admission.is_stopping())) {
                 return Poll::Ready(Turn::Over);
             }
             match input {
@@ -173,7 +173,7 @@ impl<S: ClientStream> Connection<S> {
             self.deadline = None;
             return false;
         }
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(hub.doors.patience())));
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(hub.admission.patience())));
         deadline.as_mut().poll(cx).is_ready()
     }
 
@@ -189,7 +189,7 @@ impl<S: ClientStream> Connection<S> {
         }
         if self.session.outbox().is_ready() {
             let now = hub.node.clock.now();
-            self.session.outbox().release(now, &mut scratch.direct, BATCH, &mut scratch.tally);
+            self.session.outbox().release(now, &mut scratch.direct, BATCH, &mut scratch.stats);
         }
     }
 
@@ -223,7 +223,7 @@ impl<S: ClientStream> Connection<S> {
         let mut read = std::mem::take(&mut scratch.read);
         let mut buffer = ReadBuf::new(&mut read);
         let mut polled = Pin::new(&mut self.stream).poll_read(cx, &mut buffer);
-        if polled.is_pending() && hub.doors.is_stopping() {
+        if polled.is_pending() && hub.admission.is_stopping() {
             let len = self.stream.read_at_once(buffer.initialize_unfilled());
             if len > 0 {
                 buffer.advance(len);
@@ -264,8 +264,8 @@ impl<S: ClientStream> Connection<S> {
     /// Runs the complete commands in `input`, and returns how many bytes they were.
     fn run(&mut self, hub: &Arc<ServerState>, scratch: &mut Scratch, now: Instant, input: &[u8]) -> usize {
         let policies = hub.policies.load();
-        let Scratch { direct, rules, outgoing, tally, .. } = scratch;
-        let mut batch = Batch { now, came: now, hub, policies: &policies, rules, outgoing, tally, direct };
+        let Scratch { direct, rules, outgoing, stats, .. } = scratch;
+        let mut batch = Batch { now, came: now, hub, policies: &policies, rules, outgoing, stats, direct };
         let (intake, session) = (&mut self.intake, &mut self.session);
         let unsent = self.unsent.len();
         let mut kept = unsent + session.outbox().held_back() + batch.direct.len();
@@ -320,10 +320,10 @@ impl<S: ClientStream> Connection<S> {
         if used > 0 && session.queued() <= KEEP {
             self.deadline = None;
         }
-        let at_once = std::mem::take(&mut batch.tally.at_once);
+        let at_once = std::mem::take(&mut batch.stats.at_once);
         if at_once > 0 {
             // One reading of the clock for the whole batch: each reply is sent when the last command is decided.
-            batch.tally.durations.add(hub.node.clock.now().since(now), at_once);
+            batch.stats.durations.add(hub.node.clock.now().since(now), at_once);
         }
         if session.is_closing() { input.len() } else { used }
     }
@@ -390,7 +390,7 @@ impl<S: ClientStream> Connection<S> {
     /// Whether the client has read nothing for too long, while it has either more unread bytes than allowed or so
     /// many that its input is not read.
     fn is_stalled(&mut self, cx: &mut Context<'_>, hub: &ServerState) -> bool {
-        let (bytes, limit) = (self.unsent.len(), hub.doors.stall_after());
+        let (bytes, limit) = (self.unsent.len(), hub.admission.stall_after());
         if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session, &self.place, false)) {
             self.stall = None;
             return false;
@@ -399,7 +399,7 @@ impl<S: ClientStream> Connection<S> {
         if stall.as_mut().poll(cx).is_pending() {
             return false;
         }
-        hub.doors.note_stalled();
+        hub.admission.note_stalled();
         let uid = self.pass.uid;
         tracing::warn!(
             uid,

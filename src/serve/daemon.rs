@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::admission::{Admission, Limits};
-use super::envoy::{BindError, Door, EnvoyOptions};
+use super::envoy::{BindError, BoundListener, EnvoyOptions};
 use super::gossip::Gossip;
 use super::handed::Handed;
 use super::node::{Node, Outgoing};
@@ -22,7 +22,7 @@ use super::seating::Seating;
 use super::server_state::{Reload, ServerState};
 use super::socket::{Socket, SocketError};
 use super::stats::Stats;
-use super::store_dispatch::{self, AnyStore};
+use super::store_dispatch::{self, Backend};
 use super::thread::Worker;
 use super::timer_task;
 use super::turnstile::Turnstile;
@@ -56,7 +56,7 @@ pub struct StartOptions {
     /// Data threads, at least 1.
     pub threads: usize,
     /// Where tokens are counted.
-    pub store: AnyStore,
+    pub store: Backend,
     /// The policies in force. They are shared, so that a reload replaces them in one step.
     pub policies: Arc<ArcSwap<PolicySet>>,
     /// The daemon will join a fleet. Until it knows the fleet's size, it has no share to spend in an outage.
@@ -113,7 +113,7 @@ pub struct Daemon {
     hub: Arc<ServerState>,
     /// The bound socket; `None` where a simulation provides the clients.
     socket: Option<Socket>,
-    door: Option<Door>,
+    door: Option<BoundListener>,
     stop: watch::Sender<bool>,
     threads: Vec<std::thread::JoinHandle<()>>,
     /// The work of the data threads, where it runs on the control runtime and not on threads.
@@ -147,7 +147,8 @@ impl Daemon {
             None => Socket::bind(&options.socket, options.mode, options.group),
         };
         let socket = socket.map_err(StartError::Socket)?;
-        let door = options.envoy.as_ref().map(|envoy| Door::bind(envoy, options.mode, options.group, &mut handed));
+        let door =
+            options.envoy.as_ref().map(|envoy| BoundListener::bind(envoy, options.mode, options.group, &mut handed));
         let door = door.transpose().map_err(StartError::Envoy)?;
         if let Some(place) = handed.rest() {
             return Err(StartError::Handed(place));
@@ -184,8 +185,8 @@ impl Daemon {
         let (mut tasks, vitals) = (Vec::new(), Vitals::default());
         let (settings, digests, clock) = (options.settings, options.digests, options.clock);
         let node = match options.store {
-            AnyStore::Memory => Arc::new(Node::new(settings, digests, clock, None)),
-            AnyStore::Remote(store) => {
+            Backend::Memory => Arc::new(Node::new(settings, digests, clock, None)),
+            Backend::Remote(store) => {
                 let calls = Arc::<Turnstile>::default();
                 let node = Arc::new(Node::new(settings, digests, clock, Some(calls.clone())));
                 let pulse = vitals.expect("the way to the store", node.clock.now());
@@ -205,15 +206,15 @@ impl Daemon {
             vitals,
             node,
             policies: options.policies,
-            doors: Arc::new(Admission::new(options.limits, workers.len())),
+            admission: Arc::new(Admission::new(options.limits, workers.len())),
             workers,
             gossip: OnceLock::new(),
             control,
             reload: options.reload,
             holds: Mutex::default(),
             scripts: Mutex::default(),
-            aside: Mutex::default(),
-            desk: tokio::sync::Mutex::new(()),
+            control_stats: Mutex::default(),
+            admin_turn: tokio::sync::Mutex::new(()),
         });
         let stop = watch::Sender::new(false);
         Self { hub, socket: None, door: None, stop, threads: Vec::new(), serving: Vec::new(), tasks }
@@ -227,7 +228,7 @@ impl Daemon {
         let index = seating.own;
         let (hub, worker, stop) = (self.hub.clone(), self.hub.workers[index].clone(), self.stop.subscribe());
         let socket = self.socket.as_ref().expect("threads are started for a socket");
-        let listeners = (socket.listener()?, self.door.as_ref().map(Door::handle).transpose()?);
+        let listeners = (socket.listener()?, self.door.as_ref().map(BoundListener::handle).transpose()?);
         let pulse = self.thread_pulse(index);
         std::thread::Builder::new().name(format!("rationd-data-{index}")).spawn(move || {
             let _watched = Vital::new("a data thread");
@@ -255,8 +256,8 @@ impl Daemon {
 
     /// The address of Envoy's listener, with the port that was chosen.
     #[must_use]
-    pub fn envoy(&self) -> Option<crate::config::Door> {
-        self.door.as_ref().map(Door::place)
+    pub fn envoy(&self) -> Option<crate::config::ListenAddress> {
+        self.door.as_ref().map(BoundListener::place)
     }
 
     /// Replaces the policies, at once and for all threads.
@@ -294,7 +295,7 @@ impl Daemon {
         let Self { hub, socket, door, stop, threads, serving, tasks } = self;
         drop((socket, door));
         stop.send_replace(true);
-        hub.doors.stop();
+        hub.admission.stop();
         if !threads.is_empty() {
             let joined = tokio::task::spawn_blocking(move || {
                 for thread in threads {
@@ -319,7 +320,7 @@ impl Daemon {
         };
         let _ = tokio::time::timeout(RETURNING, settled).await;
         if let Some(gossip) = hub.gossip.get() {
-            gossip.tell_all(node);
+            gossip.report_all(node);
             gossip.leave().await;
         }
         for task in tasks {

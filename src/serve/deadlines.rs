@@ -12,7 +12,7 @@ pub(super) struct Deadline(AtomicU64);
 
 /// When the timer will fire.
 #[derive(Debug)]
-pub(super) struct Alarm(AtomicU64);
+pub(super) struct Timer(AtomicU64);
 
 impl Deadline {
     /// Without a deadline.
@@ -26,19 +26,19 @@ impl Deadline {
     }
 
     /// Sets it; the part must be locked. Returns whether the timer must be woken.
-    pub(super) fn set(&self, due: u64, alarm: &Alarm) -> bool {
+    pub(super) fn set(&self, due: u64, timer: &Timer) -> bool {
         if self.0.load(Ordering::Relaxed) == due {
             return false;
         }
         self.0.store(due, Ordering::Release);
         // The deadline is stored before the timer is read here, and the timer is stored before deadlines are read in
-        // [`Alarm::set`]. So at least one of two concurrent callers sees the other's change.
+        // [`Timer::set`]. So at least one of two concurrent callers sees the other's change.
         fence(Ordering::SeqCst);
-        due < alarm.0.load(Ordering::Relaxed)
+        due < timer.0.load(Ordering::Relaxed)
     }
 }
 
-impl Alarm {
+impl Timer {
     /// A timer that is not set.
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(u64::MAX))

@@ -79,10 +79,10 @@ impl Gossip {
                 _ = rounds.tick() => self.round(&node),
                 _ = beats.tick() => pulse.beat(node.clock.now()),
                 changed = members.changed() => match changed {
-                    Ok(()) => self.meet(&node, &members.borrow_and_update().clone()),
+                    Ok(()) => self.on_members(&node, &members.borrow_and_update().clone()),
                     Err(_) => return,
                 },
-                Some(frame) = incoming.recv() => self.hear(&node, &frame),
+                Some(frame) = incoming.recv() => self.receive(&node, &frame),
             }
         }
     }
@@ -92,7 +92,7 @@ impl Gossip {
         let now = node.clock.now();
         let peers = self.fleet.members().borrow().len().saturating_sub(1) as u64;
         if peers > 0 {
-            self.tell(node, now, digest::most_entries(peers, micros(self.tick)));
+            self.report(node, now, digest::most_entries(peers, micros(self.tick)));
         }
         let mut state = self.lock();
         let view = state.roster.view(now, micros(self.tick));
@@ -102,8 +102,8 @@ impl Gossip {
     }
 
     /// Sends all that is left, because this node leaves.
-    pub fn tell_all(&self, node: &Node) {
-        self.tell(node, node.clock.now(), usize::MAX);
+    pub fn report_all(&self, node: &Node) {
+        self.report(node, node.clock.now(), usize::MAX);
     }
 
     /// Announces to the fleet that this node leaves.
@@ -111,7 +111,7 @@ impl Gossip {
         self.fleet.leave().await;
     }
 
-    fn tell(&self, node: &Node, now: Instant, most: usize) {
+    fn report(&self, node: &Node, now: Instant, most: usize) {
         let mut usage = Vec::new();
         node.drain_usage(now, most, &mut usage);
         let mut state = self.lock();
@@ -125,7 +125,7 @@ impl Gossip {
         }
     }
 
-    fn meet(&self, node: &Node, members: &Arc<Members>) {
+    fn on_members(&self, node: &Node, members: &Arc<Members>) {
         let now = node.clock.now();
         let mut state = self.lock();
         let State { roster, known, .. } = &mut *state;
@@ -147,7 +147,7 @@ impl Gossip {
         node.handle_fleet(view);
     }
 
-    fn hear(&self, node: &Node, incoming: &Incoming) {
+    fn receive(&self, node: &Node, incoming: &Incoming) {
         let now = node.clock.now();
         let PeerId { name, incarnation } = &incoming.from;
         let heard = self.lock().roster.heard(now, name, *incarnation);
@@ -168,7 +168,7 @@ impl Gossip {
 
     /// The fleet as it is seen at `now`.
     #[must_use]
-    pub fn circle(&self, now: Instant) -> FleetStatus {
+    pub fn fleet_status(&self, now: Instant) -> FleetStatus {
         let state = self.lock();
         let members = state.members.clone().unwrap_or_else(|| self.fleet.members().borrow().clone());
         let heard = |id: &PeerId| {

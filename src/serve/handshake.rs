@@ -4,8 +4,8 @@
 use super::server_state::ServerState;
 use crate::core::policy::PolicySet;
 use crate::core::time::Instant;
+use crate::wire::command_error::CommandError;
 use crate::wire::command_table::{self, COMMANDS};
-use crate::wire::refusal::CommandError;
 use crate::wire::reply::{Protocol, Writer};
 
 /// The version that `HELLO` and `INFO` report. Client libraries enable features by it.
@@ -40,7 +40,7 @@ pub fn info(hub: &ServerState, now: Instant) -> String {
          # Persistence\r\nloading:0\r\n\r\n# Replication\r\nrole:master\r\nconnected_slaves:0\r\n",
         env!("CARGO_PKG_VERSION"),
         std::process::id(),
-        hub.doors.open(),
+        hub.admission.open(),
     )
 }
 
@@ -59,7 +59,7 @@ pub fn write_config<'n>(writer: &mut Writer<'_>, names: impl Iterator<Item = &'n
 /// The error for a command that could not be parsed, with the next step: a command with a similar name, or the right
 /// usage.
 #[must_use]
-pub fn refusal(name: &[u8], problem: &CommandError<'_>) -> String {
+pub fn error_text(name: &[u8], problem: &CommandError<'_>) -> String {
     match problem {
         CommandError::Unknown(_) => {
             let seen = String::from_utf8_lossy(&name[..name.len().min(128)]).to_lowercase();

@@ -17,12 +17,12 @@ use serde_json::json;
 use super::admission::ConnectionGuard;
 use super::ask::CheckRequest;
 use super::check_request::decide_one;
+use super::connection_permits;
 use super::handshake;
 use super::node::Outgoing;
 use super::parameters::Parameters;
 use super::requests;
 use super::server_state::ServerState;
-use super::slots;
 use super::stream::ClientStream;
 use crate::core::decision::Verdict;
 use crate::core::policy::Policy;
@@ -49,13 +49,14 @@ const MAX_BODY: usize = 256 << 10;
 
 /// Serves a connection of the socket until it closes; the bytes in `head` were read before.
 pub async fn serve<S: ClientStream>(stream: S, head: Vec<u8>, pass: ConnectionGuard, hub: Arc<ServerState>) {
-    let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: hub.doors.patience() };
+    let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: hub.admission.patience() };
     let asker = pass.mailbox.asker();
     let answering = |request| {
         let hub = hub.clone();
         async move { answer(&hub, request, asker).await }
     };
-    converse(stream, head, &bounds, Arc::default(), hub.doors.account(), answering, |cx| pass.is_to_leave(cx)).await;
+    converse(stream, head, &bounds, Arc::default(), hub.admission.account(), answering, |cx| pass.is_to_leave(cx))
+        .await;
 }
 
 /// Answers a request of `/v1/…`; calls to the store leave in the turn of `asker`.
@@ -84,7 +85,7 @@ async fn respond(hub: &ServerState, request: Request<Incoming>, asker: Asker) ->
         form::check_body(&head)?;
         let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_json = kind.trim_start().to_ascii_lowercase().starts_with("application/json");
-        let body = whole(body, hub.doors.patience()).await?;
+        let body = whole(body, hub.admission.patience()).await?;
         let read = if is_json { parameters.read_json(&body) } else { parameters.read_form(body.trim_ascii()) };
         read.map_err(bad)?;
     }
@@ -133,12 +134,16 @@ fn is_length(error: &(dyn Error + 'static)) -> bool {
 /// Releases a permit of a concurrent limit.
 fn release(hub: &ServerState, parameters: &Parameters) -> Result<(), Refusal> {
     let (policy, key) = subject(hub, parameters, &["policy", "key", "id"])?;
-    let slot = slots::parse(needed(parameters, "id")?);
+    let slot = connection_permits::parse(needed(parameters, "id")?);
     let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
     let digest = hub.node.digests.digest(&policy.name, key);
     let released = slot.is_some_and(|slot| hub.node.release(now, digest, slot, &mut out));
     hub.node.flush(&mut out);
-    if released { Ok(()) } else { Err(Refusal { status: StatusCode::NOT_FOUND, detail: slots::UNKNOWN.into() }) }
+    if released {
+        Ok(())
+    } else {
+        Err(Refusal { status: StatusCode::NOT_FOUND, detail: connection_permits::UNKNOWN.into() })
+    }
 }
 
 async fn check(hub: &ServerState, question: Question) -> Reply {

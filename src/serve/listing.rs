@@ -99,8 +99,8 @@ fn plan(plan: &Plan) -> Map<String, Value> {
 
 /// `RATION.PEERS`: one object.
 #[must_use]
-pub fn peers(circle: &FleetStatus) -> String {
-    let list: Vec<Value> = circle
+pub fn peers(fleet: &FleetStatus) -> String {
+    let list: Vec<Value> = fleet
         .members
         .iter()
         .map(|(member, heard)| {
@@ -110,20 +110,20 @@ pub fn peers(circle: &FleetStatus) -> String {
                 "address": member.address.to_string(),
                 "state": member.state.as_str(),
                 "version": member.version,
-                "self": member.id == circle.own,
+                "self": member.id == fleet.own,
                 "heard_ms_ago": heard.map(Micros::as_millis_ceil),
             })
         })
         .collect();
     json!({
         "peers": list,
-        "live": circle.view.live,
-        "largest": circle.view.largest,
-        "staleness_ms": circle.staleness.as_millis_ceil(),
-        "connections": circle.stats.connections,
-        "bytes_in": circle.stats.bytes_in,
-        "bytes_out": circle.stats.bytes_out,
-        "certificate_days_left": circle.stats.certificate_days_left,
+        "live": fleet.view.live,
+        "largest": fleet.view.largest,
+        "staleness_ms": fleet.staleness.as_millis_ceil(),
+        "connections": fleet.stats.connections,
+        "bytes_in": fleet.stats.bytes_in,
+        "bytes_out": fleet.stats.bytes_out,
+        "certificate_days_left": fleet.stats.certificate_days_left,
     })
     .to_string()
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::reveille::Reveille;
+use super::wake_list::WakeList;
 use crate::core::decision::Decision;
 use crate::store::turns::Asker;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -55,13 +55,13 @@ struct Inner {
 struct Owner {
     waker: Waker,
     /// The wake list of its thread; `None` to wake it directly.
-    reveille: Option<Arc<Reveille>>,
+    wake_list: Option<Arc<WakeList>>,
 }
 
 impl Owner {
     fn wake(self) {
-        match self.reveille {
-            Some(reveille) => reveille.wake(self.waker),
+        match self.wake_list {
+            Some(wake_list) => wake_list.wake(self.waker),
             None => self.waker.wake(),
         }
     }
@@ -135,10 +135,10 @@ impl Mailbox {
     }
 
     /// Registers the task to wake, and the wake list of its thread. Cheap when both are the same as before.
-    pub fn listen(&self, waker: &Waker, reveille: Option<&Arc<Reveille>>) {
+    pub fn listen(&self, waker: &Waker, wake_list: Option<&Arc<WakeList>>) {
         let mut inner = self.lock();
         if !inner.owner.as_ref().is_some_and(|known| known.waker.will_wake(waker)) {
-            inner.owner = Some(Owner { waker: waker.clone(), reveille: reveille.cloned() });
+            inner.owner = Some(Owner { waker: waker.clone(), wake_list: wake_list.cloned() });
         }
     }
 

@@ -5,6 +5,7 @@
 //! back through `mailbox` and `reply_queue`. `server_state` holds what all of these share, and knows none of them.
 //! `daemon` builds and ends everything.
 
+pub mod ad_hoc_rules;
 pub mod admin;
 pub mod admission;
 mod arrivals;
@@ -13,6 +14,7 @@ pub mod budget;
 pub mod check_request;
 mod command_line;
 pub mod connection;
+pub mod connection_permits;
 pub mod crowd;
 pub mod daemon;
 mod deadlines;
@@ -31,15 +33,12 @@ pub mod parameters;
 pub mod reload;
 pub mod reply_queue;
 mod requests;
-mod reveille;
 pub mod rights;
-pub mod rules;
-pub mod scripts;
+pub mod script_cache;
 mod seating;
 pub mod server_state;
 pub mod session;
 mod shared;
-pub mod slots;
 pub mod socket;
 pub mod spool;
 pub mod stats;
@@ -51,10 +50,11 @@ pub mod timer_task;
 pub mod transaction;
 pub mod turnstile;
 pub mod vital;
+mod wake_list;
 pub mod worker;
 
 pub use admission::Limits;
 pub use daemon::{Daemon, StartError, StartOptions};
 pub use server_state::{Reload, ServerState};
 pub use stats::Stats;
-pub use store_dispatch::{AnyStore, RemoteStore};
+pub use store_dispatch::{Backend, RemoteStore};

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::ask::Ask;
 use super::crowd::Crowd;
-use super::deadlines::{Alarm, Deadline};
+use super::deadlines::{Deadline, Timer};
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::turnstile::Turnstile;
 use super::vital;
@@ -39,7 +39,7 @@ const SHARDS: usize = 64;
 #[derive(Debug, Default)]
 pub struct Outgoing {
     replies: Vec<(Waiter, Decision)>,
-    alarm: bool,
+    timer: bool,
     /// Calls were put into the turnstile, which must be told.
     calls: bool,
 }
@@ -64,9 +64,9 @@ pub struct Node {
     /// Counts the rounds of gossip, so that each begins with another shard.
     round: AtomicUsize,
     /// The time that the timer task sleeps until.
-    pub(super) alarm: Alarm,
+    pub(super) timer: Timer,
     /// Wakes the timer task when a deadline before that time is set.
-    pub(super) bell: Notify,
+    pub(super) wakeup: Notify,
 }
 
 #[derive(Debug)]
@@ -124,8 +124,8 @@ impl Node {
             calls,
             in_flight: AtomicUsize::new(0),
             round: AtomicUsize::new(0),
-            alarm: Alarm::new(),
-            bell: Notify::new(),
+            timer: Timer::new(),
+            wakeup: Notify::new(),
         }
     }
 
@@ -279,8 +279,8 @@ impl Node {
         for (waiter, decision) in out.replies.drain(..) {
             waiter.answer(Answer::Decision(decision));
         }
-        if std::mem::take(&mut out.alarm) {
-            self.bell.notify_one();
+        if std::mem::take(&mut out.timer) {
+            self.wakeup.notify_one();
         }
         if std::mem::take(&mut out.calls)
             && let Some(calls) = &self.calls
@@ -352,7 +352,7 @@ impl Node {
 
     fn note_deadline(&self, cell: &Cell, leasing: &Leasing, out: &mut Outgoing) {
         let due = leasing.shard.poll_timeout().map_or(u64::MAX, |at| at.0);
-        out.alarm |= cell.due.set(due, &self.alarm);
+        out.timer |= cell.due.set(due, &self.timer);
     }
 }
 

@@ -22,7 +22,7 @@ pub enum ReplyFormat {
     /// As the reply to `CL.THROTTLE`.
     Throttle,
     /// As the reply to `THROTTLE`, for the limit of this rule.
-    Crab(Arc<Rule>),
+    Throttlecrab(Arc<Rule>),
     /// As the reply to `RATION.CHECK`.
     Decision {
         /// The key's policy, which may be in shadow mode.
@@ -43,18 +43,18 @@ pub enum ReplyFormat {
 impl ReplyFormat {
     /// Whether it is the reply to a check of one key.
     fn is_check(&self) -> bool {
-        matches!(self, Self::Throttle | Self::Crab(_) | Self::Decision { .. })
+        matches!(self, Self::Throttle | Self::Throttlecrab(_) | Self::Decision { .. })
     }
 
     /// Writes `answer` in this format.
-    pub fn write(&self, out: &mut Vec<u8>, answer: &Answer, tally: &mut ThreadStats) {
+    pub fn write(&self, out: &mut Vec<u8>, answer: &Answer, stats: &mut ThreadStats) {
         let mut writer = Writer::new(out, Protocol::Two);
         match (self, answer) {
             (_, Answer::Reply(reply)) => writer.raw(reply),
             (Self::Throttle, Answer::Decision(decision)) => writer.throttle(decision),
-            (Self::Crab(rule), Answer::Decision(decision)) => writer.crab(decision, &rule.limits[0]),
+            (Self::Throttlecrab(rule), Answer::Decision(decision)) => writer.throttlecrab(decision, &rule.limits[0]),
             (Self::Decision { policy, rule, digest, charged }, Answer::Decision(decision)) => {
-                writer.decision(&tally.enforced(policy, *digest, *decision, *charged), Some(rule));
+                writer.decision(&stats.enforced(policy, *digest, *decision, *charged), Some(rule));
             }
             (Self::Done | Self::Whole, Answer::Decision(decision)) => write_done(&mut writer, decision),
         }
@@ -146,7 +146,7 @@ impl ReplyQueue {
     }
 
     /// Moves complete replies to `direct` until a pending one comes, or there are about `most` bytes.
-    pub fn release(&mut self, now: Instant, direct: &mut Vec<u8>, most: usize, tally: &mut ThreadStats) {
+    pub fn release(&mut self, now: Instant, direct: &mut Vec<u8>, most: usize, stats: &mut ThreadStats) {
         while direct.len() < most {
             let ready = self.gaps.front().map_or(self.behind.end(), |gap| gap.at) - self.behind.taken();
             if ready > 0 {
@@ -160,9 +160,9 @@ impl ReplyQueue {
             let gap = self.gaps.pop_front().expect("it was seen just now");
             self.first += 1;
             self.filled -= answer.bytes();
-            gap.shape.write(direct, &answer, tally);
+            gap.shape.write(direct, &answer, stats);
             if gap.shape.is_check() {
-                tally.durations.add(now.since(gap.asked), 1);
+                stats.durations.add(now.since(gap.asked), 1);
             }
         }
     }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use super::ask::{Ask, CheckRequest};
 use super::check_request::{CheckResult, MultiCheck, decide_one, decide_since, look};
+use super::connection_permits::ConnectionPermits;
 use super::held::Held;
 use super::listing;
 use super::mailbox::Mailbox;
 use super::node::Outgoing;
 use super::server_state::ServerState;
-use super::slots::Slots;
 use crate::core::decision::{Decision, Verdict};
 use crate::core::holds::{self, Charge, Settling, Step, clock};
 use crate::core::limit::Algorithm;
@@ -33,8 +33,8 @@ const HOLD: usize = 320;
 const PARTS: u64 = 4;
 
 /// The reply to `RATION.MCHECK`.
-pub(super) async fn many(hub: Arc<ServerState>, asked: MultiCheck, slots: Arc<Slots>) -> Vec<u8> {
-    let (limited, told) = ended(&hub, asked, &slots).await;
+pub(super) async fn mcheck(hub: Arc<ServerState>, asked: MultiCheck, permits: Arc<ConnectionPermits>) -> Vec<u8> {
+    let (limited, told) = ended(&hub, asked, &permits).await;
     whole(|writer| {
         writer.array(1 + told.len());
         writer.integer(i64::from(limited));
@@ -43,19 +43,19 @@ pub(super) async fn many(hub: Arc<ServerState>, asked: MultiCheck, slots: Arc<Sl
 }
 
 /// The reply to a `RATION.CHECK` of a concurrent limit that had to wait.
-pub(super) async fn occupy(hub: Arc<ServerState>, asked: MultiCheck, slots: Arc<Slots>) -> Vec<u8> {
-    let (_, told) = ended(&hub, asked, &slots).await;
+pub(super) async fn occupy(hub: Arc<ServerState>, asked: MultiCheck, permits: Arc<ConnectionPermits>) -> Vec<u8> {
+    let (_, told) = ended(&hub, asked, &permits).await;
     whole(|writer| told.iter().for_each(|told| writer.decision(&told.decision, told.rule.as_deref())))
 }
 
-async fn ended(hub: &ServerState, mut asked: MultiCheck, slots: &Slots) -> (bool, Vec<CheckResult>) {
+async fn ended(hub: &ServerState, mut asked: MultiCheck, permits: &ConnectionPermits) -> (bool, Vec<CheckResult>) {
     if !asked.is_complete() {
         asked.complete(hub).await;
     }
     let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
     let ended = asked.end(hub, now, &mut out);
     hub.node.flush(&mut out);
-    ended.1.iter().for_each(|told| slots.keep(hub, now, told));
+    ended.1.iter().for_each(|told| permits.keep(hub, now, told));
     ended
 }
 
@@ -66,7 +66,7 @@ pub(super) async fn hold(hub: Arc<ServerState>, inquiry: CheckRequest, ttl_ms: O
         let most = holds::MOST;
         return whole(|writer| writer.error(&format!("ERR {most} holds are open on this node: settle some first")));
     }
-    let Some(memory) = hub.doors.memory_for_hold(inquiry.key.len() + HOLD) else {
+    let Some(memory) = hub.admission.memory_for_hold(inquiry.key.len() + HOLD) else {
         let text = "ERR the holds that are open on this node take as much memory as they may: settle some first";
         return whole(|writer| writer.error(text));
     };
@@ -197,7 +197,7 @@ pub(super) async fn explained(hub: &ServerState, inquiry: CheckRequest) -> Strin
         let request = Request { rule, digest, key: &inquiry.key, cost: 0, peek: true };
         hub.node.standings(now, &request)
     });
-    let nodes = hub.circle().map(|circle| circle.view.live);
+    let nodes = hub.fleet_status().map(|fleet| fleet.view.live);
     listing::explanation(&inquiry, &told, held, &standings.unwrap_or_default(), nodes)
 }
 

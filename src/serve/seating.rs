@@ -15,7 +15,7 @@ pub(super) enum Guest<S> {
     /// On the daemon's socket.
     Client(S, ConnectionGuard),
     /// On Envoy's listener.
-    Envoy(envoy::Visitor, ConnectionGuard),
+    Envoy(envoy::Accepted, ConnectionGuard),
 }
 
 /// The same, detached from its thread's runtime.
@@ -74,7 +74,7 @@ impl<S: ClientStream> Guest<S> {
     fn rest(self) -> Option<Walking<S>> {
         match self {
             Self::Client(stream, pass) => Some(Walking::Client(stream.rest().ok()?, pass)),
-            Self::Envoy(visitor, pass) => Some(Walking::Envoy(visitor.rest().ok()?, pass)),
+            Self::Envoy(accepted, pass) => Some(Walking::Envoy(accepted.rest().ok()?, pass)),
         }
     }
 }
@@ -83,7 +83,7 @@ impl<S: ClientStream> Walking<S> {
     fn arrive(self) -> Option<Guest<S>> {
         let arrived = match self {
             Self::Client(stream, pass) => S::resume(stream).map(|stream| Guest::Client(stream, pass)),
-            Self::Envoy(visitor, pass) => visitor.resume().map(|visitor| Guest::Envoy(visitor, pass)),
+            Self::Envoy(accepted, pass) => accepted.resume().map(|accepted| Guest::Envoy(accepted, pass)),
         };
         arrived.inspect_err(|error| tracing::warn!(%error, "a connection could not go to its thread")).ok()
     }

@@ -11,7 +11,7 @@ use super::gossip::{FleetStatus, Gossip};
 use super::held::Held;
 use super::node::Node;
 use super::node::counts::Cursor;
-use super::scripts::Scripts;
+use super::script_cache::ScriptCache;
 use super::stats::Stats;
 use super::thread::Worker;
 use super::thread_stats::{Durations, ThreadStats};
@@ -31,7 +31,7 @@ pub struct ServerState {
     /// The policies in force.
     pub policies: Arc<ArcSwap<PolicySet>>,
     /// Admission of connections.
-    pub doors: Arc<Admission>,
+    pub admission: Arc<Admission>,
     /// When the daemon started.
     pub started: Instant,
     /// The tasks that must show that they live.
@@ -45,16 +45,16 @@ pub struct ServerState {
     /// Holds that have not been settled yet.
     pub(super) holds: Mutex<Holds<Held>>,
     /// Lua scripts of clients that were recognized.
-    pub(super) scripts: Mutex<Scripts>,
+    pub(super) scripts: Mutex<ScriptCache>,
     /// Counts of everything that does not run on a data thread.
-    pub(super) aside: Mutex<ThreadStats>,
+    pub(super) control_stats: Mutex<ThreadStats>,
     /// Lets one command of the command line run at a time.
-    pub(super) desk: tokio::sync::Mutex<()>,
+    pub(super) admin_turn: tokio::sync::Mutex<()>,
 }
 
 impl std::fmt::Debug for ServerState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerState").field("doors", &self.doors).finish_non_exhaustive()
+        f.debug_struct("ServerState").field("admission", &self.admission).finish_non_exhaustive()
     }
 }
 
@@ -65,13 +65,13 @@ impl ServerState {
     }
 
     /// Lua scripts of clients that were recognized.
-    pub(super) fn scripts(&self) -> MutexGuard<'_, Scripts> {
+    pub(super) fn scripts(&self) -> MutexGuard<'_, ScriptCache> {
         self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts of everything that does not run on a data thread.
-    pub(super) fn aside(&self) -> MutexGuard<'_, ThreadStats> {
-        self.aside.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn control_stats(&self) -> MutexGuard<'_, ThreadStats> {
+        self.control_stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Up to `most` keys of this node, from a cursor on, each with the cursor after it.
@@ -88,15 +88,15 @@ impl ServerState {
 
     /// The fleet as this node sees it; `None` when it is in none.
     #[must_use]
-    pub fn circle(&self) -> Option<FleetStatus> {
-        self.gossip.get().map(|gossip| gossip.circle(self.node.clock.now()))
+    pub fn fleet_status(&self) -> Option<FleetStatus> {
+        self.gossip.get().map(|gossip| gossip.fleet_status(self.node.clock.now()))
     }
 
     /// For each policy, the most tokens that this node leases of its tightest limit if the whole fleet uses the key:
     /// an equal part.
     #[must_use]
     pub fn local_limits(&self) -> Vec<(Arc<str>, u64)> {
-        let nodes = self.circle().map_or(1, |circle| u64::from(circle.view.live)).max(1);
+        let nodes = self.fleet_status().map_or(1, |fleet| u64::from(fleet.view.live)).max(1);
         let policies = self.policies.load();
         let limits = policies.iter().filter_map(|policy| {
             let Plan::Limited(rule) = &policy.plan else { return None };
@@ -109,7 +109,7 @@ impl ServerState {
     /// Commands that each data thread has run.
     #[must_use]
     pub fn commands_of_threads(&self) -> Vec<u64> {
-        self.workers.iter().map(|worker| worker.lock().tally.commands).collect()
+        self.workers.iter().map(|worker| worker.lock().stats.commands).collect()
     }
 
     /// All counts.
@@ -117,30 +117,30 @@ impl ServerState {
     pub fn stats(&self) -> Stats {
         let (shards, mut policies) = self.node.stats();
         let (mut commands, mut errors, mut durations) = (0, 0, Durations::default());
-        let mut add = |tally: &ThreadStats| {
-            commands += tally.commands;
-            errors += tally.errors;
-            durations.merge(&tally.durations);
-            for (name, stats) in &tally.policies {
+        let mut add = |stats: &ThreadStats| {
+            commands += stats.commands;
+            errors += stats.errors;
+            durations.merge(&stats.durations);
+            for (name, stats) in &stats.policies {
                 policies.entry(name.clone()).or_default().add(stats);
             }
-            for (name, stats) in &tally.shadows {
+            for (name, stats) in &stats.shadows {
                 policies.entry(name.clone()).or_default().turn_to_shadow(stats);
             }
         };
-        self.workers.iter().for_each(|worker| add(&worker.lock().tally));
-        add(&self.aside());
+        self.workers.iter().for_each(|worker| add(&worker.lock().stats));
+        add(&self.control_stats());
         Stats {
             policies: policies.into_iter().collect(),
             shards,
             commands,
             errors,
             durations,
-            connections: self.doors.open() as u64,
-            accepted: self.doors.accepted(),
-            refused: self.doors.refused(),
-            stalled: self.doors.stalled(),
-            kept: self.doors.kept(),
+            connections: self.admission.open() as u64,
+            accepted: self.admission.accepted(),
+            refused: self.admission.refused(),
+            stalled: self.admission.stalled(),
+            kept: self.admission.kept(),
             calls_in_flight: self.node.in_flight() as u64,
         }
     }

@@ -6,20 +6,20 @@
 
 use std::sync::Arc;
 
+use super::ad_hoc_rules::AdHocRules;
 use super::ask::Ask;
+use super::connection_permits::ConnectionPermits;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::Outgoing;
 use super::reply_queue::{Mark, ReplyFormat, ReplyQueue};
-use super::rules::Rules;
 use super::server_state::ServerState;
-use super::slots::Slots;
 use super::thread_stats::ThreadStats;
 use super::transaction::Transaction;
 use super::{command_line, handshake, requests};
 use crate::core::policy::PolicySet;
 use crate::core::time::Instant;
 use crate::wire::command::{Admin, Client, Command, Commands};
-use crate::wire::refusal::CommandError;
+use crate::wire::command_error::CommandError;
 use crate::wire::reply::{Protocol, Writer};
 use crate::wire::resp::Args;
 use crate::wire::{command_table, help};
@@ -45,7 +45,7 @@ pub struct Session {
     asked: Option<u64>,
     outbox: ReplyQueue,
     mailbox: Arc<Mailbox>,
-    slots: Arc<Slots>,
+    permits: Arc<ConnectionPermits>,
     closing: bool,
 }
 
@@ -61,11 +61,11 @@ pub struct Batch<'a> {
     /// The policies in force.
     pub policies: &'a PolicySet,
     /// This thread's cache of ad hoc rules.
-    pub rules: &'a mut Rules,
+    pub rules: &'a mut AdHocRules,
     /// Effects of the shards.
     pub outgoing: &'a mut Outgoing,
     /// This thread's counts.
-    pub tally: &'a mut ThreadStats,
+    pub stats: &'a mut ThreadStats,
     /// Output for replies that need not wait for an earlier one.
     pub direct: &'a mut Vec<u8>,
 }
@@ -91,7 +91,7 @@ impl Session {
             asked: None,
             outbox: ReplyQueue::default(),
             mailbox,
-            slots: Arc::default(),
+            permits: Arc::default(),
             closing: false,
         }
     }
@@ -104,7 +104,7 @@ impl Session {
 
     /// The connection has closed: permits that were taken over it are released.
     pub fn end(&self, hub: &ServerState) {
-        self.slots.end(hub);
+        self.permits.end(hub);
     }
 
     /// Replies that are not sent yet.
@@ -164,7 +164,7 @@ impl Session {
 
     /// Writes the error of a broken protocol, after which the connection closes.
     pub fn break_off(&mut self, batch: &mut Batch<'_>, problem: &dyn std::fmt::Display) {
-        batch.tally.errors += 1;
+        batch.stats.errors += 1;
         self.closing = true;
         self.writer(batch).error(&format!("ERR {problem}"));
     }
@@ -185,7 +185,7 @@ impl Session {
         if args.is_empty() {
             return;
         }
-        batch.tally.commands += 1;
+        batch.stats.commands += 1;
         let parsed = Command::parse(args);
         match parsed {
             Ok(command) if self.transaction.is_some() => self.in_transaction(batch, command, args),
@@ -215,7 +215,7 @@ impl Session {
                 self.writer(batch).simple("OK");
             }
             Command::Multi => self.error(batch, "ERR MULTI calls can not be nested"),
-            Command::Quit | Command::Reconnect => self.execute(batch, command, args),
+            Command::Quit | Command::ResetConnection => self.execute(batch, command, args),
             _ => {
                 let Some(transaction) = &mut self.transaction else { return };
                 if transaction.has_overflown() {
@@ -232,7 +232,7 @@ impl Session {
     fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
         match command {
             Command::Reset { .. } | Command::Admin(Admin::Reload | Admin::Keys { .. })
-                if !batch.hub.doors.rights.has(self.uid) =>
+                if !batch.hub.admission.rights.has(self.uid) =>
             {
                 self.forbid(batch, args);
             }
@@ -241,16 +241,18 @@ impl Session {
             Command::Refund { policy, key, cost } => self.settle(batch, Ask::Refund, policy, key, cost),
             Command::Release { policy, key, id } => self.release(batch, policy, key, id),
             Command::Reset { policy, key } => self.settle(batch, Ask::Reset, policy, key, 0),
-            Command::Many => self.many(batch, args),
+            Command::MCheck => self.mcheck(batch, args),
             Command::Headers { policy, key, cost, style } => {
-                self.later(batch, (policy, key, cost), |hub, inquiry| requests::headers(hub, inquiry, style));
+                self.reply_later(batch, (policy, key, cost), |hub, inquiry| requests::headers(hub, inquiry, style));
             }
             Command::Hold { policy, key, cost, ttl_ms } => {
-                self.later(batch, (policy, key, cost), |hub, inquiry| requests::hold(hub, inquiry, ttl_ms));
+                self.reply_later(batch, (policy, key, cost), |hub, inquiry| requests::hold(hub, inquiry, ttl_ms));
             }
-            Command::Lease { policy, key, want } => self.later(batch, (policy, key, want), requests::lease),
+            Command::Lease { policy, key, want } => self.reply_later(batch, (policy, key, want), requests::lease),
             Command::Explain { policy, key } => self.explain(batch, policy, key),
-            Command::Settle { id, cost } => self.finish(batch, requests::settle(batch.hub.clone(), id.into(), cost)),
+            Command::Settle { id, cost } => {
+                self.reply_or_spawn(batch, requests::settle(batch.hub.clone(), id.into(), cost))
+            }
             Command::Admin(admin) => self.admin(batch, admin),
             Command::Multi => {
                 self.transaction = Some(Transaction::default());
@@ -262,7 +264,7 @@ impl Session {
                 self.closing = true;
                 self.writer(batch).simple("OK");
             }
-            Command::Reconnect => {
+            Command::ResetConnection => {
                 self.protocol = Protocol::Two;
                 self.name.clear();
                 self.transaction = None;
@@ -273,7 +275,7 @@ impl Session {
             Command::Ping(Some(text)) | Command::Echo(text) => self.writer(batch).bulk(text),
             Command::Script(script) => self.script(batch, script, args),
             Command::Client(client) => self.client(batch, client),
-            Command::Nothing => self.writer(batch).simple("OK"),
+            Command::NoOp => self.writer(batch).simple("OK"),
             Command::Info => {
                 let text = handshake::info(batch.hub, batch.now);
                 self.writer(batch).bulk(text.as_bytes());
@@ -323,7 +325,7 @@ impl Session {
 
     fn client(&mut self, batch: &mut Batch<'_>, client: Client<'_>) {
         match client {
-            Client::Nothing => self.writer(batch).simple("OK"),
+            Client::NoOp => self.writer(batch).simple("OK"),
             Client::SetName(name) => {
                 self.name = name.to_vec();
                 self.writer(batch).simple("OK");
@@ -347,11 +349,11 @@ impl Session {
     }
 
     fn refuse(&mut self, batch: &mut Batch<'_>, args: Args<'_>, problem: &CommandError<'_>) {
-        self.error(batch, &handshake::refusal(args.get(0).unwrap_or_default(), problem));
+        self.error(batch, &handshake::error_text(args.get(0).unwrap_or_default(), problem));
     }
 
     fn error(&mut self, batch: &mut Batch<'_>, text: &str) {
-        batch.tally.errors += 1;
+        batch.stats.errors += 1;
         self.writer(batch).error(text);
     }
 

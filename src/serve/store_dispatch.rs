@@ -59,14 +59,14 @@ pub trait RemoteStore: Send + Sync + 'static {
 
 /// The store that counts tokens.
 #[derive(Clone)]
-pub enum AnyStore {
+pub enum Backend {
     /// In this process, for this node alone.
     Memory,
     /// Outside of this process, for the whole fleet.
     Remote(Arc<dyn RemoteStore>),
 }
 
-impl std::fmt::Debug for AnyStore {
+impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if matches!(self, Self::Memory) { "Memory" } else { "Remote" })
     }

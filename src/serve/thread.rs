@@ -4,11 +4,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::ad_hoc_rules::AdHocRules;
 use super::mailbox::Answer;
 use super::node::Outgoing;
-use super::reveille::Reveille;
-use super::rules::Rules;
 use super::thread_stats::ThreadStats;
+use super::wake_list::WakeList;
 
 /// Bytes of one read.
 const READ: usize = 64 << 10;
@@ -21,7 +21,7 @@ pub const BATCH: usize = 256 << 10;
 pub struct Worker {
     scratch: Mutex<Scratch>,
     /// Wakes the thread's connections.
-    pub(super) reveille: Arc<Reveille>,
+    pub(super) wake_list: Arc<WakeList>,
 }
 
 /// Buffers and counts, used by one connection at a time.
@@ -29,9 +29,9 @@ pub struct Worker {
 pub struct Scratch {
     pub(super) read: Box<[u8]>,
     pub(super) direct: Vec<u8>,
-    pub(super) rules: Rules,
+    pub(super) rules: AdHocRules,
     pub(super) outgoing: Outgoing,
-    pub(super) tally: ThreadStats,
+    pub(super) stats: ThreadStats,
     pub(super) mail: Vec<(u64, Answer)>,
 }
 
@@ -50,12 +50,12 @@ impl Worker {
         let scratch = Scratch {
             read: vec![0; READ].into_boxed_slice(),
             direct: Vec::with_capacity(READ),
-            rules: Rules::new(),
+            rules: AdHocRules::new(),
             outgoing: Outgoing::default(),
-            tally: ThreadStats::default(),
+            stats: ThreadStats::default(),
             mail: Vec::new(),
         };
-        Self { scratch: Mutex::new(scratch), reveille: Arc::default() }
+        Self { scratch: Mutex::new(scratch), wake_list: Arc::default() }
     }
 
     /// Locks the buffers for one batch; never hold this across an await.

@@ -46,12 +46,12 @@ pub async fn run(node: Arc<Node>, pulse: Pulse) {
             node.draw_to_wall(DRAW);
             drawn = now;
         }
-        let Some(next) = node.alarm.set(|| node.earliest()) else { continue };
+        let Some(next) = node.timer.set(|| node.earliest()) else { continue };
         // It need not sleep for longer than until its next beat.
         let wait = next.saturating_sub(node.clock.now().0).min(3_600_000_000);
         let due = node.clock.now() + Micros(wait);
         tokio::select! {
-            () = node.bell.notified() => {}
+            () = node.wakeup.notified() => {}
             () = tokio::time::sleep(Duration::from_micros(wait)) => {}
             _ = beats.tick() => pulse.beat(node.clock.now()),
         }

@@ -14,7 +14,7 @@ use crate::store::turns::{Asker, Turns};
 #[derive(Debug, Default)]
 pub struct Turnstile {
     calls: Mutex<Turns<(Asker, Call)>>,
-    bell: Notify,
+    wakeup: Notify,
 }
 
 impl Turnstile {
@@ -25,7 +25,7 @@ impl Turnstile {
 
     /// Tells the dispatcher that calls were added.
     pub fn ring(&self) {
-        self.bell.notify_one();
+        self.wakeup.notify_one();
     }
 
     /// Waits for calls, and appends up to `most` of them. Dropping the future before it is ready takes none.
@@ -38,7 +38,7 @@ impl Turnstile {
             if !into.is_empty() {
                 return;
             }
-            self.bell.notified().await;
+            self.wakeup.notified().await;
         }
     }
 

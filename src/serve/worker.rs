@@ -65,9 +65,9 @@ impl Worker {
         pulse: Pulse,
     ) {
         let mut tasks = JoinSet::new();
-        let reveille = self.reveille.clone();
+        let wake_list = self.wake_list.clone();
         // This task runs until the runtime ends, and with it all tasks that it could wake.
-        tokio::spawn(async move { reveille.run().await });
+        tokio::spawn(async move { wake_list.run().await });
         let mut beats = Pulse::timer();
         // After a failed accept only Envoy's listener rests; the daemon's socket goes on.
         let mut rest = pin!(tokio::time::sleep(Duration::ZERO));
@@ -80,9 +80,9 @@ impl Worker {
                 }
                 Some(guest) = seating.next() => self.clone().begin(&hub, guest, &mut tasks),
                 () = rest.as_mut(), if !rest.is_elapsed() => {}
-                accepted = next_visitor(door.as_ref()), if rest.is_elapsed() => match accepted {
-                    Ok(visitor) => {
-                        if let Some(guest) = receive(&hub, visitor, &seating) {
+                accepted = next_accepted(door.as_ref()), if rest.is_elapsed() => match accepted {
+                    Ok(accepted) => {
+                        if let Some(guest) = receive(&hub, accepted, &seating) {
                             self.clone().begin(&hub, guest, &mut tasks);
                         }
                     }
@@ -109,17 +109,17 @@ impl Worker {
         match guest {
             Guest::Client(stream, pass) => {
                 let asker = pass.mailbox.asker();
-                let connection = Connection::new(stream, pass, hub.doors.account(), hub.node.crowd.place(asker));
+                let connection = Connection::new(stream, pass, hub.admission.account(), hub.node.crowd.place(asker));
                 tasks.spawn(connection.serve(hub.clone(), self));
             }
-            Guest::Envoy(visitor, pass) => drop(tasks.spawn(envoy::serve(visitor, pass, hub.clone()))),
+            Guest::Envoy(accepted, pass) => drop(tasks.spawn(envoy::serve(accepted, pass, hub.clone()))),
         }
     }
 }
 
 /// Admits a client of the daemon's socket; returns it if this thread is to serve it.
 fn welcome<S: ClientStream>(hub: &ServerState, stream: S, uid: u32, seating: &Seating<S>) -> Option<Guest<S>> {
-    match hub.doors.admit(Some(uid)) {
+    match hub.admission.admit(Some(uid)) {
         Ok(mut pass) => {
             let thread = pass.take_seat(Entrance::Socket, seating.own);
             seating.lead(thread, Guest::Client(stream, pass))
@@ -131,7 +131,7 @@ fn welcome<S: ClientStream>(hub: &ServerState, stream: S, uid: u32, seating: &Se
     }
 }
 
-async fn next_visitor(door: Option<&envoy::Listener>) -> io::Result<envoy::Visitor> {
+async fn next_accepted(door: Option<&envoy::Listener>) -> io::Result<envoy::Accepted> {
     match door {
         Some(door) => door.accept().await,
         None => std::future::pending().await,
@@ -139,10 +139,10 @@ async fn next_visitor(door: Option<&envoy::Listener>) -> io::Result<envoy::Visit
 }
 
 /// Admits a connection of Envoy. One that is turned away is just closed, since gRPC has no message before a request.
-fn receive<S: ClientStream>(hub: &ServerState, visitor: envoy::Visitor, seating: &Seating<S>) -> Option<Guest<S>> {
-    let mut pass = hub.doors.admit(visitor.uid()).ok()?;
+fn receive<S: ClientStream>(hub: &ServerState, accepted: envoy::Accepted, seating: &Seating<S>) -> Option<Guest<S>> {
+    let mut pass = hub.admission.admit(accepted.uid()).ok()?;
     let thread = pass.take_seat(Entrance::Envoy, seating.own);
-    seating.lead(thread, Guest::Envoy(visitor, pass))
+    seating.lead(thread, Guest::Envoy(accepted, pass))
 }
 
 /// Writes the reason if the client takes it at once, and closes.
@@ -201,7 +201,7 @@ impl Clients {
             tracing::warn!(%error, "a connection could not be accepted");
             return tokio::task::yield_now().await;
         }
-        self.hub.doors.note_refused();
+        self.hub.admission.note_refused();
         self.reserve = None;
         if let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::from_millis(10), self.listener.accept()).await {
             turn_away(&stream, Refusal::TooMany);

@@ -1,9 +1,9 @@
-//! Single arguments of a command: keys and numbers, or what is wrong with them.
+//! Parses single arguments of a command: keys and numbers.
 //!
-//! Knows no command. Called by the parsers of all of them.
+//! Knows no command. Called by the parsers of all commands.
 
 use super::command::MAX_KEY;
-use super::refusal::CommandError;
+use super::command_error::CommandError;
 use super::resp::Args;
 
 pub(super) fn arity<'a>(args: Args<'a>) -> CommandError<'a> {

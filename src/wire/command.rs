@@ -1,7 +1,7 @@
-//! Commands as typed values: what a client asks, once its arguments are understood.
+//! Commands as typed values: what a client asks for, after its arguments were parsed.
 //!
-//! Does not know how arguments are written: `parse.rs` does, and adds [`Command::parse`]. Does not know policies,
-//! connections or keys' states either. Borrows from the request. Carried out by the daemon's sessions.
+//! Borrows from the request. Knows neither how arguments are written (`parse.rs` does, and adds [`Command::parse`])
+//! nor policies, connections and the state of keys. The daemon's sessions execute commands.
 
 use super::headers::Style;
 use super::rate::Rate;
@@ -19,9 +19,9 @@ pub enum Command<'a> {
     Throttle {
         /// The key.
         key: &'a [u8],
-        /// The limit in numbers, and in whose words.
+        /// The numbers of the limit, and whose command it is.
         rate: Rate,
-        /// Tokens asked for; 0 peeks, below 0 gives back.
+        /// Tokens that are asked for; 0 peeks, and a negative number gives tokens back.
         quantity: i64,
     },
     /// `RATION.CHECK policy key [COST n] [PEEK]`.
@@ -36,7 +36,7 @@ pub enum Command<'a> {
         peek: bool,
     },
     /// `RATION.MCHECK n policy key cost …`: see [`parts`](super::ration::parts).
-    Many,
+    MCheck,
     /// `RATION.HEADERS policy key [COST n] [STYLE draft|x|github]`.
     Headers {
         /// The policy's name.
@@ -56,14 +56,14 @@ pub enum Command<'a> {
         key: &'a [u8],
         /// The estimate.
         cost: u64,
-        /// How long it can be settled, in milliseconds.
+        /// How long the hold can be settled, in milliseconds.
         ttl_ms: Option<u64>,
     },
     /// `RATION.SETTLE id actual_cost`.
     Settle {
-        /// What `HOLD` gave.
+        /// The id that `HOLD` returned.
         id: &'a [u8],
-        /// What it really was.
+        /// The actual cost.
         cost: u64,
     },
     /// `RATION.LEASE policy key want`.
@@ -82,7 +82,7 @@ pub enum Command<'a> {
         /// The key.
         key: &'a [u8],
     },
-    /// `RATION.REFUND policy key cost`, or `RATION.RETURN`.
+    /// `RATION.REFUND policy key cost`, or its alias `RATION.RETURN`.
     Refund {
         /// The policy's name.
         policy: &'a [u8],
@@ -97,7 +97,7 @@ pub enum Command<'a> {
         policy: &'a [u8],
         /// The key.
         key: &'a [u8],
-        /// What the check told.
+        /// The permit's id in the decision of the check.
         id: &'a [u8],
     },
     /// `RATION.RESET policy key`.
@@ -107,7 +107,7 @@ pub enum Command<'a> {
         /// The key.
         key: &'a [u8],
     },
-    /// What the daemon's own command line asks.
+    /// A command of the daemon's own command line.
     Admin(Admin),
     /// `MULTI`.
     Multi,
@@ -117,8 +117,8 @@ pub enum Command<'a> {
     Discard,
     /// `QUIT`.
     Quit,
-    /// `RESET`: the connection as it was when it opened.
-    Reconnect,
+    /// `RESET`: resets the connection to its state when it opened.
+    ResetConnection,
     /// `HELLO [2|3 [AUTH u p] [SETNAME n]]`.
     Hello {
         /// The protocol asked for.
@@ -134,11 +134,11 @@ pub enum Command<'a> {
     Script(Script<'a>),
     /// `CLIENT …`.
     Client(Client<'a>),
-    /// A command whose whole answer is `+OK`: `AUTH`, `READONLY`, `READWRITE`, `SELECT 0`.
-    Nothing,
+    /// A command that is only answered with `+OK`: `AUTH`, `READONLY`, `READWRITE`, `SELECT 0`.
+    NoOp,
     /// `INFO [section …]`.
     Info,
-    /// `CLIENT HELP` and its like: of this command.
+    /// `CLIENT HELP` and the like; the name of the command.
     Help(&'static str),
     /// `COMMAND …`.
     Commands(Commands),
@@ -146,14 +146,15 @@ pub enum Command<'a> {
     ConfigGet,
 }
 
-/// What the daemon's own command line asks: answered from the control runtime.
+/// A command of the daemon's own command line. The control runtime answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admin {
     /// `RATION.RELOAD`.
     Reload,
     /// `RATION.KEYS [CURSOR cursor] [COUNT n]`.
     Keys {
-        /// Where the page begins; `None`: the first page, without a word about the next.
+        /// The position at which the page begins. `None` for the first page, whose reply then has no cursor for the
+        /// next.
         cursor: Option<u128>,
         /// Most keys listed.
         most: usize,
@@ -170,7 +171,7 @@ pub enum Admin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client<'a> {
     /// Answered with `+OK`, and without effect.
-    Nothing,
+    NoOp,
     /// `SETNAME name`.
     SetName(&'a [u8]),
     /// `GETNAME`.
@@ -194,16 +195,16 @@ pub enum Commands {
     List,
 }
 
-/// What is asked about scripts. All that are understood do the same: call `cl.throttle`.
+/// Commands about scripts. All scripts that are recognized only call `cl.throttle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script<'a> {
-    /// `EVAL script 1 key max_burst count period [quantity]`: of a script that is understood.
+    /// `EVAL script 1 key max_burst count period [quantity]`, whose script is recognized.
     Eval(&'a [u8]),
-    /// `EVALSHA sha1 1 key …`: of a script that came before, or not.
+    /// `EVALSHA sha1 1 key …`. Whether the script was loaded before is not known here.
     EvalSha(&'a [u8]),
-    /// `SCRIPT LOAD script`: of one that is understood.
+    /// `SCRIPT LOAD script`, whose script is recognized.
     Load(&'a [u8]),
-    /// `SCRIPT EXISTS sha1 …`: the arguments from the third on.
+    /// `SCRIPT EXISTS sha1 …`. The hashes are the arguments from the third on.
     Exists,
     /// `SCRIPT FLUSH`.
     Flush,

@@ -1,42 +1,42 @@
-//! The table of commands, as `COMMAND`, `COMMAND DOCS` and `redis-cli`'s hints show it.
+//! The table of commands, for `COMMAND`, `COMMAND DOCS` and the hints of `redis-cli`.
 //!
-//! A description only: what a command does is decided elsewhere. Called by the daemon's sessions.
+//! It only describes commands; other files decide what they do. Called by the daemon's sessions.
 
 use super::help::HELP;
 use super::reply::Writer;
 
-/// One command as clients see it.
+/// One command, as clients see it.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     /// Its name, in lower case.
     pub name: &'static str,
-    /// Arguments with its name; negative: at least so many.
+    /// Number of arguments including the name; a negative number means at least so many.
     pub arity: i64,
-    /// Which argument is the key; 0: none.
+    /// Position of the key among the arguments; 0 when there is none.
     pub key: i64,
-    /// One line.
+    /// A description in one line.
     pub summary: &'static str,
-    /// Arguments for hints.
+    /// The arguments, for hints.
     pub arguments: &'static [Argument],
 }
 
-/// Name, type, token ("" for none). What may be left out ends with `?`, what may come again with `+`, and a `block`
-/// is named by the arguments in it.
+/// Name, type and token ("" for none) of an argument. The name of an optional argument ends with `?`, that of one
+/// that may be repeated with `+`. A `block` is named by the arguments in it.
 pub type Argument = (&'static str, &'static str, &'static str);
 
 const fn plain(name: &'static str, arity: i64, summary: &'static str) -> Description {
     with(name, arity, summary, &[])
 }
 
-/// A command that has nothing to do with a key.
+/// A command without a key.
 const fn with(name: &'static str, arity: i64, summary: &'static str, arguments: &'static [Argument]) -> Description {
     Description { name, arity, key: 0, summary, arguments }
 }
 
-/// A subcommand of several.
+/// The arguments of a command with subcommands.
 const SUBCOMMAND: &[Argument] = &[("subcommand?", "string", ""), ("argument?+", "string", "")];
 
-/// A token bucket by numbers.
+/// The arguments of a token bucket.
 const BUCKET: &[Argument] = &[
     ("key", "key", ""),
     ("max_burst", "integer", ""),
@@ -205,7 +205,7 @@ fn find(name: &[u8]) -> Option<&'static Description> {
 }
 
 impl Description {
-    /// Where `help @GROUP` of `redis-cli` lists it.
+    /// The group in which `help @GROUP` of `redis-cli` lists it.
     fn group(&self) -> &'static str {
         match self.name {
             "discard" | "exec" | "multi" => "transactions",
@@ -219,8 +219,8 @@ impl Description {
     }
 }
 
-/// How a command is to be written, if it has arguments: `RATION.CHECK policy key [COST cost] [PEEK]`. One with
-/// subcommands says so itself.
+/// The syntax of a command with arguments: `RATION.CHECK policy key [COST cost] [PEEK]`. `None` for commands with
+/// subcommands, whose error messages name them.
 #[must_use]
 pub fn usage(name: &[u8]) -> Option<String> {
     let command = find(name).filter(|command| !command.arguments.is_empty())?;
@@ -243,7 +243,7 @@ pub fn usage(name: &[u8]) -> Option<String> {
     Some(usage)
 }
 
-/// An argument's name without its marks.
+/// An argument's name without the marks.
 struct Shown {
     name: &'static str,
     is_optional: bool,
@@ -264,7 +264,7 @@ pub fn write_list(writer: &mut Writer<'_>) {
     COMMANDS.iter().for_each(|command| writer.bulk(command.name.as_bytes()));
 }
 
-/// Writes `COMMAND INFO`: of `names`, or of all when there are none.
+/// Writes `COMMAND INFO` for `names`, or for all commands when there are none.
 pub fn write_info<'n>(writer: &mut Writer<'_>, names: impl ExactSizeIterator<Item = &'n [u8]>) {
     if names.len() == 0 {
         writer.array(COMMANDS.len());
@@ -291,7 +291,7 @@ fn write_one(writer: &mut Writer<'_>, command: &Description) {
     writer.integer(i64::from(command.key > 0));
 }
 
-/// Writes `COMMAND DOCS`: of `names`, or of all when there are none. Unknown names are left out.
+/// Writes `COMMAND DOCS` for `names`, or for all commands when there are none. Unknown names are left out.
 pub fn write_docs<'n>(writer: &mut Writer<'_>, names: impl ExactSizeIterator<Item = &'n [u8]>) {
     let found: Vec<&Description> =
         if names.len() == 0 { COMMANDS.iter().collect() } else { names.filter_map(find).collect() };

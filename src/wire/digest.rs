@@ -1,10 +1,11 @@
-//! Usage digests as bytes: what a node tells its peers in one round.
+//! Usage digests as bytes: what a node reports to its peers in one round of gossip.
 //!
-//! A frame is a version byte, which stands outside of the codec so that the codec can be replaced,
-//! and a body in bincode. The body of a version begins with that of the version before: each build reads
-//! what older ones write, and of the next one what it knows. Frames come from peers: their size is checked before anything is
-//! decoded, entries are bounded, and what a frame says is a claim that the core weighs. The only file
-//! that names bincode.
+//! A frame is a version byte and a body in bincode. The version is outside of the codec, so that the codec can be
+//! replaced. The body of a version begins with the body of the version before: a build reads the frames of older
+//! versions, and the part that it knows of those of the next one.
+//!
+//! Frames come from peers. Their size is checked before anything is decoded, the number of entries is bounded, and
+//! their content is a claim that the core weighs. This is the only file that names bincode.
 
 use std::fmt;
 
@@ -16,9 +17,9 @@ use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Micros, Timestamp};
 use crate::core::usage::{Count, Usage};
 
-/// The version that this build writes. It reads all before it, and the next.
+/// The version that this build writes. It reads all versions before it, and the next one.
 ///
-/// 1: what was admitted. 2: and of which windows the store has lost its count.
+/// Version 1 has the admitted tokens. Version 2 adds the windows whose count the store has lost.
 pub const VERSION: u8 = 2;
 
 /// Longest frame, in bytes.
@@ -27,22 +28,22 @@ pub const LONGEST: usize = 64 << 10;
 /// Most entries of a frame.
 pub const MOST: usize = 1_024;
 
-/// Bytes a second that digests may take, to all peers together.
+/// Bytes per second that digests may take, to all peers together.
 const BYTES_PER_SECOND: u64 = 64 << 10;
 
-/// What an entry of a digest takes at most, and what a frame takes beside its entries, on the wire.
+/// The most bytes that an entry takes on the wire; and the bytes of a frame beside its entries.
 const ENTRY: u64 = 32;
 const FRAME: u64 = 64;
 
-/// Fewest entries of a round, however many peers there are.
+/// Least entries of a round, however many peers there are.
 const FEWEST: u64 = 4;
 
-/// What a decoded frame may take in memory: [`MOST`] entries and a little.
+/// The memory that a decoded frame may take: [`MOST`] entries, and some more.
 const MEMORY: usize = 128 << 10;
 
 const CODEC: Configuration<LittleEndian, Varint, Limit<MEMORY>> = standard().with_limit::<MEMORY>();
 
-/// A frame that is none.
+/// Why bytes are no digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadDigest {
     /// It is empty.
@@ -62,7 +63,7 @@ pub enum BadDigest {
         /// How many.
         entries: usize,
     },
-    /// It says something else than a digest.
+    /// It cannot be decoded.
     Malformed,
 }
 
@@ -82,21 +83,21 @@ impl std::error::Error for BadDigest {}
 
 #[derive(Encode, Decode)]
 struct Frame {
-    /// The latest of all windows (us); entries count back from it.
+    /// The latest of all window starts (us). Entries are relative to it.
     latest: u64,
     entries: Vec<Entry>,
 }
 
-/// From version 2 on, behind the frame.
+/// Follows the frame from version 2 on.
 #[derive(Encode, Decode)]
 struct Losses(Vec<Loss>);
 
-/// The store has lost what it counted of an entry's window.
+/// The store has lost the count of an entry's window.
 #[derive(Encode, Decode)]
 struct Loss {
-    /// The entry's place.
+    /// The position of the entry.
     entry: u16,
-    /// The epoch that the store began then.
+    /// The epoch that the store began after the loss.
     epoch: u64,
 }
 
@@ -104,13 +105,13 @@ struct Loss {
 struct Entry {
     key: [u8; 16],
     limit: u8,
-    /// Microseconds before the latest window.
+    /// Microseconds from the window's start to the latest one.
     before: u64,
     admitted: u64,
     refunded: u64,
 }
 
-/// The frames that tell of `usage`: one at least, so that a peer that has nothing to tell is heard.
+/// Encodes `usage` as frames. There is at least one, so that peers hear from a node that has nothing to report.
 #[must_use]
 pub fn encode(usage: &[Usage]) -> Vec<Vec<u8>> {
     if usage.is_empty() {
@@ -131,16 +132,16 @@ fn frame(usage: &[Usage]) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     let frame = Frame { latest, entries: entries.collect() };
     let lost = usage.iter().enumerate().filter(|(_, one)| one.epoch != 0);
-    // As many entries as there are fit into 16 bits.
+    // Entries are at most [`MOST`], so their positions fit into 16 bits.
     let losses = Losses(lost.map(|(entry, one)| Loss { entry: entry as u16, epoch: one.epoch }).collect());
     bincode::encode_into_std_write((&frame, &losses), &mut bytes, CODEC).expect("a vector takes all that is written");
     bytes
 }
 
-/// What a frame says, or what is wrong with it.
+/// Decodes a frame.
 ///
 /// # Errors
-/// Anything but a whole frame of a version that this build reads.
+/// The bytes are no complete frame of a version that this build reads.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Usage>, BadDigest> {
     let (version, body) = bytes.split_first().ok_or(BadDigest::Empty)?;
     if bytes.len() > LONGEST {
@@ -172,13 +173,13 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Usage>, BadDigest> {
     Ok(usage)
 }
 
-/// What bytes begin with, and the rest of them.
+/// Decodes a value at the beginning of the bytes, and returns the rest.
 fn part<T: Decode<()>>(bytes: &[u8]) -> Result<(T, &[u8]), BadDigest> {
     let (part, used) = bincode::decode_from_slice(bytes, CODEC).map_err(|_| BadDigest::Malformed)?;
     Ok((part, &bytes[used..]))
 }
 
-/// How many entries a node tells its peers in a round, for so many of them.
+/// How many entries a node reports to each of `peers` peers in a round.
 #[must_use]
 pub fn most_entries(peers: u64, tick: Micros) -> usize {
     let bytes = BYTES_PER_SECOND * tick.0 / 1_000_000;
@@ -209,7 +210,7 @@ mod tests {
         hex.as_bytes().chunks(2).map(|pair| digit(pair[0]) * 16 + digit(pair[1])).collect()
     }
 
-    /// Kept for ever. What version 1 wrote when it was made.
+    /// A frame as version 1 wrote it. This test is kept forever.
     #[test]
     fn a_golden_frame_of_version_1_is_read() {
         assert_eq!(decode(&bytes(&format!("01{GOLDEN}"))), Ok(vec![usage(1), usage(300)]));
@@ -217,7 +218,7 @@ mod tests {
     }
     const GOLDEN: &str = "fd40c2a72817650600028c83b926d24b90aefb57506a77351ff301000701ffe17ee11fd2af678233ed591922775c00fc40420f00fb340800";
 
-    /// Kept for ever: a build that writes it otherwise talks to no older one.
+    /// A frame of version 2. This test is kept forever: a build that writes another frame cannot talk to older ones.
     #[test]
     fn a_golden_frame_of_version_2_is_written_and_read() {
         let lost = Usage { epoch: 1_800_000_000_000_007, ..usage(300) };
@@ -230,7 +231,7 @@ mod tests {
     }
     const LOST: &str = "0101fd0780982817650600";
 
-    /// Of the next version, whatever it adds, what this one knows is read.
+    /// This build reads the part that it knows of a frame of the next version, whatever that adds.
     #[test]
     fn a_frame_of_the_next_version_is_read_as_far_as_it_is_known() {
         let lost = Usage { epoch: 1_800_000_000_000_007, ..usage(300) };

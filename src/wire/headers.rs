@@ -1,8 +1,8 @@
-//! Decisions as HTTP header fields, for whoever has to tell its own client.
+//! Decisions as HTTP header fields, for a caller that answers an HTTP client.
 //!
-//! Three styles: the IETF draft (draft-ietf-httpapi-ratelimit-headers-10, structured fields), the `X-RateLimit`
-//! family with a wait in seconds, and GitHub's with a point in time. `Retry-After` stands on a denial only,
-//! and never promises less than `t`. Knows no transport.
+//! There are three styles: the IETF draft (draft-ietf-httpapi-ratelimit-headers-10, structured fields), the
+//! `X-RateLimit` family with a wait in seconds, and GitHub's with a point in time. `Retry-After` is sent on a denial
+//! only, and is never shorter than the wait in the other fields. Knows no transport.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::core::limit::{Algorithm, Limit};
 use crate::core::policy::Rule;
 use crate::core::time::Micros;
 
-/// Which header fields.
+/// A style of header fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
     /// `RateLimit-Policy`, `RateLimit`.
@@ -24,7 +24,7 @@ pub enum Style {
 }
 
 impl Style {
-    /// The style of that name, in any case.
+    /// The style of that name, whose case does not matter.
     #[must_use]
     pub fn named(name: &[u8]) -> Option<Self> {
         let all = [("draft", Self::Draft), ("x", Self::X), ("github", Self::Github)];
@@ -35,7 +35,7 @@ impl Style {
 /// A header field: its name in lower case, and its value.
 pub type Field = (&'static str, String);
 
-/// The fields that tell `decision`. Without a rule (a policy that counts nothing) there is nothing to tell.
+/// The header fields for `decision`. Without a rule, which means that the policy counts nothing, there are none.
 #[must_use]
 pub fn fields(style: Style, decision: &Decision, rule: Option<&Rule>) -> Vec<Field> {
     let Some(rule) = rule else { return Vec::new() };
@@ -73,7 +73,8 @@ pub fn fields(style: Style, decision: &Decision, rule: Option<&Rule>) -> Vec<Fie
     fields
 }
 
-/// How long at most until there is more than now: a denied request's wait, a bucket's next token, a window's end.
+/// The longest time until more tokens are available than now: the wait of a denied request, the next token of a
+/// bucket, or the end of a window.
 fn more_after(decision: &Decision, limit: &Limit) -> Micros {
     match (decision.retry_after, limit.algorithm) {
         (Some(wait), _) => Micros(wait.0.max(1)),
@@ -85,8 +86,8 @@ fn more_after(decision: &Decision, limit: &Limit) -> Micros {
             }
         }
         (None, Algorithm::Sliding) => {
-            // What this window counted fades one by one through the next one; what the last one counted does so now,
-            // and there may be more sooner.
+            // In a sliding window, what this window counted only begins to fade in the next one, so its first token
+            // returns then. What the last window counted fades already, so more may be available sooner.
             let used = decision.limit.saturating_sub(decision.remaining).max(1);
             let until_next = decision.reset_after.0.saturating_sub(limit.period.0);
             Micros(until_next + (decision.reset_after.0 - until_next).div_ceil(used))
@@ -95,18 +96,18 @@ fn more_after(decision: &Decision, limit: &Limit) -> Micros {
     }
 }
 
-/// The span over which a limit's quota is allotted, in seconds.
+/// The period over which a limit's quota is granted, in seconds.
 #[must_use]
 pub fn window(limit: &Limit) -> u64 {
     if limit.algorithm == Algorithm::Gcra { limit.depth().as_secs_ceil() } else { limit.period.as_secs_ceil() }
 }
 
-/// An integer of a structured field (RFC 8941) has fifteen digits at most.
+/// Limits a number to fifteen digits, as an integer of a structured field (RFC 8941) has at most so many.
 fn sized(tokens: u64) -> u64 {
     tokens.min(999_999_999_999_999)
 }
 
-/// What a header may carry: names of policies are free text.
+/// The part of a policy's name that a header field may contain; names are free text.
 fn resource(policy: &str) -> String {
     policy.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '_' }).collect()
 }

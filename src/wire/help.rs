@@ -1,8 +1,8 @@
-//! What `CLIENT HELP` and the like answer: subcommands, line by line, in Redis's form.
+//! The replies to `CLIENT HELP` and the like: subcommands line by line, in Redis' form.
 
 use super::reply::Writer;
 
-/// What a command with subcommands says of them.
+/// The subcommands of each command, as its help lists them.
 pub(super) const HELP: &[(&str, &[&str])] = &[
     (
         "CLIENT",

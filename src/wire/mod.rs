@@ -1,10 +1,12 @@
-//! Bytes to values and back: RESP as clients and this daemon speak it, and the commands on top.
+//! Conversion between bytes and values: RESP as clients and this daemon use it, its commands, and the digests between
+//! nodes.
 //!
-//! Knows the core's words and nothing of sockets, files or other crates: the client room is built
-//! on it alone. Called by `serve` for requests and by `client` for replies.
+//! Knows the core's types, but no sockets, files or other crates, so that the client can be built on it alone. Called
+//! by `serve` for requests, by `client` for replies, and by `fleet` for digests.
 
 mod arguments;
 pub mod command;
+pub mod command_error;
 pub mod command_table;
 #[cfg(feature = "gossip")]
 pub mod digest;
@@ -13,7 +15,6 @@ pub mod help;
 mod parse;
 pub mod rate;
 pub mod ration;
-pub mod refusal;
 pub mod reply;
 pub mod resp;
 pub mod throttle;

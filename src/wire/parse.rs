@@ -1,25 +1,25 @@
-//! From arguments to a command: one typed value, or the exact text of an error.
+//! Parses the arguments of a request into a command, or into the exact text of an error.
 //!
-//! Knows names, arities and number formats. `RATION.*` is read by `ration.rs`, `CL.THROTTLE` and scripts by `throttle.rs`;
-//! what clients ask once per connection is read here. Allocates nothing unless there is an error to word. Called by the
-//! daemon's sessions, for single commands and for those of a transaction.
+//! It knows names, arities and number formats. `ration.rs` parses `RATION.*`, and `throttle.rs` parses `CL.THROTTLE`
+//! and scripts; commands that clients send once per connection are parsed here. It allocates only to word an error.
+//! Called by the daemon's sessions, for single commands and for those of a transaction.
 
 use super::arguments::{arity, integer};
 use super::command::{Client, Command, Commands};
+use super::command_error::CommandError;
 use super::ration::{check, ration};
-use super::refusal::CommandError;
 use super::resp::Args;
-use super::throttle::{crab, eval, script, throttle};
+use super::throttle::{eval, script, throttle, throttlecrab};
 
 impl<'a> Command<'a> {
-    /// Understands `args`, which are not empty. Names and options in any case.
+    /// Parses `args`, which must not be empty. The case of names and options does not matter.
     ///
     /// # Errors
-    /// What is wrong, ready to be shown.
+    /// What is wrong, ready to be shown to the client.
     pub fn parse(args: Args<'a>) -> Result<Self, CommandError<'a>> {
         let name = args.get(0).unwrap_or_default();
         let is = |wanted: &str| name.eq_ignore_ascii_case(wanted.as_bytes());
-        // The two that matter come first; the rest is asked once per connection.
+        // The two commands on the hot path come first; the others are sent about once per connection.
         match name.len() {
             11 if is("CL.THROTTLE") => throttle(args, 1),
             12 if is("RATION.CHECK") => check(args),
@@ -60,13 +60,13 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     }
     if is("SELECT") {
         let database = first.filter(|_| args.len() == 2).ok_or(arity(args))?;
-        return if integer(database)? == 0 { Ok(Command::Nothing) } else { Err(CommandError::Database) };
+        return if integer(database)? == 0 { Ok(Command::NoOp) } else { Err(CommandError::Database) };
     }
     if is("AUTH") {
-        return if (2..=3).contains(&args.len()) { Ok(Command::Nothing) } else { Err(arity(args)) };
+        return if (2..=3).contains(&args.len()) { Ok(Command::NoOp) } else { Err(arity(args)) };
     }
     if is("THROTTLE") {
-        return crab(args);
+        return throttlecrab(args);
     }
     if is("EVAL") || is("EVALSHA") {
         return eval(args, is("EVALSHA"));
@@ -84,9 +84,9 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
         ("MULTI", Command::Multi),
         ("EXEC", Command::Exec),
         ("DISCARD", Command::Discard),
-        ("RESET", Command::Reconnect),
-        ("READONLY", Command::Nothing),
-        ("READWRITE", Command::Nothing),
+        ("RESET", Command::ResetConnection),
+        ("READONLY", Command::NoOp),
+        ("READWRITE", Command::NoOp),
     ];
     match plain.into_iter().find(|(wanted, _)| is(wanted)) {
         Some((_, command)) => alone(command),
@@ -107,7 +107,7 @@ fn hello<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     let mut name = None;
     let mut at = 2;
     while let Some(option) = args.get(at) {
-        // Who may connect is decided by the socket's mode and the peer's uid: any password will do.
+        // Any password is accepted: the socket's mode and the peer's uid decide who may connect.
         if option.eq_ignore_ascii_case(b"AUTH") && args.len() > at + 2 {
             at += 3;
         } else if option.eq_ignore_ascii_case(b"SETNAME") && args.len() > at + 1 {
@@ -140,7 +140,7 @@ fn client<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
     } else if is("REPLY") && !args.get(2).is_some_and(|mode| mode.eq_ignore_ascii_case(b"ON")) {
         return Err(CommandError::Silence);
     } else if SILENT.into_iter().any(is) {
-        Client::Nothing
+        Client::NoOp
     } else {
         return Err(CommandError::Subcommand("CLIENT", sub));
     };

@@ -1,16 +1,25 @@
-//! A rate as `CL.THROTTLE` and `THROTTLE` write it, and the limit that it means.
+//! The rate in `CL.THROTTLE` and `THROTTLE`, and the limit that it means.
 //!
-//! Knows how redis-cell's numbers differ from throttlecrab's; does not know arguments. Called by sessions.
+//! Knows how the numbers of redis-cell and throttlecrab differ; does not know arguments. Called by sessions.
 
 use crate::core::limit::{self, Limit, LimitError, MAX_COUNT, MAX_PERIOD};
 use crate::core::time::Micros;
 
-/// The numbers of `CL.THROTTLE` or `THROTTLE`, known to be positive (a burst of 0 is redis-cell's).
+/// The server whose command it is. redis-cell and throttlecrab take the same numbers, but mean different limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// `CL.THROTTLE`: `max_burst` is what may come at once above the first.
+    RedisCell,
+    /// `THROTTLE`: `max_burst` is all that may come at once.
+    Throttlecrab,
+}
+
+/// The numbers of `CL.THROTTLE` or `THROTTLE`. They are positive, except that redis-cell allows a burst of 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
-    /// As throttlecrab means them: `max_burst` is all that may come at once, not what may come above the first.
-    pub crab: bool,
-    /// As it was written.
+    /// The server whose command it is.
+    pub dialect: Dialect,
+    /// The burst, as it was written.
     pub max_burst: u64,
     /// Tokens per period.
     pub count: u64,
@@ -19,13 +28,13 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The token bucket that redis-cell or throttlecrab means by these numbers.
+    /// The token bucket that redis-cell or throttlecrab makes of these numbers.
     ///
     /// # Errors
-    /// A number is out of range, in the words and units of the request.
+    /// A number is out of range; the error uses the names and units of the request.
     pub fn limit(&self) -> Result<Limit, LimitError> {
         let longest = MAX_PERIOD.0 / 1_000_000;
-        let first = u64::from(!self.crab);
+        let first = u64::from(self.dialect == Dialect::RedisCell);
         let range = |what, seen: u64, wanted| Err(LimitError::Range { what, seen: seen.to_string(), wanted });
         if self.count > MAX_COUNT {
             return range("count", self.count, format!("1 to {MAX_COUNT} (2^53 - 1)"));

@@ -1,9 +1,9 @@
-//! `RATION.*`: arguments become a typed command. Called by `parse.rs`.
+//! Parses the arguments of `RATION.*` into a typed command. Called by `parse.rs`.
 
 use super::arguments::{amount, arity, key};
 use super::command::{Admin, Command, MAX_KEYS};
+use super::command_error::CommandError;
 use super::headers::Style;
-use super::refusal::CommandError;
 use super::resp::Args;
 
 /// Most keys of one page of `RATION.KEYS`.
@@ -20,7 +20,7 @@ pub struct Part<'a> {
     pub cost: u64,
 }
 
-/// The keys of a `RATION.MCHECK` that was understood.
+/// The keys of a `RATION.MCHECK` that was parsed before.
 pub fn parts<'a>(args: Args<'a>) -> impl Iterator<Item = Part<'a>> {
     (2..args.len()).step_by(3).filter_map(move |at| {
         let (policy, subject) = (args.get(at)?, args.get(at + 1)?);
@@ -28,7 +28,7 @@ pub fn parts<'a>(args: Args<'a>) -> impl Iterator<Item = Part<'a>> {
     })
 }
 
-/// The options behind a policy and a key.
+/// The options after a policy and a key.
 #[derive(Default)]
 struct Options {
     cost: Option<u64>,
@@ -37,7 +37,7 @@ struct Options {
     peek: bool,
 }
 
-/// Reads `known` options from the argument `at` on, each once.
+/// Parses the `known` options from the argument `at` on. Each may be given once.
 fn options<'a>(args: Args<'a>, mut at: usize, known: &[&str]) -> Result<Options, CommandError<'a>> {
     let mut options = Options::default();
     while let Some(name) = args.get(at) {
@@ -79,7 +79,7 @@ fn many<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
         key(args.get(at + 1).unwrap_or_default())?;
         amount(args.get(at + 2).unwrap_or_default())?;
     }
-    Ok(Command::Many)
+    Ok(Command::MCheck)
 }
 
 pub(super) fn ration<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
@@ -156,7 +156,7 @@ fn keys<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
         }
         at += 2;
     }
-    // A page shows something, or it would be taken for the end.
+    // A page must have at least one key, because an empty page means the end of the listing.
     let least = usize::from(cursor.is_some());
     Ok(Command::Admin(Admin::Keys { cursor, most: most.unwrap_or(100).clamp(least, MAX_LISTED) }))
 }

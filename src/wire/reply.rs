@@ -1,14 +1,14 @@
-//! Replies, written straight into the output: no allocation, no formatting machinery.
+//! Writes replies directly into the output, without allocations and formatting machinery.
 //!
-//! A [`Writer`] knows which protocol its connection speaks (2 or 3) and nothing else. Decisions are
-//! the flat arrays of the contract in both.
+//! A [`Writer`] knows which protocol its connection speaks (2 or 3), and nothing else. Decisions are flat arrays in
+//! both protocols, as the reference of the commands describes them.
 
 use crate::core::decision::{Decision, Verdict};
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit};
 use crate::core::policy::Rule;
 
-/// Which RESP a connection speaks.
+/// The version of RESP that a connection speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// RESP2.
@@ -32,12 +32,12 @@ impl<'a> Writer<'a> {
         Self { out, protocol }
     }
 
-    /// `+text`: the caller knows that it has no line break.
+    /// `+text`. The caller makes sure that it has no line break.
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// `-text`, line breaks replaced by spaces.
+    /// `-text`, with line breaks replaced by spaces.
     pub fn error(&mut self, text: &str) {
         self.out.push(b'-');
         self.out.extend(text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
@@ -53,7 +53,7 @@ impl<'a> Writer<'a> {
         self.line(b':', digits.write(value));
     }
 
-    /// `:value` of a count; one that does not fit is shown as the largest that does.
+    /// `:value` of a count, limited to the largest integer of RESP.
     pub fn count(&mut self, value: u64) {
         self.integer(i64::try_from(value).unwrap_or(i64::MAX));
     }
@@ -78,7 +78,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Nothing.
+    /// A null.
     pub fn null(&mut self) {
         self.out.extend_from_slice(match self.protocol {
             Protocol::Two => b"$-1\r\n",
@@ -86,21 +86,21 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// A whole reply written before.
+    /// A complete reply that was written elsewhere.
     pub fn raw(&mut self, reply: &[u8]) {
         self.out.extend_from_slice(reply);
     }
 
-    /// The answer to `CL.THROTTLE`: redis-cell's five integers.
+    /// The reply to `CL.THROTTLE`: redis-cell's five integers.
     pub fn throttle(&mut self, decision: &Decision) {
         self.array(5);
         self.five(decision);
     }
 
-    /// The answer to `THROTTLE`: throttlecrab's five integers, 1 for allowed and the waits swapped. Its
-    /// `reset_after` counts to when the bucket has been full for all but two tokens' time, in whole seconds
-    /// that have passed; who waits `retry_after` is admitted, so that rounds up.
-    pub fn crab(&mut self, decision: &Decision, limit: &Limit) {
+    /// The reply to `THROTTLE`: throttlecrab's five integers, with 1 for allowed, and the two waits in the opposite
+    /// order of redis-cell's. Its `reset_after` ends when the bucket is full but for two tokens, and is rounded down.
+    /// `retry_after` is rounded up, so that a client that waits for it is admitted.
+    pub fn throttlecrab(&mut self, decision: &Decision, limit: &Limit) {
         self.array(5);
         self.integer(i64::from(decision.verdict == Verdict::Allow));
         self.count(decision.limit);
@@ -114,8 +114,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A decision: the ten fields of the contract; of a concurrent limit the slot's id behind them, empty
-    /// where none was taken. Without a rule (a policy that counts nothing) the limit has no name.
+    /// A decision: the ten fields of `RATION.CHECK`. Under a concurrent limit the permit's id follows, empty where
+    /// none was taken. Without a rule, which means that the policy counts nothing, the limit has no name.
     pub fn decision(&mut self, decision: &Decision, rule: Option<&Rule>) {
         let is_concurrent = rule.is_some_and(Rule::is_concurrent);
         self.array(if is_concurrent { 11 } else { 10 });
@@ -126,7 +126,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The same without its header: the caller wrote one for these ten and what follows.
+    /// The ten fields without the array's header, for a caller that adds further fields.
     pub fn ten(&mut self, decision: &Decision, rule: Option<&Rule>) {
         self.five(decision);
         match decision.retry_after {
@@ -194,7 +194,7 @@ impl Digits {
     }
 }
 
-/// A limit's name on the stack: the text that `Limit` displays and the configuration writes.
+/// A limit's name on the stack, in the form that `Limit` displays and the configuration uses.
 #[derive(Debug)]
 struct Name {
     bytes: [u8; 80],

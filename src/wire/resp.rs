@@ -1,9 +1,9 @@
-//! Requests as Redis clients write them: arrays of bulk strings, and inline commands.
+//! Parses requests as Redis clients write them: arrays of bulk strings, and inline commands.
 //!
-//! Finds where one command ends and where its arguments lie; copies nothing (inline commands apart,
-//! whose quotes must be resolved) and allocates only while its table of ranges grows. Every limit is
-//! checked before the number behind it is used. Does not know what any command means. Called by the
-//! socket with whatever has arrived; it continues where the last call had to stop.
+//! It finds where a command ends and where its arguments are. It copies nothing, except for inline commands, whose
+//! quotes must be resolved, and allocates only while its table of ranges grows. Every length is checked before it is
+//! used. Does not know what any command means. Called by the connection with all bytes that have arrived; it
+//! continues where the last call had to stop.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,18 +15,19 @@ pub const MAX_ARGUMENTS: usize = 1_024;
 /// Longest inline command, and longest line that holds a length.
 pub const MAX_LINE: usize = 64 << 10;
 
-/// Why a request cannot be understood. The connection has lost its place and must be closed.
+/// Why a request cannot be parsed. The parser no longer knows where the next request begins, so the connection must
+/// be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// The number behind `*` is not one, or above [`MAX_ARGUMENTS`].
+    /// The number after `*` is invalid, or above [`MAX_ARGUMENTS`].
     ArrayLength,
-    /// The line behind `*` does not end.
+    /// The line after `*` is too long.
     ArrayLine,
-    /// Something else stands where `$` was wanted.
+    /// This byte stands where `$` was expected.
     NoBulk(u8),
-    /// The number behind `$` is not one, or makes the request longer than [`MAX_REQUEST`].
+    /// The number after `$` is invalid, or makes the request longer than [`MAX_REQUEST`].
     BulkLength,
-    /// The line behind `$` does not end.
+    /// The line after `$` is too long.
     BulkLine,
     /// A bulk string does not end where its length says.
     BulkEnd,
@@ -34,7 +35,7 @@ pub enum ProtocolError {
     InlineLength,
     /// An inline command with a quote that does not close.
     Quotes,
-    /// HTTP: understood as the first thing on a connection, and an error later.
+    /// An HTTP request line. As the first bytes of a connection it is no error; the connection then speaks HTTP.
     Http,
 }
 
@@ -57,18 +58,18 @@ impl fmt::Display for ProtocolError {
 
 impl std::error::Error for ProtocolError {}
 
-/// Finds commands in a stream of bytes. One per connection: it remembers how far it got in a command
-/// of which only a part has arrived.
+/// Finds commands in a stream of bytes. Each connection has one, because it remembers how much it has parsed of a
+/// command that has arrived in part.
 #[derive(Debug, Default)]
 pub struct Parser {
-    /// Where the arguments lie: in the input from the command's first byte, or in `inline`.
+    /// The positions of the arguments: in the input, counted from the command's first byte, or in `inline`.
     ranges: Vec<Range<u32>>,
-    /// Arguments of an inline command, one after another, without their quotes.
+    /// The arguments of an inline command, one after another, without their quotes.
     inline: Vec<u8>,
     is_inline: bool,
-    /// Arguments still to come of the array under way; 0 between commands.
+    /// Missing arguments of an incomplete array; 0 between commands.
     wanted: usize,
-    /// How much of the command under way has been understood.
+    /// How much of an incomplete command was parsed.
     cursor: usize,
 }
 
@@ -80,7 +81,7 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// Arguments that lie in `bytes` at `ranges`.
+    /// The arguments that are in `bytes` at `ranges`.
     #[must_use]
     pub fn new(bytes: &'a [u8], ranges: &'a [Range<u32>]) -> Self {
         Self { bytes, ranges }
@@ -92,7 +93,7 @@ impl<'a> Args<'a> {
         self.ranges.len()
     }
 
-    /// None: an empty line, or `*0`. Such a command has no answer.
+    /// Whether there are none, as in an empty line or `*0`. Such a command has no reply.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -113,15 +114,15 @@ impl<'a> Args<'a> {
 }
 
 impl Parser {
-    /// A parser before its first byte.
+    /// A parser for a new connection.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Looks for one whole command at the start of `input`. `Some(n)`: it has `n` bytes, and
-    /// [`Self::args`] tells its arguments. `None`: more must arrive; the next call must bring the
-    /// same bytes again, with more behind them.
+    /// Looks for a complete command at the beginning of `input`. `Some(n)` means that it has `n` bytes, and that
+    /// [`Self::args`] returns its arguments. `None` means that more bytes must arrive; the next call must bring the
+    /// same bytes again, with more after them.
     ///
     /// # Errors
     /// The bytes are no request.
@@ -164,7 +165,7 @@ impl Parser {
         Args { bytes: if self.is_inline { &self.inline } else { input }, ranges: &self.ranges }
     }
 
-    /// Gives memory back that one large command took.
+    /// Frees memory that a large command has used.
     pub fn shrink(&mut self) {
         if self.inline.capacity() > 4 << 10 {
             self.inline = Vec::new();
@@ -203,18 +204,18 @@ impl Parser {
     }
 }
 
-/// Whether a line ends as a request line of HTTP does, of whatever version.
+/// Whether a line ends like an HTTP request line of any version.
 fn ends_as_http(line: &[u8]) -> bool {
     matches!(line, [.., b' ', b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'])
 }
 
-/// Whether a line without an end begins as a request line of HTTP does: a method and a path.
+/// Whether an incomplete line begins like an HTTP request line: a method and a path.
 fn begins_as_http(head: &[u8]) -> bool {
     let method = head.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
     method > 0 && head[method..].starts_with(b" /")
 }
 
-/// The number in `input` from `start` to its CRLF, and what comes behind that.
+/// The number in `input` between `start` and a CRLF, and the position after the CRLF.
 fn length(
     input: &[u8],
     start: usize,
@@ -244,7 +245,7 @@ fn length(
     Ok(None)
 }
 
-/// One `$` bulk string at `start`: where its bytes lie, and what comes behind it.
+/// The bulk string that begins with `$` at `start`: the range of its bytes, and the position after it.
 fn bulk(input: &[u8], start: usize) -> Result<Option<(Range<u32>, usize)>, ProtocolError> {
     match input.get(start) {
         None => return Ok(None),
@@ -259,15 +260,15 @@ fn bulk(input: &[u8], start: usize) -> Result<Option<(Range<u32>, usize)>, Proto
     }
     let to = from + count as usize;
     match input.get(to..to + 2) {
-        // Half of the CRLF may be there; whatever it is will be judged with the other half.
+        // Part of the CRLF is still missing; it is checked when it is complete.
         None => Ok(None),
         Some(b"\r\n") => Ok(Some((from as u32..to as u32, to + 2))),
         Some(_) => Err(ProtocolError::BulkEnd),
     }
 }
 
-/// Appends the first word of `line` to `out`, its quotes and escapes resolved as Redis does, and
-/// returns what follows it.
+/// Appends the first word of `line` to `out`, with quotes and escapes resolved as Redis does it, and returns the rest
+/// of the line.
 fn unquote<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
     let mut at = 0;
     while let Some(&byte) = line.get(at) {
@@ -284,11 +285,11 @@ fn unquote<'a>(line: &'a [u8], out: &mut Vec<u8>) -> Result<&'a [u8], ProtocolEr
         }
         at += 1;
     }
-    // A NUL ends a word, as in Redis; it must be stepped over or the next word would never begin.
+    // A NUL ends a word, as in Redis. It must be skipped, or the next word would never begin.
     Ok(&line[at + usize::from(line.get(at) == Some(&0))..])
 }
 
-/// Appends what stands up to the closing `quote`, and returns the place behind that.
+/// Appends the bytes up to the closing `quote`, and returns the position after the quote.
 fn quoted(line: &[u8], mut at: usize, quote: u8, out: &mut Vec<u8>) -> Result<usize, ProtocolError> {
     loop {
         let &byte = line.get(at).ok_or(ProtocolError::Quotes)?;
@@ -309,7 +310,7 @@ fn quoted(line: &[u8], mut at: usize, quote: u8, out: &mut Vec<u8>) -> Result<us
     }
 }
 
-/// The byte that an escape means, and how long the escape is without its backslash.
+/// The byte that an escape stands for, and the length of the escape without its backslash.
 fn escape(rest: &[u8]) -> (u8, usize) {
     let hex = |index: usize| rest.get(index).and_then(|&digit| char::from(digit).to_digit(16));
     match rest[0] {

@@ -1,15 +1,15 @@
-//! Replies as a client reads them: any RESP2 or RESP3 value, within bounds.
+//! Parses replies as a client receives them: any RESP2 or RESP3 value, within bounds.
 //!
-//! Called by the client room and by the command line. Never panics, whatever the bytes.
+//! Called by the client and by the command line. Never panics, whatever the bytes are.
 
 use std::fmt;
 
-/// Deepest nesting that is read.
+/// Deepest nesting of a reply.
 pub const MAX_DEPTH: usize = 16;
 /// Most bytes of one reply.
 pub const MAX_REPLY: usize = 512 << 20;
 
-/// One reply. Beside each kind stands the byte that it begins with on the wire.
+/// One reply. The byte that begins each kind on the wire is given with it.
 ///
 /// ```
 /// use rationd::wire::value::Value;
@@ -26,15 +26,15 @@ pub enum Value {
     Error(String),
     /// `:`: an integer.
     Integer(i64),
-    /// `$` or `=`: a string of bytes, without the three letters of its format that `=` has.
+    /// `$` or `=`: a byte string. Of `=` the three letters of the format are removed.
     Bulk(Vec<u8>),
     /// `*`, `~` or `>`: an array, a set or a push.
     Array(Vec<Value>),
-    /// `%`: a map, in the order it came.
+    /// `%`: a map, in the order of the reply.
     Map(Vec<(Value, Value)>),
     /// `_`, or `$` or `*` with a length of -1: nothing.
     Null,
-    /// `#`: a truth value.
+    /// `#`: a boolean.
     Bool(bool),
     /// `,`: a floating-point number.
     Double(f64),
@@ -42,12 +42,12 @@ pub enum Value {
     BigNumber(String),
 }
 
-/// The bytes are no reply.
+/// Why bytes are no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyError {
     /// What is wrong.
     pub problem: &'static str,
-    /// At which byte.
+    /// The position of the error.
     pub at: usize,
 }
 
@@ -60,8 +60,8 @@ impl fmt::Display for ReplyError {
 impl std::error::Error for ReplyError {}
 
 impl Value {
-    /// Reads one reply from the start of `input`: the reply and how many bytes it has, or `None` while a part of it has
-    /// yet to arrive.
+    /// Parses the reply at the beginning of `input`, and returns it with its length; `None` when it has not arrived
+    /// completely.
     ///
     /// ```
     /// use rationd::wire::value::Value;
@@ -73,13 +73,13 @@ impl Value {
     /// ```
     ///
     /// # Errors
-    /// The bytes are no RESP, are nested deeper than [`MAX_DEPTH`], or announce a string above [`MAX_REPLY`].
+    /// The bytes are no RESP, are nested deeper than [`MAX_DEPTH`], or announce a string longer than [`MAX_REPLY`].
     pub fn parse(input: &[u8]) -> Result<Option<(Self, usize)>, ReplyError> {
         let mut reader = Reader { input, at: 0 };
         Ok(reader.value(0)?.map(|value| (value, reader.at)))
     }
 
-    /// The number of an integer; `None` of other kinds.
+    /// The value of an integer; `None` for other kinds.
     ///
     /// ```
     /// use rationd::wire::value::Value;
@@ -92,7 +92,7 @@ impl Value {
         if let Self::Integer(value) = self { Some(*value) } else { None }
     }
 
-    /// The bytes of a bulk or simple string; `None` of other kinds.
+    /// The bytes of a bulk or simple string; `None` for other kinds.
     ///
     /// ```
     /// use rationd::wire::value::Value;
@@ -109,7 +109,7 @@ impl Value {
         }
     }
 
-    /// The elements of an array; `None` of other kinds.
+    /// The elements of an array; `None` for other kinds.
     ///
     /// ```
     /// use rationd::wire::value::Value;
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
     }
 
     fn values(&mut self, len: usize, depth: usize) -> Result<Option<Vec<Value>>, ReplyError> {
-        // Memory grows with what has arrived, not with what was announced.
+        // No capacity is reserved: memory grows with what has arrived, not with what was announced.
         let mut values = Vec::new();
         for _ in 0..len {
             match self.value(depth + 1)? {
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
         Ok(Some(values))
     }
 
-    /// What stands between the kind and the end of the line.
+    /// The bytes between the kind and the end of the line.
     fn line(&mut self) -> Result<Option<&'a [u8]>, ReplyError> {
         let rest = &self.input[self.at + 1..];
         let Some(end) = rest.iter().position(|&byte| byte == b'\n') else { return Ok(None) };

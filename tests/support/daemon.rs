@@ -12,7 +12,7 @@ use rationd::core::key::DigestKey;
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::core::shard::Settings;
 use rationd::core::time::Micros;
-use rationd::serve::{AnyStore, Daemon, Limits, StartOptions};
+use rationd::serve::{Backend, Daemon, Limits, StartOptions};
 use rationd::wire::value::Value;
 
 /// A daemon under test. Ends with the test.
@@ -64,7 +64,7 @@ impl TestDaemon {
             envoy: None,
             limits: Limits::default(),
             threads: 1,
-            store: AnyStore::Memory,
+            store: Backend::Memory,
             policies: Arc::new(ArcSwap::from_pointee(policies())),
             in_fleet: false,
             settings: Settings { max_keys: 100_000, timeout: Micros::from_millis(50), lease_ahead: false },

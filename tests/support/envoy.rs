@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
-use rationd::config::Door;
+use rationd::config::ListenAddress;
 use rationd::serve::envoy::proto::{Kind, RateLimitRequest, RateLimitResponse, SHOULD_RATE_LIMIT};
 use tokio::task::JoinSet;
 use tonic::client::Grpc;
@@ -41,15 +41,15 @@ impl tower_service::Service<Uri> for Dial {
 }
 
 impl Rls {
-    pub fn connect(door: &Door) -> Self {
+    pub fn connect(door: &ListenAddress) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
         let channel = runtime.block_on(async {
             match door {
-                Door::Path(path) => {
+                ListenAddress::Path(path) => {
                     Endpoint::from_static("http://rationd").connect_with_connector(Dial(path.clone())).await
                 }
-                Door::Address(address) => {
+                ListenAddress::Address(address) => {
                     Endpoint::from_shared(format!("http://{address}")).expect("a URI").connect().await
                 }
             }

@@ -1,7 +1,7 @@
 //! Those who take slots of a concurrent limit, and how they give them back: in time, twice, by the end of their
 //! connection, or not at all.
 //!
-//! As the daemon does (`src/serve/slots.rs`), a node ends what was taken over a connection when that has gone; an
+//! As the daemon does (`src/serve/connection_permits.rs`), a node ends what was taken over a connection when that has gone; an
 //! answer that finds its connection gone ends at once. A node that leaves closes its connections before it hands back
 //! what it holds; one that dies tells nobody. The slots themselves are counted by the core, and by the store.
 

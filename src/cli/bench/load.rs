@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::link::{Link, Target};
 use super::outcome::{LoadError, Outcome};
 use super::replies;
-use super::template::{Keys, Order, Template, Train};
+use super::template::{Batch, Keys, Order, Template};
 use crate::clock::Clock;
 
 /// Longest silence of all connections of a thread.
@@ -68,7 +68,7 @@ struct Load<'p> {
     idle: VecDeque<usize>,
     /// Connections that wait for replies.
     busy: Vec<usize>,
-    train: Train,
+    batch: Batch,
     keys: Keys,
     pace: Pace,
     /// Commands sent, and how many there may be.
@@ -100,7 +100,7 @@ impl<'p> Load<'p> {
             links,
             idle: (0..connections).collect(),
             busy: Vec::with_capacity(connections),
-            train: Train::new(plan.template.clone(), plan.pipeline),
+            batch: Batch::new(plan.template.clone(), plan.pipeline),
             keys: Keys::new(plan.order, plan.keys, index, plan.threads),
             pace: Pace::Closed { end: u64::MAX },
             issued: 0,
@@ -186,7 +186,7 @@ impl<'p> Load<'p> {
                 self.busy.push(index);
             }
             link.sent.extend(std::iter::repeat_n(time, count));
-            link.write(self.train.fill(count, &mut self.keys))?;
+            link.write(self.batch.fill(count, &mut self.keys))?;
             self.issued += count as u64;
             self.idle.pop_front();
             if link.sent.len() < self.plan.pipeline && matches!(self.pace, Pace::Open { .. }) {

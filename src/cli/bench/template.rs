@@ -36,13 +36,13 @@ impl Template {
 
 /// Several commands in a row, whose keys are chosen anew each time.
 #[derive(Clone, Debug)]
-pub(super) struct Train {
+pub(super) struct Batch {
     template: Template,
     bytes: Vec<u8>,
 }
 
-impl Train {
-    /// A train of at most `most` commands.
+impl Batch {
+    /// A batch of at most `most` commands.
     pub(super) fn new(template: Template, most: usize) -> Self {
         let bytes = template.bytes.repeat(most);
         Self { template, bytes }
@@ -125,9 +125,9 @@ mod tests {
     #[test]
     fn keys_are_filled_into_every_place() {
         let template = Template::parse("EVALSHA  abc 1 {key} p:{key}").unwrap();
-        let mut train = Train::new(template, 2);
+        let mut batch = Batch::new(template, 2);
         let mut keys = Keys::new(Order::Sequence, 12, 1, 10);
-        let text = String::from_utf8(train.fill(2, &mut keys).to_vec()).unwrap();
+        let text = String::from_utf8(batch.fill(2, &mut keys).to_vec()).unwrap();
         let one = |key| {
             format!(
                 "*5\r\n$7\r\nEVALSHA\r\n$3\r\nabc\r\n$1\r\n1\r\n$14\r\nkey:00000000{key}\r\n$16\r\np:key:00000000{key}\r\n"
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn a_command_without_a_key_stays_as_it_is() {
-        let mut train = Train::new(Template::parse("PING").unwrap(), 3);
-        assert_eq!(train.fill(1, &mut Keys::new(Order::Sequence, 1, 0, 1)), b"*1\r\n$4\r\nPING\r\n");
+        let mut batch = Batch::new(Template::parse("PING").unwrap(), 3);
+        assert_eq!(batch.fill(1, &mut Keys::new(Order::Sequence, 1, 0, 1)), b"*1\r\n$4\r\nPING\r\n");
         assert!(Template::parse("  ").is_err());
     }
 

@@ -1,4 +1,4 @@
-//! What tasks hold: cheap to clone, and all clones share one connection.
+//! The handle that tasks use: clones are cheap, and share one connection.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,23 +9,23 @@ use super::super::{ClientError, Decision, Reply, Timeouts, request, write_reques
 use super::driver::drive;
 use super::line::Job;
 
-/// Requests that wait for their turn to be sent.
+/// Requests that wait to be sent.
 const QUEUE: usize = 256;
 
 /// A connection to a daemon's socket that many tasks share. Clones are cheap; their requests are pipelined.
 ///
-/// The connection is opened by the first request, and again by the first after it ended: at once if it had brought an
-/// answer. If not, requests fail at once for 25 to 75 ms; each failure after it doubles that time, up to 200 to 600 ms.
-/// No request is ever sent twice: a check without an answer may have been charged, and only the caller knows whether
-/// to ask again.
+/// The first request opens the connection. After the connection has ended, the next request opens a new one: at once
+/// if the last one had brought an answer. Otherwise requests fail at once for 25 to 75 ms; each further failure
+/// doubles that time, up to 200 to 600 ms. No request is ever sent twice: a check without an answer may have been
+/// charged, and only the caller knows whether to ask again.
 ///
-/// A request fails when its answer takes longer than [`Timeouts::answer`], the wait for a connection included. Its
-/// future may be dropped before, by a shorter deadline for example: no other request gets its answer, and what had not
-/// been sent is not sent. If nothing at all comes from the daemon for that long while answers are due, the connection
-/// is closed.
+/// A request fails when its answer takes longer than [`Timeouts::answer`], including the wait for a connection. Its
+/// future may be dropped before that, for example by a shorter deadline: no other request gets its answer, and a
+/// request that was not sent yet is not sent. If nothing comes from the daemon for that time while answers are
+/// expected, the connection is closed.
 ///
-/// Requests panic outside a tokio runtime that has IO and time enabled. A task of that runtime serves the connection: a
-/// request from another runtime, after the first has ended, opens another one.
+/// Requests panic outside a tokio runtime that has IO and time enabled. A task of that runtime serves the connection.
+/// A request from another runtime, after the first has ended, opens another connection.
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,17 +59,17 @@ struct Inner {
 }
 
 impl AsyncClient {
-    /// A client of the daemon whose socket is at `path`. The first request connects, so that this never fails.
+    /// A client of the daemon whose socket is at `path`. It never fails, because only the first request connects.
     ///
     /// ```
     /// let rations = rationd::client::AsyncClient::new("/run/rationd/rationd.sock");
     /// ```
     #[must_use]
     pub fn new(path: impl AsRef<Path>) -> Self {
-        Self::with(path, Timeouts::default())
+        Self::with_timeouts(path, Timeouts::default())
     }
 
-    /// The same with time-outs of the caller's choice; [`AsyncClient::new`] waits a second for each.
+    /// The same with timeouts of the caller's choice; [`AsyncClient::new`] waits a second for each.
     ///
     /// ```
     /// use std::time::Duration;
@@ -77,16 +77,16 @@ impl AsyncClient {
     /// use rationd::client::{AsyncClient, Timeouts};
     ///
     /// let hasty = Timeouts { answer: Duration::from_millis(100), ..Timeouts::default() };
-    /// let rations = AsyncClient::with("/run/rationd/rationd.sock", hasty);
+    /// let rations = AsyncClient::with_timeouts("/run/rationd/rationd.sock", hasty);
     /// ```
     #[must_use]
-    pub fn with(path: impl AsRef<Path>, timeouts: Timeouts) -> Self {
+    pub fn with_timeouts(path: impl AsRef<Path>, timeouts: Timeouts) -> Self {
         let inner = Inner { path: path.as_ref().to_owned(), timeouts, jobs: Mutex::new(None) };
         Self { inner: Arc::new(inner) }
     }
 
-    /// Asks whether a request of `key` that costs so many tokens may pass under `policy`. They are charged if it may,
-    /// and nothing if not; a cost of 0 charges nothing either way.
+    /// Asks whether a request for `key` of `cost` tokens is admitted under `policy`. If it is, the tokens are
+    /// charged; a cost of 0 charges nothing.
     ///
     /// ```
     /// # rationd::example::run_async(async |socket| {
@@ -100,15 +100,15 @@ impl AsyncClient {
     /// ```
     ///
     /// # Errors
-    /// No answer, or the daemon knows no such policy ([`ClientError::Refused`]). A denial is no error.
+    /// No answer, or the daemon does not know the policy ([`ClientError::Refused`]). A denial is no error.
     ///
     /// # Panics
-    /// Outside a tokio runtime with IO and time, as all methods that ask.
+    /// Outside a tokio runtime with IO and time, as all methods that send.
     pub async fn check(&self, policy: &str, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, ClientError> {
         self.ask(request::check(policy, key.as_ref(), cost)).await.and_then(Decision::read)
     }
 
-    /// Asks what [`Self::check`] would answer, and charges nothing.
+    /// Asks for the decision of [`Self::check`], but charges nothing.
     ///
     /// ```
     /// # rationd::example::run_async(async |socket| {
@@ -124,8 +124,8 @@ impl AsyncClient {
         self.ask(request::peek(policy, key.as_ref(), cost)).await.and_then(Decision::read)
     }
 
-    /// Gives back a cost that was charged, after a request that failed for example. What is left never rises above the
-    /// limit by it.
+    /// Gives back a cost that was charged, for example after a request that failed. What is left never exceeds the
+    /// limit.
     ///
     /// ```
     /// # rationd::example::run_async(async |socket| {
@@ -142,7 +142,7 @@ impl AsyncClient {
         self.ask(request::refund(policy, key.as_ref(), cost)).await.map(drop)
     }
 
-    /// Ends a slot of a concurrent limit, by the id that the check answered ([`Decision::slot`]). It ends by itself
+    /// Releases a slot of a concurrent limit, by the id in the check's answer ([`Decision::slot`]). A slot also ends
     /// with the connection, which all clones share, and after the limit's period.
     ///
     /// ```
@@ -161,7 +161,7 @@ impl AsyncClient {
         self.ask(request::release(policy, key.as_ref(), slot)).await.map(drop)
     }
 
-    /// Forgets what `key` has spent under `policy`, at all nodes.
+    /// Resets `key` under `policy` at all nodes, as if it had spent nothing.
     ///
     /// ```
     /// # rationd::example::run_async(async |socket| {
@@ -178,7 +178,7 @@ impl AsyncClient {
         self.ask(request::reset(policy, key.as_ref())).await.map(drop)
     }
 
-    /// Sends any command, a word for its name and for each argument, and waits for its answer.
+    /// Sends any command, given as its name and arguments, and waits for its answer.
     ///
     /// ```
     /// # rationd::example::run_async(async |socket| {
@@ -206,7 +206,7 @@ impl AsyncClient {
         tokio::time::timeout(timeouts.answer, asked).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Says something whose answer nobody waits for, if there is a connection to say it on.
+    /// Sends a command whose answer nobody needs, if there is a connection.
     pub(super) fn mention(&self, write: impl FnOnce(&mut Vec<u8>)) {
         let jobs = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(jobs) = &*jobs {
@@ -214,7 +214,7 @@ impl AsyncClient {
         }
     }
 
-    /// The way to the driver; another one if the runtime of the last has ended.
+    /// The channel to the driver; a new one if the runtime of the last driver has ended.
     fn jobs(&self) -> mpsc::Sender<Job> {
         let mut jobs = self.inner.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(jobs) = jobs.as_ref().filter(|jobs| !jobs.is_closed()) {

@@ -1,6 +1,6 @@
-//! The task behind a client: opens a connection when there is something to ask, and rests after failures.
+//! The task behind a client: opens a connection when there is a request, and backs off after failures.
 //!
-//! While it rests, whoever asks is told at once that there is no daemon. Nothing is ever sent twice.
+//! During the backoff, requests fail at once as unreachable. Nothing is ever sent twice.
 
 use std::future::poll_fn;
 use std::io;
@@ -11,11 +11,11 @@ use std::task::Poll;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::super::rest::{again, rest};
+use super::super::backoff::{again, backoff};
 use super::super::{ClientError, Timeouts};
 use super::line::{End, Job, Line};
 
-/// Serves `jobs` until all who can ask have gone.
+/// Serves `jobs` until all handles are dropped.
 pub(super) async fn drive(path: PathBuf, timeouts: Timeouts, mut jobs: mpsc::Receiver<Job>) {
     let mut failures = 0;
     while let Some(first) = jobs.recv().await {
@@ -30,7 +30,7 @@ pub(super) async fn drive(path: PathBuf, timeouts: Timeouts, mut jobs: mpsc::Rec
                 let worked = line.has_answered;
                 let error = told(end, line, &path, timeouts);
                 if worked {
-                    // It was a daemon: perhaps another is there already.
+                    // It was a daemon, so another one may be there already.
                     failures = 0;
                     continue;
                 }
@@ -51,7 +51,7 @@ async fn connect(path: &Path, timeouts: Timeouts) -> io::Result<UnixStream> {
     tokio::time::timeout(timeouts.connect, UnixStream::connect(path)).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// Tells those who wait how the connection ended, and what to tell those who come next.
+/// Reports to the waiting requests how the connection ended, and returns the error for later ones.
 fn told(end: End, line: Line, path: &Path, timeouts: Timeouts) -> io::Error {
     let path = || path.to_owned();
     match end {
@@ -64,11 +64,11 @@ fn told(end: End, line: Line, path: &Path, timeouts: Timeouts) -> io::Error {
             line.end(|| ClientError::TimedOut { path: path(), after: timeouts.answer });
             io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {:?}", timeouts.answer))
         }
-        End::Garbled(error) => {
+        End::Protocol(error) => {
             let text = error.to_string();
             let mut first = Some(error);
             line.end(|| match first.take() {
-                Some(error) => ClientError::Garbled { path: path(), error },
+                Some(error) => ClientError::Protocol { path: path(), error },
                 None => ClientError::Broken { path: path(), error: io::Error::other(text.clone()) },
             });
             io::Error::new(io::ErrorKind::InvalidData, text)
@@ -76,9 +76,9 @@ fn told(end: End, line: Line, path: &Path, timeouts: Timeouts) -> io::Error {
     }
 }
 
-/// Lets the daemon alone, and turns away who asks meanwhile.
+/// Waits for the backoff, and refuses requests meanwhile.
 async fn pause(jobs: &mut mpsc::Receiver<Job>, failures: u32, error: impl Fn() -> ClientError) {
-    let mut over = pin!(tokio::time::sleep(rest(failures)));
+    let mut over = pin!(tokio::time::sleep(backoff(failures)));
     poll_fn(|cx| {
         loop {
             match jobs.poll_recv(cx) {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use super::super::lease::Lease;
-use super::super::local_tokens::{LocalTokens, Next, RefillState, Turn};
+use super::super::local_tokens::{AfterRefill, LocalTokens, RefillState, Turn};
 use super::super::{OnDaemonLoss, request};
 use super::AsyncClient;
 
-/// Decides for one key of one policy, in this process, as [`Limiter`](super::super::Limiter) does. Clones are cheap and
-/// share their tokens; all limiters of one [`AsyncClient`] share its connection. What is left goes back to the daemon
-/// when the last clone is dropped, as long as the runtime lives.
+/// Decides for one key of one policy in this process, as [`Limiter`](super::super::Limiter) does. Clones are cheap
+/// and share their tokens; all limiters of one [`AsyncClient`] share its connection. Tokens that are left go back to
+/// the daemon when the last clone is dropped, if the runtime still lives.
 ///
 /// ```
 /// use rationd::client::{AsyncClient, AsyncLimiter, OnDaemonLoss};
@@ -51,8 +51,8 @@ struct Inner {
 }
 
 impl AsyncLimiter {
-    /// A limiter for `key` under `policy` by the daemon of `client`. It has no tokens yet and asks nobody: the first
-    /// decision does.
+    /// A limiter for `key` under `policy`, with the daemon of `client`. It has no tokens yet; the first decision asks
+    /// the daemon.
     ///
     /// ```
     /// use rationd::client::{AsyncClient, AsyncLimiter, OnDaemonLoss};
@@ -72,10 +72,10 @@ impl AsyncLimiter {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Whether a request of this cost, in tokens, may pass; it is charged then. Most calls wait for nothing. When there
-    /// are too few tokens, one task asks the daemon for more, and the others that need some wait for it, as for
-    /// [`Limiter::allow`](super::super::Limiter::allow). The future may be dropped: what is lent meanwhile is there for
-    /// the next call.
+    /// Whether a request of `cost` tokens is admitted; if so, it is charged. Most calls wait for nothing. When too
+    /// few tokens are left, one task asks the daemon for more, and the others that need some wait for the answer, as
+    /// in [`Limiter::allow`](super::super::Limiter::allow). The future may be dropped: tokens that are lent meanwhile
+    /// are kept for the next call.
     ///
     /// ```
     /// # use rationd::client::{AsyncClient, AsyncLimiter, OnDaemonLoss};
@@ -92,13 +92,13 @@ impl AsyncLimiter {
         if let Some(decided) = self.inner.tokens.decide(cost) {
             return decided;
         }
-        // A task of its own: what is lent to a caller who gave up meanwhile is there for the next.
+        // Runs in a task of its own, so that tokens lent to a caller who has given up are kept for the next.
         let inner = self.inner.clone();
         tokio::spawn(async move { inner.ask(cost).await }).await.unwrap_or(false)
     }
 
-    /// Why the daemon could not be asked, where the last attempt to ask for tokens failed: for a log or a metric. Waits
-    /// while another task asks.
+    /// Why the last attempt to ask for tokens failed, if it did: for a log or a metric. Waits while another task asks
+    /// the daemon.
     ///
     /// ```
     /// use rationd::client::{AsyncClient, AsyncLimiter, OnDaemonLoss};
@@ -117,7 +117,7 @@ impl AsyncLimiter {
 }
 
 impl Inner {
-    /// Asks for more, unless somebody else has meanwhile.
+    /// Asks for more tokens, unless another task has done so meanwhile.
     async fn ask(&self, cost: u64) -> bool {
         let mut refill = self.refill.lock().await;
         let (now, want) = match self.tokens.turn(&mut refill, cost) {
@@ -126,8 +126,8 @@ impl Inner {
         };
         let answer = self.client.ask(request::lease(&self.policy, &self.key, want)).await.and_then(Lease::read);
         match self.tokens.take(&mut refill, now, cost, answer) {
-            Next::Over(passes) => passes,
-            Next::Check => {
+            AfterRefill::Over(passes) => passes,
+            AfterRefill::Check => {
                 let answer = self.client.check(&self.policy, &self.key, cost).await;
                 self.tokens.take_check(&mut refill, cost, answer)
             }
@@ -139,7 +139,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let left = self.tokens.left(self.refill.get_mut());
         if left > 0 {
-            // Lost if the daemon is gone: too little is admitted then, never too much.
+            // If this fails, the tokens are lost until they expire: too little is admitted then, never too much.
             self.client.mention(request::hand_back(&self.policy, &self.key, left));
         }
     }

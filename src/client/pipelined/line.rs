@@ -1,7 +1,7 @@
-//! One open connection: requests leave together, answers belong to the oldest request that has none.
+//! One open connection: requests are sent together, and each answer belongs to the oldest request without one.
 //!
-//! A caller who has given up keeps its place in the row, so that the next answer is not taken for its own. Bounded in
-//! requests without an answer and in bytes that wait to be sent.
+//! A caller that has given up keeps its position, so that the next caller does not get its answer. Requests without
+//! an answer are bounded in number, and unsent ones in bytes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,28 +18,28 @@ use crate::wire::value::ReplyError;
 
 /// Most requests without an answer.
 const MOST_WAITING: usize = 1_024;
-/// Most bytes that wait to be sent, but for the last request.
+/// Most unsent bytes; the last request may exceed them.
 const MOST_UNSENT: usize = 256 << 10;
 /// Bytes of one read.
 const READ: usize = 16 << 10;
 
-/// One request, and who waits for its answer.
+/// One request, and the channel for its answer.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) bytes: Vec<u8>,
-    /// `None`: nobody does.
+    /// `None` when nobody waits for the answer.
     pub(super) asker: Option<oneshot::Sender<Result<Reply, ClientError>>>,
 }
 
 impl Job {
-    /// Its caller does not wait any more: what was not sent need not be.
+    /// Its caller no longer waits, so it need not be sent.
     pub(super) fn is_given_up(&self) -> bool {
         self.asker.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
     pub(super) fn fail(self, error: ClientError) {
         if let Some(asker) = self.asker {
-            // Nobody minds if the caller has gone.
+            // The caller may be gone.
             let _ = asker.send(Err(error));
         }
     }
@@ -48,14 +48,14 @@ impl Job {
 /// How a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// All callers have gone, and all that they said was said.
+    /// All handles were dropped, and all requests sent.
     Left,
     /// It broke, or the daemon closed it.
     Broken(io::Error),
-    /// The daemon owed answers and said nothing.
+    /// The daemon sent nothing although answers were expected.
     Silent,
-    /// What came is no RESP.
-    Garbled(ReplyError),
+    /// The bytes that came are not RESP.
+    Protocol(ReplyError),
 }
 
 /// An open connection.
@@ -69,14 +69,14 @@ pub(super) struct Line {
     waiting: VecDeque<Option<oneshot::Sender<Result<Reply, ClientError>>>>,
     timeouts: Duration,
     silence: Pin<Box<Sleep>>,
-    /// Something came, or the first request left, since `silence` began.
+    /// Since `silence` began, bytes came or the first request was sent.
     heard: bool,
-    /// There was an answer at all.
+    /// At least one answer came.
     pub(super) has_answered: bool,
 }
 
 impl Line {
-    /// Inside a runtime.
+    /// A connection over `stream`. Must be called inside a runtime.
     pub(super) fn new(stream: UnixStream, timeouts: Duration) -> Self {
         Self {
             stream,
@@ -101,7 +101,7 @@ impl Line {
         self.waiting.push_back(job.asker);
     }
 
-    /// Moves what can be moved, until the connection ends.
+    /// Sends and receives what can be, until the connection ends.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, jobs: &mut mpsc::Receiver<Job>) -> Poll<End> {
         loop {
             let mut left = false;
@@ -147,7 +147,7 @@ impl Line {
         Ok(())
     }
 
-    /// Reads once and hands out the answers that are whole.
+    /// Reads once, and delivers the answers that are complete.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let len = loop {
             match self.stream.poll_read_ready(cx) {
@@ -172,7 +172,7 @@ impl Line {
 
     fn hand_out(&mut self) -> Result<(), End> {
         let mut taken = 0;
-        while let Some((reply, len)) = Reply::parse(&self.incoming[taken..]).map_err(End::Garbled)? {
+        while let Some((reply, len)) = Reply::parse(&self.incoming[taken..]).map_err(End::Protocol)? {
             taken += len;
             self.has_answered = true;
             let Some(asker) = self.waiting.pop_front() else {
@@ -180,7 +180,7 @@ impl Line {
                 return Err(End::Broken(unasked));
             };
             if let Some(asker) = asker {
-                // Nobody minds if the caller has gone.
+                // The caller may be gone.
                 let _ = asker.send(ClientError::unless_refused(reply));
             }
         }
@@ -188,7 +188,7 @@ impl Line {
         Ok(())
     }
 
-    /// Whether the daemon owes answers and has said nothing for the timeouts.
+    /// Whether the daemon has sent nothing for the whole timeout although answers are expected.
     fn is_silent(&mut self, cx: &mut Context<'_>) -> bool {
         while !self.waiting.is_empty() && self.silence.as_mut().poll(cx).is_ready() {
             if !std::mem::take(&mut self.heard) {
@@ -199,7 +199,7 @@ impl Line {
         false
     }
 
-    /// Ends it: whoever waits is told by `error`, the oldest first.
+    /// Ends the connection: all waiting requests get `error`, the oldest first.
     pub(super) fn end(mut self, mut error: impl FnMut() -> ClientError) {
         for asker in self.waiting.drain(..).flatten() {
             let _ = asker.send(Err(error()));

@@ -1,8 +1,8 @@
 //! The client for tokio: one connection that many tasks share.
 //!
-//! `line` is the connection: requests out, answers in the same order in; `driver` opens one when there is something to
-//! ask, and rests after failures; `client` is what callers hold. What is asked and what answers mean is the
-//! blocking client's.
+//! `line` is the connection, over which requests are sent and answers come back in the same order. `driver` opens it
+//! when there is a request, and backs off after failures. `client` and `limiter` are the handles that callers use.
+//! The commands and their answers are those of the blocking client.
 
 mod client;
 mod driver;

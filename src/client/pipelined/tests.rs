@@ -1,4 +1,4 @@
-//! The client against a scripted other side, in one runtime.
+//! The client for tokio against a scripted server, in one runtime.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::super::{ClientError, Reply, Timeouts};
 use super::AsyncClient;
 use super::line::{End, Job, Line};
 
-/// Nobody waits so long but where something is wrong.
+/// A timeout that passes only when something is wrong.
 const BOUND: Duration = Duration::from_secs(20);
 const SHORT: Timeouts = Timeouts { connect: Duration::from_secs(5), answer: Duration::from_millis(30) };
 const LONG: Timeouts = Timeouts { connect: BOUND, answer: BOUND };
@@ -22,7 +22,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
     runtime.block_on(async { tokio::time::timeout(BOUND, test).await.expect("it ends") })
 }
 
-/// A socket in a directory that goes away.
+/// A socket in a directory that is removed afterwards.
 struct Peer {
     directory: tempfile::TempDir,
     listener: UnixListener,
@@ -67,7 +67,7 @@ fn bulk(word: &str) -> Reply {
 fn who_gives_up_keeps_its_place_in_the_row() {
     run(async {
         let peer = Peer::new();
-        let client = AsyncClient::with(peer.path(), LONG);
+        let client = AsyncClient::with_timeouts(peer.path(), LONG);
         let first = ask(&client, "a");
         let mut stream = peer.accept().await;
         expect(&mut stream, &echo("a")).await;
@@ -75,7 +75,7 @@ fn who_gives_up_keeps_its_place_in_the_row() {
         assert!(first.await.unwrap_err().is_cancelled());
         let second = ask(&client, "b");
         expect(&mut stream, &echo("b")).await;
-        // In pieces, and the one that nobody waits for first.
+        // The answers come in pieces, and the first is of the request that was given up.
         for part in ["$1\r\na\r", "\n$1\r\n", "b\r\n"] {
             stream.write_all(part.as_bytes()).await.unwrap();
             tokio::task::yield_now().await;
@@ -93,7 +93,7 @@ fn what_was_given_up_before_it_was_sent_is_not_sent() {
             let (asker, answer) = oneshot::channel();
             let asker = (word != "nobody").then_some(asker);
             jobs.try_send(Job { bytes: echo(word).into_bytes(), asker }).unwrap();
-            // Leaked, so that it waits until the end.
+            // The stream is leaked, so that it stays open until the end.
             if waits {
                 std::mem::forget(answer);
             }
@@ -111,7 +111,7 @@ fn what_was_given_up_before_it_was_sent_is_not_sent() {
 fn a_silent_daemon_is_hung_up_on_and_the_next_one_found() {
     run(async {
         let peer = Peer::new();
-        let client = AsyncClient::with(peer.path(), SHORT);
+        let client = AsyncClient::with_timeouts(peer.path(), SHORT);
         let asked = ask(&client, "a");
         let mut stream = peer.accept().await;
         let late = asked.await.unwrap().unwrap_err();
@@ -121,7 +121,7 @@ fn a_silent_daemon_is_hung_up_on_and_the_next_one_found() {
         assert_eq!(String::from_utf8_lossy(&all), echo("a"), "and then it hung up");
         let next = tokio::spawn(async move {
             let mut stream = peer.accept().await;
-            // Whatever was asked meanwhile: the answer to all of it.
+            // Reads all requests that have come meanwhile, and answers them.
             let _ = stream.read(&mut [0; 1024]).await;
             let _ = stream.write_all(b"$1\r\nb\r\n").await;
             stream
@@ -141,7 +141,7 @@ fn a_silent_daemon_is_hung_up_on_and_the_next_one_found() {
 fn refusals_go_on_and_what_is_no_resp_does_not() {
     run(async {
         let peer = Peer::new();
-        let client = AsyncClient::with(peer.path(), LONG);
+        let client = AsyncClient::with_timeouts(peer.path(), LONG);
         let asked = [ask(&client, "a"), ask(&client, "b"), ask(&client, "c"), ask(&client, "d")];
         let mut stream = peer.accept().await;
         expect(&mut stream, &["a", "b", "c", "d"].map(echo).concat()).await;
@@ -149,9 +149,9 @@ fn refusals_go_on_and_what_is_no_resp_does_not() {
         let [a, b, c, d] = asked;
         assert!(matches!(a.await.unwrap(), Err(ClientError::Refused { message }) if message == "ERR no"));
         assert_eq!(b.await.unwrap().unwrap(), bulk("b"));
-        assert!(matches!(c.await.unwrap(), Err(ClientError::Garbled { .. })));
+        assert!(matches!(c.await.unwrap(), Err(ClientError::Protocol { .. })));
         assert!(matches!(d.await.unwrap(), Err(ClientError::Broken { .. })));
-        // It had worked: another is opened at once.
+        // The connection had worked, so another one is opened at once.
         let again = ask(&client, "e");
         let mut stream = peer.accept().await;
         expect(&mut stream, &echo("e")).await;
@@ -163,7 +163,7 @@ fn refusals_go_on_and_what_is_no_resp_does_not() {
 #[test]
 fn a_client_outlives_a_runtime() {
     let directory = tempfile::tempdir().unwrap();
-    let client = AsyncClient::with(directory.path().join("none.sock"), LONG);
+    let client = AsyncClient::with_timeouts(directory.path().join("none.sock"), LONG);
     for _ in 0..2 {
         let error = run(client.command(&[b"PING"])).unwrap_err();
         assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");

@@ -5,11 +5,11 @@
 
 mod answer;
 mod counted;
-mod door;
-mod plain;
+mod listener;
 pub mod proto;
 mod service;
 mod unary;
+mod unvectored;
 
-pub use door::{BindError, Door, EnvoyOptions};
-pub(crate) use door::{Handle, Listener, Resting, Visitor, serve};
+pub(crate) use listener::{Accepted, Handle, Listener, Resting, serve};
+pub use listener::{BindError, BoundListener, EnvoyOptions};

@@ -16,8 +16,8 @@ use crate::serve::handshake;
 use crate::serve::mailbox::{Answer, Promise, Waiter};
 use crate::serve::reply_queue::{ReplyFormat, write_done};
 use crate::serve::server_state::ServerState;
-use crate::serve::{requests, slots};
-use crate::wire::rate::Rate;
+use crate::serve::{connection_permits, requests};
+use crate::wire::rate::{Dialect, Rate};
 use crate::wire::ration::{Part, parts};
 use crate::wire::resp::Args;
 
@@ -50,9 +50,13 @@ impl Session {
             peek: quantity == 0,
         };
         match self.ask(batch, &question) {
-            Some(decision) if rate.crab => self.writer(batch).crab(&decision, &rule.limits[0]),
+            Some(decision) if rate.dialect == Dialect::Throttlecrab => {
+                self.writer(batch).throttlecrab(&decision, &rule.limits[0])
+            }
             Some(decision) => self.writer(batch).throttle(&decision),
-            None if rate.crab => self.outbox.park(batch.now, ReplyFormat::Crab(rule)),
+            None if rate.dialect == Dialect::Throttlecrab => {
+                self.outbox.park(batch.now, ReplyFormat::Throttlecrab(rule))
+            }
             None => self.outbox.park(batch.now, ReplyFormat::Throttle),
         }
     }
@@ -64,7 +68,7 @@ impl Session {
             plan => {
                 let decision = plan.fixed_decision().expect("a plan without limits has a decision");
                 let decision = policy.enforced(batch.hub.node.digests.digest(&policy.name, key), decision);
-                batch.tally.count(&policy.name, &decision);
+                batch.stats.count(&policy.name, &decision);
                 return self.writer(batch).decision(&decision, None);
             }
         };
@@ -78,7 +82,7 @@ impl Session {
         let decision = self.ask(batch, &Question { ask: Ask::Check(batch.deadline()), rule, digest, key, cost, peek });
         match decision {
             Some(decision) => {
-                let decision = batch.tally.enforced(policy, digest, decision, charged);
+                let decision = batch.stats.enforced(policy, digest, decision, charged);
                 self.writer(batch).decision(&decision, Some(rule));
             }
             None => {
@@ -91,18 +95,20 @@ impl Session {
     /// Checks a concurrent limit. A permit that is granted is remembered, so that it ends with the connection.
     fn occupy(&mut self, batch: &mut Batch<'_>, inquiry: CheckRequest) {
         let asked = MultiCheck::begin(batch.hub, batch.came, vec![inquiry], batch.outgoing);
-        self.finish(batch, requests::occupy(batch.hub.clone(), asked, self.slots.clone()));
+        self.reply_or_spawn(batch, requests::occupy(batch.hub.clone(), asked, self.permits.clone()));
     }
 
     pub(super) fn release(&mut self, batch: &mut Batch<'_>, name: &[u8], key: &[u8], id: &[u8]) {
         let Some(policy) = self.policy(batch, name) else { return };
         let digest = batch.hub.node.digests.digest(&policy.name, key);
-        match slots::parse(id).filter(|&slot| batch.hub.node.release(batch.now, digest, slot, batch.outgoing)) {
+        match connection_permits::parse(id)
+            .filter(|&slot| batch.hub.node.release(batch.now, digest, slot, batch.outgoing))
+        {
             Some(slot) => {
-                self.slots.forget(slot);
+                self.permits.forget(slot);
                 self.writer(batch).simple("OK");
             }
-            None => self.error(batch, &format!("ERR {}", slots::UNKNOWN)),
+            None => self.error(batch, &format!("ERR {}", connection_permits::UNKNOWN)),
         }
     }
 
@@ -128,7 +134,7 @@ impl Session {
         }
     }
 
-    pub(super) fn many(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
+    pub(super) fn mcheck(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
         let mut inquiries = Vec::new();
         for Part { policy, key, cost } in parts(args) {
             let Some(policy) = self.policy(batch, policy) else { return };
@@ -141,11 +147,11 @@ impl Session {
             });
         }
         let asked = MultiCheck::begin(batch.hub, batch.came, inquiries, batch.outgoing);
-        self.finish(batch, requests::many(batch.hub.clone(), asked, self.slots.clone()));
+        self.reply_or_spawn(batch, requests::mcheck(batch.hub.clone(), asked, self.permits.clone()));
     }
 
     /// Answers about one key, in a task of its own if the store must be asked.
-    pub(super) fn later<F>(
+    pub(super) fn reply_later<F>(
         &mut self,
         batch: &mut Batch<'_>,
         (policy, key, cost): (&[u8], &[u8], u64),
@@ -160,19 +166,23 @@ impl Session {
         }
         let inquiry =
             CheckRequest { policy: policy.clone(), key: key.into(), cost, peek: false, asker: self.mailbox.asker() };
-        self.finish(batch, answer(batch.hub.clone(), inquiry));
+        self.reply_or_spawn(batch, answer(batch.hub.clone(), inquiry));
     }
 
     pub(super) fn explain(&mut self, batch: &mut Batch<'_>, policy: &[u8], key: &[u8]) {
         let Some(policy) = self.policy(batch, policy) else { return };
         let inquiry =
             CheckRequest { policy: policy.clone(), key: key.into(), cost: 1, peek: true, asker: self.mailbox.asker() };
-        self.finish(batch, requests::explain(batch.hub.clone(), inquiry));
+        self.reply_or_spawn(batch, requests::explain(batch.hub.clone(), inquiry));
     }
 
     /// Polls the reply once, so that requests reach the shards in the order of the connection's commands. Mostly it
     /// is then ready; otherwise a task continues it.
-    pub(super) fn finish(&mut self, batch: &mut Batch<'_>, reply: impl Future<Output = Vec<u8>> + Send + 'static) {
+    pub(super) fn reply_or_spawn(
+        &mut self,
+        batch: &mut Batch<'_>,
+        reply: impl Future<Output = Vec<u8>> + Send + 'static,
+    ) {
         let mut reply = Box::pin(reply);
         batch.hub.node.flush(batch.outgoing);
         if let Poll::Ready(reply) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -188,7 +198,7 @@ impl Session {
         let request = Request { rule, digest, key, cost, peek };
         let waiter = (&self.mailbox, self.outbox.next_seq());
         let decision = batch.hub.node.ask(batch.now, ask, request, waiter, batch.outgoing);
-        batch.tally.at_once += u64::from(decision.is_some() && matches!(ask, Ask::Check(_)));
+        batch.stats.at_once += u64::from(decision.is_some() && matches!(ask, Ask::Check(_)));
         decision
     }
 

@@ -2,9 +2,9 @@
 //! `session.rs`.
 
 use super::{Batch, Session};
-use crate::serve::scripts::Scripts;
+use crate::serve::script_cache::ScriptCache;
 use crate::wire::command::Script;
-use crate::wire::refusal::CommandError;
+use crate::wire::command_error::CommandError;
 use crate::wire::resp::Args;
 use crate::wire::throttle::scripted;
 
@@ -29,7 +29,7 @@ impl Session {
                 found.into_iter().for_each(|is_known| writer.integer(i64::from(is_known)));
             }
             Script::Flush => {
-                *batch.hub.scripts() = Scripts::default();
+                *batch.hub.scripts() = ScriptCache::default();
                 self.writer(batch).simple("OK");
             }
         }

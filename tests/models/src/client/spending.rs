@@ -7,7 +7,7 @@ use loom::sync::Mutex;
 use loom::thread;
 
 use super::lease::Lease;
-use super::local_tokens::{RefillState, Next, LocalTokens, Turn};
+use super::local_tokens::{RefillState, AfterRefill, LocalTokens, Turn};
 use super::{Reply, OnDaemonLoss};
 use crate::Model;
 
@@ -48,8 +48,8 @@ fn allow(tokens: &LocalTokens, desk: &Mutex<Desk>, most: u64) -> bool {
                 return false;
             }
             match tokens.take(&mut desk.refill, now, 1, Ok(lease(granted))) {
-                Next::Over(passes) => passes,
-                Next::Check => false,
+                AfterRefill::Over(passes) => passes,
+                AfterRefill::Check => false,
             }
         }
     }

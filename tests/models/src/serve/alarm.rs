@@ -5,7 +5,7 @@ use std::sync::Arc;
 use loom::sync::Notify;
 use loom::thread;
 
-use super::deadlines::{Alarm, Deadline};
+use super::deadlines::{Deadline, Timer};
 use crate::Model;
 
 /// All of them.
@@ -20,7 +20,7 @@ pub(crate) const MODELS: &[Model] = &[
 
 struct Node {
     parts: [Deadline; 2],
-    alarm: Alarm,
+    alarm: Timer,
     bell: Notify,
 }
 
@@ -48,7 +48,7 @@ impl Node {
 }
 
 fn node() -> Arc<Node> {
-    Arc::new(Node { parts: [Deadline::new(), Deadline::new()], alarm: Alarm::new(), bell: Notify::new() })
+    Arc::new(Node { parts: [Deadline::new(), Deadline::new()], alarm: Timer::new(), bell: Notify::new() })
 }
 
 fn a_deadline_that_is_set_while_the_alarm_is_set_is_not_slept_through() {

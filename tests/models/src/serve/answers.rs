@@ -9,7 +9,7 @@ use loom::future::block_on;
 use loom::thread;
 
 use super::mailbox::{Answer, Mailbox, Promise, Waiter};
-use super::reveille::Reveille;
+use super::wake_list::WakeList;
 use crate::Model;
 
 /// All of them.
@@ -70,13 +70,13 @@ fn answers_of_two_threads_come_both_and_once() {
 
 /// The owner and the task that wakes it take turns in one thread.
 fn answers_wake_their_owner_through_its_thread() {
-    let (mailbox, reveille) = (Arc::new(Mailbox::default()), Arc::new(Reveille::default()));
+    let (mailbox, wake_list) = (Arc::new(Mailbox::default()), Arc::new(WakeList::default()));
     let threads = [answers(&mailbox, &[1]), answers(&mailbox, &[2])];
     let mut taken = Vec::new();
-    let mut run = pin!(reveille.run());
+    let mut run = pin!(wake_list.run());
     block_on(std::future::poll_fn(|cx: &mut Context<'_>| {
         assert!(run.as_mut().poll(cx).is_pending());
-        mailbox.listen(cx.waker(), Some(&reveille));
+        mailbox.listen(cx.waker(), Some(&wake_list));
         mailbox.take(&mut taken);
         if taken.len() >= 2 { Poll::Ready(()) } else { Poll::Pending }
     }));

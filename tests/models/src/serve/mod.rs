@@ -4,8 +4,8 @@
 mod deadlines;
 #[path = "../../../../src/serve/mailbox.rs"]
 mod mailbox;
-#[path = "../../../../src/serve/reveille.rs"]
-mod reveille;
+#[path = "../../../../src/serve/wake_list.rs"]
+mod wake_list;
 
 pub(crate) mod alarm;
 pub(crate) mod answers;

@@ -19,10 +19,10 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tonic::Status;
 
 use super::counted::{Counted, Counter};
-use super::plain::Plain;
 use super::proto::SHOULD_RATE_LIMIT;
 use super::service::Service;
 use super::unary::{Answer, receive, respond};
+use super::unvectored::Unvectored;
 use crate::config;
 use crate::serve::admission::ConnectionGuard;
 use crate::serve::handed::Handed;
@@ -53,14 +53,14 @@ const LIFE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct EnvoyOptions {
     /// The address.
-    pub door: config::Door,
+    pub address: config::ListenAddress,
     /// The header fields that Envoy adds to its responses; `None` for none.
     pub headers: Option<Style>,
 }
 
 /// A bound listener. The file of a Unix socket is removed when this is dropped.
 #[derive(Debug)]
-pub struct Door {
+pub struct BoundListener {
     bound: Bound,
     headers: Option<Style>,
 }
@@ -98,22 +98,22 @@ impl std::fmt::Display for BindError {
 
 impl std::error::Error for BindError {}
 
-impl Door {
+impl BoundListener {
     /// Binds the listener, unless its socket was handed over. A Unix socket gets `mode` and `group`. With port 0 the
     /// operating system chooses a port.
     ///
     /// # Errors
     /// The address is in use, or the operating system refuses.
     pub fn bind(options: &EnvoyOptions, mode: u32, group: Option<u32>, handed: &mut Handed) -> Result<Self, BindError> {
-        let bound = match &options.door {
-            config::Door::Path(path) => {
+        let bound = match &options.address {
+            config::ListenAddress::Path(path) => {
                 let socket = match handed.take_unix(path) {
                     Some(listener) => Socket::adopt(listener, path),
                     None => Socket::bind(path, mode, group),
                 };
                 Bound::Unix(socket.map_err(BindError::Socket)?)
             }
-            config::Door::Address(address) => {
+            config::ListenAddress::Address(address) => {
                 let listener = match handed.take_tcp(*address) {
                     Some(listener) => Ok(listener),
                     None => StdTcpListener::bind(address),
@@ -128,10 +128,10 @@ impl Door {
 
     /// The address, with the port that was chosen.
     #[must_use]
-    pub fn place(&self) -> config::Door {
+    pub fn place(&self) -> config::ListenAddress {
         match &self.bound {
-            Bound::Unix(socket) => config::Door::Path(socket.path().to_owned()),
-            Bound::Tcp(_, address) => config::Door::Address(*address),
+            Bound::Unix(socket) => config::ListenAddress::Path(socket.path().to_owned()),
+            Bound::Tcp(_, address) => config::ListenAddress::Address(*address),
         }
     }
 
@@ -179,7 +179,7 @@ enum Accepting {
 
 /// An accepted connection.
 #[derive(Debug)]
-pub(crate) struct Visitor {
+pub(crate) struct Accepted {
     stream: Stream,
     headers: Option<Style>,
 }
@@ -216,16 +216,16 @@ impl Handle {
 
 impl Listener {
     /// Accepts the next connection.
-    pub(crate) async fn accept(&self) -> io::Result<Visitor> {
+    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
         let stream = match &self.accepting {
             Accepting::Unix(listener) => Stream::Unix(listener.accept().await?.0),
             Accepting::Tcp(listener) => Stream::Tcp(listener.accept().await?.0),
         };
-        Ok(Visitor { stream, headers: self.headers })
+        Ok(Accepted { stream, headers: self.headers })
     }
 }
 
-impl Visitor {
+impl Accepted {
     /// Detaches the connection from its runtime, so that another thread's runtime can take it.
     pub(crate) fn rest(self) -> io::Result<Resting> {
         let inner = match self.stream {
@@ -247,20 +247,20 @@ impl Visitor {
 
 impl Resting {
     /// Attaches the connection to the runtime that this is called in.
-    pub(crate) fn resume(self) -> io::Result<Visitor> {
+    pub(crate) fn resume(self) -> io::Result<Accepted> {
         let stream = match self.inner {
             RestingStream::Unix(stream) => Stream::Unix(UnixStream::from_std(stream)?),
             RestingStream::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
         };
-        Ok(Visitor { stream, headers: self.headers })
+        Ok(Accepted { stream, headers: self.headers })
     }
 }
 
 /// Serves a connection until it closes.
-pub(crate) async fn serve(visitor: Visitor, pass: ConnectionGuard, hub: Arc<ServerState>) {
-    let counter = Counter::new(hub.doors.account());
-    let service = Service::new(hub, visitor.headers, pass.mailbox.asker());
-    match visitor.stream {
+pub(crate) async fn serve(accepted: Accepted, pass: ConnectionGuard, hub: Arc<ServerState>) {
+    let counter = Counter::new(hub.admission.account());
+    let service = Service::new(hub, accepted.headers, pass.mailbox.asker());
+    match accepted.stream {
         // No PINGs: the operating system reports when the other end of a Unix socket is gone.
         Stream::Unix(stream) => converse(stream, None, pass, (service, counter)).await,
         Stream::Tcp(stream) => {
@@ -289,7 +289,7 @@ where
         .max_pending_accept_reset_streams(MAX_RESETS)
         .keep_alive_interval(quiet)
         .keep_alive_timeout(PATIENCE)
-        .serve_connection(TokioIo::new(Plain(stream)), answering);
+        .serve_connection(TokioIo::new(Unvectored(stream)), answering);
     let mut connection = pin!(connection);
     let served = poll_fn(|cx| pass.drive(cx, connection.as_mut(), |connection| connection.graceful_shutdown()));
     if let Err(error) = served.await {

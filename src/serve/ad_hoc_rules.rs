@@ -16,12 +16,12 @@ const MOST: usize = 1_024;
 
 /// Rules by their numbers.
 #[derive(Debug)]
-pub struct Rules {
+pub struct AdHocRules {
     last: Option<(Rate, Arc<Rule>)>,
     known: HashMap<Rate, Arc<Rule>>,
 }
 
-impl Rules {
+impl AdHocRules {
     /// An empty cache.
     #[must_use]
     pub fn new() -> Self {
@@ -54,7 +54,7 @@ impl Rules {
     }
 }
 
-impl Default for Rules {
+impl Default for AdHocRules {
     fn default() -> Self {
         Self::new()
     }
@@ -63,14 +63,15 @@ impl Default for Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::rate::Dialect;
 
     fn rate(count: u64) -> Rate {
-        Rate { crab: false, max_burst: 15, count, period_s: 60 }
+        Rate { dialect: Dialect::RedisCell, max_burst: 15, count, period_s: 60 }
     }
 
     #[test]
     fn equal_numbers_share_one_rule() {
-        let mut rules = Rules::new();
+        let mut rules = AdHocRules::new();
         let first = rules.get(rate(30)).unwrap().clone();
         assert_eq!(first.limits[0].capacity(), 16);
         rules.get(rate(31)).unwrap();
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn stays_bounded_whatever_clients_send() {
-        let mut rules = Rules::new();
+        let mut rules = AdHocRules::new();
         for count in 1..5_000 {
             rules.get(rate(count)).unwrap();
         }

@@ -11,15 +11,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The wrapped stream.
 #[derive(Debug)]
-pub(super) struct Plain<S>(pub(super) S);
+pub(super) struct Unvectored<S>(pub(super) S);
 
-impl<S: AsyncRead + Unpin> AsyncRead for Plain<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for Unvectored<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(cx, into)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Plain<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Unvectored<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, bytes)
     }

@@ -12,11 +12,11 @@ const MOST: usize = 64;
 
 /// The texts, newest last, and their hashes.
 #[derive(Debug, Default)]
-pub struct Scripts {
+pub struct ScriptCache {
     known: VecDeque<(Box<[u8]>, String)>,
 }
 
-impl Scripts {
+impl ScriptCache {
     /// Remembers `text`, and returns its hash.
     pub fn learn(&mut self, text: &[u8]) -> String {
         if let Some((_, hash)) = self.known.iter().find(|(known, _)| **known == *text) {
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn the_newest_texts_are_known_by_their_sha1() {
-        let mut scripts = Scripts::default();
+        let mut scripts = ScriptCache::default();
         assert_eq!(scripts.learn(b"abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
         assert!(scripts.has(b"A9993E364706816ABA3E25717850C26C9CD0D89D") && !scripts.has(b"a9"));
         for number in 0..MOST {

@@ -1,13 +1,13 @@
-//! What is wrong with a command, in the words that clients know from Redis, redis-cell and throttlecrab.
+//! What is wrong with a command, in the wording that clients know from Redis, redis-cell and throttlecrab.
 //!
-//! Borrows from the request; formatting allocates, and only then. Called by the parsers, and shown by sessions.
+//! Borrows from the request, and allocates only when it is formatted. Created by the parsers, and shown by sessions.
 
 use std::fmt;
 
 use super::command::{MAX_KEY, MAX_KEYS};
 use super::resp::Args;
 
-/// What is wrong with a command. Displays as the text behind `-`.
+/// What is wrong with a command. It is displayed as the text after `-` in the reply.
 #[derive(Clone, Copy, Debug)]
 pub enum CommandError<'a> {
     /// No command of that name.
@@ -20,41 +20,41 @@ pub enum CommandError<'a> {
     Syntax,
     /// Not an integer.
     Integer(&'a [u8]),
-    /// An integer that is below zero, or above what is possible.
+    /// An integer that is negative or too large.
     Negative(&'static str, i64),
-    /// No header style of that name.
+    /// A style of header fields that does not exist.
     Style(&'a [u8]),
     /// `RATION.MCHECK` of no key, or of too many.
     Keys(usize),
-    /// No cursor of `RATION.KEYS`.
+    /// Not a cursor of `RATION.KEYS`.
     Cursor(&'a [u8]),
-    /// A script that is not the one that is recognised.
+    /// A script that is not recognized.
     Script,
-    /// A script by its hash: its text must come.
+    /// The hash of an unknown script, whose text must be sent.
     UnknownScript,
     /// `CL.THROTTLE` with too few or too many arguments.
     ThrottleUsage,
     /// `CL.THROTTLE` with a count or a period of zero.
     ZeroRate,
     /// `THROTTLE` with something else than an integer.
-    CrabNumber(&'static str),
+    ThrottlecrabNumber(&'static str),
     /// `THROTTLE` with a quantity below zero.
-    CrabQuantity(i64),
+    ThrottlecrabQuantity(i64),
     /// `THROTTLE` with a burst, a count or a period of zero or less.
-    CrabRate,
+    ThrottlecrabRate,
     /// A key above [`MAX_KEY`].
     LongKey(usize),
     /// `HELLO` with another protocol than 2 or 3.
     Protocol,
     /// `HELLO` with something else than a number.
     ProtocolNumber,
-    /// `HELLO` with an option that it does not have, or without what belongs to it.
+    /// `HELLO` with an unknown option, or with an option that lacks its arguments.
     HelloOption(&'a [u8]),
     /// `CLIENT REPLY` with anything but `ON`.
     Silence,
     /// `SELECT` of another database than 0.
     Database,
-    /// A name that would break a listing.
+    /// A client name with characters that would break a listing.
     ClientName,
 }
 
@@ -89,9 +89,9 @@ impl fmt::Display for CommandError<'_> {
                 f.write_str("ERR Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]")
             }
             Self::ZeroRate => f.write_str("ERR Zero rates are not supported"),
-            Self::CrabNumber(what) => write!(f, "ERR invalid {what}"),
-            Self::CrabQuantity(seen) => write!(f, "ERR Rate limit check failed: negative quantity: {seen}"),
-            Self::CrabRate => f.write_str("ERR Rate limit check failed: invalid rate limit parameters"),
+            Self::ThrottlecrabNumber(what) => write!(f, "ERR invalid {what}"),
+            Self::ThrottlecrabQuantity(seen) => write!(f, "ERR Rate limit check failed: negative quantity: {seen}"),
+            Self::ThrottlecrabRate => f.write_str("ERR Rate limit check failed: invalid rate limit parameters"),
             Self::LongKey(len) => write!(f, "ERR the key has {len} bytes: at most {MAX_KEY} are allowed"),
             Self::Protocol => f.write_str("NOPROTO unsupported protocol version: HELLO 2 and HELLO 3 are understood"),
             Self::ProtocolNumber => f.write_str("ERR Protocol version is not an integer or out of range"),
@@ -103,7 +103,7 @@ impl fmt::Display for CommandError<'_> {
     }
 }
 
-/// As Redis words it: the name, then the start of the arguments.
+/// Redis' wording: the name, then the beginning of the arguments.
 fn unknown(f: &mut fmt::Formatter<'_>, args: &Args<'_>) -> fmt::Result {
     const MOST: usize = 128;
     let name = args.get(0).unwrap_or_default();

@@ -24,15 +24,15 @@ pub fn parse(id: &[u8]) -> Option<NonZeroU64> {
 
 /// The permits, by the latest time at which they end; `None` once the connection has closed.
 #[derive(Debug)]
-pub struct Slots(Mutex<Option<BTreeSet<(Instant, NonZeroU64, Digest)>>>);
+pub struct ConnectionPermits(Mutex<Option<BTreeSet<(Instant, NonZeroU64, Digest)>>>);
 
-impl Default for Slots {
+impl Default for ConnectionPermits {
     fn default() -> Self {
         Self(Mutex::new(Some(BTreeSet::new())))
     }
 }
 
-impl Slots {
+impl ConnectionPermits {
     /// Remembers the permit in a decision about a key, if there is one.
     pub fn keep(&self, hub: &ServerState, now: Instant, told: &CheckResult) {
         let (Some(slot), Some(rule)) = (told.decision.slot, &told.rule) else { return };
@@ -64,9 +64,9 @@ impl Slots {
     }
 }
 
-fn release(hub: &ServerState, slots: impl IntoIterator<Item = (Digest, NonZeroU64)>) {
+fn release(hub: &ServerState, permits: impl IntoIterator<Item = (Digest, NonZeroU64)>) {
     let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
-    for (digest, slot) in slots {
+    for (digest, slot) in permits {
         hub.node.release(now, digest, slot, &mut out);
     }
     hub.node.flush(&mut out);

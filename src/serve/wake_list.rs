@@ -12,7 +12,7 @@ use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The tasks to wake in one thread.
 #[derive(Debug, Default)]
-pub struct Reveille {
+pub struct WakeList {
     inner: Mutex<Inner>,
 }
 
@@ -23,7 +23,7 @@ struct Inner {
     own: Option<Waker>,
 }
 
-impl Reveille {
+impl WakeList {
     /// Has `sleeper` woken by its own thread.
     pub fn wake(&self, sleeper: Waker) {
         let own = {
@@ -79,13 +79,13 @@ mod tests {
 
     #[test]
     fn only_the_first_knocks_and_all_are_woken() {
-        let (reveille, own, sleeper) = (Reveille::default(), Arc::<Count>::default(), Arc::<Count>::default());
+        let (wake_list, own, sleeper) = (WakeList::default(), Arc::<Count>::default(), Arc::<Count>::default());
         let seen = |count: &Count| count.0.load(Ordering::SeqCst);
-        let wake = |times: usize| (0..times).for_each(|_| reveille.wake(sleeper.clone().into()));
+        let wake = |times: usize| (0..times).for_each(|_| wake_list.wake(sleeper.clone().into()));
         wake(2);
         assert_eq!((seen(&own), seen(&sleeper)), (0, 0), "nobody sleeps there yet");
         let waker = own.clone().into();
-        let mut run = pin!(reveille.run());
+        let mut run = pin!(wake_list.run());
         for round in 1..4 {
             assert!(run.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             assert_eq!((seen(&own), seen(&sleeper)), (round - 1, 3 * round - 1));

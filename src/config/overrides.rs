@@ -1,7 +1,7 @@
-//! Values that are set outside the files: by the environment and by flags, each one a layer of its own.
+//! Values from the environment and from flags, each of which is a layer of its own.
 //!
-//! A variable that begins as ours do and means nothing is an error: with a slip in its name the daemon would start
-//! and count elsewhere than was asked for.
+//! A variable with our prefix and an unknown name is an error. If it were ignored, a slip in its name would start a
+//! daemon that counts in another store than it was meant to.
 
 use std::ffi::OsString;
 
@@ -14,7 +14,8 @@ use super::value::{Kind, Seen};
 
 const PREFIX: &str = "RATIOND_";
 
-/// Variables with `__` are keys; others are `flags`, or a platform's that happen to share our prefix.
+/// The layers of the environment's variables. A variable with `__` is a key. Others are `flags`, or set by a platform
+/// that happens to use our prefix.
 pub(crate) fn environment(
     variables: &[(OsString, OsString)],
     flags: &[String],
@@ -33,15 +34,15 @@ pub(crate) fn environment(
         };
         let path: Vec<_> = rest.split("__").map(str::to_lowercase).collect();
         match text.to_str() {
-            Some(text) => layers.extend(outside(name.to_owned(), &path, text, problems)),
+            Some(text) => layers.extend(override_layer(name.to_owned(), &path, text, problems)),
             None => problems.push(Problem::named(name, "not UTF-8")),
         }
     }
     layers
 }
 
-/// Whether a platform sets it for a service that is called like this program, or has a name that begins so:
-/// Kubernetes tells each container where the services of its namespace are.
+/// Whether a platform has set this variable for a service named like this program, or with a name that begins so.
+/// Kubernetes sets such variables to tell each container the addresses of the services in its namespace.
 fn is_a_platforms(rest: &str, value: &str) -> bool {
     let is_address = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     let of_port = || {
@@ -56,7 +57,7 @@ fn is_a_platforms(rest: &str, value: &str) -> bool {
         || of_port().is_some()
 }
 
-/// The variable that was probably meant: a flag's, or a key's.
+/// The variable that was probably meant: that of a flag, or of a key.
 fn near_variable(rest: &str, flags: &[String]) -> Option<String> {
     let policy = rest.strip_prefix("POLICY_").and_then(|name_and_key| {
         let split = |(key, _): &(&str, Kind)| {
@@ -73,8 +74,13 @@ fn near_variable(rest: &str, flags: &[String]) -> Option<String> {
     near.map(|rest| format!("{PREFIX}{rest}"))
 }
 
-/// A layer of one value that was set outside the files.
-pub(crate) fn outside(origin: String, path: &[String], text: &str, problems: &mut Vec<Problem>) -> Option<Layer> {
+/// A layer with one value from the environment or a flag.
+pub(crate) fn override_layer(
+    origin: String,
+    path: &[String],
+    text: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<Layer> {
     let kind = match kind_of(path) {
         Ok(kind) => kind,
         Err(problem) => {
@@ -97,7 +103,7 @@ pub(crate) fn outside(origin: String, path: &[String], text: &str, problems: &mu
     Some(Layer { name: origin, dict, document: None })
 }
 
-/// The kind of the key at `path`, or a problem without a place.
+/// The kind of the key at `path`; or an error, without a place.
 fn kind_of(path: &[String]) -> Result<Kind, Problem> {
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
     let (known, seen): (Vec<(&str, Kind)>, &str) = match parts[..] {
@@ -119,7 +125,7 @@ fn kind_of(path: &[String]) -> Result<Kind, Problem> {
     })
 }
 
-/// Puts `value` at `path`, making the tables on the way.
+/// Inserts `value` at `path`, and creates the tables that are missing.
 pub(crate) fn insert(dict: &mut Dict, path: &[String], value: Value) {
     let [first, rest @ ..] = path else { return };
     if rest.is_empty() {
