@@ -1,4 +1,4 @@
-//! One question to the daemon, over its socket.
+//! Sends one command to the daemon over its socket.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Sends one command and waits for its answer.
 ///
 /// # Errors
-/// Nobody answers (exit code 69). An error reply is an answer.
+/// The daemon does not answer (exit code 69). An error reply counts as an answer.
 pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, ExitError> {
     exchange(socket, words).map_err(|error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
@@ -32,10 +32,10 @@ pub(crate) fn ask(socket: &Path, words: &[&[u8]]) -> Result<Value, ExitError> {
     })
 }
 
-/// Asks for a text, which daemons answer with JSON.
+/// Sends a command whose answer is JSON.
 ///
 /// # Errors
-/// Nobody answers, or the daemon answers with an error.
+/// The daemon does not answer, or answers with an error.
 pub(crate) fn ask_json(socket: &Path, words: &[&[u8]]) -> Result<serde_json::Value, ExitError> {
     let answer = ask(socket, words)?;
     match &answer {
@@ -51,7 +51,7 @@ pub(crate) fn without_code(problem: &str) -> &str {
     ["ERR ", "NOPERM "].iter().find_map(|code| problem.strip_prefix(code)).unwrap_or(problem)
 }
 
-/// Why a socket that is there may not be opened, and by whom it may.
+/// Why this user may not open an existing socket, and who may.
 fn closed_to_us(socket: &Path, error: &io::Error) -> String {
     let whose = std::fs::metadata(socket).map_or_else(
         |_| "its directory may not be entered".to_owned(),

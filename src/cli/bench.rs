@@ -1,7 +1,7 @@
-//! `rationd bench`: loads a RESP socket and prints throughput and percentiles.
+//! `rationd bench`: sends load to a RESP socket, and prints throughput and percentiles.
 //!
-//! The command is a template, so the same program loads this daemon, Redis and whatever else speaks
-//! RESP. One thread keeps a core busy and never sleeps: it must not be what is measured.
+//! The command is a template, so this program can load the daemon, Redis, and any other server that speaks RESP. Each
+//! thread keeps a core busy and never sleeps, so that the benchmark itself does not limit what is measured.
 
 mod link;
 mod load;

@@ -1,7 +1,7 @@
-//! `rationd cert ca|node`: the certificates of a fleet, each set with one command.
+//! `rationd cert ca|node`: makes the certificates of a fleet, each set with one command.
 //!
-//! Decides what stands in a certificate; the names in it are the room `fleet`'s. Keys are ECDSA P-256, which
-//! every tool that operators have reads. A file that exists is never written over.
+//! It decides what a certificate contains; the names in it come from the room `fleet`. Keys are ECDSA P-256, which
+//! all common tools read. An existing file is never overwritten.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -27,7 +27,7 @@ use crate::clock;
 use crate::fleet::{any_node_name, fleet_name, is_label, node_name};
 
 const DAY: u64 = 24 * 60 * 60;
-/// A certificate is valid from an hour ago: clocks of a fleet differ.
+/// A certificate is valid from one hour before now, because the clocks of a fleet differ.
 const SKEW: u64 = 60 * 60;
 /// Longest name that `node.name` takes.
 const MAX_NAME: usize = 128;
@@ -99,11 +99,11 @@ fn make_node(args: &NodeArgs, globals: &Globals) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A CA as `cert ca` leaves it, or one made with other tools under the same file names.
+/// A CA that `cert ca` has made, or other tools under the same file names.
 struct Authority {
     path: PathBuf,
     issuer: Issuer<'static, KeyPair>,
-    /// When it lapses: Unix seconds.
+    /// When it expires, in Unix seconds.
     not_after: u64,
 }
 
@@ -134,7 +134,7 @@ fn text(path: &Path) -> Result<String, ExitError> {
     })
 }
 
-/// Parameters of a certificate for these DNS names, valid from now until `not_after` (Unix seconds).
+/// The parameters of a certificate for these DNS names, which is valid from now until `not_after` (Unix seconds).
 fn named(names: Vec<String>, whose: &str, not_after: u64) -> anyhow::Result<CertificateParams> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = DistinguishedName::new();
@@ -169,7 +169,7 @@ fn check_name(name: &str) -> Result<&str, ExitError> {
     Err(ExitError::new(Code::Usage, format!("--name is {name:?}: {wanted}, as in node.name")))
 }
 
-/// Writes two files with these names, contents and modes, or neither where one of them exists.
+/// Writes two files, or none of them if one exists already.
 fn write(dir: &Path, files: [(&str, String, u32); 2]) -> anyhow::Result<[PathBuf; 2]> {
     fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let dir = absolute(dir)?;

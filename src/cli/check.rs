@@ -1,4 +1,4 @@
-//! `rationd check POLICY KEY`: one check, as an exit code.
+//! `rationd check POLICY KEY`: one check, whose verdict is the exit code.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::globals::{Globals, Output};
 use super::output::{self, Paint};
 use crate::wire::value::Value;
 
-/// A decision as the wire carries it.
+/// The fields of a decision.
 struct Answer {
     limited: bool,
     limit: i64,

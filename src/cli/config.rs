@@ -1,4 +1,4 @@
-//! `rationd config check|show|init|import-envoy`: the configuration without a daemon.
+//! `rationd config check|show|init|import-envoy`: works on the configuration, without a daemon.
 
 use std::process::ExitCode;
 

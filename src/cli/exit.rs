@@ -1,9 +1,9 @@
-//! How a command ends: the exit codes, and an error that carries one.
+//! The exit codes of commands, and an error that carries one.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// Exit codes, as the contract fixes them; `System` is `EX_OSERR`.
+/// Exit codes. They are part of the documented interface; `System` is `EX_OSERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     Ok = 0,
@@ -15,7 +15,7 @@ pub(crate) enum Code {
     BadConfig = 78,
 }
 
-/// Why a command cannot do what was asked, and the code it ends with.
+/// Why a command failed, and its exit code.
 #[derive(Debug)]
 pub(crate) struct ExitError {
     pub(crate) code: Code,

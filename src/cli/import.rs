@@ -1,7 +1,7 @@
-//! `rationd config import-envoy PATH`: the YAML of envoyproxy/ratelimit as policies and routes of ours.
+//! `rationd config import-envoy PATH`: translates the YAML of envoyproxy/ratelimit into our policies and routes.
 //!
-//! `yaml` reads it with its places, `ratelimit` knows its keys, `translate` writes TOML. What ours cannot say is an
-//! error, what only that service's own metrics need is left out with a warning.
+//! `yaml` parses it with positions, `ratelimit` knows its keys, and `translate` writes TOML. What our configuration
+//! cannot express is an error; what only that service's metrics need is left out with a warning.
 
 mod flaw;
 mod ratelimit;
@@ -21,7 +21,7 @@ use crate::config::{ConfigErrors, Place, Problem};
 
 /// Largest file that is read.
 const MAX_FILE: u64 = 8 << 20;
-/// Directories within a directory.
+/// Most levels of directories.
 const MAX_DEPTH: usize = 8;
 
 pub(super) fn run(path: &Path, globals: &Globals) -> anyhow::Result<ExitCode> {
@@ -42,10 +42,10 @@ pub(super) fn run(path: &Path, globals: &Globals) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A text as TOML, or all that is wrong with it, each with its place. For `fuzz/`, which has no files.
+/// Translates a text into TOML, or returns all errors with their places. For `fuzz/`, which has no files.
 ///
 /// # Errors
-/// What keeps it from being translated.
+/// Why the text cannot be translated.
 #[doc(hidden)]
 pub fn import_envoy(text: &str) -> Result<String, Vec<String>> {
     let path = Path::new("limits.yaml");
@@ -55,7 +55,7 @@ pub fn import_envoy(text: &str) -> Result<String, Vec<String>> {
     Ok(fragment.toml)
 }
 
-/// A file, or all of a directory, as TOML, and what was left out.
+/// Translates a file, or all files of a directory, and returns what was left out.
 fn imported(path: &Path) -> Result<(String, Vec<Problem>), ConfigErrors> {
     let files = files(path).map_err(|problem| ConfigErrors(vec![problem]))?;
     let (mut text, mut warnings, mut errors) = (String::new(), Vec::new(), Vec::new());
@@ -68,7 +68,7 @@ fn imported(path: &Path) -> Result<(String, Vec<Problem>), ConfigErrors> {
                     text.push('\n');
                 }
                 text.push_str(&fragment.toml);
-                // There, too, a domain belongs to one file.
+                // envoyproxy/ratelimit, too, allows only one file per domain.
                 if let Some(other) = domains.insert(fragment.domain.clone(), file.clone()) {
                     let message = format!("domain {:?} stands in {}, too", fragment.domain, other.display());
                     let hint = Some("write one file for each domain".to_owned());
@@ -86,8 +86,8 @@ fn unreadable(path: &Path, why: impl std::fmt::Display) -> Problem {
     Problem { place, message: format!("cannot be read: {why}"), hint: None }
 }
 
-/// The file itself, or the YAML files at and below a directory, in order, without those whose names begin with a dot:
-/// a mounted ConfigMap keeps its versions there.
+/// The file itself, or the YAML files in and below a directory, in order. Names that begin with a dot are skipped,
+/// because a mounted ConfigMap keeps its versions under such names.
 fn files(path: &Path) -> Result<Vec<PathBuf>, Problem> {
     if !std::fs::metadata(path).map_err(|error| unreadable(path, error))?.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -119,7 +119,7 @@ fn collect(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(
     Ok(())
 }
 
-/// A file as TOML, and what was left out.
+/// Translates one file, and returns what was left out.
 fn translated(path: &Path) -> Result<(Fragment, Vec<Problem>), ConfigErrors> {
     let unreadable = |why: String| ConfigErrors(vec![unreadable(path, why)]);
     let length = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
@@ -127,7 +127,7 @@ fn translated(path: &Path) -> Result<(Fragment, Vec<Problem>), ConfigErrors> {
         return Err(unreadable(format!("larger than {} MiB", MAX_FILE >> 20)));
     }
     let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-    // Marks count from behind it.
+    // A byte order mark is removed; positions are counted without it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let placed = |flaws: Vec<Flaw>| flaws.into_iter().map(|flaw| flaw.place(path, text)).collect::<Vec<_>>();
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());

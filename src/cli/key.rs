@@ -1,4 +1,4 @@
-//! `rationd explain`, `refund` and `reset`: one key, looked at or set right.
+//! `rationd explain`, `refund` and `reset`: commands about one key.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) fn explain(args: &KeyArgs, globals: &Globals, socket: &Path) -> anyho
     Ok(if limited { Code::Limited } else { Code::Ok }.into())
 }
 
-/// A verdict with its reason, then one line for each thing that is known.
+/// The verdict with its reason, then one line for each known fact.
 fn text(answer: &serde_json::Value, limited: bool, paint: Paint) -> String {
     let verdict = if limited { paint.bad("limited") } else { paint.good("allowed") };
     let mut lines = vec![format!("{verdict}: {}", answer["why"].as_str().unwrap_or("?"))];

@@ -1,4 +1,4 @@
-//! Whether private keys are private: files that others on this machine can read are no secret.
+//! Checks that private keys are private: files that other users can read keep no secret.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use crate::config::Config;
 
-/// Everybody but the owner and the group.
+/// The permissions of users other than the owner and the group.
 const OTHERS: u32 = 0o007;
 
-/// What is wrong with the files of keys and passwords that a configuration names, for people.
+/// Warnings about the files of keys and passwords in a configuration.
 pub(crate) fn exposed(config: &Config) -> Vec<String> {
     let fleet = config.fleet.as_ref().map(|fleet| ("fleet.key", fleet.key.as_path()));
     let store = config.store.key.as_deref().map(|path| ("store.key", path));
@@ -18,7 +18,7 @@ pub(crate) fn exposed(config: &Config) -> Vec<String> {
     [fleet, store, password, digests].into_iter().flatten().filter_map(|(key, path)| problem(key, path)).collect()
 }
 
-/// A file that cannot be looked at is somebody else's to report.
+/// The warning about one file. Whoever uses the file reports if it cannot be read.
 fn problem(key: &str, path: &Path) -> Option<String> {
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
     let next = format!("chmod o= {}", path.display());

@@ -1,4 +1,4 @@
-//! `rationd keys`: some of the keys that the daemon knows, and what they have left.
+//! `rationd keys`: lists keys that the daemon knows, and the tokens they have left.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &KeysArgs, globals: &Globals, socket: &Path) -> anyhow::
     for key in &answer {
         let text = |field: &str| key[field].as_str().map(str::to_owned);
         let number = |field: &str| key[field].to_string();
-        // A key whose bytes are no longer kept is shown by its digest.
+        // The daemon may have forgotten a key's name; then its digest is shown.
         let name = text("key").or_else(|| text("digest").map(|digest| format!("#{digest}"))).unwrap_or_default();
         let name: String = name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
         let whole = key["reset_after_ms"].as_u64().map_or_else(String::new, |ms| format!("{}s", ms.div_ceil(1_000)));
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &KeysArgs, globals: &Globals, socket: &Path) -> anyhow::
     Ok(Code::Ok.into())
 }
 
-/// So many keys, page after page.
+/// Up to `count` keys, read page by page.
 fn all(count: usize, socket: &Path) -> anyhow::Result<Vec<Value>> {
     let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
     while keys.len() < count {

@@ -1,7 +1,7 @@
 //! The daemon's log: to stderr, as text on a terminal and as JSON otherwise.
 //!
-//! Lines that repeat are left out after a few within a while, and counted: neither a store that is away nor a client
-//! that asks for reloads may fill a disk. Nobody waits for whoever reads them: see `queue`.
+//! Repeated lines are left out after some within ten seconds, and counted, so that neither a store that is away nor a
+//! client that asks for reloads can fill a disk. Logging never waits for the reader of the log: see `queue`.
 
 mod queue;
 
@@ -25,11 +25,11 @@ use crate::clock::Clock;
 use crate::config::{Log, LogFormat};
 use crate::core::time::{Instant, Micros};
 
-/// The variable that names a level or a filter.
+/// The environment variable with a level or a filter.
 pub(crate) const VARIABLE: &str = "RATIOND_LOG";
-/// Warnings and errors of one place in the source that are written within [`WHILE`].
+/// Most warnings and errors from one place in the source within [`WHILE`].
 const MOST: u32 = 10;
-/// The same of what is merely told: a fleet that comes up has more to tell.
+/// The same for informational lines. It is higher, because a fleet that starts reports each node.
 const MOST_INFO: u32 = 50;
 const WHILE: Micros = Micros::from_secs(10);
 
@@ -41,17 +41,17 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Lines left out because there were too many like them.
+    /// Lines that were left out because too many came from the same place.
     pub(crate) fn suppressed(&self) -> u64 {
         self.suppressed.load(Ordering::Relaxed)
     }
 
-    /// Lines dropped because whoever reads them did not keep up.
+    /// Lines that were dropped because the reader did not keep up.
     pub(crate) fn dropped(&self) -> u64 {
         self.queue.dropped()
     }
 
-    /// Waits until all lines are written, `patience` at most.
+    /// Waits until all lines are written, but at most for `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         self.queue.flush(patience);
     }
@@ -60,7 +60,7 @@ impl Started {
 /// Starts the log.
 ///
 /// # Errors
-/// What is wrong with the filter that was asked for, or with stderr.
+/// What is wrong with the filter, or with stderr.
 pub(crate) fn start(log: &Log, globals: &Globals) -> Result<Started, String> {
     let filter = filter(log, globals)?;
     let suppressed = Arc::new(AtomicU64::new(0));
@@ -79,7 +79,7 @@ pub(crate) fn start(log: &Log, globals: &Globals) -> Result<Started, String> {
         base.with(lines.with_ansi(Paint::stderr(globals.color).is_on()).with_target(false)).try_init()
     };
     started.map_err(|error| error.to_string())?;
-    // The default hook writes to stderr itself, and whoever panics would wait there.
+    // The default hook writes to stderr directly, and the thread that panics could block there.
     std::panic::set_hook(Box::new(|panic| {
         let backtrace = std::backtrace::Backtrace::capture();
         let captured = backtrace.status() == std::backtrace::BacktraceStatus::Captured;
@@ -94,7 +94,7 @@ pub(crate) fn start(log: &Log, globals: &Globals) -> Result<Started, String> {
     Ok(Started { suppressed, queue })
 }
 
-/// -v and -q win over the variable, which wins over the configuration.
+/// The flags -v and -q override the variable, which overrides the configuration.
 pub(crate) fn filter(log: &Log, globals: &Globals) -> Result<EnvFilter, String> {
     let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let text = match (globals.verbose, globals.quiet) {
@@ -107,11 +107,11 @@ pub(crate) fn filter(log: &Log, globals: &Globals) -> Result<EnvFilter, String> 
     parse(text).map_err(|problem| format!("{VARIABLE} or log.level is {text:?}: {problem}"))
 }
 
-/// A level, or a filter that leaves something of this program's own log.
+/// A level, or a filter that does not silence this program completely.
 ///
 /// # Errors
-/// What is wrong with it. A word that is no level would be taken for a part of the program, and all others would
-/// fall silent without a word.
+/// What is wrong with it. `tracing` takes a word that is no level for the name of a module, so that everything else
+/// would be silenced without notice.
 pub(crate) fn parse(text: &str) -> Result<EnvFilter, String> {
     let directives = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
@@ -127,7 +127,7 @@ pub(crate) fn parse(text: &str) -> Result<EnvFilter, String> {
     EnvFilter::try_new(text).map_err(|error| format!("{error}; {wanted}"))
 }
 
-/// Leaves out what repeats too often.
+/// Counts lines, to leave out those that repeat too often.
 struct Flood {
     clock: Clock,
     seen: Mutex<HashMap<Identifier, (Instant, u32)>>,

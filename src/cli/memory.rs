@@ -1,26 +1,27 @@
-//! How much memory clients can make this process keep, and the bounds that follow from it.
+//! The memory that clients can make this process use, and the bounds that follow from it.
 //!
-//! Where nobody says, it is a quarter of what there is, at least 256 MiB and at most half: of the memory of the cgroup,
-//! where that is bounded (a container's limit, `MemoryMax=`), or else of the machine.
+//! Unless configured, it is a quarter of the available memory, but at least 256 MiB and at most half of it. Available
+//! is the memory of the cgroup where that is limited (a container's limit, `MemoryMax=`), and otherwise that of the
+//! machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::serve::{Limits, StartOptions};
 
-/// The least that is taken where nobody says.
+/// The least budget, unless a smaller one is configured.
 const LEAST: u64 = 256 << 20;
 
-/// Of so many parts one is for keys.
+/// One of so many parts of the budget is for keys.
 const PARTS: u64 = 2;
 
-/// About what a key that is leased costs, with its line in the table, what it knows of the store, and its name.
+/// About the memory of a leased key: its entry in the table, its state, and its name.
 pub(crate) const LEASED_KEY: u64 = 3 << 10;
 
-/// About what a limit of a key costs in the embedded store.
+/// About the memory of one limit of a key in the embedded store.
 pub(crate) const EMBEDDED_KEY: u64 = 96;
 
-/// The budget in bytes: as configured, or a quarter of what there is.
+/// The budget in bytes: the configured one, or a quarter of the available memory.
 pub(crate) fn budget(configured: Option<u64>) -> u64 {
     configured.unwrap_or_else(|| default(available()))
 }
@@ -29,8 +30,8 @@ fn default(available: Option<u64>) -> u64 {
     available.map_or(LEAST, |bytes| (bytes / 4).max(LEAST).min(bytes / 2))
 }
 
-/// Fits the bounds of a daemon to the budget: half of it is for keys, an eighth for holds, the rest for what
-/// connections keep.
+/// Adapts the bounds of a daemon to the budget: half of it is for keys, an eighth for holds, and the rest for
+/// connections.
 pub(crate) fn fit(options: StartOptions, budget: u64, each_key: u64) -> StartOptions {
     let half = budget / PARTS;
     let fits = usize::try_from(half / each_key).unwrap_or(usize::MAX).max(16);
@@ -51,7 +52,7 @@ pub(crate) fn fit(options: StartOptions, budget: u64, each_key: u64) -> StartOpt
     StartOptions { settings, limits: Limits { kept, kept_in_all, held, ..options.limits }, ..options }
 }
 
-/// The memory of this process's cgroup, where that is bounded, and of the machine otherwise.
+/// The memory of this process's cgroup if that is limited, and of the machine otherwise.
 fn available() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
     let cgroup =
@@ -64,7 +65,7 @@ fn of_machine(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// The least bound of the cgroups that `/proc/self/cgroup` names and of those above them, of either version.
+/// The lowest limit of the cgroups in `/proc/self/cgroup` and of their ancestors, for both versions of cgroups.
 fn of_cgroups(groups: &str, root: &Path) -> Option<u64> {
     let bounds = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -75,7 +76,7 @@ fn of_cgroups(groups: &str, root: &Path) -> Option<u64> {
             _ => return None,
         };
         let group = root.join(path.trim_start_matches('/'));
-        // Within a container the path may be the host's: what is mounted at the root is the container's own.
+        // Within a container the path may be the host's; the container's own cgroup is mounted at the root.
         let above = group.ancestors().take_while(|above| above.starts_with(&root)).map(PathBuf::from);
         above.filter_map(|group| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok()).min()
     });
@@ -116,7 +117,7 @@ mod tests {
         write("system.slice/rationd.service/memory.max", "268435456\n");
         assert_eq!(of("0::/system.slice/rationd.service\n"), Some(256 << 20));
         assert_eq!(of("0::/elsewhere\n"), None);
-        // A container sees its own bound at the root.
+        // A container sees its own limit at the root.
         write("memory.max", "536870912\n");
         assert_eq!(of("0::/docker/0123\n"), Some(512 << 20));
         write("memory/docker/0123/memory.limit_in_bytes", "134217728\n");

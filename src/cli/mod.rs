@@ -1,7 +1,7 @@
-//! The command line: `rationd COMMAND`, one file a command.
+//! The command line: `rationd COMMAND`, with one file per command.
 //!
-//! stdout is data, stderr is messages. A command that asks a daemon does so over its socket, with the
-//! same commands that any Redis client may send.
+//! Data goes to stdout, messages go to stderr. Commands that need a daemon send it the same requests over its socket
+//! that any Redis client may send.
 
 mod args;
 mod ask;

@@ -1,18 +1,19 @@
-//! How many files this process may have open: raised as far as connections need it, and connections fitted to it.
+//! The limit of open files: raises it as far as connections need, and limits connections to what it allows.
 //!
-//! Shells and containers often allow 1,024, the kernel far more: without this the configured number of connections
-//! would be a promise that the operating system breaks.
+//! Shells and containers often allow 1,024 open files, although the kernel allows far more. Without this, the
+//! operating system would refuse connections that the configuration allows.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::serve::Limits;
 
-/// What is open beside connections: the admin address, the store, the fleet, the log.
+/// Descriptors beside those of connections: admin address, store, fleet, log.
 const BESIDE: u64 = 192;
-/// What each data thread has open.
+/// Descriptors of each data thread.
 const EACH_THREAD: u64 = 8;
 
-/// Raises the limit of this process to what `limits` and `threads` need, and lowers `limits` to what there is.
+/// Raises the limit of open files to what `limits` and `threads` need, and lowers `limits` if it cannot be raised so
+/// far.
 pub(crate) fn fit(limits: Limits, threads: usize) -> Limits {
     let beside = BESIDE + EACH_THREAD * threads as u64;
     let may = raise(limits.connections as u64 + beside);
@@ -29,12 +30,13 @@ pub(crate) fn fit(limits: Limits, threads: usize) -> Limits {
     Limits { connections: usize::try_from(room).unwrap_or(usize::MAX), ..limits }
 }
 
-/// How many connections fit. Where hardly anything is left beside the rest, half of all.
+/// How many connections the limit allows. If almost nothing is left beside other uses, half of all descriptors are
+/// for connections.
 fn connections(may: u64, beside: u64) -> u64 {
     may.saturating_sub(beside).max(may / 2).max(1)
 }
 
-/// Raises the soft limit to `wanted`, the hard one at most: how many files may be open now.
+/// Raises the soft limit to `wanted`, or to the hard limit if that is lower. Returns the new soft limit.
 fn raise(wanted: u64) -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let (now, most) = (current.unwrap_or(u64::MAX), maximum.unwrap_or(u64::MAX));

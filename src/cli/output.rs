@@ -1,4 +1,4 @@
-//! Printing: data to stdout, messages to stderr, colours where they are wanted.
+//! Printing: data goes to stdout, messages go to stderr, both with colours where they are wanted.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::globals::Color;
 use crate::config::ConfigErrors;
 
-/// How to paint.
+/// Whether text is coloured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paint {
     on: bool,
@@ -33,7 +33,7 @@ impl Paint {
         Self { on }
     }
 
-    /// Whether anything is painted.
+    /// Whether colours are used.
     pub(crate) fn is_on(self) -> bool {
         self.on
     }
@@ -55,7 +55,7 @@ impl Paint {
     }
 }
 
-/// Writes data and a line end to stdout. A reader that went away is no error.
+/// Writes data and a line end to stdout. It is no error when the reader has gone.
 pub(crate) fn data(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
@@ -64,7 +64,8 @@ pub(crate) fn data(text: &str) -> io::Result<()> {
     }
 }
 
-/// What a terminal may be shown of what a peer or a client says: nothing of it moves the cursor.
+/// Text of a peer or a client in a form that a terminal may show: control characters, which could move the cursor,
+/// are escaped.
 pub(crate) fn visible(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
@@ -83,7 +84,7 @@ pub(crate) fn table(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What is wrong with a configuration, for programs.
+/// The errors of a configuration as JSON, for programs.
 pub(super) fn errors_as_json(errors: &ConfigErrors) -> String {
     let list = errors
         .0

@@ -1,4 +1,4 @@
-//! `rationd peers`: the fleet as the daemon sees it.
+//! `rationd peers`: shows the fleet as the daemon sees it.
 
 use std::path::Path;
 use std::process::ExitCode;

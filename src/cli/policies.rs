@@ -1,4 +1,4 @@
-//! `rationd policies`: what the daemon has in force.
+//! `rationd policies`: lists the policies in force.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! From a configuration to what the daemon is started with: groups, log filters and store options, which
-//! only this machine can check.
+//! Turns a configuration into the options that the daemon is started with: groups, log filters and store options,
+//! which only this machine can check.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,24 +9,24 @@ use crate::config::{ConfigErrors, Confirm, Loaded, Place, Problem};
 use crate::core::key::DigestKey;
 use crate::store::redis::{Confirm as StoreConfirm, OptionsError, RedisOptions};
 
-/// What the configuration means on this machine.
+/// The configuration, as it applies to this machine.
 #[derive(Debug)]
 pub(crate) struct Resolved {
     /// `listen.group` as a number.
     pub(crate) group: Option<u32>,
-    /// How to reach the shared store; `None`: embedded.
+    /// The options of the shared store; `None` for the embedded one.
     pub(crate) store: Option<RedisOptions>,
-    /// What keys are digested with.
+    /// The key of the digests.
     pub(crate) digests: DigestKey,
 }
 
-/// Characters that a secret has at least.
+/// Least length of a secret, in characters.
 const SECRET: usize = 16;
 
-/// Checks what needs files and names of this machine.
+/// Checks all settings that name files, groups and addresses of this machine.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// All errors.
 pub(crate) fn resolve(loaded: &Loaded) -> Result<Resolved, ConfigErrors> {
     let config = &loaded.config;
     let mut problems = Vec::new();
@@ -63,7 +63,7 @@ pub(crate) fn resolve(loaded: &Loaded) -> Result<Resolved, ConfigErrors> {
     }
 }
 
-/// The key that follows from the line of a file.
+/// The key of the digests, which is derived from the only line of a file.
 fn read_secret(path: &Path) -> Result<DigestKey, String> {
     let told = |problem: String| format!("store.digest_secret_file {}: {problem}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| told(format!("cannot be read: {error}")))?;
@@ -104,7 +104,7 @@ fn store_options(loaded: &Loaded) -> RedisOptions {
     }
 }
 
-/// The number of a group: itself, or as `/etc/group` has it.
+/// The number of a group, given as a number or as a name in `/etc/group`.
 fn group_id(group: &str) -> Option<u32> {
     if let Ok(number) = group.parse() {
         return Some(number);

@@ -1,4 +1,4 @@
-//! From the words of the command line to a command and an exit code.
+//! From the arguments of the process to a command and an exit code.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Where the configuration is read from.
+/// The sources of the configuration.
 fn sources(globals: &Globals, serve: Option<&ServeArgs>) -> Sources {
     let mut flags = Vec::new();
     let mut flag = |origin: &str, key, text: Option<String>| {
@@ -68,7 +68,7 @@ fn sources(globals: &Globals, serve: Option<&ServeArgs>) -> Sources {
     }
 }
 
-/// Variables that are read as flags, and the log's.
+/// The names of variables that are read as flags, and of the log's variable.
 fn variables() -> Vec<String> {
     fn visit(command: &clap::Command, names: &mut Vec<String>) {
         let own = command.get_arguments().filter_map(|argument| argument.get_env());
@@ -80,10 +80,11 @@ fn variables() -> Vec<String> {
     names
 }
 
-/// The socket to ask: the one named, the configured one, or the default.
+/// The daemon's socket: the one that a flag names, the configured one, or the default.
 ///
 /// # Errors
-/// The configuration is broken: what it says of the socket may be, too, and another daemon may listen at the default.
+/// The configuration is broken. Then its socket may be wrong as well, and another daemon may listen on the default
+/// one.
 fn socket(globals: &Globals) -> Result<PathBuf, ExitError> {
     if let Some(socket) = &globals.socket {
         return Ok(socket.clone());

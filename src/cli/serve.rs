@@ -1,4 +1,4 @@
-//! `rationd serve`: the daemon in the foreground, from its configuration to its last returned lease.
+//! `rationd serve`: runs the daemon in the foreground, from reading its configuration to returning its last lease.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -26,16 +26,17 @@ use crate::serve::{Backend, Daemon, Limits, ServerState, StartOptions, vital};
 use crate::store::redis::RedisStore;
 use crate::wire::headers::Style;
 
-/// Longest time between the signal to end and the end, but for the two below.
+/// Longest time from the signal to stop until the process ends, without the time that `ENDING` adds.
 const DRAIN: Duration = Duration::from_millis(1_750);
-/// Longest time for what still runs then, and for the last lines of the log, which may have no reader.
+/// Longest time for tasks that still run then, and for the last lines of the log, which may have no reader.
 const ENDING: Duration = Duration::from_millis(50);
 const LAST_LINES: Duration = Duration::from_millis(100);
-/// Longest wait for the store before the doors open: a check that comes earlier would be decided as in an outage.
+/// Longest wait for the store before sockets are opened. A check before the first contact would be decided as in an
+/// outage.
 const FIRST_CONTACT: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::Result<ExitCode> {
-    // Before there are threads: it takes variables out of the environment.
+    // Must happen before threads are started, because it removes variables from the environment.
     let handed = Handed::from_environment().map_err(|problem| ExitError::new(Code::System, problem))?;
     let checked = config::load(&sources).and_then(|loaded| resolve(&loaded).map(|settled| (loaded, settled)));
     let (loaded, settled) = checked.map_err(|errors| ExitError::new(Code::BadConfig, errors))?;
@@ -47,7 +48,7 @@ pub(crate) fn run(globals: &Globals, sources: Sources, force: bool) -> anyhow::R
     let of_abort = log.clone();
     vital::on_abort(move || of_abort.flush(LAST_LINES));
     exposed.iter().for_each(|problem| tracing::warn!("{problem}"));
-    // Checks have threads of their own; this runtime serves the store, deadlines and people.
+    // Checks run on threads of their own. This runtime is for the store, deadlines and administrative commands.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let served = runtime.block_on(serve(sources, loaded, settled, handed, log.clone()));
     runtime.shutdown_timeout(ENDING);
@@ -62,7 +63,7 @@ async fn serve(
     handed: Handed,
     log: log::Started,
 ) -> anyhow::Result<ExitCode> {
-    // Before anything is visible: whoever sees the socket may send signals.
+    // Must happen before the socket is visible: from then on, signals may come.
     let mut signals = Signals::new()?;
     let up = tokio::select! {
         up = bring_up(sources, loaded, settled, handed, log) => up?,
@@ -76,7 +77,7 @@ async fn serve(
     Ok(Code::Ok.into())
 }
 
-/// A daemon that serves, and what its admin address tells.
+/// A running daemon, as the admin address shows it.
 struct Up {
     daemon: Daemon,
     told: Arc<Told>,
@@ -177,7 +178,7 @@ fn start(
     Daemon::start_with(options, handed).map_err(|error| ExitError::new(Code::System, error).into())
 }
 
-/// Binds the fleet's port and looks for peers; nobody need be there.
+/// Binds the fleet's port and begins to look for peers. It does not wait for any.
 async fn join(config: &Config) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<Incoming>)>> {
     let Some(fleet) = &config.fleet else { return Ok(None) };
     if config.store.url == "memory:" {
@@ -205,7 +206,8 @@ async fn join(config: &Config) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<I
     })
 }
 
-/// A default address that is taken is no reason not to serve; one that was asked for is.
+/// If the default address is in use, the daemon runs without an admin address; if a configured one is, that is an
+/// error.
 async fn bind_admin(config: &Config, is_default: bool, handed: &mut Handed) -> anyhow::Result<Option<Admin>> {
     let Some(address) = config.listen.admin else { return Ok(None) };
     let bound = match handed.take_tcp(address) {
@@ -244,7 +246,7 @@ fn announce_envoy(door: &ListenAddress, policies: &PolicySet) {
     }
 }
 
-/// Stops accepting, answers what is in flight, gives leases back; a second signal ends it at once.
+/// Stops accepting, answers what is in flight, and returns leases. A second signal ends it at once.
 async fn leave(daemon: Daemon, mut signals: Signals) {
     tracing::info!("leaving: answering what has come and giving leases back");
     let drained = tokio::time::timeout(DRAIN, daemon.drain_and_stop());
@@ -280,7 +282,7 @@ impl Signals {
         }
     }
 
-    /// Reloads at each SIGHUP until a signal asks to end.
+    /// Reloads at each SIGHUP, until a signal asks to stop.
     async fn wait_for_the_end(&mut self, reloader: &Arc<Reloader>) {
         loop {
             tokio::select! {
@@ -288,7 +290,7 @@ impl Signals {
                 _ = self.interrupt.recv() => return,
                 _ = self.hangup.recv() => {
                     let reloader = reloader.clone();
-                    // Its outcome is in the log and in the metrics.
+                    // The log and the metrics report the outcome.
                     let _ = tokio::task::spawn_blocking(move || reloader.reload()).await;
                 }
             }

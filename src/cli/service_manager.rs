@@ -1,6 +1,6 @@
-//! What a service manager like systemd is told: when the daemon serves, when it leaves, and that it lives.
+//! Notifies a service manager such as systemd that the daemon is ready, that it stops, and that it lives.
 //!
-//! Without `NOTIFY_SOCKET` nothing is told. Sending may wait for the manager, and so stands before nothing else.
+//! Without `NOTIFY_SOCKET` nothing is sent. Sending may block, so nothing else waits for it.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use tokio::time::MissedTickBehavior;
 
 use crate::serve::ServerState;
 
-/// Tells that the daemon serves, and with `WATCHDOG_USEC` from now on that it lives: twice in each such time, as long
-/// as all that is vital moves.
+/// Notifies that the daemon is ready. With `WATCHDOG_USEC` it then notifies twice in that time that the daemon lives,
+/// as long as all vital tasks do.
 pub(crate) async fn ready(hub: Arc<ServerState>) {
     tell(NotifyState::Ready).await;
     let Some(patience) = sd_notify::watchdog_enabled().filter(|patience| !patience.is_zero()) else { return };
@@ -27,7 +27,7 @@ pub(crate) async fn ready(hub: Arc<ServerState>) {
     });
 }
 
-/// Tells that the daemon leaves.
+/// Notifies that the daemon stops.
 pub(crate) async fn stopping() {
     tell(NotifyState::Stopping).await;
 }

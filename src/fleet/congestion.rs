@@ -1,11 +1,12 @@
-//! How much of a connection may be on its way: what quinn's Cubic says, but never less than a floor.
+//! The congestion window of a connection: that of quinn's Cubic, but never below a minimum.
 //!
-//! Peers say little and often, so Cubic's window never grows, and shrinks with every datagram that is lost:
-//! to two of them. In a partition that is full at once, and quinn sends no acknowledgement either while a
-//! full window holds data back. Then both ends wait for each other, probe at ever longer intervals, and after
-//! the partition a pair of nodes may be silent for as long as it lasted, or, where a probe is lost, longer.
-//! The floor holds what the bounds of a connection let two nodes say to each other in ordinary times; what
-//! is sent beyond it is Cubic's to judge.
+//! Peers send little at a time, so Cubic's window never grows, and every lost datagram shrinks it, down to two
+//! datagrams. In a network partition such a window is full at once; and while a full window holds data back, quinn
+//! does not send acknowledgements either. Then both ends wait for each other and probe at ever longer intervals.
+//! After the partition they may stay silent for as long as it lasted, or for longer if a probe is lost.
+//!
+//! The minimum has room for all that two nodes may send each other at a time in normal operation. Beyond it, Cubic
+//! decides.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use std::time::Instant;
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 use quinn_proto::RttEstimator;
 
-/// Bytes that may always be on their way: sixteen frames of a few kilobytes.
+/// The minimum of the window: sixteen frames of a few kilobytes.
 const FLOOR: u64 = 64 << 10;
 
-/// Makes a controller for each connection.
+/// Creates a controller for each connection.
 #[derive(Debug, Default)]
 pub(crate) struct Floored {
     cubic: Arc<CubicConfig>,

@@ -1,7 +1,7 @@
-//! All connections of a node: dialled when there is something to send, accepted, watched, closed.
+//! All connections of a node: dialled when there is something to send, accepted, watched, and closed.
 //!
-//! What comes is handed on by channel, and dropped and counted when it is not taken in time. What leaves is not known
-//! here: `lane` queues it, and asks for a connection.
+//! Received frames are delivered by channels; those that are not taken in time are dropped and counted. Frames to
+//! send are not known here: `send_queue` has them, and asks for connections.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,23 +23,23 @@ use super::quic::is_own;
 use super::stats::Counters;
 use super::table::Table;
 
-/// Longest time that a handshake may take: an unreachable peer gives no sign of it.
+/// Longest handshake; an unreachable peer just does not answer.
 const HANDSHAKE: Duration = Duration::from_secs(2);
-/// How long a connection that lost stays open for what is on its way.
+/// How long a connection that is no longer used stays open for frames in flight.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A frame of the usage channel, as it came from a peer.
+/// A frame of the usage channel, which was received from a peer.
 #[derive(Clone, Debug)]
 pub struct Incoming {
-    /// Who sent it: the name is the certificate's.
+    /// The sender; the name is that of its certificate.
     pub from: PeerId,
-    /// What it holds.
+    /// The payload.
     pub frame: Bytes,
-    /// Given back when the frame has been dealt with: one peer may have so many waiting and no more.
+    /// Limits how many frames of one peer may wait; it is returned when the frame was processed.
     _slot: Arc<OwnedSemaphorePermit>,
 }
 
-/// Where frames go that come.
+/// The channels for received frames.
 #[derive(Debug)]
 pub(crate) struct Inboxes {
     pub(crate) gossip: mpsc::Sender<Gossip>,
@@ -61,7 +61,7 @@ pub(crate) struct ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// Connections over `endpoint`, which must be able to accept. Call [`Self::accept`] to do so.
+    /// Connections over `endpoint`, which must be able to accept. [`Self::accept`] does so.
     pub(crate) fn new(
         endpoint: Endpoint,
         fleet: &str,
@@ -83,11 +83,12 @@ impl ConnectionPool {
         })
     }
 
-    /// Takes connections until the endpoint is closed.
+    /// Accepts connections until the endpoint is closed.
     pub(crate) async fn accept(self: Arc<Self>) {
         let handshakes = Arc::<Handshakes>::default();
         while let Some(arriving) = self.endpoint.accept().await {
-            // Who cannot receive at the address that it sends from costs nothing more than this answer.
+            // Validates the address first: a client that cannot receive at the address it sends from causes nothing
+            // but this answer.
             if !arriving.remote_address_validated() && arriving.may_retry() {
                 let _ = arriving.retry();
                 continue;
@@ -117,7 +118,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Dials `to`; `false`: it led nowhere.
+    /// Dials `to`; false when that failed.
     pub(crate) async fn dial(self: Arc<Self>, to: SocketAddr) -> bool {
         self.counters.dials.add(1);
         let config = self.dialling.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -194,7 +195,7 @@ impl ConnectionPool {
                     self.inboxes.usage.try_send(incoming).is_ok()
                 })
             }
-            // A later version may say more than this one understands.
+            // A later version may send frames that this one does not know.
             Some((Channel::Hello, _)) | None => {
                 self.counters.malformed.add(1);
                 true
@@ -208,7 +209,7 @@ impl ConnectionPool {
         self.table().best(&self.us.id, to)
     }
 
-    /// Waits until there is a connection to `to`.
+    /// Waits for a connection to `to`.
     pub(crate) async fn connected(&self, to: SocketAddr) -> Arc<Link> {
         let mut changed = self.changes();
         loop {
@@ -221,12 +222,12 @@ impl ConnectionPool {
         }
     }
 
-    /// Changes whenever a connection has come or gone.
+    /// Changes whenever a connection was made or has ended.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// Whether `to` leads back to this node: it is remembered then, and never dialled.
+    /// Whether `to` leads back to this node. If so, it is remembered and never dialled.
     pub(crate) fn is_own(&self, to: SocketAddr) -> bool {
         let own = self.endpoint.local_addr().is_ok_and(|bound| is_own(bound, to));
         if own {
@@ -235,17 +236,17 @@ impl ConnectionPool {
         own
     }
 
-    /// Connections, now.
+    /// Number of connections.
     pub(crate) fn count(&self) -> usize {
         self.table().len()
     }
 
-    /// Dials with other credentials from now on. What is connected stays.
+    /// Uses other credentials for new connections. Existing ones stay.
     pub(crate) fn dial_with(&self, config: ClientConfig) {
         *self.dialling.lock().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
-    /// Ends each connection whose peer would not be let in now.
+    /// Closes each connection whose peer would not be accepted now.
     pub(crate) fn judge(&self, is_right: impl Fn(&[CertificateDer<'static>]) -> bool) {
         let links: Vec<_> = self.table().all().cloned().collect();
         for link in links.iter().filter(|link| !link.chain().is_some_and(|chain| is_right(&chain))) {
@@ -255,19 +256,19 @@ impl ConnectionPool {
         }
     }
 
-    /// Says goodbye to all peers and takes no more.
+    /// Announces to all peers that this node leaves, and takes no more connections.
     pub(crate) fn close(&self) {
         self.table().close();
         self.endpoint.close(Closing::Left.code(), b"leaving");
     }
 
-    /// What is held under this lock is never left half-changed.
+    /// Locks the table. No code panics while it changes what the lock protects.
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A handshake, in time.
+/// Completes a handshake within the time limit.
 async fn shake(connecting: Result<quinn::Connecting, ConnectionError>) -> Result<Connection, String> {
     let connecting = connecting.map_err(|error| error.to_string())?;
     match timeout(HANDSHAKE, connecting).await {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a fleet cannot be joined: what was seen, what was wanted, what to do.
+/// Why a fleet cannot be joined: what was seen, what was wanted, and what to do.
 #[derive(Debug)]
 pub enum FleetError {
     /// A certificate or key file.
@@ -19,15 +19,15 @@ pub enum FleetError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// Peers would not know where to reach this node.
+    /// It is unknown at which address peers can reach this node.
     NoAddress {
-        /// The address that is listened on.
+        /// The address that this node listens on.
         listen: SocketAddr,
     },
-    /// A name that cannot stand in a certificate.
+    /// A name that cannot be part of a certificate.
     Name {
         /// The fleet's name.
         fleet: String,

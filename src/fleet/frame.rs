@@ -1,11 +1,11 @@
-//! What peers say on a stream: one frame, whose first byte is its channel.
+//! Frames between peers: one per stream, with the channel in the first byte.
 //!
 //! ```text
 //! stream = channel (1 byte) payload (to the end of the stream, at most 65,535 bytes)
 //! hello  = 1 (format) incarnation (8, little-endian) name-length (1) name address-length (1) address [more]
 //! ```
 //!
-//! A hello opens a connection in each direction. What a later version adds stands at its end and is skipped.
+//! Both sides of a connection begin with a hello. A later version may add to its end, which is skipped.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ pub(crate) const MAX_NAME: usize = 128;
 
 const FORMAT: u8 = 1;
 
-/// What a frame is about: its first byte.
+/// The subject of a frame: its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Channel {
-    /// Who speaks.
+    /// Identifies the sender.
     Hello = 0,
     /// Membership.
     Gossip = 1,
@@ -38,7 +38,8 @@ pub(crate) enum Channel {
 }
 
 impl Channel {
-    /// The channel of a frame and its payload; `None`: empty, or a channel of a later version.
+    /// Splits a frame into its channel and payload; `None` when it is empty, or of a channel that only later versions
+    /// know.
     pub(crate) fn split(frame: &Bytes) -> Option<(Self, Bytes)> {
         let channel = match frame.first()? {
             0 => Self::Hello,
@@ -49,7 +50,7 @@ impl Channel {
         Some((channel, frame.slice(1..)))
     }
 
-    /// A frame of this channel; `None`: the payload is too large.
+    /// Makes a frame of this channel; `None` when the payload is too large.
     pub(crate) fn frame(self, payload: &[u8]) -> Option<Bytes> {
         if payload.len() > MAX_FRAME {
             return None;
@@ -61,7 +62,7 @@ impl Channel {
     }
 }
 
-/// The first frame of a connection: who speaks, and where it is reached.
+/// The first frame of a connection: the sender's identity and address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) id: PeerId,
@@ -80,7 +81,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads a hello; `None`: it is none, or it holds what no node is called.
+    /// Parses a hello; `None` when it is invalid.
     pub(crate) fn decode(frame: &[u8]) -> Option<Self> {
         let rest = frame.strip_prefix(&[Channel::Hello as u8, FORMAT])?;
         let (incarnation, rest) = rest.split_first_chunk()?;
@@ -92,19 +93,19 @@ impl Hello {
     }
 }
 
-/// A hello, written again as it was understood. For `fuzz/`, which has no connection.
+/// Parses a hello, and writes it again. For `fuzz/`, which has no connection.
 #[doc(hidden)]
 #[must_use]
 pub fn hello_again(frame: &[u8]) -> Option<Vec<u8>> {
     Hello::decode(frame).map(|hello| hello.encode())
 }
 
-/// Whether a node may be called so.
+/// Whether `name` is a valid node name.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic())
 }
 
-/// Whether one node may be reached there.
+/// Whether a single node can be reached at this address.
 pub(crate) fn is_reachable(address: SocketAddr) -> bool {
     address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast()
 }
@@ -124,7 +125,7 @@ mod tests {
         Hello { id, address: "10.0.0.1:7946".parse().expect("an address") }
     }
 
-    /// Kept for ever: older and newer nodes read these bytes.
+    /// This test is kept forever: older and newer nodes read these bytes.
     const GOLDEN: &[u8] = b"\x00\x01\x04\x03\x02\x01\0\0\0\0\x06app-17\x0d10.0.0.1:7946";
 
     #[test]

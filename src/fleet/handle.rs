@@ -1,4 +1,4 @@
-//! A running fleet, as the daemon holds it: its members, frames to them and from them, its counts.
+//! A running fleet, as the daemon uses it: its members, frames to and from them, and counts.
 
 use std::fmt;
 use std::io;
@@ -26,16 +26,16 @@ use super::stats::{Counters, FleetStats};
 use super::tls::{Credentials, Judge};
 use crate::clock;
 
-/// Between two looks at the certificate files.
+/// Time between two checks of the certificate files.
 const LOOK: Duration = Duration::from_secs(5);
-/// Looks between two words about a certificate that has lapsed: an hour.
+/// Checks between two log lines about an expired certificate: an hour.
 const LOOKS_PER_WORD: u64 = 720;
-/// Frames that wait to be taken: gossip, and usage.
+/// Received frames that may wait: gossip, and usage.
 const WAITING: (usize, usize) = (256, 1_024);
-/// Longest wait for peers to hear that this node has closed.
+/// Longest wait until peers have noticed that this node has closed.
 const CLOSING: Duration = Duration::from_millis(300);
 
-/// What a fleet is joined with.
+/// The options of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetOptions {
     /// Its name, a DNS label: fleets with different names never mix.
@@ -44,29 +44,29 @@ pub struct FleetOptions {
     pub node: Arc<str>,
     /// When this node was started: Unix milliseconds.
     pub incarnation: u64,
-    /// Where to listen (UDP); port 0: any.
+    /// The UDP address to listen on; port 0 for any free one.
     pub listen: SocketAddr,
-    /// Where peers reach this node; `None`: where it listens, or the address of the interface that leads to
-    /// its seeds. Port 0: the one that was bound.
+    /// The address at which peers reach this node. `None` for the one it listens on, or the address of the interface
+    /// that leads to its seeds. Port 0 stands for the bound port.
     pub advertise: Option<SocketAddr>,
-    /// Where other nodes may be found: `host:port`, resolved again and again.
+    /// Addresses of other nodes: `host:port`, resolved again and again.
     pub seeds: Vec<String>,
-    /// Between two rounds of gossip.
+    /// Time between two rounds of gossip.
     pub tick: Duration,
     /// This node's certificates.
     pub identity: IdentityFiles,
 }
 
-/// This node's place in a fleet. Cheap to clone; it is given up when the last clone is dropped.
+/// This node's membership of a fleet. Cheap to clone; it ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Fleet(Arc<Joined>);
 
 struct Joined {
     options: FleetOptions,
     own: PeerId,
-    /// Where peers reach it.
+    /// The address at which peers reach it.
     advertised: SocketAddr,
-    /// Where it listens.
+    /// The address it listens on.
     address: SocketAddr,
     endpoint: quinn::Endpoint,
     links: Arc<ConnectionPool>,
@@ -76,15 +76,15 @@ struct Joined {
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
-/// When to say that this node's certificate has lapsed: at once, and then hourly.
+/// When to log that this node's certificate has expired: at once, and then hourly.
 #[derive(Debug, Default)]
 struct Reminder {
-    /// Looks since it has.
+    /// Checks since it has expired.
     looks: u64,
 }
 
 impl Reminder {
-    /// Whether to say so after this look.
+    /// Whether to log after this check.
     fn is_due(&mut self, has_lapsed: bool) -> bool {
         let looks = std::mem::take(&mut self.looks);
         self.looks = if has_lapsed { looks + 1 } else { 0 };
@@ -106,12 +106,12 @@ impl fmt::Debug for Fleet {
 }
 
 impl Fleet {
-    /// Binds the port, and begins to look for the others. Returns at once, alone; whoever is there comes
-    /// into [`Self::members`]. Frames of peers come out of the receiver, in no order.
+    /// Binds the port, and begins to look for other nodes. Returns at once, without waiting for any; those that are
+    /// found appear in [`Self::members`]. Frames of peers come from the receiver, in no particular order.
     ///
     /// # Errors
-    /// The certificates are not this node's or do not fit each other, the port cannot be bound, or it is not
-    /// clear where peers reach this node.
+    /// The certificates are not this node's or do not fit each other, the port cannot be bound, or the address for
+    /// peers is unknown.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -120,7 +120,7 @@ impl Fleet {
         Self::open(options, || bind(listen))
     }
 
-    /// The same over a socket that is there already, such as one of a network in memory.
+    /// The same over an existing socket, such as one of a network in memory.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -203,33 +203,33 @@ impl Fleet {
         Ok((fleet, incoming))
     }
 
-    /// Where it listens: the bound address.
+    /// The bound address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
 
-    /// Where its peers reach it.
+    /// The address at which its peers reach it.
     #[must_use]
     pub fn advertised(&self) -> SocketAddr {
         self.0.advertised
     }
 
-    /// Who this node is among its peers.
+    /// This node's identity among its peers.
     #[must_use]
     pub fn own(&self) -> &PeerId {
         &self.0.own
     }
 
-    /// The live set, this node among it, now and whenever it changes.
+    /// The live nodes, including this one, now and after each change.
     #[must_use]
     pub fn members(&self) -> watch::Receiver<Arc<Members>> {
         self.0.members.clone()
     }
 
-    /// Queues a frame of up to [`super::MAX_FRAME`] bytes for a member. Never waits; `false`: it was dropped,
-    /// because `to` is no member, its queue is full, or the frame is too large. What was queued may be lost
-    /// with its connection.
+    /// Queues a frame of up to [`super::MAX_FRAME`] bytes for a member, without waiting. False when it was dropped,
+    /// because `to` is no member, its queue is full, or the frame is too large. A queued frame may be lost with its
+    /// connection.
     pub fn send(&self, to: &PeerId, frame: Bytes) -> bool {
         let address = self.0.members.borrow().get(to).map(|member| member.address);
         match (address, self.frame(&frame)) {
@@ -238,7 +238,7 @@ impl Fleet {
         }
     }
 
-    /// Queues a frame for every other member, and returns for how many.
+    /// Queues a frame for every other member, and returns how many those were.
     pub fn broadcast(&self, frame: Bytes) -> usize {
         let Some(frame) = self.frame(&frame) else { return 0 };
         let members = self.0.members.borrow().clone();
@@ -252,13 +252,13 @@ impl Fleet {
         frame
     }
 
-    /// Whether a node that lives no more said so before it went.
+    /// Whether a node that is no longer live had announced that it leaves.
     #[must_use]
     pub fn has_left(&self, peer: &PeerId) -> bool {
         self.0.links.has_left(peer)
     }
 
-    /// What was counted.
+    /// The counts.
     #[must_use]
     pub fn stats(&self) -> FleetStats {
         let left = self.0.seconds_left();
@@ -269,18 +269,18 @@ impl Fleet {
         }
     }
 
-    /// Reads the certificate files again; `true`: they have changed and are used for new connections from
-    /// now on. Connections of peers whose certificates are not right any more end: they have lapsed, or the CA
-    /// has changed, or has revoked them. The fleet does so by itself every five seconds.
+    /// Reads the certificate files again. True when they have changed; new connections use them from now on.
+    /// Connections to peers whose certificates are no longer valid are closed: they have expired, or the CA was
+    /// replaced or has revoked them. The fleet does this by itself every five seconds.
     ///
     /// # Errors
-    /// They have changed and are not right: the old ones stay in use.
+    /// The files have changed and are not valid; the old certificates stay in use.
     pub fn reload_identity(&self) -> Result<bool, FleetError> {
         self.0.look()
     }
 
-    /// Tells the fleet that this node goes, gives it two ticks (a second at most) to hear so and to take what
-    /// was sent before, and closes. Frames sent after this are dropped.
+    /// Announces that this node leaves, gives the fleet two ticks (at most a second) to hear it and to take frames
+    /// that were sent before, and closes. Frames that are sent after this are dropped.
     pub async fn leave(&self) {
         self.0.membership.leave().await;
         self.0.links.close();
@@ -315,7 +315,7 @@ impl Fleet {
 }
 
 impl Joined {
-    /// Reads the files again, and judges all peers by what is in use then.
+    /// Reads the files again, and judges all peers by the credentials that are then in use.
     fn look(&self) -> Result<bool, FleetError> {
         let changed = self.reload();
         let judge = self.certificates.judge.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -324,7 +324,7 @@ impl Joined {
         changed
     }
 
-    /// Until the certificate lapses; negative: since it has.
+    /// Seconds until the certificate expires; negative after it has expired.
     fn seconds_left(&self) -> i64 {
         let now = i64::try_from(clock::wall().0 / 1_000_000).unwrap_or(i64::MAX);
         self.certificates.not_after.load(Ordering::Relaxed).saturating_sub(now)

@@ -1,22 +1,22 @@
-//! Handshakes that others began and that are under way: so many at once, and so many of one address.
+//! Limits the handshakes that peers have begun: in all, and for each address.
 //!
-//! Who has no certificate can begin handshakes and end none. It holds its own places for as long as a
-//! handshake may take, and leaves those of other addresses free.
+//! A client without a certificate can begin handshakes but complete none. It can occupy the permits of its own
+//! address for as long as a handshake may take, and those of other addresses stay free.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Handshakes at once.
+/// Most handshakes at once.
 const AT_ONCE: usize = 64;
-/// Handshakes at once of one address: nodes of one machine come up together.
+/// Most handshakes at once of one address. Nodes on one machine may start together.
 const OF_ONE: usize = 16;
 
-/// Who is at the door.
+/// Handshakes under way, by address.
 #[derive(Debug, Default)]
 pub(crate) struct Handshakes(Mutex<HashMap<IpAddr, usize>>);
 
-/// A place, until it is dropped.
+/// A permit for one handshake, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     of: Arc<Handshakes>,
@@ -24,7 +24,7 @@ pub(crate) struct Place {
 }
 
 impl Handshakes {
-    /// A place for a handshake with `ip`; `None`: there is none.
+    /// A permit for a handshake with `ip`; `None` when there are too many.
     pub(crate) fn enter(self: &Arc<Self>, ip: IpAddr) -> Option<Place> {
         let ip = ip.to_canonical();
         let mut places = self.lock();

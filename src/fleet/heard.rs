@@ -1,9 +1,10 @@
-//! Who was heard: the peers that have spoken for themselves, on connections whose certificates name them.
+//! The peers that this node has heard from directly, on connections whose certificates name them.
 //!
-//! Decides whom chitchat may believe in. A peer comes in by its own word alone, and is given up after six
-//! seconds in which nothing came from it, unless two others go on hearing it: one direction of one connection may
-//! be cut, and one member alone vouches for nobody. What others say of its heartbeats is a sign of life once in a
-//! round, and no number. Knows no IO; time is what its driver has lived through.
+//! It decides which nodes chitchat may believe in. A peer is accepted only by its own messages. It is given up after
+//! six seconds in which nothing came from it, unless two other nodes still hear from it: one direction of one
+//! connection may be cut, and a single node's word is not enough. What others report of a peer's heartbeat counts as
+//! a sign of life once per round, but the number is not believed. Knows no IO; its time passes only while this
+//! process runs.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,68 +14,69 @@ use std::time::Duration;
 use super::message::{Known, Refusal};
 use super::peer::PeerId;
 
-/// Silence after which a peer is given up, and in rounds where those are slow.
+/// Silence after which a peer is given up, as a time and in rounds; the longer of both applies where rounds are slow.
 const GIVEN_UP: Duration = Duration::from_secs(6);
 const GIVEN_UP_ROUNDS: u32 = 8;
-/// Silence after which it is noted who else hears a peer.
+/// Silence after which it is recorded who else hears from a peer.
 const MISSED: Duration = Duration::from_secs(2);
-/// Others who must hear a peer that this node does not.
+/// Number of other nodes that must hear from a peer when this node does not.
 const VOUCHERS: usize = 2;
-/// Others of whom it is noted, for each peer.
+/// Most such nodes that are recorded for each peer.
 const MAX_VOUCHERS: usize = 8;
-/// Silence after which a peer is forgotten, and in rounds: later than chitchat does.
+/// Silence after which a peer is forgotten, as a time and in rounds: later than chitchat forgets it.
 const FORGOTTEN: Duration = Duration::from_secs(10 * 60);
 const FORGOTTEN_ROUNDS: u32 = 64;
-/// Most peers, lives that have ended among them, and what they take in a digest: it must fit into a frame.
+/// Most peers, including ended incarnations, and the bytes they take in a digest, which must fit into a frame.
 const MAX_PEERS: usize = 1_000;
 const MAX_BYTES: usize = 60_000;
-/// Lives of one name that are remembered before it must wait for the next.
+/// Most incarnations of one name that are remembered. A further one must wait.
 const MAX_LIVES: usize = 8;
-/// That wait.
+/// How long it must wait.
 const NEXT_LIFE: Duration = Duration::from_secs(10);
 
-/// Everybody who has spoken for itself.
+/// All peers that have spoken for themselves.
 #[derive(Debug)]
 pub(crate) struct Heard {
     own: PeerId,
     round: Duration,
-    /// What this node has lived through.
+    /// The time for which this process has run.
     now: Duration,
     peers: BTreeMap<PeerId, Peer>,
-    /// What they take in a digest.
+    /// Bytes that the peers take in a digest.
     bytes: usize,
 }
 
 #[derive(Debug)]
 struct Peer {
     address: SocketAddr,
-    /// The last one that it told itself.
+    /// The last heartbeat that the peer itself has told.
     heartbeat: u64,
-    /// The last one that chitchat was told, and when that was news.
+    /// The last heartbeat that chitchat was given, and when it was new.
     shown: u64,
     shown_at: Duration,
     came: Duration,
     last: Duration,
-    /// Who else hears it: the heartbeat that each told last, and when that one told of a later one.
+    /// Other nodes that hear from the peer: the heartbeat that each reported last, and when it last reported a higher
+    /// one.
     vouchers: BTreeMap<Arc<str>, (u64, Option<Duration>)>,
 }
 
-/// What is made of a peer's word about another one.
+/// What follows from a peer's report about another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Heed {
-    /// What chitchat is told of that one's heartbeat; `None`: it is not told of that one.
+    /// The heartbeat that chitchat is given; `None` when chitchat must not hear of that node.
     pub(crate) shown: Option<u64>,
-    /// Where that one may be found, if this node does not hear it.
+    /// The address at which that node may be found, if this node does not hear from it.
     pub(crate) hint: Option<SocketAddr>,
 }
 
 impl Heard {
-    /// Nobody yet.
+    /// Without peers.
     pub(crate) fn new(own: PeerId, round: Duration) -> Self {
         Self { own, round, now: Duration::ZERO, peers: BTreeMap::new(), bytes: 0 }
     }
 
-    /// So much time has passed in which peers could have been heard. Forgets who was not for long.
+    /// `time` has passed in which peers could have been heard. Forgets those that were silent for too long.
     pub(crate) fn pass(&mut self, time: Duration) {
         self.now += time;
         let (now, given_up, bytes) = (self.now, self.given_up(), &mut self.bytes);
@@ -87,15 +89,15 @@ impl Heard {
         });
     }
 
-    /// What this node has lived through.
+    /// The time for which this process has run.
     pub(crate) fn now(&self) -> Duration {
         self.now
     }
 
-    /// A peer speaks, and tells its heartbeat; the answer is what chitchat is told of it.
+    /// Takes a peer's own heartbeat, and returns the one that chitchat is given.
     ///
     /// # Errors
-    /// There is no place for it.
+    /// The peer cannot be accepted.
     pub(crate) fn hear(&mut self, from: &PeerId, address: SocketAddr, heartbeat: u64) -> Result<u64, Refusal> {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(from) {
@@ -119,7 +121,7 @@ impl Heard {
         Ok(heartbeat)
     }
 
-    /// Whether a life may begin: no later one of its name is live, and there were not too many.
+    /// Whether an incarnation may be accepted: no later one of its name is live, and there were not too many.
     fn may_begin(&self, from: &PeerId) -> bool {
         let is_past = |(id, peer): (&PeerId, &Peer)| id.incarnation < from.incarnation || !self.is_peer_live(peer);
         let waited = |at: Duration| self.now - at >= NEXT_LIFE;
@@ -132,7 +134,7 @@ impl Heard {
         self.peers.range(life(0)..=life(u64::MAX))
     }
 
-    /// Anything at all came from a peer that has spoken for itself before.
+    /// Some frame came from a peer that has spoken for itself before.
     pub(crate) fn is_there(&mut self, from: &PeerId) {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(from) {
@@ -140,7 +142,7 @@ impl Heard {
         }
     }
 
-    /// A peer tells that it knows another one.
+    /// A peer reports that it knows another node.
     pub(crate) fn heed(&mut self, from: &PeerId, known: &Known) -> Heed {
         if known.id.name == self.own.name || known.id.name == from.name {
             return Heed::default();
@@ -161,16 +163,16 @@ impl Heard {
         if is_live && is_news && now - peer.shown_at >= round {
             (peer.shown, peer.shown_at) = (peer.shown + 1, now);
         }
-        // One that was given up may be back, and this node the last to hear of it.
+        // A node that was given up may be back, and this node may be the last to hear of it.
         Heed { shown: Some(peer.shown), hint: Some(peer.address).filter(|_| !is_live && is_news) }
     }
 
-    /// Whether a peer is there, as far as this node hears.
+    /// Whether a peer is live, as far as this node knows.
     pub(crate) fn is_live(&self, id: &PeerId, address: SocketAddr) -> bool {
         self.peers.get(id).is_some_and(|peer| peer.address == address && self.is_peer_live(peer))
     }
 
-    /// The last heartbeat that a peer told itself.
+    /// The last heartbeat that a peer itself has told.
     pub(crate) fn heartbeat(&self, id: &PeerId, address: SocketAddr) -> Option<u64> {
         self.peers.get(id).filter(|peer| peer.address == address).map(|peer| peer.heartbeat)
     }
@@ -195,7 +197,7 @@ impl Peer {
         now - self.last < given_up || vouched() >= VOUCHERS
     }
 
-    /// `voucher` tells of this heartbeat. The first one that it tells of may be old; a later one is not.
+    /// `voucher` reports this heartbeat. The first one that it reports may be old; later ones are not.
     fn is_vouched(&mut self, voucher: &Arc<str>, heartbeat: u64, now: Duration) {
         if let Some((told, at)) = self.vouchers.get_mut(voucher) {
             if heartbeat > *told {
@@ -230,7 +232,7 @@ mod tests {
         Heard::new(id("own", 1), ROUND)
     }
 
-    /// A peer says its heartbeat and whom it knows; the answer is what chitchat is told of it.
+    /// A peer tells its heartbeat and the nodes that it knows. Returns the heartbeat that chitchat is given.
     fn speak(heard: &mut Heard, name: &str, heartbeat: u64, others: &[Known]) -> u64 {
         let shown = heard.hear(&id(name, 1), at(9), heartbeat).expect("there is a place");
         for other in others {

@@ -1,21 +1,23 @@
-//! Where to dial, as others say it: some at once, then a few a second of each sender and of all together.
+//! Limits how often this node dials addresses that others have named: some at once, then a few per second, for each
+//! sender and for all together.
 //!
-//! A member may name addresses where nobody is, or where somebody is who wants nothing of this fleet. What it
-//! can make a node send there is bounded here; what is left out is said again in the next round of gossip.
+//! A member may name addresses at which no node listens, or a server that has nothing to do with this fleet. The
+//! limits bound what it can make this node send there. A hint that is left out is repeated in the next round of
+//! gossip.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Dials on the word of one sender: at once, and then a second.
+/// Dials for the hints of one sender: the burst, and the number per second.
 const OF_ONE: Rate = Rate { burst: 32, a_second: 2 };
-/// Dials on anybody's word.
+/// Dials for the hints of all senders.
 const OF_ALL: Rate = Rate { burst: 256, a_second: 32 };
-/// An address is not dialled again before.
+/// How long an address is not dialled again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What was dialled lately on others' words.
+/// Recent dials for hints.
 #[derive(Debug)]
 pub(crate) struct Hints {
     all: Bucket,
@@ -29,17 +31,17 @@ struct Rate {
     a_second: u64,
 }
 
-/// A bucket of a rate: when it will be full.
+/// A token bucket, as the time when it is full again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket(Duration);
 
 impl Hints {
-    /// Nothing was dialled yet.
+    /// Without recent dials.
     pub(crate) fn new() -> Self {
         Self { all: Bucket::default(), senders: BTreeMap::new(), dialled: BTreeMap::new() }
     }
 
-    /// Whether `address` may be dialled at `now` because `sender` has named it.
+    /// Whether `address`, which `sender` has named, may be dialled at `now`.
     pub(crate) fn take(&mut self, sender: &Arc<str>, address: SocketAddr, now: Duration) -> bool {
         self.forget(now);
         if self.dialled.contains_key(&address) {
@@ -55,7 +57,7 @@ impl Hints {
         taken
     }
 
-    /// What is full again, or long ago, says nothing. There are never more entries than dials in a while.
+    /// Drops full buckets and old dials, which have no effect. So there are never more entries than recent dials.
     fn forget(&mut self, now: Duration) {
         if self.dialled.len() as u64 >= OF_ALL.burst {
             self.dialled.retain(|_, at| now - *at < AGAIN);

@@ -1,7 +1,7 @@
-//! A node's identity: the fleet's CA, its own certificate and its private key, read from three files.
+//! A node's identity: the fleet's CA, the node's certificate and its private key, read from three files.
 //!
-//! Decides whether the files fit each other, the fleet and the node, before anybody is dialled. Does not
-//! decide about expiry: a node whose certificate has lapsed goes on alone, and says so.
+//! It checks that the files fit each other, the fleet and the node, before any peer is dialled. Expiry is not checked
+//! here: a node with an expired certificate goes on alone, and reports it.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -19,20 +19,20 @@ use super::names::{fleet_name, node_name};
 /// Largest file that is read.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Where a node's identity is kept; all PEM.
+/// The PEM files of a node's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentityFiles {
-    /// The certificates that vouch for peers.
+    /// The CA certificates that peers' certificates are checked with.
     pub ca: PathBuf,
     /// This node's certificate, and the chain to the CA if there is one.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Certificates that the CA vouches for no more, if it keeps a list (CRL).
+    /// Certificates that the CA has revoked (CRL), if it keeps a list.
     pub crl: Option<PathBuf>,
 }
 
-/// What the files hold, unread: two of these are equal when nothing has changed on disk.
+/// The content of the files, not parsed. Two of them are equal when no file has changed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
     ca: Vec<u8>,
@@ -41,22 +41,22 @@ pub(crate) struct Contents {
     crl: Option<Vec<u8>>,
 }
 
-/// An identity that fits its fleet and its node.
+/// An identity that was checked against its fleet and node.
 pub(crate) struct Identity {
     pub(crate) roots: RootCertStore,
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
-    /// Lists of what is revoked.
+    /// Revocation lists.
     pub(crate) revoked: Vec<CertificateRevocationListDer<'static>>,
-    /// It may be used under every name.
+    /// The certificate may be used under every node name.
     pub(crate) is_any: bool,
-    /// When the certificate lapses: Unix seconds.
+    /// When the certificate expires, in Unix seconds.
     pub(crate) not_after: i64,
 }
 
-/// What an endpoint's identifiers are made from, so that they are the same after a restart.
+/// Keys from which an endpoint's identifiers are derived, so that they are the same after a restart.
 pub(crate) struct EndpointKeys {
-    /// Makes the tokens of stateless resets.
+    /// Derives the tokens of stateless resets.
     pub(crate) reset: hmac::Key,
     /// Marks connection ids as this endpoint's.
     pub(crate) connection_ids: u64,
@@ -80,10 +80,10 @@ impl Contents {
 }
 
 impl Identity {
-    /// Makes sense of the files for the node called `node` in `fleet`.
+    /// Parses the files for the node called `node` in `fleet`.
     ///
     /// # Errors
-    /// A file does not hold what it should, or the certificate is another fleet's or another node's.
+    /// A file has the wrong content, or the certificate is for another fleet or another node.
     pub(crate) fn parse(
         files: &IdentityFiles,
         contents: &Contents,
@@ -116,11 +116,12 @@ impl Identity {
         Ok(Self { roots, chain, key, revoked, is_any, not_after })
     }
 
-    /// The keys of an endpoint that peers know as `address`.
+    /// The keys of an endpoint whose address for peers is `address`.
     ///
-    /// They follow from the private key, so that the next incarnation at this address can tell peers that
-    /// the connections of the last one are gone. The address is mixed in, because nodes that share an image
-    /// share its key, and none must be able to end another's connections (RFC 9000, 21.11).
+    /// They are derived from the private key. After a restart the node can therefore reset the connections of its
+    /// last incarnation, so that peers notice at once that they are gone. The address is part of the derivation,
+    /// because nodes from one image share a private key, and none of them must be able to reset another's connections
+    /// (RFC 9000, 21.11).
     pub(crate) fn endpoint_keys(&self, address: &str) -> EndpointKeys {
         let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"rationd fleet endpoint");
         let secret = salt.extract(self.key.secret_der());
@@ -142,7 +143,7 @@ impl hkdf::KeyType for Eight {
     }
 }
 
-/// Whether a certificate is valid under `name`, by wildcard or in full.
+/// Whether a certificate is valid for `name`, by wildcard or exactly.
 pub(crate) fn holds_name(certificate: &CertificateDer<'_>, name: &str) -> bool {
     let Ok(name) = ServerName::try_from(name) else { return false };
     ParsedCertificate::try_from(certificate).is_ok_and(|parsed| verify_server_name(&parsed, &name).is_ok())
@@ -153,18 +154,18 @@ fn expiry(certificate: &CertificateDer<'_>) -> Option<i64> {
     Some(parsed.validity().not_after.timestamp())
 }
 
-/// Whether a certificate may be used under names that nobody has thought of.
+/// Whether a certificate is valid for every node name of the fleet.
 fn is_any(certificate: &CertificateDer<'_>, fleet: &str) -> bool {
     holds_name(certificate, &node_name(fleet, "a name that no node can have"))
 }
 
-/// The lists of a file, at least one.
+/// The revocation lists in a file, at least one.
 fn revoked(path: &Path, contents: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, FleetError> {
     let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(contents).collect();
     lists.ok().filter(|lists| !lists.is_empty()).ok_or_else(|| wrong(path, "no X509 CRL in PEM".into()))
 }
 
-/// The certificates of a file, at least one.
+/// The certificates in a file, at least one.
 fn certificates(path: &Path, contents: &[u8]) -> Result<Vec<CertificateDer<'static>>, FleetError> {
     let list: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(contents).collect();
     match list {

@@ -1,7 +1,7 @@
-//! One connection to one peer: the greeting that opens it, frames in, frames out.
+//! One connection to one peer: the exchange of hellos that opens it, and frames in both directions.
 //!
-//! A peer is known after its hello, not after the handshake: a dialler's handshake ends before the other
-//! side has judged its certificate. Does not know which other connections there are.
+//! A peer is known after its hello, not after the handshake, because the dialling side's handshake ends before the
+//! other side has judged its certificate. Does not know which other connections there are.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -26,24 +26,26 @@ use super::stats::Counters;
 const GREETING: Duration = Duration::from_secs(2);
 /// Longest time that one frame may take, in either direction.
 const FRAME: Duration = Duration::from_secs(2);
-/// Two dials of one moment have ended after this long, a handshake and a greeting each.
+/// Two dials that began at the same moment have ended after this long: a handshake and an exchange of hellos for
+/// each.
 const CROSSING: Duration = Duration::from_secs(5);
-/// Frames of one connection that may wait, gossip and usage: a member that floods fills no queue but its own.
+/// Received frames of one connection that may wait, of gossip and of usage. A member that floods fills no queue but
+/// its own.
 const SLOTS: (usize, usize) = (16, 64);
 
-/// Why a node closes a connection: the code that its peer sees.
+/// Why a node closes a connection, as a code for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Closing {
-    /// It is leaving the fleet.
+    /// The node leaves the fleet.
     Left = 1,
-    /// The peer is not who its certificate says, or does not say who it is.
+    /// The peer has not stated its identity, or its certificate does not have that name.
     Refused = 2,
-    /// There is a better connection between the same nodes.
+    /// There is a better connection between the two nodes.
     Duplicate = 3,
-    /// It has dialled itself.
+    /// The node has dialled itself.
     Itself = 4,
-    /// There are too many.
+    /// The node has too many connections.
     Crowded = 5,
 }
 
@@ -53,35 +55,36 @@ impl Closing {
     }
 }
 
-/// A connection whose peer is known.
+/// A connection to a peer whose identity is known.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) connection: Connection,
     pub(crate) peer: PeerId,
-    /// Where the peer says it is reached.
+    /// The address that the peer reports for itself.
     pub(crate) address: SocketAddr,
-    /// What this node has dialled, if it has.
+    /// The address that this node has dialled; `None` when the peer has dialled.
     pub(crate) dialled: Option<SocketAddr>,
-    /// Room for gossip of this peer that has come and was not yet dealt with.
+    /// Permits for received gossip of this peer that was not processed yet.
     pub(crate) gossip_slots: Arc<Semaphore>,
-    /// The same for usage.
+    /// Permits for received usage of this peer that was not processed yet.
     pub(crate) usage_slots: Arc<Semaphore>,
-    /// Nothing that crossed it can come any more: who connects from now on has lost it.
+    /// A dial that crossed this connection has ended by now. If the peer connects again from here on, it has lost
+    /// this connection.
     settled: AtomicBool,
     /// The same two nodes have connected again since.
     superseded: AtomicBool,
-    /// A frame has come since it was asked last.
+    /// A frame has come since the last call of [`Self::was_heard`].
     spoken: AtomicBool,
 }
 
-/// Why a greeting came to nothing.
+/// Why an exchange of hellos has failed.
 #[derive(Debug)]
 pub(crate) enum GreetingError {
-    /// The connection ended, or nothing was said in time.
+    /// The connection ended, or no hello came in time.
     Silent(String),
-    /// What was said is no hello.
+    /// The first frame was no hello.
     Malformed,
-    /// The peer's certificate does not carry the name that it says.
+    /// The peer's certificate does not have the name in its hello.
     FalseName(Arc<str>),
 }
 
@@ -98,10 +101,10 @@ impl fmt::Display for GreetingError {
 }
 
 impl Link {
-    /// Says hello on a fresh connection and hears who the peer is.
+    /// Sends a hello on a new connection, and waits for the peer's.
     ///
     /// # Errors
-    /// The peer does not say who it is, or is not allowed to be it. The connection is closed then.
+    /// The peer does not state its identity, or its certificate does not have that name. The connection is closed.
     pub(crate) async fn greet(
         connection: Connection,
         dialled: Option<SocketAddr>,
@@ -139,25 +142,26 @@ impl Link {
         }
     }
 
-    /// The certificates that the peer has proved to own.
+    /// The peer's certificates, which it has proved to own.
     pub(crate) fn chain(&self) -> Option<Vec<CertificateDer<'static>>> {
         chain(&self.connection)
     }
 
-    /// Whether the peer is certainly at the address that it says: it sends from there.
+    /// Whether the peer's address is verified: its packets come from the address that it reports.
     pub(crate) fn is_proven(&self) -> bool {
         let seen = self.connection.remote_address();
         (seen.ip().to_canonical(), seen.port()) == (self.address.ip().to_canonical(), self.address.port())
     }
 
-    /// Waits until nothing that crossed it can come any more.
+    /// Waits until a dial that crossed this connection must have ended.
     pub(crate) async fn settle(self: Arc<Self>) {
         sleep(CROSSING).await;
         self.settled.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that its peer has connected again. Nobody dials whom it is connected to: where this connection is
-    /// settled, the peer has lost it, and it only looks alive here, as after a cut of one direction.
+    /// Records that the same peer has connected again. A node does not dial a peer that it is connected to. So if
+    /// this connection has settled, the peer has lost it, and it only looks alive on this side, as it does after a
+    /// cut of one direction.
     pub(crate) fn supersede(&self) {
         self.superseded.fetch_or(self.settled.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -166,17 +170,17 @@ impl Link {
         self.superseded.load(Ordering::Relaxed)
     }
 
-    /// Notes that a frame has come.
+    /// Records that a frame has come.
     pub(crate) fn has_spoken(&self) {
         self.spoken.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a frame has come since this was asked last.
+    /// Whether a frame has come since the last call.
     pub(crate) fn was_heard(&self) -> bool {
         self.spoken.swap(false, Ordering::Relaxed)
     }
 
-    /// Sends one frame on a stream of its own; returns when it is on its way, not when it has come.
+    /// Sends one frame on a stream of its own. Returns when the frame is sent, not when it was received.
     ///
     /// # Errors
     /// The peer does not take it, or is gone.

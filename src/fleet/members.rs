@@ -1,20 +1,20 @@
-//! Who is in the fleet: the one list that shares, digests and `rationd peers` are made from.
+//! The list of live nodes, from which shares, digests and `rationd peers` are made.
 
 use std::net::SocketAddr;
 
 use super::peer::PeerId;
 
-/// Whether a member stays.
+/// Whether a member will stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemberState {
     /// It serves.
     Up,
-    /// It has said that it is about to go.
+    /// It has announced that it will leave.
     Leaving,
 }
 
 impl MemberState {
-    /// Its word in gossip.
+    /// The state's name in gossip.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -29,22 +29,22 @@ impl MemberState {
 pub struct Member {
     /// Who it is.
     pub id: PeerId,
-    /// Where its peers reach it.
+    /// The address at which its peers reach it.
     pub address: SocketAddr,
     /// Whether it stays.
     pub state: MemberState,
-    /// The version of rationd that it runs; empty until it has said so.
+    /// Its version of rationd; empty until it has reported it.
     pub version: String,
 }
 
-/// The live nodes, this one among them, each name once.
+/// The live nodes, including this one. Each name occurs once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     list: Vec<Member>,
 }
 
 impl Members {
-    /// Of each name the latest life, in the order of names; `own` always stands in it as given.
+    /// Keeps the latest incarnation of each name, sorted by name. `own` always stays as it is given.
     pub(crate) fn new(own: Member, others: impl IntoIterator<Item = Member>) -> Self {
         let name = own.id.name.clone();
         others.into_iter().filter(|other| other.id.name != name).chain([own]).collect()
@@ -55,19 +55,19 @@ impl Members {
         self.list.iter()
     }
 
-    /// How many there are; at least 1, as this node is one of them.
+    /// Their number; at least 1, because this node is one of them.
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are none: only before a fleet is started.
+    /// Whether there are none, which is only so before a fleet is started.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The member that is `id`.
+    /// The member with the identity `id`.
     #[must_use]
     pub fn get(&self, id: &PeerId) -> Option<&Member> {
         self.list.binary_search_by(|member| member.id.cmp(id)).ok().map(|index| &self.list[index])
@@ -75,7 +75,7 @@ impl Members {
 }
 
 impl FromIterator<Member> for Members {
-    /// Of each name the latest life, in the order of names.
+    /// Keeps the latest incarnation of each name, sorted by name.
     fn from_iter<I: IntoIterator<Item = Member>>(members: I) -> Self {
         let mut list: Vec<_> = members.into_iter().collect();
         list.sort_by(|a, b| a.id.cmp(&b.id));

@@ -1,8 +1,8 @@
-//! Membership: who is in the fleet, as the nodes tell each other by gossip (chitchat).
+//! Membership: which nodes are in the fleet, by gossip (chitchat).
 //!
-//! Decides how fast a silent node is given up and what members say about themselves. A member is live when
-//! chitchat says so and it was heard itself: what chitchat gets to see is decided in `inspect.rs`. Does not know
-//! what carries the gossip: QUIC in a daemon, memory in a test.
+//! It decides how soon a silent node is given up, and what members report about themselves. A member is live when
+//! chitchat says so and this node has heard from it directly; `validate.rs` decides what chitchat gets to see. Does
+//! not know what transports the gossip: QUIC in a daemon, memory in a test.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -22,33 +22,33 @@ use super::stats::Counters;
 use super::transport::GossipTransport;
 use super::validate::{Inspector, inspecting};
 
-/// How long a dead node is remembered: gossip about it must not bring it back.
+/// How long a dead node is remembered, so that late gossip does not bring it back.
 const REMEMBERED: Duration = Duration::from_secs(8 * 60);
-/// Silence, at the slowest pace of gossip, after which a node is given up.
+/// Silence, in milliseconds, after which a node is given up at the slowest pace of gossip.
 const GIVEN_UP_MS: u128 = 6_000;
-/// Before the gossip is started again.
+/// Time before the gossip is restarted.
 const RESTART: Duration = Duration::from_millis(100);
-/// Addresses that wait to be dialled on others' words.
+/// Hints of addresses that may wait to be dialled.
 const HINTS: usize = 256;
-/// A round that took more rounds than this was a pause of this node's: it says nothing of its peers.
+/// If a round took longer than so many, this process did not run, and silence of peers in that time means nothing.
 const PAUSE: u32 = 5;
-/// Longest wait for the fleet to hear that this node leaves.
+/// Longest wait until the fleet has heard that this node leaves.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Most peers that are told at once that this node leaves.
+/// Most peers that are told directly that this node leaves.
 const FAREWELLS: usize = 64;
 
-/// What a membership is started with.
+/// The options of a membership.
 #[derive(Clone, Debug)]
 pub struct MembershipOptions {
-    /// The fleet's name: nodes of other fleets are not listened to.
+    /// The fleet's name; nodes of other fleets are ignored.
     pub fleet: String,
     /// This node.
     pub own: PeerId,
-    /// Where peers reach it.
+    /// The address at which peers reach this node.
     pub address: SocketAddr,
-    /// Where others may be: `host:port`.
+    /// Addresses of other nodes: `host:port`.
     pub seeds: Vec<String>,
-    /// Between two rounds of gossip.
+    /// Time between two rounds of gossip.
     pub tick: Duration,
 }
 
@@ -63,7 +63,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Starts to gossip over `carrier`, hearing what comes into `inbox`.
+    /// Starts gossip over `carrier`; received messages come from `inbox`.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -104,19 +104,19 @@ impl Membership {
         Self { members, leaving, tick, counters, tasks }
     }
 
-    /// The live set, now and whenever it changes.
+    /// The live nodes, now and after each change.
     #[must_use]
     pub fn members(&self) -> watch::Receiver<Arc<Members>> {
         self.members.clone()
     }
 
-    /// Gossip messages that made no sense.
+    /// Gossip messages that could not be parsed.
     #[must_use]
     pub fn malformed(&self) -> u64 {
         self.counters.snapshot().malformed
     }
 
-    /// Tells the fleet that this node is about to go, and gives it two rounds, or a second, to hear so.
+    /// Announces that this node leaves, and gives the fleet two rounds, but at most a second, to hear it.
     pub async fn leave(&self) {
         self.leaving.notify_one();
         sleep((self.tick * 2).min(FAREWELL)).await;
@@ -138,11 +138,12 @@ struct Gossiping {
     inspector: Arc<Mutex<Inspector>>,
     publish: watch::Sender<Arc<Members>>,
     seeds: mpsc::Receiver<SocketAddr>,
-    /// Where to dial because others say so.
+    /// Addresses to dial, which other nodes have named.
     hints: mpsc::Receiver<SocketAddr>,
     leaving: Arc<Notify>,
     state: MemberState,
-    /// The last one of a gossip that has ended: peers take none that is lower.
+    /// The last heartbeat of gossip that has ended. A restarted one must continue from it, because peers ignore lower
+    /// heartbeats.
     heartbeat: Option<Heartbeat>,
     counters: Arc<Counters>,
 }
@@ -165,7 +166,7 @@ impl Gossiping {
         }
     }
 
-    /// What this node says about itself.
+    /// This node's facts about itself.
     fn facts(&self) -> Vec<(String, String)> {
         let facts = [
             ("state", self.state.as_str().to_owned()),
@@ -180,7 +181,7 @@ impl Gossiping {
         handle.with_chitchat(|chitchat| chitchat.self_node_state().try_set_heartbeat(last)).await;
     }
 
-    /// Publishes what the gossip says until it ends, which it never should.
+    /// Publishes the list of live nodes until the gossip ends, which should not happen.
     async fn follow(&mut self, handle: &ChitchatHandle) {
         let mut live = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
         let mut connected = self.carrier.changes();
@@ -207,7 +208,7 @@ impl Gossiping {
         }
     }
 
-    /// Notes that a round has passed, and who was heard in it.
+    /// Records that a round has passed, and which peers were heard in it.
     fn pass(&self, now: Instant, last: &mut Option<Instant>) {
         let passed = last.map_or(Duration::ZERO, |last| now - last);
         *last = Some(now);
@@ -230,7 +231,7 @@ impl Gossiping {
     fn publish<'a>(&self, live: impl Iterator<Item = (&'a ChitchatId, &'a NodeState)>) {
         let others: Vec<_> = {
             let mut inspector = inspecting(&self.inspector);
-            // Who has not said yet what it is comes in when it has.
+            // A node becomes a member when its facts have come.
             let told = live.filter(|(_, said)| said.max_version() > 0).map(|(id, said)| told(id, said));
             told.filter(|member| inspector.heard().is_live(&member.id, member.address)).collect()
         };
@@ -249,14 +250,14 @@ impl Gossiping {
     }
 }
 
-/// A round each `tick`; a late one delays those behind it.
+/// Rounds at intervals of `tick`. After a late round the next one is a whole interval later.
 fn rounds(tick: Duration) -> Interval {
     let mut rounds = interval(tick);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     rounds
 }
 
-/// Ends the gossip when it is no longer followed.
+/// Ends the gossip when it is dropped.
 struct Ending(ChitchatHandle);
 
 impl Drop for Ending {
@@ -270,7 +271,7 @@ fn member(options: &MembershipOptions, state: MemberState) -> Member {
     Member { id: options.own.clone(), address: options.address, state, version }
 }
 
-/// What a node says about itself.
+/// A node as a member, by its facts.
 fn told(id: &ChitchatId, said: &NodeState) -> Member {
     let leaving = said.get("state") == Some(MemberState::Leaving.as_str());
     Member {
@@ -287,7 +288,7 @@ fn config(options: &MembershipOptions) -> ChitchatConfig {
         cluster_id: options.fleet.clone(),
         gossip_interval: options.tick,
         listen_addr: options.address,
-        // Names are resolved in `seeds.rs`: here a slow one would hold up the start.
+        // `seeds.rs` resolves names; here, a slow resolution would delay the start.
         seed_nodes: options.seeds.iter().filter(|seed| seed.parse::<SocketAddr>().is_ok()).cloned().collect(),
         failure_detector_config: failure_detector(options.tick),
         marked_for_deletion_grace_period: REMEMBERED,
@@ -296,19 +297,21 @@ fn config(options: &MembershipOptions) -> ChitchatConfig {
     }
 }
 
-/// A node is given up when its silence is so many times as long as its usual one.
+/// The failure detector. A node is given up when its silence is longer than its usual one by a factor.
 ///
-/// Its usual silence is a tick at most, as each round carries a heartbeat, and a half or less between a few
-/// nodes, as answers carry one too. At a tick of 200 ms the factor is 30: 6 s at most, 3 s and more in a small fleet.
+/// The usual silence is at most a tick, since each round carries a heartbeat; between a few nodes it is half of that
+/// or less, since answers carry one, too. At a tick of 200 ms the factor is 30, so a node is given up after at most 6
+/// s, and after 3 s or more in a small fleet. With a lower factor, a pause of a busy machine would be taken for a
+/// death. The times are the same with faster ticks, and longer with slower ones.
 /// Less would take a busy machine's pause for a death. Faster ticks keep those times; slower ones cannot.
 fn failure_detector(tick: Duration) -> FailureDetectorConfig {
     let factor = (GIVEN_UP_MS / tick.as_millis().max(1)).clamp(8, 120);
     FailureDetectorConfig {
         phi_threshold: factor as f64,
         sampling_window_size: 100,
-        // A longer silence was a pause, and says nothing about the usual ones.
+        // A longer silence was a pause, and is not counted among the usual ones.
         max_interval: tick * 5,
-        // Five imagined silences of this length are counted in from the start.
+        // The detector starts as if it had seen five silences of this length.
         initial_interval: tick,
         dead_node_grace_period: REMEMBERED,
     }

@@ -1,9 +1,9 @@
-//! What members say to each other about membership, byte by byte: read before chitchat sees it, and written
-//! again with what of it may be believed.
+//! Gossip messages about membership, as bytes. They are parsed here before chitchat sees them, and written again with
+//! only the parts that may be believed.
 //!
-//! The form is that of chitchat 0.11.2 (`message.rs`, `digest.rs`, `delta.rs`, `serialize.rs`), whose version is
-//! pinned for that reason. A digest is read whole, a delta for its sender alone: what it says of others is passed
-//! over. Whatever the bytes are, reading them takes 1 MiB at most, and never panics.
+//! The format is that of chitchat 0.11.2 (`message.rs`, `digest.rs`, `delta.rs`, `serialize.rs`), whose version is
+//! pinned for this reason. A digest is parsed completely; of a delta only the facts of its sender are, and those of
+//! other nodes are skipped. Whatever the bytes are, parsing takes at most 1 MiB and never panics.
 //!
 //! ```text
 //! message = magic (2) version (1) kind (1) body       syn = digest fleet      syn-ack = digest delta
@@ -21,71 +21,72 @@ use super::frame::{is_name, is_reachable};
 use super::peer::PeerId;
 
 const HEAD: [u8; 3] = [0x53, 0xb0, 0];
-/// Most blocks of a delta: honest nodes fill a block with 16 KiB before they begin another.
+/// Most blocks of a delta. Honest nodes fill a block with 16 KiB before they begin another.
 const MAX_BLOCKS: usize = 32;
-/// Longest block when it is unpacked: honest nodes begin another one there.
+/// Longest unpacked block; honest nodes begin another one there.
 const MAX_BLOCK: usize = 16 << 10;
-/// What a node says of itself, by name; anything else is passed over, so that nobody fills memory with more.
+/// The keys of a node's facts. Others are skipped, so that no node can fill memory with them.
 const KEYS: [&str; 3] = ["state", "version", "address"];
-/// Most things that a node says of itself at once, and the longest of them.
+/// Most facts in a message, and the longest fact.
 const MAX_FACTS: usize = 64;
 const MAX_FACT: usize = 256;
-/// A heartbeat that no node reaches: one a microsecond for eight years.
+/// A heartbeat that no honest node reaches: one per microsecond for eight years.
 const MAX_HEARTBEAT: u64 = 1 << 48;
 
-/// Why a message is not taken.
+/// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It has not the form of a message.
+    /// It cannot be parsed.
     Malformed,
-    /// Its sender does not appear in it under its own name, life and address.
+    /// Its sender is not listed in it under its own name, incarnation and address.
     NotItself,
-    /// It would unpack to more than any fleet has to say, or claims what no node reaches.
+    /// It would unpack to more than any fleet needs, or has numbers that no honest node reaches.
     TooMuch,
-    /// Its sender has this node's name, a later life of its name is live, or there are too many.
+    /// Its sender cannot be accepted: it has this node's name, a later incarnation of it is live, or there are too
+    /// many.
     NoPlace,
 }
 
-/// A message, as far as it is read.
+/// A message, as far as it is parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// Opens a round: whom the sender knows.
+    /// Opens a round with the nodes that the sender knows.
     Syn {
         fleet: String,
         digest: Vec<Known>,
     },
-    /// Answers it, with what the sender says of itself, if there is news.
+    /// Answers a `Syn`, with the sender's facts if they are new.
     SynAck {
         digest: Vec<Known>,
         facts: Option<Facts>,
     },
-    /// Ends the round, with what the sender says of itself, if there is news.
+    /// Ends the round, with the sender's facts if they are new.
     Ack {
         facts: Option<Facts>,
     },
     OtherFleet,
 }
 
-/// One node, as another one knows it.
+/// One node, as another node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) id: PeerId,
     pub(crate) address: SocketAddr,
-    /// How often it has spoken; a higher one is a later sign of life.
+    /// Counts how often the node has spoken; a higher number is a later sign of life.
     pub(crate) heartbeat: u64,
-    /// What it has forgotten of itself, and the last of its facts that are known.
+    /// The version up to which it has forgotten facts, and the version of the last fact that is known.
     pub(crate) gc: u64,
     pub(crate) version: u64,
 }
 
-/// What a node says of itself, from the version that was known on.
+/// A node's facts about itself, from a known version on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     address: SocketAddr,
     gc: u64,
     from: u64,
     facts: Vec<Fact>,
-    /// The version that is known then.
+    /// The version that is known after them.
     last: u64,
 }
 
@@ -98,17 +99,17 @@ struct Fact {
 }
 
 impl Known {
-    /// Bytes that a node takes in a digest.
+    /// Bytes of a node in a digest.
     pub(crate) fn len(id: &PeerId, address: SocketAddr) -> usize {
         2 + id.name.len() + 8 + if address.is_ipv4() { 7 } else { 19 } + 24
     }
 }
 
 impl Message {
-    /// Reads a message of `from`.
+    /// Parses a message of `from`.
     ///
     /// # Errors
-    /// It is none.
+    /// Why the message is refused.
     pub(crate) fn decode(bytes: &[u8], from: &PeerId) -> Result<Self, Refusal> {
         let mut rest = Rest(bytes.strip_prefix(&HEAD).ok_or(Refusal::Malformed)?);
         match rest.byte()? {
@@ -123,7 +124,7 @@ impl Message {
         }
     }
 
-    /// The message as its bytes; its facts are those of `from`.
+    /// The bytes of the message; its facts are those of `from`.
     pub(crate) fn encode(&self, from: &PeerId) -> Vec<u8> {
         let mut bytes = HEAD.to_vec();
         match self {
@@ -147,7 +148,7 @@ impl Message {
     }
 }
 
-/// A message of the node with this name and life, written again as it was understood. For `fuzz/`, which has no
+/// Parses a message of the node with this name and incarnation, and writes it again. For `fuzz/`, which has no
 /// connection.
 #[doc(hidden)]
 #[must_use]
@@ -155,7 +156,7 @@ pub fn gossip_again(frame: &[u8], from: &PeerId) -> Option<Vec<u8>> {
     Message::decode(frame, from).ok().map(|message| message.encode(from))
 }
 
-/// Puts other heartbeats into the digest of a message, where `heartbeat` knows one.
+/// Replaces heartbeats in the digest of a message where `heartbeat` knows another one.
 pub(crate) fn correct(message: &mut [u8], heartbeat: impl Fn(&PeerId, SocketAddr) -> Option<u64>) {
     let _ = Rest(message).heartbeats(&heartbeat).map(|corrections| {
         for (at, beats) in corrections {
@@ -207,7 +208,7 @@ fn put_delta(bytes: &mut Vec<u8>, of: &PeerId, facts: Option<&Facts>) {
             block.extend(fact.version.to_le_bytes());
             block.push(fact.status);
         }
-        // The version of what was passed over is known, too.
+        // Skipped facts raise the known version, too.
         if told.facts.last().map_or(0, |fact| fact.version) < told.last {
             block.push(2);
             block.extend(told.last.to_le_bytes());
@@ -219,7 +220,7 @@ fn put_delta(bytes: &mut Vec<u8>, of: &PeerId, facts: Option<&Facts>) {
     bytes.push(0);
 }
 
-/// What is left to read.
+/// The bytes that are still to be parsed.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -260,7 +261,7 @@ impl<'a> Rest<'a> {
         Ok((PeerId { name: Arc::from(name), incarnation }, SocketAddr::new(ip, self.short()?)))
     }
 
-    /// Whom the sender knows; what can be nobody is left out.
+    /// The nodes that the sender knows, without entries that cannot be nodes.
     fn digest(&mut self, from: &PeerId) -> Result<Vec<Known>, Refusal> {
         let mut digest = Vec::new();
         for _ in 0..self.short()? {
@@ -276,7 +277,7 @@ impl<'a> Rest<'a> {
         Ok(digest)
     }
 
-    /// What `from` says of itself in a delta.
+    /// The facts of `from` in a delta.
     fn delta(&mut self, from: &PeerId) -> Result<Option<Facts>, Refusal> {
         let mut unpacked = Vec::new();
         for _ in 0..=MAX_BLOCKS {
@@ -297,7 +298,7 @@ impl<'a> Rest<'a> {
     }
 
     fn told(&mut self, from: &PeerId) -> Result<Option<Facts>, Refusal> {
-        // Of the node that is spoken of; `None`: of none yet. And of the sender.
+        // The node whose facts are being parsed, if any; and the sender's facts.
         let (mut of, mut own): (Option<Facts>, Option<Facts>) = (None, None);
         let mut is_own = false;
         while !self.0.is_empty() {
@@ -330,7 +331,7 @@ impl<'a> Rest<'a> {
         Ok(own.or(of.filter(|_| is_own)))
     }
 
-    /// Where the heartbeats of a digest stand that are not as they should be, from the start of the message.
+    /// Positions of heartbeats in a digest that must be replaced, from the start of the message.
     fn heartbeats(
         &mut self,
         heartbeat: &impl Fn(&PeerId, SocketAddr) -> Option<u64>,
@@ -351,12 +352,12 @@ impl<'a> Rest<'a> {
 }
 
 impl Facts {
-    /// Where the node is that says them.
+    /// The address of the node that states the facts.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Versions of a node's facts only rise, and end with the last.
+    /// Checks that the versions of a node's facts only grow, and do not exceed the last one.
     fn rises(&mut self, version: u64) -> Result<(), Refusal> {
         if version <= self.last {
             return Err(Refusal::Malformed);
@@ -377,7 +378,7 @@ impl Facts {
 }
 
 fn unpack(block: &[u8]) -> Result<Vec<u8>, Refusal> {
-    // Where a block is longer than any honest one, it does not fit: nothing is unpacked beyond.
+    // A block that is longer than any honest one does not fit; nothing beyond that is unpacked.
     zstd::bulk::decompress(block, MAX_BLOCK).map_err(|_| Refusal::TooMuch)
 }
 
@@ -513,7 +514,7 @@ mod tests {
         let empty = [2, 0, 0];
         assert_eq!(Message::decode(&delta(&empty, MAX_BLOCKS), &node("a")), Ok(Message::Ack { facts: None }));
         assert_eq!(Message::decode(&delta(&empty, MAX_BLOCKS + 1), &node("a")), Err(Refusal::TooMuch));
-        // 65,535 zeros.
+        // A block of 65,535 zeros.
         let bomb = [1, 11, 0, 0x28, 0xb5, 0x2f, 0xfd, 0x60, 0xff, 0xfe, 0xfb, 0xff, 0x07, 0];
         assert_eq!(Message::decode(&delta(&bomb, 1), &node("a")), Err(Refusal::TooMuch));
     }

@@ -1,14 +1,14 @@
-//! The fleet: one QUIC endpoint with mutual TLS, who is in the fleet, and frames between its nodes.
+//! The fleet: one QUIC endpoint with mutual TLS, membership, and frames between nodes.
 //!
-//! Decides who may speak (certificates of the fleet's CA, one name each), who is alive (gossip, of those that
-//! were heard themselves), and that
-//! nobody who sends ever waits. Does not know what frames of usage mean, nor what the daemon does with the
-//! live set: `serve` wires both. Everything that comes from a peer is bounded before it is read.
+//! It decides who may take part (certificates of the fleet's CA, with one name each) and who is alive (by gossip,
+//! about nodes that were heard directly). Sending never waits. Everything from a peer is bounded before it is read.
+//! Does not know what frames of usage mean, nor what the daemon does with the list of live nodes: `serve` connects
+//! both.
 //!
 //! ```text
-//! Fleet ── Membership ── chitchat ── transport ── inspect ── message, heard, hints
+//! Fleet ── Membership ── chitchat ── transport ── validate ── message, heard, hints
 //!   │                                    │
-//!   └───────────── lane ─────────────────┘   one queue per address, one stream per frame
+//!   └───────────── send_queue ────────────┘   one queue per address, one stream per frame
 //!                    │
 //!                  ConnectionPool ── table            which connection leads to whom
 //!                    │

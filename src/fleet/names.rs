@@ -1,8 +1,8 @@
-//! The DNS names in a node's certificate, made from the fleet's name and the node's.
+//! The DNS names in a node's certificate, which are made from the names of the fleet and of the node.
 //!
-//! Each certificate holds `node.<fleet>.rationd`, which a dialler verifies whomever it dials, and a second
-//! name that says which node may use it: `<label>.node.<fleet>.rationd`, or `*.node.<fleet>.rationd` for an
-//! image that many nodes share. Nothing is ever looked up under these names.
+//! Each certificate has the name `node.<fleet>.rationd`, which a dialler verifies for every peer, and a second one
+//! that says which node may use the certificate: `<label>.node.<fleet>.rationd`, or `*.node.<fleet>.rationd` for an
+//! image that many nodes share. These names are never looked up in DNS.
 
 use std::fmt::Write as _;
 
@@ -24,24 +24,24 @@ pub fn is_label(text: &str) -> bool {
     (1..=MAX_LABEL).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// The name in every certificate of a fleet.
+/// The name that every certificate of a fleet has.
 #[must_use]
 pub fn fleet_name(fleet: &str) -> String {
     format!("node.{fleet}.rationd")
 }
 
-/// The name that lets a certificate be used by the node called `node` alone.
+/// The name that allows only the node called `node` to use a certificate.
 ///
-/// A node's name may be any printable text (`Host_7.example`), a label may not. So a name that is a label
-/// stands as it is, and any other stands as `x-` and the first 160 bits of its SHA-256 in hexadecimal. One
-/// direction is enough: a peer says its whole name, and what is looked for in its certificate is computed
-/// from that. Names that begin with `x-` are hashed too, so that none can pass for another's hash.
+/// A node's name may be any printable text (`Host_7.example`), but a label may not. So a name that is a label is used
+/// as it is, and any other becomes `x-` and the first 160 bits of its SHA-256 in hexadecimal. One direction is
+/// enough: a peer states its full name, and the label is computed from it. Names that begin with `x-` are hashed,
+/// too, so that none can imitate another's hash.
 #[must_use]
 pub fn node_name(fleet: &str, node: &str) -> String {
     format!("{}.{}", label(node), fleet_name(fleet))
 }
 
-/// The name that lets every node of a fleet use a certificate.
+/// The name that allows every node of a fleet to use a certificate.
 #[must_use]
 pub fn any_node_name(fleet: &str) -> String {
     format!("*.{}", fleet_name(fleet))

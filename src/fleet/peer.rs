@@ -1,4 +1,4 @@
-//! Who a peer is, and what carries gossip between peers.
+//! The identity of a peer, and the trait of what transports gossip between peers.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-/// One life of one node.
+/// One incarnation of a node: a start of its process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId {
-    /// The node's name, which its certificate confirms.
+    /// The node's name, which its certificate must have.
     pub name: Arc<str>,
-    /// When this life began: Unix milliseconds. A restarted node has a higher one.
+    /// When this incarnation was started, in Unix milliseconds. A restart has a higher number.
     pub incarnation: u64,
 }
 
@@ -23,48 +23,48 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// A gossip message as it came from a peer.
+/// A gossip message that was received from a peer.
 #[derive(Debug)]
 pub struct Gossip {
     /// Who sent it.
     pub from: PeerId,
-    /// Where an answer reaches the sender.
+    /// The address for answers to the sender.
     pub reply_to: SocketAddr,
     /// The message, at most [`super::MAX_FRAME`] bytes.
     pub frame: Bytes,
-    /// Given back when the message has been dealt with: one peer may have so many waiting and no more.
+    /// Limits how many messages of one peer may wait; it is returned when the message was processed.
     _slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Gossip {
-    /// A message of `from`, who is answered at `reply_to`.
+    /// A message of `from`, whose address for answers is `reply_to`.
     #[must_use]
     pub fn new(from: PeerId, reply_to: SocketAddr, frame: Bytes) -> Self {
         Self { from, reply_to, frame, _slot: None }
     }
 
-    /// The same, holding one of its sender's slots.
+    /// The same, with one of its sender's permits.
     pub(crate) fn holding(self, slot: OwnedSemaphorePermit) -> Self {
         Self { _slot: Some(slot), ..self }
     }
 }
 
-/// What carries gossip: connections between nodes, or a test's memory.
+/// Transports gossip: connections between nodes, or memory in a test.
 pub trait Carrier: Send + Sync + 'static {
-    /// Queues a message for the node at `to`, without ever waiting; `false`: it was dropped.
+    /// Queues a message for the node at `to` without waiting; false when it was dropped.
     fn send(&self, to: SocketAddr, frame: Bytes) -> bool;
 
-    /// Whether `peer` can be sent to without dialling first.
+    /// Whether there is a connection to `peer`.
     fn is_connected(&self, peer: &PeerId) -> bool;
 
-    /// Whether `peer` has said goodbye.
+    /// Whether `peer` has announced that it leaves.
     fn has_left(&self, peer: &PeerId) -> bool;
 
-    /// Who was heard since this was asked last, by frames of whatever kind; gossip may be left out.
+    /// The peers from which any frame came since the last call; a transport may leave out those of gossip.
     fn heard(&self) -> Vec<PeerId> {
         Vec::new()
     }
 
-    /// Changes whenever a peer may have connected, disconnected or said goodbye.
+    /// Changes whenever a peer may have connected, disconnected or announced that it leaves.
     fn changes(&self) -> watch::Receiver<u64>;
 }

@@ -1,6 +1,6 @@
 //! The QUIC endpoint: one UDP port for dialling and accepting, and the bounds of every connection.
 //!
-//! One port for both, so that a reply to an address reaches the node that has asked from it.
+//! The port is the same for both, so that peers can dial a node at the address that its packets come from.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -17,25 +17,25 @@ use super::congestion::Floored;
 use super::identity::EndpointKeys;
 use super::tls::Credentials;
 
-/// Streams that a peer may have open at once: frames on the way.
+/// Streams that a peer may have open at once; each carries one frame.
 const STREAMS: u32 = 16;
-/// Bytes of one stream that may be on the way: a whole frame and some room.
+/// Flow-control window of a stream: a whole frame and some more.
 const STREAM_WINDOW: u32 = 128 << 10;
-/// Bytes of one connection that may be on the way.
+/// Flow-control window of a connection.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// A connection that was silent this long is gone.
+/// Silence after which a connection is closed.
 const IDLE_MS: u32 = 10_000;
-/// Silence after which a peer is asked for a sign of life.
+/// Silence after which a peer is sent a keep-alive packet.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
-/// Handshakes that may wait for this node.
+/// Handshakes that may wait to be accepted.
 const HANDSHAKES_WAITING: usize = 256;
-/// Bytes that may be buffered for one handshake that waits, and for all of them.
+/// Bytes that may be buffered for one waiting handshake, and for all of them.
 const WAITING_BYTES: (u64, u64) = (16 << 10, 1 << 20);
 
-/// A socket of the operating system's that is bound to `listen`.
+/// A socket of the operating system, bound to `listen`.
 ///
 /// # Errors
-/// It cannot be bound, or not be used without blocking.
+/// It cannot be bound, or cannot be made non-blocking.
 pub(crate) fn bind(listen: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
     TokioRuntime.wrap_udp_socket(UdpSocket::bind(listen)?)
 }
@@ -46,13 +46,13 @@ pub(crate) fn bind(listen: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
 /// The socket does not know its address.
 pub(crate) fn endpoint(socket: Arc<dyn AsyncUdpSocket>, keys: EndpointKeys) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::new(Arc::new(keys.reset));
-    // The reset key alone changes nothing: a restarted node must also know its old connection ids as its own.
+    // The reset key is not enough: a restarted node must also recognize its old connection ids as its own.
     let ids = keys.connection_ids;
     config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
     Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime))
 }
 
-/// How connections are accepted with these credentials.
+/// The settings with which connections are accepted.
 pub(crate) fn server_config(credentials: &Credentials) -> ServerConfig {
     let mut config = ServerConfig::with_crypto(credentials.server.clone());
     config.transport_config(transport()).migration(false);
@@ -61,7 +61,7 @@ pub(crate) fn server_config(credentials: &Credentials) -> ServerConfig {
     config
 }
 
-/// How peers are dialled with these credentials.
+/// The settings with which peers are dialled.
 pub(crate) fn client_config(credentials: &Credentials) -> ClientConfig {
     let mut config = ClientConfig::new(credentials.client.clone());
     config.transport_config(transport());
@@ -83,8 +83,8 @@ fn transport() -> Arc<TransportConfig> {
     Arc::new(config)
 }
 
-/// Where peers reach a node that is bound to `bound`: what it was told to say, else where it listens, else
-/// the address of the interface that leads to `towards`. A port of 0 is the bound one.
+/// The address at which peers reach a node that is bound to `bound`: the configured one, or else the one it listens
+/// on, or else that of the interface that leads to `towards`. Port 0 stands for the bound port.
 pub(crate) fn reachable(
     bound: SocketAddr,
     advertise: Option<SocketAddr>,
@@ -95,20 +95,20 @@ pub(crate) fn reachable(
     if !told.ip().is_unspecified() {
         return Some(SocketAddr::new(told.ip(), port));
     }
-    // Documentation addresses: the routing table is asked, nothing is sent.
+    // Addresses that are reserved for documentation: only the routing table is consulted, and nothing is sent.
     let anywhere: [SocketAddr; 2] =
         [(Ipv4Addr::new(192, 0, 2, 1), 9).into(), (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9).into()];
     towards.iter().chain(&anywhere).find_map(|to| source_towards(*to)).map(|ip| SocketAddr::new(ip, port))
 }
 
-/// Whether `to` is this machine's and `bound` listens there. An address behind a translator is not seen so.
+/// Whether `to` is an address of this machine on which `bound` listens. An address behind NAT is not recognized.
 pub(crate) fn is_own(bound: SocketAddr, to: SocketAddr) -> bool {
     let listens = bound.ip().is_unspecified() || bound.ip() == to.ip();
-    // Packets to a machine's own address leave from that address.
+    // Packets to an address of this machine are sent from that address.
     bound.port() == to.port() && listens && source_towards(to) == Some(to.ip())
 }
 
-/// The address that packets to `to` would leave from.
+/// The source address of packets to `to`.
 fn source_towards(to: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr =
         if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };

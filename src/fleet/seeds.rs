@@ -1,8 +1,8 @@
-//! Where other nodes may be found: seeds, resolved again and again.
+//! Looks for other nodes at the seeds, whose names it resolves again and again.
 //!
-//! A name that cannot be resolved now may be later, and an address that nobody listens at may be a node's
-//! later: nothing here fails. While the node is alone it looks every few seconds, else once a minute, which
-//! joins again what a partition has parted.
+//! Nothing fails here: a name that cannot be resolved now may be later, and a node may start later at an address
+//! where none listens now. A node that is alone looks every few seconds. Otherwise it looks once a minute, which
+//! joins the parts of a fleet again after a network partition.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use tokio::time::{sleep, timeout};
 
 use super::members::Members;
 
-/// Longest wait for one name.
+/// Longest wait for the resolution of one name.
 const LOOKUP: Duration = Duration::from_secs(2);
-/// Between two tries of all addresses, while alone.
+/// Time between two tries of all addresses, while the node is alone.
 const TRY: Duration = Duration::from_secs(1);
-/// Tries for each look at the names, while alone.
+/// Tries after each resolution of the names, while the node is alone.
 const TRIES: usize = 5;
-/// Between two looks at the names, when not alone.
+/// Time between two resolutions, while the node is not alone.
 const SETTLED: Duration = Duration::from_secs(60);
-/// Addresses tried at a time: a name may stand for a thousand.
+/// Addresses tried at a time; a name may resolve to a thousand.
 const AT_A_TIME: usize = 8;
 
-/// Tells `found` which addresses to gossip with, until nobody listens.
+/// Passes addresses to gossip with to `found`, until its receiver is dropped.
 pub(crate) async fn run(
     seeds: Vec<String>,
     own: SocketAddr,
@@ -59,7 +59,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Replaces what is known of `seed`; if it cannot be resolved, what was known stays.
+/// Replaces the addresses of `seed`. If it cannot be resolved, its last addresses stay.
 async fn resolve(seed: &str, index: usize, known: &mut Vec<(usize, SocketAddr)>) {
     match timeout(LOOKUP, lookup_host(seed)).await {
         Ok(Ok(addresses)) => {

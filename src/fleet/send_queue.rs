@@ -1,6 +1,7 @@
-//! The queue of frames to one address: who sends never waits, and one slow peer holds up nobody else.
+//! The queue of frames to each address: sending never waits, and a slow peer delays no other.
 //!
-//! What does not fit into a queue is dropped. Called by the fleet's handle for usage, and by way of [`Carrier`] for gossip.
+//! Frames that do not fit into a queue are dropped. Called by the fleet's handle for usage, and through [`Carrier`]
+//! for gossip.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,15 +21,15 @@ use crate::clock;
 /// Frames that wait for one peer.
 const DEPTH: usize = 16;
 
-/// A queue that was not used for this long ends.
+/// A queue that is not used for this long ends.
 const IDLE: Duration = Duration::from_secs(60);
 /// Longest wait before a peer is dialled again.
 const MAX_WAIT_MS: u64 = 2_000;
-/// Wait after the first failure, at most.
+/// Longest wait after the first failure.
 const MIN_WAIT_MS: u64 = 100;
 
 impl ConnectionPool {
-    /// Queues a whole frame for the node at `to`; `false`: it was dropped.
+    /// Queues a whole frame for the node at `to`; false when it was dropped.
     pub(crate) fn queue(self: &Arc<Self>, to: SocketAddr, frame: Bytes) -> bool {
         let mut table = self.table();
         let queued = match table.lane(to, DEPTH) {
@@ -74,7 +75,7 @@ impl Carrier for Arc<ConnectionPool> {
     }
 }
 
-/// Sends what is queued for `to`, dialling when there is no connection, until the queue is idle or closed.
+/// Sends the frames queued for `to`, and dials when there is no connection, until the queue is idle or closed.
 async fn run(links: Arc<ConnectionPool>, to: SocketAddr, mut queue: mpsc::Receiver<Bytes>) {
     if links.is_own(to) {
         return;
@@ -101,12 +102,12 @@ async fn run(links: Arc<ConnectionPool>, to: SocketAddr, mut queue: mpsc::Receiv
     }
 }
 
-/// The connection to `to`: the one there is, the one that is dialled, or the one that the peer dials meanwhile.
+/// The connection to `to`: an existing one, one that is dialled, or one that the peer dials meanwhile.
 async fn reach(links: &Arc<ConnectionPool>, to: SocketAddr) -> Option<Arc<Link>> {
     if let Some(link) = links.best(to) {
         return Some(link);
     }
-    // A task of its own: if both dial at once, neither may give up its dial because of the other's.
+    // Runs in a task of its own: if both nodes dial at once, neither must give its dial up because of the other's.
     let mut dial = tokio::spawn(links.clone().dial(to));
     tokio::select! {
         link = links.connected(to) => Some(link),
@@ -127,8 +128,8 @@ async fn send(links: &ConnectionPool, link: &Link, frame: &Bytes) {
     }
 }
 
-/// Waits before the next dial, unless the peer connects by itself. What was queued meanwhile is stale and
-/// dropped: gossip and usage are said again at the next tick.
+/// Waits before the next dial, unless the peer connects. Frames that were queued meanwhile are stale and dropped;
+/// gossip and usage are repeated at the next tick.
 async fn pause(links: &ConnectionPool, to: SocketAddr, queue: &mut mpsc::Receiver<Bytes>, wait: u64) {
     let jittered = Duration::from_millis(wait / 2 + clock::random() % (wait / 2 + 1));
     tokio::select! {

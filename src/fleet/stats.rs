@@ -1,8 +1,8 @@
-//! What is counted between peers.
+//! Counts of the traffic between peers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a fleet has counted since it was started.
+/// Counts of a fleet since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetStats {
     /// Bytes of frames received.
@@ -15,23 +15,23 @@ pub struct FleetStats {
     pub frames_out: u64,
     /// Frames that were not sent: the peer's queue was full, or it could not be reached.
     pub dropped_out: u64,
-    /// Frames that came faster than they were taken.
+    /// Frames that were dropped because they came faster than they were processed.
     pub dropped_in: u64,
-    /// Frames over the size limit, from peers or to them.
+    /// Frames above the size limit, sent or received.
     pub oversized: u64,
-    /// Frames that made no sense.
+    /// Frames that could not be decoded.
     pub malformed: u64,
     /// Times that a peer was dialled.
     pub dials: u64,
-    /// Dials that led nowhere.
+    /// Failed dials.
     pub dial_failures: u64,
-    /// Connections refused: a certificate that the CA does not vouch for, another fleet, a false name.
+    /// Connections refused: the certificate is not of the fleet's CA, or of another fleet, or of another node.
     pub refused: u64,
-    /// Times that the gossip had to be started again.
+    /// Times that the gossip had to be restarted.
     pub gossip_restarts: u64,
-    /// Connections to peers, now.
+    /// Present connections to peers.
     pub connections: u64,
-    /// Whole days until the certificate lapses; negative: since it has.
+    /// Whole days until the certificate expires; negative after it has expired.
     pub certificate_days_left: i64,
 }
 
@@ -67,7 +67,7 @@ impl Counter {
 }
 
 impl Counters {
-    /// The counts; what is no count is left at zero.
+    /// The counts; fields that are no counts are zero.
     pub(crate) fn snapshot(&self) -> FleetStats {
         FleetStats {
             bytes_in: self.bytes_in.get(),

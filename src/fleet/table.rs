@@ -1,7 +1,8 @@
-//! The connections of a node, by where their peers are reached, and which of several is used.
+//! The connections of a node by the addresses of their peers, and the choice between several to one peer.
 //!
-//! Usually there is one connection per pair. Two nodes that dial each other at the same moment have two for
-//! a second: the one that the lower name dialled wins, on both sides alike. One that comes later wins over all
+//! Usually there is one connection per pair of nodes. Two nodes that dial each other at the same moment have two for
+//! a second; then the one that the node with the lower name has dialled wins, on both sides. A connection that comes
+//! after they have settled wins over all earlier ones, because its peer no longer knows those. Knows no IO.
 //! that were there before, as its peer knows of none of them. Knows no IO.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -16,19 +17,19 @@ use super::peer::PeerId;
 
 /// Most connections at once, and most queues.
 const MAX_LINKS: usize = 4_096;
-/// Most connections of peers with one name: two that crossed, and as many of the life before.
+/// Most connections of peers with one name: two that crossed, and as many of the previous incarnation.
 const MAX_OF_ONE_NAME: usize = 4;
-/// Goodbyes that are remembered.
+/// Most announcements of leaving that are remembered.
 const MAX_LEFT: usize = 4_096;
-/// Addresses of this node that are remembered.
+/// Most addresses of this node that are remembered.
 const MAX_SELVES: usize = 64;
 
-/// Connections, queues, and what was learned from connections that are gone.
+/// Connections and queues, and what was learned from connections that have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// In the order of their coming.
+    /// In the order in which they were made.
     links: HashMap<SocketAddr, Vec<Arc<Link>>>,
-    /// Addresses that were dialled, and what the peer there says its address is.
+    /// Addresses that were dialled, and the address that the peer there reported for itself.
     aliases: HashMap<SocketAddr, SocketAddr>,
     lanes: HashMap<SocketAddr, mpsc::Sender<Bytes>>,
     left: VecDeque<PeerId>,
@@ -37,13 +38,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Takes a connection in; `false`: there are too many.
+    /// Adds a connection; false when there are too many.
     pub(crate) fn add(&mut self, link: Arc<Link>) -> bool {
         let of_name = self.all().filter(|known| known.peer.name == link.peer.name).count();
         if self.closed || self.len() >= MAX_LINKS || of_name >= MAX_OF_ONE_NAME {
             return false;
         }
-        // Who only says where it is does not take the place of one that is certainly there.
+        // A peer that only claims its address does not replace one that was verified to be there.
         let same = self.all().filter(|known| known.peer == link.peer && known.is_proven() <= link.is_proven());
         same.for_each(|known| known.supersede());
         if let Some(dialled) = link.dialled.filter(|dialled| *dialled != link.address) {
@@ -53,7 +54,7 @@ impl Table {
         true
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub(crate) fn remove(&mut self, link: &Arc<Link>) {
         if let Some(links) = self.links.get_mut(&link.address) {
             links.retain(|known| !Arc::ptr_eq(known, link));
@@ -66,7 +67,8 @@ impl Table {
 
     /// The connection to use for the node at `to`.
     ///
-    /// A peer that is certainly there goes before one that only says so, and its latest life before earlier ones.
+    /// A peer whose address is verified is preferred to one that only claims it, and its latest incarnation to
+    /// earlier ones.
     pub(crate) fn best(&self, us: &PeerId, to: SocketAddr) -> Option<Arc<Link>> {
         let links = self.links.get(self.aliases.get(&to).unwrap_or(&to))?;
         let there = links.iter().max_by_key(|link| (link.is_proven(), link.peer.incarnation))?;
@@ -74,7 +76,7 @@ impl Table {
         same.max_by_key(|link| rank(us, link)).cloned()
     }
 
-    /// Connections that this node has dialled and that lost against `link`'s peer's best one.
+    /// Connections that this node has dialled and that are not used, because the peer of `link` has a better one.
     pub(crate) fn losers(&self, us: &PeerId, link: &Link) -> Vec<Arc<Link>> {
         let same: Vec<_> =
             self.links.get(&link.address).into_iter().flatten().filter(|other| other.peer == link.peer).collect();
@@ -89,17 +91,18 @@ impl Table {
         self.all().any(|link| link.peer == *peer)
     }
 
-    /// Whose frames have come since this was asked last.
+    /// The peers from which frames have come since the last call.
     pub(crate) fn heard(&self) -> Vec<PeerId> {
         self.all().filter(|link| link.was_heard()).map(|link| link.peer.clone()).collect()
     }
 
-    /// Connections, now.
+    /// Number of connections.
     pub(crate) fn len(&self) -> usize {
         self.links.values().map(Vec::len).sum()
     }
 
-    /// The queue to `to`, or a fresh one with the end that must be served; `None`: there can be none.
+    /// The queue to `to`. A new one comes with its receiving end, which must be served. `None` when there can be no
+    /// queue.
     pub(crate) fn lane(
         &mut self,
         to: SocketAddr,
@@ -120,7 +123,7 @@ impl Table {
         self.lanes.get(&to).map(|lane| (lane, fresh))
     }
 
-    /// Ends the queue to `to`, unless something was put into it meanwhile.
+    /// Ends the queue to `to`, unless a frame was added meanwhile.
     pub(crate) fn retire(&mut self, to: SocketAddr, queue: &mpsc::Receiver<Bytes>) -> bool {
         let idle = queue.is_empty();
         if idle {
@@ -129,7 +132,7 @@ impl Table {
         idle
     }
 
-    /// Remembers that `address` is this node's own: it is not dialled again.
+    /// Remembers that `address` is this node's own, so that it is not dialled again.
     pub(crate) fn is_self(&mut self, address: SocketAddr) {
         self.lanes.remove(&address);
         if self.selves.len() < MAX_SELVES {
@@ -137,7 +140,7 @@ impl Table {
         }
     }
 
-    /// Remembers a goodbye.
+    /// Remembers that a peer has announced that it leaves.
     pub(crate) fn has_said_goodbye(&mut self, peer: PeerId) {
         if self.left.len() == MAX_LEFT {
             self.left.pop_front();
@@ -149,7 +152,7 @@ impl Table {
         self.left.contains(peer)
     }
 
-    /// Ends all queues, and takes nothing in any more.
+    /// Ends all queues, and takes no more connections.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.lanes.clear();
@@ -165,7 +168,7 @@ fn rank(us: &PeerId, link: &Link) -> (bool, bool) {
     (!link.is_superseded(), wins(us, link))
 }
 
-/// Whether the side with the lower name has dialled: both sides come to the same answer.
+/// Whether the connection was dialled by the node with the lower name. Both nodes get the same answer.
 fn wins(us: &PeerId, link: &Link) -> bool {
     link.dialled.is_some() == (*us < link.peer)
 }

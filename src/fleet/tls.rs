@@ -1,8 +1,8 @@
-//! What a node proves to its peers and demands of them: TLS 1.3, certificates on both sides, one fleet.
+//! TLS between peers: version 1.3, certificates on both sides, one fleet.
 //!
-//! The protocol that both sides must name (ALPN) is `rationd/1/<fleet>`, so peers of another fleet or of an
-//! incompatible version part before they exchange a byte. Sessions are never resumed: a resumed one would
-//! carry a certificate that was judged under yesterday's CA.
+//! Both sides must name the protocol `rationd/1/<fleet>` (ALPN), so peers of another fleet or of an incompatible
+//! version separate before they exchange any data. Sessions are never resumed, because a resumed session would skip
+//! the check of the certificate under the present CA.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use rustls::version::TLS13;
 
 use super::identity::Identity;
 
-/// Version of what peers say to each other; a change here parts old nodes from new ones.
+/// Version of the protocol between peers. Nodes with different versions cannot connect.
 const PROTOCOL: &str = "rationd/1";
 
-/// TLS of both roles, made from one identity.
+/// TLS settings for both roles, made from one identity.
 pub(crate) struct Credentials {
     pub(crate) server: Arc<QuicServerConfig>,
     pub(crate) client: Arc<QuicClientConfig>,
     pub(crate) judge: Judge,
-    /// When the certificate lapses: Unix seconds.
+    /// When the certificate expires, in Unix seconds.
     pub(crate) not_after: i64,
 }
 
@@ -33,7 +33,7 @@ impl Credentials {
     /// Credentials for `fleet`.
     ///
     /// # Errors
-    /// What is wrong with the identity, for people: most often a key that is not the certificate's.
+    /// What is wrong with the identity, in words for people: most often the key does not belong to the certificate.
     pub(crate) fn new(identity: &Identity, fleet: &str) -> Result<Self, String> {
         let alpn = vec![format!("{PROTOCOL}/{fleet}").into_bytes()];
         let judge = judge(identity)?;
@@ -46,12 +46,12 @@ impl Credentials {
     }
 }
 
-/// Says whether a certificate is right: signed by the CA, neither lapsed nor revoked.
+/// Judges certificates: signed by the CA, neither expired nor revoked.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge(Arc<dyn ClientCertVerifier>);
 
 impl Judge {
-    /// Whether a peer with this chain would be let in at `now`, Unix time.
+    /// Whether a peer with this chain would be accepted at `now`, Unix time.
     pub(crate) fn is_right(&self, chain: &[CertificateDer<'_>], now: Duration) -> bool {
         let now = UnixTime::since_unix_epoch(now);
         chain.split_first().is_some_and(|(own, rest)| self.0.verify_client_cert(own, rest, now).is_ok())
@@ -61,7 +61,7 @@ impl Judge {
 fn judge(identity: &Identity) -> Result<Arc<dyn ClientCertVerifier>, String> {
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(identity.roots.clone()), provider());
     let verifier = verifier.with_crls(identity.revoked.iter().cloned());
-    // A list speaks of its own CA's certificates; where the CA changes there are two.
+    // A revocation list covers only certificates of its own CA. While the CA is replaced there are two.
     let verifier = verifier.only_check_end_entity_revocation().allow_unknown_revocation_status();
     verifier.build().map_err(|error| error.to_string())
 }

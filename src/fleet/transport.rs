@@ -1,8 +1,8 @@
-//! chitchat's way to its peers: its messages as frames over a [`Carrier`].
+//! The transport that chitchat uses: its messages are sent as frames over a [`Carrier`].
 //!
-//! chitchat awaits `send` in its only loop, drops `recv` at each tick, and ends for good when `recv` fails.
-//! So `send` only puts a frame into a queue, `recv` keeps nothing between its awaits, and neither ever fails.
-//! Messages are inspected before chitchat sees them, one at a time.
+//! chitchat awaits `send` in its only loop, drops the future of `recv` at each tick, and ends for good when `recv`
+//! fails. So `send` only puts a frame into a queue, `recv` keeps no state between its awaits, and neither ever fails.
+//! Each message is validated before chitchat sees it.
 
 use std::net::SocketAddr;
 use std::panic::catch_unwind;
@@ -19,7 +19,7 @@ use super::peer::{Carrier, Gossip};
 use super::stats::Counters;
 use super::validate::{Inspector, inspecting};
 
-/// Gives chitchat its socket, again after a restart.
+/// Gives chitchat its socket, and another one after a restart.
 pub(crate) struct GossipTransport {
     carrier: Arc<dyn Carrier>,
     inbox: Arc<Mutex<mpsc::Receiver<Gossip>>>,
@@ -37,8 +37,8 @@ struct GossipSocket {
 }
 
 impl GossipTransport {
-    /// Sends over `carrier`, and takes what comes from `inbox` and `inspector` lets through; where to dial because
-    /// of it goes into `hints`.
+    /// Sends over `carrier`; received messages come from `inbox` through `inspector`. Addresses to dial go into
+    /// `hints`.
     pub(crate) fn new(
         carrier: Arc<dyn Carrier>,
         inbox: mpsc::Receiver<Gossip>,
@@ -53,7 +53,7 @@ impl GossipTransport {
 #[async_trait]
 impl Transport for GossipTransport {
     async fn open(&self, _listen: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
-        // An earlier socket is gone with its loop, or about to be.
+        // An earlier socket has been dropped with its loop, or is about to be.
         let inbox = self.inbox.clone().lock_owned().await;
         let (carrier, inspector, hints) = (self.carrier.clone(), self.inspector.clone(), self.hints.clone());
         Ok(Box::new(GossipSocket { carrier, inbox, inspector, hints, counters: self.counters.clone() }))
@@ -63,7 +63,7 @@ impl Transport for GossipTransport {
 #[async_trait]
 impl Socket for GossipSocket {
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
-        // What is dropped is counted there, and said again at the next tick.
+        // A dropped message is counted by the carrier, and its content is sent again at the next tick.
         let mut bytes = message.serialize_to_vec();
         inspecting(&self.inspector).correct(&mut bytes);
         self.carrier.send(to, bytes.into());
@@ -73,13 +73,13 @@ impl Socket for GossipSocket {
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
             let Some(gossip) = self.inbox.recv().await else {
-                // The node is closing: silence is what chitchat survives.
+                // The node is closing. An error would end chitchat, so it waits forever.
                 std::future::pending::<()>().await;
                 continue;
             };
             match self.read(&gossip) {
                 Ok(message) => return Ok((gossip.reply_to, message)),
-                // Frames of a life that has ended may come after the first one of the next.
+                // Messages of an ended incarnation may arrive after the first one of the next.
                 Err(Refusal::NoPlace) => {
                     tracing::debug!(peer = %gossip.from, "there is no place for a peer");
                 }
@@ -99,10 +99,10 @@ impl GossipSocket {
         }
         let inspected = inspecting(&self.inspector).inspect(gossip)?;
         for address in inspected.hints {
-            // What does not fit is said again in another round.
+            // A hint for which there is no room is repeated in another round.
             let _ = self.hints.try_send(address);
         }
-        // The decoder is not ours: should it panic, that is this message's fault and not the gossip's end.
+        // The decoder is chitchat's. If it panics, only this message is lost, and the gossip goes on.
         let decoded = catch_unwind(|| ChitchatMessage::deserialize(&mut &inspected.message[..]));
         decoded.ok().and_then(Result::ok).ok_or(Refusal::Malformed)
     }

@@ -1,9 +1,11 @@
-//! What of a gossip message chitchat gets to see: of its sender all, of others what does no harm.
+//! Filters gossip messages before chitchat sees them: of the sender everything passes, of other nodes only what can
+//! do no harm.
 //!
-//! chitchat believes each digest and delta about everybody. So messages are written again before it sees them.
-//! Of a digest, members that were heard themselves stay in it, with heartbeats that this node can vouch for; the
-//! others are where to dial. Of a delta its sender's own facts stay. And of what chitchat says to others, heartbeats
-//! are those that this node was told by their nodes themselves. Knows no IO.
+//! chitchat believes every digest and delta about every node, so a malicious member could make nodes appear or
+//! disappear. Therefore messages are written again before chitchat gets them. In a digest stay the members that this
+//! node has heard from directly, with heartbeats that it can vouch for; the others become hints of addresses to dial.
+//! In a delta stay the sender's own facts. In messages that chitchat sends, heartbeats are replaced by those that
+//! each node itself has told this one. Knows no IO.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,12 +16,12 @@ use super::hints::Hints;
 use super::message::{Known, Message, Refusal, correct};
 use super::peer::{Gossip, PeerId};
 
-/// What is held under this lock is never left half-changed.
+/// Locks the inspector. No code panics while it changes what the lock protects.
 pub(crate) fn inspecting(inspector: &Mutex<Inspector>) -> MutexGuard<'_, Inspector> {
     inspector.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Judges all messages of one node.
+/// Filters all messages that one node receives.
 #[derive(Debug)]
 pub(crate) struct Inspector {
     fleet: String,
@@ -27,41 +29,41 @@ pub(crate) struct Inspector {
     address: SocketAddr,
     heard: Heard,
     hints: Hints,
-    /// The latest life of another node with this node's name.
+    /// The latest incarnation of another node that uses this node's name.
     rival: u64,
 }
 
-/// What is made of a message.
+/// A filtered message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Inspected {
     /// The message for chitchat.
     pub(crate) message: Vec<u8>,
-    /// Where to dial because of it.
+    /// Addresses to dial because of it.
     pub(crate) hints: Vec<SocketAddr>,
 }
 
 impl Inspector {
-    /// For the node `own` at `address`, which gossips each `round`. Nobody was heard yet.
+    /// An inspector for the node `own` at `address`, whose gossip has a round each `round`.
     pub(crate) fn new(fleet: &str, own: &PeerId, address: SocketAddr, round: Duration) -> Self {
         let (heard, hints) = (Heard::new(own.clone(), round), Hints::new());
         Self { fleet: fleet.to_owned(), own: own.clone(), address, heard, hints, rival: 0 }
     }
 
-    /// Who was heard.
+    /// The peers that were heard directly.
     pub(crate) fn heard(&mut self) -> &mut Heard {
         &mut self.heard
     }
 
-    /// Reads a message, and writes it again for chitchat.
+    /// Parses a message, and writes it again for chitchat.
     ///
     /// # Errors
-    /// Nothing of it may be believed.
+    /// No part of the message may be believed.
     pub(crate) fn inspect(&mut self, gossip: &Gossip) -> Result<Inspected, Refusal> {
         let from = &gossip.from;
         self.look_at_rival(gossip);
         let (mut message, mut hints) = (Message::decode(&gossip.frame, from)?, Vec::new());
         match &mut message {
-            // Another fleet's members are none of this one's; chitchat answers that.
+            // Members of another fleet are irrelevant here; chitchat answers such a message.
             Message::Syn { fleet, digest } if *fleet != self.fleet => digest.clear(),
             Message::Syn { digest, .. } | Message::SynAck { digest, .. } => hints = self.sift(gossip, digest)?,
             Message::Ack { .. } | Message::OtherFleet => self.heard.is_there(from),
@@ -74,7 +76,7 @@ impl Inspector {
         Ok(Inspected { message: message.encode(from), hints })
     }
 
-    /// Leaves in a digest what chitchat may know; the answer is where to dial because of the rest.
+    /// Filters a digest, and returns the addresses to dial because of the rest.
     fn sift(&mut self, gossip: &Gossip, digest: &mut Vec<Known>) -> Result<Vec<SocketAddr>, Refusal> {
         let (from, address) = (&gossip.from, gossip.reply_to);
         let itself = |known: &&Known| known.id == *from && known.address == address;
@@ -98,7 +100,7 @@ impl Inspector {
         Ok(hints)
     }
 
-    /// Puts into a message of this node's the heartbeats that others told themselves.
+    /// Replaces heartbeats in a message of this node by those that other nodes told it themselves.
     pub(crate) fn correct(&self, message: &mut [u8]) {
         correct(message, |id, address| self.heard.heartbeat(id, address));
     }
@@ -136,7 +138,7 @@ mod tests {
         Message::Syn { fleet: "f".into(), digest }
     }
 
-    /// What is left of a digest of the node called `name`, which listens at 1, and where to dial because of it.
+    /// Filters a digest of the node called `name` at port 1, and returns it with the addresses to dial.
     fn tell(inspector: &mut Inspector, name: &str, digest: Vec<Known>) -> Result<(Message, Vec<SocketAddr>), Refusal> {
         let frame = Bytes::from(syn(digest).encode(&id(name)));
         let inspected = inspector.inspect(&Gossip::new(id(name), at(1), frame))?;

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-/// What is loaded.
+/// The server under load.
 #[derive(Clone, Debug)]
 pub(super) enum Target {
     Unix(PathBuf),
@@ -30,16 +30,16 @@ enum Stream {
     Tcp(TcpStream),
 }
 
-/// A connection, and when each command without an answer was sent or due (in nanoseconds).
+/// A connection, and for each unanswered command when it was sent or due (in nanoseconds).
 #[derive(Debug)]
 pub(super) struct Link {
     stream: Stream,
     pub(super) sent: VecDeque<u64>,
-    /// Commands that the socket had no room for.
+    /// Commands that the socket did not take.
     unwritten: Vec<u8>,
-    /// The beginning of a reply that has not wholly arrived.
+    /// The beginning of an incomplete reply.
     pub(super) partial: Vec<u8>,
-    /// The load looks for replies here.
+    /// Replies are expected on it.
     pub(super) is_busy: bool,
 }
 
@@ -61,7 +61,7 @@ impl Link {
         Ok(Self { stream, sent: VecDeque::new(), unwritten: Vec::new(), partial: Vec::new(), is_busy: false })
     }
 
-    /// Writes commands; what the socket does not take now is written with the next call.
+    /// Writes commands. Bytes that the socket does not take are written with the next call.
     pub(super) fn write(&mut self, commands: &[u8]) -> io::Result<()> {
         if self.unwritten.is_empty() {
             let written = self.stream.put(commands)?;
@@ -72,7 +72,7 @@ impl Link {
         self.write_rest()
     }
 
-    /// Reads what has arrived; `None`: nothing has.
+    /// Reads what has arrived; `None` when nothing has.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         if !self.unwritten.is_empty() {
             self.write_rest()?;

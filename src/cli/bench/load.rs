@@ -1,8 +1,8 @@
-//! The load itself: threads that poll their connections and never sleep.
+//! The load: threads that poll their connections and never sleep.
 //!
-//! Without a rate each connection sends its next commands as soon as the last are answered. With a
-//! rate, command number n is due at n / rate whatever happened before, and its latency counts from
-//! then: a server that stalls is charged for everything that piled up meanwhile.
+//! Without a rate, each connection sends its next commands as soon as the last ones are answered. With a rate,
+//! command number n is due at n / rate whatever happened before, and its latency counts from then. So the time in
+//! which a server stalls is counted for all commands that were due meanwhile.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,7 +19,7 @@ const SILENCE: u64 = 5_000_000_000;
 /// Bytes of one read.
 const READ: usize = 64 << 10;
 
-/// What to do.
+/// The parameters of a load.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) target: Target,
@@ -53,32 +53,32 @@ pub(super) fn run(plan: &Plan) -> Result<Outcome, LoadError> {
     if total.replies() == 0 { Err(LoadError::Silent { target: plan.target.clone() }) } else { Ok(total) }
 }
 
-/// The part of `all` that falls to thread `index` of `threads`.
+/// The part of `all` for thread `index` of `threads`.
 fn part(all: u64, index: usize, threads: usize) -> u64 {
     let (index, threads) = (index as u64, threads as u64);
     all / threads + u64::from(index < all % threads)
 }
 
-/// One thread's part.
+/// The load of one thread.
 struct Load<'p> {
     plan: &'p Plan,
     clock: Clock,
     links: Vec<Link>,
-    /// Connections that may send, longest waiting first.
+    /// Connections that may send, the longest idle first.
     idle: VecDeque<usize>,
     /// Connections that wait for replies.
     busy: Vec<usize>,
     batch: Batch,
     keys: Keys,
     pace: Pace,
-    /// Commands sent, and how many there may be.
+    /// Commands that were sent, and the most that may be.
     issued: u64,
     requests: u64,
     counted_from: u64,
     outcome: Outcome,
 }
 
-/// When commands leave. Times are nanoseconds of the clock.
+/// When commands are sent. Times are nanoseconds of the clock.
 #[derive(Clone, Copy, Debug)]
 enum Pace {
     /// As fast as answers come, until `end`.
@@ -169,7 +169,7 @@ impl<'p> Load<'p> {
         self.issued >= self.requests || matches!(self.pace, Pace::Closed { end } if now >= end)
     }
 
-    /// Sends what may leave at `now`, over connections that are idle.
+    /// Sends the commands that are due at `now`, over idle connections.
     fn send_due(&mut self, now: u64) -> io::Result<()> {
         while let Some(&index) = self.idle.front() {
             let (count, time) = match self.pace {
@@ -196,7 +196,7 @@ impl<'p> Load<'p> {
         Ok(())
     }
 
-    /// Takes what a connection has to say; whether that was anything.
+    /// Takes the replies of a connection; false when there were none.
     fn receive(&mut self, index: usize, buffer: &mut [u8]) -> io::Result<bool> {
         let link = &mut self.links[index];
         let Some(len) = link.read(buffer)? else { return Ok(false) };
@@ -219,7 +219,7 @@ impl<'p> Load<'p> {
         }
         link.partial.extend_from_slice(&input[used..]);
         match self.pace {
-            // Sent at once, as the reply would be read by a client of its own.
+            // The next command is sent at once, as a client would do that waits for each reply.
             Pace::Closed { .. } if link.sent.is_empty() => {
                 self.idle.push_back(index);
                 self.send_due(at)?;

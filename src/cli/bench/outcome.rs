@@ -1,4 +1,4 @@
-//! What a load came to, or why it came to nothing.
+//! The outcome of a load, or why there is none.
 
 use std::fmt;
 use std::io;
@@ -8,19 +8,19 @@ use hdrhistogram::Histogram;
 use super::link::Target;
 use super::replies::Kind;
 
-/// Longest latency that is told apart from longer ones, in nanoseconds.
+/// Longest latency that is distinguished from longer ones, in nanoseconds.
 const LONGEST: u64 = 3_600_000_000_000;
 
-/// What came of it. Replies to commands of the warm-up are not in it.
+/// The outcome. Replies during the warm-up are not counted.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Nanoseconds from when a command was sent (with a rate: due) to its reply.
+    /// Nanoseconds from the time when a command was sent (with a rate: due) to its reply.
     pub(super) latency: Histogram<u64>,
     /// Replies that begin with 1.
     pub(super) ones: u64,
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
-    /// Commands that were sent or due, and not answered in the end.
+    /// Commands that were sent or due, but not answered.
     pub(super) unanswered: u64,
     /// From the end of the warm-up to the last reply.
     pub(super) nanos: u64,
@@ -33,9 +33,9 @@ pub(super) enum LoadError {
     Connect { target: Target, error: io::Error },
     /// A connection broke.
     Closed { target: Target, error: io::Error },
-    /// Not one reply came.
+    /// No reply came.
     Silent { target: Target },
-    /// Something else than RESP came.
+    /// The reply was not RESP.
     Garbled { target: Target, start: String },
 }
 
@@ -61,12 +61,12 @@ impl Outcome {
         Self { latency, ones: 0, errors: 0, first_error: None, unanswered: 0, nanos: 0 }
     }
 
-    /// Replies counted.
+    /// Number of counted replies.
     pub(super) fn replies(&self) -> u64 {
         self.latency.len()
     }
 
-    /// Counts a reply that took `latency`, `nanos` after counting began.
+    /// Counts a reply with this latency, `nanos` after counting began.
     pub(super) fn count(&mut self, kind: Kind, reply: &[u8], latency: u64, nanos: u64) {
         self.latency.saturating_record(latency);
         self.nanos = nanos;
@@ -80,7 +80,7 @@ impl Outcome {
         }
     }
 
-    /// Takes another thread's part in.
+    /// Adds another thread's outcome.
     pub(super) fn add(&mut self, other: Self) {
         self.latency.add(&other.latency).expect("both have the same bounds");
         self.ones += other.ones;

@@ -1,17 +1,17 @@
-//! Replies counted, not kept: finds where each one ends and what it says at its start.
+//! Counts replies without storing them: finds where each one ends and what it begins with.
 
-/// What a reply was.
+/// The kind of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An error.
     Error,
-    /// An array that begins with 1: a denial, where the command is one of ours.
+    /// An array that begins with 1, which is a denial if the command is one of ours.
     One,
     /// Anything else.
     Other,
 }
 
-/// The length and kind of the reply at the start of `input`; `None` while a part has yet to arrive.
+/// The length and kind of the reply at the beginning of `input`; `None` when it has not arrived completely.
 ///
 /// # Errors
 /// The bytes are no reply.

@@ -1,4 +1,4 @@
-//! The outcome in words and in JSON.
+//! The outcome as text and as JSON.
 
 use serde_json::{Value, json};
 

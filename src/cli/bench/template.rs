@@ -1,23 +1,23 @@
-//! The command to send, with places for keys, and which keys go there.
+//! The command to send, with places for keys, and the choice of keys.
 
 use crate::client::write_request;
 
-/// What stands for a key in a template.
+/// The placeholder of a key in a template.
 const PLACE: &str = "{key}";
 
-/// Digits of a key's number: all keys are equally long, so that they can be filled in place.
+/// Digits of a key's number. All keys have the same length, so that they can be overwritten in place.
 const DIGITS: usize = 10;
 
 /// One command as bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
     bytes: Vec<u8>,
-    /// Where the digits of keys begin.
+    /// Positions of the keys' digits.
     places: Vec<usize>,
 }
 
 impl Template {
-    /// Reads words separated by blanks, each with any number of `{key}`.
+    /// Parses words separated by blanks, each with any number of `{key}`.
     ///
     /// # Errors
     /// There is no word.
@@ -34,7 +34,7 @@ impl Template {
     }
 }
 
-/// Several commands in a row, whose keys are chosen anew each time.
+/// Several commands, which are sent together with new keys each time.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     template: Template,
@@ -66,19 +66,19 @@ impl Batch {
     }
 }
 
-/// In which order keys are taken.
+/// The order in which keys are used.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Order {
     /// Evenly at random.
     Random {
-        /// Equal seeds give equal choices.
+        /// Equal seeds choose equal keys.
         seed: u64,
     },
-    /// One after another, from the first again after the last.
+    /// One after another, and then from the first again.
     Sequence,
 }
 
-/// The keys of one thread.
+/// The keys that one thread uses.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     order: Order,
@@ -88,7 +88,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Keys 0 to `count` - 1 for thread `index` of `threads`: in a sequence each takes its part.
+    /// Keys 0 to `count` - 1 for thread `index` of `threads`. In a sequence each thread has a part of its own.
     pub(super) fn new(order: Order, count: u64, index: usize, threads: usize) -> Self {
         let state = match order {
             Order::Random { seed } => seed.wrapping_add((index as u64) << 40),

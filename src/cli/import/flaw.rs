@@ -1,11 +1,11 @@
-//! What is wrong with a file that is imported.
+//! An error in a file that is imported.
 
 use std::ops::Range;
 use std::path::Path;
 
 use crate::config::{Place, Problem};
 
-/// Something that is wrong with a file, or left out of it: where, in characters.
+/// An error in a file, or a part of it that cannot be imported, with its range in characters.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Flaw {
     pub(super) at: Range<usize>,

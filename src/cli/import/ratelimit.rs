@@ -1,7 +1,7 @@
-//! The configuration of envoyproxy/ratelimit, typed: which keys there are, and what each may hold.
+//! The configuration of envoyproxy/ratelimit, typed: its keys and their values.
 //!
-//! Source: `src/config/config_impl.go` of that project (commit f2fb157, July 2026). Keys are checked where they
-//! stand, which is stricter than there: a `unit` beside a `key` limits nothing.
+//! Source: `src/config/config_impl.go` of that project (commit f2fb157, July 2026). Keys are checked by their
+//! position, which is stricter than the original: it ignores, for example, a `unit` beside a `key`.
 
 use std::ops::Range;
 
@@ -9,23 +9,23 @@ use super::flaw::Flaw;
 use super::yaml::{Kind, Node};
 use crate::config::{did_you_mean, nearest};
 
-/// A file.
+/// One configuration file.
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) domain: String,
     pub(super) descriptors: Vec<Descriptor>,
 }
 
-/// One entry that a descriptor may have, and what follows it.
+/// An entry that a descriptor may have, and the entries that may follow it.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) at: Range<usize>,
     pub(super) key: String,
-    /// `None`: any.
+    /// `None` for any value.
     pub(super) value: Option<String>,
     pub(super) limit: Option<Limit>,
     pub(super) shadow: bool,
-    /// All values that a wildcard takes share one counter.
+    /// All values that a wildcard matches share one counter.
     pub(super) shares: bool,
     pub(super) descriptors: Vec<Descriptor>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Descriptor {
 pub(super) struct Limit {
     pub(super) name: Option<String>,
     pub(super) replaces: Vec<(Range<usize>, String)>,
-    /// `None`: unlimited. Otherwise how many, and the period as a limit of ours writes it.
+    /// `None` for unlimited. Otherwise the count, and the period as our limits write it.
     pub(super) rate: Option<(u32, &'static str)>,
 }
 
@@ -63,14 +63,14 @@ const UNITS: [(&str, &str); 7] = [
     ("year", "365d"),
 ];
 
-/// What is wrong, and what is left out.
+/// Errors, and parts that cannot be imported.
 #[derive(Debug, Default)]
 pub(super) struct Flaws {
     pub(super) errors: Vec<Flaw>,
     pub(super) warnings: Vec<Flaw>,
 }
 
-/// Reads a document; what is wrong with it is in `flaws`.
+/// Reads a document, and adds its errors to `flaws`.
 pub(super) fn read(node: &Node, flaws: &mut Flaws) -> Root {
     let table = Table::read(node, "a file", ROOT, flaws);
     let domain = table.text("domain", flaws).unwrap_or_default();
@@ -113,7 +113,7 @@ impl<'n> Table<'n> {
         table
     }
 
-    /// What stands there, unless it is nothing.
+    /// The value of a key, unless it is null.
     fn get(&self, key: &str) -> Option<&'n Node> {
         self.entries.iter().find(|(name, _)| *name == key).map(|(_, node)| *node).filter(|node| !node.is_null())
     }
@@ -133,7 +133,7 @@ impl<'n> Table<'n> {
         let Some(node) = self.get(key) else { return false };
         let word = if let Kind::Scalar(text, true) = &node.kind { text.to_ascii_lowercase() } else { String::new() };
         match word.as_str() {
-            // As YAML 1.1, which that service reads.
+            // As in YAML 1.1, which that project's parser follows.
             "true" | "yes" | "on" | "y" => true,
             "false" | "no" | "off" | "n" => false,
             _ => {

@@ -1,9 +1,9 @@
-//! From the tree of envoyproxy/ratelimit to policies and routes, as TOML.
+//! Translates the tree of envoyproxy/ratelimit into policies and routes, as TOML.
 //!
-//! There a descriptor walks down a tree: at each entry it goes to the value that is written out, else to the first
-//! wildcard that fits, else to the key alone, and never back. Here it goes to the first route that fits: so routes
-//! come in that order, and behind a branch that takes some of what a later one would take stands a route without a
-//! policy that keeps the later one from it.
+//! There, a descriptor walks down a tree: at each entry it takes the branch with its exact value, else the first
+//! wildcard that matches, else the key without a value, and never turns back. Here a descriptor takes the first route
+//! that matches. So routes are written in that order; and if a branch takes descriptors that a later branch would
+//! also match, a route without a policy follows it, which keeps them from the later one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,16 +12,16 @@ use super::flaw::Flaw;
 use super::ratelimit::{self, Descriptor, Flaws, Limit, Root};
 use super::yaml;
 
-/// A file in our words.
+/// The translated file.
 #[derive(Debug)]
 pub(super) struct Fragment {
     pub(super) domain: String,
     pub(super) toml: String,
-    /// What is left out of it.
+    /// Parts of the file that cannot be translated.
     pub(super) warnings: Vec<Flaw>,
 }
 
-/// The TOML of a file called `name`.
+/// Translates a file called `name` into TOML.
 pub(super) fn fragment(text: &str, name: &str) -> Result<Fragment, Vec<Flaw>> {
     let mut flaws = Flaws::default();
     let node = yaml::parse(text).map_err(|flaw| vec![flaw])?;
@@ -43,7 +43,7 @@ pub(super) fn fragment(text: &str, name: &str) -> Result<Fragment, Vec<Flaw>> {
     Ok(Fragment { domain: root.domain, toml: out, warnings: flaws.warnings })
 }
 
-/// Policies by the names that limits have for being replaced.
+/// Policies by the names under which other limits can replace them.
 fn named(root: &Root) -> BTreeMap<String, Vec<String>> {
     fn visit<'d>(
         list: &'d [Descriptor],
@@ -107,7 +107,7 @@ impl<'r> Writer<'r> {
         let (domain, policy) = (quoted(&self.root.domain), policy_name(&self.root.domain, path));
         let policy = quoted(&policy);
         let _ = writeln!(self.out, "\n[policy.{policy}]");
-        // A policy that blocks every key is none: it blocks the one key that its route makes.
+        // Only the key that this route makes is blocked, so it is no policy that blocks every key.
         let blocks = matches!(limit.rate, Some((0, _)));
         match limit.rate {
             Some((0, _)) | None => drop(writeln!(self.out, "unlimited = true")),
@@ -142,7 +142,8 @@ impl<'r> Writer<'r> {
         }
     }
 
-    /// Keys of the entries that part counters: those left open, without the ones that share.
+    /// The keys of the entries that have a counter for each value: those without a fixed value, except for wildcards
+    /// that share a counter.
     fn shared_key(&mut self, path: &[&Descriptor]) -> Vec<String> {
         let parts = |descriptor: &&&Descriptor| {
             !descriptor.shares && descriptor.value.as_ref().is_none_or(|value| value.contains('*'))
@@ -156,7 +157,7 @@ impl<'r> Writer<'r> {
     }
 }
 
-/// Whether `later`, tried behind `earlier`, would take something of what `earlier` keeps for itself.
+/// Whether `later`, which is tried after `earlier`, would take descriptors that only `earlier` may take.
 fn takes_more(earlier: &Descriptor, later: &Descriptor) -> bool {
     let overlaps = earlier.key == later.key
         && match (&earlier.value, &later.value) {
@@ -168,7 +169,7 @@ fn takes_more(earlier: &Descriptor, later: &Descriptor) -> bool {
     overlaps && more
 }
 
-/// Whether a value without `*` fits a wildcard.
+/// Whether a value without `*` matches a wildcard.
 fn fits(wildcard: &str, value: &str) -> bool {
     let parts: Vec<&str> = wildcard.split('*').collect();
     let [first, middle @ .., last] = &parts[..] else { return false };
@@ -182,7 +183,7 @@ fn fits(wildcard: &str, value: &str) -> bool {
     })
 }
 
-/// As a route writes it.
+/// The descriptor in the syntax of routes.
 fn pattern(descriptor: &Descriptor) -> String {
     match &descriptor.value {
         Some(value) => format!("{}={}", descriptor.key, value.replace('\\', "\\\\")),
@@ -191,7 +192,7 @@ fn pattern(descriptor: &Descriptor) -> String {
     }
 }
 
-/// `DOMAIN|key=value|key`: one for each limit.
+/// The name of the policy of one limit: `DOMAIN|key=value|key`.
 fn policy_name(domain: &str, path: &[&Descriptor]) -> String {
     let escaped = |text: &str| text.replace('\\', "\\\\").replace('|', "\\|");
     let mut name = escaped(domain);
@@ -209,7 +210,7 @@ fn list_of(texts: &[String]) -> String {
     format!("[{}]", texts.join(", "))
 }
 
-/// A text as TOML writes it in double quotes.
+/// A text in TOML's double quotes.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {

@@ -1,4 +1,5 @@
-//! YAML as a tree that knows where each part stands: one document, aliases resolved, nothing else interpreted.
+//! Parses YAML into a tree that knows the position of each part: one document, with aliases resolved and nothing else
+//! interpreted.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,26 +10,26 @@ use super::flaw::Flaw;
 
 /// Deepest nesting.
 const MAX_DEPTH: usize = 64;
-/// Most parts, those that aliases repeat included.
+/// Most nodes, including those that aliases repeat.
 const MAX_NODES: usize = 500_000;
 
-/// A part of a document.
+/// A node of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// Where, in characters.
+    /// Its range in characters.
     pub(super) at: Range<usize>,
     pub(super) kind: Kind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Its text, and whether it stood without quotes.
+    /// A text, and whether it was written without quotes.
     Scalar(String, bool),
     List(Vec<Node>),
     Map(Vec<(Node, Node)>),
 }
 
-/// Reads a text that holds one document.
+/// Parses a text with one document.
 pub(super) fn parse(text: &str) -> Result<Node, Flaw> {
     let mut reader = Reader { parser: Parser::new_from_str(text), anchors: BTreeMap::new(), left: MAX_NODES };
     loop {
@@ -104,7 +105,7 @@ impl<'t> Reader<'t> {
                         }
                     }
                 }
-                // Its own mark is one character wide, or none.
+                // A mapping's own mark is one character wide or missing, so the position of its first key is used.
                 at = pairs.first().map_or(at, |(key, _)| key.at.clone());
                 (Kind::Map(pairs), anchor)
             }
@@ -133,7 +134,7 @@ impl Node {
         }
     }
 
-    /// Written as nothing at all: no value, `~` or `null`.
+    /// Whether it is null: an empty value, `~` or `null`.
     pub(super) fn is_null(&self) -> bool {
         matches!(&self.kind, Kind::Scalar(text, true) if ["", "~", "null", "Null", "NULL"].contains(&text.as_str()))
     }

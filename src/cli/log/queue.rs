@@ -1,7 +1,7 @@
-//! Lines on their way to stderr: a queue with a bound, and one thread that writes.
+//! The queue of log lines on their way to stderr: it is bounded, and one thread writes.
 //!
-//! Whoever logs never waits: a reader that has stalled would otherwise stop the daemon at its next line. What the
-//! queue has no room for is dropped and counted, and the log says so once its reader takes lines again.
+//! Logging never waits; otherwise a stalled reader of the log would stop the daemon at its next line. Lines for which
+//! there is no room are dropped and counted, and the log reports their number once its reader takes lines again.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::MakeWriter;
 /// Most bytes that wait to be written.
 const MOST: usize = 1 << 20;
 
-/// The queue. Clones are one.
+/// The queue. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     inner: Arc<Inner>,
@@ -25,7 +25,7 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: Mutex<Waiting>,
-    /// A line has come, or one was written.
+    /// A line was added or written.
     moved: Condvar,
     dropped: AtomicU64,
 }
@@ -34,9 +34,9 @@ struct Inner {
 struct Waiting {
     lines: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// A line has been taken and is not written yet.
+    /// A line was taken and is not written yet.
     writing: bool,
-    /// Lines dropped of which the log does not know yet.
+    /// Dropped lines that the log has not reported yet.
     untold: u64,
 }
 
@@ -44,9 +44,9 @@ impl Queue {
     /// Starts the thread that writes to stderr.
     ///
     /// # Errors
-    /// There is no descriptor or no thread left.
+    /// No descriptor or no thread is left.
     pub(crate) fn to_stderr() -> io::Result<Self> {
-        // A descriptor of its own: whoever writes to std's stderr waits for the lock of a write that is stuck.
+        // A descriptor of its own: writers to std's stderr share a lock, and would wait for a write that is stuck.
         let stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         Self::to(stderr)
     }
@@ -58,12 +58,12 @@ impl Queue {
         Ok(Self { inner })
     }
 
-    /// Lines that were dropped so far.
+    /// Lines that were dropped.
     pub(crate) fn dropped(&self) -> u64 {
         self.inner.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until all lines are written, `patience` at most: whether they are.
+    /// Waits until all lines are written, but at most for `patience`. Returns whether they are.
     pub(crate) fn flush(&self, patience: Duration) -> bool {
         let waiting = self.inner.lock();
         let unfinished = |waiting: &mut Waiting| waiting.writing || !waiting.lines.is_empty();
@@ -94,7 +94,7 @@ impl Inner {
             if waiting.lines.is_empty() && waiting.untold > 0 {
                 let lines = std::mem::take(&mut waiting.untold);
                 drop(waiting);
-                // It goes through the queue, as every line does.
+                // This warning goes through the queue, as every line does.
                 tracing::warn!(lines, "log lines were dropped: whoever reads the log did not keep up");
                 continue;
             }
@@ -104,7 +104,7 @@ impl Inner {
             waiting.bytes -= line.len();
             waiting.writing = true;
             drop(waiting);
-            // A reader that is gone is no reason to end, and there is nobody to tell.
+            // If the reader has gone the daemon goes on, and the error cannot be reported anywhere.
             let _ = out.write_all(&line);
         }
     }
@@ -114,7 +114,7 @@ impl Inner {
     }
 }
 
-/// Takes the lines of one event.
+/// Collects the bytes of one event.
 #[derive(Debug)]
 pub(crate) struct Line<'q>(&'q Queue);
 
@@ -143,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes a line when it is let.
+    /// A writer that takes a line only when the test allows it.
     struct Slow {
         let_through: mpsc::Receiver<()>,
         taken: mpsc::Sender<Vec<u8>>,
@@ -171,7 +171,7 @@ mod tests {
         (0..lines).for_each(|_| queue.push(&line));
         assert!(!queue.flush(Duration::ZERO), "nothing can have been written");
         let kept = lines - queue.dropped() as usize;
-        // One may be with the writer, beside those that wait.
+        // One line may be with the writer, beside those in the queue.
         assert!((MOST / line.len()..=MOST / line.len() + 1).contains(&kept), "{kept} of {lines} were kept");
         drop(let_through);
         assert!((0..kept).all(|_| written.recv_timeout(Duration::from_secs(10)).is_ok_and(|seen| seen == line)));
