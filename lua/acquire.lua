@@ -14,8 +14,8 @@ if max(need, want, least, ahead_of, epoch, held) > EXACT then return redis.error
 if id ~= 0 and id < acquire_id then
   replayed = 2
 elseif id ~= 0 and id == acquire_id then
-  -- What was granted under this id, as far as it can still be spent: a window that is over took its
-  -- tokens with it, and so did an account that was closed for this node.
+  -- What was granted under this id, as far as it can still be spent. A window that is over took its tokens with it,
+  -- and so did an account that was closed for this node since.
   granted, replayed = min(granted_then, max(want, need)), 1
   for i = 1, #limits do
     local still_open = is_open
@@ -26,9 +26,10 @@ elseif id ~= 0 and id == acquire_id then
     if not still_open then granted = 0 end
   end
 else
-  -- Once per node: its first acquire under an epoch that it does not know, unless a reset began it. What it took back
-  -- meanwhile is no acquire. What this node knows that it spent or holds, and the store has lost, is added again; never
-  -- above the limit. Others may have as much to tell: who brings back some of a window is lent nothing yet.
+  -- Restores what the store has lost. It happens once per node, in its first acquire under an epoch that it does not
+  -- know, unless a reset began the epoch; a return or a refund since then does not count as an acquire. What this
+  -- node knows that it has spent or holds is added again, but never above the limit. Other nodes may have spending to
+  -- report, too, so a node that restores some of a window is lent nothing in this call.
   local restored = false
   if epoch ~= 0 and epoch ~= epoch_now and not was_reset and id ~= 0 and acquire_id == 0 then
     for i = 1, #limits do
@@ -49,7 +50,7 @@ else
     end
   end
 
-  -- Ids of different nodes may meet: never the epoch that was lost.
+  -- Nodes draw ids independently, so the new epoch could equal the lost one, and its node would not notice the loss.
   epoch_now = epoch_now or max(id == epoch and id - 1 or id, 1)
 
   -- Counts this node once per census period.
@@ -63,18 +64,19 @@ else
   nodes = nodes_before + seen_again
   if nodes < 1 then nodes = 1 elseif nodes > MOST then nodes = MOST end
 
-  -- What this node was lent and holds no more it has spent.
+  -- Of what this node was lent, it has spent all that it no longer holds.
   if has_record and has_gcra then close_account(held, 0, 'z', EXACT) end
 
-  -- What is left of all limits; of buckets also what a node that is alone with a key may be lent before it has
-  -- trickled in: it knows from the answer when each token comes, and spends none before. Another node finds them lent.
+  -- The tokens that are left under all limits. Of buckets also those that have yet to trickle in, which a node that
+  -- is alone with the key may be lent: it knows from the answer when each of them comes, and spends none before. If
+  -- another node asks, it finds them lent.
   local tokens, with_coming, capacity, parts = EXACT, EXACT, EXACT, 2
   for i = 1, #limits do
     local limit = limits[i]
     local kind, left, more = limit.kind, nil, nil
     if kind == 'g' then
-      -- The most tokens whose cost fits: where a token costs no whole microseconds, an estimate in doubles, corrected
-      -- by the exact cost.
+      -- The most tokens whose cost fits. If a token does not cost whole microseconds, this is an estimate in doubles,
+      -- which is corrected by the exact cost.
       local room, burst = limit.depth, limit.burst
       if limit.at > now then room = now + room - limit.at end
       local fits
@@ -97,7 +99,8 @@ else
       if kind == 's' then
         left = left - scaled(limit.prev, limit.at + limit.period - now, limit.period, limit.period - 1)
       else
-        -- A window's tail is shared to the last; what trickles in is handed out by the lot.
+        -- Of a window the lots may become small, because its tail is shared down to the last token. A bucket refills
+        -- all the time, and is lent in larger lots.
         parts = 32
       end
       if left < 0 then left = 0 end
@@ -112,17 +115,17 @@ else
     if #limits > 1 or limit.kind ~= 'f' or not next_is_known then
       tokens = 0
     else
-      -- Two fifths are kept for who asks in that window.
+      -- Two fifths of the next window are kept for nodes that ask in it.
       local fifth = floor(limit.count / 5)
       local for_then = 2 * fifth + up(2 * (limit.count - 5 * fifth), 5)
       tokens = max(limit.count - for_then - limit.prev, 0)
     end
   elseif has_gcra and id ~= 0 and nodes == 1 and tokens >= need then
-    -- What somebody waits for is charged at once, and has to be there.
+    -- Tokens for waiters are charged at once, so they must already be there.
     tokens = max(tokens, with_coming)
   end
 
-  -- Guided self-scheduling: nobody takes more than its part of what is left, beyond what waits.
+  -- Guided self-scheduling: no node is lent more than its part of what is left, except to serve waiters.
   if tokens >= least and not restored then
     local part, each = up(tokens, nodes), up(capacity, parts * nodes)
     if part < each then part = each end
@@ -132,7 +135,7 @@ else
     if granted > part then granted = part end
   end
 
-  -- gcra: what somebody waits for is spent now; the rest is set aside, and counts when it is spent.
+  -- gcra: tokens for waiters count as spent now. The rest is set aside, and counts when the node reports it as spent.
   local at_once = id ~= 0 and granted > need and need or granted
   for i = 1, #limits do
     local limit = limits[i]

@@ -95,8 +95,8 @@ local function cost(limit, tokens)
   return tokens * whole + scaled(tokens, part, count, count - 1)
 end
 
--- The arguments. HEAD and LIMIT are the formats of the second and of a limit. Behind the last number struct.unpack
--- gives the place at which it ended, which stands in the first of those that a script does not have.
+-- Reads the arguments. HEAD and LIMIT are the formats of the second argument and of a limit. After the last number,
+-- struct.unpack also returns the position at which it stopped, in the first variable that the script does not use.
 
 local hash, node, head = KEYS[1], ARGV[1], ARGV[2]
 if not head or #head ~= HEAD_BYTES or #node > 255 or #ARGV < 3 or #ARGV > 10 then return redis.error_reply(WRONG) end
@@ -111,7 +111,7 @@ for i = 1, #ARGV - 2 do
     or period > 2 ^ 49 or count * period * burst == 0 then
     return redis.error_reply(WRONG)
   end
-  -- No more fields than sixteen, with those of a bucket: a table that has more grows.
+  -- At most sixteen fields, including those of a bucket: a table with more of them grows, which takes time.
   local limit = {
     kind = kind, name = kind .. (i == 1 and '1' or i), count = count, period = period, burst = burst,
     x = x, y = y, z = z, used = 0, prev = 0, at = 0, stored = false,
@@ -119,10 +119,11 @@ for i = 1, #ARGV - 2 do
   if kind == 'g' then
     has_gcra = true
     local whole, part = floor(period / count), period % count
-    -- Single costs round up; a full bucket takes all of its burst one by one all the same.
+    -- The cost of a single token is rounded up. The added depth makes sure that a full bucket still has room for all
+    -- of its burst, taken one by one.
     local depth = burst * whole
     if part > 0 then depth = depth + scaled(burst, part, count, count - 1) + min(burst, whole) end
-    -- What a node that is alone with the key is lent before it comes; nothing where numbers would not be exact.
+    -- Tokens that a node alone with the key is lent in advance; none where numbers would not be exact.
     local coming = floor(AHEAD * count / period)
     local most = burst + 2 + coming
     if count > MOST or most * count > EXACT or most * period / count > DEEPEST then coming = 0 end
@@ -137,7 +138,7 @@ if now == 0 then
   now = time[1] * SECOND + time[2]
 end
 
--- What the hash says. Malformed values are taken as missing and listed in `bad`.
+-- Reads the hash. Malformed values are treated as missing, and listed in `bad`.
 
 local own, values = 'n:' .. node, nil
 if is_single then
@@ -178,7 +179,7 @@ if values[3] then
   end
 end
 
--- What this node asked for last, and its account; the windows of what it was granted, as the record has them.
+-- This node's record: its last calls, its account, and the windows of its last grant in the record's form.
 local has_record, asked_in, acquire_id, granted_then, other_id = false, 0, 0, 0, 0
 local account, account_period, windows_then = 0, 0, ''
 if values[4] then
@@ -208,7 +209,7 @@ if values[4] then
   end
 end
 
--- gcra: lent and not accounted for in this period, in the one before, and which this one is.
+-- gcra: what nodes were lent and reported in this period, in the one before, and the number of this period.
 local lent_now, lent_before, lent_period = 0, 0, 0
 if values[5] then
   local a, b, c = match(values[5], THREE)
@@ -221,7 +222,7 @@ if values[5] then
   end
 end
 
--- Each limit, brought to now.
+-- Rolls each limit to now.
 for i = 1, #limits do
   local limit, text = limits[i], values[i + 5]
   local kind, period = limit.kind, limit.period
@@ -238,10 +239,10 @@ for i = 1, #limits do
     end
   end
   if kind == 'g' then
-    -- Apart, as scripts of before take no number above 2^32 there.
+    -- Stored as two numbers, because scripts of earlier versions accept no number above 2^32 here.
     used, prev = 0, prev * SECOND + used
-    -- Never further ahead than the bucket is deep, or was when it was charged: no change of numbers forgives a
-    -- debt, and a clock that stepped back locks nobody out for longer than that bucket took to fill.
+    -- The TAT is never further ahead than the bucket is deep, or was when it was charged. So a bucket that was reduced
+    -- keeps its debt, and a clock that stepped back denies nobody for longer than the charged bucket takes to fill.
     at = min(at, now + max(limit.depth, prev))
   elseif kind == 'f' then
     local last = (floor(now / period) + 1) * period

@@ -54,7 +54,7 @@ for i = 1, #values, 2 do
     end
   end
 end
--- A call may drop so many fields at most; the rest another time.
+-- One call drops at most so many fields; later calls drop the rest.
 if #gone > 0 then call('HDEL', hash, unpack(gone, 1, min(#gone, 500))) end
 
 local had = own_id and own_at > now and own_slots or 0
@@ -65,7 +65,7 @@ end
 if id ~= 0 and own_id and id == own_id then return answer_of(had, had > 0 and own_at or 0, 1) end
 if id ~= 0 and own_id and id < own_id then return answer_of(0, 0, 2) end
 
--- What it has it keeps; of what is left nobody takes more than its part, beyond what waits.
+-- A node keeps the permits that it has. Of what is left it gets no more than its part, except to serve waiters.
 local left = max(most - others, 0)
 local part = max(need, floor((max(left - used, 0) + live - 1) / live))
 local slots = max(used, min(want, had), min(want, left, used + part))

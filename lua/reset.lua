@@ -7,7 +7,8 @@
 if seen ~= 0 then
   replayed = seen
 elseif exists or wrong_type then
-  -- Never one that was before: a reset forgets those of other nodes, which may come once more.
+  -- The new epoch differs from every earlier one. The reset drops the records of other nodes, so their earlier calls
+  -- may arrive once more, and must see another epoch than theirs.
   local old = epoch_now or 0
   if id > old then
     epoch_now = id
@@ -16,7 +17,7 @@ elseif exists or wrong_type then
   end
   local written = { 'e', format('%d', epoch_now), 'z', '1' }
   if id ~= 0 then
-    -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
+    -- Earlier acquires of this node that arrive late must not be lent anything under the new epoch.
     written[5], written[6] = own, '0:' .. pack(RECORD, max(acquire_id, id), 0, id, 0, 0)
   end
   local span = 2 * SECOND

@@ -10,13 +10,12 @@
 
 local amount, epoch, held, void, needed, told, spent, answered = a1, a2, a3, a4, a5, a6, a7, a8
 if max(amount, epoch, held, void, needed, told, spent, answered) > EXACT then return redis.error_reply(WRONG) end
--- A node that never had an answer knows no epoch, and says so only where an order of its own is void.
+-- A node that never had an answer knows no epoch. It returns tokens all the same where it voids its own acquire.
 local knows = epoch == epoch_now or epoch == 0 and void ~= 0
 if seen ~= 0 then
   replayed = seen
 elseif epoch_now and knows then
-  -- What was lent ahead goes back to the window after this one; a sliding window that is over still
-  -- weighs, and takes them back.
+  -- Tokens of the next window go back to that. A sliding window that is over still counts, and takes tokens back.
   local taken = false
   for i = 1, #limits do
     local limit = limits[i]
@@ -31,9 +30,10 @@ elseif epoch_now and knows then
     end
   end
 
-  -- What an order was lent that nobody waits for any more goes back: of a bucket what it was charged at once, since the
-  -- rest is in the account. Where it was not executed, this says what it would have told, and if it comes later it is
-  -- lent nothing, as if it had been before. At most so much was spent of the account.
+  -- Voids an acquire that the node has abandoned, and takes back what it was lent: of a bucket only what was charged
+  -- at once, since the rest is in the account. If the acquire was not executed, the record is brought to what it
+  -- would have said, and if it arrives later it is lent nothing. `most` is the most that can have been spent of the
+  -- account.
   local most = EXACT
   if void ~= 0 and acquire_id == void then
     for i = 1, #limits do
@@ -47,24 +47,25 @@ elseif epoch_now and knows then
     taken = taken or granted_then > 0
     granted_then, most = 0, spent
   elseif void ~= 0 then
-    -- An account of before the last answer is one that the store lost a change of, or that another process of this
-    -- node opened: what was told since is not known here, and all of it counts as spent.
+    -- If the account is older than the last answer that the node has, either the store lost a change of it or another
+    -- process under the node's name opened it. What was reported since is then unknown, and all of the account counts
+    -- as spent.
     if acquire_id == answered or acquire_id < answered and answered <= other_id then
       most = min(spent + told, EXACT)
     end
     if acquire_id < void then acquire_id, granted_then = void, 0 end
   end
 
-  -- gcra: the account is closed, but for what this node keeps. An acquire that was sent later has said so.
+  -- gcra: closes the account, and opens it anew with what this node keeps. A later acquire has done so already.
   if has_gcra and id > acquire_id then
     local lent, settled = 0, false
     if has_record then lent, settled = close_account(held, amount, 'y', most) end
     taken = taken or lent > 0 or settled and held + amount > 0
-    -- What was credited to an account that was late, and the node keeps, it may spend yet: by a clock that stepped back
-    -- an account is over here sooner than there.
+    -- This return credited an account that had lapsed. Tokens that the node keeps of it may still be spent: by a
+    -- clock that stepped back, an account is over here sooner than at the node.
     account, account_period = settled and min(held, EXACT) or 0, lent_period
     lent_now = min(lent_now + account, EXACT)
-    -- The hash has to last as long as this node holds any of it.
+    -- The hash must last as long as this node holds tokens of it.
     renews = account > 0
   end
   if taken or void ~= 0 then other_id, writes = id, true end

@@ -1,4 +1,4 @@
--- Writes and answers what the script has decided: stands after each that lib.lua stands before.
+-- Writes what the script has decided, and answers. Put after each script, as lib.lua is put before it.
 
 if writes then
   local record = id ~= 0 and format('%d:', asked_in)
@@ -7,7 +7,7 @@ if writes then
   if bad then call('HDEL', hash, unpack(bad)) end
   local epoch_is_new = epoch_now ~= stored_epoch
   if is_single and record and not has_gcra and epoch_is_new == census_is_new and (all or first.stored) then
-    -- A window, as it is asked for mostly: a key that is new, or one of which nothing but this has changed.
+    -- The most common case for a window: a new key, or one of which only this counter has changed.
     local counter = format('%d %d %d', first.used, first.prev, first.at)
     if epoch_is_new then
       call('HSET', hash, 'e', format('%d', epoch_now), 'c',
@@ -16,7 +16,7 @@ if writes then
       call('HSET', hash, first.name, counter, own, record)
     end
   elseif is_single and record and has_gcra and epoch_is_new == census_is_new and (all or first.stored) then
-    -- A bucket, likewise.
+    -- The same for a bucket.
     local deep = floor(first.prev / SECOND)
     local counter = format('%d %d %d', first.prev - deep * SECOND, deep, first.at)
     local lent = format('%d %d %d', lent_now, lent_before, lent_period)
@@ -54,7 +54,7 @@ if writes then
     if #fields > 0 then call('HSET', hash, unpack(fields)) end
   end
   if renews then
-    -- Redis may forget the hash once it says nothing that a missing one would not.
+    -- Redis may drop the hash when it says nothing that a missing one would not say.
     local lasts = 2 * census_period
     for i = 1, #limits do
       local limit = limits[i]
@@ -75,7 +75,7 @@ if writes then
   end
 end
 
--- Records of nodes that have not asked for two census periods are dropped, a bounded number at a time.
+-- Drops records of nodes that have not asked for two census periods, a bounded number per call.
 if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 8 + #limits + 2 * nodes + 16 then
   local records = {}
   for _, name in ipairs(call('HKEYS', hash)) do

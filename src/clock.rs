@@ -3,8 +3,8 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-// The daemon's timers are tokio's, and so is its clock: a test that pauses tokio's time pauses both. Elsewhere tokio's
-// instant is std's.
+// The daemon's timers and its clock are tokio's, so a test that pauses tokio's time pauses both. Without the daemon,
+// std's instant is used.
 #[cfg(not(feature = "daemon"))]
 use std::time::Instant as Origin;
 #[cfg(feature = "daemon")]
@@ -12,14 +12,15 @@ use tokio::time::Instant as Origin;
 
 use crate::core::time::{Instant, Micros, Timestamp};
 
-/// What a clock shows when it is started: one hour, so that subtracting from an early instant is exact.
+/// The time of a clock when it is started: one hour, so that a subtraction from an early instant does not go below
+/// zero.
 const HEAD_START: Micros = Micros::from_secs(3_600);
 
 /// This process's clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Origin,
-    /// What the wall clock showed then; `None`: it is the system's.
+    /// The time of the wall clock at the start; `None` when the system's wall clock is used.
     wall: Option<Timestamp>,
 }
 
@@ -31,7 +32,7 @@ impl Clock {
         Self { origin: Origin::now(), wall: None }
     }
 
-    /// The same with a wall clock that shows `wall` now and goes on as the monotonic clock does: for simulations, whose
+    /// The same with a wall clock that shows `wall` now and advances with the monotonic clock. For simulations, whose
     /// time is not the system's.
     #[must_use]
     pub fn start_at(wall: Timestamp) -> Self {
@@ -52,7 +53,7 @@ impl Clock {
         self.wall.map_or_else(wall, |wall| wall + self.now().since(Instant(HEAD_START.0)))
     }
 
-    /// Nanoseconds since the clock was started: for measuring.
+    /// Nanoseconds since the clock was started, for measuring.
     #[must_use]
     #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     pub fn nanos(&self) -> u64 {
@@ -68,14 +69,14 @@ pub fn wall() -> Timestamp {
     Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Sixty-four bits from the operating system's source of randomness.
+/// 64 bits from the operating system's source of randomness.
 #[must_use]
 pub fn random() -> u64 {
-    // std seeds each RandomState's keys from the operating system; hashing nothing shows the keys.
+    // std seeds the keys of each RandomState from the operating system, and the hash of nothing depends on them.
     RandomState::new().build_hasher().finish()
 }
 
-/// A number that nobody can guess who has seen others: each half is what a keyed hash makes of another key.
+/// A number that cannot be guessed from earlier ones: each half is a hash under a fresh key.
 #[must_use]
 pub fn unguessable() -> u128 {
     u128::from(random()) << 64 | u128::from(random())

@@ -1,17 +1,17 @@
-//! What runs the examples of this documentation: a daemon in the process of each.
+//! Runs the examples of the documentation, each beside a daemon in its own process.
 //!
-//! Called by documentation tests alone, and hidden from the documentation. Where the crate is built without the daemon,
-//! there is nobody to ask: such examples are compiled and not run.
+//! Called only by documentation tests, and hidden from the documentation. Without the daemon's feature, the examples
+//! are compiled, but not run.
 //!
 //! The daemon counts in memory and has two policies: `api`, 100 tokens a day, and `jobs`, two slots at a time.
 
 use std::error::Error;
 use std::path::Path;
 
-/// What an example comes to.
+/// The result of an example.
 pub type Outcome = Result<(), Box<dyn Error>>;
 
-/// Runs an example beside a daemon, whose socket it is given.
+/// Runs an example with the socket of a new daemon.
 ///
 /// # Panics
 /// The example fails.

@@ -1,7 +1,7 @@
-//! The command line: one file a subcommand, or two that belong together.
+//! The command line: one file per subcommand, or for two related ones.
 //!
-//! Results go to stdout, one line a run, each with the seed and the command that repeats it; progress
-//! goes to stderr. Exit codes: 0 all is well, 1 something did not hold, 2 wrong usage.
+//! Results go to stdout, one line per run, each with the seed and the command that repeats it; progress goes to
+//! stderr. Exit codes: 0 when all is well, 1 when something did not hold, 2 for wrong usage.
 
 mod log;
 mod many;

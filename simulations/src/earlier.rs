@@ -1,9 +1,9 @@
-//! The scripts of the build before this one, in `earlier/`, as it called them: in a rolling upgrade both builds work on
-//! the same keys.
+//! The scripts of the previous build, in `earlier/`, and how that build called them. In a rolling upgrade both builds
+//! work on the same keys.
 //!
-//! They read and write records of nodes as text, and take their arguments as text. When the scripts of `lua/` change
-//! what they store, these are replaced by those of the last commit that stored it otherwise. Called by the world for
-//! nodes of that build, and by the differential test for some of its calls.
+//! They read and write records of nodes as text, and take their arguments as text. When the scripts of `lua/` store
+//! something in another form, these are replaced by those of the last commit with the old form. Called by the world
+//! for nodes of that build, and by the differential test for some of its calls.
 
 use rationd::core::call::{Acquire, Call, Op};
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT};

@@ -1,9 +1,9 @@
-//! The ledger: what a run came to, counted from outside while it runs.
+//! The ledger: the results of a run, counted from outside while it runs.
 //!
-//! It listens like a checker, but nothing it sees is wrong or right: it makes the [`Figures`] of the
-//! comparison table. It knows nothing of leases and calls' contents, only of what was asked and
-//! answered, so every brain is measured alike. Its exact counter, the measure of `used`, is asked
-//! with the same checks at the same moments. Cost: some tens of nanoseconds a check.
+//! It listens like a checker, but judges nothing: it makes the [`Figures`] of the comparison table. It knows nothing
+//! of leases and of the content of calls, only what was asked and answered, so that every limiter is measured alike.
+//! Its exact counter, the measure of `used`, gets the same checks at the same times. It costs some tens of
+//! nanoseconds per check.
 
 mod back;
 mod book;

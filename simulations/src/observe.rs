@@ -1,5 +1,5 @@
-//! What can be seen of a run, and who looks: the world tells, checkers and the ledger listen. No
-//! listener can change anything.
+//! The events of a run and their listeners: the world reports, and checkers and the ledger listen. No listener can
+//! change anything.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! What came of one run: all that a report, a table or a swarm wants to know of it, and the command
-//! that repeats it.
+//! The outcome of one run, for reports, tables and swarms, and the command that repeats the run.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
-//! What happens in a run, written out whole: a scenario file, what a swarm seed expands to, and what
-//! a shrunk failure is kept as. Nothing else decides a run but this and the seed in it.
+//! The plan of a run, written out completely. Scenario files, expanded swarm seeds and shrunk failures have this
+//! form. A run depends on nothing but its plan and the seed in it.
 //!
-//! The unknown keys of a file are errors; `simulations schema` prints the JSON schema.
+//! Unknown keys in a file are errors; `simulations schema` prints the JSON schema.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

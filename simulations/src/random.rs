@@ -1,5 +1,5 @@
-//! Randomness from a seed, in streams that do not disturb each other: what the network draws changes
-//! nothing of the demand. Integers only, so that every build draws the same.
+//! Random numbers from a seed, in independent streams: what the network draws does not change the demand. Integers
+//! only, so that every build draws the same.
 
 /// One stream. Source of the mixing: splitmix64 (Steele, Lea, Flood, 2014).
 #[derive(Clone, Debug)]

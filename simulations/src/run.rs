@@ -1,4 +1,4 @@
-//! One run: a plan in, an outcome out. Wires the world to those who look at it.
+//! One run, from a plan to an outcome. Connects the world with its listeners.
 
 use crate::checkers;
 use crate::ledger::Ledger;

@@ -1,7 +1,7 @@
-//! Plans as files: read with errors that name the file and the line, written, found by their name.
+//! Plans as files: read with errors that name the file and the line, written, and found by name.
 //!
-//! A scenario is in `scenarios/`, what the swarm found and the shrinker left is in `bugs/`; both are
-//! TOML and run for ever after. Called by the command line and by tests; runs nothing.
+//! Scenarios are in `scenarios/`, and failures that the swarm found and the shrinker reduced are in `bugs/`. Both are
+//! TOML, and are run forever. Called by the command line and by tests; runs nothing.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A length of time as scenarios write it: `250us`, `10ms`, `1.5s`, `2m`, `1h`.
+//! A duration as scenarios write it: `250us`, `10ms`, `1.5s`, `2m`, `1h`.
 
 use std::borrow::Cow;
 use std::fmt;

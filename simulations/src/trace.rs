@@ -1,5 +1,5 @@
-//! A hash of everything that happened, with checkpoints: two runs of one plan must agree in all of
-//! them, in whatever process and build.
+//! A hash of everything that happened in a run, with checkpoints. Two runs of one plan must agree in all of them, in
+//! every process and build.
 
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::Decision;

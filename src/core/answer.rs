@@ -1,7 +1,7 @@
-//! From the counters of a rule's limits to the numbers of a decision.
+//! Computes the numbers of a decision from the counters of a rule's limits.
 //!
-//! Pure arithmetic over [`Counter`]s that have been rolled to `now` (the store's clock). Called by
-//! the shard and by the embedded store, so both answer alike.
+//! Pure arithmetic over [`Counter`]s that were rolled to `now` by the store's clock. Called by the shard and by the
+//! embedded store, so that both answer alike.
 
 use super::call::Counter;
 use super::decision::{Decision, Reason, Source, Verdict};
@@ -9,16 +9,16 @@ use super::limit::MAX_LIMITS;
 use super::rule::{OnStoreLoss, Rule};
 use super::time::{Instant, Micros, Timestamp};
 
-/// How a check ended, before its numbers are filled in.
+/// The outcome of a check, before its numbers are filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolution {
-    /// Whether it may pass.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What answered.
+    /// What the decision is based on.
     pub source: Source,
-    /// The wait to report instead of what the counters say.
+    /// The wait to report, where it is not computed from the counters.
     pub retry_after: Option<Micros>,
 }
 
@@ -29,13 +29,13 @@ impl Resolution {
         Self { verdict: Verdict::Allow, reason: Reason::Ok, source, retry_after: None }
     }
 
-    /// Denied; the counters say for how long.
+    /// A denial whose wait is computed from the counters.
     #[must_use]
     pub const fn deny(reason: Reason, source: Source) -> Self {
         Self { verdict: Verdict::Deny, reason, source, retry_after: None }
     }
 
-    /// The same, with a wait of its own.
+    /// The same with a given wait.
     #[must_use]
     pub const fn after(mut self, wait: Micros) -> Self {
         self.retry_after = Some(wait);
@@ -43,16 +43,16 @@ impl Resolution {
     }
 }
 
-/// One limit of a key, as it stands.
+/// The state of one limit of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// Tokens that are left; never above what the limit holds.
+    /// Tokens that are left; never more than the limit has.
     pub remaining: u64,
-    /// The wait until it is whole again.
+    /// The time until the limit is whole again.
     pub reset_after: Micros,
 }
 
-/// How each limit of a rule stands at `now`, in order.
+/// The state of each limit of a rule at `now`, in order.
 #[must_use]
 pub fn standings(rule: &Rule, counters: &[Counter], now: Timestamp) -> Vec<Standing> {
     let each = rule.limits.iter().zip(counters).map(|(limit, counter)| Standing {
@@ -62,8 +62,8 @@ pub fn standings(rule: &Rule, counters: &[Counter], now: Timestamp) -> Vec<Stand
     each.collect()
 }
 
-/// Fills in a decision. `counters` are the limits' counters as they stand after the decision, less
-/// whatever this node still holds of them; `cost` is what was asked for.
+/// Fills in a decision. `counters` are those after the decision, less what this node still holds; `cost` is what was
+/// asked for.
 ///
 /// # Panics
 /// Never: a rule has at least one limit.
@@ -74,7 +74,7 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
     for (index, (limit, counter)) in rule.limits.iter().zip(counters).enumerate() {
         let left = counter.left(limit, now).min(limit.capacity());
         let wait = if denied { counter.wait(limit, now, cost).unwrap_or(Micros::ZERO) } else { Micros::ZERO };
-        // On a denial the limit with the longest wait denied; otherwise the smallest rest is the tightest.
+        // On a denial, the limit with the longest wait is shown; otherwise the one with the fewest tokens left.
         if index == 0 || wait > pick.2 || (wait == pick.2 && left < pick.1) {
             pick = (index, left, wait);
         }
@@ -96,7 +96,7 @@ pub fn decision(rule: &Rule, counters: &[Counter], now: Timestamp, cost: u64, en
     }
 }
 
-/// The ending of a check that a bound of this node turns away, for that long.
+/// The outcome of a check that a bound of this node turns away for `wait`.
 pub(super) fn turned_away(rule: &Rule, wait: Micros) -> Resolution {
     match rule.on_store_loss {
         OnStoreLoss::Allow => Resolution { reason: Reason::Overload, ..Resolution::allow(Source::Policy) },
@@ -104,7 +104,7 @@ pub(super) fn turned_away(rule: &Rule, wait: Micros) -> Resolution {
     }
 }
 
-/// What a check is answered of a key that there is no room for: nothing is known of it.
+/// The decision about a key for which there is no room, so that nothing is known of it.
 pub(super) fn overload(rule: &Rule, now: Instant, cost: u64) -> Decision {
     let counters = [Counter::default(); MAX_LIMITS];
     let mut decision = decision(rule, &counters, Timestamp(now.0), cost, turned_away(rule, Micros::from_secs(1)));

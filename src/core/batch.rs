@@ -1,51 +1,51 @@
-//! The batch tuner: how many tokens to ask for in one refill, from how much of the last was used.
+//! The batch tuner: how many tokens to ask for in one refill, by how many of the last were used.
 //!
-//! The rate of use is measured at refill time. An asynchronous refill means that a lease never runs
-//! dry, so "used up" alone would never fire; the target is what is used in one refill interval, and
-//! the batch moves towards it by at most x4 up and x0.5 down per refill.
+//! The rate of use is measured at refills. A refill in the background keeps a lease from running dry, so "all tokens
+//! are used" would never be seen. Instead, the target is what is used in one refill interval, and the batch
+//! approaches it by a factor of at most 4 up and 0.5 down per refill.
 
 use super::limit::{Algorithm, Limit};
 use super::mutant::{Mutant, on};
 use super::rule::Rule;
 use super::time::{Instant, Micros};
 
-/// One key's tuner.
+/// The tuner of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tuner {
     /// Tokens asked for in the latest refill.
     batch: u64,
-    /// When that was.
+    /// The time of that refill.
     since: Instant,
-    /// Tokens spent since, and for each check denied since what one costs in the mean.
+    /// Tokens that were spent since, plus the mean cost for each check that was denied since.
     demand: u64,
-    /// Checks spent or denied since.
+    /// Checks that were admitted or denied since.
     checks: u64,
-    /// What a check costs in the mean, and what the dearest of late cost; 0: not known yet.
+    /// The mean cost of a check, and the highest of late; 0 while unknown.
     cost: u64,
     dearest: u64,
-    /// Thousandths of a token a second, measured at the latest refill.
+    /// Tokens per second, times 1000, as measured at the latest refill.
     rate: u64,
-    /// From so many checks that it is no chance.
+    /// The rate was measured from enough checks not to be chance.
     sure: bool,
 }
 
-/// Tokens for so few checks are leased for a whole window where there is plenty; a rate that is measured from
-/// fewer may be chance.
+/// Tokens for this few checks are leased for a whole window where there is plenty. A rate that is measured from fewer
+/// checks may be chance.
 const FEW: u64 = 8;
 
-/// Thousandths of a token a second times microseconds, to a token.
+/// The product of a thousandth of a token per second and a microsecond, in parts of a token.
 const BILLION: u64 = 1_000_000_000;
 
-/// How the tuner is bounded in one refill.
+/// Bounds of one refill.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// What waits now: never ask for less.
+    /// Tokens that waiters need. Never ask for less.
     pub need: u64,
-    /// This node's part of the limit: never ask for more, but for what waits.
+    /// This node's part of the limit. Never ask for more, except for waiters.
     pub ceiling: u64,
     /// The refill interval.
     pub interval: Micros,
-    /// How long the tokens can be spent: what is left of the window.
+    /// How long the tokens can be spent: until the window ends.
     pub remaining: Micros,
     /// The shortest window.
     pub window: Micros,
@@ -54,26 +54,27 @@ pub struct Bounds {
 }
 
 impl Tuner {
-    /// Notes tokens spent by one check.
+    /// Records tokens that one check has spent.
     pub fn spent(&mut self, tokens: u64) {
         self.demand = self.demand.saturating_add(tokens);
         self.checks = self.checks.saturating_add(1);
         self.dearest = self.dearest.max(tokens);
     }
 
-    /// Notes a check denied: demand of the usual size, whatever its cost, because clients repeat it.
+    /// Records a denied check. It counts with the usual cost, whatever its own is, because clients repeat denied
+    /// checks.
     pub fn denied(&mut self) {
         self.demand = self.demand.saturating_add(self.mean_cost());
         self.checks = self.checks.saturating_add(1);
     }
 
-    /// What a check costs in the mean; at least 1.
+    /// The mean cost of a check; at least 1.
     #[must_use]
     pub fn mean_cost(&self) -> u64 {
         self.cost.max(1)
     }
 
-    /// What the dearest check of late cost; at least 1.
+    /// The highest cost of a check of late; at least 1.
     #[must_use]
     pub fn dearest(&self) -> u64 {
         self.dearest.max(1)
@@ -85,12 +86,12 @@ impl Tuner {
         self.mean_cost().saturating_mul(FEW)
     }
 
-    /// Tokens to ask for at `now`, and starts measuring anew.
+    /// Tokens to ask for at `now`. Begins a new measurement.
     pub fn refill(&mut self, now: Instant, bounds: Bounds) -> u64 {
-        // A shorter time than this says nothing of a rate.
+        // A shorter time than this says nothing about a rate.
         let elapsed = now.since(self.since).0.max(1_000);
         self.cost = self.demand.checked_div(self.checks).map_or(self.cost, |mean| mean.max(1));
-        // A few say little: one of them may as well be chance.
+        // With few checks, one of them may as well be chance.
         let by_chance = if self.checks > 0 && self.checks < FEW { self.mean_cost() } else { 0 };
         let halves = (2 * u128::from(self.demand)).saturating_sub(by_chance.into());
         self.rate = clamp(halves * 500_000_000 / u128::from(elapsed));
@@ -100,10 +101,10 @@ impl Tuner {
         let small = rest.saturating_add(bounds.need).min(if bounds.plenty { self.few() } else { 0 });
         let target = self.used_in(bounds.interval).max(small);
         let (low, high) = (self.batch / 2, self.batch.max(1).saturating_mul(4));
-        // Seen about once per interval: ask for what waits, hold nothing.
+        // For about one check per interval, only what waits is asked for, and nothing is held.
         let tuned = if target <= self.mean_cost() { 1 } else { target.clamp(low.min(high), high) };
         self.batch = tuned.min(bounds.ceiling).max(bounds.need).max(1);
-        // They are measured for longer than from one refill to the next.
+        // Rare checks are measured over several refills.
         let longest = bounds.window.0.saturating_mul(4);
         if self.checks >= 2 * FEW || self.checks == 0 {
             (self.since, self.demand, self.checks) = (now, 0, 0);
@@ -112,7 +113,7 @@ impl Tuner {
             let half = now - Micros(elapsed.min(longest) / 2);
             (self.since, self.demand, self.checks) = (half, self.demand / 2, self.checks / 2);
         }
-        // Near a window's end, what would be left over is not asked for; the tuned batch stays.
+        // Near the end of a window, tokens that would be left over are not asked for. The tuned batch stays.
         let useful = self.used_in(bounds.remaining).saturating_add(1).max(bounds.need);
         self.batch.min(useful)
     }
@@ -132,19 +133,19 @@ impl Tuner {
         }
     }
 
-    /// Surely less than one check comes in `span`.
+    /// Whether surely less than one check comes in `span`.
     #[must_use]
     pub fn is_slow(&self, span: Micros) -> bool {
         self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < u128::from(BILLION) * u128::from(self.mean_cost())
     }
 
-    /// Surely so many tokens are used in `span`.
+    /// Whether surely so many tokens are used in `span`.
     #[must_use]
     pub fn uses(&self, tokens: u64, span: Micros) -> bool {
         (self.sure || on(Mutant::ChanceTakenForFlood)) && self.used_in(span) >= tokens
     }
 
-    /// Is it worth holding tokens for this key?
+    /// Whether it is worth holding tokens for this key.
     #[must_use]
     pub fn is_warm(&self) -> bool {
         self.batch > self.mean_cost()
@@ -155,8 +156,8 @@ fn clamp(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// The refill interval T_r of a rule: an eighth of its shortest window within [0.5 s (or half the
-/// window), 30 s]; for gcra what a lease lives.
+/// The refill interval of a rule: an eighth of its shortest window, but at least 0.5 s (or half of the window) and at
+/// most 30 s. For GCRA, the life of a lease.
 #[must_use]
 pub fn refill_interval(rule: &Rule) -> Micros {
     rule.limits.iter().map(limit_interval).min().unwrap_or(Micros::from_secs(1))
@@ -192,7 +193,7 @@ mod tests {
         assert!(!tuner.is_warm());
     }
 
-    /// Asks for one token every 20 s; what the fourth refill comes to.
+    /// Asks for one token every 20 s, and returns the batch of the fourth refill.
     fn seldom(bounds: Bounds) -> u64 {
         let mut tuner = Tuner::default();
         let batches = (1..=4).map(|round| {

@@ -1,7 +1,7 @@
-//! What the core asks of a store, and what a store answers: plain values.
+//! Calls to a store and their answers, as plain values.
 //!
-//! Every call carries an id. A store executes a call with a given node and id at most once and
-//! repeats its answer, so an unknown outcome is asked again under the *same* id, never guessed.
+//! Every call has an id. A store executes a call with a given node and id at most once, and repeats its answer. So a
+//! call with an unknown outcome is sent again under the *same* id; its outcome is never guessed.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use super::limit::MAX_LIMITS;
 use super::rule::Rule;
 use super::time::{Instant, Micros, Timestamp};
 
-/// A call for the store: leaves the core in an `Effect`, and its outcome comes back with its `id`.
+/// A call to the store. It leaves the core in an `Effect`, and its outcome comes back with its `id`.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Unique and growing per node, across restarts; 0 means "will never be repeated", and the
-    /// store then remembers nothing of it (the embedded store's inline calls).
+    /// Unique per node and growing, also across restarts. 0 means that the call will never be repeated, so the store
+    /// keeps no record of it (the inline calls of the embedded store).
     pub id: u64,
     /// The key.
     pub digest: Digest,
@@ -22,86 +22,85 @@ pub struct Call {
     pub rule: Arc<Rule>,
     /// What is asked.
     pub op: Op,
-    /// When the core decided to send it: earlier than any byte left.
+    /// When the core decided to send it, which is before any byte was sent.
     pub sent_at: Instant,
 }
 
-/// Of each limit, whatever window is open (see [`Op::Refund`]).
+/// For each limit, whichever window is open (see [`Op::Refund`]).
 pub const OPEN: [Timestamp; MAX_LIMITS] = [Timestamp::NONE; MAX_LIMITS];
 
-/// Per bucket, how long ago a node spent those of its tokens that it holds no more: the moment at which all of
-/// them, spent in one go, would have left the bucket as they did one by one.
+/// For each bucket, how long ago a node spent its tokens. That is the age at which all of them, spent in one go,
+/// would have left the bucket in the state in which they left it one by one.
 pub type Ages = [Micros; MAX_LIMITS];
 
-/// They were spent just now, or there were none.
+/// The tokens were spent just now, or there are none.
 pub const JUST_NOW: Ages = [Micros::ZERO; MAX_LIMITS];
 
-/// What is asked of the store. Amounts are tokens.
+/// The operation of a call. Amounts are tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Lend tokens.
+    /// Lends tokens.
     Acquire(Acquire),
-    /// Take back unspent tokens, into the windows that lent them or not at all.
+    /// Takes back unspent tokens, into the windows that lent them or not at all.
     Return {
-        /// Tokens handed back.
+        /// Tokens that are returned.
         amount: u64,
-        /// The epoch of the key that lent them.
+        /// The epoch of the key under which they were lent.
         epoch: u64,
-        /// Tokens lent that this node keeps: under gcra the rest of what it was lent is spent.
+        /// Tokens that this node keeps. Under GCRA it has spent the rest of what it was lent.
         held: u64,
         /// See [`Ages`].
         ages: Ages,
-        /// `Counter::at` of each limit as it was when they were lent.
+        /// `Counter::at` of each limit when the tokens were lent.
         windows: [Timestamp; MAX_LIMITS],
-        /// An order whose answer nobody here waits for any more.
+        /// An acquire that this node has abandoned.
         voids: Voided,
     },
-    /// Report the counters and change nothing.
+    /// Reads the counters, and changes nothing.
     Peek,
-    /// Take back a cost that was spent: of all limits, or of none.
+    /// Takes back a cost that was spent, in all limits or in none.
     Refund {
-        /// Tokens credited.
+        /// Tokens that are credited.
         amount: u64,
-        /// Per limit 0, or the `Counter::at` of the window that was charged, if only that may be credited; for
-        /// gcra the time from which on the bucket has filled up since.
+        /// For each limit 0, or the `Counter::at` of the window that was charged, if only that may be credited. Under
+        /// GCRA, the time from which on the bucket has filled up since.
         windows: [Timestamp; MAX_LIMITS],
     },
-    /// Of a concurrent limit: say how many slots are in use here, and how many this node would like.
+    /// For a concurrent limit: reports how many permits are in use here, and how many this node would like.
     Occupy(Occupy),
-    /// Forget the key: counters to zero under a new epoch, so that nobody's knowledge of the old
-    /// one comes back.
+    /// Resets the key: counters become zero under a new epoch, so that no node restores what it knows from the old
+    /// one.
     Reset,
 }
 
 /// The arguments of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquire {
-    /// What waits for this answer.
+    /// Tokens for those who wait for this answer.
     pub need: u64,
-    /// What the batch tuner would like, at least `need`.
+    /// Tokens that the batch tuner would like, at least `need`.
     pub want: u64,
-    /// The smallest amount that is of any use; when less is left, nothing is lent.
+    /// The smallest useful amount. If less is left, nothing is lent.
     pub least: u64,
-    /// Of which window the tokens are.
+    /// The window that the tokens are of.
     pub window: Window,
-    /// The epoch of the key as this node knows it; 0 for none. `known` counts only when the store
-    /// has lost that epoch.
+    /// The epoch of the key as this node knows it; 0 for none. `known` counts only if the store has lost that epoch.
     pub epoch: u64,
-    /// Tokens lent before that this node has not spent: under gcra the rest of what it was lent is.
+    /// Tokens of earlier grants that this node still holds. Under GCRA it has spent the rest.
     pub held: u64,
     /// See [`Ages`].
     pub ages: Ages,
-    /// Per limit, what this node spent or holds: added again to a store that has lost it.
+    /// For each limit, what this node has spent or holds. It is added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
 }
 
 /// The window that an acquire asks for tokens of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// Whichever is open when the store executes the call; of a bucket, what is in it.
+    /// Whichever window is open when the store executes the call. Of a bucket, what is in it.
     Current,
-    /// The one that begins at this time of the store's clock, when the open one ends (aligned `fixed` only): tokens are
-    /// leased ahead of it, so that nobody waits for the store at its start.
+    /// The window that begins at this time of the store's clock, when the present one ends (aligned `fixed` limits
+    /// only). Its tokens are leased in advance, so that nobody waits for the store when it begins.
     Next {
         /// When it begins.
         begins: Timestamp,
@@ -109,13 +108,13 @@ pub enum Window {
 }
 
 impl Window {
-    /// As calls write it: zero, or when the next one begins.
+    /// From the argument of a call: zero, or when the next window begins.
     #[must_use]
     pub fn from_wire(begins: Timestamp) -> Self {
         if begins.is_none() { Self::Current } else { Self::Next { begins } }
     }
 
-    /// The same the other way.
+    /// The argument of a call.
     #[must_use]
     pub fn on_wire(self) -> Timestamp {
         match self {
@@ -124,53 +123,52 @@ impl Window {
         }
     }
 
-    /// Whether it has yet to begin.
+    /// Whether the window has yet to begin.
     #[must_use]
     pub fn is_next(self) -> bool {
         matches!(self, Self::Next { .. })
     }
 }
 
-/// An acquire sent before, under limits that this node has left since: whatever it was lent goes back. Nothing
-/// but zeros: none.
+/// An acquire that was sent earlier and abandoned, so that whatever it was lent is taken back. Zeros stand for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Voided {
     /// The id of the call.
     pub id: u64,
-    /// [`Acquire::need`]: what a bucket was charged at once.
+    /// Its [`Acquire::need`], which a bucket was charged at once.
     pub need: u64,
-    /// Of a bucket, tokens that it told to be spent: they are, whether it was executed or not.
+    /// Of a bucket, tokens that the acquire reported as spent. They are spent whether or not it was executed.
     pub told: u64,
-    /// Of a bucket, tokens spent since: the rest of what the store lent is free.
+    /// Of a bucket, tokens that were spent since then. The rest of what the store has lent is free.
     pub spent: u64,
-    /// Of a bucket, the id of this node's last acquire or return that was answered; 0: there is none. Of an account
-    /// that is older, all counts as spent.
+    /// Of a bucket, the id of this node's last acquire or return that was answered; 0 for none. If the store's
+    /// account is older, all of it counts as spent.
     pub answered: u64,
 }
 
-/// What a node says of its slots of a concurrent limit. It replaces what it said before.
+/// A node's report about its permits of a concurrent limit. It replaces the node's last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupy {
-    /// Slots that its clients hold: the store takes note of them, whatever the limit.
+    /// Permits that its clients hold. The store records them even above the limit.
     pub used: u64,
-    /// Slots beyond those that somebody waits for.
+    /// Further permits, for waiters.
     pub need: u64,
-    /// All that it would like, at least `used`. Less than it has: the rest is free for others.
+    /// All permits that it would like, at least `used`. If these are fewer than it has, the rest is free for others.
     pub want: u64,
-    /// How long they are this node's if it says nothing more.
+    /// How long the permits stay the node's if it reports nothing more.
     pub lease: Micros,
 }
 
-/// What one node spent or holds of one limit.
+/// What one node has spent or holds of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// Tokens; for gcra those spent that the store has not been told of.
+    /// Tokens. Under GCRA, those that were spent and not reported.
     pub used: u64,
-    /// `Counter::at` of the window this is about; for gcra the latest TAT known. 0: nothing.
+    /// `Counter::at` of the window. Under GCRA, the latest known TAT. 0 for nothing.
     pub at: Timestamp,
 }
 
-/// The state of one limit, in the store's own terms. What the three numbers mean:
+/// The state of one limit in the store's terms. The meaning of the three numbers:
 ///
 /// | algorithm | `used` | `prev` | `at` |
 /// |---|---|---|---|
@@ -188,47 +186,46 @@ pub struct Counter {
     pub at: Timestamp,
 }
 
-/// The store's answer to any call: what it lent, and the counters after it.
+/// The store's answer to a call: what it has lent, and the counters afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Tokens lent: 0 to `want`; all slots that this node has now. For other calls: tokens credited.
+    /// Tokens that are lent, from 0 to `want`; or all permits that this node has now; or tokens that are credited.
     pub granted: u64,
-    /// This answer had been given before.
+    /// The answer is that of an earlier execution.
     pub replayed: bool,
-    /// This node has used a higher id for the key: its clock was ahead when it started before.
-    /// Nothing was done.
+    /// This node has used a higher id for the key, because its clock was ahead in an earlier run. Nothing was done.
     pub outdated: bool,
-    /// The store holds it on a majority (always true where `store.confirm` is off).
+    /// A majority has confirmed the grant (always true when `store.confirm` is off).
     pub confirmed: bool,
-    /// A stored value made no sense and was taken as missing.
+    /// A stored value was invalid, and was treated as missing.
     pub damaged: bool,
-    /// The key's epoch: another one than before means that the store lost or reset it.
+    /// The key's epoch. If it differs from the last one, the store has lost or reset the key.
     pub epoch: u64,
     /// The epoch began with a reset.
     pub reset: bool,
     /// Nodes that asked for this key in this or the last census window; at least 1.
     pub nodes: u32,
-    /// The store's clock when it answered.
+    /// The store's clock at the answer.
     pub now: Timestamp,
     /// The counters after the call, one per limit of the rule; the rest are zero.
     pub counters: [Counter; MAX_LIMITS],
 }
 
-/// Why a store gave no answer. Data for the core, never a panic.
+/// Why a store gave no answer. It is data for the core, and never a panic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreError {
-    /// It is not known whether the call was executed.
+    /// It is unknown whether the call was executed.
     Unknown,
     /// The call was surely not executed: refused, breaker open, no route, table full.
     Away {
-        /// Since when this part of the store has not answered.
+        /// The time since which this part of the store has not answered.
         since: Instant,
     },
-    /// The call never left, because too many were waiting to leave: the store is busy, not lost.
+    /// The call was not sent because too many were waiting: the store is busy, not lost.
     Busy {
-        /// About the time that the calls which wait need.
+        /// About how long the waiting calls need.
         wait: Micros,
     },
-    /// An embedded store's table is full of live keys.
+    /// The table of the embedded store is full of live keys.
     Full,
 }

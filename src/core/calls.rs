@@ -1,4 +1,4 @@
-//! Calls under way and those who wait for their answers: the same for leased keys and for concurrent ones.
+//! Calls under way and the requests that wait for their answers, for leased keys and for keys of concurrent limits.
 
 use super::call::{Call, Op, StoreError};
 use super::context::Context;
@@ -6,16 +6,17 @@ use super::mutant::{Mutant, on};
 use super::request::Ticket;
 use super::time::Instant;
 
-/// Sendings of one call: it is sent again under the same id when the connection broke that it left by.
+/// How often one call may be sent. When the connection breaks over which it was sent, it is sent again under the same
+/// id.
 const ATTEMPTS: u8 = 3;
 
-/// A parked request: a check, or who waits for an errand.
+/// A parked request: a check, or a request that waits for an errand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: Ticket,
     pub(super) cost: u64,
     pub(super) deadline: Instant,
-    /// Answers of the store that did not settle it.
+    /// Answers of the store that did not decide it.
     pub(super) answers: u8,
 }
 
@@ -25,18 +26,18 @@ pub(super) struct Flight {
     pub(super) call: Call,
     /// When it was first sent.
     pub(super) sent: Instant,
-    /// Sendings of it; 0: it has yet to leave.
+    /// How often it was sent; 0 when it waits to be sent.
     pub(super) attempts: u8,
-    /// Its connection broke, and it is about to be sent again.
+    /// Its connection broke, and it will be sent again.
     pub(super) is_lost: bool,
-    /// What has come of it, as long as those who wait for it have yet to be answered.
+    /// How it has ended, while its waiters must still be answered.
     pub(super) ended: Option<Ended>,
-    /// Who waits for it, the earliest deadline first; an acquire serves the line instead. They are answered by their
-    /// deadlines, and the call goes on.
+    /// The requests that wait for it, sorted by deadline; those that wait for an acquire are in the key's line. They
+    /// are answered by their deadlines, but the call goes on.
     pub(super) waiters: Vec<Waiter>,
 }
 
-/// What has come of a call.
+/// How a call has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// The store has answered it.
@@ -52,18 +53,18 @@ impl Flight {
         Self { call, sent: now, attempts: 1, is_lost: false, ended: None, waiters: Vec::new() }
     }
 
-    /// A call that has yet to leave, as others have to come before it.
+    /// A call that waits to be sent, because others must be sent before it.
     pub(super) fn queued(call: Call, now: Instant, waiter: Waiter) -> Self {
         Self { call, sent: now, attempts: 0, is_lost: false, ended: None, waiters: vec![waiter] }
     }
 
-    /// Whether it is to be sent again after this: nobody knows whether the store has executed it, and another try may
-    /// tell.
+    /// Whether it must be sent again after this error: it is unknown whether the store has executed it, and the
+    /// answer to another attempt may tell.
     pub(super) fn is_retried(&self, error: &StoreError) -> bool {
         *error == StoreError::Unknown && self.attempts < ATTEMPTS
     }
 
-    /// Sends it again under the same id, so that the store executes it once.
+    /// Sends it again under the same id, so that the store executes it only once.
     pub(super) fn send_again(&mut self, cx: &mut Context, now: Instant) {
         self.attempts += 1;
         self.is_lost = false;

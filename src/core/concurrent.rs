@@ -1,6 +1,6 @@
-//! Concurrent limits: the keys of a shard of which clients hold slots.
+//! The keys of concurrent limits in one shard.
 //!
-//! Finds the key, lets go of what has been held for too long, and sees to it that each key is looked at when
+//! It finds the key, releases permits that were held for too long, and makes sure that each key is looked at when
 //! something is due. What happens to one key is in `concurrent/key.rs`. Part of `shard.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use super::time::{Due, Instant};
 
 mod key;
 
-/// All concurrent limits' keys of a shard.
+/// All keys of concurrent limits in a shard.
 #[derive(Debug, Default)]
 pub(super) struct Concurrent {
     keys: BTreeMap<u128, ConcurrentKey>,
@@ -25,24 +25,24 @@ pub(super) struct Concurrent {
 }
 
 impl Concurrent {
-    /// Keys known.
+    /// Number of keys.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there is such a key.
+    /// Whether there is a key with this digest.
     pub(super) fn knows(&self, digest: Digest) -> bool {
         self.keys.contains_key(&digest.0)
     }
 
-    /// Makes room: a key of which nothing is in use is forgotten.
+    /// Forgets a key without permits, to make room.
     pub(super) fn forget_one(&mut self) -> Option<()> {
         let done = self.keys.iter().find(|(_, key)| key.is_unused()).map(|(digest, _)| *digest)?;
         self.keys.remove(&done);
         Some(())
     }
 
-    /// Keys whose part of the store is away.
+    /// Keys whose store server is away.
     pub(super) fn degraded(&self) -> u64 {
         self.keys.values().filter(|key| key.is_away()).count() as u64
     }
@@ -52,7 +52,7 @@ impl Concurrent {
         self.timers.first().and_then(|(at, _)| at.time())
     }
 
-    /// Decides, or parks until the store has been asked, and until `deadline` at most.
+    /// Decides, or parks the check until the store has answered, but at most until `deadline`.
     pub(super) fn check(
         &mut self,
         cx: &mut Context,
@@ -69,13 +69,13 @@ impl Concurrent {
         outcome
     }
 
-    /// What is known here of the key.
+    /// The decision by what is known here.
     pub(super) fn peek_local(&self, cx: &Context, now: Instant, request: &Request<'_>) -> Option<Decision> {
         let key = self.keys.get(&request.digest.0).filter(|key| key.rule == *request.rule)?;
         Some(key.peeked(cx, now, request.cost))
     }
 
-    /// Ends a slot: false when there is no such slot here.
+    /// Releases a permit; false when there is no such permit here.
     pub(super) fn release(&mut self, cx: &mut Context, now: Instant, digest: Digest, id: NonZeroU64) -> bool {
         let Some(key) = self.keys.get_mut(&digest.0) else { return false };
         key.permits.expire(now);
@@ -103,7 +103,7 @@ impl Concurrent {
         self.set_timer(call.digest.0, at);
     }
 
-    /// Does what is due.
+    /// Handles what is due.
     pub(super) fn handle_timeout(&mut self, cx: &mut Context, now: Instant) {
         while let Some(&(at, digest)) = self.timers.first().filter(|(at, _)| at.has_come(now)) {
             self.timers.remove(&(at, digest));
@@ -120,7 +120,7 @@ impl Concurrent {
         }
     }
 
-    /// Leaving: what is not in use goes back.
+    /// Returns permits that are not in use, because the node leaves.
     pub(super) fn handle_drain(&mut self, cx: &mut Context, now: Instant) {
         for key in self.keys.values_mut() {
             key.hand_back(cx, now);

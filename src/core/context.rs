@@ -1,4 +1,4 @@
-//! What the keys of a shard share: effects to be drained, timers, ids, jitter and counts.
+//! What the keys of a shard share: effects for the driver, timers, ids, jitter and counts.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -14,14 +14,14 @@ use super::stats::{PolicyStats, ShardStats};
 use super::store_clock::StoreClock;
 use super::time::{Instant, Micros, Timestamp};
 
-/// How far ids are moved when the store first says that it knows a higher one: they begin as microseconds since 1970, so
-/// that this is a minute.
+/// How far ids are advanced when the store first reports that it knows a higher one. Ids begin as microseconds since
+/// 1970, so this is a minute.
 const FIRST_SKIP: u64 = 60_000_000;
 
-/// The farthest that ids are moved in one step: a day.
+/// The farthest that ids are advanced in one step: a day.
 const MOST_SKIP: u64 = 86_400_000_000;
 
-/// No id is moved from beyond this; the store takes them up to 2^53.
+/// Ids beyond this are not advanced; the store accepts them up to 2^53.
 const LAST_SKIP: u64 = 8_000_000_000_000_000;
 
 /// What the keys of a shard share.
@@ -32,23 +32,24 @@ pub(super) struct Context {
     pub(super) draining: bool,
     pub(super) stats: ShardStats,
     pub(super) policies: Vec<(Arc<str>, PolicyStats)>,
-    /// Most nodes that any key's store has counted lately: what a new key is taken to be shared by.
+    /// The highest number of nodes that the store has lately counted for any key. A new key is assumed to be used by
+    /// so many.
     pub(super) nodes: u32,
-    /// What is known of the fleet; `None`: this node is alone.
+    /// What is known of the fleet; `None` when this node is alone.
     pub(super) fleet: Option<FleetView>,
-    /// Places of keys that have something to tell their peers.
+    /// Positions of keys that have something to report to peers.
     pub(super) talkers: BTreeSet<u32>,
-    /// The last of them that was asked.
+    /// The last of them that has reported.
     pub(super) talked: u32,
     timers: BinaryHeap<Reverse<(Instant, u32)>>,
     random: u64,
     next_id: u64,
     id_step: u64,
-    /// How far to go ahead the next time that the store knows a higher one.
+    /// How far to advance the next time that the store knows a higher id.
     skip: u64,
     next_ticket: u64,
     clock: (Instant, Timestamp),
-    /// How long the slowest answers of late were under way.
+    /// The round trip of the slowest recent answers.
     slowest: Micros,
 }
 
@@ -75,17 +76,17 @@ impl Context {
         }
     }
 
-    /// The store's clock as the wall clock had it at the start: until the store has answered.
+    /// An estimate of the store's clock from the wall clock at the start, for use until the store has answered.
     pub(super) fn first_clock(&self) -> StoreClock {
         StoreClock::new(self.clock.0, self.clock.0, self.clock.1)
     }
 
-    /// The driver sends a call to the store.
+    /// Has the driver send a call to the store.
     pub(super) fn send(&mut self, call: &Call) {
         self.effects.push_back(Effect::Call(call.clone()));
     }
 
-    /// The driver answers a request that was parked.
+    /// Has the driver answer a parked request.
     pub(super) fn reply(&mut self, ticket: Ticket, decision: Decision) {
         self.effects.push_back(Effect::Reply { ticket, decision });
     }
@@ -107,24 +108,24 @@ impl Context {
         id
     }
 
-    /// An answer was so long under way, from its call's way through the queue on. What was slow counts for less
-    /// with each answer that was quick.
+    /// Records the round trip of a call, including its wait in the queue. A slow one counts for less with each quick
+    /// answer after it.
     pub(super) fn note_trip(&mut self, trip: Micros) {
         self.slowest = trip.max(Micros(self.slowest.0 - self.slowest.0 / 8));
     }
 
-    /// About how long a call is under way now: so long somebody waits in vain who comes back at once.
+    /// About how long a call takes now. A client that comes back sooner would wait in vain.
     pub(super) fn queue(&self) -> Micros {
         self.slowest.max(self.settings.timeout)
     }
 
-    /// How long an answer is worth waiting for, as calls go now.
+    /// How long an answer is worth waiting for, by the time that calls take now.
     pub(super) fn patience(&self) -> Micros {
         (self.slowest + self.slowest).max(self.settings.timeout)
     }
 
-    /// The store has seen a higher id: the clock that the first one came from was ahead then. Twice as
-    /// far each time, up to a day, as it does not say how far. False when ids would end.
+    /// The store has seen a higher id, so this node's clock was ahead in an earlier run. The store does not say by
+    /// how much, so each step is twice as far as the last, up to a day. False when ids would run out.
     pub(super) fn skip_ids(&mut self) -> bool {
         let more = self.next_id < LAST_SKIP;
         if more {
@@ -139,7 +140,7 @@ impl Context {
         Ticket(self.next_ticket)
     }
 
-    /// A length from zero to `most`, evenly. Source: splitmix64 (Steele, Lea, Flood, 2014).
+    /// A duration from zero to `most`, evenly distributed. Source: splitmix64 (Steele, Lea, Flood, 2014).
     pub(super) fn jitter(&mut self, most: Micros) -> Micros {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.random;
@@ -149,12 +150,12 @@ impl Context {
         Micros(((u128::from(bits) * u128::from(most.0 + 1)) >> 64) as u64) // below most + 1
     }
 
-    /// Sees to it that the key at this place is looked at by `at`.
+    /// Makes sure that the key at this position is looked at by `at`.
     pub(super) fn set_timer(&mut self, at: Instant, index: u32) {
         self.timers.push(Reverse((at, index)));
     }
 
-    /// Counts a key whose part of the store was away, or is.
+    /// Counts keys whose store server is away.
     pub(super) fn note_degraded(&mut self, was_away: bool, is_away: bool) {
         self.stats.degraded += u64::from(is_away);
         self.stats.degraded -= u64::from(was_away).min(self.stats.degraded);
@@ -165,7 +166,7 @@ impl Context {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// A key whose timer is due at `now`; stale ones are the caller's to skip.
+    /// A key whose timer is due at `now`. The caller skips stale ones.
     pub(super) fn due(&mut self, now: Instant) -> Option<(Instant, u32)> {
         if self.next_timer()? > now {
             return None;
@@ -187,7 +188,7 @@ impl Context {
         &mut self.policies[policy as usize].1
     }
 
-    /// Counts a decision of a check, and the tokens it spent where it spent held ones.
+    /// Counts a decision, and the tokens it has spent if they were held.
     pub(super) fn count(&mut self, policy: u32, cost: u64, decision: &Decision) {
         use super::decision::Source;
         let stats = self.policy_stats(policy);

@@ -1,7 +1,7 @@
-//! What a [`Counter`] means under a [`Limit`]: one face over the algorithms.
+//! The meaning of a [`Counter`] under a [`Limit`]: one interface to all algorithms.
 //!
-//! Everything but [`Counter::roll`] expects a counter that was rolled to the same `now`. Knows
-//! nothing of keys, leases or stores. Called by the memory store and by the core's own views.
+//! Everything except [`Counter::roll`] expects a counter that was rolled to the same `now`. Knows nothing of keys,
+//! leases or stores. Called by the memory store, and by the core for what it knows of a store.
 
 use super::call::{Counter, Known};
 use super::limit::{Algorithm, Limit};
@@ -9,7 +9,8 @@ use super::time::{Micros, Timestamp};
 use super::{gcra, window};
 
 impl Counter {
-    /// Brings the counter to `now`: closes windows that are over, pulls in times further ahead than is allowed.
+    /// Rolls the counter to `now`: closes windows that are over, and limits times that are further ahead than
+    /// allowed.
     pub fn roll(&mut self, limit: &Limit, now: Timestamp) {
         match limit.algorithm {
             Algorithm::Gcra => self.at = gcra::roll(limit, self.at, now, Micros(self.prev)),
@@ -37,18 +38,18 @@ impl Counter {
         }
     }
 
-    /// Tokens that can be spent at `now` by a node that was lent `own` of those that this counter says are lent.
+    /// Tokens that a node can spend at `now`, if `own` of the tokens that this counter shows as lent were lent to it.
     #[must_use]
     pub fn left_beside(&self, limit: &Limit, now: Timestamp, own: u64) -> u64 {
         match limit.algorithm {
-            // It may have been lent some that have yet to trickle in.
+            // Some of them may have yet to trickle in.
             Algorithm::Gcra => gcra::left(limit, self.at, now).saturating_sub(self.used.saturating_sub(own)),
             _ => self.left(limit, now).saturating_add(own),
         }
     }
 
-    /// Tokens that can be lent from the window after the one that ends at `end`: 0 unless that is
-    /// the window at hand, of an aligned limit. Two fifths are kept for who asks in that window.
+    /// Tokens that can be lent of the window after the one that ends at `end`. They are 0 unless that is the present
+    /// window of an aligned limit. Two fifths are kept for nodes that ask in that window.
     #[must_use]
     pub fn left_ahead(&self, limit: &Limit, end: Timestamp) -> u64 {
         let next_is_known = self.at == end && self.at.0.is_multiple_of(limit.period.0);
@@ -57,8 +58,8 @@ impl Counter {
         if allowed { most.saturating_sub(self.prev) } else { 0 }
     }
 
-    /// Lends `tokens` to a node that will account for them: under gcra they are set aside, and count
-    /// when they are spent.
+    /// Lends `tokens` to a node that will account for them. Under GCRA they are set aside, and count when they are
+    /// spent.
     pub fn lend(&mut self, limit: &Limit, now: Timestamp, tokens: u64) {
         match limit.algorithm {
             Algorithm::Gcra => self.used = self.used.saturating_add(tokens),
@@ -88,7 +89,7 @@ impl Counter {
         self.prev = self.prev.saturating_add(tokens);
     }
 
-    /// Takes back `tokens` that were lent and not spent.
+    /// Takes back `tokens` that were lent, but not spent.
     pub fn release(&mut self, limit: &Limit, tokens: u64) {
         match limit.algorithm {
             Algorithm::Gcra => self.used = self.used.saturating_sub(tokens),
@@ -96,7 +97,7 @@ impl Counter {
         }
     }
 
-    /// Takes back `tokens` that were spent into the current window or bucket, as far as they are missing there.
+    /// Takes back `tokens` that were spent, into the present window or bucket, but no more than are missing there.
     pub fn credit(&mut self, limit: &Limit, tokens: u64) {
         match limit.algorithm {
             Algorithm::Gcra => self.at = gcra::credit(limit, self.at, tokens),
@@ -106,9 +107,9 @@ impl Counter {
         }
     }
 
-    /// Takes back unspent `tokens` into the window that lent them, whose [`Counter::at`] was
-    /// `window`: the window at hand, for `fixed` also the next one, for `sliding` the one before;
-    /// for gcra what was set aside. Says whether they were taken.
+    /// Takes back unspent `tokens` into the window that lent them, whose [`Counter::at`] was `window`. That may be
+    /// the present window; for `fixed` also the next one, and for `sliding` the one before. For GCRA they return to
+    /// what was set aside. Returns whether they were taken.
     pub fn credit_lent(&mut self, limit: &Limit, tokens: u64, window: Timestamp) -> bool {
         if limit.algorithm == Algorithm::Gcra {
             self.release(limit, tokens);
@@ -129,8 +130,8 @@ impl Counter {
         beside
     }
 
-    /// Adds what one node knows that it spent or holds, and the store has lost; never above the
-    /// limit. Under gcra the latest TAT known counts, and what was spent since.
+    /// Adds what one node knows that it has spent or holds, and the store has lost; never above the limit. Under GCRA
+    /// the latest known TAT counts, and what was spent since.
     pub fn restore(&mut self, limit: &Limit, now: Timestamp, known: Known) {
         if limit.algorithm == Algorithm::Gcra {
             self.at = self.at.max(gcra::roll(limit, known.at, now, Micros::ZERO));
@@ -146,12 +147,12 @@ impl Counter {
         }
     }
 
-    /// When the limit is whole again if nobody spends; `now` when it is.
+    /// When the limit will be whole again if nobody spends; `now` when it is whole.
     #[must_use]
     pub fn whole_at(&self, limit: &Limit, now: Timestamp) -> Timestamp {
         match limit.algorithm {
             Algorithm::Gcra => gcra::debit(limit, self.at.max(now), now, self.used.min(limit.burst)),
-            // The same for whoever asks, by whatever clock.
+            // The end of the window, which is the same for all nodes and clocks.
             Algorithm::Fixed if self.at.is_some() => self.at,
             Algorithm::Fixed | Algorithm::FixedFromFirst => self.at.max(now),
             Algorithm::Sliding if self.used > 0 => self.at + limit.period + limit.period,
@@ -162,14 +163,14 @@ impl Counter {
         }
     }
 
-    /// The wait until `tokens` can be spent if nobody else spends; `None` when the limit is smaller.
+    /// The wait until `tokens` can be spent if nobody else spends; `None` when the limit is smaller than that.
     #[must_use]
     pub fn wait(&self, limit: &Limit, now: Timestamp, tokens: u64) -> Option<Micros> {
         match limit.algorithm {
             Algorithm::Gcra if tokens.saturating_add(self.used) <= limit.burst => {
                 gcra::wait(limit, self.at, now, tokens + self.used)
             }
-            // So much is lent that some of it must come back or be spent first.
+            // So much is lent that some of it must be returned or spent first.
             Algorithm::Gcra => {
                 let spent = (now + gcra::LEASE_LIFE).max(self.at) + gcra::cost(limit, self.used.min(limit.burst));
                 gcra::wait(limit, spent, now, tokens)
@@ -196,7 +197,7 @@ mod tests {
         Limit::parse(text).expect(text)
     }
 
-    /// Small limits of every algorithm with periods that do not divide evenly.
+    /// Small limits of every algorithm, with periods that do not divide evenly.
     fn limits() -> impl Strategy<Value = Limit> {
         let algorithm = prop_oneof![
             Just(Algorithm::Gcra),
@@ -208,7 +209,7 @@ mod tests {
             .prop_map(|(count, period, algorithm, burst)| Limit::new(count, Micros(period), algorithm, burst).unwrap())
     }
 
-    /// Steps in time, in eighths of a period or to a microsecond around a boundary, and debits.
+    /// Steps in time, in eighths of a period or to a microsecond around a boundary; and debits.
     fn steps() -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
         prop::collection::vec((0..20u64, 0..3u64, 0..30u64), 1..60)
     }
@@ -222,7 +223,7 @@ mod tests {
         }
     }
 
-    /// What was lent, when: the model counts these again for every question, in i128.
+    /// What was lent and when. The model counts it again for every question, in i128.
     #[derive(Default)]
     struct Model {
         lent: Vec<(i128, i128)>,

@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use super::time::{Micros, Timestamp};
 
-/// May the request pass? It is no bool, because the services that came before return the same bool with opposite
+/// The verdict of a check. It is no bool, because redis-cell and throttlecrab return the same bool with opposite
 /// meanings: redis-cell's 1 is a denial, throttlecrab's an admission.
 ///
 /// ```
@@ -18,72 +18,71 @@ use super::time::{Micros, Timestamp};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request may pass; its cost has been charged (unless it was a peek).
+    /// The request is admitted, and its cost was charged (unless it was a peek).
     Allow,
-    /// The request must not pass; nothing has been charged.
+    /// The request is denied, and nothing was charged.
     Deny,
 }
 
-/// Why a decision is as it is (contract: field `reason`).
+/// The reason of a decision (field `reason`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// Tokens were there.
+    /// There were enough tokens.
     Ok,
     /// The limit is spent.
     Rate,
-    /// The store is away and this node's share is spent.
+    /// The store is away, and this node's share is spent.
     Share,
-    /// The store is away and the policy says to deny then.
+    /// The store is away, and the policy denies then.
     Store,
-    /// The cost can never pass: it is above what the limit ever holds.
+    /// The cost can never be admitted, because it is above what the limit ever has.
     Cost,
     /// The policy blocks this key.
     Blocked,
-    /// It would have been denied, but the policy only watches.
+    /// The check would have been denied, but the policy is in shadow mode.
     Shadow,
-    /// A bound of this node (keys, waiters) is reached.
+    /// A bound of this node is reached (keys, waiters), or the store did not answer in time.
     Overload,
 }
 
-/// What answered (contract: field `source`).
+/// What a decision is based on (field `source`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// Tokens or knowledge that this node already held.
     Lease,
-    /// The store was asked for this very check.
+    /// The store was asked for this check.
     Store,
     /// What is known of the whole fleet's spending.
     Prefilter,
     /// This node's share, while the store is away.
     Share,
-    /// The policy alone.
+    /// The policy alone, without counting.
     Policy,
 }
 
-/// The answer to one check. The tightest limit of the policy fills the numbers; on a denial, the one
-/// that denied.
+/// The answer to one check. The numbers are those of the policy's tightest limit; on a denial, of the limit that
+/// denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request may pass.
+    /// Whether the request is admitted.
     pub verdict: Verdict,
-    /// Tokens the limit holds when it is whole.
+    /// Tokens that the limit has when it is whole.
     pub limit: u64,
     /// Tokens that are left; never above `limit`.
     pub remaining: u64,
-    /// The wait after which this cost is admitted if nobody else spends. Only on a denial; `None`
-    /// there means never.
+    /// The wait after which this cost is admitted if nobody else spends. Only on a denial, where `None` means never.
     pub retry_after: Option<Micros>,
-    /// The wait until the limit is whole again.
+    /// The time until the limit is whole again.
     pub reset_after: Micros,
     /// When the limit is whole again, on the store's clock.
     pub reset_at: Timestamp,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What answered.
+    /// What the decision is based on.
     pub source: Source,
-    /// Which limit of the policy fills the numbers: an index into `Rule::limits`.
+    /// The limit that the numbers are of: an index into `Rule::limits`.
     pub limit_index: u8,
-    /// The slot that an admission took of a concurrent limit, unique on this node: to be released.
+    /// The permit that an admission took of a concurrent limit, unique on this node.
     pub slot: Option<NonZeroU64>,
 }
 
@@ -92,7 +91,7 @@ impl Reason {
     pub const ALL: [Self; 8] =
         [Self::Ok, Self::Rate, Self::Share, Self::Store, Self::Cost, Self::Blocked, Self::Shadow, Self::Overload];
 
-    /// The word users see.
+    /// The word for users.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -112,7 +111,7 @@ impl Source {
     /// Every source, in the order of its discriminants.
     pub const ALL: [Self; 5] = [Self::Lease, Self::Store, Self::Prefilter, Self::Share, Self::Policy];
 
-    /// The word users see.
+    /// The word for users.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -126,7 +125,7 @@ impl Source {
 }
 
 impl Verdict {
-    /// The word metrics and tables use.
+    /// The word in metrics and tables.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,8 +1,9 @@
-//! What a node knows of its fleet, and its part of a limit while the store is away (semantics, §4).
+//! What a node knows of its fleet, and its part of a limit while the store is away (docs/internals/semantics.md,
+//! section 4).
 //!
-//! Pure arithmetic. All nodes together never get more than 95 % of a limit, in whatever way the fleet
-//! is torn apart: what each admitted is divided by the limit itself, and what nobody used is shared out
-//! only by those who have heard of everybody. Called by `leased/peers.rs`.
+//! Pure arithmetic. All nodes together never get more than 95 % of a limit, however the fleet is partitioned: what
+//! each has admitted is divided by the limit itself, and what nobody has used is shared out only by nodes that have
+//! heard from all others. Called by `leased/peers.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use super::share::SAFE_PPM;
 use super::time::{Instant, Micros};
 use super::usage::Origin;
 
-/// Of what all may admit, so much follows what each admitted; the rest is for all alike, in millionths.
+/// How much of what all may admit is divided by what each has admitted, in millionths. The rest is divided equally.
 const FOLLOWING: u64 = 950_000;
 
-/// One million parts.
+/// One, in millionths.
 const WHOLE: u64 = 1_000_000;
 
 /// The fleet as one node sees it.
@@ -23,33 +24,35 @@ const WHOLE: u64 = 1_000_000;
 pub struct FleetView {
     /// Nodes that live, this one among them; at least 1.
     pub live: u32,
-    /// Most that lived at once in the last ten minutes; those that left in order do not count.
+    /// The most nodes that were live at once in the last ten minutes, without those that have announced that they
+    /// left.
     pub largest: u32,
-    /// This node has looked for the others long enough to have found them.
+    /// This node has looked for others for long enough to have found them.
     pub is_settled: bool,
-    /// Others were met, and nobody has come, gone or been missed for a while.
+    /// Other nodes were found, and none has come, gone or been missed for a while.
     pub is_steady: bool,
-    /// Everything that any of them told before this has been heard.
+    /// All reports that other nodes sent before this time were received.
     pub heard: Instant,
-    /// Between two rounds of gossip.
+    /// Time between two rounds of gossip.
     pub round: Micros,
 }
 
-/// What is known of a limit's last settled windows. Tokens, of all windows the least favourable.
+/// What is known of the last windows of a limit that are final. Of all windows the least favourable numbers are
+/// taken, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastUsage {
     /// What this node admitted in each of them.
     pub own: u64,
-    /// What all together admitted, and how many share the key; `None`: not everybody has been heard.
+    /// What all nodes together have admitted, and how many use the key; `None` when not all were heard from.
     pub fleet: Option<(u64, u32)>,
 }
 
 impl FleetView {
-    /// What a node knows that has not looked yet.
+    /// What a node knows that has not looked for others yet.
     pub const UNKNOWN: Self =
         Self { live: 1, largest: 1, is_settled: false, is_steady: false, heard: Instant(0), round: Micros(200_000) };
 
-    /// Nobody is missing.
+    /// Whether no node is missing.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.live >= self.largest
@@ -67,25 +70,25 @@ impl FleetView {
     }
 }
 
-/// A node that has looked for others for this long has found all that can be found.
+/// By this time, a node that looks for others has found all that can be found.
 const SETTLING: Micros = Micros(5_000_000);
 
-/// A view that has not changed for so long is steady.
+/// How long a view must not change to be steady.
 const STEADY: Micros = Micros(10_000_000);
 
-/// A node that is gone without having left counts for this long as one that may still admit.
+/// How long a node that went without announcing it counts as one that may still admit.
 const MISSED_FOR: Micros = Micros(600_000_000);
 
-/// Who is in the fleet, and when each was heard last: makes [`FleetView`]s. Knows no transport.
+/// Tracks the nodes of the fleet and when each was last heard from, and makes [`FleetView`]s. Knows no transport.
 #[derive(Debug, Default)]
 pub struct FleetTracker {
     next: u32,
-    /// When this node looked for the first time.
+    /// When this node first looked for others.
     began: Option<Instant>,
-    /// When somebody came or went last.
+    /// When a node last came or went.
     changed: Option<Instant>,
     peers: BTreeMap<(Arc<str>, u64), Peer>,
-    /// When those were lost that did not leave in order, by name.
+    /// Nodes that went without announcing it, by name, and when.
     missed: BTreeMap<Arc<str>, Instant>,
 }
 
@@ -96,8 +99,8 @@ struct Peer {
 }
 
 impl FleetTracker {
-    /// A peer in one of its lives is alive; its number. Names are unique: it takes the place of whoever
-    /// was missed under its name.
+    /// An incarnation of a peer is live. Returns its number. Names are unique, so it replaces a missed node with the
+    /// same name.
     pub fn joined(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Origin {
         self.missed.remove(name);
         let Self { next, changed, .. } = self;
@@ -109,7 +112,7 @@ impl FleetTracker {
         peer.origin
     }
 
-    /// A peer is alive no more. One that said so before has told everything and admits nothing.
+    /// A peer is no longer live. If it announced that it leaves, it has reported everything and admits nothing more.
     pub fn left(&mut self, now: Instant, name: &Arc<str>, incarnation: u64, in_order: bool) {
         let was_there = self.peers.remove(&(name.clone(), incarnation)).is_some();
         self.changed = Some(now);
@@ -118,14 +121,14 @@ impl FleetTracker {
         }
     }
 
-    /// Something came from a peer: its number, if it is known to be alive.
+    /// Something came from a peer. Returns its number, if it is known to be live.
     pub fn heard(&mut self, now: Instant, name: &Arc<str>, incarnation: u64) -> Option<Origin> {
         let peer = self.peers.get_mut(&(name.clone(), incarnation))?;
         peer.heard = now;
         Some(peer.origin)
     }
 
-    /// The fleet at `now`, where all tell each other of what they did each `round`.
+    /// The fleet at `now`, when nodes report to each other every `round`.
     pub fn view(&mut self, now: Instant, round: Micros) -> FleetView {
         self.missed.retain(|_, since| now.since(*since) < MISSED_FOR);
         let live = self.peers.len() as u32 + 1;
@@ -136,7 +139,7 @@ impl FleetTracker {
         FleetView { live, largest: live + self.missed.len() as u32, is_settled, is_steady, heard, round }
     }
 
-    /// All peers that live.
+    /// All live peers.
     pub fn peers(&self) -> impl Iterator<Item = (&Arc<str>, u64, Instant)> {
         self.peers.iter().map(|((name, incarnation), peer)| (name, *incarnation, peer.heard))
     }
@@ -223,7 +226,7 @@ mod tests {
         assert_eq!(part, 950_000 * (380_000 + 12_500) / 1_000_000);
     }
 
-    /// However the fleet is torn: each node divides by the limit, or knows what all used.
+    /// Checks all partitions of the fleet: each node divides by the limit, or knows what all have used.
     #[test]
     fn parts_of_all_nodes_never_exceed_the_margin() {
         let used = [0, 1, 17, 250, 300, 432];

@@ -1,25 +1,28 @@
 //! Arithmetic of the token bucket (generic cell rate algorithm) over one number: the TAT.
 //!
-//! The theoretical arrival time (TAT) is when the bucket is full again. A token costs the emission
-//! interval `P / C` microseconds; a bucket that holds `burst` lets the TAT run `depth` ahead of now,
-//! What is lent to nodes is set aside and charged when they say that they spent it (`counter.rs`).
-//! Pure: called by the memory store, by the core's own views, and line for line the same as `lua/lib.lua`. Source: ITU-T I.371, Annex A.
+//! The theoretical arrival time (TAT) is when the bucket will be full again. A token costs the emission interval, `P
+//! / C` microseconds. In a bucket that holds `burst` tokens, the TAT may be `depth` ahead of now, which is the cost
+//! of `burst` tokens. What is lent to nodes is set aside, and charged when they report it as spent (`counter.rs`).
+//! Pure. Called by the memory store and by the core; `lua/lib.lua` has the same steps line for line. Source: ITU-T
+//! I.371, Annex A.
 //!
-//! Rounding: what is charged rounds up, what is credited or found to be left rounds down.
+//! Rounding: charges are rounded up; credits and what is left are rounded down.
 
 use super::limit::Limit;
 use super::time::{Micros, Timestamp};
 
-/// A lease is accounted for within this period of the store's clock or the next, or counts as spent.
+/// A lease must be accounted for within this period of the store's clock or the next one; otherwise it counts as
+/// spent.
 pub const PERIOD: Micros = Micros(2_000_000);
 
 /// The longest that tokens can be lent without being accounted for.
 pub const LEASE_LIFE: Micros = Micros(2 * PERIOD.0);
 
-/// A node that is alone with a key is lent tokens that come within this time, and spends none before it comes.
+/// A node that is alone with a key is lent tokens that come within this time. It spends none of them before they
+/// come.
 pub const AHEAD: Micros = Micros(500_000);
 
-/// Tokens that come within [`AHEAD`]; none of limits so large that the scripts' numbers would not be exact.
+/// Tokens that come within [`AHEAD`]; none for limits so large that the scripts' numbers would not be exact.
 #[must_use]
 pub fn coming(limit: &Limit) -> u64 {
     let (period, count) = limit.interval();
@@ -31,7 +34,7 @@ pub fn coming(limit: &Limit) -> u64 {
     if is_exact { coming } else { 0 }
 }
 
-/// Most tokens of a bucket that a node can have been lent and spent before it tells.
+/// Most tokens of a bucket that a node can have been lent and have spent before it reports.
 #[must_use]
 pub fn most_lent(limit: &Limit) -> u64 {
     limit.burst.saturating_add(coming(limit))
@@ -47,7 +50,7 @@ pub fn cost(limit: &Limit, tokens: u64) -> Micros {
     }
 }
 
-/// The time that `tokens` are worth when they come back: `tokens * P / C`, rounded down.
+/// The time that returned `tokens` are worth: `tokens * P / C`, rounded down.
 #[must_use]
 pub fn worth(limit: &Limit, tokens: u64) -> Micros {
     let (period, count) = limit.interval();
@@ -60,8 +63,8 @@ pub fn depth(limit: &Limit) -> Micros {
     limit.depth()
 }
 
-/// Tokens that come within `span`: `span * C / P`, rounded down. The inverse of [`cost`]: the most
-/// tokens whose cost is at most `span`.
+/// Tokens that come within `span`: `span * C / P`, rounded down. The inverse of [`cost`]: the most tokens whose cost
+/// is at most `span`.
 #[must_use]
 pub fn tokens_in(limit: &Limit, span: Micros) -> u64 {
     let (period, count) = limit.interval();
@@ -71,16 +74,16 @@ pub fn tokens_in(limit: &Limit, span: Micros) -> u64 {
     }
 }
 
-/// The TAT as it counts at `now`: never more than the depth ahead, or that of the bucket that was `charged`.
-/// So a bucket that shrank forgives no debt, and a clock that stepped back locks nobody out for longer
-/// than the bucket took to fill that the debt was made under.
+/// The TAT that counts at `now`. It is never further ahead than the depth, or than the depth of the bucket that was
+/// `charged`. So a bucket that was reduced keeps its debt, and a clock that stepped back denies nobody for longer
+/// than the charged bucket takes to fill.
 #[must_use]
 pub fn roll(limit: &Limit, tat: Timestamp, now: Timestamp, charged: Micros) -> Timestamp {
     tat.min(now + depth(limit).max(charged))
 }
 
-/// The depth that bounds the TAT once tokens are charged at `now`: that of the bucket `charged` before as long
-/// as its debt does not fit into this one.
+/// The depth that bounds the TAT after tokens are charged at `now`: that of the bucket `charged` before, as long as
+/// its debt does not fit into this one.
 #[must_use]
 pub fn charged(limit: &Limit, tat: Timestamp, now: Timestamp, charged: Micros) -> Micros {
     if tat <= now + depth(limit) { depth(limit) } else { depth(limit).max(charged) }
@@ -90,24 +93,24 @@ pub fn charged(limit: &Limit, tat: Timestamp, now: Timestamp, charged: Micros) -
 #[must_use]
 pub fn left(limit: &Limit, tat: Timestamp, now: Timestamp) -> u64 {
     let room = (now + depth(limit)).since(tat.max(now));
-    // The depth was rounded up: above a token per microsecond it is worth more than the burst.
+    // The depth was rounded up: above one token per microsecond, it is worth more than the burst.
     tokens_in(limit, room).min(limit.burst)
 }
 
-/// The TAT after `tokens` were lent: they take consecutive slots from the later of TAT and now.
+/// The TAT after `tokens` were lent: each adds its emission interval to the later of TAT and now.
 #[must_use]
 pub fn debit(limit: &Limit, tat: Timestamp, now: Timestamp, tokens: u64) -> Timestamp {
     if tokens == 0 { tat } else { tat.max(now) + cost(limit, tokens) }
 }
 
-/// The TAT after `tokens` came back. More than is owed empties the debt; a bucket that shrank may owe more than
-/// it holds.
+/// The TAT after `tokens` came back. If they are more than is owed, the debt becomes zero. A bucket that was reduced
+/// may owe more than it holds.
 #[must_use]
 pub fn credit(limit: &Limit, tat: Timestamp, tokens: u64) -> Timestamp {
     tat - worth(limit, tokens)
 }
 
-/// The wait until `tokens` can be spent, if nobody else spends; `None` when the bucket is too small.
+/// The wait until `tokens` can be spent if nobody else spends; `None` when the bucket is too small.
 #[must_use]
 pub fn wait(limit: &Limit, tat: Timestamp, now: Timestamp, tokens: u64) -> Option<Micros> {
     let ready = tat.max(now) + cost(limit, tokens);
@@ -131,7 +134,7 @@ mod tests {
         Limit::parse(text).expect(text)
     }
 
-    /// Valid limits, biased towards extremes and towards intervals that do not divide.
+    /// Valid limits, with a preference for extremes and for intervals that do not divide evenly.
     fn limits() -> impl Strategy<Value = Limit> {
         let count = prop_oneof![1..8u64, 1..100_000u64, 1..=u64::from(u32::MAX), 1..=MAX_COUNT];
         let period = prop_oneof![1..50u64, 1..10_000_000u64, 1..31_622_400_000_000u64, 1..=MAX_PERIOD.0];

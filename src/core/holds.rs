@@ -1,9 +1,9 @@
-//! Estimates that were charged and have yet to be settled, and how they are.
+//! Holds: estimates that were charged and are still to be settled, and how they are settled.
 //!
-//! A table of holds, bounded, each with an end: a hold that nobody settles stands as charged, and so does
-//! what is open when the daemon ends. Settling one is a row of questions to the key's shard, one after
-//! another, as its answers come: [`Settling`]. Knows no client, no key and no clock; called by the daemon's
-//! requests and by the simulator.
+//! A bounded table of holds, each with an end. The charge of a hold that nobody settles stays, and so do those of
+//! holds that are open when the daemon ends. Settling a hold is a sequence of requests to the key's shard, one after
+//! another as its answers come: [`Settling`]. Knows no client, no key and no clock. Called by the daemon's requests,
+//! and by the simulator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,33 +15,33 @@ use super::rule::Rule;
 use super::time::{Instant, Micros, Timestamp};
 use super::window;
 
-/// Most holds at a time.
+/// Most open holds.
 pub const MOST: usize = 100_000;
 
-/// How long a hold can be settled unless the request says.
+/// How long a hold can be settled, unless the request says otherwise.
 pub const TTL: Micros = Micros::from_secs(60);
 
-/// The longest that a request may say.
+/// The longest time that a request may ask for.
 pub const LONGEST: Micros = Micros::from_secs(86_400);
 
-/// What was charged, and when.
+/// A charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// Tokens.
     pub tokens: u64,
-    /// When, by the store's clock.
+    /// The time of the charge, by the store's clock.
     pub at: Timestamp,
-    /// When the limit is whole again, as the decision told, and which one that is.
+    /// When the limit will be whole again, as in the decision; and which limit that is.
     pub reset_at: Timestamp,
     /// See [`Decision::limit_index`].
     pub limit_index: u8,
-    /// What admitted it.
+    /// The source of the admission.
     pub source: Source,
-    /// The limits were charged: not where the policy let it pass whatever they say.
+    /// The limits were charged. They were not if the policy admits without counting.
     pub is_counted: bool,
 }
 
-/// All holds of a daemon. A hold is a charge, and whatever the driver keeps with it.
+/// All holds of a daemon. A hold is a charge, and data of the driver.
 #[derive(Debug)]
 pub struct Holds<T> {
     holds: BTreeMap<u128, (Instant, Charge, T)>,
@@ -62,33 +62,33 @@ pub struct Settling {
     asked: Asked,
 }
 
-/// What its key was asked last.
+/// The last request to the key.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    /// Whether the windows of the charge are open still.
+    /// A peek: are the windows of the charge still open?
     Look,
-    /// All that is missing.
+    /// A check of all tokens that are missing.
     More,
-    /// As much of it as was left.
+    /// A check of as many of them as were left.
     Rest(u64),
 }
 
-/// What a settling wants done next.
+/// What to do next to settle a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask the key for so many tokens, 0 for a look, and tell [`Settling::next`] the decision.
+    /// Ask the key for so many tokens (0 for a peek), and pass the decision to [`Settling::next`].
     Ask(u64),
-    /// It is over.
+    /// The hold is settled.
     End {
-        /// Tokens that stand charged.
+        /// Tokens that remain charged.
         stands: u64,
-        /// Tokens to be given back to the windows of the charge.
+        /// Tokens to give back to the windows of the charge.
         back: u64,
     },
 }
 
 impl<T> Holds<T> {
-    /// Whether there is room for one more at `now`.
+    /// Whether there is room for one more hold at `now`.
     pub fn has_room(&mut self, now: Instant) -> bool {
         while let Some(&(ends, id)) = self.by_end.first().filter(|(ends, _)| *ends <= now) {
             if on(Mutant::ExpiredHoldSettled) {
@@ -100,14 +100,14 @@ impl<T> Holds<T> {
         self.holds.len() < MOST
     }
 
-    /// Keeps a charge and what belongs to it until `ends`, under an id that no other hold has. Whoever knows the id
-    /// settles it: where clients do not trust each other, it must be one that nobody can guess.
+    /// Stores a charge with its data until `ends`, under an id that no other hold has. Anybody who knows the id can
+    /// settle the hold, so where clients do not trust each other it must be unguessable.
     pub fn keep(&mut self, id: u128, charge: Charge, what: T, ends: Instant) {
         self.holds.insert(id, (ends, charge, what));
         self.by_end.insert((ends, id));
     }
 
-    /// Gives the hold of that id out of hand, once, unless its time is over.
+    /// Removes the hold with that id, unless its time is over.
     pub fn take(&mut self, id: u128, now: Instant) -> Option<(Charge, T)>
     where
         T: Clone,
@@ -126,7 +126,7 @@ impl<T> Holds<T> {
 }
 
 impl Charge {
-    /// So many tokens, as an admission of them charged.
+    /// The charge that an admission of `tokens` has made.
     #[must_use]
     pub fn of(tokens: u64, decision: &Decision) -> Self {
         let Decision { reset_at, limit_index, source, reason, .. } = *decision;
@@ -134,8 +134,8 @@ impl Charge {
         Self { tokens, at: clock(decision), reset_at, limit_index, source, is_counted }
     }
 
-    /// Of each limit the window that was charged, as its `Counter::at`; of a bucket when it has filled up
-    /// since. `None` where that is not known.
+    /// The window of each limit that was charged, as its `Counter::at`; for a bucket, when it has filled up since.
+    /// `None` where that is unknown.
     #[must_use]
     pub fn windows(&self, rule: &Rule) -> Option<[Timestamp; MAX_LIMITS]> {
         let mut windows = OPEN;
@@ -150,15 +150,15 @@ impl Charge {
                 Algorithm::Fixed => window::aligned_end(limit, self.at),
                 Algorithm::Sliding => window::aligned_start(limit, self.at),
                 Algorithm::FixedFromFirst if rule.limits.len() == 1 => self.reset_at,
-                // A slot is ended by its release.
+                // A permit ends with its release.
                 Algorithm::FixedFromFirst | Algorithm::Concurrent => return None,
             };
         }
         Some(windows)
     }
 
-    /// It counts against the limits still, as a later decision shows, so that it can be given back: no
-    /// window of `rule` has ended since, and its buckets have not filled up meanwhile.
+    /// Whether the charge still counts, as a later decision shows, so that it can be given back: no window of `rule`
+    /// has ended since, and no bucket has filled up.
     #[must_use]
     pub fn counts_still(&self, rule: &Rule, later: &Decision) -> bool {
         let Some(windows) = self.windows(rule) else { return false };
@@ -169,8 +169,8 @@ impl Charge {
     }
 }
 
-/// Whether a window that was charged (see [`Charge::windows`]) is the one of `now`, as far as the clock says.
-/// 0 is any.
+/// Whether a window that was charged (see [`Charge::windows`]) is the present one, as far as the clock tells. 0
+/// stands for any window.
 pub(super) fn is_open(limit: &Limit, now: Timestamp, window: Timestamp) -> bool {
     match limit.algorithm {
         _ if window.is_none() => true,
@@ -181,7 +181,7 @@ pub(super) fn is_open(limit: &Limit, now: Timestamp, window: Timestamp) -> bool 
 }
 
 impl Settling {
-    /// What was charged by estimate was `actual` in the end; and what to do first.
+    /// Begins to settle a charge whose actual cost is `actual`, and returns the first step.
     #[must_use]
     pub fn begin(charge: Charge, actual: u64) -> (Self, Step) {
         let more = if on(Mutant::LessIsCharged) {
@@ -194,13 +194,13 @@ impl Settling {
         (Self { charge, actual, asked }, step)
     }
 
-    /// What is settled.
+    /// The charge of the hold.
     #[must_use]
     pub fn charge(&self) -> &Charge {
         &self.charge
     }
 
-    /// What to do as the key decided so. `rule` is what it decided by; `None`: nothing is counted.
+    /// The next step after a decision of the key. `rule` is the rule of the decision; `None` when nothing is counted.
     #[must_use]
     pub fn next(&mut self, decision: &Decision, rule: Option<&Rule>) -> Step {
         let estimate = self.charge.tokens;
@@ -226,13 +226,13 @@ impl Settling {
 }
 
 impl Step {
-    /// The end, and nothing to be given back.
+    /// The last step, with nothing to give back.
     fn stands(tokens: u64) -> Self {
         Self::End { stands: tokens, back: 0 }
     }
 }
 
-/// The store's clock, as a decision was made.
+/// The store's clock at the time of a decision.
 #[must_use]
 pub fn clock(decision: &Decision) -> Timestamp {
     Timestamp(decision.reset_at.0.saturating_sub(decision.reset_after.0))
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// All steps of a settling whose key answers so.
+    /// All steps to settle a hold, when the key answers with these decisions.
     fn steps(actual: u64, limit: Option<&str>, answers: &[Decision]) -> Vec<Step> {
         let (mut settling, first) = Settling::begin(CHARGE, actual);
         let rule = limit.map(rule);

@@ -1,10 +1,10 @@
-//! A key's 128-bit digest: what the tables and the store know a key by.
+//! The 128-bit digest of a key, by which tables and the store know it.
 //!
-//! The digest is SipHash-1-3 with a 128-bit result, and every node of a store must compute the same one. Who knows
-//! its key may look for two keys with one digest, which would share a count; so the key can be a secret that the
-//! nodes share (`store.digest_secret_file`). A hash that needs no secret (SHA-256, BLAKE3) would take 99 and 106 ns
-//! of a check where this takes 38. Tables mix the digest with a secret of the process (see `table.rs`), so that
-//! knowing it does not let anybody aim at a bucket.
+//! It is SipHash-1-3 with a 128-bit result, and all nodes of a store must compute the same one. Whoever knows the
+//! hash's key can search for two keys with the same digest, which would share a counter; so the hash's key can be a
+//! secret of the nodes (`store.digest_secret_file`). Hashes that need no secret are slower: SHA-256 and BLAKE3 would
+//! take 99 and 106 ns of a check, and this takes 38. Tables mix the digest with a secret of the process (see
+//! `table.rs`), so that nobody who knows digests can aim at a place in them.
 
 use std::fmt;
 
@@ -13,19 +13,19 @@ use std::fmt;
 pub struct Digest(pub u128);
 
 impl Digest {
-    /// The digest of `key` (any bytes) under the policy called `policy`, where no secret is shared.
+    /// The digest of `key` (any bytes) under the policy called `policy`, without a secret.
     #[must_use]
     pub fn of(policy: &str, key: &[u8]) -> Self {
         DigestKey::default().digest(policy, key)
     }
 }
 
-/// What digests are computed under: a secret, or what everybody knows.
+/// The key of the hash: a secret, or a public constant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DigestKey([u64; 2]);
 
 impl DigestKey {
-    /// A secret, drawn at random or hashed from one. The same one must be given to all nodes of a store.
+    /// A secret key, drawn at random or hashed from a text. All nodes of a store must use the same one.
     #[must_use]
     pub fn secret(bytes: [u8; 16]) -> Self {
         let word = |half: &[u8]| half.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -36,7 +36,7 @@ impl DigestKey {
     #[must_use]
     pub fn digest(self, policy: &str, key: &[u8]) -> Digest {
         let mut sip = Sip::new(self.0);
-        // The length first, so that ("ab", "c") and ("a", "bc") differ.
+        // The length comes first, so that ("ab", "c") and ("a", "bc") differ.
         sip.word(policy.len() as u64);
         sip.bytes(policy.as_bytes());
         sip.bytes(key);
@@ -68,7 +68,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// SipHash-1-3-128 over a sequence of byte strings, each padded with its length to whole words.
+/// SipHash-1-3-128 over a sequence of byte strings, each padded to whole words together with its length.
 /// Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012), 128-bit variant.
 struct Sip {
     v: [u64; 4],
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn digest_is_the_same_for_ever() {
-        // Nodes of different versions share counters under these names: they must never change.
+        // Nodes of different versions share counters under these digests, so they must never change.
         assert_eq!(Digest::of("api", b"user:42").to_string(), "4e2d0cceadfba6075d46c5ece472d938");
         let secret = DigestKey::secret(*b"sixteen bytes it");
         assert_eq!(secret.digest("api", b"user:42").to_string(), "5e1ca73fb548dc43143f9337f2c5aca0");

@@ -1,10 +1,10 @@
 //! The tokens that a node holds for one key, and when each may be spent.
 //!
-//! A lease is a short line of segments, one per window, the first to end first. A segment's tokens are bound to
-//! the windows that lent them. Tokens of a gcra limit are bound to an account instead: the node has
-//! to tell the store in time what it spent of them, or they count as spent and must not be.
-//! What must end early is counted from the sending of the call, what must begin late from the
-//! arrival of its answer. Knows nothing of the store, of waiters or of tuning.
+//! A lease is a short list of segments, one per window, sorted by their ends. The tokens of a segment belong to the
+//! windows that lent them. Tokens of a GCRA limit belong to an account instead: the node must report in time what it
+//! has spent of them; otherwise they count as spent, and must not be spent. Times that must not be too late are
+//! counted from the sending of the call, and times that must not be too early from the arrival of its answer. Knows
+//! nothing of the store, of waiters or of tuning.
 
 use super::gcra;
 use super::limit::Algorithm;
@@ -13,7 +13,8 @@ use super::rule::Rule;
 use super::store_clock::StoreClock;
 use super::time::{Due, Instant, Timestamp};
 
-/// Segments a lease may have; older ones make room. Only several limits ever need more than two.
+/// Most segments of a lease; older ones make room for new ones. Only policies with several limits ever need more than
+/// two.
 const MAX_SEGMENTS: usize = 6;
 
 /// Tokens of one grant, or of several of the same windows.
@@ -23,11 +24,11 @@ pub struct Segment {
     pub left: u64,
     /// Tokens spent.
     spent: u64,
-    /// Not to be spent before.
+    /// The tokens may not be spent before this.
     pub starts: Due,
-    /// Not to be spent from here on.
+    /// The tokens may not be spent from here on.
     pub ends: Due,
-    /// `Counter::at` per limit right after the grant: the window; 0 for gcra.
+    /// `Counter::at` of each limit right after the grant, which identifies the window; 0 for GCRA.
     pub windows: Box<[Timestamp]>,
 }
 
@@ -36,7 +37,7 @@ pub struct Segment {
 pub struct Leftover {
     /// How many.
     pub tokens: u64,
-    /// `Counter::at` per limit as they were lent.
+    /// `Counter::at` of each limit when the tokens were lent.
     pub windows: Box<[Timestamp]>,
 }
 
@@ -44,7 +45,7 @@ pub struct Leftover {
 #[derive(Clone, Debug)]
 pub struct Lease {
     segments: Vec<Segment>,
-    /// gcra: nothing may be spent from here on that was not accounted for.
+    /// For GCRA: from here on, nothing may be spent that was not accounted for.
     until: Due,
 }
 
@@ -55,7 +56,7 @@ impl Default for Lease {
 }
 
 impl Segment {
-    /// The tokens of a grant. `ahead` of the current window: they start where it ends.
+    /// The tokens of a grant. If they were lent `ahead`, they start at the end of the present window.
     #[must_use]
     pub fn new(rule: &Rule, tokens: u64, sent: Instant, clock: StoreClock, windows: &[Timestamp], ahead: bool) -> Self {
         let mut windows: Box<[Timestamp]> = windows[..rule.limits.len()].into();
@@ -88,7 +89,7 @@ impl Segment {
 }
 
 impl Lease {
-    /// Adds the tokens of a grant. Returns what had to make room.
+    /// Adds the tokens of a grant. Returns older ones that must make room.
     pub fn add(&mut self, segment: Segment) -> Option<Leftover> {
         if segment.left == 0 {
             return None;
@@ -100,17 +101,17 @@ impl Lease {
             return None;
         }
         self.segments.retain(|segment| segment.left > 0);
-        // Tokens lent ahead may be there already: they must not bar those of this window.
+        // Tokens of the next window may be there already. They must not delay those of this one.
         let place = self.segments.partition_point(|held| held.ends <= segment.ends);
-        // Most keys hold tokens of one window, and there are many keys: no room is made for four at once.
+        // Most keys hold tokens of one window, and there are many keys, so no room is reserved for more.
         self.segments.reserve_exact(1);
         self.segments.insert(place, segment);
         let full = self.segments.len() > MAX_SEGMENTS;
         full.then(|| self.segments.remove(0).into())
     }
 
-    /// The store has been told what is held, by a call sent at `sent` and answered at `arrived`; it
-    /// read its clock as `store` when it answered, or repeated an answer of before.
+    /// Records that the store has heard what is held, by a call that was sent at `sent` and answered at `arrived`.
+    /// Its clock showed `store` when it first gave this answer.
     pub fn account(&mut self, rule: &Rule, sent: Instant, arrived: Instant, store: Timestamp) {
         if rule.limits.iter().all(|limit| limit.algorithm != Algorithm::Gcra) || on(Mutant::AccountNeverCloses) {
             return;
@@ -121,19 +122,19 @@ impl Lease {
         self.until = Due::at(early(clock.before(end), sent));
     }
 
-    /// When what is held has to be accounted for; never for windows.
+    /// When what is held must be accounted for; never for windows.
     #[must_use]
     pub fn until(&self) -> Due {
         self.until
     }
 
-    /// Some of it may not be spent any more.
+    /// Whether some tokens may no longer be spent.
     #[must_use]
     pub fn has_ended(&self, now: Instant) -> bool {
         self.until.has_come(now) || self.segments.iter().any(|segment| segment.ends.has_come(now))
     }
 
-    /// Drops what has ended; each is reported. What an account that was closed had is only counted.
+    /// Drops what has ended, and passes it to `gone`. Tokens of a closed account are only counted.
     pub fn drop_ended(&mut self, now: Instant, mut gone: impl FnMut(Leftover)) -> u64 {
         if on(Mutant::ExpiredNotSettled) {
             return 0;
@@ -168,7 +169,7 @@ impl Lease {
         usable
     }
 
-    /// Tokens that may be spent at `now` or a little later, by `soon`.
+    /// Tokens that may be spent at `now` or a little later, until `soon`.
     #[must_use]
     pub fn usable_by(&self, now: Instant, soon: Instant) -> u64 {
         let begun = |segment: &&Segment| segment.starts.has_come(soon) && !segment.ends.has_come(now);
@@ -178,7 +179,7 @@ impl Lease {
         self.segments.iter().filter(begun).map(|segment| segment.left).sum()
     }
 
-    /// Spends `cost`, oldest tokens first, if that much is usable; otherwise nothing.
+    /// Spends `cost`, the oldest tokens first, if so much is usable; otherwise nothing.
     #[must_use]
     pub fn spend(&mut self, now: Instant, cost: u64) -> bool {
         if self.usable(now) < cost {
@@ -197,8 +198,8 @@ impl Lease {
         true
     }
 
-    /// Takes back up to `tokens` that were spent from what is still held of those windows, 0 for any; returns
-    /// how many. Under gcra only until the store has been told of them.
+    /// Takes back up to `tokens` that were spent, from what is still held of those windows (0 for any). Returns how
+    /// many. Under GCRA only until the store has heard of them.
     pub fn refund(&mut self, now: Instant, tokens: u64, windows: &[Timestamp]) -> u64 {
         let is_of = |segment: &Segment| {
             let mut pairs = segment.windows.iter().zip(windows);
@@ -214,7 +215,7 @@ impl Lease {
         back
     }
 
-    /// Adds tokens of a bucket that the store has charged and nobody has spent after all.
+    /// Adds tokens of a bucket that the store has charged, but that nobody has spent after all.
     pub fn put_back(&mut self, tokens: u64) {
         let windows = Box::new([Timestamp::NONE]);
         let none_had_to_go =
@@ -222,26 +223,26 @@ impl Lease {
         debug_assert!(none_had_to_go.is_none(), "all tokens of a bucket are one segment");
     }
 
-    /// What was spent up to here counts in the store: no refund brings it back to the lease.
+    /// What was spent so far is counted in the store, so no refund brings it back to the lease.
     pub fn close_spent(&mut self) {
         for segment in &mut self.segments {
             segment.spent = 0;
         }
     }
 
-    /// Tokens held whose window has begun or will.
+    /// Tokens whose window has begun or will begin.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.segments.iter().map(|segment| segment.left).sum()
     }
 
-    /// Tokens held of a limit's window, by its `Counter::at`.
+    /// Tokens of a limit's window with that `Counter::at`.
     #[must_use]
     pub fn held_of(&self, index: usize, at: Timestamp) -> u64 {
         self.segments.iter().filter(|segment| segment.windows[index] == at).map(|segment| segment.left).sum()
     }
 
-    /// Tokens held that belong to the current windows: all but those lent ahead.
+    /// Tokens of the present windows, which are all but those that were lent ahead.
     #[must_use]
     pub fn current(&self, now: Instant) -> u64 {
         self.segments.iter().filter(|segment| segment.starts.has_come(now)).map(|segment| segment.left).sum()
@@ -262,28 +263,27 @@ impl Lease {
         None
     }
 
-    /// When tokens lent ahead may be spent, if any are held.
+    /// When tokens that were lent ahead may be spent, if there are any.
     #[must_use]
     pub fn starts(&self, now: Instant) -> Option<Instant> {
         let ahead = self.segments.iter().find(|segment| !segment.starts.has_come(now) && segment.left > 0);
         ahead.and_then(|segment| segment.starts.time())
     }
 
-    /// `Counter::at` of one limit as the tokens at hand were lent.
+    /// `Counter::at` of one limit when the present tokens were lent.
     #[must_use]
     pub fn window(&self, index: usize, now: Instant) -> Option<Timestamp> {
         let live = self.segments.iter().find(|segment| segment.starts.has_come(now) && !segment.ends.has_come(now));
         live.map(|segment| segment.windows[index])
     }
 
-    /// Hands out up to `tokens` unspent ones of the newest segment of a current window, to be
-    /// returned to the store.
+    /// Removes up to `tokens` unspent tokens of the newest segment of a present window, to be returned to the store.
     pub fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
         let newest = self.segments.iter().rposition(|segment| segment.left > 0 && segment.starts.has_come(now))?;
         self.take_of(newest, tokens)
     }
 
-    /// All unspent tokens of a window that has not begun, to be returned to the store.
+    /// Removes all unspent tokens of a window that has not begun, to be returned to the store.
     pub fn take_ahead(&mut self, now: Instant) -> Option<Leftover> {
         let ahead = self.segments.iter().position(|segment| segment.left > 0 && !segment.starts.has_come(now))?;
         self.take_of(ahead, u64::MAX)
@@ -295,13 +295,13 @@ impl Lease {
         let leftover = Leftover { tokens: part, windows: segment.windows.clone() };
         segment.left -= part;
         if segment.left == 0 {
-            // What was spent of it may yet be refunded.
+            // What was spent of a segment may still be refunded.
             self.segments.retain(|segment| segment.left > 0 || segment.spent > 0);
         }
         (part > 0).then_some(leftover)
     }
 
-    /// Drops what may not be spent yet, but for what is of the window `restored`.
+    /// Drops tokens that may not be spent yet, except for those of the window `restored`.
     pub fn void_ahead(&mut self, now: Instant, restored: Option<Timestamp>) -> u64 {
         let held = self.held();
         self.segments.retain(|segment| segment.starts.has_come(now) || segment.windows.first() == restored.as_ref());
@@ -322,12 +322,12 @@ impl From<Segment> for Leftover {
     }
 }
 
-/// `at`, less the drift that this clock may have had since `sent`.
+/// `at`, minus the possible drift of this clock since `sent`.
 fn early(at: Instant, sent: Instant) -> Instant {
     if on(Mutant::DriftMarginMissing) { at } else { sent + at.since(sent).rounded_early() }
 }
 
-/// `at`, and the drift that this clock may have had since `sent`.
+/// `at`, plus the possible drift of this clock since `sent`.
 fn late(at: Instant, sent: Instant) -> Instant {
     if on(Mutant::DriftMarginMissing) { at } else { sent + at.since(sent).rounded_late() }
 }

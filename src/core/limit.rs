@@ -1,7 +1,7 @@
-//! A limit: so many tokens per period, and by which algorithm. Parsed once, at the edge.
+//! A limit: so many tokens per period, by an algorithm. Parsed once, where text comes in.
 //!
-//! Grammar: `COUNT/PERIOD [gcra|fixed [from-first]|sliding|concurrent] [burst N]`, for example
-//! `100/1s burst 200`, `5000/1h fixed`, `20000/1d sliding`, `10/30s concurrent`. `gcra` is the default.
+//! Grammar: `COUNT/PERIOD [gcra|fixed [from-first]|sliding|concurrent] [burst N]`, for example `100/1s burst 200`,
+//! `5000/1h fixed`, `20000/1d sliding`, `10/30s concurrent`. `gcra` is the default.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use super::time::Micros;
 /// Most limits that one policy may have.
 pub const MAX_LIMITS: usize = 8;
 
-/// Largest count or burst of a limit, and largest number of tokens anywhere: the scripts' numbers (doubles)
-/// are exact up to here.
+/// Largest count or burst of a limit, and largest number of tokens anywhere. The scripts' numbers (doubles) are exact
+/// up to here.
 pub const MAX_COUNT: u64 = (1 << 53) - 1;
 
-/// Most slots of a concurrent limit: a node keeps each.
+/// Most permits of a concurrent limit. A node remembers each one that is held.
 pub const MAX_SLOTS: u64 = u32::MAX as u64;
 
 /// Longest period: ten years, of 366 days.
 pub const MAX_PERIOD: Micros = Micros(3_660 * 86_400 * 1_000_000);
 
-/// The longest that an empty bucket may take to fill: 71 years. Whatever is added to it stays exact.
+/// The longest time that an empty bucket may take to fill: 71 years. Sums with it stay exact.
 const DEEPEST: u128 = 1 << 51;
 
 /// How tokens come back.
@@ -28,13 +28,13 @@ const DEEPEST: u128 = 1 << 51;
 pub enum Algorithm {
     /// A token bucket by the generic cell rate algorithm: one token each `period / count`.
     Gcra,
-    /// A count per window, aligned to the Unix epoch.
+    /// A count per window; windows are aligned to the Unix epoch.
     Fixed,
     /// A count per window that opens with the first request.
     FixedFromFirst,
-    /// Two aligned windows, the earlier weighted by how much of it the sliding window still covers.
+    /// Two aligned windows, of which the earlier counts by the fraction that the sliding window still covers.
     Sliding,
-    /// At most `count` at a time: tokens are slots, and come back when they are released, or after `period`.
+    /// At most `count` at a time. Tokens are permits, which come back when they are released, or after `period`.
     Concurrent,
 }
 
@@ -49,9 +49,9 @@ pub struct Limit {
     pub burst: u64,
     /// How tokens come back.
     pub algorithm: Algorithm,
-    /// `period / count` in lowest terms, in microseconds: one token's emission interval (gcra).
+    /// `period / count` in lowest terms, in microseconds: the emission interval of one token (GCRA).
     interval: (u64, u64),
-    /// What the whole burst costs in single tokens (gcra).
+    /// The cost of the whole burst, taken as single tokens (GCRA).
     depth: Micros,
 }
 
@@ -60,9 +60,9 @@ pub struct Limit {
 pub enum LimitError {
     /// The text does not follow the grammar.
     Syntax {
-        /// The part that was seen.
+        /// The part of the text that is wrong.
         seen: String,
-        /// What was wanted in its place.
+        /// What was expected in its place.
         wanted: &'static str,
     },
     /// A number is outside its range.
@@ -96,7 +96,7 @@ impl Limit {
         Self::new(count, period, Algorithm::Gcra, burst)
     }
 
-    /// A limit by `algorithm`; `burst` counts for gcra only.
+    /// A limit with this `algorithm`; `burst` matters only for GCRA.
     ///
     /// # Errors
     /// A number outside its range.
@@ -121,7 +121,8 @@ impl Limit {
         let divisor = gcd(period.0, count);
         let interval = (period.0 / divisor, count / divisor);
         let depth = (u128::from(burst) * u128::from(interval.0)).div_ceil(u128::from(interval.1));
-        // Single costs round up; a full bucket takes all of its burst one by one all the same.
+        // The cost of a single token is rounded up. The slack makes sure that a full bucket still has room for all of
+        // its burst, taken one by one.
         let slack = if interval.0.is_multiple_of(interval.1) { 0 } else { burst.min(interval.0 / interval.1) };
         let depth = Micros(u64::try_from(depth + u128::from(slack)).unwrap_or(u64::MAX));
         Ok(Self { count, period, burst, algorithm, interval, depth })
@@ -130,7 +131,7 @@ impl Limit {
     /// Parses the grammar above.
     ///
     /// # Errors
-    /// What was seen and what was wanted.
+    /// What was seen, and what was expected.
     pub fn parse(text: &str) -> Result<Self, LimitError> {
         let syntax = |seen: &str, wanted| LimitError::Syntax { seen: seen.to_owned(), wanted };
         let mut words = text.split_whitespace().peekable();
@@ -179,26 +180,26 @@ impl Limit {
         self.burst
     }
 
-    /// What the whole burst costs under gcra, taken in single tokens, as far as a token's cost allows.
+    /// The cost of the whole burst under GCRA, taken as single tokens, as far as a token's cost allows.
     #[must_use]
     pub const fn depth(&self) -> Micros {
         self.depth
     }
 
-    /// Whether tokens come back one by one, not all at a window's end.
+    /// Whether tokens come back one by one, and not all at the end of a window.
     #[must_use]
     pub const fn trickles(&self) -> bool {
         matches!(self.algorithm, Algorithm::Gcra | Algorithm::Sliding)
     }
 
-    /// One token's emission interval as a fraction in lowest terms: (microseconds, tokens).
+    /// The emission interval of one token as a fraction in lowest terms: (microseconds, tokens).
     #[must_use]
     pub const fn interval(&self) -> (u64, u64) {
         self.interval
     }
 }
 
-/// A whole number, `_` between its digits or not.
+/// A whole number, with or without `_` between its digits.
 fn number(what: &'static str, seen: &str) -> Result<u64, LimitError> {
     let digits = seen.replace('_', "");
     digits.parse().map_err(|_| {
@@ -215,12 +216,12 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Largest count by that algorithm.
+/// Largest count for that algorithm.
 fn most_of(algorithm: Algorithm) -> u64 {
     if algorithm == Algorithm::Concurrent { MAX_SLOTS } else { MAX_COUNT }
 }
 
-/// The counts that there are, in words.
+/// The valid counts, for an error message.
 fn counts_of(algorithm: Algorithm) -> String {
     if algorithm == Algorithm::Concurrent {
         format!("1 to {MAX_SLOTS}, as a node keeps every slot")
@@ -229,7 +230,7 @@ fn counts_of(algorithm: Algorithm) -> String {
     }
 }
 
-/// The largest burst of a bucket that gains `count` tokens per `period`: 71 years fill it.
+/// The largest burst of a bucket that gains `count` tokens per `period`; it takes 71 years to fill.
 #[must_use]
 pub fn deepest(count: u64, period: Micros) -> u64 {
     let tokens = DEEPEST * u128::from(count) / u128::from(period.0.max(1));
@@ -239,7 +240,7 @@ pub fn deepest(count: u64, period: Micros) -> u64 {
 /// Parses a length of time: a whole number and one of `us ms s m h d`.
 ///
 /// # Errors
-/// What was seen and what was wanted.
+/// What was seen, and what was expected.
 pub fn parse_period(text: &str) -> Result<Micros, LimitError> {
     let error = || LimitError::Syntax { seen: text.to_owned(), wanted: "a period, like 250ms, 10s, 1m, 24h or 7d," };
     let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(error)?;

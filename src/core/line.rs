@@ -1,7 +1,8 @@
-//! The checks of a key that wait for the store, in the order in which they came: of a leased key and of a concurrent one.
+//! The checks of a key that wait for the store, in the order in which they came. For leased keys and for keys of
+//! concurrent limits.
 //!
-//! They are served from the head only, so that nobody barges: a check that wants little does not pass one that wants
-//! much and came before it.
+//! They are served only from the head, so that no check overtakes another: one that wants little does not pass an
+//! earlier one that wants much.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use super::calls::Waiter;
 use super::request::MAX_LINE;
 use super::time::Instant;
 
-/// Who waits, the first to come first. A key for which nobody waits costs a pointer.
+/// The waiters, the first to come first. A key without waiters needs only a pointer.
 #[derive(Debug, Default)]
 pub(super) struct Line(Option<Box<Waiters>>);
 
@@ -26,7 +27,7 @@ impl Line {
         self.0.is_none()
     }
 
-    /// As many wait as may.
+    /// Whether as many wait as may.
     pub(super) fn is_full(&self) -> bool {
         self.0.as_ref().is_some_and(|waiters| waiters.0.len() >= MAX_LINE)
     }
@@ -36,7 +37,7 @@ impl Line {
         self.0.as_ref()?.0.front().copied()
     }
 
-    /// The waiter that came first, if it has waited as long as it may.
+    /// The waiter that came first, if it has waited for as long as it may.
     pub(super) fn first_late(&self, now: Instant) -> Option<Waiter> {
         self.first().filter(|waiter| waiter.deadline <= now)
     }
@@ -46,34 +47,34 @@ impl Line {
         self.waiters().map(|waiter| waiter.cost).fold(0, u64::saturating_add)
     }
 
-    /// The tokens that the cheapest waiter lacks when so many are held: a smaller grant would serve nobody.
+    /// The tokens that the cheapest waiter lacks when `held` tokens are here. A smaller grant would serve nobody.
     pub(super) fn least_missing(&self, held: u64) -> Option<u64> {
         self.waiters().map(|waiter| waiter.cost.saturating_sub(held)).min()
     }
 
-    /// Somebody joins it in the order of deadlines, which is that of coming to the daemon: who is one of several keys, or
-    /// waited unread, came there before it came here.
+    /// Adds a waiter in the order of deadlines, which is the order of arrival at the daemon. It may differ from the
+    /// order of arrival here, because a check of several keys, or one that was read late, reached the daemon earlier.
     pub(super) fn join(&mut self, waiter: Waiter) {
         let waiters = &mut self.0.get_or_insert_default().0;
         let place = waiters.iter().rposition(|before| before.deadline <= waiter.deadline);
         waiters.insert(place.map_or(0, |place| place + 1), waiter);
     }
 
-    /// Removes the waiter that came first: it has been answered.
+    /// Removes the waiter that came first, because it was answered.
     pub(super) fn take_first(&mut self) -> Option<Waiter> {
         let first = self.0.as_mut()?.0.pop_front();
         self.0.take_if(|waiters| waiters.0.is_empty());
         first
     }
 
-    /// The store has answered so many times about what they want.
+    /// Counts answers of the store about the tokens that all of them want.
     pub(super) fn note_answers(&mut self, answers: u8) {
         for waiter in self.0.iter_mut().flat_map(|waiters| &mut waiters.0) {
             waiter.answers = waiter.answers.saturating_add(answers);
         }
     }
 
-    /// A bug on purpose: nobody who waits is ever answered.
+    /// A deliberate bug: no waiter is ever answered.
     pub(super) fn drop_all(&mut self) {
         self.0 = None;
     }

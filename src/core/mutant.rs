@@ -1,10 +1,8 @@
-//! Deliberate bugs: each breaks one rule of the core, so that the simulations can show that they
-//! would notice.
+//! Deliberate bugs: each breaks one rule of the core, so that the simulations can show that they would notice.
 //!
-//! One is on at most, per thread, and only in a build with the feature `mutants`; in all others
-//! `on` is the constant `false`, and nothing of this is compiled in. The rule that a mutant breaks
-//! asks for it where the rule stands. Bugs of the scripts are edits of their texts:
-//! `simulations/src/mutants.rs`.
+//! At most one is on, per thread, and only in a build with the feature `mutants`. In all other builds `on` is the
+//! constant `false`, and nothing of this is compiled in. The code that implements a rule asks whether its mutant is
+//! on. Bugs of the scripts are edits of their texts: `simulations/src/mutants.rs`.
 
 #[cfg(feature = "mutants")]
 use std::cell::Cell;
@@ -23,13 +21,13 @@ macro_rules! mutants {
             /// Every one.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// What it is called in tables and files.
+            /// Its name in tables and files.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What goes wrong, and after the colon the invariants that should notice.
+            /// What goes wrong, and after the colon the invariants that should notice it.
             #[must_use]
             pub const fn about(self) -> &'static str {
                 match self { $(Self::$variant => $about,)* }
@@ -165,7 +163,7 @@ thread_local! {
     static ON: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Turns a mutant on in this thread, in the place of the one that was; or the one that is on off.
+/// Turns a mutant on in this thread, instead of any other; or turns the present one off.
 #[cfg(feature = "mutants")]
 pub fn set(mutant: Option<Mutant>) {
     ON.set(mutant.map_or(0, |mutant| mutant as u8 + 1));

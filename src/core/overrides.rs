@@ -1,27 +1,27 @@
-//! What a policy says of single keys, and of all keys that begin or end alike.
+//! What a policy says of single keys, and of all keys with a common prefix or suffix.
 //!
-//! An override's name is a key, or a key with one `*` at its beginning or its end, which stands for anything. A
-//! key's own override counts before all others, then the one that fits most of its bytes; where one fits its
-//! beginning and another as much of its end, the beginning counts. Looked up for each check: one search for the
-//! key itself, one for each end that has patterns, and one step for each pattern within a pattern.
+//! The name of an override is a key, or a key with one `*` at its beginning or end, which stands for anything. A
+//! key's own override takes precedence, then the pattern that matches most of its bytes; if a prefix and a suffix
+//! match equally many, the prefix does. The lookup is done for each check: one search for the key itself, one for
+//! each end that has patterns, and one step for each pattern that contains another.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::rule::Plan;
 
-/// Stands for anything; behind [`ESCAPE`] it is a star.
+/// Stands for anything. After [`ESCAPE`] it is an ordinary star.
 const STAR: u8 = b'*';
 const ESCAPE: u8 = b'\\';
 
-/// What an override's name stands for.
+/// What the name of an override stands for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// One key.
     Key(Box<[u8]>),
-    /// All keys that begin so.
+    /// All keys with this prefix.
     Beginning(Box<[u8]>),
-    /// All keys that end so.
+    /// All keys with this suffix.
     End(Box<[u8]>),
 }
 
@@ -33,15 +33,15 @@ pub struct Overrides {
     ends: Ladder,
 }
 
-/// A plan with the name that the configuration gives it.
+/// A plan with its name in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Named {
     name: Box<str>,
     plan: Plan,
 }
 
-/// Patterns of one end, sorted by their bytes from that end inwards. The longest that fits a key is the last one
-/// that is not behind the key, or one that this one begins with: each knows the longest of those.
+/// The patterns of one end, sorted by their bytes from that end inwards. The longest that matches a key is the last
+/// one that does not sort after the key, or one that this one begins with; each pattern knows the longest of those.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ladder {
     rungs: Vec<Rung>,
@@ -49,7 +49,7 @@ struct Ladder {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rung {
-    /// Bytes from the end inwards.
+    /// The bytes, from the end inwards.
     bytes: Box<[u8]>,
     /// The longest other pattern that this one begins with.
     below: Option<usize>,
@@ -57,10 +57,10 @@ struct Rung {
 }
 
 impl Subject {
-    /// Reads an override's name.
+    /// Parses the name of an override.
     ///
     /// # Errors
-    /// What is wrong with it, and what was wanted.
+    /// What is wrong with it, and what was expected.
     pub fn parse(name: &str) -> Result<Self, String> {
         let bytes = name.as_bytes();
         let mut text = Vec::with_capacity(bytes.len());
@@ -89,8 +89,8 @@ impl Subject {
 }
 
 impl Overrides {
-    /// The overrides of these subjects, with the names that the configuration gives them. Of two with one
-    /// subject the later one counts.
+    /// The overrides of these subjects, with their names in the configuration. Of two with the same subject the later
+    /// one is used.
     #[must_use]
     pub fn new(list: impl IntoIterator<Item = (Subject, String, Plan)>) -> Self {
         let mut overrides = Self::default();
@@ -108,7 +108,7 @@ impl Overrides {
         overrides
     }
 
-    /// What applies to `key`; `None`: what applies to all.
+    /// The plan for `key`; `None` when no override applies.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<&Plan> {
         self.find(key).map(|named| &named.plan)
@@ -120,13 +120,13 @@ impl Overrides {
         self.find(key).map(|named| &*named.name)
     }
 
-    /// All of them with their names: single keys, then beginnings, then ends.
+    /// All overrides with their names: single keys, then prefixes, then suffixes.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Plan)> {
         let rungs = self.beginnings.rungs.iter().chain(&self.ends.rungs).map(|rung| &rung.named);
         self.keys.values().chain(rungs).map(|named| (&*named.name, &named.plan))
     }
 
-    /// How many stand for more than one key.
+    /// How many overrides are patterns.
     #[must_use]
     pub fn patterns(&self) -> usize {
         self.beginnings.rungs.len() + self.ends.rungs.len()
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Against the plain reading of the rule, over all short keys and many sets of patterns.
+    /// Compares with a direct implementation of the rule, over all short keys and many sets of patterns.
     #[test]
     fn finds_what_a_search_of_all_would_find() {
         let words = |most: u32| {

@@ -1,63 +1,63 @@
-//! Where a listing of keys goes on: a shard shows its keys page by page, in an order that lasts.
+//! Positions in a listing of keys, which a shard shows page by page in a stable order.
 //!
-//! Keys of concurrent limits come first, by their digests, then all others by a number that the shard gives
-//! them. Keys that come and go meanwhile may be missed or shown twice; all others are shown once.
+//! Keys of concurrent limits come first, by digest, then all others by a number that the shard gives them. Keys that
+//! come or go meanwhile may be missed or shown twice; all others are shown once.
 
-/// A place in a shard's order: the next page begins with the first key at it or behind it.
+/// A position in a shard's order. The next page begins with the first key at it or after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place(u128);
 
-/// Digests lose so many of their bits, so that both kinds of places fit.
+/// Low bits of a digest that are dropped, so that both kinds of positions fit.
 const LOST: u32 = 7;
 
-/// The first place of those keys that have numbers.
+/// The first position of keys with numbers.
 const NUMBERED: u128 = 1 << (128 - LOST);
 
 impl Place {
-    /// Places are below two to the power of this.
+    /// Positions are below two to the power of this.
     pub const BITS: u32 = 128 - LOST + 1;
 
-    /// The place that [`Self::number`] gave; above the last one, the last one.
+    /// The position whose [`Self::number`] this is; the last position for larger numbers.
     #[must_use]
     pub fn of(number: u128) -> Self {
         Self(number.min((1 << Self::BITS) - 1))
     }
 
-    /// As a number, for whoever asks for the next page.
+    /// The position as a number, for a client that asks for the next page.
     #[must_use]
     pub fn number(self) -> u128 {
         self.0
     }
 
-    /// Behind a key of a concurrent limit.
+    /// The position after a key of a concurrent limit.
     #[must_use]
     pub fn behind(digest: u128) -> Self {
         Self((digest >> LOST) + 1)
     }
 
-    /// At the key of that number.
+    /// The position of the key with that number.
     #[must_use]
     pub fn at(number: u64) -> Self {
         Self(NUMBERED + u128::from(number))
     }
 
-    /// From which digest on keys of concurrent limits are still to be shown; `None`: all were.
+    /// The digest from which on keys of concurrent limits are still to be shown; `None` when all were.
     #[must_use]
     pub fn digest(self) -> Option<u128> {
         (self.0 < NUMBERED).then_some(self.0 << LOST)
     }
 
-    /// The number at which the other keys go on; 0: they have yet to begin.
+    /// The number from which on the other keys are still to be shown; 0 when none was shown yet.
     #[must_use]
     pub fn turn(self) -> u64 {
         u64::try_from(self.0.saturating_sub(NUMBERED)).unwrap_or(u64::MAX)
     }
 }
 
-/// Most bytes of a key that listings show: the digest tells keys apart.
+/// Most bytes of a key that listings show. Keys with the same beginning differ in the digest.
 pub const LONGEST_NAME: usize = 256;
 
-/// As much of a key as listings show.
+/// The part of a key that listings show.
 #[must_use]
 pub fn name(key: &[u8]) -> Box<[u8]> {
     key[..key.len().min(LONGEST_NAME)].into()

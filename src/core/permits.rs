@@ -1,8 +1,8 @@
-//! The slots of one concurrent limit that are in clients' hands at one node.
+//! The permits of one concurrent limit that clients hold at one node.
 //!
-//! A client has a slot until it releases it, or until the limit's period is over: whoever forgets to
-//! release one holds it no longer. Knows no store. Called by `concurrent.rs`, and by the embedded store,
-//! where this is all there is to count.
+//! A client holds a permit until it releases it, or until the limit's period is over, so that a forgotten permit is
+//! not lost. Knows no store. Called by `concurrent.rs`, and by the embedded store, for which this is all there is to
+//! count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -13,7 +13,7 @@ use super::limit::Limit;
 use super::mutant::{Mutant, on};
 use super::time::{Instant, Micros, Timestamp};
 
-/// Slots in clients' hands.
+/// The permits that clients hold.
 #[derive(Clone, Debug, Default)]
 pub struct Permits {
     by_id: BTreeMap<NonZeroU64, (Instant, u64)>,
@@ -22,20 +22,20 @@ pub struct Permits {
 }
 
 impl Permits {
-    /// How many are taken.
+    /// How many permits are held.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Takes `cost` of them under one id, until `ends` at the latest.
+    /// Takes `cost` permits under one id, until `ends` at the latest.
     pub fn take(&mut self, id: NonZeroU64, cost: u64, ends: Instant) {
         self.by_id.insert(id, (ends, cost));
         self.by_end.insert((ends, id));
         self.used += cost;
     }
 
-    /// Gives back what was taken under an id: false when it is none, or has ended before.
+    /// Releases the permits that were taken under an id; false when there are none, or they have ended before.
     pub fn release(&mut self, id: NonZeroU64) -> bool {
         let Some((ends, cost)) = self.by_id.remove(&id) else { return false };
         self.by_end.remove(&(ends, id));
@@ -45,20 +45,21 @@ impl Permits {
         true
     }
 
-    /// Gives back what has been held for too long.
+    /// Releases permits that were held for too long.
     pub fn expire(&mut self, now: Instant) {
         while let Some(&(_, id)) = self.by_end.first().filter(|(ends, _)| *ends <= now) {
             self.release(id);
         }
     }
 
-    /// When the first of them ends by itself.
+    /// When the next permits end by themselves.
     #[must_use]
     pub fn first_end(&self) -> Option<Instant> {
         self.by_end.first().map(|(ends, _)| *ends)
     }
 
-    /// The wait until `cost` fits below `most` if nobody takes more; `None`: these alone are not in its way.
+    /// The wait until `cost` fits below `most` if nobody takes more; `None` when these permits alone do not prevent
+    /// it.
     fn wait(&self, now: Instant, cost: u64, most: u64) -> Option<Micros> {
         let mut used = self.used;
         self.by_end.iter().find_map(|(ends, id)| {
@@ -67,8 +68,7 @@ impl Permits {
         })
     }
 
-    /// The decision of a check that ended so. `most` is what this node may hand out, `others` what other nodes
-    /// have of the limit as far as is known; `slow` is how long a slot of theirs takes to get here.
+    /// The decision of a check with this outcome.
     #[must_use]
     pub fn decision(&self, limit: &Limit, view: View, cost: u64, ending: Resolution) -> Decision {
         let View { now, clock, most, others, slow } = view;
@@ -92,18 +92,18 @@ impl Permits {
     }
 }
 
-/// How a concurrent limit looks from here.
+/// The state of a concurrent limit, as this node knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     /// The time, by this node's clock.
     pub now: Instant,
-    /// The same, by the store's.
+    /// The same time by the store's clock.
     pub clock: Timestamp,
-    /// Slots that this node may hand out.
+    /// Permits that this node may give to clients.
     pub most: u64,
-    /// Slots that other nodes have, as far as is known.
+    /// Permits of other nodes, as far as is known.
     pub others: u64,
-    /// How long a slot that ends elsewhere takes to get here.
+    /// How long it takes until a permit that ends at another node can be used here.
     pub slow: Micros,
 }
 

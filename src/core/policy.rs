@@ -1,7 +1,7 @@
-//! Which limits apply to a key: policies, their overrides, and what they say beside the limits.
+//! Policies: which limits apply to a key, their overrides, and further settings.
 //!
-//! A [`PolicySet`] is compiled whole or not at all and never changes; a reload makes another one.
-//! Called by the codecs' callers to turn a name and a key into a [`Rule`].
+//! A [`PolicySet`] is compiled as a whole or not at all, and never changes; a reload makes another one. Called to
+//! turn a policy's name and a key into a [`Rule`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,10 +14,10 @@ use super::overrides::{Overrides, Subject};
 use super::route::RouteSet;
 pub use super::rule::{OnStoreLoss, Plan, Rule};
 
-/// The policy name of limits that come with the command (`CL.THROTTLE`): no configured policy has it.
+/// The policy name of limits in the command (`CL.THROTTLE`). No configured policy can have it.
 pub const AD_HOC: &str = "cl.throttle";
 
-/// The policy name of limits that come with a descriptor: no configured policy has it either.
+/// The policy name of limits in a descriptor. No configured policy can have it.
 pub const OVERRIDDEN: &str = "envoy.limit";
 
 /// A policy as it applies to keys.
@@ -25,13 +25,13 @@ pub const OVERRIDDEN: &str = "envoy.limit";
 pub struct Policy {
     /// Its name.
     pub name: Arc<str>,
-    /// What it says of a key without an override.
+    /// The plan for keys without an override.
     pub plan: Plan,
-    /// What it says of single keys, and of all that begin or end alike.
+    /// Other plans for single keys, and for keys with a common prefix or suffix.
     pub overrides: Overrides,
-    /// Share of keys, in percent, for which a denial is carried out: 100 normally, 0 for a shadow.
+    /// Percentage of keys for which denials are enforced: normally 100, and 0 in shadow mode.
     pub enforce: u8,
-    /// Whether clients may give back what was spent.
+    /// Whether clients may refund what was spent.
     pub refunds: bool,
 }
 
@@ -42,30 +42,30 @@ pub struct PolicySet {
     routes: RouteSet,
 }
 
-/// A policy as the configuration writes it.
+/// A policy as the configuration has it.
 #[derive(Clone, Debug, Default)]
 pub struct PolicySpec {
-    /// Limits by the grammar of `limit.rs`.
+    /// Limits in the grammar of `limit.rs`.
     pub limits: Vec<String>,
-    /// When the store is away.
+    /// What to do while the store is away.
     pub on_store_loss: OnStoreLoss,
-    /// Decide, count and report, but never deny.
+    /// Shadow mode: decide, count and report, but never deny.
     pub shadow: bool,
-    /// Deny for this share of keys only, in percent.
+    /// Enforce denials for this percentage of keys only.
     pub enforce: Option<u8>,
-    /// Whether clients may give back what was spent; `None`: they may.
+    /// Whether clients may refund what was spent; `None` means that they may.
     pub refunds: Option<bool>,
     /// Nothing is limited.
     pub unlimited: bool,
-    /// Nothing passes (of an override).
+    /// Every check is denied (only in an override).
     pub blocked: bool,
-    /// Other rules for single keys, or with a `*` at one end for all that begin or end alike; their own
-    /// `overrides`, `shadow`, `enforce` and `refunds` do not count.
+    /// Other plans for single keys, or with a `*` at one end for keys with a common prefix or suffix. Their own
+    /// `overrides`, `shadow`, `enforce` and `refunds` are ignored.
     pub overrides: BTreeMap<String, PolicySpec>,
 }
 
 impl PolicySpec {
-    /// Whether it limits what is in flight, of any key.
+    /// Whether it has a concurrent limit, for any key.
     #[must_use]
     pub fn is_concurrent(&self) -> bool {
         let is = |text: &String| Limit::parse(text).is_ok_and(|limit| limit.algorithm == Algorithm::Concurrent);
@@ -73,16 +73,16 @@ impl PolicySpec {
     }
 }
 
-/// One thing that is wrong with a policy.
+/// An error in a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
     /// The policy.
     pub policy: String,
     /// The key of the override, if it is in one.
     pub override_key: Option<String>,
-    /// Which limit of its list, from 0, if it is one of them.
+    /// The index of the limit, if it is about one.
     pub limit: Option<usize>,
-    /// What is wrong, what was wanted, what to do.
+    /// What is wrong, what was expected, what to do.
     pub problem: String,
 }
 
@@ -102,14 +102,14 @@ impl fmt::Display for PolicyError {
 impl std::error::Error for PolicyError {}
 
 impl Policy {
-    /// What applies to `key`.
+    /// The plan for `key`.
     #[must_use]
     pub fn plan(&self, key: &[u8]) -> &Plan {
         self.overrides.get(key).unwrap_or(&self.plan)
     }
 
-    /// `decision` as it is carried out: a denial becomes an allowed `shadow` where the policy only
-    /// watches this key.
+    /// The decision after the policy's mode was applied: in shadow mode, a denial of this key becomes an admission
+    /// with the reason `shadow`.
     #[must_use]
     pub fn enforced(&self, digest: Digest, mut decision: Decision) -> Decision {
         let enforced = self.enforce == 100 || digest.0 % 100 < u128::from(self.enforce);
@@ -123,10 +123,10 @@ impl Policy {
 }
 
 impl PolicySet {
-    /// Compiles all policies, or reports everything that is wrong with them.
+    /// Compiles all policies, or reports all errors in them.
     ///
     /// # Errors
-    /// Every problem of every policy.
+    /// All errors in all policies.
     pub fn compile(specs: &BTreeMap<String, PolicySpec>) -> Result<Self, Vec<PolicyError>> {
         let mut errors = Vec::new();
         let mut policies = BTreeMap::new();

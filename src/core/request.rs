@@ -1,4 +1,4 @@
-//! What drivers ask of a shard, and what it asks of them.
+//! The requests of drivers to a shard, and the shard's effects, which drivers carry out.
 
 use std::sync::Arc;
 
@@ -8,45 +8,45 @@ use super::key::Digest;
 use super::rule::Rule;
 use super::time::Micros;
 
-/// Checks that may wait for one key; more are turned away as overload.
+/// Most checks that wait for one key. Further ones are turned away as overload.
 pub(super) const MAX_LINE: usize = 8_192;
 
-/// A shard's bounds and habits.
+/// The bounds and settings of a shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Most keys held.
     pub max_keys: usize,
-    /// Longest wait of a check for the store.
+    /// How long a check waits for the store.
     pub timeout: Micros,
-    /// Lease more than what waits, refill in the background, give back.
+    /// Lease more than waiters need, refill in the background, and return what is not needed.
     pub lease_ahead: bool,
 }
 
-/// One question about one key.
+/// A request about one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The limits that apply.
     pub rule: &'a Arc<Rule>,
     /// `Digest::of(rule.policy, key)`.
     pub digest: Digest,
-    /// The key's bytes, kept (within bounds) for listings only.
+    /// The key's bytes, of which some are kept for listings.
     pub key: &'a [u8],
-    /// Tokens asked for; of a refund, tokens given back.
+    /// Tokens that are asked for; in a refund, tokens that are given back.
     pub cost: u64,
-    /// Report and charge nothing. A cost of 0 is a peek too.
+    /// Charge nothing. A cost of 0 means the same.
     pub peek: bool,
 }
 
-/// A parked request. Unique within a shard.
+/// Identifies a parked request within a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// The immediate outcome of a request.
+/// The immediate result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Here is the answer.
+    /// The decision.
     Decided(Decision),
-    /// The answer comes as `Effect::Reply` with this ticket, by the deadline.
+    /// The decision will come as `Effect::Reply` with this ticket, by the deadline.
     Parked(Ticket),
 }
 
@@ -54,13 +54,14 @@ pub enum Outcome {
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "a few wait at a time, until the driver drains them")]
 pub enum Effect {
-    /// Ask the store; report with [`Shard::handle_outcome`](super::shard::Shard::handle_outcome).
+    /// Send this call to the store; its outcome goes to
+    /// [`Shard::handle_outcome`](super::shard::Shard::handle_outcome).
     Call(Call),
     /// Answer a parked request.
     Reply {
-        /// Which one.
+        /// The request's ticket.
         ticket: Ticket,
-        /// The answer. For a refund or reset that the store did not take, `reason` is `store`.
+        /// The decision. If the store did not execute a refund or reset, `reason` is `store`.
         decision: Decision,
     },
 }
@@ -70,12 +71,12 @@ pub enum Effect {
 pub struct KeyInfo {
     /// The digest.
     pub digest: Digest,
-    /// The key's first bytes, when they are still remembered.
+    /// The first bytes of the key, if they are still stored.
     pub key: Option<Box<[u8]>>,
     /// The limits that applied last.
     pub rule: Arc<Rule>,
     /// Tokens held.
     pub held: u64,
-    /// What a peek would answer.
+    /// The decision of a peek.
     pub decision: Decision,
 }

@@ -1,47 +1,48 @@
-//! Which policy limits a descriptor: the routes of each domain, in order, the first that fits.
+//! Which policy limits a descriptor: each domain has an ordered list of routes, of which the first that matches is
+//! used.
 //!
 //! A descriptor is a list of keys with values, as Envoy's Rate Limit Service sends them. A route says which
-//! descriptors it takes, which policy limits them, and which of their values make the policy's key. Knows
-//! no protocol. Compiled whole or not at all, beside the policies.
+//! descriptors it matches, which policy limits them, and which of their values form the policy's key. Knows no
+//! protocol. All routes are compiled or none, together with the policies.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Last of a route's patterns: any further entries, or none.
+/// The last pattern of a route may be this, which matches any further entries, or none.
 pub const REST: &str = "...";
 
-/// Between the values of a key, and what stands before one of these two in a value.
+/// Separates the values of a key. In a value, it and the escape character are escaped.
 const PARTING: char = '|';
 const ESCAPE: char = '\\';
 
-/// One entry of a descriptor: key and value.
+/// One entry of a descriptor: its key and its value.
 pub type Entry<'a> = (&'a str, &'a str);
 
-/// A route as the configuration writes it.
+/// A route as the configuration has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// One pattern an entry: `key`, `key=value`, or a value with `*` in it; [`REST`] at the end.
+    /// One pattern for each entry: `key`, `key=value`, or a value with `*` in it; at the end there may be [`REST`].
     pub patterns: Vec<String>,
-    /// The policy; `None`: not limited, and no later route is looked at.
+    /// The policy; `None` means that the descriptor is not limited, and later routes are ignored.
     pub policy: Option<String>,
-    /// Keys of the entries whose values make the policy's key; `None`: those that the patterns leave open,
-    /// or all where they leave none open.
+    /// Keys of the entries whose values form the policy's key; `None` for those without a fixed value in the
+    /// patterns, or for all when each has a fixed value.
     pub key: Option<Vec<String>>,
-    /// Policies that do not count in a request that this route has a part in.
+    /// Policies that do not count in a request to which this route applies.
     pub replaces: Vec<String>,
 }
 
-/// One thing that is wrong with a route.
+/// An error in a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteError {
     /// The domain.
     pub domain: String,
-    /// Which of its routes, from 0.
+    /// The index of the route.
     pub route: usize,
-    /// Which of the route's keys, and which element of its list.
+    /// The key of the route's table, and the index in its list.
     pub part: (&'static str, Option<usize>),
-    /// What is wrong, what was wanted.
+    /// What is wrong, and what was expected.
     pub problem: String,
 }
 
@@ -63,23 +64,23 @@ pub struct RouteSet {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Domain {
     routes: Vec<Route>,
-    /// Routes by the one key and value that their first pattern takes, and by its key where it takes more.
+    /// Routes by the key and value of their first pattern if that matches only one value, and by its key otherwise.
     exact: BTreeMap<String, BTreeMap<String, Vec<usize>>>,
     open: BTreeMap<String, Vec<usize>>,
     /// Routes that begin with [`REST`].
     any: Vec<usize>,
 }
 
-/// Where the descriptors that it fits go.
+/// What happens with the descriptors that a route matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     patterns: Box<[Pattern]>,
     has_rest: bool,
-    /// The policy's name; `None`: not limited.
+    /// The policy's name; `None` when they are not limited.
     pub policy: Option<Arc<str>>,
-    /// Names of policies that do not count beside it.
+    /// Names of policies that do not count together with it.
     pub replaces: Box<[Arc<str>]>,
-    /// Entries whose values make the key.
+    /// Indexes of the entries whose values form the key.
     key: Box<[usize]>,
 }
 
@@ -93,16 +94,16 @@ struct Pattern {
 enum Value {
     Any,
     Exact(String),
-    /// Two parts or more, between which anything may stand.
+    /// Two parts or more, with anything between them.
     Parts(Box<[String]>),
 }
 
 impl RouteSet {
-    /// Compiles all routes, or reports everything that is wrong with them. `problem_of` says why a policy of
-    /// that name is none for a route.
+    /// Compiles all routes, or reports all errors in them. `problem_of` tells why a policy of that name cannot be
+    /// used by a route.
     ///
     /// # Errors
-    /// Every problem of every route.
+    /// All errors in all routes.
     pub fn compile(
         specs: &BTreeMap<String, Vec<RouteSpec>>,
         problem_of: impl Fn(&str) -> Option<String>,
@@ -122,7 +123,7 @@ impl RouteSet {
         if errors.is_empty() { Ok(Self { domains }) } else { Err(errors) }
     }
 
-    /// The routes of a domain; `None`: nothing is said of it.
+    /// The routes of a domain; `None` when it has none.
     #[must_use]
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
@@ -147,7 +148,7 @@ impl Domain {
         self.routes.push(route);
     }
 
-    /// The first route that takes a descriptor of these entries.
+    /// The first route that matches a descriptor with these entries.
     #[must_use]
     pub fn find(&self, entries: &[Entry<'_>]) -> Option<&Route> {
         let none: &[usize] = &[];
@@ -171,8 +172,8 @@ impl Route {
         length && self.patterns.iter().zip(entries).all(|(pattern, entry)| pattern.fits(entry))
     }
 
-    /// The policy's key for a descriptor of these entries: its values, `|` between them, and `\` before a
-    /// `|` or `\` that is part of one.
+    /// The policy's key for a descriptor with these entries: its values, separated by `|`. A `|` or `\` within a
+    /// value is preceded by `\`.
     #[must_use]
     pub fn key(&self, entries: &[Entry<'_>]) -> Box<[u8]> {
         let mut key = String::new();
@@ -186,7 +187,7 @@ impl Route {
     }
 }
 
-/// A key that tells every descriptor of every domain from all others.
+/// A key that is different for all descriptors of all domains.
 #[must_use]
 pub fn whole_key(domain: &str, entries: &[Entry<'_>]) -> Box<[u8]> {
     let mut key = String::new();
@@ -246,7 +247,7 @@ impl Pattern {
     }
 }
 
-/// Whether `value` begins with the first part, ends with the last, and has the others between in order.
+/// Whether `value` begins with the first part, ends with the last, and has the others in between, in order.
 fn parts_fit(parts: &[String], value: &str) -> bool {
     let [first, middle @ .., last] = parts else { return false };
     let Some(rest) = value.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str())) else {

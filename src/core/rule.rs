@@ -1,4 +1,4 @@
-//! The limits that apply to a key, or that none do.
+//! The rule for a key: the limits that apply, or that none apply.
 
 use std::sync::Arc;
 
@@ -6,27 +6,26 @@ use super::decision::{Decision, Reason, Source, Verdict};
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::time::{Micros, Timestamp};
 
-/// What to do for a key whose part of the store is away.
+/// What to do with a key whose store server is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreLoss {
     /// Go on within this node's share of the limit.
     #[default]
     Share,
-    /// Let everything pass.
+    /// Admit everything.
     Allow,
-    /// Let nothing pass.
+    /// Deny everything.
     Deny,
 }
 
-/// The limits that apply to a key, all or nothing, and how a check under them ends when the store
-/// is away. Shared, immutable.
+/// The limits that apply to a key, all or none, and what to do while the store is away. Shared and immutable.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// The policy's name: part of the key's digest and a label of the metrics.
+    /// The policy's name. It is part of the key's digest, and a label of metrics.
     pub policy: Arc<str>,
     /// One to [`MAX_LIMITS`] limits.
     pub limits: Box<[Limit]>,
-    /// When the store is away.
+    /// What to do while the store is away.
     pub on_store_loss: OnStoreLoss,
 }
 
@@ -37,7 +36,7 @@ pub enum Plan {
     Limited(Arc<Rule>),
     /// Nothing is limited.
     Unlimited,
-    /// Nothing passes.
+    /// Every check is denied.
     Blocked,
 }
 
@@ -52,7 +51,7 @@ impl Rule {
         Self { policy: policy.into(), limits: limits.into(), on_store_loss: OnStoreLoss::Share }
     }
 
-    /// Whether what it limits is what is in flight.
+    /// Whether it is a concurrent limit.
     #[must_use]
     pub fn is_concurrent(&self) -> bool {
         self.limits[0].algorithm == Algorithm::Concurrent
@@ -60,7 +59,7 @@ impl Rule {
 }
 
 impl Plan {
-    /// The decision of a plan that needs no counting; `None` where limits apply.
+    /// The decision of a plan without limits; `None` where limits apply.
     #[must_use]
     pub fn fixed_decision(&self) -> Option<Decision> {
         let (verdict, reason) = match self {

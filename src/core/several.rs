@@ -1,8 +1,10 @@
-//! Several keys asked at once, all or nothing: in which order they are asked, how, and what is given back in the end.
+//! Requests about several keys, all or nothing: the order in which keys are asked, how each is asked, and what is
+//! given back at the end.
 //!
-//! The order is that of their digests, one after another, so that requests that meet at the same keys do not turn each
-//! other away. Once one is denied the rest is only looked at; what was charged before is given back. Knows no key, no
-//! policy and no clock: it counts answers by their places. Called by the daemon's inquiries and by the simulator.
+//! Keys are asked one after another in the order of their digests, so that two requests about the same keys do not
+//! deny each other. Once one is denied, the rest is only peeked at, and earlier charges are given back. Knows no key,
+//! no policy and no clock: it refers to keys by position. Called by the daemon's `check_request`, and by the
+//! simulator.
 
 use super::decision::{Decision, Verdict};
 use super::key::Digest;
@@ -11,34 +13,34 @@ use super::mutant::{Mutant, on};
 /// How the next key is to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// As the client wants it.
+    /// As the client has asked.
     Check,
-    /// What is known of it: nothing is charged, and nobody is asked.
+    /// With a local peek: nothing is charged, and the store is not asked.
     Look,
 }
 
-/// Keys that are being asked.
+/// A request about several keys.
 #[derive(Debug)]
 pub struct Several {
     items: Vec<Item>,
-    /// Those yet to be asked, the next one last.
+    /// Keys that were not asked yet, the next one last.
     order: Vec<usize>,
     is_denied: bool,
 }
 
-/// One of them.
+/// One of the keys.
 #[derive(Clone, Copy, Debug)]
 struct Item {
-    /// Its check charges something when it is admitted.
+    /// An admission of this key charges it.
     charges: bool,
-    /// As its shard decided.
+    /// The decision of its shard.
     answer: Option<Decision>,
-    /// Asked to charge, and not only looked at.
+    /// It was asked to charge, and not only peeked at.
     charged: bool,
 }
 
 impl Several {
-    /// Keys by their digests, and whether each is to be charged. None has been asked.
+    /// The digests of the keys, and whether each is to be charged. None is asked yet.
     #[must_use]
     pub fn new(keys: &[(Digest, bool)]) -> Self {
         let items = keys.iter().map(|&(_, charges)| Item { charges, answer: None, charged: false });
@@ -47,14 +49,14 @@ impl Several {
         Self { items: items.collect(), order, is_denied: false }
     }
 
-    /// The answer about one. `denies`: it turns the whole request away, as its policy carries it out.
+    /// Records the decision about one key. `denies` tells whether it denies the whole request, after the policy's
+    /// mode was applied.
     pub fn answered(&mut self, index: usize, decision: Decision, denies: bool) {
         self.items[index].answer = Some(decision);
         self.is_denied |= denies;
     }
 
-    /// The next to be asked, and how; `None` when the answer of all is there. Asked again before it is answered, it
-    /// says the same.
+    /// The next key to ask, and how; `None` when all have answered. It stays the same until that key has answered.
     pub fn next_to_ask(&mut self) -> Option<(usize, How)> {
         while let Some(&index) = self.order.last() {
             let item = &mut self.items[index];
@@ -68,37 +70,37 @@ impl Several {
         None
     }
 
-    /// Those that will be asked after the next one.
+    /// The keys that will be asked after the next one.
     pub fn later(&self) -> impl Iterator<Item = usize> {
         let later = self.order.iter().rev().skip(1).copied();
         later.filter(|&index| self.items[index].answer.is_none())
     }
 
-    /// Whether every answer is there.
+    /// Whether all keys have answered.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.items.iter().all(|item| item.answer.is_some())
     }
 
-    /// Whether one was denied, so that nothing is charged in the end.
+    /// Whether one key was denied, so that nothing will be charged.
     #[must_use]
     pub fn is_denied(&self) -> bool {
         self.is_denied
     }
 
-    /// The answer about one, as its shard decided.
+    /// The decision about one key, as its shard made it.
     #[must_use]
     pub fn answer(&self, index: usize) -> Option<Decision> {
         self.items[index].answer
     }
 
-    /// Whether one was asked to charge.
+    /// Whether one key was asked to charge.
     #[must_use]
     pub fn is_charged(&self, index: usize) -> bool {
         self.items[index].charged
     }
 
-    /// Whether what one was charged has to be given back, now that every answer is there.
+    /// Whether the charge of one key must be given back. All keys must have answered.
     #[must_use]
     pub fn goes_back(&self, index: usize) -> bool {
         let item = &self.items[index];
@@ -128,7 +130,7 @@ mod tests {
         }
     }
 
-    /// All that is asked of keys with these digests when the one at `denied` is denied.
+    /// All requests to keys with these digests, when the one at `denied` is denied.
     fn ask(digests: &[u128], denied: usize) -> (Vec<(usize, How)>, Several) {
         let keys: Vec<_> = digests.iter().map(|digest| (Digest(*digest), true)).collect();
         let mut several = Several::new(&keys);

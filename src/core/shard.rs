@@ -1,8 +1,8 @@
-//! The state machine: one shard of the key space. `check`, `handle_*`, `poll_*`.
+//! The state machine of one shard of the key space, with `check`, `handle_*` and `poll_*`.
 //!
-//! The one invariant for drivers: after every call that takes `&mut self`, drain
-//! [`Shard::poll_effect`] until it is empty. The shard finds keys, makes room for them and looks at them in time; what
-//! happens to one key is in `leased/`, and in `concurrent/` where clients hold permits of it.
+//! The invariant for drivers: after every call that takes `&mut self`, drain [`Shard::poll_effect`] until it is
+//! empty. The shard finds keys, makes room for them and looks at them in time. What happens to one key is in
+//! `leased/`, and in `concurrent/` for keys of concurrent limits.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::table::Table;
 use super::time::{Instant, Timestamp};
 use super::usage::{Origin, Usage};
 
-/// One shard. Owns no clock, no IO, no thread, no source of randomness.
+/// One shard. It has no clock, no IO, no thread and no source of randomness.
 #[derive(Debug)]
 pub struct Shard {
     pub(super) table: Table<LeasedKey>,
@@ -44,20 +44,21 @@ impl Shard {
         Self { table: Table::new(settings.max_keys, secret), cx, concurrent: Concurrent::default() }
     }
 
-    /// With a secret of its table's own: jitter is seen from outside, and tells of the seed. To be called while it is
-    /// empty.
+    /// The same with a separate secret for the table, because clients can observe jitter, which depends on the seed.
+    /// Call it while the shard is empty.
     #[must_use]
     pub fn with_secret(self, secret: u128) -> Self {
         Self { table: Table::new(self.cx.settings.max_keys, secret), ..self }
     }
 
-    /// Decides, or parks until the store has been asked, for its time-out at most. Allocates nothing on a key it knows.
+    /// Decides, or parks the check until the store has answered, but at most for the store's timeout. Allocates
+    /// nothing for a key that is known.
     pub fn check(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         self.check_by(now, now + self.cx.settings.timeout, request)
     }
 
-    /// The same for a check that has waited before it came here: it is parked until `deadline` at most, and not at all
-    /// when that is over.
+    /// The same for a check that has waited before. It is parked until `deadline` at most, and not at all if that has
+    /// passed.
     pub fn check_by(&mut self, now: Instant, deadline: Instant, request: Request<'_>) -> Outcome {
         if request.rule.is_concurrent() {
             if !self.concurrent.knows(request.digest) && self.make_room(now).is_none() {
@@ -69,14 +70,14 @@ impl Shard {
             return Outcome::Decided(overload(request.rule, now, request.cost));
         };
         let outcome = leased::check(key, cx, now, deadline, &request);
-        // A check that is decided from memory, and asks for nothing, leaves the timer as it is.
+        // A check that was decided from memory, without effects, does not change when the key must be looked at.
         if matches!(outcome, Outcome::Parked(_)) || self.cx.has_effects() {
             self.set_timer(now, index);
         }
         outcome
     }
 
-    /// What a check would be answered as far as is known here: nothing is charged, and nobody is asked.
+    /// The decision by what is known here: nothing is charged, and the store is not asked.
     #[must_use]
     pub fn peek_local(&self, now: Instant, request: Request<'_>) -> Decision {
         let fresh = || {
@@ -92,7 +93,7 @@ impl Shard {
         }
     }
 
-    /// A check of this key is about to come: what it lacks is leased meanwhile.
+    /// A check of this key will follow, so what it lacks is leased meanwhile.
     pub fn prefetch(&mut self, now: Instant, request: Request<'_>) {
         if request.rule.is_concurrent() {
             return;
@@ -103,8 +104,8 @@ impl Shard {
         }
     }
 
-    /// Takes back an admission of this moment that came to nothing, as if it had not been asked for. What comes of it
-    /// where the store has to be told, too: nobody needs to wait for that.
+    /// Takes back an admission of this moment whose request was denied by another key. Returns an outcome if the
+    /// store must be told, for which nobody needs to wait.
     pub fn rollback(&mut self, now: Instant, request: Request<'_>, decision: &Decision) -> Option<Outcome> {
         if let Some(permit) = decision.slot {
             self.release(now, request.digest, permit);
@@ -116,24 +117,23 @@ impl Shard {
         outcome
     }
 
-    /// Takes back a cost that was spent: from what is still held as far as it was spent here, the
-    /// rest in the store.
+    /// Takes back a cost that was spent: in the lease as far as it was spent there, and the rest in the store.
     pub fn refund(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         self.ask(now, &request, |key, cx| leased::take_back(key, cx, now, request.cost, OPEN))
     }
 
-    /// Gives `request.cost` of a charge back that counts still, to the windows that it was charged in and to no
-    /// others: to what the share owes, to the lease, and the rest to the store.
+    /// Gives back `request.cost` of a charge, to the windows in which it was charged and that still count: first to
+    /// what the share owes, then to the lease, and the rest to the store.
     pub fn give_back(&mut self, now: Instant, request: Request<'_>, charge: &Charge) -> Outcome {
         self.ask(now, &request, |key, cx| leased::give_back_charge(key, cx, now, request.cost, charge))
     }
 
-    /// Ends a permit of a concurrent limit; false when there is no such permit here.
+    /// Releases a permit of a concurrent limit; false when there is no such permit here.
     pub fn release(&mut self, now: Instant, digest: Digest, permit: NonZeroU64) -> bool {
         self.concurrent.release(&mut self.cx, now, digest, permit)
     }
 
-    /// Forgets the key, fleet-wide.
+    /// Resets the key in the whole fleet.
     pub fn reset(&mut self, now: Instant, request: Request<'_>) -> Outcome {
         self.ask(now, &request, |key, cx| leased::reset(key, cx, now))
     }
@@ -152,7 +152,7 @@ impl Shard {
         }
     }
 
-    /// Does what is due at `now`.
+    /// Handles what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.concurrent.handle_timeout(&mut self.cx, now);
         while let Some((at, index)) = self.cx.due(now) {
@@ -168,7 +168,7 @@ impl Shard {
         }
     }
 
-    /// Leaving: hands everything back, lends nothing more. Checks are still answered.
+    /// Returns all tokens because the node leaves, and leases no more. Checks are still answered.
     pub fn handle_drain(&mut self, now: Instant) {
         self.cx.draining = true;
         self.concurrent.handle_drain(&mut self.cx, now);
@@ -184,7 +184,7 @@ impl Shard {
         self.cx.next_effect()
     }
 
-    /// When `handle_timeout` wants to be called.
+    /// When `handle_timeout` must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.cx.next_timer().into_iter().chain(self.concurrent.next_timer()).min()
@@ -202,25 +202,25 @@ impl Shard {
         self.cx.policies.iter().map(|(name, stats)| (name, stats))
     }
 
-    /// Tokens held, of all keys.
+    /// Tokens that all keys hold.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.table.iter().map(|(_, key)| key.all_held()).sum()
     }
 
-    /// Tokens held of one key that can be spent now; `None`: it is not known.
+    /// Tokens of one key that can be spent now; `None` when the key is unknown.
     #[must_use]
     pub fn held_of(&self, now: Instant, digest: Digest) -> Option<u64> {
         self.table.find(digest.0).map(|index| self.table[index].usable(now))
     }
 
-    /// How each limit of one key stands, as far as is known here; `None`: it is not known.
+    /// The state of each limit of one key, as far as is known here; `None` when the key is unknown.
     #[must_use]
     pub fn standings(&self, now: Instant, digest: Digest) -> Option<Vec<Standing>> {
         self.table.find(digest.0).map(|index| self.table[index].standings(now))
     }
 
-    /// Up to `most` keys that the shard knows from a place on, each with the place behind it.
+    /// Up to `most` keys of the shard from a position on, each with the position after it.
     #[must_use]
     pub fn keys(&self, now: Instant, from: Place, most: usize) -> Vec<(Place, KeyInfo)> {
         let concurrent = from.digest().into_iter().flat_map(|from| self.concurrent.keys(&self.cx, now, from));
@@ -229,13 +229,13 @@ impl Shard {
         concurrent.chain(leased).take(most).collect()
     }
 
-    /// The fleet as it is seen from now on.
+    /// Uses this view of the fleet from now on.
     pub fn handle_fleet(&mut self, view: FleetView) {
         self.cx.fleet = Some(view);
         self.cx.nodes = view.live;
     }
 
-    /// Takes in what a peer tells of the keys of this shard; of those that it does not know, nothing. May ask
+    /// Takes a peer's report about a key of this shard; reports about unknown keys are ignored. May cause a call to
     /// the store.
     pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
         if let Some(index) = self.table.find(usage.digest.0) {
@@ -246,13 +246,12 @@ impl Shard {
         }
     }
 
-    /// Appends what peers should hear now: what has moved by a step since it was told last, and what
-    /// windows came to that are over; everything that moved when the node is leaving.
-    /// `most` entries are enough for now: the rest waits.
+    /// Appends reports for peers: windows that changed by a step since their last report, and windows that are over;
+    /// or everything that changed, when the node is leaving. Stops after about `most` entries.
     pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         let (Some(fleet), leaving) = (self.cx.fleet, self.cx.draining) else { return };
         let Context { talkers, talked, .. } = &mut self.cx;
-        // Those after the last one that was asked come first.
+        // Begins after the key that reported last.
         let turn: Vec<u32> = talkers.range(*talked + 1..).chain(talkers.range(..=*talked)).copied().collect();
         for index in turn {
             if into.len() >= most {
@@ -265,7 +264,7 @@ impl Shard {
         }
     }
 
-    /// The key as it stands at `now`; makes one, if need be in the place of a quiet key.
+    /// The key as of `now`. A missing one is created, if necessary in place of a quiet key.
     fn key(&mut self, now: Instant, request: &Request<'_>) -> Option<(u32, &mut LeasedKey, &mut Context)> {
         let index = match self.table.find(request.digest.0) {
             Some(index) => index,
@@ -276,7 +275,7 @@ impl Shard {
         Some((index, key, cx))
     }
 
-    /// Asks something of a key that may change when it has to be looked at again.
+    /// Runs an operation that may change when the key must be looked at.
     fn ask(
         &mut self,
         now: Instant,
@@ -291,7 +290,7 @@ impl Shard {
         outcome
     }
 
-    /// Sees to it that the key is looked at in time, as it stands now.
+    /// Sets the timer for when the key must be looked at in its present state.
     fn set_timer(&mut self, now: Instant, index: u32) {
         let key = &mut self.table[index];
         if let Some(at) = key.wake_by(leased::next_timeout(key, now)) {
@@ -307,14 +306,14 @@ impl Shard {
         self.table.insert(key).ok()
     }
 
-    /// Sees to it that there is room for one more key of either kind.
+    /// Makes sure that there is room for one more key of either kind.
     fn make_room(&mut self, now: Instant) -> Option<()> {
         let has_room = self.table.len() + self.concurrent.len() < self.table.max();
         has_room.then_some(()).or_else(|| self.concurrent.forget_one()).or_else(|| self.evict(now))
     }
 
-    /// Makes room: a quiet key among the next few is forgotten, and what it holds handed back.
-    /// A key that lives on its share is kept, or it would get a fresh budget.
+    /// Forgets a quiet key among the next few, and returns what it holds. A key that is decided by its share is kept,
+    /// or it would get a new budget.
     fn evict(&mut self, now: Instant) -> Option<()> {
         const LOOK_AT: u32 = 64;
         for _ in 0..LOOK_AT {

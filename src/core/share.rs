@@ -1,10 +1,10 @@
-//! What a node may admit on its own while its part of the store is away.
+//! What a node may admit on its own while its store server is away.
 //!
-//! A window's share is fixed once, when the node first spends of it in that window, and it only spends
-//! what it held in the window (or slice of at most a minute) in which the loss began. Long windows
-//! release their share slice by slice, unless the store said just before it was lost that nobody else uses
-//! the key: then the node counts on from there. What was admitted here is owed: it is charged to the store
-//! as soon as the store is back.
+//! The share of a window is fixed once, when the node first spends of it in that window. In the window in which the
+//! loss began (or in the first slice of at most a minute), the node only spends what it held. Long windows release
+//! their share slice by slice, unless the store said just before it was lost that no other node uses the key; then
+//! the node counts on from there. What was admitted by the share is owed, and is charged to the store as soon as the
+//! store is back.
 
 use super::call::Counter;
 use super::gcra;
@@ -13,21 +13,21 @@ use super::mutant::{Mutant, on};
 use super::rule::Rule;
 use super::time::{Micros, Timestamp};
 
-/// One millionth parts of a limit that all nodes together admit while the store is away.
+/// The part of a limit, in millionths, that all nodes together may admit while the store is away.
 pub(super) const SAFE_PPM: u64 = 950_000;
 
 /// Longest slice of a window's share.
 const SLICE: u64 = 60_000_000;
 
-/// Rounds in which the waits of all limits come to agree: each limit moves the others once or twice at most.
+/// Iterations after which the waits of all limits must agree; each limit moves the others once or twice at most.
 const ROUNDS: usize = 8;
 
 /// What the store lent before it was lost, as far as this node knows.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent<'a> {
-    /// To this node, in each limit's current window: leases and share together stay within the share.
+    /// To this node in the present window of each limit. Leases and share together stay within the share.
     pub own: &'a [u64],
-    /// Each limit's counter, rolled to now, where nobody else uses the key.
+    /// The counter of each limit, rolled to now, if no other node uses the key.
     pub all: Option<&'a [Counter]>,
 }
 
@@ -38,58 +38,58 @@ impl Lent<'_> {
     }
 }
 
-/// One key's share while its part of the store is away.
+/// The share of one key while its store server is away.
 #[derive(Clone, Debug)]
 pub struct FallbackBudget {
     since: Timestamp,
-    /// When the store was lost last; `None`: whenever it is lost next, that is another loss.
+    /// When the store was last lost. `None` means that the next loss will be another one.
     lost: Option<Timestamp>,
-    /// A book opened in its place would begin earlier, and with more.
+    /// A budget that is opened now in its place would begin earlier, and with more.
     late: bool,
-    /// The window in which a check was first denied or admitted, and that in which one was first admitted.
+    /// The window in which a check was first decided by the share, and the one in which one was first admitted.
     begun: [u64; 2],
-    /// This node's part of each limit, in millionths, fixed for as long as the loss lasts.
+    /// This node's part of each limit, in millionths, which is fixed for as long as the loss lasts.
     parts: Option<[u64; MAX_LIMITS]>,
     limits: Box<[Budget]>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Budget {
-    /// Windows: which one; fixed with `ppm` when something is first spent.
+    /// For windows: the number of the window. It is fixed together with `ppm` when the share is first spent.
     window: u64,
     ppm: u64,
     spent: u64,
     paid: u64,
-    /// Windows: what was admitted of the window before and is not paid.
+    /// For windows: what was admitted in the window before and is not paid.
     before: u64,
-    /// gcra: the share's own theoretical arrival time; 0 before its first use.
+    /// For GCRA: the theoretical arrival time of the share; 0 before it is first used.
     tat: Timestamp,
 }
 
-/// This node's part of a limit, in millionths, when `nodes` use the key and nothing more is known
-/// of how they divide it.
+/// This node's part of a limit, in millionths, when `nodes` use the key, and nothing more is known of how they use
+/// it.
 #[must_use]
 pub fn share_ppm(nodes: u32) -> u64 {
     SAFE_PPM / u64::from(if on(Mutant::ShareOfOne) { 1 } else { nodes.max(1) })
 }
 
 impl FallbackBudget {
-    /// A book for a key whose part of the store has been away since `since`.
+    /// The budget of a key whose store server has been away since `since`.
     #[must_use]
     pub fn open(rule: &Rule, since: Timestamp) -> Self {
         let limits = vec![Budget::default(); rule.limits.len()].into();
         Self { since, lost: Some(since), late: false, begun: [0; 2], parts: None, limits }
     }
 
-    /// A book for a key whose part of the store has been away for longer: what was spent of it before
-    /// `since` is not known any more, so that it begins anew.
+    /// The budget of a key whose store server has been away for longer. What was spent before `since` is forgotten,
+    /// so the budget begins anew.
     #[must_use]
     pub fn open_late(rule: &Rule, since: Timestamp) -> Self {
         Self { late: true, ..Self::open(rule, since) }
     }
 
-    /// The book that goes on under other limits, from `now` on. What was admitted here in windows that are still open
-    /// counts there, too, and is owed as before; a bucket begins empty.
+    /// The budget under other limits, from `now` on. What was admitted in windows that are still open counts there,
+    /// too, and is still owed; a bucket begins empty.
     #[must_use]
     pub fn under(&self, before: &Rule, rule: &Rule, now: Timestamp) -> Self {
         let owed = self.debt(before, now);
@@ -112,25 +112,25 @@ impl FallbackBudget {
         self.since
     }
 
-    /// What was spent of it before is not known.
+    /// Whether earlier spending is forgotten.
     #[must_use]
     pub fn is_late(&self) -> bool {
         self.late
     }
 
-    /// This node's part of each limit, in millionths, once something was spent of it.
+    /// This node's part of each limit, in millionths, once the share was spent from.
     #[must_use]
     pub fn parts(&self) -> Option<[u64; MAX_LIMITS]> {
         self.parts
     }
 
-    /// Keeps this node's part of each limit for as long as the loss lasts.
+    /// Fixes this node's part of each limit for as long as the loss lasts.
     pub fn keep_parts(&mut self, parts: [u64; MAX_LIMITS]) {
         self.parts = Some(parts);
     }
 
-    /// Spends `cost` of every limit's share, if all have so much; whether they had.
-    /// `ppm` is this node's part of each, in millionths.
+    /// Spends `cost` of the share of every limit, if all have so much. Returns whether it did. `ppm` is this node's
+    /// part of each limit, in millionths.
     pub fn spend(&mut self, rule: &Rule, ppm: &[u64], now: Timestamp, cost: u64, lent: &Lent<'_>) -> bool {
         let mut fits = true;
         for (index, ((limit, budget), ppm)) in rule.limits.iter().zip(&mut self.limits).zip(ppm).enumerate() {
@@ -143,8 +143,8 @@ impl FallbackBudget {
         fits
     }
 
-    /// The first time from `from` on at which every limit's share has `cost`, if nobody spends; `None`: that is
-    /// more than the share of one of them ever is. `now` is what `lent` is known of.
+    /// The first time from `from` on at which the share of every limit has `cost`, if nobody spends; `None` when one
+    /// of them never has so much. `lent` is known as of `now`.
     #[must_use]
     pub fn ready(
         &self,
@@ -170,7 +170,7 @@ impl FallbackBudget {
         Some(ready)
     }
 
-    /// What was admitted here in the windows that are still open and is not paid yet.
+    /// What was admitted here in windows that are still open, and is not paid yet.
     #[must_use]
     pub fn debt(&self, rule: &Rule, now: Timestamp) -> u64 {
         let debts = rule.limits.iter().zip(&self.limits);
@@ -185,14 +185,14 @@ impl FallbackBudget {
         left.min().unwrap_or(0)
     }
 
-    /// What was admitted here of a limit's aligned window of that number, and is not paid.
+    /// What was admitted here in the aligned window of a limit with that number, and is not paid.
     #[must_use]
     pub fn unpaid(&self, index: usize, window: u64) -> u64 {
         let budget = &self.limits[index];
         if budget.window == window { budget.spent.saturating_sub(budget.paid) } else { 0 }
     }
 
-    /// True when a check is the first of one of the rule's windows, or the first that `spent` of its share.
+    /// Whether a check is the first in one of the rule's windows, or the first that `spent` of its share.
     pub fn begins(&mut self, rule: &Rule, now: Timestamp, spent: bool) -> bool {
         let shortest = rule.limits.iter().map(|limit| limit.period.0.max(50_000)).min().unwrap_or(1);
         let window = now.0 / shortest;
@@ -210,16 +210,16 @@ impl FallbackBudget {
         })
     }
 
-    /// Whether a window is open of which shares have been released since the store was lost.
+    /// Whether a window is open of which shares were released since the store was lost.
     #[must_use]
     pub fn spans(&self, rule: &Rule, now: Timestamp) -> bool {
         let part = |limit: &Limit, at: Timestamp| (at.0 / limit.period.0, at.0 % limit.period.0 / slice(limit));
-        // Those from the first request begin anew with whoever is lent something first.
+        // Windows that open with their first request begin anew with the first grant, so they do not count.
         let is_aligned = |limit: &&Limit| matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
         rule.limits.iter().filter(is_aligned).any(|limit| part(limit, now) > part(limit, self.since))
     }
 
-    /// Takes back up to `cost` that was admitted here and is not paid; how much.
+    /// Takes back up to `cost` that was admitted here and is not paid. Returns how much.
     pub fn refund(&mut self, rule: &Rule, now: Timestamp, cost: u64) -> u64 {
         let back = cost.min(self.debt(rule, now));
         for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
@@ -232,7 +232,7 @@ impl FallbackBudget {
         back
     }
 
-    /// Whether forgetting this would free a budget.
+    /// Whether forgetting this would allow spending a budget again.
     #[must_use]
     pub fn matters(&self, rule: &Rule, now: Timestamp) -> bool {
         let filling = rule.limits.iter().any(|limit| match limit.algorithm {
@@ -242,14 +242,14 @@ impl FallbackBudget {
         self.late && filling || self.is_open(rule, now)
     }
 
-    /// Notes that the store has been charged `tokens` of the debt.
+    /// Records that the store was charged `tokens` of the debt.
     pub fn pay(&mut self, tokens: u64) {
         for budget in &mut self.limits {
             budget.paid = budget.paid.saturating_add(tokens).min(budget.spent);
         }
     }
 
-    /// The store's clock is learned: what was noted as `guess` by an estimate of it is now `known`.
+    /// The store's clock is now known: what was recorded by the estimate `guess` of it is moved to `known`.
     pub fn rebase(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
         let shift = |at: Timestamp| (at + known.since(guess)) - guess.since(known);
         (self.since, self.lost, self.begun) = (shift(self.since), self.lost.map(shift), [0; 2]);
@@ -263,8 +263,8 @@ impl FallbackBudget {
         }
     }
 
-    /// The store answered and was lost again at `since`. Within one period that is the same loss
-    /// going on; budgets of open windows stay as they are in any case.
+    /// The store has answered, and was lost again at `since`. Within one period this continues the same loss. Budgets
+    /// of open windows stay as they are in any case.
     pub fn reopen(&mut self, rule: &Rule, since: Timestamp) {
         let period = rule.limits.iter().map(|limit| limit.period).min().unwrap_or_default();
         let goes_on = |lost: Timestamp| since.since(lost) <= period.max(Micros::from_secs(1));
@@ -274,8 +274,8 @@ impl FallbackBudget {
         self.lost = Some(since);
     }
 
-    /// Another loss began at `since`, however short a time after the one before: the store has lent meanwhile.
-    /// The next one is no part of it.
+    /// Another loss began at `since`, however short a time after the last one, because the store has lent meanwhile.
+    /// The next one will be another one, too.
     pub fn begin_anew(&mut self, since: Timestamp) {
         (self.since, self.lost, self.late, self.parts) = (since, None, false, None);
     }
@@ -284,7 +284,7 @@ impl FallbackBudget {
 impl Budget {
     fn enter(&mut self, limit: &Limit, ppm: u64, now: Timestamp) {
         if limit.algorithm == Algorithm::Gcra {
-            // It shrinks as soon as more nodes are counted, and grows with the next loss only.
+            // The part shrinks as soon as more nodes are counted, and grows only with the next loss.
             self.ppm = if self.ppm == 0 { ppm.max(1) } else { self.ppm.min(ppm.max(1)) };
             return;
         }
@@ -307,7 +307,8 @@ impl Budget {
         }
     }
 
-    /// The first time from `from` on at which `cost` fits; `None` when no share is as much: the store has to come back.
+    /// The first time from `from` on at which `cost` fits; `None` when the share never has so much, so that the store
+    /// must come back first.
     fn ready(
         &self,
         limit: &Limit,
@@ -332,7 +333,7 @@ impl Budget {
             }
             window => (window * limit.period.0, 0),
         };
-        // If this window does not release as much, the next one does.
+        // If this window does not release so much, the next one does.
         let (start, slices) = match self.slices(limit, taken.saturating_add(cost)) {
             Some(slices) => (start, slices),
             None => (start + limit.period.0, self.slices(limit, cost)?),
@@ -355,7 +356,7 @@ impl Budget {
         (self.allowance(limit, open) - self.allowance(limit, begin)).saturating_sub(self.spent + leased)
     }
 
-    /// What all were lent of a long window and what was admitted here besides, where nobody else uses the key.
+    /// What all nodes were lent of a long window, plus what was admitted here, if no other node uses the key.
     fn counted(&self, limit: &Limit, all: Option<Counter>) -> Option<Counter> {
         let mut counter = all.filter(|_| is_counted(limit))?;
         let end = if limit.algorithm == Algorithm::Fixed { limit.period } else { Micros::ZERO };
@@ -372,7 +373,7 @@ impl Budget {
         limit.count - self.share(limit).min(limit.count)
     }
 
-    /// What was admitted and is not paid of a window, and of the one before.
+    /// What was admitted and is not paid, in the window and in the one before.
     fn unpaid(&self, window: u64) -> (u64, u64) {
         let unpaid = self.spent.saturating_sub(self.paid);
         match window.saturating_sub(self.window) {
@@ -382,7 +383,7 @@ impl Budget {
         }
     }
 
-    /// Slices of the window that have begun by then.
+    /// Slices of the window that have begun by that time.
     fn slice_at(&self, limit: &Limit, at: Timestamp) -> u64 {
         at.0.saturating_sub(self.window * limit.period.0) / slice(limit) + 1
     }
@@ -402,7 +403,7 @@ impl Budget {
 
     fn debt(&self, limit: &Limit, now: Timestamp) -> u64 {
         let open = match limit.algorithm {
-            // What a full share bucket still remembers.
+            // What a full bucket of the share still remembers.
             Algorithm::Gcra => gcra::tokens_in(limit, self.tat.since(now)).min(limit.burst),
             _ if self.window == now.0 / limit.period.0 => self.spent,
             _ => 0,
@@ -423,7 +424,8 @@ impl Budget {
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// The fewest slices, at least one, of which the share is so much; `None` when a window's is less.
+    /// The fewest slices, at least one, of which the share is so much; `None` when the share of the whole window is
+    /// less.
     fn slices(&self, limit: &Limit, tokens: u64) -> Option<u64> {
         let (share, period) = (self.share(limit), limit.period.0);
         if tokens > share {
@@ -440,9 +442,9 @@ impl Budget {
         tat.max(now)
     }
 
-    /// How deep the share's bucket is for a check of that cost: as deep as the limit's. Tokens take longer to come by
-    /// the share's rate, so that it holds fewer, of a burst of one not even that; a node that has all that is shared
-    /// out lets such a check pass as soon as the bucket is full.
+    /// The depth of the share's bucket for a check of that cost: that of the limit. Tokens come more slowly by the
+    /// share's rate, so the bucket holds fewer of them, and of a burst of one not even that one. A node that has the
+    /// whole shared part admits such a check as soon as the bucket is full.
     fn depth(&self, limit: &Limit, cost: u64) -> Micros {
         let whole = gcra::depth(limit);
         let has_all = u64::from(self.ppm >= SAFE_PPM && cost <= limit.burst);
@@ -456,13 +458,15 @@ impl Budget {
     }
 }
 
-/// Whether a node that is alone with the key counts on in a window from what the store said last: one that is released
-/// by the minute otherwise. Windows from the first request end otherwise here than there.
+/// Whether a node that is alone with the key counts on from the store's last answer in this window, which is
+/// otherwise released by the minute. Windows that open with their first request are excluded, because they end at
+/// other times here than in the store.
 pub(super) fn is_counted(limit: &Limit) -> bool {
     limit.period.0 > SLICE && matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding)
 }
 
-/// A share is released by whole windows, long ones by the minute, sliding ones by the quarter.
+/// The length of a slice: a share is released by whole windows, of long windows by the minute, and of sliding ones by
+/// the quarter.
 fn slice(limit: &Limit) -> u64 {
     let longest = if limit.algorithm == Algorithm::Sliding { limit.period.0.div_ceil(4) } else { limit.period.0 };
     longest.clamp(1, SLICE)
@@ -607,7 +611,7 @@ mod tests {
         assert_eq!(spend(3 * hour), 950);
     }
 
-    /// Limits that go by different clocks, some long enough to be released by the minute.
+    /// Limits with windows of different kinds, some long enough to be released by the minute.
     const SETS: [&[&str]; 7] = [
         &["10/1s"],
         &["1/1s", "7/3s fixed"],

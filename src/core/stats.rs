@@ -1,4 +1,4 @@
-//! What a shard counts: plain integers under the shard's lock, summed by whoever scrapes.
+//! The counts of a shard: plain integers under the shard's lock, which are summed up when they are read.
 
 use super::decision::{Decision, Reason, Source, Verdict};
 
@@ -10,9 +10,9 @@ pub struct PolicyStats {
     pub granted: u64,
     /// Lent tokens that admitted a check.
     pub spent: u64,
-    /// Lent tokens handed back.
+    /// Lent tokens that were returned.
     pub returned: u64,
-    /// Lent tokens whose window ended, or that lapsed, unspent.
+    /// Lent tokens that were never spent, because their window ended or they lapsed.
     pub expired: u64,
     /// Checks that had to wait for the store.
     pub parked: u64,
@@ -23,17 +23,17 @@ pub struct PolicyStats {
 /// Counts of one shard as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardStats {
-    /// Keys held.
+    /// Keys in the shard.
     pub keys: u64,
     /// Keys evicted to make room, or forgotten when idle.
     pub evicted: u64,
-    /// Checks that wait for the store now.
+    /// Checks that wait for the store.
     pub waiting: u64,
-    /// Keys that live on this node's share, because their part of the store is away.
+    /// Keys that are decided by this node's share, because their store server is away.
     pub degraded: u64,
-    /// Grants of a store that had lost what it knew.
+    /// Grants that showed a loss of data in the store.
     pub lost_epochs: u64,
-    /// Stored values that made no sense and were taken as missing.
+    /// Stored values that were invalid, and were treated as missing.
     pub damaged: u64,
 }
 
@@ -55,7 +55,7 @@ impl PolicyStats {
         self.checks[decision.verdict as usize][decision.reason as usize][decision.source as usize] += 1;
     }
 
-    /// A decision that came to nothing: it is not counted any more.
+    /// Removes a decision from the counts, because its request was denied by another key.
     pub fn uncount(&mut self, decision: &Decision) {
         let count = &mut self.checks[decision.verdict as usize][decision.reason as usize][decision.source as usize];
         *count = count.saturating_sub(1);
@@ -73,7 +73,7 @@ impl PolicyStats {
         })
     }
 
-    /// Moves denials that were not carried out, as counted in `denied`, to allowed shadows.
+    /// Turns denials that were not enforced, as counted in `denied`, into admissions with the reason `shadow`.
     pub fn turn_to_shadow(&mut self, denied: &Self) {
         for (verdict, reason, source, count) in denied.checks() {
             let counted = &mut self.checks[verdict as usize][reason as usize][source as usize];

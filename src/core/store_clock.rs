@@ -1,72 +1,72 @@
-//! How the store's clock stands to this node's, as answers show it.
+//! The relation between the store's clock and this node's, as answers show it.
 //!
-//! An answer bounds it by the length of its trip. Pure: called by `lease.rs` and `leased/key.rs`.
+//! An answer determines it to within its round trip. Pure. Called by `lease.rs` and `leased/key.rs`.
 
 use super::time::{Instant, Micros, Timestamp};
 
-/// How the store's clock stands to this node's, as of one answer: the store read its clock somewhere
-/// between the sending of the call and the arrival of the answer.
+/// The relation between the store's clock and this node's, as of one answer. The store has read its clock at some
+/// time between the sending of the call and the arrival of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreClock {
-    /// The store's time less the local time at the sending.
+    /// The store's time minus the local time at which the call was sent.
     offset: i64,
-    /// From the sending to the arrival.
+    /// The round trip, from sending to arrival.
     trip: u64,
     /// The arrival.
     at: Instant,
 }
 
 impl StoreClock {
-    /// The relation shown by a call sent and answered at these local times.
+    /// The relation that an answer shows. The times are local, except for `store`.
     #[must_use]
     pub fn new(sent: Instant, arrived: Instant, store: Timestamp) -> Self {
         let offset = i64::try_from(i128::from(store.0) - i128::from(sent.0)).unwrap_or(i64::MAX);
         Self { offset, trip: arrived.since(sent).0, at: arrived }
     }
 
-    /// From the sending of the call to the arrival of its answer.
+    /// The round trip of the answer.
     #[must_use]
     pub fn trip(&self) -> Micros {
         Micros(self.trip)
     }
 
-    /// How long ago it was read.
+    /// How long ago the store's clock was read.
     #[must_use]
     pub fn age(&self, now: Instant) -> Micros {
         now.since(self.at)
     }
 
-    /// The latest that the store's clock can read at `now`.
+    /// The latest time that the store's clock can show at `now`.
     #[must_use]
     pub fn latest(&self, now: Instant) -> Timestamp {
         Timestamp(now.0.saturating_add_signed(self.offset))
     }
 
-    /// The earliest that the store's clock can read at `now`.
+    /// The earliest time that the store's clock can show at `now`.
     #[must_use]
     pub fn earliest(&self, now: Instant) -> Timestamp {
         Timestamp(self.latest(now).0.saturating_sub(self.trip))
     }
 
-    /// The time that the store's clock has surely reached at `now`, as far as both may have drifted apart since.
+    /// The time that the store's clock has surely reached at `now`, with the possible drift since the reading.
     #[must_use]
     pub fn surely(&self, now: Instant) -> Timestamp {
         Timestamp(self.earliest(now).0.saturating_sub(u64::try_from(self.drift(now)).unwrap_or(u64::MAX)))
     }
 
-    /// The local time by which the store's clock has surely not passed `at`.
+    /// The local time until which the store's clock has surely not passed `at`.
     #[must_use]
     pub fn before(&self, at: Timestamp) -> Instant {
         Instant(at.0.saturating_add_signed(self.offset.saturating_neg()))
     }
 
-    /// The local time by which the store's clock has surely passed `at`.
+    /// The local time from which on the store's clock has surely passed `at`.
     #[must_use]
     pub fn after(&self, at: Timestamp) -> Instant {
         self.before(at) + Micros(self.trip)
     }
 
-    /// Both may be readings of one clock, as far as it drifts between them.
+    /// Whether both can be readings of one clock, with the possible drift between them.
     #[must_use]
     pub fn agrees(&self, later: &Self) -> bool {
         let drift = self.drift(later.at);
@@ -74,15 +74,15 @@ impl StoreClock {
         starts(self) - drift <= i128::from(later.offset) && starts(later) <= i128::from(self.offset) + drift
     }
 
-    /// What is known of the clock after a later reading: the closer of the two, as long as they agree. An
-    /// answer that was long under way says little of when it was given.
+    /// Combines two readings: the more precise one counts, as long as they agree. An answer with a long round trip
+    /// says little about when the clock was read.
     #[must_use]
     pub fn refined(self, later: Self) -> Self {
         let closer = i128::from(self.trip) + 2 * self.drift(later.at) < i128::from(later.trip);
         if closer && self.agrees(&later) { self } else { later }
     }
 
-    /// How far this node's clock and the store's may have drifted apart since: 200 ppm.
+    /// The possible drift between both clocks since the reading: 200 ppm.
     fn drift(&self, now: Instant) -> i128 {
         i128::from(now.since(self.at).0.div_ceil(5_000))
     }
@@ -94,7 +94,8 @@ mod tests {
 
     const START: u64 = 1_000_000;
 
-    /// A call of that trip, answered in the middle of it by a clock that is so much ahead.
+    /// A reading with this round trip, in the middle of which the store's clock was read; the store's clock is ahead
+    /// by `ahead`.
     fn reading(sent: u64, trip: u64, ahead: u64) -> StoreClock {
         StoreClock::new(Instant(START + sent), Instant(START + sent + trip), Timestamp(START + sent + trip / 2 + ahead))
     }

@@ -22,13 +22,13 @@ pub trait Keyed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Items by digest, at most so many.
+/// Items by digest, up to a maximum.
 #[derive(Debug)]
 pub struct Table<T> {
-    /// Per place 0, or `tag << 24 | slot + 1`.
+    /// For each place 0, or `tag << 24 | slot + 1`.
     index: Vec<u32>,
     chunks: Vec<Box<[Option<T>]>>,
-    /// Slots below `fresh` that hold nothing.
+    /// Empty slots below `fresh`.
     free: Vec<u32>,
     /// The first slot that was never used.
     fresh: u32,
@@ -43,12 +43,12 @@ const SLOT_BITS: u32 = 24;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 const FIRST_PLACES: usize = 64;
 
-/// Most items of one table: the slot numbers that an index entry can tell apart.
+/// Most items of one table: an index entry cannot hold larger slot numbers.
 pub const MOST_ITEMS: usize = SLOT_MASK as usize;
 
 impl<T: Keyed> Table<T> {
-    /// An empty table for at most `max` items (clamped to [`MOST_ITEMS`]) that allocates as it
-    /// grows. `secret` should be random: who knows it can make digests collide.
+    /// An empty table for at most `max` items (limited to [`MOST_ITEMS`]), which allocates as it grows. `secret`
+    /// should be random, because whoever knows it can make digests collide.
     #[must_use]
     pub fn new(max: usize, secret: u128) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl<T: Keyed> Table<T> {
             len: 0,
             max: max.clamp(1, MOST_ITEMS),
             hand: 0,
-            // A poor secret must not make a poor hash of small digests: wyhash's first constants.
+            // Constants of wyhash, so that a poor secret does not make a poor hash of small digests.
             secret: [secret as u64 ^ 0xa076_1d64_78bd_642f, (secret >> 64) as u64 ^ 0xe703_7ed1_a0b4_28db],
         }
     }
@@ -82,13 +82,13 @@ impl<T: Keyed> Table<T> {
         self.max
     }
 
-    /// Slots that were ever used: a full turn of the hand.
+    /// Slots that were ever used; so many steps are a full turn of the clock hand.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.fresh as usize
     }
 
-    /// Memory of index, slab and free list, in bytes; not what items own elsewhere.
+    /// Memory of index, slab and free list in bytes, without memory that items own elsewhere.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let slab = self.chunks.len() * (CHUNK * size_of::<Option<T>>() + size_of::<Box<[Option<T>]>>());
@@ -136,10 +136,10 @@ impl<T: Keyed> Table<T> {
         Ok(slot)
     }
 
-    /// Takes out the item in `slot`.
+    /// Removes the item in `slot`.
     ///
     /// # Panics
-    /// When the slot holds nothing.
+    /// When the slot is empty.
     pub fn remove(&mut self, slot: u32) -> T {
         let digest = self[slot].digest();
         self.leave(digest, slot);
@@ -164,15 +164,15 @@ impl<T: Keyed> Table<T> {
         self.iter_from(0)
     }
 
-    /// The items from a slot on, in the order of slots: those before it cost nothing.
+    /// The items from a slot on, in the order of slots. Slots before it cost nothing.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
         let (chunk, rest) = (first as usize / CHUNK, first as usize % CHUNK);
         let slots = self.chunks.iter().skip(chunk).flat_map(|chunk| chunk.iter()).skip(rest);
         slots.zip(first..).filter_map(|(item, slot)| Some((slot, item.as_ref()?)))
     }
 
-    /// Moves the clock hand on by one slot, and gives that slot if it holds an item.
-    /// [`Table::slots`] steps see every item once.
+    /// Moves the clock hand by one slot, and returns that slot if it holds an item. [`Table::slots`] steps see every
+    /// item once.
     pub fn step(&mut self) -> Option<u32> {
         let slot = if self.hand < self.fresh { self.hand } else { 0 };
         self.hand = slot + 1;
@@ -192,14 +192,14 @@ impl<T: Keyed> Table<T> {
         slot
     }
 
-    /// Folds the digest with the secret by one wide multiplication (as in wyhash).
+    /// Combines the digest with the secret by a wide multiplication (as in wyhash).
     fn hash(&self, digest: u128) -> u64 {
         let (low, high) = (digest as u64 ^ self.secret[0], (digest >> 64) as u64 ^ self.secret[1]);
         let product = u128::from(low) * u128::from(high);
         product as u64 ^ (product >> 64) as u64
     }
 
-    /// The place where a hash belongs: its upper bits, scaled to the size of the index.
+    /// The place where the search for a hash begins: its upper bits, scaled to the size of the index.
     fn home(&self, hash: u64) -> usize {
         ((u128::from(hash) * self.index.len() as u128) >> 64) as usize
     }
@@ -216,7 +216,7 @@ impl<T: Keyed> Table<T> {
         self.index[place] = tag_of(hash as u32) | (slot + 1);
     }
 
-    /// Empties the entry's place and shifts back those behind it that would no longer be found.
+    /// Empties the place of an entry, and moves back later entries that would otherwise no longer be found.
     fn leave(&mut self, digest: u128, slot: u32) {
         let mut hole = self.home(self.hash(digest));
         while slot_of(self.index[hole]) != slot {
@@ -238,7 +238,7 @@ impl<T: Keyed> Table<T> {
         if to >= from { to - from } else { to + self.index.len() - from }
     }
 
-    /// Makes the index 7/4 as large, so that it is half full at least, and enters all items again.
+    /// Makes the index 7/4 as large, so that it is at least half full, and inserts all items again.
     fn grow(&mut self) {
         let most = self.max * 8 / 7 + 1;
         let places = (self.index.len() * 7 / 4).clamp(FIRST_PLACES, most.max(FIRST_PLACES));

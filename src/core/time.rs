@@ -68,19 +68,19 @@ impl Instant {
     }
 }
 
-/// When something is to be done: at a point of this node's clock, at once, or never. As small as an [`Instant`], of which
-/// a key has many.
+/// When something is to be done: at a time of this node's clock, at once, or never. It is no larger than an
+/// [`Instant`], because a key has many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Due(Instant);
 
 impl Due {
-    /// It is due whatever the time.
+    /// Due at any time.
     pub const AT_ONCE: Self = Self(Instant(0));
 
     /// Nothing is to be done.
     pub const NEVER: Self = Self(Instant(u64::MAX));
 
-    /// Due from that time on.
+    /// Due from `at` on.
     #[must_use]
     pub const fn at(at: Instant) -> Self {
         Self(at)
@@ -104,7 +104,7 @@ impl Due {
         Self(self.0.min(at))
     }
 
-    /// The time; `None`: never.
+    /// The time; `None` for never.
     #[must_use]
     pub fn time(self) -> Option<Instant> {
         Some(self.0).filter(|_| self != Self::NEVER)
@@ -112,11 +112,11 @@ impl Due {
 }
 
 impl Timestamp {
-    /// No time. Calls and the store's fields have it where a window is not open, not known or of no matter: of a bucket,
-    /// which has no windows, and where any will do.
+    /// Stands for no time. Calls and fields of the store use it when a window is not open, is unknown or does not
+    /// matter: for buckets, which have no windows, and where any window will do.
     pub const NONE: Self = Self(0);
 
-    /// Whether it is no time.
+    /// Whether it stands for no time.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == Self::NONE.0
@@ -157,7 +157,7 @@ impl Sub<Micros> for Instant {
 
 impl Sub<Micros> for Due {
     type Output = Self;
-    /// So much earlier; what never comes does not come earlier either.
+    /// Earlier by `span`; never stays never.
     fn sub(self, span: Micros) -> Self {
         self.time().map_or(Self::NEVER, |at| Self::at(at - span))
     }

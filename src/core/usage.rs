@@ -1,9 +1,9 @@
-//! What nodes tell each other of a key: how much each has admitted in a window.
+//! What nodes report to each other of a key: how much each has admitted in a window.
 //!
-//! Both counters of a [`Count`] only grow within a window, so merging is a maximum per origin (a
-//! G-counter): loss, repeats and reordering are harmless, and what is known is never more than what
-//! was. What was granted is never merged: tokens handed back would make it shrink. Knows no clock, no
-//! peer by name and no wire. Kept by a key (`leased/peers.rs`).
+//! Both counters of a [`Count`] only grow within a window, so reports are merged by taking the maximum for each node
+//! (a G-counter). Lost, repeated and reordered reports do no harm, and what is known is never more than what was
+//! admitted. Granted tokens are never merged, because returned ones would make their number shrink. Knows no clock,
+//! no names of peers and no wire format. Stored by a key (`leased/peers.rs`).
 
 use std::collections::VecDeque;
 
@@ -12,33 +12,33 @@ use super::limit::Limit;
 use super::mutant::{Mutant, on};
 use super::time::{Instant, Micros, Timestamp};
 
-/// Windows of one limit that are remembered: the one at hand, and five to take a share from.
+/// Windows of one limit that are remembered: the present one, and five from which a share is computed.
 const WINDOWS: usize = 6;
 
-/// Nodes that one window remembers.
+/// Most nodes that one window remembers.
 const MOST_ORIGINS: usize = 4_096;
 
-/// An open window is told of in so many steps of time at most.
+/// An open window is reported in at most so many steps of time.
 const STEPS: u64 = 6;
 
-/// How often it is told what a window came to: whoever missed one hears the next.
+/// How often the final count of a window is reported, so that a peer that missed one report gets the next.
 const FINALS: u8 = 3;
 
-/// One node in one of its lives, as the fleet room numbers them.
+/// One incarnation of a node, by the number that the fleet tracker gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin(pub u32);
 
-/// What one node did in one window. Tokens; both only grow.
+/// What one node has done in one window, in tokens. Both numbers only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Tokens of checks that were admitted.
     pub admitted: u64,
-    /// Tokens that were taken back of those.
+    /// Tokens of them that were taken back.
     pub refunded: u64,
 }
 
 impl Count {
-    /// Tokens that stay admitted.
+    /// Tokens that stayed admitted.
     #[must_use]
     pub fn net(self) -> u64 {
         self.admitted.saturating_sub(self.refunded)
@@ -51,18 +51,18 @@ impl Count {
     }
 }
 
-/// What one node tells of one limit of one key in one window.
+/// A node's report about one limit of one key in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The key.
     pub digest: Digest,
-    /// The limit's place in its rule.
+    /// The limit's index in its rule.
     pub limit: u8,
     /// `Counter::at` of the window.
     pub window: Timestamp,
-    /// What the node did in it.
+    /// What the node has done in it.
     pub count: Count,
-    /// 0, or the epoch that the store began when it had lost what it knew of the window.
+    /// 0, or the epoch that the store began after it had lost the data of the window.
     pub epoch: u64,
 }
 
@@ -70,20 +70,20 @@ pub struct Usage {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) at: Timestamp,
-    /// What this node did in it: final once the window has turned; before, what it refunded.
+    /// What this node has done in it. Final once the window has ended; until then only refunds are recorded here.
     pub(super) own: Count,
-    /// What it told of that, when, and how often since the window turned.
+    /// What it has reported of that, when, and how often since the window ended.
     pub(super) told: Count,
     pub(super) told_at: Instant,
     pub(super) finals: u8,
     peers: Vec<(Origin, Count)>,
-    /// Of all peers together.
+    /// What all peers together have admitted.
     sum: u64,
-    /// The store lent when all was spent, as peers told: they are not believed again.
+    /// The store has lent although all was spent according to peers, so they are not believed again.
     pub(super) refuted: bool,
-    /// The store has lost what it knew of this window: its word is no proof against theirs.
+    /// The store has lost the data of this window, so its answers do not refute peers' reports.
     pub(super) lost: bool,
-    /// The store has been asked whether it is as they tell.
+    /// The store was asked whether the reports are right.
     pub(super) asked: bool,
 }
 
@@ -93,12 +93,12 @@ impl Window {
         self.sum
     }
 
-    /// Nodes that told of it.
+    /// Number of nodes that have reported on it.
     pub(super) fn origins(&self) -> usize {
         self.peers.len()
     }
 
-    /// What this node did in it has moved far enough to be told.
+    /// Whether what this node has done has changed enough for a report.
     pub(super) fn is_due(&self, terms: &ReportTerms<'_>, open: bool) -> bool {
         if !open {
             return self.will_be_due(terms, false);
@@ -109,13 +109,13 @@ impl Window {
         own != told && (terms.pressing || late && (far || own.refunded != told.refunded))
     }
 
-    /// It will have to be told, now or later; what is less than a small part of a share never.
+    /// Whether it must be reported, now or later. Less than a small part of a share is never reported.
     pub(super) fn will_be_due(&self, terms: &ReportTerms<'_>, open: bool) -> bool {
         let least = if open { 0 } else { terms.part(64) };
         self.own.admitted > least && (open || self.finals < FINALS)
     }
 
-    /// It is told now.
+    /// Records that it is reported now.
     pub(super) fn mark_reported(&mut self, now: Instant, open: bool) {
         self.finals += u8::from(!open);
         (self.told, self.told_at) = (self.own, now);
@@ -138,14 +138,14 @@ impl Window {
     }
 }
 
-/// When and under what a window may be told of.
+/// The conditions under which a window may be reported.
 #[derive(Debug)]
 pub(super) struct ReportTerms<'a> {
     pub(super) now: Instant,
     pub(super) limit: &'a Limit,
-    /// Nodes that live.
+    /// Live nodes.
     pub(super) nodes: u32,
-    /// Others wait to hear of it: all is spent, or this node leaves.
+    /// Peers should hear of it at once: all is spent, or this node leaves.
     pub(super) pressing: bool,
 }
 
@@ -156,7 +156,7 @@ impl ReportTerms<'_> {
     }
 }
 
-/// The latest windows of one limit, the newest first.
+/// The latest windows of one limit, newest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     windows: VecDeque<Window>,
@@ -168,7 +168,7 @@ impl History {
         self.windows.iter().find(|window| window.at == at)
     }
 
-    /// The window, remembered from here on; `None` when it is older than all that are.
+    /// The window, which is remembered from now on; `None` when it is older than all that are remembered.
     pub(super) fn enter(&mut self, at: Timestamp) -> Option<&mut Window> {
         let place = self.windows.iter().position(|window| window.at <= at).unwrap_or(self.windows.len());
         if self.windows.get(place).is_none_or(|window| window.at != at) {
@@ -181,10 +181,10 @@ impl History {
         self.windows.get_mut(place)
     }
 
-    /// Takes in what a peer tells of a window of a limit with this capacity: nobody admits more.
+    /// Takes a peer's report about a window of a limit with this capacity. Nobody can admit more than that.
     pub(super) fn merge(&mut self, origin: Origin, at: Timestamp, count: Count, capacity: u64) {
         let refunded = count.refunded.min(capacity.saturating_mul(2));
-        // Whoever refunds admits again: net is what is bounded.
+        // Refunded tokens can be admitted again, so only the net count is bounded.
         let count = Count { admitted: count.admitted.min(capacity.saturating_add(refunded)), refunded };
         if let Some(window) = self.enter(at) {
             window.merge(origin, count);

@@ -1,10 +1,10 @@
-//! Arithmetic of the counted windows: aligned, from the first request, and sliding.
+//! Arithmetic of the algorithms with windows: aligned, from the first request, and sliding.
 //!
-//! The three numbers of a [`Counter`] mean what its table says. Pure: called by `counter.rs` only,
-//! and line for line the same as `lua/lib.lua`. Every function but [`roll_fixed`] and its sisters
-//! expects a counter that was rolled to the same `now`.
+//! The three numbers of a [`Counter`] mean what its table says. Pure. Called only by `counter.rs`; `lua/lib.lua` has
+//! the same steps line for line. Every function except [`roll_fixed`] and its siblings expects a counter that was
+//! rolled to the same `now`.
 //!
-//! Rounding: only the sliding estimate divides, and what is left of it rounds down.
+//! Rounding: only the sliding estimate divides, and what is left of it is rounded down.
 
 use super::call::Counter;
 use super::limit::Limit;
@@ -22,11 +22,11 @@ pub fn aligned_start(limit: &Limit, now: Timestamp) -> Timestamp {
     Timestamp(now.0 / limit.period.0 * limit.period.0)
 }
 
-/// Brings an aligned window to `now`. What was lent ahead becomes used when its window begins.
+/// Rolls an aligned window to `now`. Tokens that were lent in advance count as used when their window begins.
 pub fn roll_fixed(counter: &mut Counter, limit: &Limit, now: Timestamp) {
     let end = aligned_end(limit, now);
     if counter.at > now + limit.period {
-        // The clock stepped back or the period shrank: what is known to be spent stays spent.
+        // The clock has stepped back or the period was reduced. What is known to be spent stays spent.
         counter.at = end;
     } else if now >= counter.at {
         let follows = counter.at.is_some() && counter.at + limit.period == end;
@@ -34,7 +34,7 @@ pub fn roll_fixed(counter: &mut Counter, limit: &Limit, now: Timestamp) {
     }
 }
 
-/// Brings a window that opens with its first debit to `now`; `at` is 0 while none is open.
+/// Rolls a window that opens with its first debit to `now`; `at` is 0 while none is open.
 pub fn roll_from_first(counter: &mut Counter, limit: &Limit, now: Timestamp) {
     if now >= counter.at {
         *counter = Counter::default();
@@ -43,7 +43,7 @@ pub fn roll_from_first(counter: &mut Counter, limit: &Limit, now: Timestamp) {
     }
 }
 
-/// Brings a sliding pair of windows to `now`: the current one's count becomes the earlier one's.
+/// Rolls a sliding pair of windows to `now`: the count of the present one becomes that of the earlier one.
 pub fn roll_sliding(counter: &mut Counter, limit: &Limit, now: Timestamp) {
     let start = aligned_start(limit, now);
     let end = counter.at + limit.period;
@@ -55,14 +55,14 @@ pub fn roll_sliding(counter: &mut Counter, limit: &Limit, now: Timestamp) {
     counter.at = start;
 }
 
-/// Tokens left in a plain window.
+/// Tokens left in a window that is not sliding.
 #[must_use]
 pub fn left_plain(counter: &Counter, limit: &Limit) -> u64 {
     limit.count.saturating_sub(counter.used)
 }
 
-/// The wait until `tokens`, at most the limit, are left in a plain window: this one, the next (less
-/// what was lent ahead), or the one after.
+/// The wait until `tokens`, at most the limit, are left in a window that is not sliding: the present one, the next
+/// (less what was lent of it in advance), or the one after.
 #[must_use]
 pub fn wait_plain(counter: &Counter, limit: &Limit, now: Timestamp, tokens: u64) -> Micros {
     if left_plain(counter, limit) >= tokens {
@@ -74,8 +74,8 @@ pub fn wait_plain(counter: &Counter, limit: &Limit, now: Timestamp, tokens: u64)
     }
 }
 
-/// Tokens left by the sliding estimate: the earlier window weighs by how much of it the sliding one
-/// still covers, rounded up, so that what is left rounds down.
+/// Tokens left by the sliding estimate. The earlier window counts by the fraction that the sliding one still covers,
+/// rounded up, so that what is left is rounded down.
 #[must_use]
 pub fn left_sliding(counter: &Counter, limit: &Limit, now: Timestamp) -> u64 {
     let covered = (counter.at + limit.period).since(now).0.min(limit.period.0);
@@ -84,8 +84,8 @@ pub fn left_sliding(counter: &Counter, limit: &Limit, now: Timestamp) -> u64 {
     left_plain(counter, limit).saturating_sub(weighed)
 }
 
-/// The wait until `tokens` are left by the sliding estimate, if nobody else spends; `None` when
-/// there are never so many.
+/// The wait until `tokens` are left by the sliding estimate, if nobody else spends; `None` when there are never so
+/// many.
 #[must_use]
 pub fn wait_sliding(counter: &Counter, limit: &Limit, now: Timestamp, tokens: u64) -> Option<Micros> {
     if tokens > limit.count {

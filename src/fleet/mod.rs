@@ -8,7 +8,7 @@
 //! ```text
 //! Fleet ── Membership ── chitchat ── transport ── validate ── message, heard, hints
 //!   │                                    │
-//!   └───────────── send_queue ────────────┘   one queue per address, one stream per frame
+//!   └───────────── send_queue ───────────┘   one queue per address, one stream per frame
 //!                    │
 //!                  ConnectionPool ── table            which connection leads to whom
 //!                    │

@@ -139,11 +139,11 @@ impl<S: ClientStream> Connection<S> {
             }
             let waits = self.waits();
             self.account.settle(waits);
-            self.place.note(self.session.outbox().waiting());
-            if self.session.outbox().is_ready() {
+            self.place.note(self.session.replies().waiting());
+            if self.session.replies().is_ready() {
                 return Poll::Ready(Turn::Yield);
             }
-            let told = self.unsent.is_empty() && self.session.outbox().is_empty();
+            let told = self.unsent.is_empty() && self.session.replies().is_empty();
             let last = self.ended || self.session.is_closing();
             let idle = !self.intake.halted && matches!(input, Poll::Pending);
             if told && ((last && !self.intake.halted) || (idle && hub.admission.is_stopping())) {
@@ -187,16 +187,16 @@ impl<S: ClientStream> Connection<S> {
             };
             self.session.fill(seq, answer, has_room);
         }
-        if self.session.outbox().is_ready() {
+        if self.session.replies().is_ready() {
             let now = hub.node.clock.now();
-            self.session.outbox().release(now, &mut scratch.direct, BATCH, &mut scratch.stats);
+            self.session.replies().release(now, &mut scratch.direct, BATCH, &mut scratch.stats);
         }
     }
 
     /// Bytes that are kept in memory for this client.
     fn waits(&mut self) -> usize {
         let half = if self.intake.halted { 0 } else { self.intake.pending.len() };
-        self.unsent.len() + self.session.outbox().held_back() + self.session.queued() + half
+        self.unsent.len() + self.session.replies().held_back() + self.session.queued() + half
     }
 
     /// Runs what there is to run. `Ready` means that something was done; true if a full buffer was read. `Pending`
@@ -268,7 +268,7 @@ impl<S: ClientStream> Connection<S> {
         let mut batch = Batch { now, came: now, hub, policies: &policies, rules, outgoing, stats, direct };
         let (intake, session) = (&mut self.intake, &mut self.session);
         let unsent = self.unsent.len();
-        let mut kept = unsent + session.outbox().held_back() + batch.direct.len();
+        let mut kept = unsent + session.replies().held_back() + batch.direct.len();
         let mut used = 0;
         (intake.halted, intake.asks_late) = (false, false);
         while (session.is_running() || used < input.len()) && !session.is_closing() {
@@ -282,7 +282,7 @@ impl<S: ClientStream> Connection<S> {
                 break;
             }
             batch.came = came.unwrap_or(now);
-            let mark = session.outbox().mark(batch.direct);
+            let mark = session.replies().mark(batch.direct);
             if session.is_running() {
                 session.go_on(&mut batch);
             } else {
@@ -294,7 +294,7 @@ impl<S: ClientStream> Connection<S> {
                     }
                     Ok(Some(len)) => {
                         let args = intake.parser.args(&input[used..]);
-                        if is_late && !self.place.has_room(session.outbox().waiting()) && !session.is_told_late(args) {
+                        if is_late && !self.place.has_room(session.replies().waiting()) && !session.is_told_late(args) {
                             (intake.halted, intake.asks_late) = (true, true);
                             break;
                         }
@@ -306,10 +306,10 @@ impl<S: ClientStream> Connection<S> {
                     Err(problem) => session.break_off(&mut batch, &problem),
                 }
             }
-            let before = std::mem::replace(&mut kept, unsent + session.outbox().held_back() + batch.direct.len());
+            let before = std::mem::replace(&mut kept, unsent + session.replies().held_back() + batch.direct.len());
             if kept >= before + FLOOR && !self.account.covers(kept + session.queued()) {
                 session.withhold(&mut batch, mark);
-                kept = unsent + session.outbox().held_back() + batch.direct.len();
+                kept = unsent + session.replies().held_back() + batch.direct.len();
             }
         }
         self.arrivals.pass(used);
@@ -329,7 +329,7 @@ impl<S: ClientStream> Connection<S> {
     }
 
     fn has_room(&mut self, hub: &ServerState) -> bool {
-        let kept = self.unsent.len() + self.session.outbox().held_back();
+        let kept = self.unsent.len() + self.session.replies().held_back();
         let came = self.arrivals.came(0).filter(|_| !self.intake.asks_late);
         let is_late = came.is_some_and(|came| hub.node.clock.now() >= came + hub.node.timeout);
         may_run(&mut self.session, &self.place, is_late) && has_room(&mut self.session, &mut self.account, kept)
@@ -339,7 +339,7 @@ impl<S: ClientStream> Connection<S> {
     /// store as it may. A command that has waited for as long as it may is then run all the same, and denied if it
     /// needs the store.
     fn count_arrivals(&mut self, cx: &mut Context<'_>, hub: &ServerState) {
-        if self.place.has_room(self.session.outbox().waiting()) {
+        if self.place.has_room(self.session.replies().waiting()) {
             self.recount = None;
             return;
         }
@@ -422,7 +422,7 @@ impl<S: ClientStream> Connection<S> {
 /// Whether the next command may run: no answer is awaited that it depends on, and there is room to await another. A
 /// late command is denied without waiting, so it needs no such room.
 fn may_run(session: &mut Session, place: &Place, is_late: bool) -> bool {
-    (is_late || place.has_room(session.outbox().waiting())) && !session.is_asking()
+    (is_late || place.has_room(session.replies().waiting())) && !session.is_asking()
 }
 
 /// Whether there is memory for one more reply. If the bytes of an open transaction are the reason why not, the

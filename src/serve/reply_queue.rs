@@ -79,15 +79,15 @@ struct PendingReply {
     at: u64,
     /// When the request arrived.
     asked: Instant,
-    shape: ReplyFormat,
+    format: ReplyFormat,
     answer: Option<Answer>,
 }
 
 /// Pending replies, and the complete replies behind them.
 #[derive(Debug, Default)]
 pub struct ReplyQueue {
-    gaps: VecDeque<PendingReply>,
-    /// The number of the first pending reply; the others follow without gaps.
+    pending: VecDeque<PendingReply>,
+    /// The number of the first pending reply; the others follow without a break.
     first: u64,
     behind: Spool,
     /// Bytes of complete replies that have come for pending ones.
@@ -122,7 +122,7 @@ impl ReplyQueue {
     /// The number that [`Self::park`] will use next.
     #[must_use]
     pub fn next_seq(&self) -> u64 {
-        self.first + self.gaps.len() as u64
+        self.first + self.pending.len() as u64
     }
 
     /// Whether the reply with that number has not moved up yet.
@@ -132,23 +132,23 @@ impl ReplyQueue {
     }
 
     /// Queues a pending reply, whose answer comes later.
-    pub fn park(&mut self, now: Instant, shape: ReplyFormat) {
-        self.gaps.push_back(PendingReply { at: self.behind.end(), asked: now, shape, answer: None });
+    pub fn park(&mut self, now: Instant, format: ReplyFormat) {
+        self.pending.push_back(PendingReply { at: self.behind.end(), asked: now, format, answer: None });
     }
 
     /// Stores the answer of a pending reply.
     pub fn fill(&mut self, seq: u64, answer: Answer) {
         let index = seq.checked_sub(self.first).and_then(|index| usize::try_from(index).ok());
-        if let Some(gap) = index.and_then(|index| self.gaps.get_mut(index)) {
+        if let Some(pending) = index.and_then(|index| self.pending.get_mut(index)) {
             self.filled += answer.bytes();
-            gap.answer = Some(answer);
+            pending.answer = Some(answer);
         }
     }
 
     /// Moves complete replies to `direct` until a pending one comes, or there are about `most` bytes.
     pub fn release(&mut self, now: Instant, direct: &mut Vec<u8>, most: usize, stats: &mut ThreadStats) {
         while direct.len() < most {
-            let ready = self.gaps.front().map_or(self.behind.end(), |gap| gap.at) - self.behind.taken();
+            let ready = self.pending.front().map_or(self.behind.end(), |pending| pending.at) - self.behind.taken();
             if ready > 0 {
                 let front = self.behind.front();
                 let part = front.len().min(most - direct.len()).min(usize::try_from(ready).unwrap_or(usize::MAX));
@@ -156,13 +156,13 @@ impl ReplyQueue {
                 self.behind.take(part);
                 continue;
             }
-            let Some(answer) = self.gaps.front_mut().and_then(|gap| gap.answer.take()) else { return };
-            let gap = self.gaps.pop_front().expect("it was seen just now");
+            let Some(answer) = self.pending.front_mut().and_then(|pending| pending.answer.take()) else { return };
+            let pending = self.pending.pop_front().expect("it was seen just now");
             self.first += 1;
             self.filled -= answer.bytes();
-            gap.shape.write(direct, &answer, stats);
-            if gap.shape.is_check() {
-                stats.durations.add(now.since(gap.asked), 1);
+            pending.format.write(direct, &answer, stats);
+            if pending.format.is_check() {
+                stats.durations.add(now.since(pending.asked), 1);
             }
         }
     }
@@ -170,8 +170,8 @@ impl ReplyQueue {
     /// Whether [`Self::release`] has something to move up.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        match self.gaps.front() {
-            Some(gap) => gap.answer.is_some() || gap.at > self.behind.taken(),
+        match self.pending.front() {
+            Some(pending) => pending.answer.is_some() || pending.at > self.behind.taken(),
             None => !self.behind.is_empty(),
         }
     }
@@ -179,13 +179,13 @@ impl ReplyQueue {
     /// Whether no reply waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.gaps.is_empty() && self.behind.is_empty()
+        self.pending.is_empty() && self.behind.is_empty()
     }
 
     /// Pending replies without an answer.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.gaps.len()
+        self.pending.len()
     }
 
     /// Bytes of replies that wait behind or for a pending reply.
@@ -205,85 +205,85 @@ mod tests {
 
     #[test]
     fn replies_keep_their_order_however_answers_come() {
-        let (mut outbox, mut direct) = (ReplyQueue::default(), Vec::new());
-        outbox.sink(&mut direct).extend(b"a");
-        let first = outbox.next_seq();
-        outbox.park(Instant(1), ReplyFormat::Whole);
-        outbox.sink(&mut direct).extend(b"c");
-        let second = outbox.next_seq();
-        outbox.park(Instant(1), ReplyFormat::Whole);
-        outbox.sink(&mut direct).extend(b"e");
-        outbox.fill(second, reply("d"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
+        let (mut replies, mut direct) = (ReplyQueue::default(), Vec::new());
+        replies.sink(&mut direct).extend(b"a");
+        let first = replies.next_seq();
+        replies.park(Instant(1), ReplyFormat::Whole);
+        replies.sink(&mut direct).extend(b"c");
+        let second = replies.next_seq();
+        replies.park(Instant(1), ReplyFormat::Whole);
+        replies.sink(&mut direct).extend(b"e");
+        replies.fill(second, reply("d"));
+        replies.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"a");
-        outbox.fill(first, reply("b"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
+        replies.fill(first, reply("b"));
+        replies.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"abcde");
-        outbox.sink(&mut direct).extend(b"f");
+        replies.sink(&mut direct).extend(b"f");
         assert_eq!(direct, b"abcdef");
-        assert_eq!((outbox.waiting(), outbox.held_back()), (0, 0));
+        assert_eq!((replies.waiting(), replies.held_back()), (0, 0));
     }
 
     #[test]
     fn what_stands_between_two_gaps_waits_for_the_first_only() {
-        let (mut outbox, mut direct) = (ReplyQueue::default(), Vec::new());
-        outbox.park(Instant(1), ReplyFormat::Whole);
-        outbox.sink(&mut direct).extend(b"b");
-        outbox.park(Instant(1), ReplyFormat::Whole);
-        outbox.sink(&mut direct).extend(b"d");
-        outbox.fill(0, reply("a"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
+        let (mut replies, mut direct) = (ReplyQueue::default(), Vec::new());
+        replies.park(Instant(1), ReplyFormat::Whole);
+        replies.sink(&mut direct).extend(b"b");
+        replies.park(Instant(1), ReplyFormat::Whole);
+        replies.sink(&mut direct).extend(b"d");
+        replies.fill(0, reply("a"));
+        replies.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"ab");
-        outbox.fill(1, reply("c"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
+        replies.fill(1, reply("c"));
+        replies.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"abcd");
     }
 
     #[test]
     fn much_moves_up_in_parts_and_keeps_its_order() {
-        let (mut outbox, mut direct) = (ReplyQueue::default(), Vec::new());
-        outbox.park(Instant(1), ReplyFormat::Whole);
+        let (mut replies, mut direct) = (ReplyQueue::default(), Vec::new());
+        replies.park(Instant(1), ReplyFormat::Whole);
         let mut wanted = b"first".to_vec();
         for number in 0..100_000_u32 {
             let line = format!("{number}\r\n");
-            outbox.sink(&mut direct).extend(line.as_bytes());
+            replies.sink(&mut direct).extend(line.as_bytes());
             wanted.extend(line.as_bytes());
         }
-        assert!(!outbox.is_ready());
-        outbox.fill(0, reply("first"));
-        assert_eq!(outbox.held_back(), wanted.len());
+        assert!(!replies.is_ready());
+        replies.fill(0, reply("first"));
+        assert_eq!(replies.held_back(), wanted.len());
         let mut told = Vec::new();
-        while outbox.is_ready() {
-            outbox.release(Instant(2), &mut direct, 10_000, &mut ThreadStats::default());
+        while replies.is_ready() {
+            replies.release(Instant(2), &mut direct, 10_000, &mut ThreadStats::default());
             assert!(direct.len() <= 10_000);
             told.append(&mut direct);
         }
         assert_eq!(told, wanted);
-        assert!(outbox.is_empty() && outbox.held_back() == 0);
+        assert!(replies.is_empty() && replies.held_back() == 0);
     }
 
     #[test]
     fn what_is_taken_back_leaves_what_stood_before() {
-        let (mut outbox, mut direct) = (ReplyQueue::default(), b"a".to_vec());
-        let mark = outbox.mark(&direct);
-        outbox.sink(&mut direct).extend(b"b");
-        outbox.cut(mark, &mut direct);
+        let (mut replies, mut direct) = (ReplyQueue::default(), b"a".to_vec());
+        let mark = replies.mark(&direct);
+        replies.sink(&mut direct).extend(b"b");
+        replies.cut(mark, &mut direct);
         assert_eq!(direct, b"a");
-        outbox.park(Instant(1), ReplyFormat::Whole);
-        outbox.sink(&mut direct).extend(b"c");
-        let mark = outbox.mark(&direct);
-        outbox.sink(&mut direct).extend(b"d");
-        outbox.cut(mark, &mut direct);
-        outbox.fill(0, reply("b"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
+        replies.park(Instant(1), ReplyFormat::Whole);
+        replies.sink(&mut direct).extend(b"c");
+        let mark = replies.mark(&direct);
+        replies.sink(&mut direct).extend(b"d");
+        replies.cut(mark, &mut direct);
+        replies.fill(0, reply("b"));
+        replies.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert_eq!(direct, b"abc");
     }
 
     #[test]
     fn an_answer_to_nobody_is_dropped() {
-        let (mut outbox, mut direct) = (ReplyQueue::default(), Vec::new());
-        outbox.fill(7, reply("x"));
-        outbox.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
+        let (mut replies, mut direct) = (ReplyQueue::default(), Vec::new());
+        replies.fill(7, reply("x"));
+        replies.release(Instant(2), &mut direct, usize::MAX, &mut ThreadStats::default());
         assert!(direct.is_empty());
     }
 }

@@ -43,7 +43,7 @@ pub struct Session {
     /// The pending reply of the last command of the command line. Its answer may be long, so the next command waits
     /// for it.
     asked: Option<u64>,
-    outbox: ReplyQueue,
+    replies: ReplyQueue,
     mailbox: Arc<Mailbox>,
     permits: Arc<ConnectionPermits>,
     closing: bool,
@@ -89,7 +89,7 @@ impl Session {
             transaction: None,
             running: None,
             asked: None,
-            outbox: ReplyQueue::default(),
+            replies: ReplyQueue::default(),
             mailbox,
             permits: Arc::default(),
             closing: false,
@@ -108,8 +108,8 @@ impl Session {
     }
 
     /// Replies that are not sent yet.
-    pub fn outbox(&mut self) -> &mut ReplyQueue {
-        &mut self.outbox
+    pub fn replies(&mut self) -> &mut ReplyQueue {
+        &mut self.replies
     }
 
     /// Bytes of the transactions.
@@ -122,7 +122,7 @@ impl Session {
     /// Whether a reply is pending that the next command must wait for.
     #[must_use]
     pub fn is_asking(&self) -> bool {
-        self.asked.is_some_and(|seq| self.outbox.awaits(seq))
+        self.asked.is_some_and(|seq| self.replies.awaits(seq))
     }
 
     /// Whether a transaction has commands left to run. [`Self::go_on`] must run them before any other.
@@ -152,14 +152,14 @@ impl Session {
     /// Replaces the replies since `mark` by an error, because there is no memory for them. Only commands that charge
     /// nothing have replies of such a size.
     pub fn withhold(&mut self, batch: &mut Batch<'_>, mark: Mark) {
-        self.outbox.cut(mark, batch.direct);
+        self.replies.cut(mark, batch.direct);
         self.error(batch, NO_ROOM);
     }
 
     /// Stores an answer, or an error in its place when there is no memory for it.
     pub fn fill(&mut self, seq: u64, answer: Answer, has_room: bool) {
         let answer = if has_room { answer } else { Answer::Reply(format!("-{NO_ROOM}\r\n").into_bytes()) };
-        self.outbox.fill(seq, answer);
+        self.replies.fill(seq, answer);
     }
 
     /// Writes the error of a broken protocol, after which the connection closes.
@@ -294,9 +294,9 @@ impl Session {
     }
 
     fn admin(&mut self, batch: &mut Batch<'_>, admin: Admin) {
-        let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() };
+        let waiter = Waiter { mailbox: self.mailbox.clone(), seq: self.replies.next_seq() };
         self.asked = Some(waiter.seq);
-        self.outbox.park(batch.now, ReplyFormat::Whole);
+        self.replies.park(batch.now, ReplyFormat::Whole);
         command_line::answer(batch.hub.clone(), admin, waiter);
     }
 
@@ -358,6 +358,6 @@ impl Session {
     }
 
     fn writer<'w>(&'w mut self, batch: &'w mut Batch<'_>) -> Writer<'w> {
-        Writer::new(self.outbox.sink(batch.direct), self.protocol)
+        Writer::new(self.replies.sink(batch.direct), self.protocol)
     }
 }

@@ -143,7 +143,7 @@ impl Embedded {
         self.answer(now, &request, grant, Some(Resolution::allow(Source::Store)))
     }
 
-    /// Takes back an admission whose request was not admitted after all, because another policy of the same request
+    /// Takes back an admission whose request was not admitted after all, because another key of the same request
     /// denied it.
     pub fn rollback(&mut self, now: Timestamp, request: Request<'_>, decision: &Decision) {
         if let Some((_, stats)) = self.policies.iter_mut().find(|(name, _)| *name == request.rule.policy) {

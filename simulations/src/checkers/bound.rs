@@ -1,9 +1,8 @@
 //! **bound**: in no window, over no interval and by no estimate is more admitted than the limit.
 //!
-//! Allowed beyond it, for the key and the windows at hand only: what a server lends that is not the
-//! owner any more; unconfirmed grants that a failover undid; one more limit when the store lost the
-//! key, somebody reset it, or its slot moved to a master with another clock; refunds. Admissions on
-//! shares are `shares.rs`'s.
+//! More is allowed only for certain keys and windows: what a server lends that no longer owns the key; unconfirmed
+//! grants that were lost in a failover; one more limit when the store lost the key, a client reset it, or its slot
+//! moved to a master with another clock; refunds. `shares.rs` judges admissions on shares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

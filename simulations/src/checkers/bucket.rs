@@ -1,8 +1,8 @@
-//! **conservation** and **bound** of buckets, as the store keeps them: what was lent is either set
-//! aside or charged, and falls by what a call took back and by nothing else; what is lent fits into
-//! the bucket; and no node spends of an account that the store has closed.
+//! **conservation** and **bound** of buckets, as the store keeps them. What was lent is either set aside or charged,
+//! and decreases only by what a call took back; what is lent fits into the bucket; and no node spends of an account
+//! that the store has closed.
 //!
-//! One sum says it: the theoretical arrival time, and the time that the tokens set aside will cost.
+//! One sum expresses all of that: the theoretical arrival time, plus the time that the tokens set aside will cost.
 
 use std::collections::BTreeMap;
 

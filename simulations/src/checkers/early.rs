@@ -1,5 +1,5 @@
-//! **early**: while nothing goes wrong and all nodes together are asked for less than 40 % of a window,
-//! nobody is denied because the limit is spent: no node holds so much of it.
+//! **early**: while nothing goes wrong and all nodes together are asked for less than 40 % of a window, no check is
+//! denied because the limit is spent: no single node holds that much of it.
 
 use std::collections::VecDeque;
 

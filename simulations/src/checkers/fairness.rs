@@ -1,7 +1,7 @@
-//! **fairness**: nobody takes more than its part beyond what waits: neither does a node ask for more
-//! than the limit divided by those who ask, nor does the store lend more than what is left divided by
-//! them; and the store counts those who asked in this census period or the last, and nobody else.
-//! While no replica holds what is lent, leases are small (**confirmed**).
+//! **fairness**: no node takes more than its part, beyond what its waiters need. A node asks for at most the limit
+//! divided by the nodes that ask, and the store lends at most what is left divided by them; the store counts the
+//! nodes that asked in this census period or the last, and no others. While no replica confirms what is lent, leases
+//! are small (**confirmed**).
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! **single-flight**: one acquire of a key is under way at a time, so that what it brings is waited for and
-//! not asked for twice.
+//! **single-flight**: at most one acquire of a key is under way at a time, so that a node waits for its tokens
+//! instead of asking twice.
 
 use std::sync::Arc;
 

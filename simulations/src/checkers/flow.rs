@@ -1,5 +1,5 @@
-//! Whether what the store counts of a key can be found again: no call is under way, none of this window was
-//! lost, and nobody left with what it held. Notes for `tally.rs`; judges nothing.
+//! Whether the store's count of a key can be reconstructed: no call is under way, no call of this window was lost,
+//! and no node left with tokens. Notes for `tally.rs`; judges nothing.
 
 use std::collections::BTreeMap;
 

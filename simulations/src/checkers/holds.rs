@@ -1,9 +1,9 @@
-//! **conservation** of holds, as their clients see it: what stands charged in the end is the estimate and
-//! what was charged more, or less what was given back, and the client is told just that; no more is given
-//! back than the estimate was too high, and no more charged than it was too low. **at-most-once**: a hold
-//! is settled once, and not when its time is over.
+//! **conservation** of holds, as their clients see them. The final charge of a hold is the estimate plus what was
+//! charged later, or minus what was given back, and the client is told exactly that. Not more is given back than the
+//! estimate was too high, and not more is charged than it was too low. **at-most-once**: a hold is settled once, and
+//! not after its time is over.
 //!
-//! Into which windows tokens go back is `tally.rs`'s.
+//! `tally.rs` judges into which windows tokens go back.
 
 use rationd::core::decision::{Source, Verdict};
 

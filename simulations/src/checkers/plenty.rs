@@ -1,7 +1,7 @@
-//! **plenty**: nobody is denied for want of tokens by an answer that says that there are enough.
+//! **plenty**: no denial for lack of tokens comes with an answer that shows enough of them.
 //!
-//! Whatever limits and algorithms, and whoever answers: a denial with reason `rate` tells less remaining
-//! than it was asked for. Knows nothing of what is really left: that is `truth.rs`'s and `early.rs`'s.
+//! For all limits, algorithms and sources: a denial with the reason `rate` reports fewer remaining tokens than it was
+//! asked for. Knows nothing of what is really left, which `truth.rs` and `early.rs` judge.
 
 use rationd::core::decision::{Decision, Reason, Verdict};
 

@@ -1,8 +1,8 @@
-//! **conservation**, key by key: a node admits no more of a key than it was lent and has not handed
-//! back; of windows only what was lent of those that are open, by the clock of the store; and after a
-//! reset no more than it was lent since.
+//! **conservation** of leases, key by key: a node admits no more of a key than it was lent and has not returned. For
+//! windows only what was lent of those that are open by the store's clock counts, and after a reset only what was
+//! lent since.
 //!
-//! Of buckets, what lapses is not taken off; `bucket.rs` knows when that is.
+//! For buckets, tokens that lapse are not subtracted; `bucket.rs` knows when they do.
 
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Reason, Source, Verdict};

@@ -1,7 +1,7 @@
-//! **no-free-budget** after a loss: whoever brings back to the store what it had lost of a window is lent
-//! nothing by that call, and in a fleet asks for nothing until its peers could bring theirs.
+//! **no-free-budget** after a loss of data: a call that restores what the store has lost of a window is lent nothing,
+//! and in a fleet its node asks for nothing until its peers could restore their part, too.
 //!
-//! In a round or two of gossip, that is, or until the window is over.
+//! That takes a round or two of gossip, or until the window is over.
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::Source;

@@ -1,7 +1,8 @@
-//! **second-opinion**: the memory store executes each call that a script has executed, on what the script found,
-//! and answers as it did and leaves what it left. Both are shipped, and both answer for the same limits.
+//! **second-opinion**: the memory store executes each call that a script has executed, on the state that the script
+//! found, and must give the same answer and leave the same state. Both are shipped, and both implement the same
+//! limits.
 //!
-//! What a script found is read from its hash before each call, so that no fault has to be known here.
+//! The state is read from the script's hash before each call, so this checker need not know of any fault.
 
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::time::Timestamp;

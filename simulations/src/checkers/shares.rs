@@ -1,9 +1,9 @@
-//! **static-shares**: what one node admits on its share stays below 95 % of each limit, in every window
-//! and over every interval; of a window no more than that divided by the nodes that it was last told
-//! of, and nothing in the window in which it lost the store.
+//! **static-shares**: what one node admits on its share stays below 95 % of each limit, in every window and over
+//! every interval. For a window it is at most that divided by the nodes that the node last knew of, and nothing in
+//! the window in which it lost the store.
 //!
-//! What all nodes together admit depends on how many each of them believes that there are: in this
-//! version what the store last counted for the key, which may be less than who ask when it is gone.
+//! What all nodes together admit depends on how many nodes each of them believes that there are: here the store's
+//! last count for the key, which may be lower than the number of nodes that ask while it is away.
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Source, Verdict};

@@ -1,5 +1,5 @@
-//! What each checker proves, of which policies, and what it does not hold against a run: data, so that
-//! `docs/internals/proof.md` can be compared with the code. Judges nothing.
+//! What each checker proves, for which policies, and what it excuses: data, so that `docs/internals/proof.md` can be
+//! compared with the code. Judges nothing.
 
 /// What a checker does not judge, or forgives, and why that hides no more than it says.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
-//! **conservation** in the store: a window's count rises by what a call lent, and falls by what one
-//! took back, and by nothing else; a node that finds the store without its data adds what it knows,
-//! once. And an aligned window is the one that the clock says (**truth**).
+//! **conservation** in the store: the count of a window grows only by what a call has lent, and shrinks only by what
+//! one took back; and a node that finds the store without its data adds what it knows, once. An aligned window is the
+//! one of the clock (**truth**).
 //!
-//! Buckets are not judged here: what they lend is counted where it is admitted.
+//! Buckets are not judged here; what they lend is counted where it is admitted.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,12 +1,12 @@
-//! **conservation** of windows: whatever clients are told to stand charged, the store counts. Of each
-//! aligned window the store's count is never below what was admitted in it, less what was taken back of it;
-//! and a hold is given back to the window that it was charged in, and to no other.
+//! **conservation** of windows: the store counts everything that clients are told is charged. The count of an aligned
+//! window is never below what was admitted in it, minus what was taken back; and a hold is given back to the window
+//! that it was charged in, and to no other.
 //!
-//! It may be above by what nodes hold, and by what was lost on the way or lapsed. When a key is counted
-//! everywhere at once, nothing of it is under way and nothing of the window was lost, it is the sum of what
-//! stands charged and what nodes hold (`flow.rs`). Not judged: buckets, whose tokens leak (`bucket.rs`); windows
-//! from the first request; policies of several limits; windows in which the store lost the key or
-//! somebody reset it. What a client refunds that holds nothing goes to the windows of the moment.
+//! The count may be higher by what nodes hold, and by what was lost on the way or lapsed. When a key is counted
+//! everywhere at once, nothing of it is under way and nothing of the window was lost, the count is the sum of what is
+//! charged and what nodes hold (`flow.rs`). Not judged are buckets, whose tokens leak (`bucket.rs`); windows from the
+//! first request; policies of several limits; and windows in which the store lost the key or a client reset it. A
+//! refund without a hold goes to the windows of its moment.
 
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Source, Verdict};

@@ -1,7 +1,8 @@
-//! **gossip**: of a window that is open a node tells its peers no more than it has admitted of it. What lapsed
-//! counts when the window is over. And its peers read what it tells, be it of their build or the one before or after.
+//! **gossip**: of an open window a node reports no more than it has admitted of it; lapsed tokens count when the
+//! window is over. Its peers can read what it reports, whether they are of its build, of the one before or of the
+//! next.
 //!
-//! Buckets have no windows, and are not told of. Liars are not judged, they do it on purpose.
+//! Buckets have no windows, and are not reported. Malicious nodes are not judged.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
-//! **thrift**: a check that is denied from memory costs no call. When all is well, a node asks the
-//! store about a key as often as it admits a check of it or lets one wait, and a few times a second
-//! to learn whether a denial is still due. Where tokens trickle in, the core goes by a pace of its own,
-//! which is not judged here.
+//! **thrift**: a check that is denied from memory costs no call. When all is well, a node asks the store about a key
+//! as often as it admits a check of it or lets one wait, and a few times per second to learn whether a denial is
+//! still right. Where tokens trickle in, the core asks at a pace of its own, which is not judged here.
 
 use rationd::core::call::Op;
 use rationd::core::decision::Verdict;

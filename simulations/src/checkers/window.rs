@@ -1,5 +1,5 @@
-//! What was admitted of one limit, counted anew and apart from the product: plain windows, sliding
-//! pairs, and a bucket that leaks. All in integers wide enough for anything.
+//! Counts what was admitted under one limit, independently of the product: plain windows, sliding pairs, and a bucket
+//! that leaks. All in integers that are wide enough.
 
 use rationd::core::limit::{Algorithm, Limit};
 

@@ -1,6 +1,6 @@
-//! `log`: what happened in one run, a line a thing, as the checkers were told it.
+//! `log`: what happened in one run, one line per event, as the checkers saw it.
 //!
-//! For whoever asks how something came about that did not hold. Decides nothing.
+//! For finding out how a violation came about. Decides nothing.
 
 use clap::Args;
 use rationd::core::call::{Acquire, Call, Grant, Op};

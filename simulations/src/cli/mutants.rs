@@ -1,10 +1,10 @@
-//! `mutants`: who tests the checkers? Bugs on purpose do: each has to be noticed by some checker.
+//! `mutants`: tests the checkers with deliberate bugs, each of which some checker must notice.
 //!
-//! A bug runs through the seeds of the swarm until a checker reports what it does not report of the
-//! same seed without the bug, so that a seed that is bad anyway counts for nothing. What no seed shows,
-//! because what a fleet comes to together is rare in small worlds, some scenarios have to, by a checker or by what
-//! they are expected to come to. One line a bug, in their order, with the checker that noticed it first; what was
-//! not noticed is a gap in the swarm or in the checkers.
+//! A bug runs through the seeds of the swarm until a checker reports something that it does not report for the same
+//! seed without the bug; seeds that fail anyway thus count for nothing. Small worlds rarely show bugs in what a whole
+//! fleet does, so some scenarios must show those, by a checker or by a failed expectation. Each bug gives one line,
+//! in order, with the checker that noticed it first. A bug that was not noticed is a gap in the swarm or in the
+//! checkers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Standard output. Whoever reads it may stop before its end, as `head` does behind `simulations log FILE`: then the
-//! program ends with the status that a shell gives to who was ended by SIGPIPE.
+//! Standard output. The reader may stop early, as `head` does in `simulations log FILE | head`. The program then ends
+//! with the status that a shell gives to a program that was ended by SIGPIPE.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};

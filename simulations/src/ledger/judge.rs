@@ -1,5 +1,5 @@
-//! Compares the figures of a run with what its plan expects. Each expectation that failed becomes
-//! one sentence: what was seen, what was wanted.
+//! Compares the figures of a run with the expectations of its plan. Each expectation that failed gives one sentence:
+//! what was seen, and what was wanted.
 
 use super::figures::Figures;
 use super::peak::WHOLE;

@@ -1,7 +1,7 @@
-//! How near to its bound anything came, and how often beyond: windows against their count, and
-//! buckets against their burst. The bound of a bucket over all intervals T at once: a bucket that
-//! is charged with all that was admitted never lacks more than `burst` exactly when no interval
-//! holds more than `burst + rate * T`. Called by the books.
+//! How near to its bound anything came, and how often beyond: windows relative to their count, and buckets relative
+//! to their burst. For buckets, all intervals T are covered at once: a bucket that is charged with everything
+//! admitted never lacks more than `burst` exactly if no interval has more than `burst + rate * T`. Called by the
+//! books.
 
 /// Thousandths of a percent of a bound that is just reached.
 pub(super) const WHOLE: u64 = 100_000;

@@ -1,8 +1,8 @@
-//! A node's way to the store: the daemon's own circuit breakers over a slot map that may be old.
+//! A node's connections to the store: the daemon's own circuit breakers, over a slot map that may be out of date.
 //!
-//! Models what `src/store/redis.rs` does with connections: one call goes to the owner of its slot,
-//! over at most one MOVED and one ASK; a breaker per server; the map is read again after a MOVED and
-//! while a server is away. Time is the node's own. Sends nothing itself: `post.rs` does.
+//! Models what `src/store/redis.rs` does with connections: a call goes to the owner of its slot, with at most one
+//! MOVED and one ASK; each server has a breaker; the map is read again after a MOVED and while a server is away. Its
+//! time is the node's own. Sends nothing itself: `post.rs` does.
 
 use std::collections::BTreeMap;
 
@@ -17,19 +17,19 @@ pub(super) struct Client {
     /// The server of each slot.
     map: Vec<u32>,
     breakers: BTreeMap<u32, Breaker>,
-    /// Servers that failed to confirm: not asked to until looked at again.
+    /// Servers that failed to confirm. They are not asked to until the next check.
     alone: BTreeMap<u32, Instant>,
     /// A reading of the map is under way.
     pub(super) reading: bool,
 }
 
 impl Client {
-    /// The client of a node that starts with a map and no connection.
+    /// The client of a node that starts with a map and without a connection.
     pub(super) fn new() -> Self {
         Self { map: vec![0; usize::from(SLOTS)], breakers: BTreeMap::new(), alone: BTreeMap::new(), reading: false }
     }
 
-    /// Takes over the map as a server knows it. Returns the servers that are new to this node.
+    /// Takes over the map that a server knows. Returns the servers that are new to this node.
     pub(super) fn adopt(&mut self, now: Instant, cluster: &Cluster) -> Vec<u32> {
         self.map = (0..SLOTS).map(|slot| cluster.owner(slot)).collect();
         self.breakers.retain(|server, _| cluster.primaries.contains(server));
@@ -41,7 +41,7 @@ impl Client {
         fresh
     }
 
-    /// Where a slot's calls go.
+    /// The server of a slot.
     pub(super) fn server(&self, slot: u16) -> u32 {
         self.map[usize::from(slot)]
     }
@@ -58,13 +58,13 @@ impl Client {
         }
     }
 
-    /// A call failed. When that opened the breaker: the time of its first probe.
+    /// A call failed. Returns the time of the first probe if that opened the breaker.
     pub(super) fn failed(&mut self, now: Instant, server: u32, pass: Pass, fault: Fault) -> Option<Instant> {
         let breaker = self.breakers.get_mut(&server)?;
         breaker.handle_fault(now, pass, fault).then(|| breaker.probe_at()).flatten()
     }
 
-    /// Which connection to a server this node has.
+    /// The number of this node's connection to a server.
     pub(super) fn generation(&self, server: u32) -> Option<u64> {
         self.breakers.get(&server).map(|breaker| breaker.next_generation() - 1)
     }
@@ -90,12 +90,12 @@ impl Client {
         }
     }
 
-    /// Whether some server of the map is away.
+    /// Whether any server of the map is away.
     pub(super) fn misses_any(&self) -> bool {
         self.breakers.values().any(|breaker| breaker.away_since().is_some())
     }
 
-    /// A server that is not away, the first after `turn`.
+    /// The first server after `turn` that is not away.
     pub(super) fn trusted(&self, turn: u64) -> Option<u32> {
         let up = self.breakers.iter().filter(|(_, breaker)| breaker.away_since().is_none());
         let up: Vec<u32> = up.map(|(server, _)| *server).collect();
@@ -112,13 +112,13 @@ impl Client {
         !self.alone.contains_key(&server)
     }
 
-    /// A WAIT was in vain.
+    /// A WAIT was not answered in time.
     pub(super) fn unconfirmed(&mut self, server: u32, now: Instant) {
         self.alone.insert(server, now);
     }
 }
 
-/// A server that a MOVED named: the daemon waits for its connection before it goes on.
+/// A server that a MOVED has named. The daemon waits for its connection before it goes on.
 fn connected(now: Instant) -> Breaker {
     let mut breaker = Breaker::new(now);
     breaker.handle_probe();

@@ -1,14 +1,14 @@
-//! A node's monotonic clock as true time makes it: it begins anywhere and runs a little fast or slow.
+//! A node's monotonic clock as a function of true time: it starts at any value, and runs a little fast or slow.
 
 use rationd::core::time::Instant;
 
 /// One node's monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeClock {
-    /// True time at which it showed `start`.
+    /// The true time at which it showed `start`.
     born: u64,
     start: u64,
-    /// Millionths that it runs fast.
+    /// By how many millionths it runs fast.
     ppm: i64,
 }
 
@@ -17,13 +17,13 @@ impl NodeClock {
         Self { born, start, ppm }
     }
 
-    /// What it shows at `now`, rounded down.
+    /// The clock's time at `now`, rounded down.
     pub(super) fn local(&self, now: u64) -> Instant {
         let passed = i128::from(now - self.born) * i128::from(1_000_000 + self.ppm) / 1_000_000;
         Instant(self.start + passed as u64) // not negative: a clock does not run backwards
     }
 
-    /// The first true time at which it shows `local` or more.
+    /// The first true time at which the clock shows `local` or more.
     pub(super) fn when(&self, local: Instant) -> u64 {
         let passed = i128::from(local.0.saturating_sub(self.start));
         let span = (passed * 1_000_000 + i128::from(999_999 + self.ppm)) / i128::from(1_000_000 + self.ppm);

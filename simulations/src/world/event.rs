@@ -1,5 +1,5 @@
-//! What is going to happen: a queue of events in the order of true time, first in first out within a
-//! microsecond. Knows nothing of what an event does.
+//! The queue of future events, in the order of true time; within a microsecond, first in, first out. Knows nothing of
+//! what an event does.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -12,10 +12,10 @@ use super::permits::Parting;
 use super::several::Item;
 use crate::observe::Request;
 
-/// Something that will happen.
+/// A future event.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A demand's next check.
+    /// The next check of a demand.
     Arrive {
         demand: u32,
     },
@@ -23,7 +23,7 @@ pub(super) enum Event {
     Come(Box<Request>),
     /// A node is asked about a hold.
     Errand(Box<Errand>),
-    /// Somebody asks a node for several keys.
+    /// A client asks a node about several keys.
     Together {
         node: u32,
         items: Vec<Item>,
@@ -34,7 +34,7 @@ pub(super) enum Event {
     },
     /// A node is told that permits of a concurrent limit end.
     Parting(Box<Parting>),
-    /// A letter reaches a server.
+    /// A call reaches a server.
     AtServer {
         letter: u64,
         server: u32,
@@ -55,7 +55,7 @@ pub(super) enum Event {
         letter: u64,
         reply: Box<Reply>,
     },
-    /// A call has had its time.
+    /// The timeout of a call passes.
     Deadline {
         letter: u64,
     },
@@ -64,11 +64,10 @@ pub(super) enum Event {
         link: u64,
         heading: Heading,
     },
-    /// A node looks whether a server is silent.
+    /// A node checks whether a server is silent.
     Silence {
         link: u64,
     },
-    /// A node hears that a connection is reset.
     /// A node hears that a server has closed a connection on which nothing was under way.
     Closed {
         node: u32,
@@ -90,7 +89,7 @@ pub(super) enum Event {
         incarnation: u64,
         server: u32,
     },
-    /// What came of it.
+    /// The result of a probe.
     Probed {
         node: u32,
         incarnation: u64,
@@ -102,7 +101,7 @@ pub(super) enum Event {
         node: u32,
         incarnation: u64,
     },
-    /// The map it was told.
+    /// The map that was read.
     GotMap {
         node: u32,
         incarnation: u64,
@@ -125,7 +124,7 @@ pub(super) enum Event {
     },
     /// A node hears what another one told.
     Told(Box<Told>),
-    /// The books of all nodes are looked at.
+    /// The accounts of all nodes are checked.
     Audit,
     /// Some keys are counted.
     Census,
@@ -193,20 +192,20 @@ impl PartialOrd for Entry {
 }
 
 impl Ord for Entry {
-    /// The earliest is the greatest, for the heap.
+    /// The earliest event is the greatest, for the heap.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
 
-/// Events within one millisecond that no fleet needs: something makes events and waits for nothing.
+/// More events within one millisecond than any fleet needs: something creates events without ever waiting.
 const MOST: u32 = 1_000_000;
 
 /// The queue.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     heap: BinaryHeap<Entry>,
-    /// Each demand's next check, apart from the others: there are few, and they are most of what happens.
+    /// Each demand's next check. They are kept apart because they are few, and most of all events.
     arrivals: Vec<Arrival>,
     order: u64,
     /// The last event's millisecond, and how many there were in it.
@@ -223,7 +222,7 @@ impl Queue {
         }
     }
 
-    /// The earliest of all, and when.
+    /// The earliest of all events, and its time.
     fn earliest(&mut self) -> Option<(u64, Event)> {
         let other = self.heap.peek().map_or((u64::MAX, u64::MAX), |entry| (entry.at, entry.order));
         let arrivals = self.arrivals.iter().enumerate().map(|(index, next)| ((next.at, next.order), index));
@@ -242,7 +241,7 @@ impl Queue {
         Some((at, event))
     }
 
-    /// Time has all but stopped: there is always something else to do first.
+    /// Whether time hardly advances any more.
     pub(super) fn is_stuck(&self) -> bool {
         self.events > MOST
     }

@@ -1,7 +1,7 @@
-//! How nodes hear of each other: who lives, as late and as wrong as a membership protocol tells it,
-//! and the shipped digests, as shipped frames, on a network of their own that may be torn.
+//! The gossip between nodes: who is live, learned as late and as wrongly as by a real membership protocol; and usage
+//! digests, in the shipped frames, over a network of their own that can be partitioned.
 //!
-//! Only the protocol of who lives is a model: the roster, the view, the merge and the codec are the
+//! Only the membership protocol is a model. The tracker of the fleet, the view, the merge and the codec are the
 //! product's.
 
 use std::collections::BTreeMap;
@@ -22,19 +22,19 @@ use crate::observe::Seen;
 use crate::plan::{Gossip, Lie};
 use crate::random::Random;
 
-/// How often a node is heard that has nothing to tell.
+/// How often a node without reports sends a sign of life.
 const HEARTBEAT: u64 = 1_000_000;
 
-/// Who hears whom, who lies, and who runs another build.
+/// The gossip network: partitions, malicious nodes, and nodes of another build.
 #[derive(Debug)]
 pub(super) struct Grapevine {
     pub(super) plan: Option<Gossip>,
     random: Random,
-    /// By fault: these nodes are not heard by the others, and if so, do not hear them.
+    /// By fault: these nodes are not heard by the others; and if the flag is set, they do not hear them either.
     parts: Vec<(u32, Vec<u32>, bool)>,
     liars: Vec<(u32, u32, Lie)>,
     builds: Vec<(u32, Vec<u32>, Build)>,
-    /// Bytes that went out, for the figures.
+    /// Bytes sent, for the figures.
     pub(super) bytes: u64,
 }
 
@@ -101,13 +101,13 @@ impl Grapevine {
 }
 
 impl World<'_> {
-    /// A node's first round comes at some time within a tick.
+    /// A node's first round is at a random time within a tick.
     pub(super) fn begin_rounds(&mut self, node: u32) {
         let Some(plan) = self.grapevine.plan else { return };
         let place = &mut self.nodes[node as usize];
         place.limiter.handle_fleet(FleetView::UNKNOWN);
         if self.now == 0 {
-            // Those that are there from the start have been there for long.
+            // Nodes that exist from the start have been there for long.
             place.circle.roster.view(place.clock.local(0) - Micros::from_secs(6), plan.tick.micros());
         }
         let incarnation = place.incarnation;
@@ -115,7 +115,7 @@ impl World<'_> {
         self.queue.push(at, Event::Round { node, incarnation });
     }
 
-    /// A node looks who is there and tells what has moved.
+    /// One round of a node: it looks for other nodes, and sends reports.
     pub(super) fn round(&mut self, node: u32, incarnation: u64) {
         let Some(plan) = self.grapevine.plan else { return };
         let place = &self.nodes[node as usize];
@@ -131,8 +131,8 @@ impl World<'_> {
         self.talk(node);
     }
 
-    /// The protocol of who lives, as a model: a node is known some time after it can be heard, and
-    /// given up some time after it was heard last; who leaves in order says so.
+    /// The model of a membership protocol: a node becomes known some time after it can be heard, and is given up some
+    /// time after it was last heard. A node that leaves announces it.
     fn look_around(&mut self, node: u32, plan: Gossip) {
         let mut circle = std::mem::take(&mut self.nodes[node as usize].circle);
         let now = self.nodes[node as usize].clock.local(self.now);
@@ -169,8 +169,8 @@ impl World<'_> {
         place.limiter.handle_fleet(view);
     }
 
-    /// Sends what has moved to all that are known to live: as much as a daemon's bound of bytes lets it say in a round,
-    /// and all when it leaves.
+    /// Sends reports to all live nodes: as much as the daemon's bound of bytes allows per round, and everything when
+    /// the node leaves.
     pub(super) fn talk(&mut self, node: u32) {
         let Some(plan) = self.grapevine.plan else { return };
         let place = &mut self.nodes[node as usize];
@@ -196,7 +196,7 @@ impl World<'_> {
             self.grapevine.bytes += frames.iter().map(Vec::len).sum::<usize>() as u64;
             let (latency, jitter) = (self.plan.network.latency.0, self.plan.network.jitter.0);
             let at = self.now + latency + self.grapevine.random.exponential(jitter);
-            // A peer whose queue is full is not told: of each frame it is as if it was lost.
+            // A full queue at a peer has the same effect as a lost frame.
             let lost = self.plan.network.loss > 0 && self.grapevine.random.chance(self.plan.network.loss.into());
             if self.grapevine.reaches(node, to) && !lost {
                 let (frames, lies) = (frames.clone(), lie.is_some());
@@ -206,7 +206,7 @@ impl World<'_> {
         }
     }
 
-    /// A node hears what another one told.
+    /// A node receives reports of another one.
     pub(super) fn told_of(&mut self, told: &Told) {
         let thaws = self.thaws_at(told.to);
         if thaws > self.now {
@@ -230,7 +230,7 @@ impl World<'_> {
         self.watch.see(moment, &Seen::Told { from, to, frames, lies });
     }
 
-    /// What a liar says of every key that there is.
+    /// What a malicious node reports of every key.
     fn lies(&mut self, lie: Lie) -> Vec<Usage> {
         let store = self.cluster.exact(self.now);
         let mut usage = Vec::new();
@@ -249,7 +249,7 @@ impl World<'_> {
                     _ => Count { admitted: u64::MAX, refunded: 0 },
                 };
                 let window = rationd::core::time::Timestamp(window);
-                // What it says of a loss costs those who believe it a question to the store.
+                // A reported loss makes nodes that believe it ask the store once.
                 usage.push(Usage { digest, limit: index as u8, window, count, epoch: store.0 });
             }
         }
@@ -257,7 +257,7 @@ impl World<'_> {
     }
 }
 
-/// Frames on their way from one node in one of its lives to another.
+/// Frames on their way from one incarnation of a node to another node.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) from: u32,

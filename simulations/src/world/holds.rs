@@ -1,8 +1,8 @@
-//! Those who charge an estimate and settle it a while later, in time, too late, twice, or never.
+//! Clients that charge an estimate and settle it later: in time, too late, twice, or never.
 //!
-//! A hold begins as a check like any other. The table of a node's holds and the steps of a settling are the
-//! shipped ones ([`rationd::core::holds`]); what they ask comes to the node as requests of their own. A
-//! node that is gone takes its holds with it: they stand as charged.
+//! A hold begins as a check like any other. The table of a node's holds and the steps of settling are the shipped
+//! ones ([`rationd::core::holds`]); their requests reach the node like any others. When a node is gone, its holds are
+//! lost, and their charges stay.
 
 use rationd::core::decision::{Decision, Verdict};
 use rationd::core::holds::{Charge, Settling, Step};
@@ -13,10 +13,10 @@ use super::{Phase, World};
 use crate::maps::Map;
 use crate::observe::{Holding, Kind, Request, Seen};
 
-/// What a client means to do with a hold.
+/// What a client will do with a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// What it will really have cost.
+    /// The actual cost.
     pub(super) actual: u64,
     /// How long it can be settled.
     pub(super) ttl: u64,
@@ -25,16 +25,16 @@ pub(super) struct Terms {
     pub(super) times: u64,
 }
 
-/// Whose hold it is, as a node keeps it.
+/// The owner of a hold, as a node stores it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    /// The request that it began with.
+    /// The request with which it began.
     hold: u64,
     key: u32,
     policy: u32,
 }
 
-/// Something that one life of a node is asked about a hold.
+/// A request about a hold to one incarnation of a node.
 #[derive(Debug)]
 pub(super) struct Errand {
     node: u32,
@@ -44,13 +44,13 @@ pub(super) struct Errand {
 
 #[derive(Debug)]
 enum What {
-    /// The hold of this id was so much in the end.
+    /// Settles the hold with this id to its actual cost.
     Settle { id: u64, actual: u64 },
-    /// A step of a settling.
+    /// A step of settling.
     Ask(Request),
 }
 
-/// What the answer to a request is for.
+/// The purpose of a request.
 #[derive(Debug)]
 enum Purpose {
     Begin(Terms),
@@ -58,17 +58,17 @@ enum Purpose {
     GiveBack(Charge),
 }
 
-/// Requests that are about holds, until they are answered.
+/// Requests about holds, until they are answered.
 #[derive(Debug, Default)]
 pub(super) struct Holders(Map<u64, Purpose>);
 
 impl Holders {
-    /// The check of that id begins a hold, if it is admitted.
+    /// The check with this id begins a hold if it is admitted.
     pub(super) fn begin(&mut self, request: u64, terms: Terms) {
         self.0.insert(request, Purpose::Begin(terms));
     }
 
-    /// What a refund gives back a part of.
+    /// The charge that a refund gives a part of back.
     pub(super) fn charge(&self, request: u64) -> Option<&Charge> {
         match self.0.get(&request) {
             Some(Purpose::GiveBack(charge)) => Some(charge),
@@ -76,12 +76,12 @@ impl Holders {
         }
     }
 
-    /// The request is a step of a settling: its look goes by what the node knows, as the daemon's does.
+    /// Whether the request is a step of settling, whose peek uses only what the node knows, as in the daemon.
     pub(super) fn settles(&self, request: u64) -> bool {
         matches!(self.0.get(&request), Some(Purpose::Settle(..)))
     }
 
-    /// No request is about a hold.
+    /// Whether no request is about a hold.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -119,7 +119,7 @@ impl World<'_> {
         }
     }
 
-    /// A node is asked about a hold, if it lives still.
+    /// Asks a node about a hold, if it still runs.
     pub(super) fn errand(&mut self, errand: Errand) {
         let Errand { node, incarnation, ref what } = errand;
         let place = &mut self.nodes[node as usize];

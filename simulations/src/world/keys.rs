@@ -1,4 +1,4 @@
-//! The keys of a run, numbered in the order in which they are first asked about.
+//! The keys of a run, numbered in the order of their first requests.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) struct Key {
     rank: Rank,
 }
 
-/// A policy, a generation and a rank in it.
+/// A policy, a generation, and a rank in it.
 type Rank = (u32, u64, u32);
 
 /// All keys so far.
@@ -49,7 +49,7 @@ impl Keys {
         id
     }
 
-    /// How many there are.
+    /// Number of keys.
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
@@ -63,7 +63,7 @@ impl Keys {
         self.by_digest[&digest.0]
     }
 
-    /// The policy and number of the first keys by their rank.
+    /// The policy and number of the first keys by rank.
     pub(super) fn first(&self, most: usize) -> Vec<(u32, u32)> {
         let mut ranks: Vec<_> = self.list.iter().map(|key| key.rank).zip(0..).collect();
         ranks.sort_unstable();

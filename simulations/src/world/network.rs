@@ -1,20 +1,20 @@
-//! The network between nodes and masters: how long a message takes, whether it arrives, how often.
+//! The network between nodes and masters: how long a message takes, whether it arrives, and how often.
 //!
-//! Draws from a stream of its own, so that what the network does to one message changes nothing of
-//! the demand. Knows nothing of what a message says.
+//! It draws from a random stream of its own, so that what happens to one message does not change the demand. Knows
+//! nothing of a message's content.
 
 use crate::plan::{Network as NetworkPlan, Way, Zone};
 use crate::random::Random;
 use crate::span::Span;
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heading {
     ToRedis,
     FromRedis,
 }
 
-/// Whom a cut concerns; empty means all.
+/// The links that a cut concerns; an empty list means all.
 #[derive(Clone, Debug)]
 struct Cut {
     fault: u32,
@@ -32,16 +32,16 @@ pub(super) struct Network {
     cuts: Vec<Cut>,
     /// Links that a swizzle has broken.
     broken: Vec<(u32, u32)>,
-    /// Masters whose messages are held until then.
+    /// Masters whose messages are held back until a time.
     clogs: Vec<(u32, u64)>,
-    /// Added to every message of a master.
+    /// Delays that are added to all messages of a master.
     slow: Vec<(u32, u64)>,
-    /// Added to the plan's loss and repeats.
+    /// Loss and repetition that are added to the plan's.
     noise: (u32, u32),
     calm: bool,
 }
 
-/// When the copies of a message arrive: none when it is lost.
+/// When the copies of a message arrive; none when it is lost.
 pub(super) type Arrivals = [Option<u64>; 2];
 
 impl Network {
@@ -60,11 +60,11 @@ impl Network {
         }
     }
 
-    /// What becomes of a message sent at `now`.
+    /// The fate of a message that is sent at `now`.
     pub(super) fn send(&mut self, now: u64, node: u32, master: u32, heading: Heading) -> Arrivals {
         let noisy = |plan: u32, more: u32| if self.calm { 0 } else { u64::from(plan + more) };
         let (loss, repeats) = (noisy(self.plan.loss, self.noise.0), noisy(self.plan.repeats, self.noise.1));
-        // Drawn whatever the outcome, so that a cut does not change what follows.
+        // Drawn whatever happens, so that a cut does not change later draws.
         let (lost, repeated) = (self.random.chance(loss), self.random.chance(repeats));
         let (first, second) = (self.way(now, node, master), self.way(now, node, master));
         if lost || self.is_cut(node, master, heading) {
@@ -76,14 +76,14 @@ impl Network {
     /// When a message sent at `now` would arrive.
     fn way(&mut self, now: u64, node: u32, master: u32) -> u64 {
         let slow: u64 = self.slow.iter().filter(|(of, _)| *of == master).map(|(_, by)| by).sum();
-        // Each way takes half of the round trip.
+        // Each direction takes half of the round trip.
         let far = zone(&self.zones, node).map_or(0, |zone| zone.store.0 / 2);
         let arrives = now + self.plan.latency.0 + self.random.exponential(self.plan.jitter.0) + slow + far;
         let held = self.clogs.iter().filter(|(of, _)| *of == master).map(|(_, until)| *until).max();
         arrives.max(held.unwrap_or(0))
     }
 
-    /// Whether messages of this link are lost now.
+    /// Whether messages on this link are lost now.
     pub(super) fn is_cut(&self, node: u32, master: u32, heading: Heading) -> bool {
         let concerns = |list: &[u32], one: u32| list.is_empty() || list.contains(&one);
         let takes = |way: Way| match way {
@@ -133,13 +133,13 @@ impl Network {
         }
     }
 
-    /// More loss and repeats, or less again.
+    /// Raises loss and repetition, or lowers them again.
     pub(super) fn noise(&mut self, loss: i64, repeats: i64) {
         let add = |value: u32, more: i64| u32::try_from(i64::from(value) + more).unwrap_or(0);
         self.noise = (add(self.noise.0, loss), add(self.noise.1, repeats));
     }
 
-    /// From now on nothing is lost, repeated or held.
+    /// From now on, nothing is lost, repeated or held back.
     pub(super) fn calm(&mut self) {
         self.calm = true;
         self.cuts.clear();
@@ -149,7 +149,7 @@ impl Network {
     }
 }
 
-/// The zone that a node is in, if any: of those that are in none before it, each takes its part, spread
+/// The zone of a node, if it is in one. Each zone takes its part of the nodes that are in no earlier zone, spread
 /// evenly over their numbers.
 fn zone(zones: &[Zone], node: u32) -> Option<&Zone> {
     let (mut place, mut rest) = (u64::from(node), 1_000);

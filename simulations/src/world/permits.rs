@@ -1,9 +1,10 @@
-//! Those who take slots of a concurrent limit, and how they give them back: in time, twice, by the end of their
+//! Clients that take permits of a concurrent limit, and how they give them back: in time, twice, by the end of their
 //! connection, or not at all.
 //!
-//! As the daemon does (`src/serve/connection_permits.rs`), a node ends what was taken over a connection when that has gone; an
-//! answer that finds its connection gone ends at once. A node that leaves closes its connections before it hands back
-//! what it holds; one that dies tells nobody. The slots themselves are counted by the core, and by the store.
+//! As the daemon does (`src/serve/connection_permits.rs`), a node ends the permits that were taken over a connection
+//! when that closes; an answer for a closed connection is given back at once. A node that leaves closes its
+//! connections before it returns what it holds; a node that crashes tells nobody. The core and the store count the
+//! permits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
@@ -17,16 +18,17 @@ use crate::maps::Map;
 use crate::observe::{Kind, Request, Seen};
 use crate::random::Random;
 
-/// Connections of a node.
+/// Connections per node.
 const WIRES: u64 = 4;
 
-/// Keys whose slots are taken once more when all is over, and how many slots of each at most.
+/// Keys whose permits are taken once more at the end, and the most permits of each.
 const LAST: (usize, u64) = (2, 40);
 
-/// By then no node has slots that its clients do not use: its leases are over, and so are those of the dead.
+/// By this time no node has permits that its clients do not use: its own leases have ended, and those of crashed
+/// nodes.
 const SETTLED: u64 = 16_000_000;
 
-/// How a client gives back.
+/// How a client gives a permit back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leave {
     Release,
@@ -35,7 +37,7 @@ pub(super) enum Leave {
     Forget,
 }
 
-/// Who asks for a slot.
+/// A client that asks for a permit.
 #[derive(Clone, Copy, Debug)]
 struct Taker {
     stays: u64,
@@ -43,33 +45,33 @@ struct Taker {
     wire: Wire,
 }
 
-/// A connection: its place at a node, and how many were there before.
+/// A connection: its position at a node, and how many were there before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wire {
     place: u64,
     turn: u64,
 }
 
-/// A slot: when it ends at the latest, its id and its key.
+/// A permit: its latest end, its id and its key.
 type Slot = (Instant, NonZeroU64, u32);
 
-/// What one place for connections has now.
+/// The permits of one connection.
 #[derive(Debug, Default)]
 struct Taken {
     turn: u64,
     slots: BTreeSet<Slot>,
 }
 
-/// All who have asked for slots, and those that were taken over connections.
+/// All clients that have asked for permits, and the permits of connections.
 #[derive(Debug, Default)]
 pub(super) struct Takers {
     asking: Map<u64, Taker>,
     wires: BTreeMap<(u32, u64), Taken>,
-    /// The last of those who ask when all is over do so then.
+    /// When the last client asks at the end.
     last: u64,
 }
 
-/// What one life of a node is told.
+/// What one incarnation of a node is told.
 #[derive(Debug)]
 pub(super) struct Parting {
     node: u32,
@@ -79,26 +81,26 @@ pub(super) struct Parting {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// The client of this slot releases it.
+    /// The client of this permit releases it.
     Release { key: u32, permit: NonZeroU64 },
-    /// A connection ends.
+    /// A connection closes.
     HangUp(Wire),
-    /// Somebody asks for a slot, when all is over.
+    /// A client asks for a permit at the end of the run.
     Ask(Request),
 }
 
 impl Takers {
-    /// Nobody has asked for a slot.
+    /// No client has asked for a permit.
     pub(super) fn is_empty(&self) -> bool {
         self.asking.is_empty()
     }
 
-    /// Nobody will ask for one when all is over.
+    /// No client will ask for one at the end.
     pub(super) fn is_done(&self, now: u64) -> bool {
         now > self.last
     }
 
-    /// Who comes next, and how it leaves.
+    /// Draws the next client, and how it gives its permit back.
     fn draw(&self, random: &mut Random, node: u32, stays: u64, drops: u32) -> Taker {
         let place = random.below(WIRES);
         let turn = self.wires.get(&(node, place)).map_or(0, |taken| taken.turn);
@@ -112,7 +114,7 @@ impl Takers {
 }
 
 impl World<'_> {
-    /// A client asks for a slot.
+    /// A client asks for a permit.
     pub(super) fn take(&mut self, demand: u32, request: &Request) {
         if request.kind == Kind::Check {
             let node = request.node;
@@ -124,7 +126,7 @@ impl World<'_> {
         self.ask(*request);
     }
 
-    /// A slot was taken together with other keys: its client releases it.
+    /// A permit was taken together with other keys, so its client releases it.
     pub(super) fn keep_slot(&mut self, request: &Request, decision: &Decision) {
         let turn = self.takers.wires.get(&(request.node, WIRES)).map_or(0, |taken| taken.turn);
         let taker =
@@ -133,7 +135,7 @@ impl World<'_> {
         self.taken(request, decision);
     }
 
-    /// A request was answered that may have taken a slot.
+    /// A request was answered that may have taken a permit.
     pub(super) fn taken(&mut self, request: &Request, decision: &Decision) {
         let Some(taker) = self.takers.asking.remove(&request.id) else { return };
         let Some(permit) = decision.slot else { return };
@@ -161,13 +163,13 @@ impl World<'_> {
         }
     }
 
-    /// A node will be told.
+    /// Schedules what a node will be told.
     fn part(&mut self, node: u32, after: u64, what: What) {
         let incarnation = self.nodes[node as usize].incarnation;
         self.queue.push(self.now + after, Event::Parting(Box::new(Parting { node, incarnation, what })));
     }
 
-    /// A node is told that slots end, if it lives still.
+    /// Tells a node that permits end, if it still runs.
     pub(super) fn part_with(&mut self, parting: Parting) {
         let Parting { node, incarnation, what } = parting;
         let place = &self.nodes[node as usize];
@@ -195,7 +197,7 @@ impl World<'_> {
         }
     }
 
-    /// A connection ends, and all that was taken over it.
+    /// A connection closes, and all permits that were taken over it end.
     fn hang_up(&mut self, node: u32, wire: Wire) {
         let Some(taken) = self.takers.wires.get_mut(&(node, wire.place)).filter(|taken| taken.turn == wire.turn) else {
             return;
@@ -223,7 +225,7 @@ impl World<'_> {
         }
     }
 
-    /// A node is gone, and its connections with it: nobody is told.
+    /// A node is gone, and its connections with it, without telling anybody.
     pub(super) fn cut_off(&mut self, node: u32) {
         for (_, taken) in self.takers.wires.range_mut((node, 0)..=(node, WIRES)) {
             taken.turn += 1;
@@ -231,8 +233,8 @@ impl World<'_> {
         }
     }
 
-    /// When nobody has held a slot for long, somebody takes all that there are of a key, and one more; then,
-    /// as they are released, one.
+    /// At the end, when no client has held a permit for long, one takes all permits of a key, and asks for one more;
+    /// when they are released, it takes one.
     pub(super) fn take_the_last(&mut self) {
         let keys = self.keys.first(usize::MAX).into_iter();
         let keys: Vec<_> = keys.filter(|(policy, _)| self.first_rules[*policy as usize].is_concurrent()).collect();

@@ -1,6 +1,6 @@
-//! A call's way to a server and its outcome's way back, as `src/store/redis.rs` goes: one MOVED and
-//! one ASK are followed, a missing script is sent once, nothing is repeated, and after the timeout
-//! the outcome is unknown.
+//! Carries a call from a node to a server and its outcome back, as `src/store/redis/routed_call.rs` does: one MOVED
+//! and one ASK are followed, a missing script is sent once, nothing is repeated, and after the timeout the outcome is
+//! unknown.
 
 use rationd::core::call::{Call, Grant, Op, StoreError};
 use rationd::core::time::Instant;
@@ -15,10 +15,10 @@ use super::network::Heading;
 use super::stream::SILENCE;
 use crate::observe::Seen;
 
-/// How soon a node hears that a call never left it.
+/// How soon a node learns that a call was never sent.
 const TURNED_BACK: u64 = 20;
 
-/// Between two readings of the map while a server is away.
+/// Time between two readings of the slot map while a server is away.
 const WATCHFUL: u64 = 250_000;
 
 impl World<'_> {
@@ -68,7 +68,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends a letter to where it goes now.
+    /// Sends a call to its present destination.
     fn dispatch(&mut self, id: u64) {
         if self.is_streams() {
             return self.write_call(id);
@@ -85,7 +85,7 @@ impl World<'_> {
         }
     }
 
-    /// A copy of a letter has been dealt with.
+    /// One copy of a call was processed.
     pub(super) fn shred(&mut self, id: u64) {
         if self.letters.get(&id).is_some_and(|letter| letter.settled && letter.copies == 0) {
             self.letters.remove(&id);
@@ -126,16 +126,16 @@ impl World<'_> {
         }
     }
 
-    /// Nobody is there any more at the end of a connection.
+    /// The connection ended at the server, so the answer is lost.
     fn lose(&mut self, id: u64, link: u64) {
         self.give_up(link, Fault::Lost);
-        // Where another call has told before this one.
+        // Only if no other copy has brought the outcome.
         if self.letters.get(&id).is_some_and(|letter| !letter.settled) {
             self.settle(id, Err(StoreError::Unknown));
         }
     }
 
-    /// Takes an answer of a server that serves.
+    /// Follows what an answer asks for: a result, a redirect, or the script.
     fn follow(&mut self, id: u64, now: Instant, reply: Reply) {
         let Some(letter) = self.letters.get_mut(&id) else { return };
         let (node, started) = (letter.node, letter.started);
@@ -171,7 +171,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends a letter again, to where it goes now.
+    /// Sends a call again, to its present destination.
     fn redirect(&mut self, id: u64, now: Instant) {
         let letter = self.letters.get_mut(&id).expect("it is being followed");
         match self.nodes[letter.node as usize].client.admit(letter.server, now) {
@@ -183,7 +183,7 @@ impl World<'_> {
         }
     }
 
-    /// A call has had its time.
+    /// The timeout of a call has passed.
     pub(super) fn deadline(&mut self, id: u64) {
         let Some(letter) = self.letters.get(&id) else { return };
         let (node, server) = (letter.node, letter.server);
@@ -197,7 +197,7 @@ impl World<'_> {
         self.settle(id, Err(StoreError::Unknown));
     }
 
-    /// Whether the node that sent a letter is still the same; if not, nobody wants its answer.
+    /// Whether the node that sent a call still runs in the same incarnation; if not, nobody wants the answer.
     pub(super) fn is_alive(&mut self, id: u64) -> bool {
         let letter = &self.letters[&id];
         let node = &self.nodes[letter.node as usize];
@@ -231,7 +231,7 @@ impl World<'_> {
         self.probe_from(node, server, opened);
     }
 
-    /// A breaker that opened has its first probe then.
+    /// Schedules the first probe of a breaker that opened.
     pub(super) fn probe_from(&mut self, node: u32, server: u32, opened: Option<Instant>) {
         let place = &self.nodes[node as usize];
         if let Some(at) = opened {
@@ -253,7 +253,7 @@ impl World<'_> {
         self.queue.push(at, Event::Probed { node, incarnation, server, answered });
     }
 
-    /// When a node knows whether a server answers.
+    /// When a node learns whether a server answers, and whether it does.
     fn ping(&mut self, node: u32, server: u32) -> (u64, bool) {
         let master = self.cluster.server(server).master;
         let there = self.network.send(self.now, node, master, Heading::ToRedis)[0];
@@ -262,7 +262,7 @@ impl World<'_> {
         let patience = self.plan.daemon.timeout.0.max(if streams { SILENCE } else { 0 });
         let limit = self.now + patience;
         let place = self.cluster.server(server);
-        // What a server that stands still is asked it answers when it goes on.
+        // A paused server answers when it goes on.
         let back = back.map(|at| if streams { at.max(place.paused_until) } else { at });
         let stands = place.paused_until > self.now && !streams;
         let silent = stands || back.is_none_or(|at| at > limit);
@@ -289,7 +289,7 @@ impl World<'_> {
         }
     }
 
-    /// The slot map of a node may be old.
+    /// The slot map of a node may be out of date.
     pub(super) fn alarm(&mut self, node: u32) {
         let place = &mut self.nodes[node as usize];
         if !place.client.reading {
@@ -305,7 +305,7 @@ impl World<'_> {
         if place.incarnation != incarnation {
             return;
         }
-        // Of those it trusts; else of any, as replicas and seeds know too.
+        // Asks a server that is not known to be away, or else any, because replicas and seeds know the map, too.
         let any = self.cluster.primaries[(turn % self.cluster.primaries.len() as u64) as usize];
         let server = place.client.trusted(turn).unwrap_or(any);
         let (at, answered) = self.ping(node, server);
@@ -319,7 +319,7 @@ impl World<'_> {
             return;
         }
         place.client.reading = false;
-        // A replica knows, too; a master that is cut off does not.
+        // A replica knows the map; a master that is cut off does not.
         let knows = |standing| matches!(standing, Standing::Primary | Standing::Replica);
         let knows = server != u32::MAX && knows(self.cluster.server(server).standing);
         if knows {

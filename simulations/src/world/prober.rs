@@ -1,7 +1,7 @@
-//! The last questions of a run: when nobody else asks any more, one client at a time spends a key
-//! until it is denied, waits exactly as long as it was told, and asks again. Whether it was then
-//! admitted is for the checkers to judge. Before that, once each window, clients come just after its end,
-//! when what a node holds of it must not be spent any more, however slow its clock is.
+//! The last requests of a run. When demand has ended, one client at a time spends a key until it is denied, waits for
+//! exactly as long as it was told, and asks again; checkers judge whether it was then admitted. Before that, once per
+//! window, clients come just after the window's end, when what a node holds of it must no longer be spent, however
+//! slow the node's clock is.
 
 use rationd::core::decision::{Decision, Reason, Verdict};
 use rationd::core::limit::Algorithm;
@@ -13,19 +13,19 @@ use crate::observe::{Kind, Request};
 /// Keys that are probed.
 const KEYS: usize = 6;
 
-/// Questions about one key before the prober goes on.
+/// Most requests about one key.
 const QUESTIONS: u32 = 400;
 
-/// The longest wait that is waited for.
+/// Longest wait that the prober waits for.
 const PATIENCE: u64 = 5_000_000;
 
-/// Between the end of demand and the first question, and between two keys.
+/// Time between the end of demand and the first request, and between two keys.
 const PAUSE: u64 = 3_000_000;
 
 /// How long after the end of a window the first client comes, and by how much later the last.
 const LATE: (u64, u64) = (20, 500);
 
-/// One client that asks about one key after another.
+/// A client that asks about one key after another.
 #[derive(Debug)]
 pub(super) struct Prober {
     /// Policy and key.
@@ -60,7 +60,7 @@ impl World<'_> {
         }
     }
 
-    /// At each node somebody asks just after the windows of a key have ended.
+    /// Sends a request to each node just after the windows of a key have ended.
     fn come_late(&mut self, policy: u32, key: u32) {
         let store = self.cluster.owner_time(self.keys.get(key).digest, self.now).0;
         for node in self.up.clone() {
@@ -91,13 +91,13 @@ impl World<'_> {
         self.ask(request);
     }
 
-    /// A request was answered; if it was the prober's, it goes on.
+    /// A request was answered; the prober continues if it was its own.
     pub(super) fn told(&mut self, request: &Request, decision: &Decision) {
         let Some(prober) = self.prober.as_mut().filter(|prober| prober.request == request.id) else { return };
         prober.request = 0;
         let wait = decision.retry_after.filter(|_| decision.reason == Reason::Rate).map_or(u64::MAX, |wait| wait.0);
         let pause = match decision.verdict {
-            // It was told a wait, and waited.
+            // It was told a wait, and has waited.
             _ if prober.waited => None,
             Verdict::Deny if wait <= PATIENCE => {
                 prober.waited = true;
@@ -113,7 +113,7 @@ impl World<'_> {
         self.queue.push(at, Event::Probation);
     }
 
-    /// The moment at which a client on the node's host has waited so long by its clock.
+    /// The time at which a client on the node's host has waited so long by its clock.
     fn when_waited(&self, node: u32, pause: u64) -> u64 {
         let clock = &self.nodes[node as usize].clock;
         clock.when(clock.local(self.now) + rationd::core::time::Micros(pause))

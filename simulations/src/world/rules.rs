@@ -1,4 +1,4 @@
-//! From the limits of a plan to the rules that nodes go by.
+//! Turns the limits of a plan into the rules of nodes.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use rationd::core::policy::{OnStoreLoss, Rule};
 use crate::observe::Setting;
 use crate::plan::{self, Plan};
 
-/// What a run is told, for its listeners.
+/// The setting of a run, for its listeners.
 ///
 /// # Errors
-/// A limit that cannot be read, by its place.
+/// A limit that cannot be parsed, with its position.
 pub fn setting(plan: &Plan) -> Result<Setting, String> {
     let mut rules = Vec::new();
     for (index, policy) in plan.policies.iter().enumerate() {

@@ -1,10 +1,10 @@
-//! Connections from nodes to servers: what is written to one arrives in order, and late rather than not
-//! at all. A segment that the network loses is sent again after 200 ms, then after twice as long each
-//! time, and what was written after it waits behind it, as TCP has it.
+//! Connections from nodes to servers. What is written to one arrives in order, and late rather than not at all: as
+//! with TCP, a segment that the network loses is sent again after 200 ms, then after twice as long each time, and
+//! later ones wait behind it.
 //!
-//! A node gives a connection up when nothing at all has come from the server for a second in which
-//! something was awaited, or when it is reset; then nobody knows what became of the calls on it. What
-//! was written before that still arrives: its answer finds nobody.
+//! A node gives a connection up when it is reset, or when nothing has come from the server for a second while an
+//! answer was awaited. The outcome of its calls is then unknown. What was written before still arrives, but its
+//! answers find nobody.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,32 +18,32 @@ use super::message::Reply;
 use super::network::Heading;
 use crate::maps::Map;
 
-/// Until a lost segment is sent again for the first time.
+/// Time until a lost segment is sent again for the first time.
 const RESEND: u64 = 200_000;
 
-/// Most often that the wait is doubled.
+/// Most doublings of that time.
 const DOUBLINGS: u32 = 9;
 
-/// Nothing came for so long while something was awaited: the connection is given up.
+/// If nothing comes for this long while an answer is awaited, the connection is given up.
 pub(super) const SILENCE: u64 = 1_000_000;
 
-/// What travels in a segment.
+/// The content of a segment.
 #[derive(Debug)]
 pub(super) enum Parcel {
-    /// A letter's call.
+    /// A call.
     Call(u64),
-    /// A letter's answer.
+    /// The answer to a call.
     Answer(u64, Reply),
 }
 
-/// One way of a connection.
+/// One direction of a connection.
 #[derive(Debug, Default)]
 struct Pipe {
-    /// What has not arrived: the first was lost, the others wait behind it.
+    /// What has not arrived yet: the first was lost, and the others wait behind it.
     parcels: VecDeque<Parcel>,
     /// How often the first was lost.
     losses: u32,
-    /// When the last one that was not lost arrives.
+    /// When the last one arrives that was not lost.
     last: u64,
 }
 
@@ -54,11 +54,11 @@ struct Link {
     incarnation: u64,
     server: u32,
     generation: u64,
-    /// Letters whose answers the node awaits.
+    /// Calls whose answers the node awaits.
     awaited: BTreeSet<u64>,
-    /// When something came last, or something was awaited first, in time that the node ran.
+    /// When something last came, or the first answer was awaited, in time that the node ran.
     heard: u64,
-    /// Somebody will look whether the server is silent.
+    /// A check for silence is scheduled.
     watched: bool,
     /// The node has given it up.
     closed: bool,
@@ -70,7 +70,7 @@ struct Link {
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     links: Map<u64, Link>,
-    /// The one that each node writes to, by node and server.
+    /// The connection that each node writes to, by node and server.
     latest: BTreeMap<(u32, u32), u64>,
     next: u64,
 }
@@ -85,7 +85,7 @@ impl Link {
 }
 
 impl World<'_> {
-    /// Writes a letter to the connection that its pass is for, and awaits its answer.
+    /// Writes a call to the connection that its pass is for, and awaits the answer.
     pub(super) fn write_call(&mut self, id: u64) {
         let Some(letter) = self.letters.get_mut(&id) else { return };
         letter.copies += 1;
@@ -104,11 +104,11 @@ impl World<'_> {
         self.write(link, Heading::ToRedis, Parcel::Call(id));
     }
 
-    /// Writes an answer; nobody awaits it any more where the node has given the connection up.
+    /// Writes an answer. Nobody awaits it if the node has given the connection up.
     pub(super) fn write_answer(&mut self, id: u64, reply: Reply) {
         let Some(letter) = self.letters.get(&id) else { return };
         let (link, server) = (letter.link, letter.server);
-        // Who has died says no more than that.
+        // A crashed server sends nothing but the end of its connections.
         if self.cluster.server(server).standing == Standing::Dead && !matches!(reply, Reply::Lost) {
             return;
         }
@@ -117,7 +117,7 @@ impl World<'_> {
         }
     }
 
-    /// The connection of that generation between a node in its present life and a server.
+    /// The connection of that generation between a node's present incarnation and a server.
     fn link(&mut self, node: u32, server: u32, generation: u64) -> u64 {
         let incarnation = self.nodes[node as usize].incarnation;
         let Streams { links, latest, next } = &mut self.streams;
@@ -156,7 +156,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends the first parcel of a pipe; those behind it go with it.
+    /// Sends the first segment of one direction, with those that wait behind it.
     pub(super) fn send_segment(&mut self, link: u64, heading: Heading) {
         let Some(state) = self.streams.links.get(&link) else { return };
         let (node, server) = (state.node, state.server);
@@ -201,7 +201,7 @@ impl World<'_> {
         }
     }
 
-    /// Looks whether a server has been silent for too long.
+    /// Checks whether a server has been silent for too long.
     pub(super) fn silence(&mut self, link: u64) {
         let Some(state) = self.streams.links.get(&link) else { return };
         let (node, heard) = (state.node, state.heard);
@@ -210,7 +210,7 @@ impl World<'_> {
             self.streams.links.get_mut(&link).expect("looked up above").watched = false;
             return;
         }
-        // What has come meanwhile is read first.
+        // What has come while the node was frozen is read first.
         if self.thaws_at(node) > self.now {
             return self.queue.push(self.thaws_at(node) + 1, Event::Silence { link });
         }
@@ -221,12 +221,12 @@ impl World<'_> {
         self.give_up(link, Fault::Silent);
     }
 
-    /// How long a node has run by now: nobody is silent to a node that does not listen.
+    /// How long a node has run so far. A server is not silent to a node that does not run.
     fn ran(&self, node: u32) -> u64 {
         self.now.saturating_sub(self.nodes[node as usize].stood)
     }
 
-    /// A connection is reset, as far as its node hears of it.
+    /// A connection is reset, if the node hears of it.
     pub(super) fn reset(&mut self, link: u64) {
         let Some(state) = self.streams.links.get(&link) else { return };
         let node = state.node;
@@ -236,8 +236,8 @@ impl World<'_> {
         self.give_up(link, Fault::Lost);
     }
 
-    /// Resets all connections to a server that has died, after what it has answered. Who cannot be reached
-    /// hears nothing.
+    /// Resets all connections to a server that has crashed, after its last answers. Nodes that cannot be reached hear
+    /// nothing.
     pub(super) fn reset_all(&mut self, server: u32) {
         let mut links: Vec<_> = self.streams.latest.iter().filter(|((_, to), _)| *to == server).collect();
         links.sort_unstable();
@@ -253,8 +253,8 @@ impl World<'_> {
         }
     }
 
-    /// Closes the connections to a server that has died on which nothing was ever sent, or that are not modelled since
-    /// calls travel as letters: nodes hear of it, as a daemon does that asks nothing.
+    /// Closes connections to a crashed server on which nothing was ever sent, or which are not modelled as streams.
+    /// Nodes hear of it, as an idle daemon does.
     pub(super) fn close_idle(&mut self, server: u32) {
         for node in 0..self.nodes.len() as u32 {
             let place = &self.nodes[node as usize];
@@ -263,7 +263,8 @@ impl World<'_> {
             if self.streams.latest.contains_key(&(node, server)) {
                 continue;
             }
-            // Who does not hear of it asks each second who the server's replica is, and hears nothing for a second.
+            // A node that does not hear of it asks the server about its replicas each second, and notices the silence
+            // after another one.
             let at = self.arrival(node, server, Heading::FromRedis).unwrap_or(self.now + 2 * SILENCE);
             self.queue.push(at, Event::Closed { node, incarnation, server, generation });
         }
@@ -284,7 +285,7 @@ impl World<'_> {
         self.probe_from(node, server, opened);
     }
 
-    /// The node gives a connection up, and with it the calls that are under way on it.
+    /// The node gives a connection up, with all calls that are under way on it.
     pub(super) fn give_up(&mut self, link: u64, fault: Fault) {
         let Some(state) = self.streams.links.get_mut(&link).filter(|state| !state.closed) else { return };
         state.closed = true;
@@ -306,7 +307,7 @@ impl World<'_> {
         }
     }
 
-    /// Forgets a connection that carries nothing any more.
+    /// Drops a connection that is no longer in use.
     fn forget(&mut self, link: u64) {
         if self.streams.links.get(&link).is_some_and(|state| state.closed && state.calls.parcels.is_empty()) {
             self.streams.links.remove(&link);

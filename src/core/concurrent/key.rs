@@ -1,8 +1,9 @@
-//! One key of a concurrent limit: how many slots this node has of it, who holds them, who waits for one.
+//! One key of a concurrent limit: how many permits this node has, who holds them, and who waits for one.
 //!
-//! The store lends slots for some seconds at a time. A node says how many its clients hold and how many it
-//! would like; each word replaces the one before, so it may be said twice. Slots are handed out here without
-//! asking; those that nobody has used for a while go back. One call per key at a time. Part of `concurrent.rs`.
+//! The store lends permits for some seconds at a time. A node reports how many its clients hold and how many it would
+//! like; each report replaces the one before, so it may be repeated. Permits are given to clients without asking the
+//! store; those that were unused for a while are returned. One call per key is under way at a time. Part of
+//! `concurrent.rs`.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -24,19 +25,19 @@ use crate::core::time::{Due, Instant, Micros};
 
 mod renewal;
 
-/// How long slots are a node's that says nothing more. It says so again after a third.
+/// How long permits stay a node's without another report. It reports again after a third of this time.
 pub(in crate::core) const LEASE: Micros = Micros::from_secs(10);
 
-/// How long after a failure the store is asked again.
+/// Time after a failure until the store is asked again.
 const ASK_AGAIN: Micros = Micros(250_000);
 
-/// How long a denial of the store counts.
+/// How long a denial by the store is remembered.
 const DENIED: Micros = Micros(50_000);
 
-/// Unused slots are handed back after so long where few are left, and elsewhere.
+/// How long unused permits are kept where few are left, and elsewhere.
 const IDLE: (Micros, Micros) = (Micros(50_000), Micros::from_secs(1));
 
-/// What this node knows and has of one key.
+/// The state of one key at this node.
 #[derive(Debug)]
 pub(in crate::core) struct ConcurrentKey {
     digest: Digest,
@@ -45,24 +46,24 @@ pub(in crate::core) struct ConcurrentKey {
     /// Index of the policy's counts in the shard.
     policy: usize,
     pub(in crate::core) permits: Permits,
-    /// Slots that this node may hand out, those in clients' hands among them, until `until`.
+    /// Permits that this node may give to clients until `until`, including those that clients hold.
     lent: u64,
     until: Due,
-    /// Slots of all other nodes, and how many nodes have some, at the store's last answer.
+    /// Permits of all other nodes, and how many nodes have some, as of the store's last answer.
     others: u64,
     nodes: u32,
     answered: Option<Instant>,
     flight: Option<Flight>,
     line: Line,
-    /// The store gives no answers; when to ask it again.
+    /// The store does not answer; the time to ask it again.
     away: Option<Instant>,
-    /// Until then the store has no more.
+    /// Until then, the store is known to have no more.
     denied_until: Due,
-    /// Most in use since slots were last handed back or asked for.
+    /// Most permits in use since some were last returned or asked for.
     peak: u64,
-    /// When slots that lie idle go back.
+    /// When unused permits are returned.
     idle_at: Due,
-    /// When the store is told that those in use still are.
+    /// When the store must hear that the permits are still in use.
     renew_at: Due,
     last_check: Instant,
     pub(in crate::core) wake: Due,
@@ -93,7 +94,7 @@ impl ConcurrentKey {
         }
     }
 
-    /// As listings show it.
+    /// The key as listings show it.
     pub(in crate::core) fn listed(&self, cx: &Context, now: Instant) -> KeyInfo {
         KeyInfo {
             digest: self.digest,
@@ -104,7 +105,7 @@ impl ConcurrentKey {
         }
     }
 
-    /// Other limits apply from now on; those who hold slots keep them.
+    /// Applies other limits. Clients keep the permits that they hold.
     pub(in crate::core) fn adopt(&mut self, rule: &Arc<Rule>) {
         if !Arc::ptr_eq(&self.rule, rule) {
             self.rule = rule.clone();
@@ -112,12 +113,12 @@ impl ConcurrentKey {
         }
     }
 
-    /// The key's part of the store gives no answers.
+    /// Whether the key's store server is away.
     pub(in crate::core) fn is_away(&self) -> bool {
         self.away.is_some()
     }
 
-    /// Hands back what is not in use.
+    /// Returns permits that are not in use.
     pub(in crate::core) fn hand_back(&mut self, cx: &mut Context, now: Instant) {
         if self.lent > self.permits.used() && self.flight.is_none() {
             self.ask(cx, now, self.permits.used());
@@ -128,15 +129,15 @@ impl ConcurrentKey {
         &self.rule.limits[0]
     }
 
-    /// Slots that this node may hand out.
+    /// Permits that this node may give to clients.
     fn usable(&self, now: Instant) -> u64 {
         let usable = self.lent.min(self.most());
         if !self.until.has_come(now) || on(Mutant::PermitsBeyondTheLease) { usable } else { 0 }
     }
 
-    /// Most slots that are this node's to have: the limit or, where all nodes together had more at the store's last
-    /// answer, what the others leave of it. What a share or a lost store added so ends as slots are released, however
-    /// busy the nodes are.
+    /// Most permits that this node may have: the limit, or, if all nodes together had more at the store's last
+    /// answer, what the others leave of it. An excess after an outage or a loss of data thus ends as permits are
+    /// released, however busy the nodes are.
     fn most(&self) -> u64 {
         let count = self.limit().count;
         let is_over = self.lent > 0 && self.lent + self.others > count && !on(Mutant::PermitsStayOver);
@@ -189,7 +190,7 @@ impl ConcurrentKey {
         Outcome::Parked(ticket)
     }
 
-    /// Decides from what is here; `None` when the store must be asked.
+    /// Decides by what is here; `None` when the store must be asked.
     fn decide(&mut self, cx: &mut Context, now: Instant, cost: u64, source: Source) -> Option<Decision> {
         let used = self.permits.used();
         if used + cost <= self.usable(now) && (self.line.is_empty() || source == Source::Store) {
@@ -247,7 +248,7 @@ impl ConcurrentKey {
         self.permits.decision(self.limit(), view, cost, ending)
     }
 
-    /// Few are left here, and the store has more: asks before anybody waits.
+    /// When few permits are left here and the store has more, asks before anybody must wait.
     fn think_ahead(&mut self, cx: &mut Context, now: Instant) {
         let (used, lent) = (self.permits.used(), self.usable(now));
         let low = lent.saturating_sub(used) <= lent / 4 && self.left() > 0 && self.denied_until.has_come(now);
@@ -257,12 +258,12 @@ impl ConcurrentKey {
         }
     }
 
-    /// So many more are within the limit, as far as the store's last answer says.
+    /// Whether so many more permits are within the limit, by the store's last answer.
     fn fits(&self, cost: u64) -> bool {
         self.others + self.permits.used() + cost <= self.limit().count
     }
 
-    /// What nobody had at the store's last answer.
+    /// Permits that no node had at the store's last answer.
     fn left(&self) -> u64 {
         self.limit().count.saturating_sub(self.others + self.lent)
     }
@@ -271,13 +272,13 @@ impl ConcurrentKey {
         self.ask(cx, now, 2 * (self.permits.used() + self.line.wanted()));
     }
 
-    /// Says how many are in use, and how many it would like.
+    /// Reports how many permits are in use, and how many this node would like.
     fn ask(&mut self, cx: &mut Context, now: Instant, want: u64) {
         let used = self.permits.used();
         let waiting = self.line.wanted();
         self.line.note_answers(1);
         let want = want.max(used + waiting).min(self.most().max(used));
-        // What it does not want any more is others' from here on.
+        // Permits that this node no longer wants belong to others from now on.
         self.lent = self.lent.min(want);
         let used = if on(Mutant::PermitsNotTold) { 0 } else { used };
         let occupy = Occupy { used, need: waiting, want, lease: LEASE };
@@ -327,7 +328,8 @@ impl ConcurrentKey {
         self.away = None;
         self.renew_at = Due::at(sent + Micros(LEASE.0 / 3));
         self.serve_line(cx, now, Source::Store);
-        // The store was asked for these, and had fewer; or it had more than this node knew, and is asked again.
+        // The store was asked for these permits and had fewer; or it had more than this node knew, and is asked
+        // again.
         let is_denied =
             |key: &Self| key.line.first().is_some_and(|waiter| waiter.answers > 0 && !key.fits(waiter.cost));
         if is_denied(self) {
@@ -337,7 +339,7 @@ impl ConcurrentKey {
             let Some(waiter) = self.line.take_first() else { break };
             let decision = self.answer(cx, now, waiter.cost, Resolution::deny(Reason::Rate, Source::Store));
             self.reply(cx, &waiter, decision);
-            // It may have asked for more than those behind it.
+            // The first waiter may have asked for more than those behind it.
             self.serve_line(cx, now, Source::Store);
         }
         if !self.line.is_empty() {
@@ -345,7 +347,7 @@ impl ConcurrentKey {
         }
     }
 
-    /// Serves the line from its head as far as slots go.
+    /// Serves the line from its head, as far as permits suffice.
     pub(in crate::core) fn serve_line(&mut self, cx: &mut Context, now: Instant, source: Source) {
         while let Some(waiter) = self.line.first() {
             let decision = if waiter.cost == 0 {
@@ -370,7 +372,7 @@ impl ConcurrentKey {
         cx.reply(waiter.ticket, decision);
     }
 
-    /// Answers those in line up to the first who may wait on: the store has not answered, which is no outage.
+    /// Answers those in line up to the first that may wait longer. The store has not answered, which is no outage.
     fn turn_away(&mut self, cx: &mut Context, now: Instant, has_to_go: impl Fn(&Waiter) -> bool) {
         while let Some(waiter) = self.line.first().filter(&has_to_go) {
             self.line.take_first();

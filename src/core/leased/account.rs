@@ -1,8 +1,9 @@
-//! What a call tells the store of this node's tokens, and how much it may ask for. Part of `key.rs`.
+//! What a call reports to the store of this node's tokens, and how much it may ask for. Part of `key.rs`.
 //!
-//! The store sets aside what it lends of a bucket, and charges it when the node says that it was spent: that is the
-//! node's account. Until the store has been told, the node counts as the store will. A call carries the account, what
-//! this node knows of each limit in case the store has lost it, and an amount that leaves other nodes their part.
+//! The store sets aside what it lends of a bucket, and charges it when the node reports it as spent: that is the
+//! node's account. Until the store has heard of it, the node counts as the store will. A call reports the account,
+//! and what this node knows of each limit in case the store has lost it; and it asks for an amount that leaves other
+//! nodes their part.
 
 use super::key::LeasedKey;
 use crate::core::batch::refill_interval;
@@ -13,32 +14,32 @@ use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Due, Instant, Micros, Timestamp};
 
-/// A return that this node sends now may reach the store up to this much later.
+/// A return that this node sends now may arrive at the store this much later.
 const ON_THE_WAY: Micros = Micros::from_secs(5);
 
-/// A refund that could only be kept for a shorter time than this goes to the store at once.
+/// A refund that could be kept here for no longer than this goes to the store at once.
 const LEAST_KEPT: Micros = Micros(20_000);
 
-/// A node that is alone with a limit asks for so many tenths of it at most, so that a node that comes finds some. Of a
-/// window that is to come the store lends no more either. With three tenths, plenty-left costs 279 calls per 1000 checks
-/// in place of 227.
+/// A node that is alone with a limit asks for at most so many tenths of it, so that a node that joins finds some. Of
+/// a window before it begins the store lends no more either. With three tenths, plenty-left costs 279 calls per 1000
+/// checks instead of 227.
 const ALONE_TENTHS: u64 = 6;
 
-/// A key that uses up its lease within this fraction of a refill interval could not ask for the next lease in time, so that
-/// it takes this node's whole part at once. Were that a whole interval, nodes would take what others lack: 96.7 % of second-1x would be used in
-/// place of 98.9.
+/// A key that uses up its lease within this fraction of a refill interval could not get the next lease in time, so it
+/// takes this node's whole part at once. If the fraction were a whole interval, nodes would take what others lack:
+/// 96.7 % of second-1x would be used instead of 98.9.
 const FLOOD_PART: u64 = 8;
 
-/// Tokens that are used up within this time are gone before several calls could have asked for them in turn.
+/// Tokens that are used up within this time would be gone before several calls could ask for them in turn.
 const MOMENT: Micros = Micros(250_000);
 
 impl LeasedKey {
-    /// The counters as the store will have them when it is told what is held of buckets: see [`LeasedKey::charge`].
+    /// The counters as the store will have them when it hears what is held of buckets: see [`LeasedKey::charge`].
     pub(super) fn charged(&self) -> [Counter; MAX_LIMITS] {
         self.view.charged(self.holdings.unspent())
     }
 
-    /// Takes it that other nodes hold nothing of buckets any more.
+    /// Assumes that other nodes no longer hold tokens of buckets.
     pub(super) fn doubt_lent(&self, counters: &mut [Counter; MAX_LIMITS]) {
         let held = self.holdings.unspent();
         for (limit, counter) in self.view.rule().limits.iter().zip(counters) {
@@ -48,13 +49,14 @@ impl LeasedKey {
         }
     }
 
-    /// Takes it that the store has been told what is held of buckets, `returned` tokens less than before.
+    /// Brings the counters to what the store has once it hears what is held of buckets, when `returned` tokens are
+    /// returned.
     pub(super) fn charge(&mut self, returned: u64) {
         self.view.charge(self.holdings.unspent(), returned);
     }
 
-    /// The order that was given up. What a bucket was charged at once is only taken back while the bucket cannot have
-    /// filled up since: a charge that has leaked away is worth nothing any more.
+    /// Takes the abandoned acquire. What a bucket was charged at once for it may only be taken back until the bucket
+    /// may have filled up: then the charge has leaked away, and a credit would admit too much.
     pub(super) fn take_doubtful(&mut self, now: Instant) -> Voided {
         let Some((order, sent)) = self.calls.take_doubtful() else { return Voided::default() };
         let passed = now.since(sent) + ON_THE_WAY;
@@ -63,13 +65,13 @@ impl LeasedKey {
         if has_leaked { Voided { need: 0, ..order } } else { order }
     }
 
-    /// What the store is told of a void order together with the return of so many tokens.
+    /// What the store is told of an abandoned acquire, together with the return of `returned` tokens.
     pub(super) fn voided_by_now(&self, order: Voided, returned: u64) -> Voided {
         self.view.voided_by_now(order, self.holdings.unspent().saturating_add(returned))
     }
 
-    /// Takes note that so many tokens have just left the lease. Those that the store has charged already
-    /// go first, and need not be told.
+    /// Records that tokens have just left the lease. Those that the store has charged already go first, and need not
+    /// be reported.
     pub(super) fn note_spent(&mut self, now: Instant, tokens: u64) {
         if !self.view.has_account() {
             return;
@@ -78,19 +80,19 @@ impl LeasedKey {
         self.view.note_spent(now, tokens, self.holdings.unspent().saturating_add(tokens));
     }
 
-    /// Takes note that so many tokens are back in the lease that were spent, and not told.
+    /// Records that tokens are back in the lease that were spent, but not reported.
     pub(super) fn note_unspent(&mut self, tokens: u64) {
         self.holdings.note_unspent(tokens);
         self.view.note_unspent(tokens);
     }
 
-    /// How long ago what the store has not been told of was spent, once `returned` tokens are back: as it will
-    /// be charged.
+    /// How long ago unreported tokens were spent, when `returned` tokens are returned. The store will charge them as
+    /// of then.
     pub(super) fn ages(&self, now: Instant, returned: u64) -> Ages {
         self.view.ages(now, self.holdings.unspent().saturating_add(returned))
     }
 
-    /// Tokens held, as the store is told.
+    /// Held tokens, as they are reported to the store.
     pub(super) fn held(&self) -> u64 {
         if on(Mutant::SpendingNotTold) {
             return self.view.lent(0);
@@ -98,20 +100,19 @@ impl LeasedKey {
         self.holdings.unspent()
     }
 
-    /// Tokens of a bucket are on their way back: an order that overtook them would say of them that
-    /// they were spent.
+    /// Whether tokens of a bucket are being returned. An acquire that overtook them would report them as spent.
     pub(super) fn has_account_under_way(&self) -> bool {
         self.view.has_account() && self.calls.has_return_under_way()
     }
 
-    /// Tokens held that the store has charged to a bucket already, as somebody needed them.
+    /// Held tokens that the store has charged to a bucket already, because a waiter needed them.
     pub(super) fn charged_and_held(&self) -> u64 {
         self.view.charged_and_held(self.holdings.unspent())
     }
 
-    /// Keeps a refund of what the store has charged here, for the next checks, where this node has an account that
-    /// is open: the next order or return says that it is held, and the store takes the charge back. A charge
-    /// leaks away as time goes by; the refund is kept as long as the bucket is known to owe twice as much.
+    /// Keeps a refund here for the next checks, if this node has an open account. The next acquire or return reports
+    /// the tokens as held, and the store takes their charge back. A charge leaks away with time, so the refund is
+    /// kept only while the bucket is known to owe at least twice as much.
     pub(super) fn keep_refund(&mut self, now: Instant, tokens: u64, filled: Timestamp) -> bool {
         let rule = self.view.rule().clone();
         let ([limit], [counter, ..]) = (&rule.limits[..], self.charged()) else { return false };
@@ -121,15 +122,15 @@ impl LeasedKey {
         if !is_settled || !has_account || self.view.answered().is_none() || self.is_away(now) {
             return false;
         }
-        // What another node spent the store takes back: this one was never lent it.
+        // If another node spent the tokens, the store must take them back, because this node was never lent them.
         if tokens > self.holdings.spent_here() {
             return false;
         }
-        // A bucket that shrank may owe more than it holds: then nothing that comes back can be spent yet.
+        // A bucket whose limit was reduced may owe more than it holds. Then nothing that comes back can be spent yet.
         if counter.at > self.view.clock().earliest(now) + limit.depth() {
             return false;
         }
-        // Twice as much, because others may be given back a part of theirs meanwhile.
+        // Twice as much, because other nodes may be refunded a part of their spending meanwhile.
         let owed = counter.at - gcra::cost(limit, self.charged_and_held().saturating_add(tokens.saturating_mul(2)));
         let until = self.view.clock().before(if filled.is_none() { owed } else { owed.min(filled) });
         if self.holdings.lease().until().or(until).has_come(now + LEAST_KEPT) {
@@ -140,20 +141,20 @@ impl LeasedKey {
         true
     }
 
-    /// Tokens spent that the store takes to be held still, so that they can be held again: of every bucket
-    /// as many. Those that somebody needed it has charged, and fills up again.
+    /// Spent tokens that the store still takes to be held, so that they can be held again; the least of all buckets.
+    /// Tokens that waiters needed are not among them: the store has charged those already.
     pub(super) fn unreported(&self) -> u64 {
         self.view.unreported(self.holdings.unspent())
     }
 
-    /// Tokens of a bucket were spent that the store has not been told of.
+    /// Whether tokens of a bucket were spent without a report to the store.
     pub(super) fn has_unreported(&self) -> bool {
         self.view.has_account() && self.unreported() > 0
     }
 
-    /// By how much a wait for the store may be over early, as this node's clock drifts from the store's since that was
-    /// read; and how much later than it was the store will take the last spending of a bucket to have been, when it is
-    /// told after `wait`. A window ends by the store's clock, too: whoever comes a moment early is denied once more.
+    /// By how much a wait may end too early, because this node's clock drifts from the store's after it was last
+    /// read; and by how much later than it was the store will take the last spending of a bucket to have been, when
+    /// it hears of it after `wait`. A client that comes a moment too early would be denied once more.
     pub(super) fn drift_margin(&self, now: Instant, wait: Micros) -> Micros {
         let age = self.ages(now, 0).into_iter().max().unwrap_or(Micros::ZERO).min(gcra::LEASE_LIFE);
         let since = self.view.clock().age(now).max(age);
@@ -163,14 +164,14 @@ impl LeasedKey {
 }
 
 impl LeasedKey {
-    /// What this node knows to be spent or held of each limit: of the window at hand; where it was lent nothing of
-    /// that, of the one before, as long as that may be open yet.
+    /// What this node knows to be spent or held of each limit: of the present window, or, if nothing of that was
+    /// lent, of the one before, as long as that may still be open.
     fn known(&self, now: Instant) -> [Known; MAX_LIMITS] {
         self.view.known(now, self.held())
     }
 
-    /// Most tokens worth asking for: this node's part of the smallest limit. The store remembers nodes
-    /// for a while that are gone; the fleet knows.
+    /// Most tokens worth asking for: this node's part of the smallest limit. The store counts nodes for a while after
+    /// they are gone, so the fleet's number is used if it is known.
     pub(super) fn ceiling(&self, fleet: Option<FleetView>) -> u64 {
         let smallest = self.view.rule().limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
         let live = fleet.filter(|fleet| fleet.is_steady).map_or(u32::MAX, |fleet| fleet.live);
@@ -178,13 +179,14 @@ impl LeasedKey {
         if nodes > 1 {
             return smallest.div_ceil(nodes);
         }
-        // A bucket lends what comes soon, too.
+        // A bucket also lends what comes soon.
         let coming = |limit: &Limit| if limit.algorithm == Algorithm::Gcra { gcra::coming(limit) } else { 0 };
         let coming = self.view.rule().limits.iter().map(coming).min().unwrap_or(0);
         (smallest * ALONE_TENTHS).div_ceil(10).max(coming.min(smallest))
     }
 
-    /// An acquire of nothing, with what each one tells the store: the account, and what this node knows of each limit.
+    /// An acquire of nothing, with all that every acquire reports: the account, and what this node knows of each
+    /// limit.
     pub(super) fn order(&self, now: Instant) -> Acquire {
         Acquire {
             need: 0,
@@ -210,38 +212,38 @@ impl LeasedKey {
             return u64::MAX;
         }
         let most = self.refundable_of_each(now).max().unwrap_or(0);
-        // Tokens that nobody has spent are no part of a bucket's debt: whatever is taken back empties that at most.
+        // Unspent tokens are no part of a bucket's debt, so a refund can at most empty the debt.
         let is_of_buckets = self.view.rule().limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
         if is_of_buckets && most > 0 { u64::MAX } else { most }
     }
 
-    /// More than some limit of several was charged, and less than another.
+    /// Whether one limit was charged more than `cost` and another less.
     pub(super) fn exceeds_some(&self, now: Instant, cost: u64) -> bool {
         let differ = || self.refundable_of_each(now).any(|charged| charged < cost);
         self.view.rule().limits.len() > 1 && self.view.answered().is_some() && differ() && self.refundable(now) > 0
     }
 
     fn refundable_of_each(&self, now: Instant) -> impl Iterator<Item = u64> {
-        // This may say too much, because the store takes back no more than a full bucket holds; too little would lose a
-        // refund.
+        // The result may be too high, because the store takes back no more than a full bucket holds. Too low a result
+        // would lose a refund.
         let (earliest, held, counters) =
             (self.view.clock().earliest(now), self.holdings.lease().current(now), self.charged());
         self.view.rule().limits.iter().zip(counters).map(move |(limit, counter)| match limit.algorithm {
-            // What others hold they may have spent.
+            // Other nodes may have spent what they hold.
             Algorithm::Gcra => {
                 let owed = counter.at.since(earliest);
-                // A part of a token can be taken back, too: the bucket is whole only then.
+                // A part of a token counts as a token: the bucket is full only when that is taken back, too.
                 let spent = gcra::tokens_in(limit, owed).saturating_add(u64::from(owed.0 > 0)).min(limit.burst);
                 spent.saturating_add(counter.used.saturating_sub(held))
             }
-            // What an earlier window was charged stays charged.
+            // What was charged in an earlier window stays charged.
             _ => counter.used.saturating_sub(held),
         })
     }
 
-    /// Whether so many tokens are surely used up within a small part of a refill interval, and within a moment. Tokens that
-    /// last longer can be asked for in a few calls, as they are used: without this bound, a flood of one second would take
-    /// the tokens of ten minutes. Limits whose tokens trickle in are never taken at once.
+    /// Whether `part` tokens are surely used up within a small part of a refill interval, and within a moment. Tokens
+    /// that last longer can be asked for in a few calls, as they are used. Without this bound, a flood of one second
+    /// would take the tokens of ten minutes. Limits whose tokens trickle in are never taken at once.
     pub(super) fn is_flooded(&self, part: u64) -> bool {
         let most = if on(Mutant::ChanceTakenForFlood) { Micros(u64::MAX) } else { MOMENT };
         let soon = Micros(refill_interval(self.view.rule()).0 / FLOOD_PART).min(most);

@@ -1,14 +1,14 @@
-//! What a key does. From this file, and from no other, calls and replies of a leased key leave.
+//! What a key does. All calls and replies of a leased key are sent from this file, and from no other.
 //!
-//! Inputs change what is known of a key: a request (`requests.rs`), an answer of the store (`outcomes.rs`), its timer. Each
-//! then calls [`advance`], which looks at the key as it stands, whatever has happened, and does all that is due in one
-//! order: what ended is dropped, who can be answered is answered, and what is lacking is asked for in one call. So no input
-//! has to know what may follow from it. A check that is decided from memory, and leaves the lease above its low-water mark,
-//! advances nothing.
+//! Inputs change what is known of a key: a request (`requests.rs`), an answer of the store (`outcomes.rs`), or its
+//! timer. Each then calls [`advance`], which looks only at the state of the key and does all that is due, always in
+//! the same order: it drops what has ended, answers those who can be answered, and asks for what is missing in one
+//! call. So no input needs to know what may follow from it. A check that is decided from memory, and leaves the lease
+//! above its low-water mark, needs no `advance`.
 //!
-//! One acquire per key is under way at a time. It asks for what waits and for what the tuner wants; those who arrive
-//! meanwhile line up behind it, and a partial grant serves the line from its head. Tokens that go back leave the node
-//! before the call is sent.
+//! One acquire per key is under way at a time. It asks for what waiters need and for what the tuner wants. Checks
+//! that come meanwhile line up behind it, and a partial grant serves the line from its head. Tokens that are returned
+//! leave the node's lease before the call is sent, so they cannot be spent twice.
 
 use super::intent::{Intent, Wish, ahead, intend};
 use super::key::LeasedKey;
@@ -25,17 +25,18 @@ use crate::core::limit::{Algorithm, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Due, Instant, Micros, Timestamp};
 
-/// While no majority of Redis holds what it lends, a lease is one part in so many of what it would be, because so much can
-/// be lost with a master. The simulator's invariant `confirmed` holds nodes to it.
+/// While no majority of Redis has confirmed what it lends, a lease is this fraction of its normal size, because a
+/// failover can lose what was lent. The simulator's invariant `confirmed` checks this.
 const UNCONFIRMED_PART: u64 = 32;
 
-/// Answers that may leave a waiter unsettled before it is denied.
+/// Answers of the store that may leave a waiter without a decision before it is denied.
 const ANSWERS: u8 = 4;
 
-/// Answers after which what a waiter wants has been in an order: one may have been under way before.
+/// After so many answers, a waiter's cost was surely part of an acquire: only the first may have been sent before it
+/// came.
 const ASKED_FOR: u8 = 2;
 
-/// Does what is due for a key as it stands now. `wish` is what its state does not show.
+/// Does what is due for a key in its present state. `wish` is what its state does not show.
 pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: Wish) {
     key.calls.send_lost(cx, now);
     drop_ended(key, cx, now);
@@ -68,7 +69,7 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
     key.pacing.drop_plan(now);
 }
 
-/// Does what is due by the clock; false when the key is of no more use.
+/// Does what is due by the clock. False when the key can be forgotten.
 pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> bool {
     let was_away = key.outage.phase().is_away();
     advance(key, cx, now, Wish::Look);
@@ -82,13 +83,13 @@ fn is_of_use(key: &LeasedKey, now: Instant) -> bool {
     is_busy || now < keep_until(key, now) || key.is_indebted(now)
 }
 
-// What ended.
+// What has ended.
 
-/// Drops what has ended and rolls what is known.
+/// Drops what has ended, and brings what is known to `now`.
 pub(super) fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.roll(now);
-    // The store has charged all that this node did not account for in time, also tokens that were not spent. It is told
-    // which those are.
+    // The store has charged all that this node did not account for in time, including tokens that were not spent. It
+    // is told which those are.
     let lapsed =
         key.holdings.lease().until().has_come(now) && key.holdings.lease().held() > 0 && !key.calls.is_acquiring();
     if lapsed {
@@ -105,14 +106,15 @@ pub(super) fn drop_ended(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     }
 }
 
-/// Tokens that can no longer be spent here. A window that is still open under another limit of the
-/// policy, or a sliding one, which weighs on, gets them back; otherwise they lapse. Of a bucket they wait for the
-/// acquire that is under way: the account that they would close has what it lends, too.
+/// Disposes of tokens that can no longer be spent here. If a window of theirs is still open under another limit of
+/// the policy, or counts on in a sliding window, they are returned; otherwise they lapse. Tokens of a bucket wait
+/// until the acquire under way has ended: their return closes the node's account, and the store would close what that
+/// acquire lends with it.
 fn dispose(key: &mut LeasedKey, cx: &mut Context, now: Instant, leftover: Leftover) {
     let limits = &key.view.rule().limits;
     let matters = limits.len() > 1 || limits[0].algorithm == Algorithm::Sliding;
     if !matters || key.is_away(now) {
-        // Nobody will spend these tokens. While their window is known to be open, they count as left in it.
+        // Nobody will spend these tokens, so they count as left for as long as their window is known to be open.
         key.view.note_lapsed(leftover.tokens, leftover.windows[0]);
         cx.policy_stats(key.policy()).expired += leftover.tokens;
     } else if key.calls.is_acquiring() && key.view.has_account() {
@@ -123,7 +125,7 @@ fn dispose(key: &mut LeasedKey, cx: &mut Context, now: Instant, leftover: Leftov
     }
 }
 
-/// Tokens that waited to go back do so, unless they wait for the acquire under way.
+/// Returns tokens that were waiting for that, unless they must wait for the acquire under way.
 fn hand_back_leftovers(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if key.calls.is_acquiring() && key.view.has_account() {
         return;
@@ -133,9 +135,9 @@ fn hand_back_leftovers(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     }
 }
 
-/// A bucket was charged at once for those who waited. Where they have been answered meanwhile, what they wanted is here
-/// unclaimed. When its time has come, it goes back, because spent later it would be spent at another time than it was
-/// charged, beyond the burst.
+/// Returns tokens that were charged for waiters who did not take them. A bucket is charged at once for waiters. If
+/// they were answered otherwise, their tokens are left here unclaimed. After a while they are returned: spending them
+/// later than they were charged could admit more than the burst.
 fn hand_back_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if key.holdings.unclaimed_until() == Due::NEVER {
         return;
@@ -147,10 +149,10 @@ fn hand_back_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     }
 }
 
-// Who waits.
+// Those who wait.
 
-/// Serves the line from its head as far as what is here and known goes. Nobody is denied while an answer is under way
-/// that may be for them.
+/// Serves the line from its head, as far as tokens and knowledge suffice. Nobody is denied while an answer is under
+/// way that may bring tokens.
 fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let is_settled = !key.calls.is_acquiring() || key.is_away(now);
     if !key.line.first().is_some_and(|waiter| is_settled || key.holdings.lease().usable(now) >= waiter.cost) {
@@ -166,11 +168,11 @@ fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     }
 }
 
-/// Answers those in line who have waited as long as they may. The call that they wait for goes on.
+/// Answers those in line who have waited for as long as they may. The call that they wait for continues.
 fn run_out(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     while let Some(waiter) = key.line.first_late(now) {
         let decision = if waiter.answers >= ASKED_FOR || key.is_exhausted(now, waiter.cost) {
-            // The store was asked for it, and had less, or has said so since.
+            // The store was asked for this cost and had less, or has said since that it has less.
             key.deny_in_line(now, waiter.cost)
         } else {
             turn_away(key, cx, now, waiter.cost)
@@ -187,7 +189,7 @@ fn turn_line_away(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     }
 }
 
-/// What a check is answered for which the store has no time: the first of a bucket passes.
+/// The answer to a check for which the store has no time. The first check of a bucket passes.
 pub(super) fn turn_away(key: &mut LeasedKey, cx: &Context, now: Instant, cost: u64) -> Decision {
     let decision = key.let_first_pass(now, cost, cx.settings.timeout);
     decision.unwrap_or_else(|| key.turn_away(now, cost, cx.queue()))
@@ -202,9 +204,9 @@ fn answer_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: D
     cx.reply(waiter.ticket, decision);
 }
 
-/// Answers those whose errands have ended. The answer to an errand counts tokens that an earlier acquire was lent, of which
-/// this node has yet to hear, or tokens that have gone back since. Until those calls have been answered, its numbers would
-/// mislead.
+/// Answers those whose errands have ended. The answer to an errand includes tokens that an earlier acquire was lent,
+/// of which this node has not heard yet, and excludes tokens that were returned since. Until those calls are
+/// answered, its numbers would be misleading.
 fn answer_errands(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let (is_away, is_behind) = (key.is_away(now), key.has_account_under_way());
     while let Some(errand) = key.calls.take_ended(is_away, is_behind) {
@@ -212,15 +214,14 @@ fn answer_errands(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     }
 }
 
-/// Answers those whose errands have been under way as long as they may wait. What they asked for may be
-/// done yet.
+/// Answers those who have waited for an errand for as long as they may. The errand may still be executed.
 fn answer_in_time(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     for (errand, waiters) in key.calls.take_late(now) {
         end(key, cx, now, &errand, &waiters);
     }
 }
 
-/// Answers those who waited for an errand that is done, or was not done in time, if at all.
+/// Answers those who waited for an errand that was executed, or was not executed in time.
 fn end(key: &mut LeasedKey, cx: &mut Context, now: Instant, errand: &Flight, waiters: &[Waiter]) {
     let call = &errand.call;
     let error = match &errand.ended {
@@ -246,10 +247,11 @@ fn end(key: &mut LeasedKey, cx: &mut Context, now: Instant, errand: &Flight, wai
             (Op::Peek, _) if key.view.answered().is_some() || key.is_away(now) => {
                 key.peeked(now, cost, Source::Lease, cx.fleet)
             }
-            // It has not left: the store is asked too much, and that is no outage.
+            // The call was not sent, because too many were waiting for the store. That is no outage.
             (Op::Peek, _) | (_, Some(StoreError::Busy { .. })) => key.turn_away(now, cost, cx.queue()),
             _ => {
-                // A call that has left may have been executed, or may be yet: then this node cannot say that it was not.
+                // A call that was sent may have been executed, or may still be, so this node cannot say that it was
+                // not.
                 let is_undone =
                     errand.attempts == 1 && matches!(error, Some(StoreError::Away { .. } | StoreError::Full));
                 let source = if is_undone { Source::Policy } else { Source::Store };
@@ -261,21 +263,21 @@ fn end(key: &mut LeasedKey, cx: &mut Context, now: Instant, errand: &Flight, wai
     key.calls.note_served(waiters.len());
 }
 
-/// A check of more than its limits ever have looks and charges nothing: it is not let pass, whatever limits
-/// apply when the answer comes.
+/// A check of more than its limits ever have only peeks and charges nothing. It is denied whatever limits apply when
+/// the answer comes.
 fn exceeds(call: &Call, cost: u64) -> bool {
     call.op == Op::Peek && call.rule.limits.iter().any(|limit| cost > limit.capacity())
 }
 
-// What is asked of the store.
+// Asking the store for tokens.
 
-/// Asks for tokens, unless what is under way has to be answered before.
+/// Asks for tokens, unless a call under way must be answered first.
 fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if on(Mutant::StaysAway) && key.outage.phase().is_away() || key.has_account_under_way() {
         return;
     }
     if key.calls.has_doubtful() {
-        // Nobody may spend what the order was lent that was given up. The store hears of that first.
+        // Nobody may spend what an abandoned acquire was lent, and the store must hear of that first.
         report(key, cx, now, Voided::default());
         if key.view.has_account() {
             return;
@@ -296,17 +298,16 @@ fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     }
 }
 
-/// What is asked for on behalf of those in line, of what passed without the store, and of those who come until the next
-/// refill.
+/// The acquire for those in line, for what was admitted without the store, and for the checks until the next refill.
 fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     let (debt, held) = (key.debt(now), key.about_to_start(now));
     let need = key.line.wanted().saturating_sub(held).saturating_add(debt).saturating_add(key.outage.credited());
-    // A grant that is smaller than what the cheapest check in line lacks would serve nobody.
+    // A grant smaller than what the cheapest check in line lacks would serve nobody.
     let least = if debt > 0 { 1 } else { key.line.least_missing(held).unwrap_or(1).max(1) };
     let ceiling = key.ceiling(cx.fleet);
     let part = if key.view.is_confirmed() { ceiling } else { ceiling.div_ceil(UNCONFIRMED_PART) };
     let plenty = !key.is_pressed(now);
-    // An account has to be renewed that often anyway.
+    // An account must be renewed that often anyway.
     let interval = if plenty && key.view.has_account() { gcra::PERIOD } else { refill_interval(key.view.rule()) };
     let bounds = Bounds {
         need,
@@ -318,7 +319,7 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     };
     let tuned = key.demand.refill(now, bounds);
     let ahead = cx.settings.lease_ahead && !cx.draining;
-    // A flood spends this node's part before it could ask again: it takes it at once.
+    // In a flood, this node's part would be spent before it could ask again, so it takes all of it at once.
     let need = if ahead && key.has_left(now) && key.is_flooded(part) { need.max(part) } else { need };
     let want = if ahead { tuned.max(need) } else { need };
     let want = if on(Mutant::BatchUncapped) { u64::MAX } else { want };
@@ -326,29 +327,30 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     Acquire { need, want: want.max(least), least, ..key.order(now) }
 }
 
-/// The store may be back: asks for what the share admitted and for what it has left, so that others
-/// are lent neither, and for nothing more; for nothing where nobody spent of it here.
+/// The acquire when the store may be back: it asks for what this node's share admitted and for what is left of the
+/// share, so that neither is lent to others. It asks for nothing more, and for nothing at all if no share was spent
+/// here.
 fn repayment(key: &LeasedKey, now: Instant) -> Acquire {
     let left = if key.owes(now) { key.share_left(now) } else { 0 };
     let owed = key.debt(now).saturating_add(left);
-    // All of it is needed: a node that was lent a part would go on to lease, and take tokens that others owe.
+    // All of it is `need`. With a partial grant, this node would go on to lease and take tokens that other nodes owe.
     Acquire { need: owed, want: owed, ..key.order(now) }
 }
 
 fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acquire) {
     if key.view.has_account() {
-        // What this order says of the account is the last word: nothing lent before it counts any more.
+        // The order reports all of the account, so what was lent before it no longer counts as spendable.
         key.holdings.close_spent();
     }
-    // Refunds and resets that were asked for earlier must reach the store first.
+    // Refunds and resets that were requested earlier must reach the store first.
     key.calls.send_all_queued(cx, now);
     let call = key.call(now, cx.id(), Op::Acquire(order));
     key.calls.send_acquire(cx, now, call);
 }
 
-// What goes back to it.
+// Returning tokens.
 
-/// Gives up to `amount` unspent tokens back to the store. They leave here before the call is sent.
+/// Returns up to `amount` unspent tokens. They leave the lease before the call is sent.
 pub(super) fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amount: u64) {
     let mut due = amount;
     while due > 0 {
@@ -358,30 +360,31 @@ pub(super) fn give_back(key: &mut LeasedKey, cx: &mut Context, now: Instant, amo
     }
 }
 
-/// Gives back what was lent for a window that has not begun: this node will not be here then, or not know of it.
+/// Returns tokens of a window that has not begun, because this node will be gone by then, or will have forgotten the
+/// key.
 fn give_back_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     while let Some(leftover) = key.holdings.take_ahead(now) {
         hand_over(key, cx, now, leftover, Voided::default());
     }
 }
 
-/// Hands back what the store has charged for somebody who did not get it.
+/// Returns tokens that the store has charged for waiters who did not take them.
 pub(super) fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.holdings.keep_unclaimed(Due::NEVER);
-    // What an acquire under way brings the account cannot be told of yet.
+    // What an acquire under way adds to the account is not known yet.
     let is_settled = key.line.is_empty() && !key.calls.is_acquiring();
     let charged = if is_settled { key.charged_and_held() } else { 0 };
     give_back(key, cx, now, charged);
 }
 
-/// Tells the store what was spent of a bucket, before it takes that to have been later; and of an order that is
-/// void that whatever it was lent goes back.
+/// Reports what was spent of a bucket, before the store counts it as spent later than it was; and that an abandoned
+/// acquire is void, so that whatever it was lent is taken back.
 fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {
     let nothing = Leftover { tokens: 0, windows: vec![Timestamp::NONE; key.view.rule().limits.len()].into() };
     hand_over(key, cx, now, nothing, voids);
 }
 
-/// Tells the store what was spent of a bucket, if it has yet to hear of any.
+/// Reports what was spent of a bucket, if the store has not heard of it.
 pub(super) fn report_spent(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if key.has_unreported() {
         report(key, cx, now, Voided::default());
@@ -397,7 +400,7 @@ fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, leftover: Left
     let ages = key.ages(now, leftover.tokens);
     let order = if voids.id == 0 { key.take_doubtful(now) } else { voids };
     let voids = key.voided_by_now(order, leftover.tokens);
-    // The store is told what was spent of buckets: it is charged there, and no more here.
+    // The report makes the store charge what was spent of buckets, so it no longer counts here.
     key.charge(leftover.tokens);
     key.view.note_returned(leftover.tokens, &windows);
     cx.policy_stats(key.policy()).returned += leftover.tokens;
@@ -406,7 +409,7 @@ fn hand_over(key: &mut LeasedKey, cx: &mut Context, now: Instant, leftover: Left
     key.calls.send(cx, now, call);
 }
 
-/// Hands back what was lent under limits that apply no more: under the limits of then.
+/// Returns what was lent under limits that no longer apply, in terms of those limits.
 pub(super) fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) {
     let windows = std::array::from_fn(|index| match call.rule.limits.get(index) {
         Some(limit) if limit.algorithm != Algorithm::Gcra => grant.counters[index].at,
@@ -418,8 +421,8 @@ pub(super) fn give_back_grant(key: &mut LeasedKey, cx: &mut Context, now: Instan
     key.calls.send(cx, now, call);
 }
 
-/// Other limits are about to apply. Nothing that is held may be spent under them: the store hears what was, and gets the
-/// rest, together with what an order under way is lent.
+/// Prepares for other limits. Nothing that is held may be spent under them: the store is told what was spent, and
+/// gets the rest back, together with what an acquire under way is lent.
 pub(super) fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     key.calls.send_all_queued(cx, now);
     let voids = match key.calls.end_acquire() {
@@ -433,18 +436,18 @@ pub(super) fn leave_limits(key: &mut LeasedKey, cx: &mut Context, now: Instant) 
     hand_back_leftovers(key, cx, now);
 }
 
-/// The node leaves: hands everything back.
+/// The node leaves, so it returns everything.
 pub(in crate::core) fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     drop_ended(key, cx, now);
-    // What an acquire under way lends a bucket the store would take for spent, and charge as much of it as fits. All goes
-    // back when the answer comes.
+    // The store would count what an acquire under way lends of a bucket as spent. So all of it is returned when the
+    // answer comes.
     if !key.calls.is_acquiring() || !key.view.has_account() {
         give_back(key, cx, now, u64::MAX);
     }
     give_back_ahead(key, cx, now);
 }
 
-/// The key is about to be forgotten: the store gets what it holds, and hears what was spent.
+/// The key is about to be forgotten: returns what it holds, and reports what was spent.
 pub(in crate::core) fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     give_back(key, cx, now, u64::MAX);
     give_back_ahead(key, cx, now);
@@ -452,7 +455,7 @@ pub(in crate::core) fn part_with(key: &mut LeasedKey, cx: &mut Context, now: Ins
     key.calls.forget_errands();
 }
 
-/// The key has been forgotten: what it held is nobody's.
+/// The key was forgotten; what it held is lost until it lapses.
 pub(in crate::core) fn note_forgotten(key: &LeasedKey, cx: &mut Context) {
     cx.policy_stats(key.policy()).expired += key.all_held();
     cx.stats.evicted += 1;

@@ -1,8 +1,8 @@
-//! The calls of a key that are under way to the store or have yet to leave, and who waits for each.
+//! The calls of a key that are under way to the store or wait to be sent, and who waits for each.
 //!
-//! One acquire is under way at a time. Everything else, the errands, goes beside it: of what clients ask for (peeks,
-//! refunds, resets) one of a kind at a time, and whoever asks for the same meanwhile has it done by the call that leaves
-//! next. Everything is sent in the order in which it was asked for.
+//! One acquire is under way at a time. All other calls, the errands, go beside it. Of those that clients ask for
+//! (peeks, refunds, resets), one of each kind is under way at a time; requests of the same kind that come meanwhile
+//! share the call that is sent next. Calls are sent in the order in which they were asked for.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,42 +14,43 @@ use crate::core::limit::MAX_COUNT;
 use crate::core::request::MAX_LINE;
 use crate::core::time::{Instant, Micros};
 
-/// Most errands of a key that are under way at a time. An acquire that has to reach the store after those that are queued
-/// sends them all, however many they are.
+/// Most errands of a key that are under way at a time. An acquire that must reach the store after the queued ones
+/// sends all of them, however many they are.
 const MOST: usize = 64;
 
-/// Calls under way, and those that have yet to leave. A key with none, as most are at most times, costs a pointer.
+/// Calls under way, and calls that wait to be sent. A key without any, as most keys are at most times, needs only a
+/// pointer.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     open: Option<Box<Open>>,
-    /// When the last acquire that was given up was first sent.
+    /// When the last abandoned acquire was first sent.
     doubted: Instant,
 }
 
 #[derive(Debug, Default)]
 struct Open {
     acquire: Option<Flight>,
-    /// An acquire that was given up without an answer. Nobody knows whether the store executed it; the next return
-    /// says that it is void.
+    /// An acquire that was abandoned without an answer. It is unknown whether the store executed it; the next return
+    /// declares it void.
     doubtful: Option<Voided>,
-    /// All else that is under way, by id.
+    /// All other calls under way, by id.
     errands: Vec<Flight>,
-    /// Those that have yet to leave.
+    /// Calls that wait to be sent.
     queued: VecDeque<Flight>,
-    /// How many wait for either.
+    /// How many requests wait for either.
     awaited: u32,
 }
 
 impl Open {
-    /// Nothing is under way, and nothing has yet to leave.
+    /// No call is under way or waits to be sent.
     fn is_done(&self) -> bool {
         self.acquire.is_none() && self.errands.is_empty() && self.queued.is_empty()
     }
 
-    /// The errand that was asked for last, if it does this, too: then it is made to.
+    /// The errand that was asked for last, extended to do this as well, if that is possible.
     ///
-    /// A reset or a refund does not join one that has left, because what it takes back may have been spent since. A peek
-    /// does: what this node spent since then, this node knows itself.
+    /// A reset or a refund cannot share a call that was sent, because what it takes back may have been spent since. A
+    /// peek can, because this node knows itself what it has spent since.
     fn errand_for(&mut self, call: &Call) -> Option<&mut Flight> {
         let is_asked = |errand: &&mut Flight| !matches!(errand.call.op, Op::Return { .. });
         let last = match self.queued.back_mut() {
@@ -66,7 +67,7 @@ impl Calls {
         self.open.get_or_insert_default()
     }
 
-    /// Frees the memory of calls once the last is done, and the store knows of each what became of it.
+    /// Frees the memory when no call is left, and the store knows the fate of all.
     fn close(&mut self) {
         self.open.take_if(|open| open.is_done() && open.doubtful.is_none() && open.awaited == 0);
     }
@@ -75,7 +76,7 @@ impl Calls {
         self.open.as_ref().map_or(&[], |open| &open.errands)
     }
 
-    /// Nothing is under way, and nothing has yet to leave.
+    /// No call is under way or waits to be sent.
     pub(super) fn are_done(&self) -> bool {
         self.open.as_ref().is_none_or(|open| open.is_done())
     }
@@ -95,26 +96,26 @@ impl Calls {
         self.acquire().is_some_and(|acquire| now.since(acquire.sent) > patience)
     }
 
-    /// Sends an acquire, while none is under way.
+    /// Sends an acquire. None may be under way.
     pub(super) fn send_acquire(&mut self, cx: &mut Context, now: Instant, call: Call) {
         self.open().acquire = Some(Flight::send(cx, call, now));
     }
 
-    /// The acquire is under way no more: it has been answered, or nobody waits for its answer.
+    /// Ends the acquire: it was answered, or its answer is no longer awaited.
     pub(super) fn end_acquire(&mut self) -> Option<Flight> {
         let acquire = self.open.as_mut()?.acquire.take();
         self.close();
         acquire
     }
 
-    /// The connection of the acquire broke: it is to be sent again.
+    /// The connection of the acquire broke, so it must be sent again.
     pub(super) fn lose_acquire(&mut self) {
         if let Some(acquire) = self.open.as_mut().and_then(|open| open.acquire.as_mut()) {
             acquire.is_lost = true;
         }
     }
 
-    /// Sends again, under the same ids, what was lost with its connection.
+    /// Sends calls again that were lost with their connection, under the same ids.
     pub(super) fn send_lost(&mut self, cx: &mut Context, now: Instant) {
         let Some(open) = &mut self.open else { return };
         for flight in open.acquire.iter_mut().chain(&mut open.errands).filter(|flight| flight.is_lost) {
@@ -122,31 +123,31 @@ impl Calls {
         }
     }
 
-    /// Whether an acquire was given up, and the store has yet to hear that it is void.
+    /// Whether an acquire was abandoned, and the store must still hear that it is void.
     pub(super) fn has_doubtful(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.doubtful.is_some())
     }
 
-    /// An acquire that was first sent then is given up without an answer.
+    /// Abandons an acquire that was first sent at `sent`.
     pub(super) fn give_up(&mut self, order: Voided, sent: Instant) {
         self.open().doubtful = Some(order).filter(|order| order.id != 0);
         self.close();
         self.doubted = sent;
     }
 
-    /// The return that said that an acquire is void has not been executed: the next one says so.
+    /// The return that declared an acquire void was not executed, so the next one must do it.
     pub(super) fn keep_doubtful(&mut self, order: Voided) {
         self.open().doubtful = Some(order);
     }
 
-    /// The acquire that was given up, and when it was first sent: the store is told of it now.
+    /// Takes the abandoned acquire and when it was first sent, to tell the store of it.
     pub(super) fn take_doubtful(&mut self) -> Option<(Voided, Instant)> {
         let order = self.open.as_mut()?.doubtful.take()?;
         self.close();
         Some((order, self.doubted))
     }
 
-    /// The key was reset by the call of that id: what acquires of before were lent is void, too.
+    /// The key was reset by the call with that id, so what earlier acquires were lent is void as well.
     pub(super) fn drop_acquires_before(&mut self, id: u64) {
         let Some(open) = &mut self.open else { return };
         open.acquire.take_if(|acquire| acquire.call.id <= id);
@@ -154,23 +155,23 @@ impl Calls {
         self.close();
     }
 
-    /// Tokens that are on their way back to the store.
+    /// Tokens that are being returned to the store.
     pub(super) fn returning(&self) -> u64 {
         let amount = |errand: &Flight| if let Op::Return { amount, .. } = errand.call.op { amount } else { 0 };
         self.errands().iter().map(amount).sum()
     }
 
-    /// Whether a return is under way, of however many tokens.
+    /// Whether a return is under way, of any number of tokens.
     pub(super) fn has_return_under_way(&self) -> bool {
         self.errands().iter().any(|errand| matches!(errand.call.op, Op::Return { .. }))
     }
 
-    /// Whether as many wait for errands as may.
+    /// Whether as many requests wait for errands as may.
     pub(super) fn are_full(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.awaited >= MAX_LINE as u32)
     }
 
-    /// Somebody waits for an errand that has yet to be sent, or to be queued: see [`Calls::send_queued`].
+    /// Adds a request for an errand, to be sent later: see [`Calls::send_queued`].
     pub(super) fn ask(&mut self, call: Call, waiter: Waiter, now: Instant) {
         let open = self.open();
         open.awaited += 1;
@@ -183,7 +184,7 @@ impl Calls {
         }
     }
 
-    /// Sends what waits, in order, up to the first whose like is under way.
+    /// Sends queued calls in order, up to the first for which one of the same kind is under way.
     pub(super) fn send_queued(&mut self, cx: &mut Context, now: Instant) {
         while let Some(next) = self.open.as_ref().and_then(|open| open.queued.front()) {
             let mut under_way = self.errands().iter().filter(|errand| errand.ended.is_none());
@@ -195,12 +196,12 @@ impl Calls {
         }
     }
 
-    /// Sends all that waits: what is sent after it comes after it.
+    /// Sends all queued calls, so that a call that is sent next comes after them.
     pub(super) fn send_all_queued(&mut self, cx: &mut Context, now: Instant) {
         while self.send_next(cx, now) {}
     }
 
-    /// Sends the first that waits; whether there was one.
+    /// Sends the first queued call; false when there was none.
     fn send_next(&mut self, cx: &mut Context, now: Instant) -> bool {
         let next = self.open.as_mut().and_then(|open| open.queued.pop_front());
         let Some(Flight { call, waiters, .. }) = next else { return false };
@@ -209,12 +210,12 @@ impl Calls {
         true
     }
 
-    /// Sends an errand that nobody waits for.
+    /// Sends an errand for which nobody waits.
     pub(super) fn send(&mut self, cx: &mut Context, now: Instant, call: Call) {
         self.open().errands.push(Flight::send(cx, call, now));
     }
 
-    /// The errand of that id, if it is under way: under way no more.
+    /// Removes the errand with that id, if it is under way.
     pub(super) fn take(&mut self, id: u64) -> Option<Flight> {
         let errands = &mut self.open.as_mut()?.errands;
         let position = errands.binary_search_by_key(&id, |errand| errand.call.id).ok()?;
@@ -223,12 +224,12 @@ impl Calls {
         Some(errand)
     }
 
-    /// The connection of the errand broke: it is to be sent again.
+    /// The connection of the errand broke, so it must be sent again.
     pub(super) fn put_lost(&mut self, errand: Flight) {
         self.put_back(Flight { is_lost: true, ..errand });
     }
 
-    /// That has come of the errand. Who waits for it, if anybody, has yet to be answered.
+    /// The errand has ended, and those who wait for it must still be answered.
     pub(super) fn put_ended(&mut self, errand: Flight, ended: Ended) {
         if !errand.waiters.is_empty() {
             self.put_back(Flight { ended: Some(ended), ..errand });
@@ -241,8 +242,9 @@ impl Calls {
         errands.insert(position, errand);
     }
 
-    /// An errand that has ended, and whose waiters can be told. Where the store has answered it, they are not told before
-    /// the acquire is answered that was sent before it; nor, while `is_behind`, any; unless the store `is_away`.
+    /// Removes an errand that has ended and whose waiters can be answered. If the store has answered it, they must
+    /// wait until an acquire that was sent earlier is answered, and as long as `is_behind`; unless the store
+    /// `is_away`.
     pub(super) fn take_ended(&mut self, is_away: bool, is_behind: bool) -> Option<Flight> {
         let open = self.open.as_mut()?;
         let acquire = open.acquire.as_ref().map_or(u64::MAX, |acquire| acquire.call.id);
@@ -256,7 +258,7 @@ impl Calls {
         Some(errand)
     }
 
-    /// Those who have waited for errands as long as they may, and for what: they wait no more.
+    /// Removes those who have waited for errands for as long as they may, with the errand of each.
     pub(super) fn take_late(&mut self, now: Instant) -> Vec<(Flight, Vec<Waiter>)> {
         let mut late = Vec::new();
         let Some(open) = &mut self.open else { return late };
@@ -264,14 +266,14 @@ impl Calls {
             late.extend(late_of(errand, now));
         }
         open.errands.retain(|errand| !(errand.ended.is_some() && errand.waiters.is_empty()));
-        // One of several keys may be late before those who asked before it.
+        // Requests about several keys may be late before earlier requests.
         for errand in &mut open.queued {
             late.extend(late_of(errand, now));
         }
         late
     }
 
-    /// So many who waited for errands have been answered.
+    /// Records that so many waiters were answered.
     pub(super) fn note_served(&mut self, waiters: usize) {
         if let Some(open) = &mut self.open {
             open.awaited -= waiters as u32;
@@ -279,14 +281,14 @@ impl Calls {
         self.close();
     }
 
-    /// When the first of those has waited as long as it may who wait for errands.
+    /// The earliest deadline of those who wait for errands.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let open = self.open.as_ref()?;
         let errands = open.errands.iter().chain(&open.queued);
         errands.filter_map(|errand| errand.waiters.first()).map(|waiter| waiter.deadline).min()
     }
 
-    /// The key is about to be forgotten: nobody takes the answers to its errands.
+    /// The key is about to be forgotten, so nobody takes the answers to its errands.
     pub(super) fn forget_errands(&mut self) {
         if let Some(open) = &mut self.open {
             open.errands.clear();
@@ -295,7 +297,7 @@ impl Calls {
     }
 }
 
-/// Whether an errand does what `op` asks for, too: then it is made to.
+/// Whether an errand does what `op` asks for, or could be extended to.
 fn takes_in(errand: &mut Flight, op: &Op) -> bool {
     let has_left = errand.attempts > 0;
     match (&mut errand.call.op, op) {
@@ -311,7 +313,7 @@ fn takes_in(errand: &mut Flight, op: &Op) -> bool {
     }
 }
 
-/// Refunds of other windows are no like: they cannot be one call.
+/// Refunds of different windows are not of the same kind: they cannot share one call.
 fn is_alike(one: &Op, other: &Op) -> bool {
     match (one, other) {
         (Op::Refund { windows, .. }, Op::Refund { windows: others, .. }) => windows == others,
@@ -319,7 +321,7 @@ fn is_alike(one: &Op, other: &Op) -> bool {
     }
 }
 
-/// Those who have waited for an errand as long as they may, with what is known of it: they wait no more.
+/// Removes those who have waited for an errand for as long as they may, with a copy of it.
 fn late_of(errand: &mut Flight, now: Instant) -> Option<(Flight, Vec<Waiter>)> {
     let late = errand.waiters.partition_point(|waiter| waiter.deadline <= now);
     let late: Vec<_> = errand.waiters.drain(..late).collect();

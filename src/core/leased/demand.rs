@@ -1,4 +1,4 @@
-//! How much is asked of a key, and when it was asked for last.
+//! How many tokens are asked of a key, and when it was last checked.
 
 use crate::core::batch::{Bounds, Tuner};
 use crate::core::time::{Instant, Micros};
@@ -16,32 +16,32 @@ impl Demand {
         &self.tuner
     }
 
-    /// Somebody checks the key.
+    /// Records a check of the key.
     pub(super) fn note_check(&mut self, now: Instant) {
         self.last_check = now;
     }
 
-    /// When somebody did so last.
+    /// The time of the latest check.
     pub(super) fn last_check(&self) -> Instant {
         self.last_check
     }
 
-    /// How long ago the latest check was.
+    /// The time since the latest check.
     pub(super) fn idle_for(&self, now: Instant) -> Micros {
         now.since(self.last_check)
     }
 
-    /// A check has spent tokens that were held.
+    /// Records that a check has spent held tokens.
     pub(super) fn note_spent(&mut self, cost: u64) {
         self.tuner.spent(cost);
     }
 
-    /// A check was denied: it wanted what the usual one does.
+    /// Records that a check was denied. It counts with the usual cost.
     pub(super) fn note_denied(&mut self) {
         self.tuner.denied();
     }
 
-    /// Tokens to ask for now; begins to measure anew.
+    /// Tokens to ask for now. Begins a new measurement.
     pub(super) fn refill(&mut self, now: Instant, bounds: Bounds) -> u64 {
         self.tuner.refill(now, bounds)
     }

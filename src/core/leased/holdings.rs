@@ -1,24 +1,25 @@
-//! The tokens of a key that are here: those that may be spent, and those that are about to go back.
+//! The tokens of a key that this node holds: those that may be spent, and those that are about to be returned.
 
 use crate::core::lease::{Lease, Leftover, Segment};
 use crate::core::rule::Rule;
 use crate::core::time::{Due, Instant, Timestamp};
 
-/// What this node was lent and has not spent, and how it may be spent.
+/// What this node was lent and has not spent.
 #[derive(Debug)]
 pub(super) struct Holdings {
     lease: Lease,
-    /// Tokens that cannot be spent here any more and wait to go back until the acquire under way has been answered: see
+    /// Tokens that can no longer be spent here. They are returned once the acquire under way is answered: see
     /// `advance::dispose`.
     leftovers: Vec<Leftover>,
-    /// Some of what is held of a bucket has yet to trickle in, because this node is alone with the key.
+    /// Some tokens that are held of a bucket have yet to trickle in; they were lent in advance because this node is
+    /// alone with the key.
     runs_ahead: bool,
-    /// Tokens of the latest grants; the low-water mark is a part of them.
+    /// Tokens of the latest grants. The low-water mark is a part of them.
     last_grant: u64,
-    /// Tokens of a bucket that were spent here and not taken back. No more than these are kept when they are refunded,
-    /// because what another node spent was never lent to this one.
+    /// Tokens of a bucket that were spent here and not refunded. A refund keeps at most so many here, because what
+    /// another node spent was never lent to this one.
     spent_here: u64,
-    /// When what the store has charged for somebody who did not get it goes back.
+    /// When tokens are returned that the store has charged for a waiter who did not take them.
     unclaimed_until: Due,
 }
 
@@ -35,7 +36,7 @@ impl Holdings {
         }
     }
 
-    /// What may be spent, now or later.
+    /// The tokens that may be spent, now or later.
     pub(super) fn lease(&self) -> &Lease {
         &self.lease
     }
@@ -45,79 +46,80 @@ impl Holdings {
         self.lease.held().saturating_add(self.waiting_to_return())
     }
 
-    /// Of those, what goes back once the acquire under way has been answered.
+    /// Those of them that are returned once the acquire under way is answered.
     pub(super) fn waiting_to_return(&self) -> u64 {
         self.leftovers.iter().map(|leftover| leftover.tokens).sum()
     }
 
-    /// Spends `cost`, if so much may be spent now; whether it was.
+    /// Spends `cost` if so much may be spent now. Returns whether it did.
     pub(super) fn spend(&mut self, now: Instant, cost: u64) -> bool {
         self.lease.spend(now, cost)
     }
 
-    /// Adds what the store has lent. Returns what had to make room.
+    /// Adds a grant. Returns older tokens that must make room for it.
     pub(super) fn add(&mut self, segment: Segment) -> Option<Leftover> {
         self.lease.add(segment)
     }
 
-    /// The store has been told what is held of buckets: see [`Lease::account`].
+    /// Records that the store has heard what is held of buckets: see [`Lease::account`].
     pub(super) fn account(&mut self, rule: &Rule, sent: Instant, arrived: Instant, store: Timestamp) {
         self.lease.account(rule, sent, arrived, store);
     }
 
-    /// What was spent up to here counts in the store: no refund brings it back to the lease.
+    /// What was spent so far is counted in the store, so no refund brings it back to the lease.
     pub(super) fn close_spent(&mut self) {
         self.lease.close_spent();
     }
 
-    /// Takes back up to `tokens` that were spent from what is still held of those windows; how many.
+    /// Takes back up to `tokens` that were spent, from what is still held of those windows. Returns how many.
     pub(super) fn refund(&mut self, now: Instant, tokens: u64, windows: &[Timestamp]) -> u64 {
         self.lease.refund(now, tokens, windows)
     }
 
-    /// Keeps tokens of a bucket that were refunded and that the store has charged, until that time at most.
+    /// Keeps refunded tokens of a bucket that the store has charged, at most until that time.
     pub(super) fn keep_refunded(&mut self, tokens: u64, until: Instant) {
         self.lease.put_back(tokens);
         self.unclaimed_until = self.unclaimed_until.or(until);
     }
 
-    /// Hands out up to `tokens` of a window at hand, to go back.
+    /// Removes up to `tokens` of a present window, to be returned.
     pub(super) fn take(&mut self, now: Instant, tokens: u64) -> Option<Leftover> {
         self.lease.take(now, tokens)
     }
 
-    /// Hands out all tokens of a window that has not begun, to go back.
+    /// Removes all tokens of a window that has not begun, to be returned.
     pub(super) fn take_ahead(&mut self, now: Instant) -> Option<Leftover> {
         self.lease.take_ahead(now)
     }
 
-    /// Drops what has ended; each is reported. Returns how much an account had that was closed.
+    /// Drops what has ended, and passes it to `gone`. Returns how many tokens an account had that was closed.
     pub(super) fn drop_ended(&mut self, now: Instant, gone: impl FnMut(Leftover)) -> u64 {
         self.lease.drop_ended(now, gone)
     }
 
-    /// Drops what may not be spent yet, but for what is of the window `restored`; how much.
+    /// Drops tokens that may not be spent yet, except for those of the window `restored`. Returns how many.
     pub(super) fn void_ahead(&mut self, now: Instant, restored: Option<Timestamp>) -> u64 {
         self.lease.void_ahead(now, restored)
     }
 
-    /// Drops everything; how much.
+    /// Drops everything. Returns how many tokens that was.
     pub(super) fn void(&mut self) -> u64 {
         self.lease.void() + self.drop_leftovers()
     }
 
-    /// Tokens wait to go back.
+    /// Stores tokens to be returned later.
     pub(super) fn return_later(&mut self, leftover: Leftover) {
         self.leftovers.push(leftover);
     }
 
-    /// Takes one of those that wait to go back, to hand it back now.
+    /// Removes one batch of the tokens that wait to be returned.
     pub(super) fn take_leftover(&mut self) -> Option<Leftover> {
         self.leftovers.pop()
     }
 
-    /// Adds to `leftover` all that waits to go back to the same windows, so that it leaves in one call. Of two calls that
-    /// leave together the later may reach the store first, and the store then takes the other for outdated.
+    /// Adds to `leftover` all tokens that wait to be returned to the same windows, so that they are sent in one call.
+    /// Of two calls that are sent at once, the second may reach the store first, and the store would then take the
+    /// first for outdated.
     pub(super) fn gather(&mut self, mut leftover: Leftover) -> Leftover {
         self.leftovers.retain(|other| {
             let is_same = other.windows == leftover.windows;
@@ -127,19 +129,19 @@ impl Holdings {
         leftover
     }
 
-    /// What waited to go back lapses; how much.
+    /// Drops the tokens that wait to be returned. Returns how many.
     pub(super) fn drop_leftovers(&mut self) -> u64 {
         let dropped = self.waiting_to_return();
         self.leftovers.clear();
         dropped
     }
 
-    /// Whether some of what is held has yet to trickle in.
+    /// Whether some of the held tokens have yet to trickle in.
     pub(super) fn runs_ahead(&self) -> bool {
         self.runs_ahead
     }
 
-    /// The store has lent more than was there, or no more than that.
+    /// Records whether the store has lent more than had trickled in.
     pub(super) fn note_ahead(&mut self, runs_ahead: bool) {
         self.runs_ahead = runs_ahead;
     }
@@ -149,32 +151,32 @@ impl Holdings {
         self.last_grant
     }
 
-    /// The low-water mark is measured by so many tokens from now on.
+    /// Sets the number of tokens of which the low-water mark is a part.
     pub(super) fn measure_by(&mut self, last_grant: u64) {
         self.last_grant = last_grant;
     }
 
-    /// Tokens of a bucket that were spent here and not taken back.
+    /// Tokens of a bucket that were spent here and not refunded.
     pub(super) fn spent_here(&self) -> u64 {
         self.spent_here
     }
 
-    /// So many tokens of a bucket have been spent.
+    /// Records that tokens of a bucket were spent.
     pub(super) fn note_spent(&mut self, tokens: u64) {
         self.spent_here = self.spent_here.saturating_add(tokens);
     }
 
-    /// So many of the tokens spent have been taken back.
+    /// Records that spent tokens were taken back.
     pub(super) fn note_unspent(&mut self, tokens: u64) {
         self.spent_here = self.spent_here.saturating_sub(tokens);
     }
 
-    /// When what the store has charged for somebody who did not get it goes back.
+    /// When tokens are returned that the store has charged for a waiter who did not take them.
     pub(super) fn unclaimed_until(&self) -> Due {
         self.unclaimed_until
     }
 
-    /// Until then other checks may spend what nobody has claimed.
+    /// Until then, other checks may spend tokens that their waiter did not take.
     pub(super) fn keep_unclaimed(&mut self, until: Due) {
         self.unclaimed_until = until;
     }

@@ -1,8 +1,8 @@
-//! What a key wants of the store: decided from what is known.
+//! What a key wants of the store, decided from what is known.
 //!
-//! Callers in line that cannot be served want tokens. A key that is about to run out asks for more before anybody has to
-//! wait for that, one that holds much while others lack it hands back what it will not need, and what was spent of a bucket
-//! the store hears before it takes it to have been later. `advance.rs` does what is decided here.
+//! Waiters that cannot be served want tokens. A key that is about to run out asks for more before anybody must wait.
+//! A key that holds many tokens while other nodes lack them returns those that it will not need. And what was spent
+//! of a bucket is reported before the store counts it as spent later. `advance.rs` does what is decided here.
 
 use super::key::{LeasedKey, PATIENCE};
 use super::peers::DOUBTED;
@@ -15,37 +15,38 @@ use crate::core::gcra;
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Instant, Micros};
 
-/// The low-water mark of a lease: one part in so many of the latest grants. At a half, keys ask earlier than they have to
-/// and hold what others lack: second-1x costs 118 calls per 1000 checks in place of 112, and 97.7 % of it is used in place
-/// of 98.9. At one in 64, more callers wait for the refill: 7.3 % of those of llm-costs in place of 6.1.
+/// The low-water mark of a lease, as a fraction of the latest grants. At a half, keys ask earlier than they must and
+/// hold what others lack: second-1x costs 118 calls per 1000 checks instead of 112, and 97.7 % of it is used instead
+/// of 98.9. At one in 64, more callers wait for the refill: 7.3 % of those in llm-costs instead of 6.1.
 const LOW_PART: u64 = 4;
 
-/// A lease is also low when what it has left would be used in two trips to the store and so long. With 30 ms in its place
-/// 2.0 % of the checks of doorman-3 wait, in place of 1.7; between none and 3 ms no scenario tells.
+/// A lease is also low when what is left would be used within two round trips to the store and this time. With 30 ms
+/// instead, 2.0 % of the checks in doorman-3 wait instead of 1.7; between zero and 3 ms no scenario shows a
+/// difference.
 const LOW_SPAN: Micros = Micros(3_000);
 
-/// Of a limit one part in so many is a trifle that is not worth a call to hand it back. At one in ten, idle nodes keep so
-/// much that 96 % of idle-holder is used in place of all; at one in 10,000, llm-costs costs 279 calls per 1000 checks in
-/// place of 255.
+/// This fraction of a limit is not worth a call to return it. At one in ten, idle nodes keep so much that 96 % of
+/// idle-holder is used instead of all; at one in 10,000, llm-costs costs 279 calls per 1000 checks instead of 255.
 const TRIFLE_PART: u64 = 100;
 
-/// Of the next window one part in so many of a batch is leased before it begins. A whole one would cost fewer calls (103 per
-/// 1000 checks of second-1x in place of 112); what others would lack then was not measured.
+/// The fraction of a batch that is leased of the next window before it begins. A whole batch would cost fewer calls
+/// (103 per 1000 checks of second-1x instead of 112); what other nodes would lack then was not measured.
 const AHEAD_PART: u64 = 4;
 
-/// What an input asks for that the key's state does not show.
+/// What an input wants that the key's state does not show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// Nothing beyond that.
+    /// Nothing.
     Nothing,
-    /// Tokens, though nobody may be waiting for them: a lease runs low, a denial is worth a question, a check is about to
-    /// come, a peer has told of a loss.
+    /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, a check is
+    /// about to come, or a peer has reported a loss.
     Tokens,
-    /// The acquire under way once more, under a new id: the store knew a higher one than it came with, and did nothing.
+    /// To repeat the acquire under way under a new id, because the store knew a higher id than it had, and did
+    /// nothing.
     Again,
-    /// That nobody waits in line any longer: the acquire never left, because too many calls were waiting to.
+    /// To turn away all who wait in line, because the acquire was not sent: too many calls were waiting.
     TurnAway,
-    /// A look at everything: the timer is due.
+    /// To look at everything, because the timer is due.
     Look,
 }
 
@@ -54,19 +55,19 @@ pub(super) enum Wish {
 pub(super) enum Intent {
     /// Nothing.
     Wait,
-    /// To renew its account of a bucket, or more tokens.
+    /// To renew its account of a bucket, or to get more tokens.
     Acquire,
-    /// To send the acquire under way once more, under a new id.
+    /// To repeat the acquire under way under a new id.
     AcquireAgain,
-    /// A part of a window before it begins.
+    /// Tokens of a window before it begins.
     AcquireAhead(Window),
-    /// To hand so many tokens back.
+    /// To return so many tokens.
     GiveBack(u64),
-    /// To tell what was spent of a bucket, and of an order that was given up.
+    /// To report what was spent of a bucket, and an abandoned acquire.
     Report,
 }
 
-/// What a key wants of the store as it stands, once all have been answered that can be.
+/// What a key wants of the store in its present state, after all were answered who can be.
 pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) -> Intent {
     if wish == Wish::Again {
         return Intent::AcquireAgain;
@@ -94,8 +95,8 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) ->
     look(key, now, cx.settings.lease_ahead)
 }
 
-/// Somebody waits in line whom the store has to be asked for, as neither tokens that are held are about to start or to
-/// trickle in, nor others are on their way back to the store that it could lend.
+/// Whether the store must be asked for a waiter. It need not be if held tokens are about to start or to trickle in,
+/// or if tokens are being returned that the store could lend.
 fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
     if key.line.is_empty() || key.awaits_return() {
         return false;
@@ -106,26 +107,26 @@ fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
     !begins_soon && key.matures(now).is_none()
 }
 
-/// A key that is in use leases ahead. In a flood a lease of the next window is gone before the next answer could come, so
-/// that it only costs a call.
+/// Whether the key leases tokens of the next window: only while it is in use, and not in a flood. In a flood such a
+/// lease is used up before the next answer could come, so it would only cost a call.
 fn may_lease_ahead(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
     let recent = key.demand.idle_for(now) < refill_interval(key.view.rule());
     let is_busy = key.calls.has_doubtful() || key.is_away(now) || cx.draining;
     recent && !is_busy && key.view.is_confirmed() && !key.is_flooded(key.ceiling(cx.fleet))
 }
 
-/// The acquire of a part of the window that is about to begin.
+/// The acquire of tokens of the window that is about to begin.
 pub(super) fn ahead(key: &LeasedKey, cx: &Context, now: Instant, window: Window) -> Acquire {
     let length = key.view.rule().limits[0].period;
     let few = key.demand.tuner().used_in(length).min(key.demand.tuner().few());
-    // It has to last until a question that is asked in the window is answered.
+    // The tokens must last until an acquire that is sent in the window is answered.
     let soon = key.demand.tuner().used_in(key.view.trip() + key.view.trip());
     let want = (key.demand.tuner().batch() / AHEAD_PART).max(few).max(soon).clamp(1, key.ceiling(cx.fleet));
     Acquire { want, window, ..key.order(now) }
 }
 
-/// Whether a check that was decided from memory gives a reason to acquire: at the low-water mark; in the background after a
-/// denial, or while the store is away.
+/// Whether a check that was decided from memory is a reason to acquire: at the low-water mark; or in the background
+/// after a denial, or while the store is away.
 pub(super) fn wants_tokens(key: &mut LeasedKey, cx: &Context, now: Instant, decision: &Decision) -> bool {
     let asks = !(on(Mutant::GossipHasTheLastWord) && key.is_spent_by_fleet());
     if key.calls.is_acquiring() || cx.draining || !asks {
@@ -133,7 +134,7 @@ pub(super) fn wants_tokens(key: &mut LeasedKey, cx: &Context, now: Instant, deci
     }
     let ahead = cx.settings.lease_ahead;
     match key.outage.phase() {
-        // In each window the share begins with a question: the store may be back.
+        // In each window the share begins with a call to the store, which may be back.
         phase if phase.is_away() => {
             let spent = decision.verdict == Verdict::Allow;
             let is_lent_nothing = phase.is_restoring() || phase.is_repaid();
@@ -148,8 +149,8 @@ pub(super) fn wants_tokens(key: &mut LeasedKey, cx: &Context, now: Instant, deci
     }
 }
 
-/// Peers confirm that all is spent, so that nothing will come back: the store is asked a second after
-/// its last answer.
+/// Peers confirm that all is spent, so nothing will be returned. The store is asked only a second after its last
+/// answer.
 fn is_put_off(key: &mut LeasedKey) -> bool {
     let Some(later) = key.view.answered().map(|at| at + DOUBTED) else { return false };
     let put_off = key.pacing.probes_before(later) && key.is_spent_by_fleet();
@@ -159,7 +160,7 @@ fn is_put_off(key: &mut LeasedKey) -> bool {
     put_off
 }
 
-/// What a key wants that nobody has just asked for: to be asked whenever its timer is due.
+/// What a key wants of its own accord. It is asked whenever the timer is due.
 fn look(key: &LeasedKey, now: Instant, lease_ahead: bool) -> Intent {
     let (is_closing, is_acquiring) = (closes(key).has_come(now), key.calls.is_acquiring());
     let held = key.holdings.lease().held();
@@ -179,34 +180,34 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool) -> Intent {
     }
 }
 
-/// Somebody has asked for the key of late. Where there is plenty of a bucket, who pauses for a moment finds what is held
-/// on coming back.
+/// Whether the key was checked lately. While a bucket has plenty of tokens, a client that pauses for a moment finds
+/// the tokens still here when it returns.
 fn is_in_use(key: &LeasedKey, now: Instant) -> bool {
     let pause = if key.view.has_account() && !key.is_pressed(now) { gcra::PERIOD } else { Micros::ZERO };
     key.demand.idle_for(now) < refill_interval(key.view.rule()).max(pause)
 }
 
-/// A quarter of the latest grants is left, or what is used in two trips to the store and 3 ms (at most three
-/// quarters of them), or less than a dear check costs.
+/// Whether the lease is low: a quarter of the latest grants is left, or what is used in two round trips and 3 ms (but
+/// at most three quarters of the grants), or less than an expensive check costs.
 fn is_low(key: &LeasedKey, now: Instant) -> bool {
     let (tuner, lot, current) = (key.demand.tuner(), key.holdings.last_grant(), key.holdings.lease().current(now));
     let least = lot / LOW_PART;
     let most = lot - least;
-    // The dearest check of late would find too little.
+    // The most expensive check of late would find too few tokens.
     let dearest = tuner.dearest() - 1;
     if !tuner.is_warm() || current > most.max(dearest) {
         return false;
     }
-    // The last token of a key that is seldom asked for lasts a while.
+    // For a key that is rarely checked, the last token lasts a while.
     let soon = LOW_SPAN + key.view.trip() + key.view.trip();
     let soon = if tuner.is_slow(refill_interval(key.view.rule())) { 0 } else { tuner.used_in(soon) };
     current <= soon.clamp(least, most).max(dearest) && !tuner.is_slow(remaining(key, now))
 }
 
-/// Unspent tokens that others need more: all of them when the key is idle, else what two refill
-/// intervals do not use; only while the limit is under pressure, and never a trifle.
+/// Unspent tokens that other nodes need more: all of them when the key is idle, otherwise those that two refill
+/// intervals do not use. Only while the limit is under pressure, and never a trifle.
 fn surplus(key: &LeasedKey, now: Instant) -> u64 {
-    // What an acquire under way lends a bucket's account is not known here: the store would take it for spent.
+    // What an acquire under way lends of a bucket is not known here, so a return would report it as spent.
     if key.calls.is_acquiring() && key.view.has_account() {
         return 0;
     }
@@ -225,7 +226,7 @@ fn surplus(key: &LeasedKey, now: Instant) -> u64 {
     let (pause, interval) = (key.demand.idle_for(now), refill_interval(key.view.rule()));
     let held = key.holdings.lease().current(now);
     let is_idle = tuner.used_in(pause) > tuner.few() || pause > interval && !tuner.is_slow(interval);
-    // A node that asks the store for nothing hears of how much is left from peers only.
+    // A node that asks the store for nothing learns only from peers how much is left.
     let is_pressed = key.is_pressed(now) || key.is_pressed_by_fleet() || is_idle && key.is_pressed_by(now);
     if !is_pressed {
         return 0;
@@ -233,11 +234,11 @@ fn surplus(key: &LeasedKey, now: Instant) -> u64 {
     let few = tuner.used_in(remaining(key, now)).min(tuner.few());
     let kept = tuner.used_in(interval + interval).max(few);
     let spare = if is_idle { held } else { held.saturating_sub(kept) };
-    // Whoever was told to come back finds what there is.
+    // Tokens that a denied client was told to come back for are kept.
     let promised = key.pacing.promise().filter(|promise| promise.at + interval > now).map_or(0, |promise| promise.cost);
     let spare = spare.saturating_sub(promised);
     let smallest = key.view.rule().limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
-    // An idle node keeps its part of a trifle at most, so that many of them together keep no more than one.
+    // An idle node keeps at most its part of a trifle, so that many idle nodes together keep no more than one.
     let nodes = if is_idle { u64::from(key.view.nodes().max(1)) } else { 1 };
     let trifle = smallest / TRIFLE_PART / nodes;
     if spare >= trifle.max(2) { spare } else { 0 }

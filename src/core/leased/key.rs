@@ -1,8 +1,8 @@
-//! One key in a shard: what it holds, what it knows of the store, who waits, what is under way.
+//! One key in a shard: the tokens it holds, what it knows of the store, who waits, and which calls are under way.
 //!
-//! A key lives only while it is of use: it holds tokens, remembers a denial or a rate of use, owes
-//! the store, or somebody waits. A key that is forgotten costs a call, never a token, because the
-//! store keeps the count. Decisions for one key are made here; `shard.rs` drives the keys.
+//! A key is kept only while it is of use: it holds tokens, remembers a denial or a rate of use, owes the store, or
+//! somebody waits. Forgetting a key costs a call, but never a token, because the store keeps the count. Decisions
+//! about one key are made here; `shard.rs` drives the keys.
 
 use std::sync::Arc;
 
@@ -30,47 +30,47 @@ use crate::core::table::Keyed;
 use crate::core::time::{Due, Instant, Micros};
 use crate::core::window;
 
-/// Tokens that start so soon are worth waiting for.
+/// Tokens that can be spent within this time are worth waiting for.
 pub(super) const PATIENCE: Micros = Micros(10_000);
 
-/// A limit of which less than so many tenths are left is under pressure: leases last for shorter, and what lies idle goes
-/// back.
+/// A limit with less than so many tenths of its tokens left is under pressure: leases become shorter, and idle tokens
+/// are returned.
 const PRESSED_TENTHS: u64 = 3;
 
-/// A bucket is not under pressure while it has so many checks of the usual size for each node, because it fills up again.
-/// With 20 in their place, leases in llm-costs are cut to half a second and handed back at each pause, for 427 calls per
-/// 1000 checks in place of 255; with none, 99.1 % of it is used in place of 99.8.
+/// A bucket with so many checks of the usual size left for each node is not under pressure, because it fills up
+/// again. With 20 instead, leases in llm-costs are cut to half a second and returned at each pause, for 427 calls per
+/// 1000 checks instead of 255; with none, 99.1 % of its tokens are used instead of 99.8.
 const FEW_CHECKS: u64 = 2;
 
-/// A check is not denied because of tokens that other nodes were seen to hold of a bucket, when the answer that showed it is
-/// older than this: they may have handed them back since.
+/// An answer of the store shows how many tokens of a bucket other nodes hold. Once it is older than this, they may
+/// have returned them, and a check is no longer denied because of them.
 const STALE: Micros = Micros(1_000_000);
 
 /// One key.
 #[derive(Debug)]
 pub(in crate::core) struct LeasedKey {
     digest: u128,
-    /// As much of it as listings show: the digest decides.
+    /// The key's name as far as listings show it. Decisions go by the digest.
     name: Box<[u8]>,
     /// Index of the policy's counts in the shard.
     policy: u32,
     /// What is known of the store.
     pub(super) view: StoreView,
-    /// The tokens that are here.
+    /// The tokens that this node holds.
     pub(super) holdings: Holdings,
-    /// How much is wanted.
+    /// How many tokens are wanted.
     pub(super) demand: Demand,
-    /// Who waits for the store.
+    /// The checks that wait for tokens.
     pub(super) line: Line,
-    /// What is under way to the store.
+    /// The calls to the store that are under way.
     pub(super) calls: Calls,
-    /// How its part of the store is doing, and what was admitted without it.
+    /// Whether the key's store server answers, and what was admitted while it did not.
     pub(super) outage: Outage,
-    /// What this node and its peers did in the latest windows.
+    /// What this node and its peers have used in the latest windows.
     pub(super) peers: PeerUsage,
-    /// When the store is asked though nobody waits.
+    /// When the store is asked although nobody waits.
     pub(super) pacing: Pacing,
-    /// When the shard's timer is set for this key.
+    /// The time for which the shard's timer is set for this key.
     wake: Due,
 }
 
@@ -81,7 +81,7 @@ impl Keyed for LeasedKey {
 }
 
 impl LeasedKey {
-    /// A key that nothing is known of.
+    /// A key of which nothing is known yet.
     pub(in crate::core) fn new(
         digest: u128,
         key: &[u8],
@@ -106,8 +106,8 @@ impl LeasedKey {
         }
     }
 
-    /// Takes over another rule for the same key: what was spent stays with the store, what is held
-    /// stays only where the rule has as many limits of the same kinds.
+    /// Takes over another rule for the same key. What was spent stays counted in the store; what is held stays only
+    /// where the rule has as many limits of the same algorithms.
     pub(super) fn adopt(&mut self, now: Instant, rule: &Arc<Rule>) -> u64 {
         if self.view.rule().limits == rule.limits {
             self.view.rename_rule(rule);
@@ -116,25 +116,25 @@ impl LeasedKey {
         let voided = self.holdings.void();
         self.outage.change_limits(self.view.rule(), rule, self.view.clock().latest(now));
         self.peers.forget();
-        // What trickled in under the limits of before was waited for.
+        // The pause was for tokens trickling in under the former limits.
         self.pacing.begin_anew();
         self.view.change_limits(rule);
         voided
     }
 
-    /// Rolls what is known to `now`.
+    /// Brings counters and windows to `now`.
     pub(super) fn roll(&mut self, now: Instant) {
         let latest = self.view.latest_heard(now);
         if self.peers.is_kept() {
             self.note_windows_that_turn(latest);
         }
-        // The low-water mark of a new window is measured by what was lent ahead of it.
+        // In a new window, the low-water mark is relative to what was lent ahead of it.
         if let Some(ahead) = self.view.roll(latest) {
             self.holdings.measure_by(ahead);
         }
     }
 
-    /// Decides from what is held and known; `None` when the store must be asked.
+    /// Decides from what is held and known. `None` when the store must be asked.
     pub(super) fn decide(
         &mut self,
         now: Instant,
@@ -165,14 +165,14 @@ impl LeasedKey {
         Some(denied)
     }
 
-    /// The store is known to have less than what is missing, for now.
+    /// The store is known to have fewer tokens than are missing, for now.
     pub(super) fn is_exhausted(&self, now: Instant, cost: u64) -> bool {
-        // Tokens on their way back to the store will be there in a moment, and can be lent again.
+        // Tokens that are being returned will be in the store in a moment, and can be lent again.
         self.lacks(now, cost, self.returning())
     }
 
-    /// The same for a look, which the store is not asked for: what is under way back to the store the counters have
-    /// already, unless the answer to an acquire may bring older ones.
+    /// The same for a peek, for which the store is not asked. The counters already include tokens that are being
+    /// returned, except while an acquire is under way, whose answer may bring older counters.
     pub(super) fn looks_exhausted(&self, now: Instant, cost: u64) -> bool {
         let returning = if self.calls.is_acquiring() { self.returning() } else { self.holdings.waiting_to_return() };
         self.lacks(now, cost, returning)
@@ -195,19 +195,19 @@ impl LeasedKey {
         limits.any(|(limit, counter)| counter.left_beside(limit, latest, usable) < cost)
     }
 
-    /// Tokens that may be spent now, and those of this window that were lent ahead of it: they start as late as the
-    /// window may begin by the store's clock, which a call that took long leaves in doubt by a trip.
+    /// Tokens that can be spent now, and those of this window that were lent ahead of it. The latter start when the
+    /// window has surely begun by the store's clock, which is known only to within a round trip.
     pub(super) fn about_to_start(&self, now: Instant) -> u64 {
         let begun = self.view.is_lent_ahead();
         self.holdings.lease().usable_by(now, if begun { now + self.soon() } else { now })
     }
 
-    /// Tokens that start within such a time are there as soon as those that the store is asked for.
+    /// Tokens that start within this time are available as soon as any that the store is asked for.
     pub(super) fn soon(&self) -> Micros {
         Micros(self.view.trip().0.max(PATIENCE.0))
     }
 
-    /// So much of what is held of buckets has trickled in, as far as that is not certain.
+    /// Whether `cost` of the tokens that are held of buckets has surely trickled in.
     pub(super) fn has_matured(&self, now: Instant, cost: u64) -> bool {
         if !self.holdings.runs_ahead() || on(Mutant::SpendsBeforeItComes) {
             return true;
@@ -218,7 +218,8 @@ impl LeasedKey {
         buckets.all(|(limit, counter)| counter.left_beside(limit, earliest, held) >= cost)
     }
 
-    /// When what is held will have trickled in for those in line, if all that they want is held: the store has no other.
+    /// When enough of what is held will have trickled in for those in line, if all that they want is held. The store
+    /// has no other tokens for them then.
     pub(super) fn matures(&self, now: Instant) -> Option<Instant> {
         let all_is_held = self.holdings.runs_ahead() && self.holdings.lease().usable(now) >= self.line.wanted();
         let front = self.line.first().filter(|_| all_is_held)?;
@@ -232,7 +233,7 @@ impl LeasedKey {
         Some(now + wait).filter(|_| wait <= PATIENCE)
     }
 
-    /// When all that is held of buckets will have trickled in; nothing where none was lent ahead.
+    /// How long until all that is held of buckets has trickled in; zero if none was lent in advance.
     pub(super) fn to_come(&self, now: Instant) -> Micros {
         if !self.holdings.runs_ahead() {
             return Micros::ZERO;
@@ -246,7 +247,8 @@ impl LeasedKey {
         waits.max().unwrap_or(Micros::ZERO)
     }
 
-    /// Whether the store lent more of a bucket than was there: what comes next it lends to nobody else.
+    /// Notes whether the store lent more of a bucket than had trickled in. What trickles in next is then reserved for
+    /// this node.
     pub(super) fn note_ahead(&mut self, now: Instant) {
         let earliest = self.view.clock().earliest(now);
         let mut buckets = self.view.limits().filter(|(limit, _)| limit.algorithm == Algorithm::Gcra);
@@ -254,12 +256,13 @@ impl LeasedKey {
         self.holdings.note_ahead(buckets.any(lends_ahead));
     }
 
-    /// Tokens on their way back to the store, or about to be.
+    /// Tokens that are being returned, or soon will be.
     fn returning(&self) -> u64 {
         self.calls.returning().saturating_add(self.holdings.waiting_to_return())
     }
 
-    /// An acquire has brought nothing and has overtaken tokens that go back: the next one leaves when those are there.
+    /// An acquire has brought nothing, and was executed before tokens that are being returned. The next one is sent
+    /// when those have arrived.
     pub(super) fn awaits_return(&self) -> bool {
         self.pacing.is_fruitless() && self.returning() > self.holdings.waiting_to_return()
     }
@@ -268,7 +271,7 @@ impl LeasedKey {
     pub(super) fn has_left(&self, now: Instant) -> bool {
         let latest = self.view.clock().latest(now);
         let counters = self.charged();
-        // To a node that is alone with the key it lends what comes soon, too.
+        // A node that is alone with the key is also lent tokens of a bucket that come soon.
         let more = |limit: &Limit| if self.view.nodes() == 1 { gcra::coming(limit) } else { 0 };
         let has_some = |(limit, counter): (&Limit, &Counter)| match limit.algorithm {
             Algorithm::Gcra => gcra::left(limit, counter.at, latest).saturating_add(more(limit)) > counter.used,
@@ -277,7 +280,7 @@ impl LeasedKey {
         self.view.answered().is_none() || self.view.rule().limits.iter().zip(&counters).all(has_some)
     }
 
-    /// Whether the store is known to have enough left for a check of the usual size at each node.
+    /// Whether the store is known to have enough tokens left for a check of the usual size at each node.
     pub(super) fn has_left_for_all(&self, now: Instant) -> bool {
         let (latest, each) = (self.view.clock().latest(now), self.demand.tuner().mean_cost().max(1));
         let few = each.saturating_mul(u64::from(self.view.nodes()));
@@ -285,7 +288,7 @@ impl LeasedKey {
         self.view.rule().limits.iter().zip(&counters).all(|(limit, counter)| counter.left(limit, latest) >= few)
     }
 
-    /// A window will be under pressure when it ends, if it goes on as it did until the store's last answer.
+    /// Whether a window will be under pressure when it ends, if it is used as it was until the store's last answer.
     pub(super) fn is_pressed_by(&self, now: Instant) -> bool {
         let Some(answered) = self.view.answered().map(|at| self.view.clock().latest(at)) else { return false };
         let (latest, tenths) = (self.view.clock().latest(now), u128::from(10 - PRESSED_TENTHS));
@@ -312,7 +315,8 @@ impl LeasedKey {
     pub(super) fn deny(&self, now: Instant, cost: u64, source: Source) -> Decision {
         let wait = match self.holdings.lease().ready(cost).filter(|_| !self.holdings.runs_ahead()) {
             Some(ready) => ready.after(now),
-            // What is held will not do, or has yet to come. It stays here, and the store has to have the rest.
+            // What is held does not suffice, or has yet to trickle in. It stays here, so the store must have the
+            // rest.
             None => {
                 let (earliest, mut counters) = (self.view.clock().earliest(now), self.charged());
                 let held = self.holdings.lease().current(now);
@@ -332,13 +336,13 @@ impl LeasedKey {
         let wait = wait.max(self.pacing.pause(now));
         let wait = if on(Mutant::WaitHalved) { Micros(wait.0 / 2) } else { wait };
         let decision = self.answer(now, cost, Resolution::deny(Reason::Rate, source).after(wait));
-        // Tokens that have trickled in since the store was asked may have been lent to others.
+        // Tokens that have trickled in since the store was asked may have been lent to other nodes.
         let most = if is_paced { cost.saturating_sub(1) } else { u64::MAX };
         Decision { remaining: decision.remaining.min(most), ..decision }
     }
 
-    /// Denies a waiter: whenever the store was asked for it, it had less, and what came back meanwhile
-    /// went to others.
+    /// Denies a waiter. Whenever the store was asked for it, the store had less, and what was returned meanwhile went
+    /// to other nodes.
     pub(super) fn deny_in_line(&self, now: Instant, cost: u64) -> Decision {
         let decision = self.deny(now, cost, Source::Store);
         let remaining = decision.remaining.min(cost.saturating_sub(1));
@@ -346,14 +350,14 @@ impl LeasedKey {
         Decision { remaining, retry_after, ..decision }
     }
 
-    /// The answer that this key waits for should have come long ago, as calls go now: nobody waits for it any
-    /// more, since most would wait in vain. It serves who asks after it has come.
+    /// The awaited answer should have come long ago, by the time that calls take now. Nobody waits for it any longer,
+    /// since most would wait in vain; when it comes it serves later checks.
     pub(super) fn is_overdue(&self, now: Instant, patience: Micros) -> bool {
         self.calls.is_overdue(now, patience)
     }
 
-    /// Turns a check away because the store has not answered in time. It may be slow, or asked too much: that
-    /// is no outage, and nothing is charged.
+    /// Turns a check away because the store has not answered in time. The store may be slow or overloaded, which is
+    /// no outage; nothing is charged.
     pub(super) fn turn_away(&self, now: Instant, cost: u64, wait: Micros) -> Decision {
         let decision = self.answer(now, cost, turned_away(self.view.rule(), wait));
         let most = if decision.verdict == Verdict::Deny { cost.saturating_sub(1) } else { u64::MAX };
@@ -364,7 +368,7 @@ impl LeasedKey {
     pub(super) fn answer(&self, now: Instant, cost: u64, ending: Resolution) -> Decision {
         let earliest = self.view.clock().earliest(now);
         if let [_] = &self.view.rule().limits[..] {
-            // Most rules have one limit, and every check comes by here: no array of eight is filled for it.
+            // Most rules have one limit, and every check comes here, so no array for eight limits is filled for it.
             let shown = self.shown_of(0, now, self.holdings.unspent(), self.releasable(now));
             return answer::decision(self.view.rule(), &[shown], earliest, cost, ending);
         }
@@ -378,7 +382,7 @@ impl LeasedKey {
         answer::standings(self.view.rule(), self.show(now, &mut shown), self.view.clock().earliest(now))
     }
 
-    /// The counters less what this node holds, and with what passed on credit.
+    /// The counters as a decision shows them: less what this node holds, plus what passed on credit.
     fn show<'a>(&self, now: Instant, into: &'a mut [Counter; MAX_LIMITS]) -> &'a [Counter] {
         let (held, releasable) = (self.holdings.unspent(), self.releasable(now));
         let shown = &mut into[..self.view.rule().limits.len()];
@@ -388,7 +392,8 @@ impl LeasedKey {
         shown
     }
 
-    /// The counter that is shown of one limit. `held`: all unspent tokens here; `releasable`: those of them that count as left.
+    /// The counter of one limit as a decision shows it. `held` are all unspent tokens here, and `releasable` those of
+    /// them that count as left.
     fn shown_of(&self, index: usize, now: Instant, held: u64, releasable: u64) -> Counter {
         let limit = &self.view.rule().limits[index];
         let mut counter = self.view.charged_of(index, held);
@@ -399,7 +404,7 @@ impl LeasedKey {
             }
             return counter;
         }
-        // What is known may run ahead of the window whose tokens are being spent.
+        // The known counter may be of a later window than the tokens that are being spent.
         if let Some(at) = self.holdings.lease().window(index, now).filter(|at| *at != counter.at) {
             counter = Counter { used: limit.count, prev: 0, at };
         }
@@ -407,7 +412,7 @@ impl LeasedKey {
         counter
     }
 
-    /// What is held of windows at hand, and so counts as left.
+    /// Held tokens of the present windows, which count as left.
     fn releasable(&self, now: Instant) -> u64 {
         if on(Mutant::CountsNextWindowAsLeft) {
             self.holdings.lease().held()
@@ -416,7 +421,7 @@ impl LeasedKey {
         }
     }
 
-    /// What a check of `cost` would be answered, charging nothing.
+    /// The decision that a check of `cost` would get, without charging it.
     pub(in crate::core) fn peeked(
         &self,
         now: Instant,
@@ -430,7 +435,7 @@ impl LeasedKey {
         let is_held = cost > 0 && self.has_matured(now, cost) && self.holdings.lease().usable(now) >= cost;
         if cost > 0 && !is_held && self.looks_exhausted(now, cost) {
             let denial = self.deny(now, cost, source);
-            // A window may be over that was not looked at since: then all is left.
+            // A window may have ended since the key was last rolled; then all of its tokens are left.
             if denial.remaining < cost {
                 return denial;
             }
@@ -441,19 +446,20 @@ impl LeasedKey {
         self.answer(now, cost, Resolution::allow(source))
     }
 
-    /// Whether these are the limits that apply to it.
+    /// Whether `rule` has the limits that this key applies.
     pub(in crate::core) fn has_rule(&self, rule: &Rule) -> bool {
         **self.view.rule() == *rule
     }
 
-    /// Whether this is the timer that it waits for: then it waits for none any more.
+    /// Whether the timer for `at` is the one that this key waits for. If so, it no longer waits for one.
     pub(in crate::core) fn take_timer(&mut self, at: Instant) -> bool {
         let is_it = self.wake == Due::at(at);
         self.wake = if is_it { Due::NEVER } else { self.wake };
         is_it
     }
 
-    /// Sees to it that the key is looked at by then. When the shard's timer has to be set, if it has to.
+    /// Makes sure that the key is looked at by `due`. Returns the time for which the shard's timer must be set, if it
+    /// must.
     pub(in crate::core) fn wake_by(&mut self, due: Due) -> Option<Instant> {
         if due >= self.wake {
             return None;
@@ -472,7 +478,7 @@ impl LeasedKey {
         self.policy
     }
 
-    /// Tokens that were lent to this node and not spent, whether they can be spent now or not.
+    /// Tokens that were lent to this node and are not spent, including those that cannot be spent now.
     pub(in crate::core) fn all_held(&self) -> u64 {
         self.holdings.lease().held() + self.holdings.waiting_to_return()
     }
@@ -482,7 +488,7 @@ impl LeasedKey {
         self.holdings.lease().usable_by(now, now)
     }
 
-    /// As listings show it.
+    /// The key as listings show it.
     pub(in crate::core) fn listed(&self, now: Instant) -> KeyInfo {
         KeyInfo {
             digest: Digest(self.digest),
@@ -493,7 +499,7 @@ impl LeasedKey {
         }
     }
 
-    /// Nothing would be lost by forgetting this key, but for a rate of use and denials.
+    /// Forgetting this key would lose only its rate of use and its denials.
     pub(in crate::core) fn is_quiet(&self) -> bool {
         self.line.is_empty() && self.calls.are_done()
     }
@@ -503,8 +509,8 @@ impl LeasedKey {
 mod tests {
     use super::*;
 
-    /// A daemon knows millions of keys. What few of them have at a time (calls under way, who waits, an outage, peers)
-    /// stands in boxes.
+    /// A daemon knows millions of keys. State that few of them have at a time is boxed: calls under way, waiters, an
+    /// outage, peers.
     #[test]
     fn a_key_at_rest_is_small() {
         assert!(size_of::<LeasedKey>() <= 432, "{} bytes", size_of::<LeasedKey>());

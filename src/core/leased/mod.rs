@@ -1,7 +1,7 @@
 //! One key whose tokens are leased from the store.
 //!
-//! Inputs change what is known of a key, and [`advance`](advance::advance) does what follows from that: a request, an
-//! answer and a timer differ in what they change, and not in what is done then. Files import downwards only:
+//! Inputs change what is known of a key, and [`advance`](advance::advance) does what follows from that. A request, an
+//! answer and a timer differ in what they change, but not in what is done afterwards. Files import downwards only:
 //!
 //! | file | what |
 //! |---|---|
@@ -15,8 +15,9 @@
 //! | `peers.rs` | what peers are told, and what is made of what they tell |
 //! | `key.rs` | the key itself, and its decisions from memory |
 //!
-//! A key is eight parts. Each owns its fields: they are private to the part's file, and change by methods that say what
-//! has happened. A part knows no other part, no key and, but for calls, no driver.
+//! A key has eight parts. Each owns its fields: they are private to the part's file, and change by methods that say
+//! what has happened. A part knows no other part and not the key; only `calls.rs` knows the driver, to which it
+//! sends.
 //!
 //! | part | what |
 //! |---|---|

@@ -1,7 +1,7 @@
-//! How a key is decided while its part of the store is away (semantics, §5).
+//! How a key is decided while its store server is away (docs/internals/semantics.md, section 5).
 //!
-//! What is held is spent first; then the policy says: all, none, or this node's share. Part of
-//! `key.rs`; the arithmetic of shares is in `share.rs`.
+//! Held tokens are spent first; then the policy decides: everything is admitted, nothing, or this node's share. Part
+//! of `key.rs`; the arithmetic of shares is in `share.rs`.
 
 use super::key::LeasedKey;
 use super::peers::{DOUBTED, has_windows};
@@ -18,42 +18,42 @@ use crate::core::share::{FallbackBudget, Lent, share_ppm};
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::core::usage::Usage;
 
-/// How long after a failure a key whose part of the store is away asks again.
+/// Time after a failure until a key asks its store server again.
 const ASK_AGAIN: Micros = Micros(250_000);
 
-/// How long after the store is back a share goes on: all nodes have charged theirs by then.
+/// How long a share goes on after the store is back. By then all nodes have charged what they admitted on theirs.
 const GRACE: Micros = Micros(1_000_000);
 
-/// A wait for a share that is longer is not told: the store is asked again long before. A minute, and what is in
-/// doubt of its end.
+/// A longer wait for a share is not told to the client, because the store is asked again long before. It is a minute,
+/// and the doubt about its end.
 const LONG: Micros = Micros(61_000_000);
 
-/// A client that was told to wait may come so much later, and must not meet the end of a window: see
+/// A client that was told to wait may come this much later, and must not meet the end of a window: see
 /// [`LeasedKey::past_doubt`].
 const LATE: Micros = Micros(10_000);
 
 /// In a short window, a client comes late by this fraction of the window at most.
 const LATE_PART: u64 = 16;
 
-/// Counters that the store told at most so long before it was lost are still relied on.
+/// How old the store's last answer before an outage may be for its counters to be relied on.
 const FRESH: Micros = Micros(60_000_000);
 
-/// The store's clock is in doubt by a trip, and by no more than one part in so many of a window: a store that is slow
-/// would otherwise take whole windows of their shares.
+/// The store's clock is known only to within a round trip; of a window, this fraction at most counts as in doubt.
+/// Otherwise a slow store would take whole windows from their shares.
 const DOUBT_PART: u64 = 4;
 
-/// Two clocks drift apart by one part in so many (200 ppm); of a store that has been away for long by so much at most, as
-/// far as shares go.
+/// Two clocks drift apart by this fraction (200 ppm). For shares, the drift is limited to this many microseconds,
+/// however long the outage lasts.
 const DRIFT: (u64, u64) = (5_000, 1_000);
 
-/// Rounds in which shares and ends of windows come to agree on a wait.
+/// Iterations after which the ends of shares and of windows must agree on a wait.
 const ROUNDS: usize = 8;
 
-/// A key whose next question to the store is overdue by this much is no longer taken to be without the store: nobody has
-/// asked for the key meanwhile, so that nothing is known of the store as it is now.
+/// When the next call to the store is overdue by this much, the store no longer counts as away: nobody has used the
+/// key meanwhile, so its present state is unknown.
 const STALE: Micros = Micros(1_000_000);
 
-/// Within this many rounds of gossip all peers have heard of a loss, and have told the store what they were lent.
+/// Within this many rounds of gossip, all peers have heard of a loss and have told the store what they were lent.
 const ROUNDS_OF_GOSSIP: u64 = 2;
 
 /// What the store lent before it was lost: see [`Lent`].
@@ -73,11 +73,12 @@ impl LeasedKey {
     pub(super) fn phase_after(&self, now: Instant, need: u64, granted: u64) -> Phase {
         let is_unpaid = self.outage.phase().is_unpaid();
         let until = self.outage.phase().until().unwrap_or(now + GRACE);
-        // A share goes on only when the store has lent all of it: then no other node is lent it, too.
+        // The share goes on only if the store has lent all of it, so that no other node is lent it as well.
         if is_unpaid && self.owes(now) && granted >= self.debt(now) + self.share_left(now) {
             return Phase::Repaid { retry_at: until.max(now), until };
         }
-        // Others may have spent theirs of this window already. What was admitted since the call is charged next.
+        // Other nodes may have spent their shares of this window already. What was admitted since the call was sent
+        // is charged next.
         let is_paid = !self.owes(now) || granted >= need;
         if is_unpaid && self.awaits_others(now) && is_paid && now < until {
             return Phase::Repaying { retry_at: if self.owes(now) { now } else { until }, until };
@@ -85,22 +86,22 @@ impl LeasedKey {
         Phase::Connected
     }
 
-    /// The store has answered a call that asked for no tokens and was sent then. Where that was after it was lost, it is back,
-    /// and the time in which all nodes charge theirs begins: were it to begin with the next acquire alone, a key that
-    /// is asked for little would go on by its share long after.
+    /// Records that the store has answered a call that asks for no tokens. If that was sent after the store was lost,
+    /// the store is back, and the time begins in which all nodes charge what they admitted. If only an acquire began
+    /// that time, a key that is rarely checked would go on with its share long after the outage.
     pub(super) fn note_back(&mut self, now: Instant, sent: Instant) {
         if self.outage.phase().retry_at().is_some_and(|retry_at| retry_at <= sent + ASK_AGAIN) {
             self.outage.repay_until(now, now + GRACE);
         }
     }
 
-    /// The key's part of the store is away, as far as is known: what was learned of it long ago is
-    /// no reason to do without it.
+    /// Whether the key's store server is away, as far as is known. Old knowledge is no reason to do without the
+    /// store.
     pub(super) fn is_away(&self, now: Instant) -> bool {
         self.outage.phase().retry_at().is_some_and(|retry_at| now < retry_at + STALE)
     }
 
-    /// Decides while the key's part of the store is away (semantics, §5).
+    /// Decides while the key's store server is away.
     pub(super) fn decide_offline(&mut self, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
         match self.view.rule().on_store_loss {
             OnStoreLoss::Allow => self.answer(now, cost, Resolution::allow(Source::Policy)),
@@ -116,7 +117,7 @@ impl LeasedKey {
         }
     }
 
-    /// What [`LeasedKey::decide_offline`] would say, without a change.
+    /// The decision that [`LeasedKey::decide_offline`] would make, without changing anything.
     pub(super) fn peek_offline(&self, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
         match self.view.rule().on_store_loss {
             OnStoreLoss::Allow => self.answer(now, cost, Resolution::allow(Source::Policy)),
@@ -131,7 +132,7 @@ impl LeasedKey {
         }
     }
 
-    /// The budget of a key that was not known when its part of the store was lost.
+    /// The budget of a key that was unknown when its store server was lost.
     fn late_book(&self, now: Instant) -> Box<FallbackBudget> {
         Box::new(FallbackBudget::open_late(self.view.rule(), self.view.clock().latest(now)))
     }
@@ -147,7 +148,7 @@ impl LeasedKey {
             let left = book.left(rule, clock, &lent);
             return Decision { remaining: left, ..self.answer(now, cost, Resolution::allow(Source::Share)) };
         }
-        // The store is asked again before long, and may be back: nobody has to wait for hours.
+        // The store is asked again before long and may be back, so nobody needs to wait for hours.
         let asked = self.outage.phase().retry_at().map_or(Micros::ZERO, |retry_at| retry_at.since(now));
         let is_restoring = self.outage.phase().is_restoring();
         let most = if is_restoring { asked } else { asked.max(Micros::from_secs(1)) };
@@ -161,8 +162,8 @@ impl LeasedKey {
         Decision { remaining: left.min(cost.saturating_sub(1)), ..decision }
     }
 
-    /// What the store lent before it was lost. The counts of all are to be relied on where it said so just before that
-    /// this node alone uses the key, and no fleet knows better.
+    /// What the store had lent before it was lost. The counts of all nodes can be relied on if the store said shortly
+    /// before that this node alone uses the key, and no fleet knows otherwise.
     fn counted(&self, book: &FallbackBudget, fleet: Option<FleetView>) -> Counted {
         let is_fresh = self.view.answered().is_some_and(|at| book.since() <= self.view.clock().latest(at) + FRESH);
         let is_restoring = self.outage.phase().is_restoring();
@@ -171,8 +172,8 @@ impl LeasedKey {
         Counted { own: self.view.lent_of_each(), all }
     }
 
-    /// The wait after which every limit's share has `cost` and no window may just be about to end; `None`: no share
-    /// ever has as much.
+    /// The wait after which the share of every limit has `cost`, and no window is in doubt; `None` when no share ever
+    /// has as much.
     fn wait_offline(
         &self,
         book: &FallbackBudget,
@@ -194,8 +195,9 @@ impl LeasedKey {
         Some(then.since(clock))
     }
 
-    /// This node's part of each limit, in millionths. A fleet's is fixed when something is first spent of it; without one it
-    /// is the even part of those that the store last counted, and grows no more: a store that is back counts anew.
+    /// This node's part of each limit, in millionths. In a fleet it is fixed when the share is first spent. Without a
+    /// fleet it is an equal part for each node that the store last counted, and does not grow, because a store that
+    /// is back counts anew.
     fn parts(&self, book: &FallbackBudget, fleet: Option<FleetView>) -> [u64; MAX_LIMITS] {
         let (kept, lost) = (book.parts(), book.since());
         let mut parts = [0; MAX_LIMITS];
@@ -210,9 +212,9 @@ impl LeasedKey {
         parts
     }
 
-    /// The store's clock is known to a trip only; where that leaves two windows, neither's share is
-    /// spent: it would be spent twice in one of them. At most a quarter of each window, and 2 ms,
-    /// whatever the drift.
+    /// Whether two windows may be open, because the store's clock is known only to within a round trip. Then neither
+    /// share is spent, since it could be spent twice in one of them. The doubt is at most a quarter of each window,
+    /// plus 2 ms for the drift.
     fn is_between_windows(&self, now: Instant, latest: Timestamp) -> bool {
         let drift = self.drift(now);
         self.windowed().any(|period| {
@@ -221,8 +223,8 @@ impl LeasedKey {
         })
     }
 
-    /// The first time from `latest` on that is surely not between two windows of any limit, even for somebody who
-    /// comes a little late.
+    /// The first time from `latest` on that is surely within one window of each limit, even for a client that comes a
+    /// little late.
     fn past_doubt(&self, now: Instant, latest: Timestamp) -> Timestamp {
         let drift = self.drift(now);
         let surely = self.windowed().map(|period| {
@@ -233,24 +235,24 @@ impl LeasedKey {
         surely.max().unwrap_or(latest)
     }
 
-    /// Periods of those limits whose shares go by windows.
+    /// Periods of the limits whose shares go by windows.
     fn windowed(&self) -> impl Iterator<Item = Micros> {
         self.view.rule().limits.iter().filter(|limit| limit.algorithm != Algorithm::Gcra).map(|limit| limit.period)
     }
 
-    /// How long after a window of that period began the one before may last still.
+    /// How long after a window of this period has begun the one before may still be open.
     fn doubt_of(&self, period: Micros, drift: Micros) -> Micros {
         Micros(self.view.clock().trip().0.min(period.0 / DOUBT_PART)) + drift
     }
 
-    /// How far the store's clock may have drifted from this node's since the last answer; at most a millisecond.
+    /// How far the store's clock may have drifted from this node's since the last answer.
     fn drift(&self, now: Instant) -> Micros {
         self.view.answered().map_or(Micros::ZERO, |at| Micros((now.since(at).0 / DRIFT.0).min(DRIFT.1)))
     }
 
-    /// The store's first answer about a bucket is late. Lest a key that nobody has spent of be denied for that,
-    /// its first check passes on credit, once; the call under way or the next one pays. The bound of a bucket
-    /// has room for it: one token, and what comes during a trip to the store, which all nodes share.
+    /// The store's first answer about a bucket is late. So that an unused key is not denied for that, its first check
+    /// passes on credit, once; the next grant pays for it. The bound of a bucket has room for it: one token, and what
+    /// comes during a round trip to the store, which all nodes share.
     pub(super) fn let_first_pass(&mut self, now: Instant, cost: u64, timeout: Micros) -> Option<Decision> {
         let is_first = self.view.answered().is_none() && self.outage.credit().is_none();
         let all_buckets = self.view.rule().limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
@@ -266,11 +268,12 @@ impl LeasedKey {
         Some(self.answer(now, cost, Resolution::allow(Source::Share)))
     }
 
-    /// The store gave no answer: from `since` on this key is on its own.
+    /// The store gave no answer, so from `since` on this key is on its own.
     pub(super) fn lose_store(&mut self, now: Instant, since: Instant) {
-        // Whatever the store says of since when: an answer came later.
+        // If an answer has come after the time that the store reports, the outage began later.
         let since = self.view.clock().latest(self.view.answered().map_or(since, |at| at.max(since)));
-        // What the store lent of a bucket before it comes takes the time in which a share would fill up.
+        // Tokens of a bucket that were lent in advance must trickle in first. In that time the share does not fill
+        // up.
         let to_come = self.to_come(now);
         let since = if to_come > Micros::ZERO { since.max(self.view.clock().latest(now) + to_come) } else { since };
         if !self.is_away(now) && self.view.rule().on_store_loss == OnStoreLoss::Share {
@@ -279,42 +282,43 @@ impl LeasedKey {
         self.outage.lose(now + ASK_AGAIN);
     }
 
-    /// The waits of an outage that are over at `now` end.
+    /// Ends the waits of an outage that are over at `now`.
     pub(super) fn end_waits(&mut self, now: Instant) {
         self.outage.end_waits(now, self.view.rule(), self.view.clock().latest(now));
     }
 
-    /// A share was spent in a window that is still open: forgotten, it would be spent again.
+    /// A share was spent in a window that is still open. If the key were forgotten, the share would be spent again.
     pub(super) fn owes(&self, now: Instant) -> bool {
         self.outage.owes(self.view.rule(), self.view.clock().latest(now))
     }
 
-    /// The store has yet to be charged for checks that passed without it.
+    /// The store must still be charged for checks that passed without it.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.debt(now) > 0 || self.outage.credit().is_some()
     }
 
-    /// The store has only just answered, if at all, and others may have yet to charge what they admitted
-    /// on their shares of the window at hand: it would be lent once more.
+    /// The store has only just answered, if at all, and other nodes may not have charged it yet for what they
+    /// admitted in the present window. The store would lend those tokens again.
     pub(super) fn awaits_others(&self, now: Instant) -> bool {
         let is_over = self.outage.phase().until().is_some_and(|until| now >= until) || on(Mutant::SharesNotAwaited);
         let clock = self.view.clock().latest(now);
         self.is_away(now) && !is_over && self.outage.book().is_some_and(|book| book.spans(self.view.rule(), clock))
     }
 
-    /// Forgotten, it would have more of a share than it has, or would not wait for what its peers tell the store.
+    /// If the key were forgotten, it would have more of a share than it has, or would not wait for what its peers
+    /// tell the store.
     pub(in crate::core) fn is_indebted(&self, now: Instant) -> bool {
         let is_restoring = matches!(self.outage.phase(), Phase::Restoring { until } if now < until);
         is_restoring
             || self.outage.book().is_some_and(|book| book.matters(self.view.rule(), self.view.clock().latest(now)))
     }
 
-    /// This window's share was asked for, or `spent` of, for the first time by the check just decided.
+    /// Whether the check just decided was the first to use this window's share, or, if `spent`, to spend of it.
     pub(super) fn begins_share(&mut self, now: Instant, spent: bool) -> bool {
         self.outage.begins_share(self.view.rule(), self.view.clock().latest(now), spent)
     }
 
-    /// What is left of the share where leases count against it, too.
+    /// What is left of the share, where leases count against it, too.
     pub(super) fn share_left(&self, now: Instant) -> u64 {
         if self.view.has_account() {
             return 0;
@@ -324,26 +328,26 @@ impl LeasedKey {
         self.outage.book().map_or(0, |book| book.left(self.view.rule(), clock, &counted.lent()))
     }
 
-    /// What the share admitted and the store has not been charged for.
+    /// What the share admitted, and the store was not charged for.
     pub(super) fn debt(&self, now: Instant) -> u64 {
         self.outage.debt(self.view.rule(), self.view.clock().latest(now))
     }
 }
 
-/// The store answers, and has lost what it knew of the key (semantics, §5).
+/// The store answers, but has lost the key's data (docs/internals/semantics.md, section 5).
 ///
-/// Each node's next acquire tells the store what it had lent that node, and is lent nothing. Whoever notices first tells its
-/// peers, who ask at once; until they have, the store would lend what they hold once more: so long a node spends what it
-/// holds, and asks for nothing.
+/// The next acquire of each node tells the store what it had lent that node, and is granted nothing. The first node
+/// to notice tells its peers, which then ask at once. Until they have, the store would lend tokens again that they
+/// hold. For that time, a node only spends what it holds, and asks for nothing.
 impl LeasedKey {
-    /// The store has lost what it knew of this window: peers know better, and hear of it.
+    /// The store has lost this window's data. Peers know better, and must hear of it.
     pub(super) fn believe_fleet(&mut self) {
         self.peers.note_lost(self.view.windows());
     }
 
-    /// The store lends again what it has lent of windows to come: that is void. By the store's clock the window may have begun
-    /// already that by this node's has not begun for sure. Where the call that hears of the loss told the store what was
-    /// lent of it, the store counts that again, and it stays.
+    /// Voids what was lent of windows to come, because the store will lend it again. A window may have begun by the
+    /// store's clock although it has not surely begun by this node's. If the call that noticed the loss told the
+    /// store what was lent of it, the store counts that again, and it stays.
     pub(super) fn void_ahead(&mut self, now: Instant, call: &Call, grant: &Grant) -> u64 {
         self.view.forget_ahead_of(&grant.counters);
         let told = if let Op::Acquire(order) = call.op { order.known[0].at } else { Timestamp::NONE };
@@ -351,8 +355,8 @@ impl LeasedKey {
         self.holdings.void_ahead(now, restored)
     }
 
-    /// This node has told the store what it was lent; its peers have yet to. A second in which this node waits for what
-    /// others owe may be nearly over: it goes on for as long as they need.
+    /// This node has told the store what it was lent, and its peers must do so. A wait for others to charge their
+    /// shares may be nearly over; it is extended by as long as they need.
     pub(super) fn wait_for_peers(&mut self, now: Instant, fleet: Option<FleetView>) {
         let Some(lasts) = self.repair_lasts(now, fleet) else { return };
         if self.outage.phase().is_away() {
@@ -364,15 +368,16 @@ impl LeasedKey {
         self.outage.restore_until(now + lasts);
     }
 
-    /// How long peers need to tell the store what it has lost; `None`: there are none, or nobody waits for them.
+    /// How long peers need to tell the store what it has lost; `None` when there are none, or nothing is to be waited
+    /// for.
     fn repair_lasts(&self, now: Instant, fleet: Option<FleetView>) -> Option<Micros> {
-        // Of a key that nobody asked for in this window there was nothing to lose.
+        // A key that nobody used in this window has lost nothing.
         let latest = self.view.clock().latest(now);
         let lost = self.view.limits().enumerate().filter(|(index, (limit, counter))| {
             let is_used = || self.peers.window(*index, counter.at).is_some_and(|window| window.peers() > 0);
             has_windows(limit) && (self.view.lent(*index) > 0 || is_used())
         });
-        // Others have to tell of the last of them that is open, however soon a shorter one ends.
+        // Peers must report on the last window that is open, even if a shorter one ends soon.
         let left = lost.map(|(_, (limit, counter))| {
             let end = if limit.algorithm == Algorithm::Sliding { counter.at + limit.period } else { counter.at };
             let left = end.since(latest);
@@ -384,8 +389,9 @@ impl LeasedKey {
         is_awaited.then(|| left.min(Micros(fleet.round.0.saturating_mul(ROUNDS_OF_GOSSIP))))
     }
 
-    /// A peer tells that the store has lost this key, and this node has not told it yet what it was lent:
-    /// at most once a second, whatever peers say. Where the store is being asked, it is asked once more.
+    /// A peer reports that the store has lost this key, and this node has not told the store yet what it was lent. It
+    /// asks the store at most once a second, whatever peers report. If the store is being asked, it is asked once
+    /// more.
     pub(super) fn is_recalled(&mut self, now: Instant, usage: &Usage) -> bool {
         let is_news = usage.epoch != 0 && self.view.epoch() != 0 && usage.epoch != self.view.epoch();
         let has_any = self.view.is_lent_any();

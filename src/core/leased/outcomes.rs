@@ -1,8 +1,8 @@
-//! What an answer of the store, or its absence, changes of a key.
+//! What an answer of the store, or its absence, changes in a key.
 //!
-//! Every answer is news of the store, whether somebody still waits for it or not: counters, clock, epoch. An acquire's
-//! brings tokens, too, and says when the store is worth asking again. Nothing leaves from here: what follows from what is
-//! known now is done by `advance.rs`.
+//! Every answer is news of the store, whether or not somebody still waits for it: counters, clock, epoch. The answer
+//! to an acquire also brings tokens, and says when the store is worth asking again. Nothing is sent from here:
+//! `advance.rs` does what follows from what is now known.
 
 use super::advance::{advance, drop_ended, give_back_grant};
 use super::intent::Wish;
@@ -19,27 +19,27 @@ use crate::core::mutant::{Mutant, on};
 use crate::core::store_clock::StoreClock;
 use crate::core::time::{Due, Instant, Micros, Timestamp};
 
-/// Pauses are longer by up to one part in so many, at random, so that nodes that were answered together do not ask
-/// together.
+/// Pauses are longer by up to this fraction, at random, so that nodes that were answered at the same time do not ask
+/// at the same time.
 const JITTER_PART: u64 = 4;
 
-/// A pause in which tokens trickle in ends for the background one part in so many earlier: see [`pace`]. Were it to end no
-/// earlier, 2 % of the checks of gcra-2x would wait for the answer; were there no pause for the background, gcra-2x would
-/// cost 184 calls per 1000 checks in place of 39.
+/// A pause in which tokens trickle in ends earlier by this fraction for calls in the background: see [`pace`]. If it
+/// ended no earlier, 2 % of the checks in gcra-2x would wait for the answer; without a pause for the background,
+/// gcra-2x would cost 184 calls per 1000 checks instead of 39.
 const EARLY_PART: u64 = 3;
 
 /// A grant of less than one part in so many of what was wanted shows that others take what trickles in.
 const CONTESTED_PART: u64 = 2;
 
-/// Checks within a pause that make a key worth pacing. Where it took 40, each check of sliding-2x would ask the store.
+/// Checks within a pause that make a key worth pacing. With 40, each check of sliding-2x would ask the store.
 const HOT: u64 = 8;
 
-/// Tokens that a bucket was charged for a caller who was answered before they came may be spent by other checks until so
-/// long after the call was sent.
+/// A bucket may be charged for a caller who is answered before the tokens come. Other checks may spend these tokens
+/// until so long after the call was sent.
 const UNCLAIMED: Micros = Micros(1_000_000);
 
-/// A denial is remembered for one part in so many of the window that is spent. At one in 32, second-2x costs 92 calls per
-/// 1000 checks in place of 60.
+/// A denial is remembered for this fraction of the window that is spent. At one in 32, second-2x costs 92 calls per
+/// 1000 checks instead of 60.
 const PROBE_PART: u64 = 4;
 
 /// A denial by a bucket is remembered for this long.
@@ -48,39 +48,41 @@ const PROBE_OF_BUCKET: u64 = 250_000;
 /// The shortest and the longest time for which any denial is remembered.
 const PROBES: (u64, u64) = (50_000, 2_000_000);
 
-/// Of a window of which the store has had nothing for several answers, a denial comes to be remembered for longer: for this
-/// fraction of the window, and at most for so long.
+/// If the store has had nothing left of a window in several answers, a denial is remembered for longer: for this
+/// fraction of the window, and at most for this time.
 const LONG_PROBE: (u64, u64) = (64, 30_000_000);
 
-/// Of windows that are shorter nothing is leased before they begin.
+/// Tokens of shorter windows are not leased before they begin.
 const SHORTEST_AHEAD: Micros = Micros(250_000);
 
-/// A lease of the next window is asked for at least this long, and a trip to the store, before the window begins.
+/// A lease of the next window is asked for at least this long, plus a round trip to the store, before the window
+/// begins.
 const AHEAD_SPAN: Micros = Micros(20_000);
 
-/// Nodes ask for it over one part in so many of the window before, at random, so that they do not ask together.
+/// Nodes spread these calls at random over this fraction of the window before, so that they do not all ask at once.
 const AHEAD_JITTER_PART: u64 = 4;
 
-/// A bucket whose tokens trickle in is left alone until each node's part of them is so many checks. It loses nothing
-/// meanwhile as long as it is not full.
+/// A bucket whose tokens trickle in is left alone until each node's part of them is so many checks. Until it is full
+/// it loses nothing by that.
 const PAUSE_OF_BUCKET: u64 = 12;
 
-/// A sliding window, which loses what nobody takes, is asked more often. With 12 checks 90 to 92 % of sliding-2x was used,
-/// with 10 it is 92 to 93 %, for 78 calls per 1000 checks of the 80 that it may cost; with 3 almost each check asks.
+/// A sliding window loses tokens that nobody takes, so it is asked more often. With 12 checks, 90 to 92 % of
+/// sliding-2x was used; with 10 it is 92 to 93 %, for 78 calls per 1000 checks of the 80 that it may cost; with 3,
+/// almost every check asks.
 const PAUSE_OF_WINDOW: u64 = 10;
 
-/// The shortest and the longest time for which a bucket is left alone. Where 50 ms may do, gcra-2x costs 52 calls per 1000
-/// checks in place of 39.
+/// The shortest and the longest time for which a bucket is left alone. With a shortest time of 50 ms, gcra-2x costs
+/// 52 calls per 1000 checks instead of 39.
 const BUCKET_PAUSES: (u64, u64) = (350_000, 2_000_000);
 
-/// A sliding window is left alone for one part in so many of its length at least, and at most.
+/// The shortest and the longest time for which a sliding window is left alone, as fractions of its length.
 const WINDOW_PARTS: (u64, u64) = (16, 4);
 
-/// What has come of a call that was under way.
+/// What an answer leads to.
 struct News {
-    /// What it makes the key ask for.
+    /// What the key asks for because of it.
     wish: Wish,
-    /// There is something to tell peers from now on.
+    /// Peers must hear of something.
     for_peers: bool,
 }
 
@@ -91,16 +93,16 @@ impl News {
     }
 }
 
-/// A grant that has come, and what was asked for.
+/// A grant, and the call that asked for it.
 struct Granted<'a> {
     call: &'a Call,
     order: &'a Acquire,
-    /// When it was first asked for.
+    /// When the call was first sent.
     sent: Instant,
     grant: &'a Grant,
 }
 
-/// Takes the outcome of a call that this key has sent. Whether there is something to tell peers from now on.
+/// Takes the outcome of a call of this key. Returns whether peers must hear of something.
 pub(in crate::core) fn handle_outcome(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -124,7 +126,7 @@ pub(in crate::core) fn handle_outcome(
     news.is_some_and(|news| news.for_peers)
 }
 
-/// Takes the outcome of an acquire. `None`: it is not the one under way, and nothing follows from it.
+/// Takes the outcome of an acquire. `None` when it is not the one under way, so that nothing follows from it.
 fn take_acquired(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -136,8 +138,8 @@ fn take_acquired(
     let is_current = key.calls.acquire().is_some_and(|acquire| acquire.call.id == call.id);
     if !is_current {
         let grant = outcome.ok()?;
-        // An answer that comes a second time: what it lends is held already or void, but its counters may be news. One of
-        // before a reset says nothing of the key as it is now.
+        // The answer to an acquire that is no longer awaited. What it lends is held already or void, but its counters
+        // may be news, unless the key was reset since.
         if grant.epoch == key.view.epoch() || grant.reset && grant.now > key.view.heard() {
             learn(key, cx, now, call, &grant);
         }
@@ -187,12 +189,12 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     // Tokens end by the clock that lent them, whatever is known of it otherwise.
     let clock = StoreClock::new(call.sent_at, now, grant.now);
     let segment = Segment::new(key.view.rule(), granted - paid, sent, clock, &windows, ahead);
-    // What was lent ahead, or is over when it arrives, says nothing of what those in line want; nor does a store
-    // that lends nothing because this node brought back what it had lost.
+    // Tokens that were lent ahead, or are over when they arrive, say nothing about what those in line want. Nor does
+    // a grant of nothing because this node restored what the store had lost.
     let is_late = key.holdings.lease().until().has_come(now);
     let is_over = segment.ends.has_come(now);
-    // Nor does one that lent all that was asked for: whoever is not served by it came since, or stands behind somebody
-    // who came to the daemon earlier and here later.
+    // Nor does a full grant. Whoever it does not serve came later, or is behind somebody whose request reached the
+    // daemon earlier, but this key later.
     let is_short = granted < order.need;
     let answers = u8::from(!ahead && !lost && !is_late && !is_over && is_short);
     let leftover = if is_over && segment.left > 0 { Some(segment.into()) } else { key.holdings.add(segment) };
@@ -200,13 +202,13 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
         key.holdings.return_later(leftover);
     }
     if !ahead {
-        // The store may have closed the account of what is late by now: nothing that is held of it may be spent.
+        // The store may have closed the account of a late grant by now, so nothing of it may be spent.
         key.holdings.measure_by(if is_late { 0 } else { key.holdings.lease().current(now) });
         key.pacing.note_answer(granted);
         let pause = probe_pause(key, now);
         key.pacing.probe_at(now + pause + cx.jitter(Micros(pause.0 / JITTER_PART)));
         if lost {
-            // What trickled in, and who wanted it, was of a store that knew more.
+            // After a loss, the store no longer knows what trickled in and who wanted it.
             key.pacing.go_on();
         } else {
             pace(key, cx, now, order, granted);
@@ -214,12 +216,12 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
         plan_ahead(key, cx, now);
     }
     key.line.note_answers(answers);
-    // What nobody claims of what was charged at once goes back. Only where the answer was late is it kept for the next
-    // checks, until a second after it was asked for: a store that is slow would otherwise never serve anybody.
+    // Tokens that were charged at once and that nobody claims are returned. Only if the answer was late are they kept
+    // for the next checks, until a second after the call was sent: otherwise a slow store would never serve anybody.
     let is_slow = now.since(sent) >= cx.settings.timeout;
     key.holdings.keep_unclaimed(Due::at(if is_slow { (sent + UNCLAIMED).max(now) } else { now }));
-    // The store was asked before a peer told that it had lost the key: it is asked once more, but for a node that has
-    // heard of a loss itself, and waits for what its peers know.
+    // The store was asked before a peer reported that it has lost the key, so it is asked once more. A node that has
+    // noticed a loss itself does not, and waits for what its peers know.
     let is_recalled = key.peers.take_recalled().is_some_and(|epoch| epoch != key.view.epoch());
     let wish = if is_recalled && !key.outage.phase().waits(now) { Wish::Tokens } else { Wish::Nothing };
     News { wish, for_peers }
@@ -239,14 +241,14 @@ fn void_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, 
     Wish::Nothing
 }
 
-/// Pays from a grant for what was let pass before the store had answered for the first time.
+/// Pays from a grant for checks that passed before the store had answered for the first time.
 fn pay_credit(key: &mut LeasedKey, cx: &mut Context, granted: u64) -> u64 {
     let paid = key.outage.pay_credit(granted);
     cx.policy_stats(key.policy()).spent += paid;
     paid
 }
 
-/// Pays from a grant for what the share admitted, before anything is held of it.
+/// Pays from a grant for what the share admitted, before any of the grant is held.
 fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: u64) -> u64 {
     let paid = key.debt(now).min(granted);
     if paid > 0 {
@@ -256,7 +258,7 @@ fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: u64) -
     paid
 }
 
-/// The acquire has no answer, and will have none.
+/// The acquire has failed.
 fn miss(key: &mut LeasedKey, cx: &mut Context, now: Instant, error: &StoreError) -> Wish {
     let Some(acquire) = key.calls.acquire() else { return Wish::Nothing };
     match error {
@@ -287,7 +289,7 @@ fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError) {
     }
 }
 
-/// Takes the outcome of a peek, refund, reset or return. `None`: it was not under way any more.
+/// Takes the outcome of a peek, refund, reset or return. `None` when it was no longer under way.
 fn take_errand(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -296,7 +298,7 @@ fn take_errand(
     outcome: Result<Grant, StoreError>,
 ) -> Option<News> {
     let Some(errand) = key.calls.take(call.id) else {
-        // Nobody waits for this answer any more; its counters are learned all the same.
+        // Nobody waits for this answer, but its counters are news all the same.
         learn(key, cx, now, call, &outcome.ok()?);
         return None;
     };
@@ -326,7 +328,7 @@ fn take_errand(
     Some(News::of(Wish::Nothing))
 }
 
-/// A return that failed would have told the store that an order is void: the next return says so.
+/// A return that failed would have told the store that an abandoned acquire is void. The next return says it instead.
 fn keep_doubtful(key: &mut LeasedKey, now: Instant, errand: &Flight, error: &StoreError) {
     let Op::Return { voids, .. } = errand.call.op else { return };
     if voids.id == 0 || !key.view.is_of_these_limits(&errand.call) {
@@ -340,15 +342,15 @@ fn keep_doubtful(key: &mut LeasedKey, now: Instant, errand: &Flight, error: &Sto
     }
 }
 
-/// The store knows now that an order is void, so that it can be asked for more as soon as somebody wants it.
+/// The store knows that the abandoned acquire is void, so it can be asked for tokens again.
 fn note_voided(key: &mut LeasedKey, now: Instant, op: &Op) {
     if matches!(op, Op::Return { voids, .. } if voids.id != 0) {
         key.outage.retry_by(now);
     }
 }
 
-/// Takes note of any answer, and of what it says about what the store lost: true when the store has told
-/// it to an acquire, and knows again what this node had been lent.
+/// Records any answer, and what it says about a loss of data in the store. Returns true when an acquire of this node
+/// has just restored what the store had lent it.
 pub(super) fn learn(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> bool {
     let mut lost = false;
     cx.note_trip(now.since(call.sent_at));
@@ -378,10 +380,10 @@ pub(super) fn learn(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &
     lost
 }
 
-/// Tokens of a bucket or a sliding window come back one by one. Where several nodes ask for them the store has
-/// one or two each time: then it is asked less often, and checks are denied until then. A node that is alone
-/// with the key knows what the store has, and has no reason to wait; nor has one of several while the store
-/// has enough for a few checks of each.
+/// Tokens of a bucket or a sliding window come back one by one. If several nodes ask for them, the store has one or
+/// two each time. Then it is asked less often, and checks are denied in between. A node that is alone with the key
+/// knows what the store has and need not wait; nor need one of several, while the store has enough for a few checks
+/// of each.
 fn pace(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: &Acquire, granted: u64) {
     key.pacing.go_on();
     let trickles = key.view.rule().limits.iter().filter(|limit| limit.trickles());
@@ -390,17 +392,17 @@ fn pace(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: &Acquire, gr
     let contested = key.view.nodes() > 1 && !key.has_left_for_all(now);
     if hot && contested && granted < order.want / CONTESTED_PART {
         let until = now + longest + cx.jitter(Micros(longest.0 / JITTER_PART));
-        // Whoever was told an earlier time finds tokens then, or the store is asked.
+        // A client that was told an earlier time finds tokens then, or the store is asked.
         let promised = key.pacing.promise().filter(|promise| key.holdings.lease().current(now) < promise.cost);
         let until = promised.map_or(until, |promise| until.min(promise.at));
-        // Asked a while before, in the background, so that nobody waits.
+        // In the background, the store is asked somewhat earlier, so that nobody waits.
         key.pacing.pause_until(until, Micros(longest.0 / EARLY_PART));
     }
 }
 
-/// How long a remembered denial lasts before the store is asked in the background: a quarter of the window that
-/// is spent, at most two seconds; where several are, of the longest. Of long windows it lasts longer each time
-/// that the store had nothing: an hour that has been spent for a while rarely gets tokens back.
+/// How long a remembered denial lasts before the store is asked in the background: a quarter of the window that is
+/// spent, but at most two seconds; if several are spent, of the longest. For long windows it lasts longer each time
+/// that the store has nothing, because tokens rarely come back in an hour that has been spent for a while.
 pub(super) fn probe_pause(key: &LeasedKey, now: Instant) -> Micros {
     let quarter = |limit: &Limit| match limit.algorithm {
         Algorithm::Gcra => PROBE_OF_BUCKET,
@@ -415,8 +417,8 @@ pub(super) fn probe_pause(key: &LeasedKey, now: Instant) -> Micros {
     Micros(key.pacing.drawn_out(least).min(most))
 }
 
-/// An active key leases a part of the next window shortly before it starts: a trip, 20 ms and up to a
-/// quarter of the window, at random, so that a fleet does not ask at one instant.
+/// An active key leases a part of the next window shortly before it starts: earlier by a round trip, 20 ms, and up to
+/// a quarter of the window at random, so that the nodes of a fleet do not all ask at once.
 pub(super) fn plan_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let [limit] = &key.view.rule().limits[..] else { return };
     let at = key.view.counter(0).at;
@@ -424,7 +426,7 @@ pub(super) fn plan_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if !fits || !cx.settings.lease_ahead || key.pacing.has_planned(at) || !key.demand.tuner().is_warm() {
         return;
     }
-    // The answer has to be there when the window begins.
+    // The answer must come before the window begins.
     let early = key.view.trip().min(Micros(limit.period.0 / 2))
         + AHEAD_SPAN
         + cx.jitter(Micros(limit.period.0 / AHEAD_JITTER_PART));
@@ -432,8 +434,8 @@ pub(super) fn plan_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 }
 
 impl LeasedKey {
-    /// Takes note of an answer: counters, epoch, clock. What a store says that has lost what this
-    /// node spent counts when an acquire has restored that, and what was overtaken counts no more.
+    /// Records an answer: counters, epoch, clock. If the store has lost what this node spent, the counters count only
+    /// after an acquire has restored that; and an answer that was overtaken by a later one does not count.
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
         let lost = self.view.epoch() != 0 && grant.epoch != self.view.epoch() && !grant.reset;
         let overtaken = self.view.has_overtaken(now, call, grant);
@@ -461,14 +463,14 @@ impl LeasedKey {
         self.roll(now);
     }
 
-    /// The key begins anew: nobody waits for tokens to trickle in.
+    /// The key begins anew, and no pause for trickling tokens applies.
     pub(super) fn begin_anew(&mut self) {
         self.view.forget_lent();
         self.outage.forgive_credit();
         self.pacing.begin_anew();
     }
 
-    /// How long to leave a limit alone whose tokens trickle in.
+    /// How long a limit whose tokens trickle in is left alone.
     pub(super) fn pause_of(&self, limit: &Limit) -> Micros {
         let few = if limit.algorithm == Algorithm::Gcra { PAUSE_OF_BUCKET } else { PAUSE_OF_WINDOW };
         let lot =

@@ -1,49 +1,51 @@
-//! When a key asks the store of its own accord, and when it had better not.
+//! When a key asks the store of its own accord, and when it should not.
 //!
-//! A key that is spent asks in the background now and then, since others may have handed tokens back; a key whose
-//! tokens trickle in, and whom others share, asks at a pace; and a key in use leases a part of the next window shortly
-//! before that begins. Nothing here counts tokens: were it forgotten, the store would be asked earlier or later.
+//! A key that is spent asks in the background from time to time, because other nodes may have returned tokens. A key
+//! whose tokens trickle in, and which several nodes use, asks at a pace. A key in use leases a part of the next
+//! window shortly before that begins. Nothing here counts tokens: if it were lost, the store would only be asked
+//! earlier or later.
 
 use crate::core::call::Window;
 use crate::core::decision::Decision;
 use crate::core::time::{Due, Instant, Micros, Timestamp};
 
-/// The pause between two questions gets longer only after more than so many answers in a row that brought nothing.
+/// Answers in a row without tokens, before the pause between two calls grows.
 const ANSWERS_BEFORE_LONGER: u8 = 3;
 
-/// A pause doubles at most so many times, so that the shift cannot overflow; callers bound it sooner.
+/// Most doublings of a pause, so that the shift cannot overflow; callers have lower bounds.
 const MOST_DOUBLINGS: u8 = 8;
 
-/// When a key asks the store though nobody waits for the answer.
+/// When a key asks the store although nobody waits for the answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pacing {
-    /// Answers in a row that brought nothing.
+    /// Answers in a row without tokens.
     fruitless: u8,
-    /// Before this a denied check does not ask the store again in the background.
+    /// The time before which a denied check causes no call in the background.
     probe_at: Due,
-    /// Before this the store is not asked, because it had few tokens and they trickle in: then there are some.
+    /// The time before which the store is not asked, because it had few tokens and they trickle in.
     paced_until: Due,
-    /// What denied clients were told.
+    /// The wait that denied clients were told.
     promise: Option<Promise>,
     /// The plan to lease a part of the next window.
     plan: Plan,
 }
 
-/// The wait that denied clients were told. A client that comes back after it finds tokens here, or the store is asked.
+/// The wait that denied clients were told. A client that comes back after it finds tokens here, or the store is
+/// asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Promise {
-    /// The earliest time that one was told.
+    /// The earliest time that a client was told.
     pub(super) at: Instant,
-    /// The largest cost that one may come with.
+    /// The largest cost that such a client may come with.
     pub(super) cost: u64,
 }
 
-/// Once in each window a key in use plans to lease a part of the next one.
+/// The plan to lease a part of the next window, which a key in use makes once per window.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
-    /// When that window begins; no time: nothing was ever planned.
+    /// When that window begins; no time before the first plan.
     begins: Timestamp,
-    /// When the part is to be leased; never: it was, or there was a reason not to, and once is enough.
+    /// When the part is to be leased; never after it was, or when there was a reason not to.
     at: Due,
 }
 
@@ -57,44 +59,44 @@ impl Pacing {
         plan: Plan { begins: Timestamp::NONE, at: Due::NEVER },
     };
 
-    /// The key begins anew: nobody waits for tokens to trickle in. Promises stand, and so does what was planned.
+    /// The key begins anew, and no pause for trickling tokens applies. Promises and plans stay.
     pub(super) fn begin_anew(&mut self) {
         self.fruitless = 0;
         (self.paced_until, self.probe_at) = (Due::AT_ONCE, Due::AT_ONCE);
     }
 
-    /// The store has answered an acquire with so many tokens.
+    /// Records that the store has answered an acquire with `granted` tokens.
     pub(super) fn note_answer(&mut self, granted: u64) {
         self.fruitless = if granted > 0 { 0 } else { self.fruitless.saturating_add(1) };
     }
 
-    /// Whether the last answer brought nothing.
+    /// Whether the last answer had no tokens.
     pub(super) fn is_fruitless(&self) -> bool {
         self.fruitless > 0
     }
 
-    /// A pause that gets longer with each answer that brought nothing.
+    /// A pause that grows with each answer without tokens.
     pub(super) fn drawn_out(&self, pause: u64) -> u64 {
         pause << self.fruitless.saturating_sub(ANSWERS_BEFORE_LONGER).min(MOST_DOUBLINGS)
     }
 
-    /// Whether a denied check may ask the store in the background.
+    /// Whether a denied check may cause a call in the background.
     pub(super) fn may_probe(&self, now: Instant) -> bool {
         self.probe_at.has_come(now)
     }
 
-    /// Whether a lease that runs low may ask for more: where tokens trickle in, from a while before there are some on,
-    /// so that nobody waits for the answer.
+    /// Whether a low lease may cause a call. Where tokens trickle in, it may from shortly before there are some, so
+    /// that nobody waits for the answer.
     pub(super) fn may_refill(&self, now: Instant) -> bool {
         self.probe_at.min(self.paced_until).has_come(now)
     }
 
-    /// No denied check asks the store in the background before that time.
+    /// Denied checks cause no call in the background before that time.
     pub(super) fn probe_at(&mut self, at: Instant) {
         self.probe_at = Due::at(at);
     }
 
-    /// Whether a denied check may ask the store before that time.
+    /// Whether a denied check may cause a call before that time.
     pub(super) fn probes_before(&self, at: Instant) -> bool {
         self.probe_at < Due::at(at)
     }
@@ -104,31 +106,31 @@ impl Pacing {
         !self.paced_until.has_come(now)
     }
 
-    /// How long they are.
+    /// How long that will last.
     pub(super) fn pause(&self, now: Instant) -> Micros {
         self.paced_until.after(now)
     }
 
-    /// The store may be asked whenever somebody waits.
+    /// Ends the pause: the store may be asked whenever somebody waits.
     pub(super) fn go_on(&mut self) {
         self.paced_until = Due::AT_ONCE;
     }
 
-    /// Nobody asks the store before that time; in the background it is asked so much earlier.
+    /// Starts a pause until `at`, in which the store is not asked. In the background it is asked earlier by `early`.
     pub(super) fn pause_until(&mut self, at: Instant, early: Micros) {
         (self.paced_until, self.probe_at) = (Due::at(at), Due::at(at - early));
     }
 
-    /// What denied clients were told.
+    /// The wait that denied clients were told.
     pub(super) fn promise(&self) -> Option<Promise> {
         self.promise
     }
 
-    /// Takes note of what a client was told.
+    /// Records the wait that a client was told.
     pub(super) fn note_promise(&mut self, now: Instant, cost: u64, decision: &Decision) {
         let standing = self.promise.filter(|promise| promise.at > now);
         let Some(wait) = decision.retry_after else {
-            // What was there for who came back has been spent.
+            // The tokens for clients that came back have been spent.
             self.promise = standing;
             return;
         };
@@ -139,12 +141,12 @@ impl Pacing {
         });
     }
 
-    /// Whether leasing ahead of the window that begins then was planned.
+    /// Whether a plan for the window that begins at that time was made.
     pub(super) fn has_planned(&self, begins: Timestamp) -> bool {
         self.plan.begins == begins
     }
 
-    /// Plans to lease a part of the window that begins then.
+    /// Plans to lease a part of the window that begins at that time.
     pub(super) fn plan_ahead(&mut self, begins: Timestamp, at: Instant) {
         self.plan = Plan { begins, at: Due::at(at) };
     }
@@ -154,12 +156,12 @@ impl Pacing {
         self.plan.at
     }
 
-    /// The window to lease a part of, if the time for that has come.
+    /// The window of which to lease a part, if it is time.
     pub(super) fn plan_due(&self, now: Instant) -> Option<Window> {
         self.plan.at.has_come(now).then_some(Window::Next { begins: self.plan.begins })
     }
 
-    /// A plan whose time has come was carried out, or there was a reason not to.
+    /// Drops a plan whose time has come, because it was carried out or there was a reason not to.
     pub(super) fn drop_plan(&mut self, now: Instant) {
         if self.plan.at.has_come(now) {
             self.plan.at = Due::NEVER;

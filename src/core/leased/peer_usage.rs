@@ -1,24 +1,24 @@
-//! What this node and its peers are known to have done with a key in the latest windows.
+//! What this node and its peers are known to have used of a key in the latest windows.
 //!
-//! Only a node of a fleet remembers that, and only of keys with windows. What is concluded from it is decided in
-//! `peers.rs`, and in `outage.rs` where the store has lost a window.
+//! Only a node of a fleet remembers that, and only for keys with windows. `peers.rs` decides what follows from it,
+//! and `outage.rs` does where the store has lost a window.
 
 use crate::core::time::{Due, Instant, Timestamp};
 use crate::core::usage::{Count, History, Origin, ReportTerms, Window};
 
-/// What is known of a key in a fleet. A key that no peer uses has nothing, and costs the size of a pointer.
+/// What a fleet knows of a key. A key that no peer uses needs only a pointer.
 #[derive(Debug, Default)]
 pub(super) struct PeerUsage(Option<Box<Known>>);
 
 #[derive(Debug)]
 struct Known {
-    /// Per limit; `None` since the key was reset or its limits changed, until it is used again.
+    /// The windows of each limit; `None` after a reset or a change of limits, until the key is used again.
     windows: Option<Box<[History]>>,
-    /// The store has lost what it knew of a window at hand: what peers tell of it binds.
+    /// The store has lost the data of a present window, so peers' reports about it are binding.
     is_bound: bool,
-    /// Before this no peer that tells of such a loss is obeyed.
+    /// The time before which no further report of a loss causes a call.
     recall_at: Due,
-    /// The epoch that a peer told of while the store was asked.
+    /// The epoch that a peer reported while the store was being asked.
     recalled: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ impl PeerUsage {
         self.0.as_mut().and_then(|known| known.windows.as_deref_mut()).unwrap_or_default()
     }
 
-    /// The windows at hand that are remembered, or are from here on: `at` says which they are, limit by limit.
+    /// The present windows, which are remembered from now on. `at` identifies them, limit by limit.
     fn entered(&mut self, at: impl Iterator<Item = Timestamp>) -> impl Iterator<Item = &mut Window> {
         self.windows_mut().iter_mut().zip(at).filter_map(|(history, at)| history.enter(at))
     }
@@ -46,14 +46,14 @@ impl PeerUsage {
         self.windows().is_some()
     }
 
-    /// From here on windows of so many limits are remembered.
+    /// Remembers windows of so many limits from now on.
     pub(super) fn keep(&mut self, limits: usize) {
         if !self.is_kept() {
             self.known().windows = Some(vec![History::default(); limits].into());
         }
     }
 
-    /// The windows that are remembered are none of this key any more.
+    /// Forgets the windows, which are not of this key any more.
     pub(super) fn forget(&mut self) {
         if let Some(known) = &mut self.0 {
             known.windows = None;
@@ -65,28 +65,28 @@ impl PeerUsage {
         self.windows()?[index].get(at)
     }
 
-    /// This node has done at least so much in a window.
+    /// Records that this node has used at least so much of a window.
     pub(super) fn note_own(&mut self, index: usize, at: Timestamp, count: Count) {
         if let Some(window) = self.windows_mut().get_mut(index).and_then(|history| history.enter(at)) {
             window.own = window.own.max_of(count);
         }
     }
 
-    /// So many tokens of the windows at hand were taken back.
+    /// Records that tokens of the present windows were taken back.
     pub(super) fn note_refund(&mut self, at: impl Iterator<Item = Timestamp>, tokens: u64) {
         for window in self.entered(at) {
             window.own.refunded = window.own.refunded.saturating_add(tokens);
         }
     }
 
-    /// Takes in what a peer tells of a window of a limit with this capacity.
+    /// Takes a peer's report about a window of a limit with this capacity.
     pub(super) fn merge(&mut self, index: usize, origin: Origin, at: Timestamp, count: Count, capacity: u64) {
         if let Some(history) = self.windows_mut().get_mut(index) {
             history.merge(origin, at, count, capacity);
         }
     }
 
-    /// Tells of each window of a limit what has to be told now. Whether something will have to be told later.
+    /// Reports each window of a limit that must be reported now. Returns whether something must be reported later.
     pub(super) fn tell(
         &mut self,
         index: usize,
@@ -106,15 +106,16 @@ impl PeerUsage {
         more
     }
 
-    /// The store has lent, though peers told that all was spent: they are not believed again, unless the store has lost
-    /// what it knew.
+    /// The store has lent although peers reported that all was spent. They are not believed again for these windows,
+    /// unless the store has lost its data.
     pub(super) fn refute(&mut self, at: impl Iterator<Item = Timestamp>, is_believed: bool) {
         for window in self.entered(at) {
             window.refuted = !window.lost && !is_believed;
         }
     }
 
-    /// The store is asked whether it is as peers tell. Whether it had not been asked of some window at hand.
+    /// The store is asked whether peers' reports are right. Returns whether it had not been asked about some present
+    /// window.
     pub(super) fn note_asked(&mut self, at: impl Iterator<Item = Timestamp>) -> bool {
         let mut is_first = false;
         for window in self.entered(at) {
@@ -123,7 +124,7 @@ impl PeerUsage {
         is_first
     }
 
-    /// The store has lost what it knew of the windows at hand: peers know better, and hear of it.
+    /// The store has lost the data of the present windows. Peers know better, and must hear of it.
     pub(super) fn note_lost(&mut self, at: impl Iterator<Item = Timestamp>) {
         if let Some(known) = &mut self.0 {
             known.is_bound = known.windows.is_some();
@@ -133,31 +134,31 @@ impl PeerUsage {
         }
     }
 
-    /// Whether what peers tell binds.
+    /// Whether peers' reports are binding.
     pub(super) fn is_bound(&self) -> bool {
         self.0.as_ref().is_some_and(|known| known.is_bound)
     }
 
-    /// What peers tell binds as long as a window is open that the store has lost.
+    /// Makes peers' reports binding, for as long as a window is open that the store has lost.
     pub(super) fn bind(&mut self, is_bound: bool) {
         if let Some(known) = &mut self.0 {
             known.is_bound = is_bound;
         }
     }
 
-    /// Whether a peer is obeyed that tells of a loss.
+    /// Whether a report of a loss may cause a call.
     pub(super) fn may_be_recalled(&self, now: Instant) -> bool {
         self.0.as_ref().is_none_or(|known| known.recall_at.has_come(now))
     }
 
-    /// A peer has told of a loss, and the next one is obeyed from `next` on. `epoch`: the one that it told, if the store
-    /// was being asked meanwhile.
+    /// Records a report of a loss. The next one may cause a call from `next` on. `epoch` is the reported one, if the
+    /// store was being asked meanwhile.
     pub(super) fn note_recall(&mut self, next: Instant, epoch: Option<u64>) {
         let known = self.known();
         (known.recall_at, known.recalled) = (Due::at(next), epoch);
     }
 
-    /// The epoch that a peer told of while the store was asked.
+    /// The epoch that a peer reported while the store was being asked.
     pub(super) fn take_recalled(&mut self) -> Option<u64> {
         self.0.as_mut()?.recalled.take()
     }

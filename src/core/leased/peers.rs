@@ -1,9 +1,9 @@
-//! What keys tell their peers, and what they make of what those tell (semantics, §4). Part of `key.rs`.
+//! What keys report to peers, and what follows from peers' reports (docs/internals/semantics.md, section 4). Part of
+//! `key.rs`.
 //!
-//! What a node admitted of a window is what it was lent of it, less what it holds: spending a token
-//! notes nothing. Buckets have no windows, and are not told of. What peers tell never has the last
-//! word: it may put a question to the store off by a second, and a store that lends in spite of it
-//! refutes it for that window.
+//! What a node has admitted in a window is what it was lent of it, less what it holds, so spending a token costs no
+//! bookkeeping. Buckets have no windows, and are not reported. Peers' reports never have the last word: they may
+//! delay a call to the store by a second, and a store that lends in spite of them refutes them for that window.
 
 use super::key::LeasedKey;
 use crate::core::answer::{self, Resolution};
@@ -14,21 +14,21 @@ use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::core::usage::{Count, Origin, ReportTerms, Usage, Window};
 
-/// While gossip says that all is spent, the store is asked at least so often.
+/// While peers report that all is spent, the store is asked at least this often.
 pub(super) const DOUBTED: Micros = Micros(1_000_000);
 
-/// So long after the end of a window every node has told what it admitted in it.
+/// By this time after the end of a window, every node has reported what it admitted in it.
 const SETTLING: Micros = Micros(300_000);
 
-/// A window of which less than one part in so many is used is not told of: no peer would decide otherwise.
+/// A window that is used by less than this fraction is not reported, because no peer would decide differently.
 const TOLD_PART: u64 = 10;
 
-/// Of a window of which peers and this node have spent more than so many tenths, what lies idle here goes back, because
-/// others will want it.
+/// If peers and this node have spent more than so many tenths of a window, idle tokens are returned, because other
+/// nodes will want them.
 const PRESSED_BY_FLEET_TENTHS: u64 = 6;
 
 impl LeasedKey {
-    /// What this node has admitted of a limit's window at hand.
+    /// What this node has admitted in the present window of a limit.
     fn admitted(&self, index: usize) -> Count {
         let (limit, at) = (&self.view.rule().limits[index], self.view.counter(index).at);
         let refunded = self.peers.window(index, at).map_or(0, |window| window.own.refunded);
@@ -38,7 +38,7 @@ impl LeasedKey {
         Count { admitted: lent.saturating_add(alone).saturating_add(refunded), refunded }
     }
 
-    /// Notes what the window at hand has come to; called before another one begins, too.
+    /// Records what this node has admitted in the present window. Also called before another one begins.
     pub(super) fn note_window(&mut self, index: usize) {
         let at = self.view.counter(index).at;
         if !self.peers.is_kept() || at.is_none() || !has_windows(&self.view.rule().limits[index]) {
@@ -48,7 +48,7 @@ impl LeasedKey {
         self.peers.note_own(index, at, count);
     }
 
-    /// Notes what windows have come to that are over at this time of the store's clock.
+    /// Records what this node has admitted in windows that are over at this time of the store's clock.
     pub(super) fn note_windows_that_turn(&mut self, clock: Timestamp) {
         let mut bound = false;
         for index in 0..self.view.rule().limits.len() {
@@ -63,13 +63,13 @@ impl LeasedKey {
         self.peers.bind(bound);
     }
 
-    /// Takes note of tokens that were taken back.
+    /// Records a refund.
     pub(super) fn note_refund(&mut self, tokens: u64) {
         self.peers.note_refund(self.view.windows(), tokens);
     }
 
-    /// Takes note that the store has lent: of these tokens, if they are of the window at hand. Whether
-    /// there is something to tell from now on.
+    /// Records that the store has lent, and whether the tokens are of the present window. Returns whether there is
+    /// now something to report.
     pub(super) fn lent_in_fleet(&mut self, of_this_window: bool) -> bool {
         self.peers.keep(self.view.rule().limits.len());
         if of_this_window {
@@ -78,14 +78,14 @@ impl LeasedKey {
         self.is_worth_telling()
     }
 
-    /// So much of a limit is used that others should know.
+    /// Whether so much of a limit is used that peers should know.
     fn is_worth_telling(&self) -> bool {
         let windows = self.view.limits().filter(|(limit, _)| has_windows(limit));
         self.peers.is_kept() && windows.into_iter().any(|(limit, counter)| counter.used * TOLD_PART >= limit.count)
     }
 
-    /// Appends what has moved since it was told last; all of it when the node leaves. False when
-    /// nothing is left to tell.
+    /// Appends what has changed since the last report, or everything when the node leaves. False when nothing is left
+    /// to report.
     pub(in crate::core) fn tell(
         &mut self,
         now: Instant,
@@ -110,11 +110,11 @@ impl LeasedKey {
         more
     }
 
-    /// Takes in what a peer tells; false where that is of no window that matters.
+    /// Takes a peer's report. False when it is about no window that matters.
     pub(super) fn hear(&mut self, now: Instant, origin: Origin, usage: &Usage) -> bool {
         let index = usize::from(usage.limit);
         let Some(limit) = self.view.rule().limits.get(index).copied().filter(has_windows) else { return false };
-        // Of windows long past and of those to come nothing is taken.
+        // Reports about windows long past, or far in the future, are ignored.
         let clock = self.view.clock().latest(now);
         let near = clock.since(usage.window).max(usage.window.since(clock)) <= limit.period + limit.period;
         if !near {
@@ -125,12 +125,12 @@ impl LeasedKey {
         true
     }
 
-    /// Peers and this node together are known to have spent a limit's window.
+    /// Whether peers and this node together are known to have spent a limit's window.
     pub(super) fn is_spent_by_fleet(&self) -> bool {
         self.has_spent_in_fleet(|spent, limit| spent >= limit.count)
     }
 
-    /// They are known to have spent more than six tenths of one: what lies idle others will want.
+    /// Whether they are known to have spent more than six tenths of one, so that other nodes will want idle tokens.
     pub(super) fn is_pressed_by_fleet(&self) -> bool {
         self.has_spent_in_fleet(|spent, limit| {
             spent.saturating_mul(10) > limit.count.saturating_mul(PRESSED_BY_FLEET_TENTHS)
@@ -147,7 +147,7 @@ impl LeasedKey {
         self.peers.is_kept() && windows.any(|(index, limit)| spent(index).is_some_and(|spent| is_much(spent, limit)))
     }
 
-    /// Denies because of what peers told, as long as the store is asked in between.
+    /// Denies because of peers' reports, as long as the store is asked in between.
     pub(super) fn deny_by_fleet(&self, now: Instant, cost: u64) -> Option<Decision> {
         let asked = self.view.answered().is_some_and(|at| now.since(at) < DOUBTED) || self.calls.is_acquiring();
         if !asked || !self.is_spent_by_fleet() {
@@ -173,7 +173,7 @@ impl LeasedKey {
         ))
     }
 
-    /// The store has lent: whoever told that all was spent was wrong.
+    /// The store has lent, so reports that all was spent were wrong.
     fn refute_fleet(&mut self) {
         if self.is_spent_by_fleet() {
             let at = self.view.windows();
@@ -181,20 +181,20 @@ impl LeasedKey {
         }
     }
 
-    /// Peers tell that all is spent, and the store has not been asked about it: true once a window.
+    /// Peers report that all is spent, and the store was not asked about it. True once per window.
     pub(super) fn doubts_fleet(&mut self) -> bool {
         self.peers.note_asked(self.view.windows())
     }
 
-    /// This node's part of a limit while the store is away since `lost`, in millionths.
+    /// This node's part of a limit, in millionths, while the store is away since `lost`.
     pub(super) fn part_ppm(&self, index: usize, fleet: FleetView, lost: Timestamp) -> u64 {
         let limit = &self.view.rule().limits[index];
-        // Whoever does not know yet how many there are has no part.
+        // A node that does not know yet how many nodes there are has no part.
         if !fleet.is_settled && !on(Mutant::StrangerTakesAll) {
             return 0;
         }
         if !self.follows_usage(index) {
-            // The store counted when this node last asked, and others may have come since.
+            // The store counted nodes when this node last asked; others may have come since.
             return crate::core::share::share_ppm(self.view.nodes().max(fleet.largest).max(fleet.live));
         }
         let ended = Timestamp(lost.0 / limit.period.0 * limit.period.0);
@@ -203,13 +203,14 @@ impl LeasedKey {
             self.peers.window(index, window_at(limit, (ended.0 / limit.period.0).saturating_sub(windows)))
         };
         let own = |windows: u64| back(windows).map_or(0, |window| window.own.net());
-        // Of a window of which somebody may not have told all may be gone.
+        // A node that may not have reported everything may have spent more than is known of the window.
         let all = |windows: u64| {
             let (peers, told) = back(windows).map_or((0, 0), |window| (window.peers(), window.origins()));
             let heard = told + usize::from(own(windows) > 0) >= self.view.nodes() as usize;
             if heard { peers.saturating_add(own(windows)).min(limit.count) } else { limit.count }
         };
-        // Nodes notice a loss up to a window apart; of short windows up to two. One mean they have in common.
+        // Nodes notice a loss up to a window apart, or two in short windows. Their means of the last windows then
+        // have at least one in common.
         let ends = 1..=if limit.period >= SHORT { 2 } else { 3 };
         let mean = |of: &dyn Fn(u64) -> u64, last: u64| (last..last + MEAN).map(of).sum::<u64>();
         let least = ends.clone().map(|last| mean(&own, last) / MEAN).min().unwrap_or(0);
@@ -218,16 +219,16 @@ impl LeasedKey {
         fleet.part_ppm(limit.count, PastUsage { own: least, fleet: known })
     }
 
-    /// A limit's share follows what was used: its windows are the same for all, whoever asks first.
+    /// Whether a limit's share follows past usage. Its windows must be the same for all nodes, whichever asks first.
     pub(super) fn follows_usage(&self, index: usize) -> bool {
         matches!(self.view.rule().limits[index].algorithm, Algorithm::Fixed | Algorithm::Sliding)
     }
 }
 
-/// A share follows the mean of this many windows, because what nodes take of each single one differs by chance.
+/// A share follows the mean of so many windows, because what nodes use of a single one differs by chance.
 const MEAN: u64 = 3;
 
-/// A window shorter than this may be over before a call to the store has been answered.
+/// A shorter window may be over before a call to the store is answered.
 const SHORT: Micros = Micros(1_000_000);
 
 pub(super) fn has_windows(limit: &Limit) -> bool {

@@ -1,4 +1,4 @@
-//! Whether the store server that counts a key answers, and what follows when it is back.
+//! Whether the store server of a key answers, and what follows when it is back.
 //!
 //! ```text
 //! Connected ─ no answer ─> Lost ─ an answer ─> Repaid ─ the share's window is over ─> Repaying ─> Connected
@@ -6,77 +6,76 @@
 //!     └── the store has lost the key ─> Restoring ─ peers had their time ─> Connected
 //! ```
 //!
-//! A node does not lease at once when the store answers again, because the store has yet to be charged for what shares
-//! admitted, here and at other nodes: until it has been, it would lend those tokens a second time.
-//! Where no share of a window that is still open was spent, a key goes from Lost to Connected with the first answer.
+//! A node does not lease at once when the store answers again. The store must first be charged for what shares
+//! admitted, here and at other nodes; until then it would lend those tokens a second time. If no share was spent of a
+//! window that is still open, a key goes from Lost to Connected with the first answer.
 //!
-//! [`Outage`] owns the phase and what was admitted without the store. What is made of them is in `outage.rs`.
+//! [`Outage`] stores the phase and what was admitted without the store. `outage.rs` decides by them.
 
 use crate::core::rule::Rule;
 use crate::core::share::FallbackBudget;
 use crate::core::time::{Instant, Timestamp};
 
-/// What a key does without its part of the store, and what it owes for that. A key that was never without costs a pointer.
+/// The phase of a key, and what it owes from an outage. A key that never had one needs only a pointer.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Option<Box<Loss>>);
 
 #[derive(Debug)]
 struct Loss {
     phase: Phase,
-    /// What this node's share admitted; kept from the first loss of the store on.
+    /// What this node's share admitted. Kept from the first loss of the store on.
     book: Option<Box<FallbackBudget>>,
     /// What passed before the store had answered about the key at all.
     credit: Option<Credit>,
 }
 
-/// Tokens that a check was let pass with before the store had answered about the key at all: the next grant pays for
-/// them.
+/// Tokens of a check that passed before the store had answered about the key at all. The next grant pays for them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credit {
     pub(super) tokens: u64,
-    /// When they passed.
+    /// When the check passed.
     pub(super) at: Instant,
 }
 
-/// How the key's part of the store is doing.
+/// The state of the key's store server, as this node knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It answers.
     Connected,
-    /// It gives no answers.
+    /// It does not answer.
     Lost { retry_at: Instant },
-    /// It has answered, and has not been charged for all that shares admitted: nothing is leased before `until`,
-    /// since others would be lent what this node owes, and this node what they owe.
+    /// It has answered, but was not charged for all that shares admitted. Nothing is leased before `until`, because
+    /// otherwise others would be lent what this node owes, and this node what they owe.
     Repaying { retry_at: Instant, until: Instant },
-    /// It has been charged for what this node's share admitted and for what is left of it. The share goes on until
+    /// It was charged for what this node's share admitted, and for what is left of the share. The share goes on until
     /// `retry_at`, so that all nodes have charged theirs before any leases what seems to be left.
     Repaid { retry_at: Instant, until: Instant },
-    /// It has lost what it knew: until then peers tell it what it had lent them.
+    /// It has lost its data. Until then, peers tell it what it had lent them.
     Restoring { until: Instant },
 }
 
 impl Phase {
-    /// Whether the store has to be charged for what shares admitted before it lends again.
+    /// Whether the store must be charged for what shares admitted before it lends again.
     pub(super) fn is_unpaid(self) -> bool {
         self.is_away() && !self.is_repaid()
     }
 
-    /// Whether the store has been charged for all of this node's share.
+    /// Whether the store was charged for all of this node's share.
     pub(super) fn is_repaid(self) -> bool {
         matches!(self, Self::Repaid { .. })
     }
 
-    /// Whether the store has lost what it knew, and peers tell it.
+    /// Whether the store has lost its data, and peers are restoring it.
     pub(super) fn is_restoring(self) -> bool {
         matches!(self, Self::Restoring { .. })
     }
 
-    /// Whether the key goes on without its part of the store.
+    /// Whether the key is decided without its store server.
     pub(super) fn is_away(self) -> bool {
         self != Self::Connected
     }
 
-    /// When the store is asked again; `None`: it answers.
+    /// When the store is asked again; `None` while it answers.
     pub(super) fn retry_at(self) -> Option<Instant> {
         match self {
             Self::Connected => None,
@@ -85,7 +84,7 @@ impl Phase {
         }
     }
 
-    /// Since the store answered first: when all nodes have charged what they admitted.
+    /// When all nodes have charged what they admitted; known once the store has answered.
     pub(super) fn until(self) -> Option<Instant> {
         match self {
             Self::Repaying { until, .. } | Self::Repaid { until, .. } => Some(until),
@@ -93,12 +92,12 @@ impl Phase {
         }
     }
 
-    /// Whether the store is to be asked again, and not yet.
+    /// Whether the store will be asked again, but not yet.
     pub(super) fn waits(self, now: Instant) -> bool {
         self.retry_at().is_some_and(|retry_at| now < retry_at)
     }
 
-    /// Whether the store is to be asked again now.
+    /// Whether the store must be asked again now.
     pub(super) fn asks_again(self, now: Instant) -> bool {
         self.retry_at().is_some_and(|retry_at| now >= retry_at)
     }
@@ -109,7 +108,7 @@ impl Outage {
         self.0.get_or_insert_with(|| Box::new(Loss { phase: Phase::Connected, book: None, credit: None }))
     }
 
-    /// Frees the memory of a loss that nothing is left of.
+    /// Frees the memory when nothing is left of the outage.
     fn close(&mut self) {
         self.0.take_if(|loss| loss.phase == Phase::Connected && loss.book.is_none() && loss.credit.is_none());
     }
@@ -118,20 +117,20 @@ impl Outage {
         self.0.as_mut()?.book.as_deref_mut()
     }
 
-    /// How the key's part of the store is doing.
+    /// The state of the key's store server.
     pub(super) fn phase(&self) -> Phase {
         self.0.as_ref().map_or(Phase::Connected, |loss| loss.phase)
     }
 
-    /// The store has given no answer, and is asked again at that time.
+    /// The store did not answer, and is asked again at `retry_at`.
     pub(super) fn lose(&mut self, retry_at: Instant) {
-        // Peers have yet to tell the store what it has lost: it is not asked before they had their time.
+        // Peers are telling the store what it has lost. It is not asked before their time is over.
         if !matches!(self.phase(), Phase::Restoring { until } if until > retry_at) {
             self.loss().phase = Phase::Lost { retry_at };
         }
     }
 
-    /// The store has answered: see `LeasedKey::phase_after`.
+    /// Sets the phase after an answer: see `LeasedKey::phase_after`.
     pub(super) fn enter(&mut self, phase: Phase) {
         if phase.is_away() || self.0.is_some() {
             self.loss().phase = phase;
@@ -139,12 +138,12 @@ impl Outage {
         }
     }
 
-    /// The store has lost what it knew: until then peers tell it.
+    /// The store has lost its data; peers have until then to tell it.
     pub(super) fn restore_until(&mut self, until: Instant) {
         self.loss().phase = Phase::Restoring { until };
     }
 
-    /// Others need so long at least to tell the store what it has lost.
+    /// Other nodes need at least until then to tell the store what it has lost.
     pub(super) fn wait_until(&mut self, at: Instant) {
         if let Some(Phase::Repaying { retry_at, until } | Phase::Repaid { retry_at, until }) =
             self.0.as_mut().map(|loss| &mut loss.phase)
@@ -153,33 +152,34 @@ impl Outage {
         }
     }
 
-    /// A store that gave no answer before has given one: it is asked again now at the latest.
+    /// A store that did not answer has answered another call, so it is asked again now at the latest.
     pub(super) fn retry_by(&mut self, now: Instant) {
         if let Some(Phase::Lost { retry_at }) = self.0.as_mut().map(|loss| &mut loss.phase) {
             *retry_at = (*retry_at).min(now);
         }
     }
 
-    /// A store that gave no answer has answered a call that lends nothing: until then all nodes charge what they admitted.
+    /// A store that did not answer has answered a call that lends nothing. Until then, all nodes charge what they
+    /// admitted.
     pub(super) fn repay_until(&mut self, now: Instant, until: Instant) {
         if matches!(self.phase(), Phase::Lost { .. }) {
             self.loss().phase = Phase::Repaying { retry_at: now, until };
         }
     }
 
-    /// Time has passed: the phase that it ends gives way to the next.
+    /// Ends the phase if its time is over at `now`, and enters the next one.
     ///
-    /// A share ends with its windows, once the store is back. Until all nodes surely know, each keeps to its share in the
-    /// next window, too. The wait for others ends at its time, whether they were to charge the store for their shares or to
-    /// tell it of a loss: the store answers, and others lease from it. Whoever took it for a store that is only just back
-    /// would go on with its share beside them.
+    /// A share ends with its windows once the store is back. Until all nodes surely know that it is, each keeps to
+    /// its share in the next window, too. The wait for other nodes ends at its time, whether they had to charge the
+    /// store for their shares or to tell it of a loss: then the store answers, and other nodes lease from it. A node
+    /// that still waited would go on with its share beside them.
     pub(super) fn end_waits(&mut self, now: Instant, rule: &Rule, clock: Timestamp) {
         let owes = || self.owes(rule, clock);
         let phase = match self.phase() {
             Phase::Repaid { retry_at, until } if !owes() && now < retry_at => Phase::Repaying { retry_at, until },
             Phase::Repaid { .. } if !owes() => Phase::Connected,
-            // Others have had their time, too: a key that was asked for nothing meanwhile would deny its next check by a
-            // share, though the store answers.
+            // Other nodes have had their time, too. A key that sent no calls meanwhile would otherwise deny its next
+            // check by a share, although the store answers.
             Phase::Repaying { until, .. } | Phase::Restoring { until } if now >= until && !owes() => Phase::Connected,
             phase => phase,
         };
@@ -188,22 +188,22 @@ impl Outage {
         }
     }
 
-    /// What this node's share admitted, if anything is remembered of it.
+    /// What this node's share has admitted, if anything is remembered of it.
     pub(super) fn book(&self) -> Option<&FallbackBudget> {
         self.0.as_ref()?.book.as_deref()
     }
 
-    /// A share was spent in a window that is still open: forgotten, it would be spent again.
+    /// A share was spent in a window that is still open. If it were forgotten, it would be spent again.
     pub(super) fn owes(&self, rule: &Rule, clock: Timestamp) -> bool {
         self.book().is_some_and(|book| book.is_open(rule, clock))
     }
 
-    /// What the share admitted and the store has not been charged for.
+    /// What the share has admitted, and the store was not charged for.
     pub(super) fn debt(&self, rule: &Rule, clock: Timestamp) -> u64 {
         self.book().map_or(0, |book| book.debt(rule, clock))
     }
 
-    /// Hands the book out for a check that may spend of the share; [`Outage::put_book`] brings it back.
+    /// Removes the budget for a check that may spend of it; [`Outage::put_book`] puts it back.
     pub(super) fn take_book(&mut self) -> Option<Box<FallbackBudget>> {
         self.0.as_mut()?.book.take()
     }
@@ -212,7 +212,7 @@ impl Outage {
         self.loss().book = Some(book);
     }
 
-    /// Nothing that was admitted without the store matters any more: the key was reset.
+    /// The key was reset, so nothing that was admitted without the store matters any more.
     pub(super) fn drop_book(&mut self) {
         if let Some(loss) = &mut self.0 {
             loss.book = None;
@@ -220,7 +220,7 @@ impl Outage {
         self.close();
     }
 
-    /// The store was lost at `since`, whose share begins now, or goes on.
+    /// The store was lost at `since`. A share begins with that, or goes on.
     pub(super) fn open_book(&mut self, rule: &Rule, since: Timestamp) {
         match self.book_mut() {
             Some(book) => book.reopen(rule, since),
@@ -228,60 +228,60 @@ impl Outage {
         }
     }
 
-    /// Another loss than the one before began at `since`.
+    /// A loss that is not the one before began at `since`.
     pub(super) fn open_book_anew(&mut self, since: Timestamp) {
         if let Some(book) = self.book_mut() {
             book.begin_anew(since);
         }
     }
 
-    /// The share goes on under other limits.
+    /// Applies the share to other limits.
     pub(super) fn change_limits(&mut self, before: &Rule, rule: &Rule, clock: Timestamp) {
         if let Some(book) = self.book_mut() {
             *book = book.under(before, rule, clock);
         }
     }
 
-    /// The store's clock is known now, of which there was only an estimate.
+    /// Replaces an estimate of the store's clock, which is now known.
     pub(super) fn correct_clock(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
         if let Some(book) = self.book_mut() {
             book.rebase(rule, guess, known);
         }
     }
 
-    /// Takes back up to `cost` that the share admitted and the store has not been charged for; how much.
+    /// Takes back up to `cost` that the share has admitted and the store was not charged for. Returns how much.
     pub(super) fn refund(&mut self, rule: &Rule, clock: Timestamp, cost: u64) -> u64 {
         self.book_mut().map_or(0, |book| book.refund(rule, clock, cost))
     }
 
-    /// The store has been charged for so much of what the share admitted.
+    /// Records that the store was charged for some of what the share has admitted.
     pub(super) fn pay(&mut self, tokens: u64) {
         if let Some(book) = self.book_mut() {
             book.pay(tokens);
         }
     }
 
-    /// This window's share was asked for, or `spent` of, for the first time by the check just decided.
+    /// Whether the check just decided was the first to use this window's share, or, if `spent`, to spend of it.
     pub(super) fn begins_share(&mut self, rule: &Rule, clock: Timestamp, spent: bool) -> bool {
         self.book_mut().is_some_and(|book| book.begins(rule, clock, spent))
     }
 
-    /// What passed before the store had answered about the key at all.
+    /// The credit of a check that passed before the store had answered about the key at all.
     pub(super) fn credit(&self) -> Option<Credit> {
         self.0.as_ref()?.credit
     }
 
-    /// How much that is.
+    /// The tokens of that credit.
     pub(super) fn credited(&self) -> u64 {
         self.credit().map_or(0, |credit| credit.tokens)
     }
 
-    /// A check passes though the store has not answered yet.
+    /// Records that a check passes although the store has not answered yet.
     pub(super) fn let_pass(&mut self, now: Instant, tokens: u64) {
         self.loss().credit = Some(Credit { tokens, at: now });
     }
 
-    /// What passed is paid from these tokens; how many that took.
+    /// Pays the credit from `granted` tokens. Returns how many that took.
     pub(super) fn pay_credit(&mut self, granted: u64) -> u64 {
         let Some(credit) = self.0.as_mut().and_then(|loss| loss.credit.as_mut()) else { return 0 };
         let paid = credit.tokens.min(granted);
@@ -292,7 +292,7 @@ impl Outage {
         paid
     }
 
-    /// The key was reset: nothing is paid for what passed before.
+    /// The key was reset, so the credit need not be paid.
     pub(super) fn forgive_credit(&mut self) {
         if let Some(loss) = &mut self.0 {
             loss.credit = None;

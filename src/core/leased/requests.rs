@@ -1,4 +1,4 @@
-//! What is asked of one key: checks, looks, tokens in advance, and ways back.
+//! The requests about one key: checks, peeks, prefetches, refunds, resets.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::core::rule::Rule;
 use crate::core::time::{Instant, Timestamp};
 use crate::core::usage::{Origin, Usage};
 
-/// Brings a key up to date before it is asked for something, under the limits that apply now.
+/// Brings a key up to date before a request, with the limits that apply now.
 pub(in crate::core) fn refresh_under(key: &mut LeasedKey, cx: &mut Context, now: Instant, rule: &Arc<Rule>) {
     if !Arc::ptr_eq(key.view.rule(), rule) && key.view.rule() != rule {
         leave_limits(key, cx, now);
@@ -30,7 +30,7 @@ pub(in crate::core) fn refresh_under(key: &mut LeasedKey, cx: &mut Context, now:
     drop_ended(key, cx, now);
 }
 
-/// Decides, or parks until the store has been asked, and until `deadline` at most.
+/// Decides, or parks the check until the store has answered, but at most until `deadline`.
 pub(in crate::core) fn check(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -70,8 +70,9 @@ pub(in crate::core) fn check(
         return Outcome::Decided(decision);
     }
     if deadline <= now {
-        // The store is not asked for its sake: nobody waits for the answer, and those whose time is not over would
-        // wait behind the call. A key that was lent something is leased for the next who asks.
+        // This check is too late to wait for the store, so the store is not asked for it: others in line would wait
+        // longer behind the call. But if the store has answered for this key before, tokens are leased for the next
+        // checks.
         if key.view.answered().is_some() {
             prefetch(key, cx, now, cost);
         }
@@ -96,7 +97,7 @@ fn peek(key: &mut LeasedKey, cx: &mut Context, now: Instant, deadline: Instant, 
     ticket.map_or_else(|| Outcome::Decided(key.turn_away(now, cost, cx.queue())), Outcome::Parked)
 }
 
-/// A check of `cost` is about to come: what it lacks is leased meanwhile.
+/// A check of `cost` will follow, so what it lacks is leased meanwhile.
 pub(in crate::core) fn prefetch(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
     let lacks = key.holdings.lease().usable(now) < cost && !key.is_exhausted(now, cost);
     if lacks && key.line.is_empty() && !key.calls.is_acquiring() && !key.is_away(now) && !cx.draining {
@@ -104,7 +105,7 @@ pub(in crate::core) fn prefetch(key: &mut LeasedKey, cx: &mut Context, now: Inst
     }
 }
 
-/// Takes back an admission of this moment that came to nothing, as if it had not been asked for.
+/// Takes back an admission of this moment whose request was denied by another key, as if it had not been asked for.
 pub(in crate::core) fn rollback(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -126,8 +127,8 @@ pub(in crate::core) fn rollback(
     }
 }
 
-/// Gives `cost` of a charge back that counts still, to the windows that it was charged in and to no others: to what
-/// the share owes, to the lease, and the rest to the store.
+/// Gives back `cost` of a charge, to the windows in which it was charged and that still count: first to what the
+/// share owes, then to the lease, and the rest to the store.
 pub(in crate::core) fn give_back_charge(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -148,15 +149,15 @@ pub(in crate::core) fn give_back_charge(
         return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
     };
     if charge.source == Source::Share {
-        // The part that the store has been charged for already must be refunded there. If the share's book is gone,
-        // nobody knows whether it was, and nothing is refunded.
+        // The part for which the store was charged already must be refunded there. If the budget is gone, it is
+        // unknown whether the store was charged, and nothing is refunded.
         due = if key.outage.book().is_some() { due - key.outage.refund(&rule, clock, due) } else { 0 };
         key.note_refund(cost - due);
     }
     take_back(key, cx, now, due, windows)
 }
 
-/// Takes tokens back that were spent of those windows: see [`Op::Refund`].
+/// Takes back tokens that were spent in those windows: see [`Op::Refund`].
 pub(in crate::core) fn take_back(
     key: &mut LeasedKey,
     cx: &mut Context,
@@ -164,15 +165,16 @@ pub(in crate::core) fn take_back(
     cost: u64,
     windows: [Timestamp; MAX_LIMITS],
 ) -> Outcome {
-    // If no more calls may wait, the store could not be asked to take back its part: then nothing is taken back here.
+    // If no more calls may wait, the store cannot be asked to take back its part. Then nothing is taken back here
+    // either.
     if key.calls.are_full() {
         return Outcome::Decided(overload(key.view.rule(), now, cost));
     }
     if !key.calls.is_acquiring() && key.exceeds_some(now, cost) {
-        // One limit was charged less than another. The store takes back of each what it was charged and no more,
-        // once nothing of that is held here.
+        // The limits were charged differently. The store takes back of each limit what it was charged and no more,
+        // which it can only judge when nothing of that is held here.
         give_back(key, cx, now, u64::MAX);
-        // What was spent of a bucket is charged first: a bucket that is full otherwise takes nothing back.
+        // What was spent of a bucket is reported first, because a bucket that looks full takes nothing back.
         report_spent(key, cx, now);
         key.holdings.close_spent();
         key.note_refund(cost);
@@ -195,22 +197,23 @@ pub(in crate::core) fn take_back(
         stats.spent = stats.spent.saturating_sub(amount);
         return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
     }
-    // What is kept here of refunds before may be all that the bucket owes, once the store has taken back this one.
+    // Tokens of earlier refunds that are kept here may be all that the bucket owes, once the store has taken back
+    // this one.
     give_unclaimed(key, cx, now);
     key.note_unspent(amount);
-    // What was spent of a bucket is charged first: a bucket that is full otherwise takes nothing back.
+    // What was spent of a bucket is reported first, because a bucket that looks full takes nothing back.
     if !key.calls.is_acquiring() {
         report_spent(key, cx, now);
     }
     ask_or_refuse(key, cx, now, Op::Refund { amount, windows }, cost)
 }
 
-/// Forgets the key, fleet-wide.
+/// Resets the key in the whole fleet.
 pub(in crate::core) fn reset(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Outcome {
     ask_or_refuse(key, cx, now, Op::Reset, 0)
 }
 
-/// Asks the store for something beside tokens; it is answered with the ticket, by `deadline`. `None`: too many wait.
+/// Asks the store for an errand, which is answered with the ticket by `deadline`. `None` when too many wait.
 fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, deadline: Instant, op: Op, cost: u64) -> Option<Ticket> {
     if key.calls.are_full() {
         return None;
@@ -227,7 +230,7 @@ fn ask_or_refuse(key: &mut LeasedKey, cx: &mut Context, now: Instant, op: Op, co
     ticket.map_or_else(|| Outcome::Decided(overload(key.view.rule(), now, cost)), Outcome::Parked)
 }
 
-/// Takes in what a peer tells of the key. May ask the store.
+/// Takes a peer's report about the key. This may cause a call to the store.
 pub(in crate::core) fn handle_usage(
     key: &mut LeasedKey,
     cx: &mut Context,

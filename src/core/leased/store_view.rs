@@ -1,9 +1,10 @@
-//! What a key knows of the store: its limits as of the latest answer that counts, and what the store lent this node.
+//! What a key knows of the store: the counters of its limits as of the latest answer that counts, and what the store
+//! has lent this node.
 //!
-//! The store sets aside what it lends of a bucket, and charges it when the node says that it was spent. Until then the
-//! node counts as the store will: the counters *as charged* are those of the answer, with what was spent since. Of
-//! windows the store counts all that it lends as used. Knows nothing of who waits, and of what is held only the sum
-//! that callers pass as `held`.
+//! The store sets aside what it lends of a bucket, and charges it when the node reports it as spent. Until then the
+//! node counts as the store will: the counters *as charged* are those of the answer, plus what was spent since. Of a
+//! window, the store counts all that it lends as used. Knows nothing of waiters, and of held tokens only the sum that
+//! callers pass as `held`.
 
 use std::sync::Arc;
 
@@ -15,23 +16,24 @@ use crate::core::rule::Rule;
 use crate::core::store_clock::StoreClock;
 use crate::core::time::{Instant, Micros, Timestamp};
 
-/// What the store is known to have counted under one key.
+/// What is known of one key in the store.
 #[derive(Debug)]
 pub(super) struct StoreView {
     rule: Arc<Rule>,
     /// One for each limit of the rule.
     limits: Box<[LimitView]>,
-    /// What was lent of the next window already.
+    /// What was lent of the next window.
     ahead: LentOf,
     clock: StoreClock,
-    /// How long the latest answer was under way.
+    /// The round trip of the latest answer.
     trip: Micros,
     /// When the store last answered.
     answered: Option<Instant>,
     /// The store's time in the latest answer that counts.
     heard: Timestamp,
     epoch: u64,
-    /// The id of the last acquire or return that was answered: what is known of this node's account is as of then.
+    /// The id of the last acquire or return that was answered. What is known of this node's account is as of that
+    /// call.
     accounted: u64,
     nodes: u32,
     confirmed: bool,
@@ -40,41 +42,41 @@ pub(super) struct StoreView {
 /// What is known of one limit.
 #[derive(Clone, Copy, Debug, Default)]
 struct LimitView {
-    /// As of the store's last answer, rolled to now.
+    /// As of the store's last answer, brought to the present time.
     counter: Counter,
-    /// Tokens lent to this node and not handed back, in the current window; of a bucket, those that the store does not
-    /// know to be spent.
+    /// Tokens of the current window that were lent to this node and not returned. Of a bucket, those that the store
+    /// does not know to be spent.
     lent: u64,
-    /// The window before: it is over as far as is known, and is not after all when an answer says so, because a call that
-    /// took long leaves the store's clock in doubt by as much.
+    /// The window before. It may turn out to be still open, because the store's clock is known only to within a round
+    /// trip.
     before: LentOf,
-    /// When a bucket would be full again if nobody but this node spent of it: where the spending that the store has not
-    /// been told of leads.
+    /// When a bucket would be full again if only this node spent of it. It depends on the spending that the store has
+    /// not been told of.
     full_at: Instant,
 }
 
 /// What this node was lent of one window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LentOf {
-    /// `Counter::at`; zero: none.
+    /// `Counter::at` of the window; zero for none.
     pub(super) window: Timestamp,
     pub(super) tokens: u64,
 }
 
 impl LentOf {
-    /// Of that window.
+    /// The tokens, if they are of `window`.
     fn of(self, window: Timestamp) -> u64 {
         if self.window == window { self.tokens } else { 0 }
     }
 
-    /// So many more tokens are lent of that window, if that is the one.
+    /// Adds tokens, if they are of the same window.
     fn add(&mut self, window: Timestamp, tokens: u64) {
         if self.window == window {
             self.tokens = self.tokens.saturating_add(tokens);
         }
     }
 
-    /// So many fewer tokens are lent of that window, if that is the one.
+    /// Removes tokens, if they are of the same window.
     fn take(&mut self, window: Timestamp, tokens: u64) {
         if self.window == window {
             self.tokens = self.tokens.saturating_sub(tokens);
@@ -83,7 +85,7 @@ impl LentOf {
 }
 
 impl StoreView {
-    /// Nothing is known, but for an estimate of the clock and of the nodes that use the key.
+    /// Nothing is known yet but estimates of the clock, and of how many nodes use the key.
     pub(super) fn new(rule: &Arc<Rule>, nodes: u32, clock: StoreClock) -> Self {
         Self {
             rule: rule.clone(),
@@ -115,7 +117,7 @@ impl StoreView {
         self.limits[index].counter
     }
 
-    /// The counter of each; zero beyond.
+    /// The counter of each limit; zero beyond the last.
     pub(super) fn counters(&self) -> [Counter; MAX_LIMITS] {
         std::array::from_fn(|index| self.limits.get(index).map_or(Counter::default(), |known| known.counter))
     }
@@ -130,17 +132,17 @@ impl StoreView {
         self.limits[index].lent
     }
 
-    /// The same of each limit; zero beyond.
+    /// The same for each limit; zero beyond the last.
     pub(super) fn lent_of_each(&self) -> [u64; MAX_LIMITS] {
         std::array::from_fn(|index| self.limits.get(index).map_or(0, |known| known.lent))
     }
 
-    /// Whether this node was lent anything.
+    /// Whether tokens are lent to this node.
     pub(super) fn is_lent_any(&self) -> bool {
         self.limits.iter().any(|known| known.lent > 0)
     }
 
-    /// Of each bucket, what is lent and not known to be spent.
+    /// For each bucket, what is lent and not known to be spent.
     fn buckets(&self) -> impl Iterator<Item = u64> {
         let limits = self.rule.limits.iter().zip(&self.limits);
         limits.filter(|(limit, _)| limit.algorithm == Algorithm::Gcra).map(|(_, known)| known.lent)
@@ -151,8 +153,8 @@ impl StoreView {
         &self.clock
     }
 
-    /// The latest that the store's clock can read. This node's clock may be slower: the store's is not back where it was
-    /// already.
+    /// The latest time that the store's clock can show. This node's clock may be slow, so it is at least the time in
+    /// the latest answer.
     pub(super) fn latest_heard(&self, now: Instant) -> Timestamp {
         self.clock.latest(now).max(self.heard)
     }
@@ -162,7 +164,7 @@ impl StoreView {
         self.heard
     }
 
-    /// How long the latest answer was under way.
+    /// The round trip of the latest answer.
     pub(super) fn trip(&self) -> Micros {
         self.trip
     }
@@ -172,42 +174,42 @@ impl StoreView {
         self.answered
     }
 
-    /// The key's epoch; zero: none is known.
+    /// The key's epoch; zero when none is known.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Nodes that use the key, as the store last counted.
+    /// How many nodes use the key, as the store last counted.
     pub(super) fn nodes(&self) -> u32 {
         self.nodes
     }
 
-    /// Whether a majority held what the store last lent.
+    /// Whether a majority has confirmed what the store last lent.
     pub(super) fn is_confirmed(&self) -> bool {
         self.confirmed
     }
 
-    /// A limit is a bucket: what is lent of it has to be accounted for.
+    /// Whether a limit is a bucket, of which lent tokens must be accounted for.
     pub(super) fn has_account(&self) -> bool {
         self.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra)
     }
 
-    /// Whether the window at hand is one of which tokens were lent before it began.
+    /// Whether tokens of the present window were lent before it began.
     pub(super) fn is_lent_ahead(&self) -> bool {
         self.limits.first().is_some_and(|known| known.counter.at == self.ahead.window)
     }
 
-    /// The call was sent under the limits that apply now: else its answer counts in other windows, and
-    /// what it lends is void like all that was held when the limits changed.
+    /// Whether the call was sent under the limits that apply now. Otherwise the counters in its answer are of other
+    /// windows, and what it lends is void, as is all that was held when the limits changed.
     pub(super) fn is_of_these_limits(&self, call: &Call) -> bool {
         Arc::ptr_eq(&call.rule, &self.rule) || call.rule.limits == self.rule.limits
     }
 
-    /// A later answer has come before this one. A clock that is further back is another master's, and so
-    /// is that of a call sent since.
+    /// Whether a later answer has come before this one. A clock that is behind is that of another master, and so is
+    /// that in the answer to a call that was sent since.
     pub(super) fn has_overtaken(&self, now: Instant, call: &Call, grant: &Grant) -> bool {
         let sent_before = self.answered.is_some_and(|at| call.sent_at < at);
-        // A bucket's time may have gone back since, as tokens were taken back.
+        // The time of a bucket may go back, when tokens are taken back; so it shows no order.
         let limits = self.limits().zip(&grant.counters);
         let mut windows = limits.filter(|((limit, _), _)| limit.algorithm != Algorithm::Gcra);
         let older =
@@ -215,19 +217,19 @@ impl StoreView {
         older && sent_before && self.clock.agrees(&StoreClock::new(call.sent_at, now, grant.now))
     }
 
-    /// Takes over a rule of the same limits.
+    /// Takes over a rule with the same limits.
     pub(super) fn rename_rule(&mut self, rule: &Arc<Rule>) {
         self.rule = rule.clone();
     }
 
-    /// Takes over other limits, of which nothing is known.
+    /// Takes over other limits, of which nothing is known yet.
     pub(super) fn change_limits(&mut self, rule: &Arc<Rule>) {
         self.limits = vec![LimitView::default(); rule.limits.len()].into();
         (self.ahead, self.answered) = (LentOf::default(), None);
         self.rule = rule.clone();
     }
 
-    /// The store has forgotten what it lent.
+    /// The store no longer knows what it has lent.
     pub(super) fn forget_lent(&mut self) {
         for known in &mut self.limits {
             *known = LimitView { counter: known.counter, ..LimitView::default() };
@@ -235,12 +237,13 @@ impl StoreView {
         self.forget_ahead();
     }
 
-    /// The store lends again what it has lent of the next window.
+    /// The store no longer knows what it has lent of the next window, and will lend that again.
     pub(super) fn forget_ahead(&mut self) {
         self.ahead = LentOf::default();
     }
 
-    /// The same, by an answer that counts in these windows: one that is further on by this node's clock has yet to begin.
+    /// The same, but only of windows that have not begun according to these counters, even if they have by this
+    /// node's clock.
     pub(super) fn forget_ahead_of(&mut self, counters: &[Counter]) {
         let is_aligned = |limit: &Limit| limit.algorithm == Algorithm::Fixed;
         for ((limit, known), fresh) in self.rule.limits.iter().zip(&mut self.limits).zip(counters) {
@@ -251,7 +254,7 @@ impl StoreView {
         self.forget_ahead();
     }
 
-    /// Rolls what is known to that time. Where a window began, what was lent ahead of it.
+    /// Brings what is known to that time. If a window has begun, returns what was lent ahead of it.
     pub(super) fn roll(&mut self, latest: Timestamp) -> Option<u64> {
         let mut begun = None;
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
@@ -271,13 +274,13 @@ impl StoreView {
         begun
     }
 
-    /// An answer shows the store's clock.
+    /// Records the store's clock in an answer.
     pub(super) fn note_clock(&mut self, clock: StoreClock) {
         self.clock = if self.answered.is_some() { self.clock.refined(clock) } else { clock };
         self.trip = clock.trip();
     }
 
-    /// What any answer says of the nodes, and of what this one has told.
+    /// Records how many nodes use the key, and of which call the account is.
     pub(super) fn note_nodes(&mut self, call: &Call, grant: &Grant) {
         if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) {
             self.accounted = self.accounted.max(call.id);
@@ -286,12 +289,12 @@ impl StoreView {
         self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
     }
 
-    /// The store has answered about these limits.
+    /// Records that the store has answered about these limits.
     pub(super) fn note_answered(&mut self, now: Instant) {
         self.answered = Some(now);
     }
 
-    /// An answer counts that was given then, under that epoch: [`StoreView::note_counter`] takes over its counters.
+    /// Records that an answer counts, with its time and epoch. [`StoreView::note_counter`] takes over its counters.
     pub(super) fn note_heard(&mut self, store: Timestamp, epoch: u64) {
         self.heard = store;
         if epoch != 0 {
@@ -299,7 +302,7 @@ impl StoreView {
         }
     }
 
-    /// The counter of a limit in an answer that counts.
+    /// Takes over the counter of a limit in an answer that counts.
     pub(super) fn note_counter(&mut self, index: usize, fresh: Counter) {
         let (limit, known) = (&self.rule.limits[index], &mut self.limits[index]);
         if limit.algorithm != Algorithm::Gcra && known.counter.at != fresh.at {
@@ -308,7 +311,7 @@ impl StoreView {
         known.counter = fresh;
     }
 
-    /// An acquire has been granted so many tokens of a limit's window.
+    /// Records tokens that an acquire was granted of a limit's window.
     pub(super) fn note_lent(&mut self, index: usize, window: Timestamp, granted: u64, order: &Acquire) {
         let (limit, known) = (&self.rule.limits[index], &mut self.limits[index]);
         if limit.algorithm == Algorithm::Gcra {
@@ -320,13 +323,14 @@ impl StoreView {
         }
     }
 
-    /// So many tokens are lent of the window after the one at hand.
+    /// Records tokens that are lent of the next window.
     pub(super) fn note_lent_ahead(&mut self, window: Timestamp, tokens: u64) {
         self.ahead = LentOf { window, tokens };
     }
 
-    /// Tokens of these windows go back: what is known of the store counts them as back already, so that nobody is denied
-    /// for want of them; and whatever is heard next of which of them is open, they were not spent.
+    /// Records that tokens of these windows are returned. From now on they count as being in the store, so that
+    /// nobody is denied for want of them; and they are known to be unspent, whichever of these windows the next
+    /// answer shows to be open.
     pub(super) fn note_returned(&mut self, tokens: u64, windows: &[Timestamp; MAX_LIMITS]) {
         for ((limit, known), window) in self.rule.limits.iter().zip(&mut self.limits).zip(windows) {
             if limit.algorithm != Algorithm::Gcra {
@@ -340,14 +344,14 @@ impl StoreView {
         self.ahead.take(windows[0], tokens);
     }
 
-    /// Tokens of that window lapse: while it is known to be open, they are left.
+    /// Records that tokens of that window lapse: they count as left while the window is known to be open.
     pub(super) fn note_lapsed(&mut self, tokens: u64, window: Timestamp) {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
             known.counter.credit_lent(limit, tokens, window);
         }
     }
 
-    /// The counters as the store will have them when it is told what is held of buckets: see [`StoreView::charge`].
+    /// The counters as the store will have them when it hears what is held of buckets: see [`StoreView::charge`].
     pub(super) fn charged(&self, held: u64) -> [Counter; MAX_LIMITS] {
         let mut counters = [Counter::default(); MAX_LIMITS];
         for (index, counter) in counters.iter_mut().enumerate().take(self.limits.len()) {
@@ -373,9 +377,9 @@ impl StoreView {
         counter
     }
 
-    /// Takes it that the store has been told what is held of buckets, `returned` tokens less than before: the
-    /// rest of what it lent was spent. What is there beyond that it had charged for somebody who did not get
-    /// it; it takes that charge back, and sets aside what is held.
+    /// Brings the counters to what the store has once it hears that `held` tokens of buckets are held, and `returned`
+    /// are returned. The rest of what it lent was spent. If more is held than it lent, it had charged the difference
+    /// for a waiter who did not get it; it takes that charge back, and sets aside what is held.
     pub(super) fn charge(&mut self, held: u64, returned: u64) {
         let limits = self.rule.limits.iter().zip(&mut self.limits);
         for (limit, known) in limits.filter(|(limit, _)| limit.algorithm == Algorithm::Gcra) {
@@ -389,11 +393,12 @@ impl StoreView {
         }
     }
 
-    /// Nobody waits for the answer to an order any more: what the store is told of it with the next return, which adds
-    /// what was spent meanwhile. What the order says of the account counts as told.
+    /// Abandons an acquire, and returns what the next return tells the store of it, to which it adds what is spent
+    /// meanwhile. What the acquire reports of the account counts as reported.
     pub(super) fn void_order(&mut self, call: &Call) -> Voided {
         let Op::Acquire(order) = call.op else { return Voided::default() };
-        // Of what is lent ahead the store could not tell whether this window had it or the next: it ends with that.
+        // If tokens were lent ahead, the store could not tell whether they were of this window or of the next, so
+        // they are left to lapse with it.
         if order.window.is_next() {
             return Voided::default();
         }
@@ -401,8 +406,8 @@ impl StoreView {
         for ((limit, known), age) in self.rule.limits.iter().zip(&mut self.limits).zip(&order.ages) {
             if limit.algorithm == Algorithm::Gcra {
                 let spent = known.lent.saturating_sub(order.held);
-                // It leaks away like all that was spent: were it set aside yet, what is spent next would be counted on
-                // top of both.
+                // What was spent leaks away from its time on. If it still counted as set aside, what is spent next
+                // would be counted on top of both.
                 known.counter.debit(limit, self.clock.latest(call.sent_at - *age), spent);
                 known.counter.used = known.counter.used.saturating_sub(spent);
                 told = told.max(spent);
@@ -412,15 +417,15 @@ impl StoreView {
         Voided { id: call.id, need: order.need, told, spent: 0, answered: self.accounted }
     }
 
-    /// What the store is told of a void order when so many tokens are kept here or go back.
+    /// What the store is told of an abandoned acquire, when `kept` tokens are held or returned.
     pub(super) fn voided_by_now(&self, order: Voided, kept: u64) -> Voided {
         let spent = self.buckets().map(|lent| lent.saturating_sub(kept)).max().unwrap_or(0);
         let spent = order.spent.saturating_add(spent).min(MAX_COUNT);
         if order.id == 0 { order } else { Voided { spent, ..order } }
     }
 
-    /// So many tokens have just been spent, of `held` that were there. Those that the store has charged already
-    /// go first, and need not be told.
+    /// Records that tokens were spent, of `held` that were there. Those that the store has charged already are spent
+    /// first, and need not be reported.
     pub(super) fn note_spent(&mut self, now: Instant, tokens: u64, held: u64) {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
             let unreported = tokens.saturating_sub(held.saturating_sub(known.lent));
@@ -430,15 +435,15 @@ impl StoreView {
         }
     }
 
-    /// So many tokens are held again that were spent, and not told.
+    /// Records that tokens are held again that were spent, but not reported.
     pub(super) fn note_unspent(&mut self, tokens: u64) {
         for (limit, known) in self.rule.limits.iter().zip(&mut self.limits) {
             known.full_at = known.full_at - gcra::worth(limit, tokens);
         }
     }
 
-    /// How long ago what the store has not been told of was spent, when so many tokens are kept here or go back: as it
-    /// will be charged.
+    /// How long ago unreported tokens were spent, when `kept` tokens are held or returned. The store will charge them
+    /// as of then.
     pub(super) fn ages(&self, now: Instant, kept: u64) -> Ages {
         let mut ages = JUST_NOW;
         for ((limit, known), age) in self.rule.limits.iter().zip(&self.limits).zip(&mut ages) {
@@ -450,19 +455,19 @@ impl StoreView {
         ages
     }
 
-    /// Tokens held that the store has charged to a bucket already, as somebody needed them.
+    /// Held tokens that the store has charged to a bucket already, because a waiter needed them.
     pub(super) fn charged_and_held(&self, held: u64) -> u64 {
         self.buckets().map(|lent| held.saturating_sub(lent)).max().unwrap_or(0)
     }
 
-    /// Tokens spent that the store takes to be held still, so that they can be held again: of every bucket
-    /// as many. Those that somebody needed it has charged, and fills up again.
+    /// Spent tokens that the store still takes to be held, so that they can be held again; the least of all buckets.
+    /// Tokens that waiters needed are not among them: the store has charged those already.
     pub(super) fn unreported(&self, held: u64) -> u64 {
         self.buckets().map(|lent| lent.saturating_sub(held)).min().unwrap_or(u64::MAX)
     }
 
-    /// What this node knows to be spent or held of each limit: of the window at hand; where it was lent nothing of
-    /// that, of the one before, as long as that may be open yet.
+    /// What this node knows to be spent or held of each limit: of the present window, or, if nothing of that was
+    /// lent, of the one before, as long as that may still be open.
     pub(super) fn known(&self, now: Instant, held: u64) -> [Known; MAX_LIMITS] {
         let mut known = [Known::default(); MAX_LIMITS];
         if self.answered.is_none() || on(Mutant::KnownNotSent) {
@@ -471,7 +476,7 @@ impl StoreView {
         let earliest = self.clock.earliest(now);
         for ((limit, view), known) in self.rule.limits.iter().zip(&self.limits).zip(&mut known) {
             let gcra = limit.algorithm == Algorithm::Gcra;
-            // Of a bucket, what the store has been told is in its TAT, and what is held is no loss.
+            // The store knows the reported spending of a bucket by its TAT; and held tokens are no loss.
             let used = if gcra { view.lent.saturating_sub(held) } else { view.lent };
             let before = view.before;
             let end = if limit.algorithm == Algorithm::Sliding { before.window + limit.period } else { before.window };
@@ -487,9 +492,10 @@ impl StoreView {
 }
 
 impl LimitView {
-    /// When `spent` tokens of a bucket would have been spent in one go to leave it as it is: not before the
-    /// first of them was, nor after the last. A bucket that is charged so is charged what it would have been
-    /// by each check in its turn, whoever else spends of it: a later charge is never less, an earlier one could be.
+    /// The time at which `spent` tokens of a bucket would have been spent in one go with the same result: not before
+    /// the first of them was spent, nor after the last. A bucket that is charged at this time is charged at least
+    /// what each check would have charged it in its turn, whatever others spend of it. An earlier time could charge
+    /// less.
     fn spent_at(&self, limit: &Limit, spent: u64) -> Instant {
         self.full_at - gcra::cost(limit, spent)
     }

@@ -1,4 +1,4 @@
-//! When a key must be looked at again, and how long what is known of it lasts.
+//! When a key must be looked at again, and for how long a quiet key is remembered.
 
 use super::key::{LeasedKey, PATIENCE};
 use crate::core::batch::refill_interval;
@@ -6,30 +6,31 @@ use crate::core::limit::{Algorithm, Limit};
 use crate::core::share;
 use crate::core::time::{Due, Instant, Micros};
 
-/// For so long after its last check a key is kept so that the store, when it is back, can be told of an order that was
-/// given up.
+/// How long after its last check a key is kept that has abandoned an acquire, so that it can tell the store when that
+/// is back.
 const DOUBTFUL: Micros = Micros::from_secs(600);
 
 /// An account is renewed this long before it closes.
 const CLOSING: Micros = Micros(600_000);
 
-/// A key that holds tokens is looked at this many times in a refill interval.
+/// How often a key that holds tokens is looked at in a refill interval.
 const LOOKS: u64 = 4;
 
 /// The shortest and the longest time for which a quiet key is remembered.
 const REMEMBERED: (u64, u64) = (2_000_000, 60_000_000);
 
-/// Whether the store has yet to hear of an order that was given up, and its return is still awaited.
+/// Whether the store has yet to hear of an abandoned acquire, and its return is still awaited.
 pub(super) fn has_to_tell(key: &LeasedKey, now: Instant) -> bool {
     key.calls.has_doubtful() && now < key.demand.last_check() + DOUBTFUL
 }
 
-/// When the account of what is held must be renewed, or what is held handed back.
+/// When the account of what is held must be renewed, or what is held returned.
 pub(super) fn closes(key: &LeasedKey) -> Due {
     key.holdings.lease().until() - CLOSING
 }
 
-/// When the key must be looked at again, as it stands now: asked by the shard after each input that may have changed that.
+/// When the key must be looked at again in its present state. The shard asks after each input that may have changed
+/// it.
 pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     let mut at = key.pacing.ahead_at();
     if let Some(waiter) = key.line.first() {
@@ -55,7 +56,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
             .or(now + Micros(refill_interval(key.view.rule()).0 / LOOKS))
             .min(closes(key).max(Due::at(now + PATIENCE)));
     } else if key.is_quiet() {
-        // What keeps it longer than that is looked at once a second, and not each microsecond.
+        // A key that is kept for another reason is looked at once a second, and not every microsecond.
         let is_kept = key.is_indebted(now) || has_to_tell(key, now);
         let retry = if is_kept { Micros::from_secs(1) } else { Micros(1) };
         at = at.or(keep_until(key, now).max(now + retry));
@@ -63,9 +64,9 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     at
 }
 
-/// How long a quiet key is remembered: two of its shortest periods, or of the longest that is spent, within
-/// [2 s, 1 min]; a minute where the node is alone with a window of more, of which it knows what is left if the store
-/// goes away.
+/// How long a quiet key is remembered: for two of its shortest periods, or of the longest one that is spent, but at
+/// least 2 s and at most a minute. A node that is alone with a longer window remembers the key for a minute: if the
+/// store goes away, it still knows what is left.
 pub(super) fn keep_until(key: &LeasedKey, now: Instant) -> Instant {
     let shortest = key.view.rule().limits.iter().map(|limit| limit.period).min().unwrap_or_default();
     let counted = key.view.rule().limits.iter().filter(|limit| key.view.nodes() == 1 && share::is_counted(limit));
@@ -74,7 +75,7 @@ pub(super) fn keep_until(key: &LeasedKey, now: Instant) -> Instant {
     key.demand.last_check() + Micros(period.0.saturating_mul(2).clamp(REMEMBERED.0, REMEMBERED.1))
 }
 
-/// The longest window of which the store is known to have nothing left.
+/// The longest window that is known to be spent.
 pub(super) fn longest_spent(key: &LeasedKey, now: Instant) -> Option<&Limit> {
     let latest = key.view.clock().latest(now);
     let spent = key.view.limits().filter(|(limit, counter)| {
@@ -83,7 +84,7 @@ pub(super) fn longest_spent(key: &LeasedKey, now: Instant) -> Option<&Limit> {
     spent.map(|(limit, _)| limit).max_by_key(|limit| limit.period)
 }
 
-/// What is left of the first window to end.
+/// The time until the first window ends.
 pub(super) fn remaining(key: &LeasedKey, now: Instant) -> Micros {
     let latest = key.view.clock().latest(now);
     let windows = key.view.limits().filter_map(|(limit, counter)| match limit.algorithm {
@@ -91,6 +92,6 @@ pub(super) fn remaining(key: &LeasedKey, now: Instant) -> Micros {
         Algorithm::Sliding => Some((counter.at + limit.period).since(latest)),
         Algorithm::Fixed | Algorithm::FixedFromFirst => Some(counter.at.since(latest)),
     });
-    // A window that is over or not known leaves its whole length.
+    // A window that has ended or is unknown counts with its whole length.
     windows.filter(|left| *left > Micros::ZERO).min().unwrap_or(Micros(u64::MAX))
 }

@@ -55,9 +55,9 @@ impl Session {
             }
             Some(decision) => self.writer(batch).throttle(&decision),
             None if rate.dialect == Dialect::Throttlecrab => {
-                self.outbox.park(batch.now, ReplyFormat::Throttlecrab(rule))
+                self.replies.park(batch.now, ReplyFormat::Throttlecrab(rule))
             }
-            None => self.outbox.park(batch.now, ReplyFormat::Throttle),
+            None => self.replies.park(batch.now, ReplyFormat::Throttle),
         }
     }
 
@@ -87,7 +87,7 @@ impl Session {
             }
             None => {
                 let rule = rule.clone();
-                self.outbox.park(batch.now, ReplyFormat::Decision { policy: policy.clone(), rule, digest, charged });
+                self.replies.park(batch.now, ReplyFormat::Decision { policy: policy.clone(), rule, digest, charged });
             }
         }
     }
@@ -130,7 +130,7 @@ impl Session {
         let digest = batch.hub.node.digests.digest(&policy.name, key);
         match self.ask(batch, &Question { ask, rule, digest, key, cost, peek: false }) {
             Some(decision) => write_done(&mut self.writer(batch), &decision),
-            None => self.outbox.park(batch.now, ReplyFormat::Done),
+            None => self.replies.park(batch.now, ReplyFormat::Done),
         }
     }
 
@@ -188,15 +188,15 @@ impl Session {
         if let Poll::Ready(reply) = reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return self.writer(batch).raw(&reply);
         }
-        let promise = Promise::to(Waiter { mailbox: self.mailbox.clone(), seq: self.outbox.next_seq() });
-        self.outbox.park(batch.now, ReplyFormat::Whole);
+        let promise = Promise::to(Waiter { mailbox: self.mailbox.clone(), seq: self.replies.next_seq() });
+        self.replies.park(batch.now, ReplyFormat::Whole);
         tokio::spawn(async move { promise.keep(Answer::Reply(reply.await)) });
     }
 
     fn ask(&mut self, batch: &mut Batch<'_>, question: &Question<'_>) -> Option<Decision> {
         let Question { ask, rule, digest, key, cost, peek } = *question;
         let request = Request { rule, digest, key, cost, peek };
-        let waiter = (&self.mailbox, self.outbox.next_seq());
+        let waiter = (&self.mailbox, self.replies.next_seq());
         let decision = batch.hub.node.ask(batch.now, ask, request, waiter, batch.outgoing);
         batch.stats.at_once += u64::from(decision.is_some() && matches!(ask, Ask::Check(_)));
         decision

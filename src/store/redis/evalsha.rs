@@ -92,7 +92,7 @@ fn bulk(line: &mut Vec<u8>, bytes: &[u8]) {
 /// A script that shows how a server writes a large number.
 const WRITES: &str = "return string.format('%d', 2 ^ 52)";
 
-/// Commands that load all scripts, then run [`WRITES`]. Scripts are loaded first, because a call whose script is
+/// Commands that load all scripts, then run `WRITES`. Scripts are loaded first, because a call whose script is
 /// missing must be sent twice, and later calls of its key would be executed before its second attempt.
 #[must_use]
 pub fn introduction() -> Pipeline {

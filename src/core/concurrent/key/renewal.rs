@@ -1,4 +1,4 @@
-//! When a key of a concurrent limit asks the store without being asked, and how much it keeps.
+//! When a key of a concurrent limit reports to the store of its own accord, and how many permits it keeps.
 //!
 //! Part of `concurrent/key.rs`.
 
@@ -25,7 +25,7 @@ impl ConcurrentKey {
         }
     }
 
-    /// When the store is to be asked, if no call is under way: a key of which nothing is in use only rests.
+    /// When the store must be asked, if no call is under way. A key without permits in use needs nothing.
     fn due(&self, now: Instant) -> Due {
         match self.away {
             _ if self.permits.used() == 0 && self.usable(now) == 0 => Due::at(self.last_check + IDLE.1),
@@ -34,7 +34,7 @@ impl ConcurrentKey {
         }
     }
 
-    /// Slots that it would keep: those in use, and an eighth more where others have enough.
+    /// Permits that the node would keep: those in use, and an eighth more if others have enough.
     pub(super) fn kept(&self) -> u64 {
         let used = self.permits.used();
         if on(Mutant::PermitsNotHandedBack) {
@@ -43,12 +43,12 @@ impl ConcurrentKey {
         if self.is_pressed() { used } else { used + used / 8 }
     }
 
-    /// Less than three tenths were left at the store's last answer.
+    /// Whether less than three tenths were left at the store's last answer.
     fn is_pressed(&self) -> bool {
         self.left() * 10 < self.limit().count * 3
     }
 
-    /// Notes what slots lie idle; when this key wants to be looked at next.
+    /// Records which permits are unused, and returns when the key must be looked at next.
     pub(in crate::core) fn rest(&mut self, now: Instant) -> Due {
         let spare = self.usable(now).saturating_sub(self.kept());
         if spare == 0 || self.flight.is_some() {
@@ -62,7 +62,7 @@ impl ConcurrentKey {
         due.max(Due::at(now + Micros(1)))
     }
 
-    /// Nobody would notice if it were forgotten.
+    /// Whether nothing would be lost by forgetting the key.
     pub(in crate::core) fn is_unused(&self) -> bool {
         self.permits.used() == 0 && self.line.is_empty() && self.flight.is_none()
     }
