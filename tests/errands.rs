@@ -2,10 +2,14 @@
 
 use crate::support;
 
+use std::sync::Arc;
+
 use rationd::core::call::{Call, Op, StoreError};
 use rationd::core::decision::{Reason, Verdict};
 use rationd::core::holds::Charge;
 use rationd::core::key::Digest;
+use rationd::core::limit::Limit;
+use rationd::core::policy::Rule;
 use rationd::core::shard::Request;
 use rationd::core::time::Micros;
 use support::bench::{Bench, SECOND};
@@ -62,6 +66,22 @@ fn refunds_add_up() {
     assert_eq!(amount(&rest), 18);
     bench.grant(&rest, 0);
     assert_eq!(bench.replies().len(), 10);
+}
+
+/// Left together, they might reach the store in another order, which would take the return for outdated: all that was held
+/// was lost until the window was over.
+#[test]
+fn a_refund_leaves_when_what_goes_back_before_it_is_there() {
+    let mut bench = Bench::new("100/10s fixed");
+    let limits = ["100/10s fixed", "1000/1s burst 1000"].map(|text| Limit::parse(text).expect("a limit"));
+    bench.rule = Arc::new(Rule::of("test", &limits));
+    bench.hold(10);
+    bench.calls();
+    assert!(!bench.refund(2), "the bucket was charged less");
+    let back = only(&mut bench);
+    assert!(matches!(back.op, Op::Return { amount: 10, .. }), "{back:?}");
+    bench.grant(&back, 0);
+    assert_eq!(amount(&only(&mut bench)), 2);
 }
 
 /// They cannot be one call, and nothing is won by waiting.

@@ -189,7 +189,7 @@ impl Calls {
         while let Some(next) = self.open.as_ref().and_then(|open| open.queued.front()) {
             let mut under_way = self.errands().iter().filter(|errand| errand.ended.is_none());
             let is_one_of_many = under_way.clone().count() >= MOST;
-            if is_one_of_many || under_way.any(|errand| is_alike(&errand.call.op, &next.call.op)) {
+            if is_one_of_many || under_way.any(|errand| has_to_wait(&next.call.op, &errand.call.op)) {
                 return;
             }
             self.send_next(cx, now);
@@ -313,7 +313,14 @@ fn takes_in(errand: &mut Flight, op: &Op) -> bool {
     }
 }
 
-/// Refunds of different windows are not of the same kind: they cannot share one call.
+/// Whether an errand has to wait for one that is under way: for its like; and a refund for what goes back. Of two calls
+/// that leave together the later may reach the store first, and the store then takes the other for outdated: all that
+/// it brings back would be lost.
+fn has_to_wait(op: &Op, under_way: &Op) -> bool {
+    matches!((op, under_way), (Op::Refund { .. }, Op::Return { .. })) || is_alike(under_way, op)
+}
+
+/// Refunds of other windows are no like: they cannot be one call.
 fn is_alike(one: &Op, other: &Op) -> bool {
     match (one, other) {
         (Op::Refund { windows, .. }, Op::Refund { windows: others, .. }) => windows == others,
