@@ -121,6 +121,26 @@ fn who_waits_for_its_peers_after_a_loss_is_not_hurried_by_what_one_of_them_told_
     }
 }
 
+/// It asked anew every ten milliseconds, and at last gave back what it had been lent of the window.
+#[test]
+fn the_account_of_a_bucket_ends_with_its_limits() {
+    let mut bench = Bench::new("100/1s burst 100");
+    bench.nodes = 2;
+    bench.hold(20);
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("100/1h fixed").expect("a limit")]));
+    bench.used = 0;
+    bench.hold(20);
+    for _ in 0..16 {
+        bench.advance(Micros(300_000));
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+        for call in bench.calls() {
+            assert!(matches!(call.op, Op::Acquire(_)), "{call:?}");
+            bench.grant(&call, 0);
+        }
+    }
+    assert_eq!(bench.held(), 4);
+}
+
 #[test]
 fn a_loss_that_is_told_of_a_window_long_past_asks_nothing() {
     let mut bench = in_fleet(Bench::new("100/10s fixed"));
@@ -176,6 +196,34 @@ fn a_reset_that_the_answer_to_a_repeat_shows_voids_what_was_lent_before() {
     assert_eq!(bench.held(), 0);
     let call = park(&mut bench, 1);
     assert_eq!(bench.order(&call).epoch, 99);
+}
+
+/// The store had said that it has too little, and then the key was reset. Who has waited as long as it may is turned away,
+/// and not denied for want of tokens.
+#[test]
+fn what_the_store_said_before_a_reset_denies_nobody_after_it() {
+    for (is_reset, reason) in [(false, Reason::Rate), (true, Reason::Overload)] {
+        let mut bench = Bench::new("10/1h sliding");
+        for _ in 0..3 {
+            assert_eq!(bench.check(1), None);
+        }
+        // The first is lent all that it asked for, the second and the third a part, and the third nothing.
+        for (tokens, replies) in [(1, &[Verdict::Allow][..]), (1, &[Verdict::Allow]), (0, &[])] {
+            let call = bench.acquire();
+            bench.grant(&call, tokens);
+            assert_eq!(bench.replies(), replies);
+        }
+        if is_reset {
+            bench.reset();
+            let reset = bench.calls().into_iter().find(|call| call.op == Op::Reset).expect("it leaves");
+            (bench.epoch, bench.was_reset, bench.used) = (99, true, 0);
+            bench.grant(&reset, 0);
+            bench.replies();
+        }
+        bench.advance(Micros(50_000));
+        assert_eq!(bench.replies(), [Verdict::Deny]);
+        assert_eq!(bench.last.expect("an answer").reason, reason);
+    }
 }
 
 /// A node stood still for so long that the account may be closed: it denied its client, by an answer that said that

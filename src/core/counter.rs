@@ -152,9 +152,9 @@ impl Counter {
     pub fn whole_at(&self, limit: &Limit, now: Timestamp) -> Timestamp {
         match limit.algorithm {
             Algorithm::Gcra => gcra::debit(limit, self.at.max(now), now, self.used.min(limit.burst)),
-            // The end of the window, which is the same for all nodes and clocks.
-            Algorithm::Fixed if self.at.is_some() => self.at,
-            Algorithm::Fixed | Algorithm::FixedFromFirst => self.at.max(now),
+            // The same for whoever asks, by whatever clock.
+            Algorithm::Fixed | Algorithm::FixedFromFirst if self.at.is_some() => self.at,
+            Algorithm::Fixed | Algorithm::FixedFromFirst => now,
             Algorithm::Sliding if self.used > 0 => self.at + limit.period + limit.period,
             Algorithm::Sliding if self.prev > 0 => self.at + limit.period,
             Algorithm::Sliding => now,
@@ -395,6 +395,15 @@ mod tests {
         assert_eq!(counter.wait(&limit, NOW, 2), Some(NONE));
         assert_eq!(counter.wait(&limit, NOW, 3), Some(gcra::LEASE_LIFE + Micros(100_000)));
         assert_eq!(counter.wait(&limit, NOW, 11), None);
+    }
+
+    #[test]
+    fn the_end_of_a_window_is_the_same_by_a_clock_that_is_fast() {
+        for limit in [limit("10/1s fixed"), limit("10/1s fixed from-first")] {
+            let counter = Counter { used: 3, prev: 0, at: NOW };
+            assert_eq!(counter.whole_at(&limit, NOW + Micros(200)), NOW);
+        }
+        assert_eq!(Counter::default().whole_at(&limit("10/1s fixed from-first"), NOW), NOW, "none is open");
     }
 
     #[test]

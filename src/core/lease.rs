@@ -140,7 +140,6 @@ impl Lease {
             return 0;
         }
         if self.until.has_come(now) {
-            self.until = Due::NEVER;
             return self.void();
         }
         if self.segments.iter().any(|segment| segment.ends.has_come(now)) {
@@ -270,11 +269,14 @@ impl Lease {
         ahead.and_then(|segment| segment.starts.time())
     }
 
-    /// `Counter::at` of one limit when the present tokens were lent.
+    /// `Counter::at` of one limit as the tokens at hand were lent, or as the last that were spent of those that have not
+    /// ended. A clock that was set may have begun the next window before the one that lent the others lets them end.
     #[must_use]
     pub fn window(&self, index: usize, now: Instant) -> Option<Timestamp> {
-        let live = self.segments.iter().find(|segment| segment.starts.has_come(now) && !segment.ends.has_come(now));
-        live.map(|segment| segment.windows[index])
+        let mut live =
+            self.segments.iter().filter(|segment| segment.starts.has_come(now) && !segment.ends.has_come(now));
+        let first = live.clone().next();
+        live.find(|segment| segment.left > 0).or(first).map(|segment| segment.windows[index])
     }
 
     /// Removes up to `tokens` unspent tokens of the newest segment of a present window, to be returned to the store.
@@ -308,10 +310,11 @@ impl Lease {
         held - self.held()
     }
 
-    /// Drops everything held.
+    /// Drops everything held, and with it what there was to account for.
     pub fn void(&mut self) -> u64 {
         let held = self.held();
         self.segments.clear();
+        self.until = Due::NEVER;
         held
     }
 }
@@ -362,6 +365,25 @@ mod tests {
         assert_eq!(lease.usable(NOW), 0);
         assert_eq!(lease.add(segment(2, 12_000_000, false)), None);
         assert_eq!((lease.usable(NOW), lease.held()), (5, 5));
+    }
+
+    #[test]
+    fn tokens_at_hand_are_of_the_window_of_which_some_are_left() {
+        let mut lease = Lease::default();
+        assert_eq!(lease.add(segment(1, 11_000_000, false)), None);
+        assert!(lease.spend(NOW, 1));
+        assert_eq!(lease.window(0, NOW), Some(Timestamp(11_000_000)), "it was the last");
+        // Another clock lends of a window that by the first one has yet to begin.
+        assert_eq!(lease.add(segment(2, 12_000_000, false)), None);
+        assert_eq!(lease.window(0, NOW), Some(Timestamp(12_000_000)));
+    }
+
+    #[test]
+    fn what_is_void_has_no_account() {
+        let (rule, mut lease) = (Rule::of("p", &[Limit::parse("10/1s").expect("a limit")]), Lease::default());
+        lease.account(&rule, NOW, NOW, Timestamp(NOW.0));
+        assert_ne!(lease.until(), Due::NEVER);
+        assert_eq!((lease.void(), lease.until()), (0, Due::NEVER));
     }
 
     #[test]

@@ -74,7 +74,14 @@ impl Line {
         }
     }
 
-    /// A deliberate bug: no waiter is ever answered.
+    /// What the store has answered says nothing any more of what they want.
+    pub(super) fn forget_answers(&mut self) {
+        for waiter in self.0.iter_mut().flat_map(|waiters| &mut waiters.0) {
+            waiter.answers = 0;
+        }
+    }
+
+    /// A bug on purpose: nobody who waits is ever answered.
     pub(super) fn drop_all(&mut self) {
         self.0 = None;
     }

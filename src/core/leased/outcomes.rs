@@ -463,9 +463,11 @@ impl LeasedKey {
         self.roll(now);
     }
 
-    /// The key begins anew, and no pause for trickling tokens applies.
+    /// The key begins anew: nobody waits for tokens to trickle in, and to those who wait in line the store has said
+    /// nothing yet.
     pub(super) fn begin_anew(&mut self) {
         self.view.forget_lent();
+        self.line.forget_answers();
         self.outage.forgive_credit();
         self.pacing.begin_anew();
     }
