@@ -17,6 +17,8 @@ use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Vi
 
 static BEHIND: Exemption =
     Exemption::new("others were lent tokens since the node heard of the key", "It could not know.");
+static MEANWHILE: Exemption =
+    Exemption::new("others were lent tokens of the key meanwhile", "What it was to get they have.");
 static CROSSED: Exemption = Exemption::new(
     "a boundary that is crossed while the store is asked",
     "What was lent of a window that is over when it arrives is lost.",
@@ -32,7 +34,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["honest"],
     proves: "Who is denied, waits as long as it was told and asks the same node again is admitted.",
     judges: "All algorithms, several limits, when demand is over and one client at a time asks.",
-    exemptions: &[&BEHIND, &CROSSED, &SILENT, &SLOW, &ANOTHER],
+    exemptions: &[&BEHIND, &MEANWHILE, &CROSSED, &SILENT, &SLOW, &ANOTHER],
     mutant: Some("wait-halved"),
 };
 
@@ -65,9 +67,9 @@ pub(super) struct Honest {
     told: BTreeMap<u32, Told>,
     /// Requests that keep to what was told, and the wait.
     patient: BTreeMap<u64, Told>,
-    /// Who was lent tokens of a key last, and when by the store's clock; when each node's latest
+    /// When each node was lent tokens of a key last, by the store's clock and in true time; when each node's latest
     /// answer was given.
-    lent: Map<u32, (u32, u64)>,
+    lent: BTreeMap<u32, BTreeMap<u32, (u64, u64)>>,
     heard: Map<(u32, u32), u64>,
     /// When each node's latest acquire was answered; `None`: it was not. What it gives back first brings nothing.
     answered: Map<(u32, u32), Option<u64>>,
@@ -86,7 +88,7 @@ impl Honest {
             from,
             told: BTreeMap::new(),
             patient: BTreeMap::new(),
-            lent: Map::default(),
+            lent: BTreeMap::new(),
             heard: Map::default(),
             answered: Map::default(),
             asking: Map::default(),
@@ -131,7 +133,7 @@ impl Honest {
                 }
             }
             Seen::Executed { node, key, call: Call { op: Op::Acquire(_), .. }, grant, .. } if grant.granted > 0 => {
-                self.lent.insert(*key, (*node, grant.now.0));
+                self.lent.entry(*key).or_default().insert(*node, (grant.now.0, moment.at));
             }
             Seen::Settled { node, key, grant: Some(grant), .. } => {
                 self.heard.insert((*key, *node), grant.now.0);
@@ -143,9 +145,12 @@ impl Honest {
     /// Others were lent tokens after this node last heard of the key.
     fn is_behind(&self, request: &Request) -> bool {
         let heard = self.heard.get(&(request.key, request.node));
-        self.lent
-            .get(&request.key)
-            .is_some_and(|(node, at)| *node != request.node && heard.is_none_or(|heard| heard < at))
+        self.lent_to_others(request).any(|(at, _)| heard.is_none_or(|heard| heard < at))
+    }
+
+    fn lent_to_others(&self, request: &Request) -> impl Iterator<Item = &(u64, u64)> {
+        let others = self.lent.get(&request.key).into_iter().flatten();
+        others.filter(|(node, _)| **node != request.node).map(|(_, lent)| lent)
     }
 
     /// The store lent the node nothing in time: the last acquire failed, or none has come since the request.
@@ -207,7 +212,9 @@ impl Observer for Honest {
                     _ => false,
                 };
                 let denied = decision.verdict == Verdict::Deny && !alone;
-                if let Some(told) = told.filter(|_| denied) {
+                let is_first =
+                    |told: &Told| !MEANWHILE.when(self.lent_to_others(request).any(|(_, at)| *at >= told.at));
+                if let Some(told) = told.filter(|told| denied && is_first(told)) {
                     self.found.add("honest", moment, || {
                         format!("{request:?} waited the {} us it was told, and was told {decision:?}", told.wait)
                     });
@@ -252,6 +259,21 @@ mod tests {
         history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Lease, false);
         assert_eq!(checker.violations()[0].invariant, "honest");
     }
+
+    #[test]
+    fn a_promise_is_off_where_another_was_lent_tokens_meanwhile() {
+        for (node, seen) in [(0, 1), (1, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Honest::new(&history.setting());
+            let late = 10 * SECOND;
+            history.check(&mut checker, late, 1, Source::Lease, false);
+            history.node = node;
+            history.executed(&mut checker, late + SECOND / 2, 1);
+            history.check(&mut checker, late + 5 * SECOND / 2, 1, Source::Lease, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
     #[test]
     fn a_share_that_denies_while_the_store_is_asked_is_no_lie() {
         for (pause, answers, seen) in [(0, 1, 0), (AT_ONCE, 1, 1), (0, 2, 1)] {

@@ -10,7 +10,7 @@ use super::SAME;
 use super::phased::BUSY;
 use crate::maps::{Map, Numbered};
 use crate::observe::{Holding, Kind, Moment, Request, Seen};
-use crate::plan::Plan;
+use crate::plan::{Plan, What};
 
 /// Ids that are remembered of a node.
 const REMEMBERED: usize = 2_048;
@@ -55,24 +55,54 @@ impl Ids {
     }
 }
 
-/// When nodes are not run for a while.
-#[derive(Debug)]
-pub(super) struct Stops(Vec<(u64, u64)>);
+/// When each node is not run for a while.
+#[derive(Debug, Default)]
+pub(super) struct Stops {
+    /// As many as there have been at a time.
+    nodes: u32,
+    /// In order, and apart: a node that is stopped while it stands still goes on when the last of these is over.
+    stops: Map<u32, Vec<(u64, u64)>>,
+}
 
 impl Stops {
-    pub(super) fn new(plan: &Plan) -> Self {
-        let stops = plan.faults.iter().filter(|fault| fault.what.stops_nodes());
-        Self(stops.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect())
+    pub(super) fn see(&mut self, seen: &Seen<'_>) {
+        match seen {
+            Seen::Joined { node, .. } => self.nodes = self.nodes.max(node + 1),
+            Seen::Begins(fault) => {
+                let named = match &fault.what {
+                    What::Freeze { node } => vec![*node],
+                    What::Starve { nodes, .. } if nodes.is_empty() => (0..self.nodes).collect(),
+                    What::Starve { nodes, .. } => nodes.clone(),
+                    _ => Vec::new(),
+                };
+                for node in named {
+                    self.stop(node % self.nodes.max(1), fault.at.0, fault.at.0 + fault.lasts.0);
+                }
+            }
+            _ => {}
+        }
     }
 
-    /// Whether a node may not be run at some time from `from` until `until`, or so long before.
-    pub(super) fn meet(&self, from: u64, until: u64, before: u64) -> bool {
-        self.0.iter().any(|(begins, ends)| *begins <= until && from <= ends.saturating_add(before))
+    fn stop(&mut self, node: u32, begins: u64, ends: u64) {
+        let stops = self.stops.entry(node).or_default();
+        match stops.last_mut().filter(|(_, last)| begins <= *last) {
+            Some((_, last)) => *last = ends.max(*last),
+            None => stops.push((begins, ends)),
+        }
     }
 
-    /// Whether what has to be done until `due` may be done as late as `at`: no later than `again` after nodes run again.
-    pub(super) fn delay(&self, due: u64, at: u64, again: u64) -> bool {
-        self.0.iter().any(|(begins, ends)| *begins <= due && at <= ends.saturating_add(again))
+    fn of(&self, node: u32) -> impl Iterator<Item = &(u64, u64)> {
+        self.stops.get(&node).into_iter().flatten()
+    }
+
+    /// Whether the node may not be run at that time, or was not so long before.
+    pub(super) fn meet(&self, node: u32, at: u64, before: u64) -> bool {
+        self.of(node).any(|(begins, ends)| *begins <= at && at <= ends.saturating_add(before))
+    }
+
+    /// Whether what the node has to do until `due` may be done as late as `at`: no later than `again` after it runs again.
+    pub(super) fn delay(&self, node: u32, due: u64, at: u64, again: u64) -> bool {
+        self.of(node).any(|(begins, ends)| *begins <= due && at <= ends.saturating_add(again))
     }
 }
 

@@ -13,7 +13,7 @@ use rationd::core::time::Timestamp;
 use super::notes::{Ids, Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, aligned};
+use super::{Found, SAME, aligned};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::Brain;
@@ -28,7 +28,7 @@ static SHAPES: Exemption = Exemption::new("other shapes", "What remains of them 
 static OTHERS: Exemption =
     Exemption::new("what others took since", "Known is what the node was shown: one of its last answers counts.");
 static OLDER: Exemption = Exemption::new(
-    "after a slot moved between clocks that differ",
+    "after a slot moved between clocks that differ, or a clock was set",
     "What was lent by the other clock is spent first: for two periods.",
 );
 
@@ -52,6 +52,8 @@ struct Known {
     used: [Option<u64>; ANSWERS],
     heard: Timestamp,
     held: u64,
+    /// How far the clock of that answer was ahead of true time.
+    skew: Option<u64>,
     /// The same of the next one, of which tokens are lent ahead.
     next: u64,
     ahead: u64,
@@ -66,8 +68,10 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Remaining {
     is_on: bool,
-    /// Clocks of masters differ, and slots move from one to another.
+    /// A key may be counted by another clock at once: masters' clocks differ, and slots move, or clocks are set.
     leaps: bool,
+    /// Then: how far the clock of each answer is ahead of true time, by who hears it, the call's id and that clock.
+    skews: Map<(Life, u64, u64), u64>,
     lives: Lives,
     settled: Ids,
     returned: Ids,
@@ -125,6 +129,7 @@ impl Remaining {
     pub(super) fn new(setting: &Setting) -> Self {
         Self {
             leaps: setting.plan.clocks_leap(),
+            skews: Map::default(),
             is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd),
             lives: Lives::default(),
             settled: Ids::default(),
@@ -139,9 +144,14 @@ impl Remaining {
         let counter = &grant.counters[0];
         let known = self.known.entry((life, key)).or_default();
         let follows = (known.window..=known.window + limit.period.0).contains(&counter.at.0);
-        if self.leaps && !follows {
+        // A clock that is set by little leaves the window the same, or is in the one after it.
+        let skew = self.skews.remove(&(life, call.id, grant.now.0)).or(known.skew);
+        let differ = |(one, other): (u64, u64)| one.wrapping_sub(other).min(other.wrapping_sub(one)) > SAME;
+        let is_other = known.skew.zip(skew).is_some_and(differ);
+        if self.leaps && (!follows || is_other) {
             *known = known.leap(moment.at, limit.period.0);
         }
+        known.skew = skew;
         known.enter(counter.at.0, limit.period.0);
         if known.window != counter.at.0 {
             // Lent ahead, and told in the window that it is for.
@@ -189,6 +199,10 @@ impl Observer for Remaining {
             return;
         }
         match seen {
+            Seen::Executed { node, incarnation, call, grant, .. } if self.leaps => {
+                let skew = grant.now.0.wrapping_sub(moment.store.0);
+                self.skews.insert(((*node, *incarnation), call.id, grant.now.0), skew);
+            }
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 self.settled(moment, (*node, *incarnation), *key, call, grant);
             }
@@ -255,6 +269,27 @@ mod tests {
         (history.remaining, history.opened) = (10, 0);
         history.check(&mut checker, at, 4, Source::Lease, true);
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+    }
+
+    #[test]
+    fn what_is_held_by_a_clock_that_was_set_by_little_is_spent_first() {
+        for (set, seen) in [(0, 1), (SECOND / 10, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            let what = What::Set { master: 0, by: Span::millis(100), back: false };
+            setting.plan.faults.push(Fault { at: Span::millis(1), lasts: Span::secs(0), what });
+            let mut checker = Remaining::new(&setting);
+            history.used = 4;
+            history.lent(&mut checker, 0, 0, 1, 4);
+            // Of the next window by either clock.
+            (history.used, history.opened) = (5, SECOND);
+            for (id, tokens) in [(2, 3), (3, 0)] {
+                history.lent(&mut checker, SECOND + id, set, id, tokens);
+            }
+            history.remaining = 9;
+            history.check(&mut checker, SECOND + 10, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, To
 use crate::plan::What;
 
 static FROZEN: Exemption = Exemption::new(
-    "answers that are due while nodes are not run",
-    "They are late, whatever those do: until the timeout and 10 ms after they are run again.",
+    "answers that are due while their node is not run",
+    "They are late, whatever it does: until the timeout and 10 ms after it is run again.",
 );
 static TOO_MUCH: Exemption =
     Exemption::new("a cost above the limit", "It never joins a line; where limits change, no line is judged.");
@@ -69,7 +69,7 @@ impl Replies {
         Self {
             timeout,
             most,
-            stops: Stops::new(&setting.plan),
+            stops: Stops::default(),
             latest: None,
             asked: 0,
             open: BTreeMap::new(),
@@ -91,7 +91,7 @@ impl Replies {
 
     /// Its node was not run when it was due, or not until then.
     fn is_delayed(&self, request: &Request, moment: Moment) -> bool {
-        self.stops.delay(request.asked + self.timeout, moment.at, self.timeout)
+        self.stops.delay(request.node, request.asked + self.timeout, moment.at, self.timeout)
     }
 
     /// The request waits no more; its place in the order of asking, if it did.
@@ -119,6 +119,7 @@ impl Observer for Replies {
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.stops.see(seen);
         match seen {
             Seen::Asked(request) => {
                 self.park();
@@ -186,6 +187,8 @@ impl Checker for Replies {
 mod tests {
     use super::*;
     use crate::checkers::tests::History;
+    use crate::plan::Fault;
+    use crate::span::Span;
 
     #[test]
     fn late_missing_and_double_answers_are_seen() {
@@ -198,6 +201,25 @@ mod tests {
             }
             history.see(&mut checker, 90_000, &Seen::Over);
             assert_eq!(checker.violations().len(), seen, "{answers:?}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn an_answer_is_late_as_long_as_its_node_stands_still() {
+        // From 40 to 140 ms, in two parts or by another node; an answer is due after 60 ms.
+        let parts = [(40_000, 60_000), (80_000, 60_000)];
+        for (node, parts, seen) in [(0, &parts[..], 0), (0, &parts[..1], 1), (1, &parts[..], 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Replies::new(&history.setting());
+            (0..2).for_each(|node| history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 1 }));
+            let request = history.ask(&mut checker, 0);
+            for (at, lasts) in parts {
+                let what = What::Freeze { node };
+                let fault = Fault { at: Span(*at), lasts: Span(*lasts), what };
+                history.see(&mut checker, *at, &Seen::Begins(&fault));
+            }
+            history.answer(&mut checker, 170_000, &request, Source::Store, true);
+            assert_eq!(checker.violations().len(), seen, "{node}: {:?}", checker.violations());
         }
     }
 

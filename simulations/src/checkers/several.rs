@@ -15,8 +15,8 @@ use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Violation};
 
 static FROZEN: Exemption = Exemption::new(
-    "answers that are due while nodes are not run",
-    "They are late, whatever those do: until the timeout and 10 ms after they are run again.",
+    "answers that are due while their node is not run",
+    "They are late, whatever it does: until the timeout and 10 ms after it is run again.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -56,7 +56,7 @@ pub(super) struct SeveralKeys {
 
 impl SeveralKeys {
     pub(super) fn new(setting: &Setting) -> Self {
-        let stops = Stops::new(&setting.plan);
+        let stops = Stops::default();
         let timeout = setting.plan.daemon.timeout.0 + GRACE;
         Self { timeout, stops, groups: BTreeMap::new(), requests: Map::default(), found: Found::default() }
     }
@@ -90,7 +90,7 @@ impl SeveralKeys {
 
     fn is_late(&mut self, moment: Moment, group: &Group) {
         let waited = moment.at - group.begun;
-        let is_delayed = self.stops.delay(group.begun + self.timeout, moment.at, self.timeout);
+        let is_delayed = self.stops.delay(group.node, group.begun + self.timeout, moment.at, self.timeout);
         if waited > self.timeout && !FROZEN.when(is_delayed) {
             self.found.add("answered", moment, || format!("{group:?} waited {waited} us"));
         }
@@ -103,6 +103,7 @@ impl Observer for SeveralKeys {
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.stops.see(seen);
         match *seen {
             Seen::Together { group, node, what } => match what {
                 Together::Begins { keys } => {

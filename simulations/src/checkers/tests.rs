@@ -37,6 +37,10 @@ pub(super) struct History {
     pub(super) asks_under: u64,
     /// Calls are executed by a server that is no owner.
     pub(super) stale: bool,
+    /// Who asks the store.
+    pub(super) node: u32,
+    /// A decision says that nothing is used.
+    pub(super) whole_at_once: bool,
 }
 
 impl History {
@@ -54,6 +58,8 @@ impl History {
             opened: 0,
             asks_under: 1,
             stale: false,
+            node: 0,
+            whole_at_once: false,
         }
     }
 
@@ -76,7 +82,7 @@ impl History {
     }
 
     pub(super) fn answer(&mut self, observer: &mut dyn Observer, at: u64, request: &Request, source: Source, ok: bool) {
-        let end = (START + at) / SECOND * SECOND + SECOND;
+        let end = if self.whole_at_once { START + at } else { (START + at) / SECOND * SECOND + SECOND };
         let reason = if source == Source::Share { Reason::Share } else { Reason::Rate };
         let decision = Decision {
             verdict: if ok { Verdict::Allow } else { Verdict::Deny },
@@ -159,6 +165,16 @@ impl History {
         self.ran(observer, at, &call, &grant);
     }
 
+    /// The store lends so many tokens by a clock that is so far ahead, and the node learns it at once.
+    pub(super) fn lent(&mut self, observer: &mut dyn Observer, at: u64, ahead: u64, id: u64, tokens: u64) {
+        let (call, grant) = (&self.acquire(id, tokens), self.grant(at, tokens));
+        let (grant, ran) = (&Grant { now: grant.now + Micros(ahead), ..grant }, &Ran::default());
+        let (node, incarnation, key) = (0, 0, 0);
+        let executed = Seen::Executed { master: 0, node, incarnation, key, call, grant, stale: false, ran };
+        self.see(observer, at, &executed);
+        self.see(observer, at, &Seen::Settled { node, incarnation, key, call, grant: Some(grant) });
+    }
+
     /// The store lends so many tokens of the next window.
     pub(super) fn lent_ahead(&mut self, observer: &mut dyn Observer, at: u64, tokens: u64) {
         let (mut call, grant) = (self.acquire(1, tokens), self.grant(at, tokens));
@@ -193,7 +209,7 @@ impl History {
     fn ran(&mut self, observer: &mut dyn Observer, at: u64, call: &Call, grant: &Grant) {
         let seen = Seen::Executed {
             master: 0,
-            node: 0,
+            node: self.node,
             incarnation: 1,
             key: 0,
             call,

@@ -134,7 +134,7 @@ impl Told {
         Self {
             is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd),
             forgets: FORGETS.when(setting.plan.daemon.max_keys < ROOM),
-            stops: Stops::new(&setting.plan),
+            stops: Stops::default(),
             leaps: setting.plan.clocks_leap(),
             keeps_time: setting.plan.clocks.offset.0 == 0
                 && setting.plan.redis.skew.0 == 0
@@ -189,7 +189,7 @@ impl Told {
     fn order(&mut self, moment: Moment, life: Life, key: u32, call: &Call, order: &Acquire) {
         let (now, doubt) = (self.now(moment, life, key), self.doubt);
         let longest = call.rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
-        let stopped = FORGETS.when(self.stops.meet(moment.at, moment.at, 2 * longest + doubt));
+        let stopped = FORGETS.when(self.stops.meet(life.0, moment.at, 2 * longest + doubt));
         let forgets = self.forgets || stopped;
         let account = self.account(life, key);
         let doubt = doubt.max(account.trip + DOUBT);
@@ -346,6 +346,7 @@ fn window(now: u64, doubt: u64, period: u64) -> Option<u64> {
 impl Observer for Told {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
+        self.stops.see(seen);
         self.trips.see(moment, seen);
         if !self.is_on {
             return;

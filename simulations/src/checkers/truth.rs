@@ -16,6 +16,10 @@ use crate::plan::What;
 
 static BUCKETS: Exemption =
     Exemption::new("ends of buckets", "When one is full again depends on who asks and when, and on what it holds.");
+static TAKEN_BACK: Exemption = Exemption::new(
+    "the end of a sliding window in which a cost was taken back, or of the one after it",
+    "Where more is taken back than was charged, as of a check that a policy let pass, nothing counts as used: it is whole at once.",
+);
 static PACED: Exemption = Exemption::new(
     "evidence of what trickles in and several nodes ask for",
     "Under pressure they are denied until enough has come for all of them, though there are a few tokens.",
@@ -39,7 +43,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["truth", "evidence"],
     proves: "The numbers of a decision fit together; a window's end is the same for everybody; of a denial the store had shown that too little is left.",
     judges: "Numbers: all. Ends: windows of all kinds, several limits. Evidence: the same, and what trickles in where one node alone asks for it.",
-    exemptions: &[&BUCKETS, &PACED, &FIRST, &PUSHED, &BOUNDARY, &MOVED],
+    exemptions: &[&BUCKETS, &TAKEN_BACK, &PACED, &FIRST, &PUSHED, &BOUNDARY, &MOVED],
     mutant: Some("denial-outlives-window"),
 };
 
@@ -58,6 +62,8 @@ struct Key {
     moved: u64,
     /// The nodes that the store was asked by.
     asked: BTreeSet<u32>,
+    /// By its clock, until when a cost that was taken back may count in a sliding window.
+    taken_back: u64,
 }
 
 /// What the store has shown of one limit.
@@ -216,7 +222,10 @@ impl Truth {
         let fits = match limit.algorithm {
             Algorithm::Fixed => told == end,
             // It is whole again when all of this window has been forgotten, or of the one before.
-            Algorithm::Sliding => told == end || told == end + limit.period.0,
+            Algorithm::Sliding => {
+                let is_empty = told.abs_diff(now) <= doubt && TAKEN_BACK.when(now < key.taken_back);
+                told == end || told == end + limit.period.0 || is_empty
+            }
             Algorithm::FixedFromFirst => shown.opened.iter().any(|(at, _)| *at == told) || is_denied,
             _ => BUCKETS.when(true),
         };
@@ -255,6 +264,11 @@ impl Observer for Truth {
                 let back = if matches!(call.op, Op::Acquire(_)) { 0 } else { grant.granted };
                 for ((limit, shown), counter) in call.rule.limits.iter().zip(&mut state.limits).zip(&grant.counters) {
                     shown.show(limit, counter, back, grant.now.0);
+                }
+                if matches!(call.op, Op::Refund { .. }) && grant.granted > 0 {
+                    let sliding = call.rule.limits.iter().filter(|limit| limit.algorithm == Algorithm::Sliding);
+                    let until = sliding.map(|limit| (grant.now.0 / limit.period.0 + 2) * limit.period.0).max();
+                    state.taken_back = state.taken_back.max(until.unwrap_or(0));
                 }
                 state.asked.insert(*node);
             }
@@ -307,6 +321,24 @@ mod tests {
                     "{limit}: {found:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_sliding_window_is_empty_only_where_a_cost_was_taken_back() {
+        for (is_taken_back, after, seen) in [(true, 1, 0), (true, 2, 1), (false, 1, 1)] {
+            let mut history = History::new("10/1s sliding");
+            let mut checker = Truth::new(&history.setting());
+            history.opened = SECOND.wrapping_neg();
+            history.executed(&mut checker, 1, 1);
+            if is_taken_back {
+                history.refund(&mut checker, 2, 1);
+            }
+            let at = after * SECOND + SECOND / 2;
+            let request = history.ask(&mut checker, at);
+            history.whole_at_once = true;
+            history.answer(&mut checker, at, &request, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
 
