@@ -127,7 +127,7 @@ fn the_account_of_a_bucket_ends_with_its_limits() {
     let mut bench = Bench::new("100/1s burst 100");
     bench.nodes = 2;
     bench.hold(20);
-    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("100/1h fixed").expect("a limit")]));
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("100/1d fixed").expect("a limit")]));
     bench.used = 0;
     bench.hold(20);
     for _ in 0..16 {
