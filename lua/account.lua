@@ -1,52 +1,58 @@
 -- A node's account under gcra: what it was lent and has not reported as spent. Put after lib.lua and before the
 -- scripts that close an account or take something back.
 
-local function credit(limit, tokens)
-  if limit.kind ~= 'g' then
-    limit.used = max(limit.used - tokens, 0)
-  elseif tokens * limit.whole > EXACT then
-    -- Worth more than any debt, and beyond the exact integers.
-    limit.at = 0
-  else
-    -- What returned tokens are worth is rounded down.
-    limit.at = max(limit.at - tokens * limit.whole - scaled(tokens, limit.part, limit.count, 0), 0)
-  end
+--<credit tokens
+if limit.kind ~= 'g' then
+  limit.used = limit.used > tokens and limit.used - tokens or 0
+elseif tokens * limit.whole > EXACT then
+  -- Worth more than any debt, and not exact.
+  limit.at = 0
+else
+  -- What tokens are worth when they come back is rounded down.
+  local at = limit.at - tokens * limit.whole
+  if limit.part > 0 then at = at - scaled(tokens, limit.part, limit.count, 0) end
+  limit.at = at > 0 and at or 0
 end
+-->
 
--- Closes the account. Of what this node was lent it still `has` some and hands some `back`; the rest it has spent,
--- but never more than `most`, and that is debited as if it were spent in one go, as long ago as the given argument of
--- each limit says. If it has more than it was lent, the difference was charged for a waiter that did not get it, and
--- that charge is taken back. Returns what it was lent, and whether an account was open.
-local close_account
-if has_gcra then close_account = function(has, back, age_at, most)
-  if not is_open then
-    -- An account that was not renewed in time was charged as spent. If the node was only late, it now says what of it
-    -- is unspent. That is credited, unless the bucket may have filled up since: then the charge has leaked away, and
-    -- a credit would admit too much.
-    local lapsed, rest = account, has + back
-    if lapsed == 0 or account_period == 0 or rest == 0 then return 0, false end
-    account = 0
-    for i = 1, #limits do
-      local limit = limits[i]
-      if limit.kind == 'g' and now < (account_period + 2) * PERIOD + cost(limit, min(lapsed, limit.burst)) then
-        credit(limit, min(rest, lapsed))
+-- The account is closed: what this node was lent, less what it still `has` and hands `back`, it has spent, as if
+-- in one go as long ago as each limit's argument x says; but never more than `most`. What it
+-- has beyond the account was charged for somebody at the node who did not get it: that charge is taken back.
+-- What it was lent is `closed` then, and whether anything was open `settled`.
+local closed, settled = 0, false
+--<close has, back, most
+if is_open then
+  if account_period == lent_period then
+    lent_now = lent_now > account and lent_now - account or 0
+  else
+    lent_before = lent_before > account and lent_before - account or 0
+  end
+  -- One after the other: their sum may be no exact number.
+  local spent = account - has - back
+  if spent > most then spent = most end
+  for i = 1, #limits do local limit = limits[i]
+    if limit.kind == 'g' then
+      --=spend spent, now > limit.x and now - limit.x or 0
+      if spent < 0 then
+        --=credit -spent < EXACT and -spent or EXACT
       end
     end
-    return 0, true
   end
-  if account_period == lent_period then
-    lent_now = max(lent_now - account, 0)
-  else
-    lent_before = max(lent_before - account, 0)
-  end
-  -- Added one after the other, because their sum may not be exact.
-  local spent = min(account - has - back, most)
-  for i = 1, #limits do
-    local limit = limits[i]
+  closed, settled = account, true
+elseif account > 0 and account_period > 0 and has + back > 0 then
+  -- An account that was not renewed in time has been charged as spent. A node that was only late says now what it
+  -- has not spent of it, and that is credited, as long as the bucket cannot have filled up since: a charge
+  -- that has leaked away is worth nothing any more.
+  local lapsed, rest = account, has + back
+  for i = 1, #limits do local limit = limits[i]
     if limit.kind == 'g' then
-      spend(limit, spent, max(now - limit[age_at], 0))
-      if spent < 0 then credit(limit, min(-spent, EXACT)) end
+      local tokens = lapsed < limit.burst and lapsed or limit.burst
+      local fills_in = tokens * limit.whole + scaled(tokens, limit.part, limit.count, limit.count - 1)
+      if now < (account_period + 2) * PERIOD + fills_in then
+        --=credit rest < lapsed and rest or lapsed
+      end
     end
   end
-  return account, true
-end end
+  account, settled = 0, true
+end
+-->

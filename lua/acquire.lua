@@ -3,27 +3,31 @@
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
 -- ARGV     a need, b want, c least (tokens), d ahead_of (us; 0 = lend of now, else of the window
 --          after the one that ends then), e epoch (as the node knows it; 0 = none), f held (tokens
---          lent before that it has not spent); of each limit x known_used (tokens), y known_at (us), z age
---          (gcra: us since it spent the others, taken as spent in one go)
+--          lent before that it has not spent); of each limit x age (gcra: us since it
+--          spent the others, taken as spent in one go), y known_used (tokens), z known_at (us)
 -- Reply    lib.lua's; granted = tokens lent: none where the node brings back what the store has lost. With
 --          an id that was executed before, the answer of then.
 
 local need, want, least, ahead_of, epoch, held = a1, a2, a3, a4, a5, a6
-if max(need, want, least, ahead_of, epoch, held) > EXACT then return redis.error_reply(WRONG) end
+if need > EXACT or want > EXACT or least > EXACT or ahead_of > EXACT or epoch > EXACT or held > EXACT then
+  return redis.error_reply(WRONG)
+end
 
 if id ~= 0 and id < acquire_id then
   replayed = 2
 elseif id ~= 0 and id == acquire_id then
-  -- What was granted under this id, as far as it can still be spent. A window that is over took its tokens with it,
-  -- and so did an account that was closed for this node since.
-  granted, replayed = min(granted_then, max(want, need)), 1
-  for i = 1, #limits do
+  -- What was granted under this id, as far as it can still be spent: a window that is over took its
+  -- tokens with it, and so did an account that was closed for this node.
+  granted, replayed = math.min(granted_then, math.max(want, need)), 1
+  local place = windows_place
+  for i = 1, #limits do local limit = limits[i]
     local still_open = is_open
-    if limits[i].kind ~= 'g' then
-      local then_at = #windows_then >= 7 * i and numbers_of('<I7', windows_then, 7 * i - 6) or 0
-      still_open = then_at == limits[i].at
+    if limit.kind ~= 'g' then
+      local then_at = #windows_then >= place + 6 and numbers_of('<I7', windows_then, place) or 0
+      still_open = then_at == limit.at
     end
     if not still_open then granted = 0 end
+    place = place + 7
   end
 else
   -- Restores what the store has lost. It happens once per node, in its first acquire under an epoch that it does not
@@ -32,26 +36,25 @@ else
   -- report, too, so a node that restores some of a window is lent nothing in this call.
   local restored = false
   if epoch ~= 0 and epoch ~= epoch_now and not was_reset and id ~= 0 and acquire_id == 0 then
-    for i = 1, #limits do
-      local limit = limits[i]
-      local known_used, known_at = limit.x, limit.y
+    for i = 1, #limits do local limit = limits[i]
+      local known_used, known_at = limit.y, limit.z
       if limit.kind == 'g' then
-        limit.at = max(limit.at, min(known_at, now + limit.depth))
-        spend(limit, known_used, now)
+        limit.at = math.max(limit.at, math.min(known_at, now + limit.depth))
+        --=spend known_used, now
       else
         if limit.kind == 'o' and limit.at == 0 and known_at > now and known_at <= now + limit.period then
           limit.at = known_at
         end
         if known_at ~= 0 and known_at == limit.at then
-          limit.used = min(limit.used + known_used, limit.count)
+          limit.used = math.min(limit.used + known_used, limit.count)
           restored = restored or known_used > 0
         end
       end
     end
   end
 
-  -- Nodes draw ids independently, so the new epoch could equal the lost one, and its node would not notice the loss.
-  epoch_now = epoch_now or max(id == epoch and id - 1 or id, 1)
+  -- Ids of different nodes may meet: never the epoch that was lost.
+  epoch_now = epoch_now or math.max(id == epoch and id - 1 or id, 1)
 
   -- Counts this node once per census period.
   census_is_new = census_has_rolled or not census_is_stored
@@ -64,15 +67,16 @@ else
   nodes = nodes_before + seen_again
   if nodes < 1 then nodes = 1 elseif nodes > MOST then nodes = MOST end
 
-  -- Of what this node was lent, it has spent all that it no longer holds.
-  if has_record and has_gcra then close_account(held, 0, 'z', EXACT) end
+  -- What this node was lent and holds no more it has spent.
+  if has_record and has_gcra then
+    --=close held, 0, EXACT
+  end
 
   -- The tokens that are left under all limits. Of buckets also those that have yet to trickle in, which a node that
   -- is alone with the key may be lent: it knows from the answer when each of them comes, and spends none before. If
   -- another node asks, it finds them lent.
   local tokens, with_coming, capacity, parts = EXACT, EXACT, EXACT, 2
-  for i = 1, #limits do
-    local limit = limits[i]
+  for i = 1, #limits do local limit = limits[i]
     local kind, left, more = limit.kind, nil, nil
     if kind == 'g' then
       -- The most tokens whose cost fits. If a token does not cost whole microseconds, this is an estimate in doubles,
@@ -85,9 +89,12 @@ else
         fits = fits - fits % 1
         if fits > burst then fits = burst elseif fits < 0 then fits = 0 end
       else
-        fits = max(min(floor(room * limit.count / limit.period), burst), 0)
-        while fits > 0 and cost(limit, fits) > room do fits = fits - 1 end
-        while fits < burst and cost(limit, fits + 1) <= room do fits = fits + 1 end
+        fits = math.max(math.min(math.floor(room * limit.count / limit.period), burst), 0)
+        local whole, part, count = limit.whole, limit.part, limit.count
+        while fits > 0 and fits * whole + scaled(fits, part, count, count - 1) > room do fits = fits - 1 end
+        while fits < burst and (fits + 1) * whole + scaled(fits + 1, part, count, count - 1) <= room do
+          fits = fits + 1
+        end
       end
       left = fits - (lent_now + lent_before)
       more = left - held + limit.coming
@@ -110,24 +117,23 @@ else
     if limit.burst < capacity then capacity = limit.burst end
   end
   if ahead_of ~= 0 then
-    local limit = limits[1]
-    local next_is_known = limit.at == ahead_of and limit.at % limit.period == 0
-    if #limits > 1 or limit.kind ~= 'f' or not next_is_known then
+    local next_is_known = first.at == ahead_of and first.at % first.period == 0
+    if #argv > 3 or first.kind ~= 'f' or not next_is_known then
       tokens = 0
     else
-      -- Two fifths of the next window are kept for nodes that ask in it.
-      local fifth = floor(limit.count / 5)
-      local for_then = 2 * fifth + up(2 * (limit.count - 5 * fifth), 5)
-      tokens = max(limit.count - for_then - limit.prev, 0)
+      -- Two fifths are kept for who asks in that window.
+      local fifth = math.floor(first.count / 5)
+      local for_then = 2 * fifth + up(2 * (first.count - 5 * fifth), 5)
+      tokens = math.max(first.count - for_then - first.prev, 0)
     end
   elseif has_gcra and id ~= 0 and nodes == 1 and tokens >= need then
-    -- Tokens for waiters are charged at once, so they must already be there.
-    tokens = max(tokens, with_coming)
+    -- What somebody waits for is charged at once, and has to be there.
+    if with_coming > tokens then tokens = with_coming end
   end
 
   -- Guided self-scheduling: no node is lent more than its part of what is left, except to serve waiters.
   if tokens >= least and not restored then
-    local part, each = up(tokens, nodes), up(capacity, parts * nodes)
+    local part, each = nodes == 1 and tokens or up(tokens, nodes), up(capacity, parts * nodes)
     if part < each then part = each end
     if part < need then part = need end
     granted = want > need and want or need
@@ -137,29 +143,37 @@ else
 
   -- gcra: tokens for waiters count as spent now. The rest is set aside, and counts when the node reports it as spent.
   local at_once = id ~= 0 and granted > need and need or granted
-  for i = 1, #limits do
-    local limit = limits[i]
+  for i = 1, #limits do local limit = limits[i]
     if ahead_of ~= 0 then
       limit.prev = limit.prev + granted
     elseif limit.kind ~= 'g' then
       if limit.kind == 'o' and limit.at == 0 and granted > 0 then limit.at = now + limit.period end
       limit.used = limit.used + granted
     end
-    if limit.kind == 'g' then spend(limit, at_once, now) end
+    if limit.kind == 'g' then
+      --=spend at_once, now
+    end
   end
 
   writes, all, renews, counts_nodes = true, true, true, true
   if id ~= 0 then
-    asked_in, acquire_id, granted_then = census_id, id, granted
+    if asked_in ~= census_id then asked_in, asked_text = census_id, nil end
+    acquire_id, granted_then = id, granted
     account, account_period = 0, 0
     if has_gcra then
-      account, account_period = min(held + (granted - at_once), EXACT), lent_period
-      lent_now = min(lent_now + account, EXACT)
+      account, account_period = held + (granted - at_once), lent_period
+      if account > EXACT then account = EXACT end
+      lent_now = lent_now + account
+      if lent_now > EXACT then lent_now = EXACT end
     end
-    windows_then = pack('<I7', first.kind == 'g' and 0 or first.at)
+--<one
+    window_then = has_gcra and 0 or limit_at
+--<several
+    windows_then, windows_place = pack('<I7', first.kind == 'g' and 0 or first.at), 1
     for i = 2, #limits do
       windows_then = windows_then .. pack('<I7', limits[i].kind == 'g' and 0 or limits[i].at)
     end
+-->
   else
     census_is_new = false
   end

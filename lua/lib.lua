@@ -2,12 +2,17 @@
 -- that say how ARGV looks. The same arithmetic, with the same roundings, is in src/core/gcra.rs and
 -- src/core/window.rs; src/store/memory.rs answers the same calls, and a test holds all to it.
 --
--- Redis runs these lines anew for every call. What it costs, in a call of ten microseconds: a function that is
--- defined 0.04 us and as much again for each variable around it that it uses, a call of one of Lua's functions 0.05, a
--- number that a pattern cuts out of a text 0.15, one that struct.unpack reads 0.02, a table that grows as it is filled
--- 0.15 each time that it doubles. So arguments are binary numbers, functions are few, use little, and are defined
--- where they are needed, what is done once or for each limit compares instead of calling max or min, and a policy of
--- one limit, which most are, writes without a table.
+-- Redis runs these lines anew for every call. What that costs, in instructions, where a whole call takes 130,000 (callgrind,
+-- Redis 7.0): a step of the interpreter 20, a field of a table 60 to 110, a function that is defined 320 and 100 more, with
+-- a cell to allocate and to collect, for each variable around it that it uses, a call of one of Lua's functions 210, a
+-- number that a pattern cuts out of a text 900, a text of three numbers 4,000, one that struct.unpack reads 190, a table of
+-- ten numbers 1,900, the shortest command 4,500. So arguments are binary numbers, nothing is defined that another
+-- kind of limit needs, and what is done once compares instead of calling max or min.
+--
+-- For the same reason src/store/script.rs makes two scripts of these files, and `written` there says by which rules: one
+-- for a policy of one limit, which most are, where a limit's fields are local variables, and one for several, where
+-- they are in tables. Lines between --<one, --<several and the arrow that ends them are of one of the two, and lines
+-- between another such head and its arrow are a block that stands wherever --= names it.
 --
 -- KEYS[1]  the hash of one key under one policy. Its fields:
 --          e        epoch: never 0; another one than before = the store lost or reset the key
@@ -29,9 +34,7 @@
 --          done), damaged, epoch, reset, nodes, now, then used, prev, at of each limit.
 -- Units    tokens and microseconds. All numbers are integers below 2^53, exact in doubles.
 
-local call, find, format, match, sub = redis.call, string.find, string.format, string.match, string.sub
-local pack, numbers_of = struct.pack, struct.unpack
-local floor, max, min = math.floor, math.max, math.min
+local call, pack, numbers_of, match, format = redis.call, struct.pack, struct.unpack, string.match, string.format
 
 local EXACT = 9007199254740991
 -- Nodes of a key, periods of accounts (until 2242), and whatever else has four bytes.
@@ -46,7 +49,7 @@ local AHEAD = 500000
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 local THREE = '^(%d+) (%d+) (%d+)$'
 -- A node's record behind its colon, and how long that is.
-local RECORD, RECORD_BYTES = '<I7I7I7I7I4', 32
+local RECORD, RECORD_BYTES, RECORD_OF_ONE = '<I7I7I7I7I4', 32, '<I7I7I7I7I4I7'
 
 -- a / b, rounded up. Where a + b is not exact, the quotient could reach the next integer. (x - x % 1 is x rounded
 -- down.)
@@ -88,51 +91,68 @@ local function scaled(a, b, c, added)
   return rest > 0 and added > 0 and whole + 1 or whole
 end
 
--- gcra: the time that tokens cost, rounded up.
-local function cost(limit, tokens)
-  local whole, part, count = limit.whole, limit.part, limit.count
-  if part == 0 then return tokens * whole end
-  return tokens * whole + scaled(tokens, part, count, count - 1)
-end
+-- The arguments. HEAD and LIMIT are the formats of the second and of a limit. Behind the last number struct.unpack
+-- gives the place at which it ended, which stands in the first of those that a script does not have.
 
--- Reads the arguments. HEAD and LIMIT are the formats of the second argument and of a limit. After the last number,
--- struct.unpack also returns the position at which it stopped, in the first variable that the script does not use.
-
-local hash, node, head = KEYS[1], ARGV[1], ARGV[2]
-if not head or #head ~= HEAD_BYTES or #node > 255 or #ARGV < 3 or #ARGV > 10 then return redis.error_reply(WRONG) end
+local argv = ARGV
+local hash, node, head = KEYS[1], argv[1], argv[2]
+--<several
+if not head or #head ~= HEAD_BYTES or #node > 255 or #argv < 3 or #argv > 10 then return redis.error_reply(WRONG) end
+--<one
+if #argv ~= 3 or #head ~= HEAD_BYTES or #node > 255 then return redis.error_reply(WRONG) end
+-->
 local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
 if now > 2 ^ 52 or id > EXACT then return redis.error_reply(WRONG) end
-local limits, has_gcra = {}, false
-for i = 1, #ARGV - 2 do
-  local text = ARGV[i + 2]
+local has_gcra = false
+--<several
+local limits = {}
+for i = 1, #argv - 2 do
+  local text = argv[i + 2]
+  -- No more fields than sixteen, with those of a bucket: a table that has more grows.
+  local limit = {
+    kind = false, name = false, count = 0, period = 0, burst = 0, x = 0, y = 0, z = 0, used = 0, prev = 0, at = 0,
+    stored = false,
+  }
+--<one
+local limit_kind, limit_name, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z
+local limit_used, limit_prev, limit_at, limit_stored, limit_whole, limit_part, limit_depth, limit_coming
+do
+  local text = argv[3]
+-->
   if #text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
   local kind, count, period, burst, x, y, z = numbers_of(LIMIT, text)
-  if kind ~= 'g' and kind ~= 'f' and kind ~= 's' and kind ~= 'o' or max(count, burst, x, y or 0, z or 0) > EXACT
-    or period > 2 ^ 49 or count * period * burst == 0 then
+  if kind ~= 'g' and kind ~= 'f' and kind ~= 's' and kind ~= 'o' or count > EXACT or burst > EXACT or x > EXACT
+    or (y or 0) > EXACT or (z or 0) > EXACT or period > 2 ^ 49 or count * period * burst == 0 then
     return redis.error_reply(WRONG)
   end
-  -- At most sixteen fields, including those of a bucket: a table with more of them grows, which takes time.
-  local limit = {
-    kind = kind, name = kind .. (i == 1 and '1' or i), count = count, period = period, burst = burst,
-    x = x, y = y, z = z, used = 0, prev = 0, at = 0, stored = false,
-  }
+  limit.kind, limit.count, limit.period, limit.burst, limit.x, limit.y, limit.z = kind, count, period, burst, x, y, z
   if kind == 'g' then
     has_gcra = true
-    local whole, part = floor(period / count), period % count
-    -- The cost of a single token is rounded up. The added depth makes sure that a full bucket still has room for all
-    -- of its burst, taken one by one.
+    local part = period % count
+    local whole = (period - part) / count
+    -- Single costs round up; a full bucket takes all of its burst one by one all the same.
     local depth = burst * whole
-    if part > 0 then depth = depth + scaled(burst, part, count, count - 1) + min(burst, whole) end
-    -- Tokens that a node alone with the key is lent in advance; none where numbers would not be exact.
-    local coming = floor(AHEAD * count / period)
+    if part > 0 then
+      depth = depth + scaled(burst, part, count, count - 1) + (burst < whole and burst or whole)
+    end
+    -- What a node that is alone with the key is lent before it comes; nothing where numbers would not be exact.
+    local coming = AHEAD * count / period
+    coming = coming - coming % 1
     local most = burst + 2 + coming
     if count > MOST or most * count > EXACT or most * period / count > DEEPEST then coming = 0 end
     if (burst + 2) * period / count > DEEPEST then return redis.error_reply(WRONG) end
     limit.whole, limit.part, limit.depth, limit.coming = whole, part, depth, coming
   end
+--<several
+  limit.name = kind .. i
   limits[i] = limit
+--<one
+  limit_name = kind .. '1'
+-->
 end
-local first, is_single = limits[1], #ARGV == 3
+--<several
+local first = limits[1]
+-->
 if now == 0 then
   local time = call('TIME')
   now = time[1] * SECOND + time[2]
@@ -141,26 +161,40 @@ end
 -- Reads the hash. Malformed values are treated as missing, and listed in `bad`.
 
 local own, values = 'n:' .. node, nil
-if is_single then
-  values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, 'o', first.name)
+--<several
+local names = { 'e', 'z', 'c', own }
+for i = 1, #limits do names[i + 4] = limits[i].name end
+names[#names + 1] = has_gcra and 'o' or nil
+values = redis.pcall('HMGET', hash, unpack(names))
+--<one
+if has_gcra then
+  values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, limit_name, 'o')
 else
-  local names = { 'e', 'z', 'c', own, 'o' }
-  for i = 1, #limits do names[i + 5] = limits[i].name end
-  values = redis.pcall('HMGET', hash, unpack(names))
+  values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, limit_name)
 end
+-->
 local wrong_type, bad = false, nil
 if values.err then
-  if not find(values.err, 'WRONGTYPE', 1, true) then return values end
+  if not string.find(values.err, 'WRONGTYPE', 1, true) then return values end
   wrong_type, values = true, {}
 end
+local epoch_text, reset_text, census_text, record_text = values[1], values[2], values[3], values[4]
+--<several
+local lent_text = values[#limits + 5]
+--<one
+local lent_text = values[6]
+-->
+local exists = epoch_text or reset_text or census_text or record_text or lent_text
 
-local exists = values[1] or values[2] or values[3] or values[4] or values[5]
-
-local epoch_now = values[1] and find(values[1], '^%d+$') and values[1] + 0
-if values[1] and (not epoch_now or epoch_now > EXACT or epoch_now == 0) then epoch_now, bad = nil, { 'e' } end
+local epoch_now = epoch_text and match(epoch_text, '^%d+$')
+if epoch_now then
+  epoch_now = epoch_now + 0
+  if epoch_now > EXACT or epoch_now == 0 then epoch_now = nil end
+end
+if epoch_text and not epoch_now then bad = { 'e' } end
 epoch_now = epoch_now or nil
-local stored_epoch, was_reset = epoch_now, values[2] == '1'
-if values[2] and not was_reset then
+local stored_epoch, was_reset = epoch_now, reset_text == '1'
+if reset_text and not was_reset then
   bad = bad or {}
   bad[#bad + 1] = 'z'
 end
@@ -168,10 +202,10 @@ end
 -- The census.
 local census_id, nodes_now, nodes_before, seen_again = -1, 0, 0, 0
 local census_is_stored = false
-if values[3] then
-  local a, b, c, d = match(values[3], '^(%d+) (%d+) (%d+) (%d+)$')
+if census_text then
+  local a, b, c, d = match(census_text, '^(%d+) (%d+) (%d+) (%d+)$')
   if a then a, b, c, d = a + 0, b + 0, c + 0, d + 0 end
-  if a and max(a, b, c, d) <= EXACT then
+  if a and a <= EXACT and b <= EXACT and c <= EXACT and d <= EXACT then
     census_id, nodes_now, nodes_before, seen_again, census_is_stored = a, b, c, d, true
   else
     bad = bad or {}
@@ -179,42 +213,47 @@ if values[3] then
   end
 end
 
--- This node's record: its last calls, its account, and the windows of its last grant in the record's form.
+-- What this node asked for last, and its account; the windows of what it was granted are what its record has from
+-- `windows_place` on.
 local has_record, asked_in, acquire_id, granted_then, other_id = false, 0, 0, 0, 0
-local account, account_period, windows_then = 0, 0, ''
-if values[4] then
-  local text = values[4]
-  local _, colon, a = find(text, '^(%d+):')
+local account, account_period, windows_then, windows_place = 0, 0, '', 1
+local asked_text
+--<one
+-- The window of this acquire, for its record.
+local window_then
+-->
+if record_text then
+  local a, place = match(record_text, '^(%d+):()')
   local b, c, d, e, f
   if a then
-    local windows = #text - colon - RECORD_BYTES
+    local windows = #record_text + 1 - place - RECORD_BYTES
     if windows >= 0 and windows % 7 == 0 then
-      a, b, c, d, e, f = a + 0, numbers_of(RECORD, text, colon + 1)
-      windows_then = sub(text, colon + RECORD_BYTES + 1)
+      asked_text, windows_then = a, record_text
+      a, b, c, d, e, f, windows_place = a + 0, numbers_of(RECORD, record_text, place)
     end
   else
     local rest
-    a, b, c, d, e, f, rest = match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)([ %d]*)$')
+    a, b, c, d, e, f, rest = match(record_text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)([ %d]*)$')
     if a then
-      a, b, c, d, e, f = a + 0, b + 0, c + 0, d + 0, e + 0, min(f, MOST)
-      for at in string.gmatch(rest, '%d+') do windows_then = windows_then .. pack('<I7', min(at, EXACT)) end
+      a, b, c, d, e, f = a + 0, b + 0, c + 0, d + 0, e + 0, math.min(f, MOST)
+      for at in string.gmatch(rest, '%d+') do windows_then = windows_then .. pack('<I7', math.min(at, EXACT)) end
     end
   end
-  if b and max(a, b, c, d, e, f) <= EXACT then
+  if b and a <= EXACT and b <= EXACT and c <= EXACT and d <= EXACT and e <= EXACT then
     has_record, asked_in, acquire_id, granted_then, other_id = true, a, b, c, d
     account, account_period = e, f
   else
-    windows_then, bad = '', bad or {}
+    windows_then, windows_place, asked_text, bad = '', 1, nil, bad or {}
     bad[#bad + 1] = own
   end
 end
 
 -- gcra: what nodes were lent and reported in this period, in the one before, and the number of this period.
 local lent_now, lent_before, lent_period = 0, 0, 0
-if values[5] then
-  local a, b, c = match(values[5], THREE)
+if lent_text then
+  local a, b, c = match(lent_text, THREE)
   if a then a, b, c = a + 0, b + 0, c + 0 end
-  if a and max(a, b) <= EXACT and c <= MOST then
+  if a and a <= EXACT and b <= EXACT and c <= MOST then
     lent_now, lent_before, lent_period = a, b, c
   else
     bad = bad or {}
@@ -222,16 +261,20 @@ if values[5] then
   end
 end
 
--- Rolls each limit to now.
-for i = 1, #limits do
-  local limit, text = limits[i], values[i + 5]
+-- Each limit, brought to now.
+for i = 1, #limits do local limit = limits[i]
+--<several
+  local text = values[i + 4]
+--<one
+  local text = values[5]
+-->
   local kind, period = limit.kind, limit.period
   local used, prev, at = 0, 0, 0
   if text then
     exists = true
     local a, b, c = match(text, THREE)
     if a then a, b, c = a + 0, b + 0, c + 0 end
-    if not a or max(a, b, c) > EXACT or kind == 'g' and (a >= SECOND or b > MOST) then
+    if not a or a > EXACT or b > EXACT or c > EXACT or kind == 'g' and (a >= SECOND or b > MOST) then
       bad = bad or {}
       bad[#bad + 1] = limit.name
     else
@@ -241,11 +284,12 @@ for i = 1, #limits do
   if kind == 'g' then
     -- Stored as two numbers, because scripts of earlier versions accept no number above 2^32 here.
     used, prev = 0, prev * SECOND + used
-    -- The TAT is never further ahead than the bucket is deep, or was when it was charged. So a bucket that was reduced
-    -- keeps its debt, and a clock that stepped back denies nobody for longer than the charged bucket takes to fill.
-    at = min(at, now + max(limit.depth, prev))
+    -- Never further ahead than the bucket is deep, or was when it was charged: no change of numbers forgives a
+    -- debt, and a clock that stepped back locks nobody out for longer than that bucket took to fill.
+    local latest = now + (prev > limit.depth and prev or limit.depth)
+    if at > latest then at = latest end
   elseif kind == 'f' then
-    local last = (floor(now / period) + 1) * period
+    local last = now - now % period + period
     if at > now + period then
       at = last
     elseif now >= at then
@@ -255,11 +299,11 @@ for i = 1, #limits do
   elseif kind == 'o' then
     if now >= at then
       used, prev, at = 0, 0, 0
-    else
-      at = min(at, now + period)
+    elseif at > now + period then
+      at = now + period
     end
   else
-    local start = floor(now / period) * period
+    local start = now - now % period
     if at + period == start then
       used, prev = 0, used
     elseif at + period < start then
@@ -270,29 +314,35 @@ for i = 1, #limits do
   limit.used, limit.prev, limit.at = used, prev, at
 end
 
-local spend
+-- Tokens of a bucket were spent, the last of them at that time. What a deeper bucket still has owed stays owed.
+--<spend tokens, at
+if tokens > 0 then
+  local depth, tat, deepest = limit.depth, limit.at, limit.prev
+  if tat <= at + depth or depth > deepest then deepest = depth end
+  limit.prev = deepest
+  if tat < at then tat = at end
+  local most = limit.burst + limit.coming
+  if tokens > most then tokens = most end
+  -- Their cost is rounded up.
+  tat = tat + tokens * limit.whole
+  if limit.part > 0 then tat = tat + scaled(tokens, limit.part, limit.count, limit.count - 1) end
+  limit.at = tat < now + deepest and tat or now + deepest
+end
+-->
 if has_gcra then
-  -- Tokens of a bucket were spent, the last of them at that time. What a deeper bucket still has owed stays owed.
-  spend = function(limit, tokens, at)
-    if tokens <= 0 then return end
-    local depth, tat, deepest = limit.depth, limit.at, limit.prev
-    if tat <= at + depth or depth > deepest then deepest = depth end
-    limit.prev = deepest
-    if tat < at then tat = at end
-    local most = limit.burst + limit.coming
-    tat = tat + cost(limit, tokens < most and tokens or most)
-    limit.at = tat < now + deepest and tat or now + deepest
-  end
-
   -- What was not accounted for in two periods counts as spent, as of the end of the second.
-  local period = floor(now / PERIOD)
+  local period = (now - now % PERIOD) / PERIOD
   if lent_period < period then
     local follows = lent_period + 1 == period
     local lapsed, ended = lent_now, lent_period + 2
-    for i = 1, #limits do
-      if limits[i].kind == 'g' then
-        spend(limits[i], lent_before, (lent_period + 1) * PERIOD)
-        if not follows then spend(limits[i], lapsed, ended * PERIOD) end
+    if lapsed > 0 or lent_before > 0 then
+      for i = 1, #limits do local limit = limits[i]
+        if limit.kind == 'g' then
+          --=spend lent_before, (lent_period + 1) * PERIOD
+          if not follows then
+            --=spend lapsed, ended * PERIOD
+          end
+        end
       end
     end
     lent_now, lent_before = 0, follows and lapsed or 0
@@ -304,12 +354,12 @@ local is_open = account_period > 0 and (account_period == lent_period or account
 
 -- The census as it is now, before this call is counted in it.
 local census_period = 60 * SECOND
-for i = 1, #limits do
-  local span = limits[i].depth or limits[i].period
+for i = 1, #limits do local limit = limits[i]
+  local span = limit.depth or limit.period
   if span < census_period then census_period = span end
 end
 if census_period < SECOND then census_period = SECOND end
-local census_now = floor(now / census_period)
+local census_now = (now - now % census_period) / census_period
 local census_has_rolled = census_id ~= census_now
 if census_has_rolled then
   local follows = census_id + 1 == census_now

@@ -12,14 +12,15 @@ if seen ~= 0 then
   replayed = seen
 elseif epoch_now then
   local all_were_charged = true
-  for i = 1, #limits do
-    local limit = limits[i]
+  for i = 1, #limits do local limit = limits[i]
     local window_at, is_charged = limit.x, limit.x == limit.at
     if limit.kind == 'g' then is_charged = now < window_at end
     if window_at ~= 0 and not is_charged then all_were_charged = false end
   end
   if all_were_charged then
-    for i = 1, #limits do credit(limits[i], amount) end
+    for i = 1, #limits do local limit = limits[i]
+      --=credit amount
+    end
     granted, other_id, writes = amount, id, true
   end
 end

@@ -17,17 +17,16 @@ elseif exists or wrong_type then
   end
   local written = { 'e', format('%d', epoch_now), 'z', '1' }
   if id ~= 0 then
-    -- Earlier acquires of this node that arrive late must not be lent anything under the new epoch.
-    written[5], written[6] = own, '0:' .. pack(RECORD, max(acquire_id, id), 0, id, 0, 0)
+    -- What this node asked for earlier, and what arrives late, must not be lent under the new epoch.
+    written[5], written[6] = own, '0:' .. pack(RECORD, math.max(acquire_id, id), 0, id, 0, 0)
   end
   local span = 2 * SECOND
-  for i = 1, #limits do
-    local limit = limits[i]
+  for i = 1, #limits do local limit = limits[i]
     local period = limit.period
-    span = max(span, 2 * (limit.depth or period))
+    span = math.max(span, 2 * (limit.depth or period))
     limit.used, limit.prev, limit.at = 0, 0, 0
-    if limit.kind == 'f' then limit.at = (floor(now / period) + 1) * period end
-    if limit.kind == 's' then limit.at = floor(now / period) * period end
+    if limit.kind == 'f' then limit.at = now - now % period + period end
+    if limit.kind == 's' then limit.at = now - now % period end
   end
   call('DEL', hash)
   call('HSET', hash, unpack(written))

@@ -4,28 +4,30 @@
 -- ARGV     a amount (tokens), b epoch that lent them, c held (tokens lent that it keeps), d the id of an acquire
 --          that is void (0 = none), e what that needed, f gcra: what it told to be spent, g gcra: what
 --          was spent since (the rest of what the node was lent is free), h gcra: the id of this node's last acquire or
---          return that was answered; of each limit x window_at (us), the limit's `at` as it was when they
---          were lent, y age (gcra: us since it spent the others, taken as spent in one go)
+--          return that was answered; of each limit x age (gcra: us since it spent the others, taken as spent in one
+--          go), y window_at (us), the limit's `at` as it was when they were lent
 -- Reply    lib.lua's; granted = amount if any limit took it back, else 0
 
 local amount, epoch, held, void, needed, told, spent, answered = a1, a2, a3, a4, a5, a6, a7, a8
-if max(amount, epoch, held, void, needed, told, spent, answered) > EXACT then return redis.error_reply(WRONG) end
--- A node that never had an answer knows no epoch. It returns tokens all the same where it voids its own acquire.
+if amount > EXACT or epoch > EXACT or held > EXACT or void > EXACT or needed > EXACT or told > EXACT or spent > EXACT
+  or answered > EXACT then
+  return redis.error_reply(WRONG)
+end
+-- A node that never had an answer knows no epoch, and says so only where an order of its own is void.
 local knows = epoch == epoch_now or epoch == 0 and void ~= 0
 if seen ~= 0 then
   replayed = seen
 elseif epoch_now and knows then
   -- Tokens of the next window go back to that. A sliding window that is over still counts, and takes tokens back.
   local taken = false
-  for i = 1, #limits do
-    local limit = limits[i]
-    local window_at = limit.x
+  for i = 1, #limits do local limit = limits[i]
+    local window_at = limit.y
     if limit.kind ~= 'g' and window_at ~= 0 and window_at == limit.at then
-      credit(limit, amount)
+      --=credit amount
       taken = true
     elseif limit.kind == 'f' and window_at == limit.at + limit.period
       or limit.kind == 's' and window_at ~= 0 and window_at + limit.period == limit.at then
-      limit.prev = max(limit.prev - amount, 0)
+      limit.prev = limit.prev > amount and limit.prev - amount or 0
       taken = true
     end
   end
@@ -36,13 +38,14 @@ elseif epoch_now and knows then
   -- account.
   local most = EXACT
   if void ~= 0 and acquire_id == void then
-    for i = 1, #limits do
-      local limit = limits[i]
+    local place = windows_place
+    for i = 1, #limits do local limit = limits[i]
       if limit.kind == 'g' then
-        credit(limit, min(granted_then, needed))
-      elseif (#windows_then >= 7 * i and numbers_of('<I7', windows_then, 7 * i - 6) or 0) == limit.at then
-        credit(limit, granted_then)
+        --=credit math.min(granted_then, needed)
+      elseif (#windows_then >= place + 6 and numbers_of('<I7', windows_then, place) or 0) == limit.at then
+        --=credit granted_then
       end
+      place = place + 7
     end
     taken = taken or granted_then > 0
     granted_then, most = 0, spent
@@ -51,21 +54,22 @@ elseif epoch_now and knows then
     -- process under the node's name opened it. What was reported since is then unknown, and all of the account counts
     -- as spent.
     if acquire_id == answered or acquire_id < answered and answered <= other_id then
-      most = min(spent + told, EXACT)
+      most = math.min(spent + told, EXACT)
     end
     if acquire_id < void then acquire_id, granted_then = void, 0 end
   end
 
   -- gcra: closes the account, and opens it anew with what this node keeps. A later acquire has done so already.
   if has_gcra and id > acquire_id then
-    local lent, settled = 0, false
-    if has_record then lent, settled = close_account(held, amount, 'y', most) end
-    taken = taken or lent > 0 or settled and held + amount > 0
-    -- This return credited an account that had lapsed. Tokens that the node keeps of it may still be spent: by a
-    -- clock that stepped back, an account is over here sooner than at the node.
-    account, account_period = settled and min(held, EXACT) or 0, lent_period
-    lent_now = min(lent_now + account, EXACT)
-    -- The hash must last as long as this node holds tokens of it.
+    if has_record then
+      --=close held, amount, most
+    end
+    taken = taken or closed > 0 or settled and held + amount > 0
+    -- What was credited to an account that was late, and the node keeps, it may spend yet: by a clock that stepped back
+    -- an account is over here sooner than there.
+    account, account_period = settled and held or 0, lent_period
+    lent_now = math.min(lent_now + account, EXACT)
+    -- The hash has to last as long as this node holds any of it.
     renews = account > 0
   end
   if taken or void ~= 0 then other_id, writes = id, true end

@@ -1,63 +1,97 @@
 -- Writes what the script has decided, and answers. Put after each script, as lib.lua is put before it.
 
 if writes then
-  local record = id ~= 0 and format('%d:', asked_in)
-    .. pack(RECORD, acquire_id, granted_then, other_id, account, account_period) .. windows_then
   if wrong_type then call('DEL', hash) end
   if bad then call('HDEL', hash, unpack(bad)) end
-  local epoch_is_new = epoch_now ~= stored_epoch
-  if is_single and record and not has_gcra and epoch_is_new == census_is_new and (all or first.stored) then
-    -- The most common case for a window: a new key, or one of which only this counter has changed.
-    local counter = format('%d %d %d', first.used, first.prev, first.at)
-    if epoch_is_new then
-      call('HSET', hash, 'e', format('%d', epoch_now), 'c',
-        format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again), first.name, counter, own, record)
+  local record, lent
+  if id ~= 0 then
+    asked_text = asked_text or format('%d', asked_in)
+--<one
+    if window_then then
+      record = asked_text .. ':'
+        .. pack(RECORD_OF_ONE, acquire_id, granted_then, other_id, account, account_period, window_then)
     else
-      call('HSET', hash, first.name, counter, own, record)
+-->
+    record = asked_text .. ':' .. pack(RECORD, acquire_id, granted_then, other_id, account, account_period)
+      .. string.sub(windows_then, windows_place)
+--<one
     end
-  elseif is_single and record and has_gcra and epoch_is_new == census_is_new and (all or first.stored) then
-    -- The same for a bucket.
-    local deep = floor(first.prev / SECOND)
-    local counter = format('%d %d %d', first.prev - deep * SECOND, deep, first.at)
-    local lent = format('%d %d %d', lent_now, lent_before, lent_period)
-    if epoch_is_new then
-      call('HSET', hash, 'e', format('%d', epoch_now), 'c',
-        format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again), first.name, counter, own, record,
-        'o', lent)
+-->
+    if has_gcra then
+      -- Mostly nothing is set aside.
+      lent = lent_now + lent_before == 0 and format('0 0 %d', lent_period)
+        or format('%d %d %d', lent_now, lent_before, lent_period)
+    end
+  end
+  local epoch_is_new = epoch_now ~= stored_epoch
+--<one
+  local counter
+  if all or limit_stored then
+    if has_gcra then
+      local past = limit_prev % SECOND
+      counter = past == 0 and format('0 %d %d', limit_prev / SECOND, limit_at)
+        or format('%d %d %d', past, (limit_prev - past) / SECOND, limit_at)
     else
-      call('HSET', hash, first.name, counter, own, record, 'o', lent)
+      counter = limit_prev == 0 and format('%d 0 %d', limit_used, limit_at)
+        or format('%d %d %d', limit_used, limit_prev, limit_at)
+    end
+  end
+  if record and counter and epoch_is_new == census_is_new then
+    -- As it is asked for mostly: a key that is new, or one of which nothing but this has changed.
+    if not epoch_is_new then
+      if lent then
+        call('HSET', hash, limit_name, counter, own, record, 'o', lent)
+      else
+        call('HSET', hash, limit_name, counter, own, record)
+      end
+    else
+      local census = format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
+      if lent then
+        call('HSET', hash, 'e', format('%d', epoch_now), 'c', census, limit_name, counter, own, record, 'o', lent)
+      else
+        call('HSET', hash, 'e', format('%d', epoch_now), 'c', census, limit_name, counter, own, record)
+      end
     end
   else
-    local fields = {}
-    if epoch_is_new then fields = { 'e', format('%d', epoch_now) } end
-    if census_is_new then
-      fields[#fields + 1] = 'c'
-      fields[#fields + 1] = format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
-    end
-    for i = 1, #limits do
-      local limit = limits[i]
-      if all or limit.stored then
-        local used, prev = limit.used, limit.prev
-        if limit.kind == 'g' then used, prev = prev % SECOND, floor(prev / SECOND) end
-        fields[#fields + 1] = limit.name
-        fields[#fields + 1] = format('%d %d %d', used, prev, limit.at)
-      end
-    end
-    if record then
-      fields[#fields + 1] = own
-      fields[#fields + 1] = record
-      if has_gcra then
-        fields[#fields + 1] = 'o'
-        fields[#fields + 1] = format('%d %d %d', lent_now, lent_before, lent_period)
-      end
-    end
-    if #fields > 0 then call('HSET', hash, unpack(fields)) end
+-->
+  local fields = {}
+  if epoch_is_new then fields = { 'e', format('%d', epoch_now) } end
+  if census_is_new then
+    fields[#fields + 1] = 'c'
+    fields[#fields + 1] = format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
   end
+--<several
+  for i = 1, #limits do
+    local limit = limits[i]
+    if all or limit.stored then
+      local used, prev = limit.used, limit.prev
+      if limit.kind == 'g' then used, prev = prev % SECOND, math.floor(prev / SECOND) end
+      fields[#fields + 1] = limit.name
+      fields[#fields + 1] = format('%d %d %d', used, prev, limit.at)
+    end
+  end
+--<one
+  if counter then
+    fields[#fields + 1] = limit_name
+    fields[#fields + 1] = counter
+  end
+-->
+  if record then
+    fields[#fields + 1] = own
+    fields[#fields + 1] = record
+    if lent then
+      fields[#fields + 1] = 'o'
+      fields[#fields + 1] = lent
+    end
+  end
+  if #fields > 0 then call('HSET', hash, unpack(fields)) end
+--<one
+  end
+-->
   if renews then
     -- Redis may drop the hash when it says nothing that a missing one would not say.
     local lasts = 2 * census_period
-    for i = 1, #limits do
-      local limit = limits[i]
+    for i = 1, #limits do local limit = limits[i]
       local kind, at, ends = limit.kind, limit.at, nil
       if kind == 'g' then
         ends = (at > now and at - now or 0) + limit.depth
@@ -71,18 +105,19 @@ if writes then
       end
       if ends > lasts then lasts = ends end
     end
-    call('PEXPIRE', hash, format('%d', up(lasts, 1000) + 1))
+    lasts = lasts + 999
+    call('PEXPIRE', hash, format('%d', (lasts - lasts % 1000) / 1000 + 1))
   end
 end
 
--- Drops records of nodes that have not asked for two census periods, a bounded number per call.
-if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 8 + #limits + 2 * nodes + 16 then
+-- Records of nodes that have not asked for two census periods are dropped, a bounded number at a time.
+if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + #argv + 2 * nodes + 16 then
   local records = {}
   for _, name in ipairs(call('HKEYS', hash)) do
-    if find(name, '^n:') and name ~= own then records[#records + 1] = name end
+    if string.find(name, '^n:') and name ~= own then records[#records + 1] = name end
   end
   local some, stale = {}, {}
-  for i = 1, min(#records, 500) do
+  for i = 1, math.min(#records, 500) do
     some[i] = records[(census_id * 500 + i) % #records + 1]
   end
   if #some > 0 then
@@ -95,7 +130,17 @@ if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 8 + #
   if #stale > 0 then call('HDEL', hash, unpack(stale)) end
 end
 
-local lent = has_gcra and min(lent_now + lent_before, EXACT)
+local lent = 0
+if has_gcra then
+  lent = lent_now + lent_before
+  if lent > EXACT then lent = EXACT end
+end
+--<one
+return {
+  granted, replayed, damaged and 1 or 0, epoch_now or 0, was_reset and 1 or 0, nodes, now,
+  has_gcra and lent or limit_used, limit_prev, limit_at,
+}
+--<several
 local reply = {
   granted, replayed, damaged and 1 or 0, epoch_now or 0, was_reset and 1 or 0, nodes, now,
   first.kind == 'g' and lent or first.used, first.prev, first.at,
@@ -106,3 +151,4 @@ for i = 2, #limits do
   reply[place + 1], reply[place + 2] = limit.prev, limit.at
 end
 return reply
+-->

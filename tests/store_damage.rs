@@ -219,7 +219,7 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
     let caller = Caller { prefix: "d", node: "a", now: Some(NOW) };
     let call = call(9, acquire(3));
     script::arguments(&caller, &call, &mut |argument| good.push(argument.to_vec()));
-    let sha = evalsha::sha(Script::of(&call.op));
+    let sha = evalsha::sha(Script::of(&call));
     // Each integer, and the letter of a limit, in its place; the node's name may be anything. Seven bytes say no more than
     // an integer, but they may say too large a one, and be too few or too many.
     let places: Vec<(usize, usize)> = good

@@ -30,11 +30,11 @@ impl Scripts {
     /// If a text is found in none of the scripts, or what comes out is no Lua.
     #[must_use]
     pub fn edited(edits: &[(&str, &str)]) -> Self {
-        let mut texts = script::all().map(|script| (script.name, script.text.to_owned()));
-        for (from, to) in edits {
-            assert!(texts.iter().any(|(_, text)| text.contains(from)), "no script says `{from}`");
-            texts = texts.map(|(name, text)| (name, text.replace(from, to)));
+        for (from, _) in edits {
+            assert!(script::sources().iter().any(|(_, text)| text.contains(from)), "no script says `{from}`");
         }
+        let texts =
+            script::edited(|text| edits.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)));
         // Those of the build before stay as they are.
         let texts = texts.into_iter().chain(earlier::all().map(|script| (script.name, script.text.to_owned())));
         let read = redis_model::scripts::Scripts::read(&texts.collect::<Vec<_>>());

@@ -1,11 +1,13 @@
 //! The scripts of `lua/`: their texts and hashes, the arguments of a call, and the grant that a reply says.
 //!
-//! `lib.lua` and `tail.lua`, which the scripts share, are put around each of them; the whole text is hashed and
-//! loaded. Arguments are clamped here to what the scripts' numbers hold, below 2^53, so that no valid call is
-//! refused. Called by `redis.rs`, which carries the commands, and by simulations, which run the scripts themselves.
-//! Knows no connection.
+//! What the scripts share stands before and behind each of them; what is hashed and loaded is the whole, once as it is for
+//! one limit, which most policies have, and once for several. Numbers are
+//! clamped here to what the scripts take, below 2^53, so that no valid call is refused. Called by
+//! `redis.rs`, which carries the commands, and by simulations, which run the scripts themselves; knows
+//! no connection.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use crate::core::call::{Acquire, Call, Counter, Grant, Op};
 use crate::core::key::Digest;
@@ -21,19 +23,37 @@ const HEAD: usize = 7;
 /// One script.
 #[derive(Debug)]
 pub struct Script {
-    /// The name of its file, which is also a label of metrics.
+    /// Its name: that of its file, and whether it is for one limit.
     pub name: &'static str,
     /// What `SCRIPT LOAD` takes.
     pub text: &'static str,
 }
 
-/// Puts a script together from its files. The first line declares the binary formats of ARGV for `struct.unpack` and
-/// their lengths in bytes: of the call (time, id, and so many integers) and of each limit (its kind, three integers,
-/// and so many more).
-macro_rules! script {
+/// A script as its files say it, for one limit and for several: [`written`] makes the text of either.
+#[derive(Debug)]
+struct Source {
+    /// That of its file, which is also the name of the script for several limits.
+    name: &'static str,
+    /// The name of the script for one limit.
+    name_of_one: &'static str,
+    /// What its files say.
+    text: &'static str,
+}
+
+/// How many limits a text is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    One,
+    Several,
+}
+
+/// A script of these files. In its first line stand the formats of what ARGV has, and how many bytes they are: time, id
+/// and so many integers of the call, and of each limit its kind, three integers and so many more.
+macro_rules! source {
     ($name:literal, $call:literal $call_bytes:literal, $limit:literal $limit_bytes:literal, [$($file:literal),*]) => {
-        Script {
+        Source {
             name: $name,
+            name_of_one: concat!($name, " of one"),
             text: concat!(
                 "local HEAD, HEAD_BYTES = '<I7I7", $call, "', 14 + ", $call_bytes, "\n",
                 "local LIMIT, LIMIT_BYTES = '<c1I7I7I7", $limit, "', 22 + ", $limit_bytes, "\n",
@@ -43,19 +63,127 @@ macro_rules! script {
     };
 }
 
-static ACQUIRE: Script = script!("acquire", "I7I7I7I7I7I7" 42, "I7I7I7" 21, ["lib", "account", "acquire", "tail"]);
-static RETURN: Script = script!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "account", "return", "tail"]);
-static PEEK: Script = script!("peek", "" 0, "" 0, ["lib", "peek", "tail"]);
-static REFUND: Script = script!("refund", "I7" 7, "I7" 7, ["lib", "account", "refund", "tail"]);
-static RESET: Script = script!("reset", "" 0, "" 0, ["lib", "reset", "tail"]);
-/// Permits of concurrent limits are counted without windows or buckets, so this script shares nothing with the
-/// others.
+static SOURCES: [Source; 5] = [
+    source!("acquire", "I7I7I7I7I7I7" 42, "I7I7I7" 21, ["lib", "account", "acquire", "tail"]),
+    source!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "account", "return", "tail"]),
+    source!("peek", "" 0, "" 0, ["lib", "peek", "tail"]),
+    source!("refund", "I7" 7, "I7" 7, ["lib", "account", "refund", "tail"]),
+    source!("reset", "" 0, "" 0, ["lib", "reset", "tail"]),
+];
+
+/// Slots are another matter: it shares nothing.
 static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/occupy.lua") };
 
-/// All scripts, to be loaded on a new connection.
+static OF_ONE: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::One));
+static OF_SEVERAL: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Several));
+
+fn each(form: Form) -> [Script; 5] {
+    std::array::from_fn(|place| {
+        let source = &SOURCES[place];
+        // Made once, and there for as long as the process.
+        Script { name: source.name_in(form), text: Box::leak(written(source.text, form).into_boxed_str()) }
+    })
+}
+
+impl Source {
+    fn name_in(&self, form: Form) -> &'static str {
+        match form {
+            Form::One => self.name_of_one,
+            Form::Several => self.name,
+        }
+    }
+}
+
+/// The text for one limit or for several.
+///
+/// What stands between `--<one`, `--<several` and `-->` is of one of them. Of a limit the files speak as of a table in a
+/// loop; where there is but one, its fields are local variables, which the interpreter reaches five times as quickly,
+/// and no loop is needed. Lines between `--<NAME PARAMETERS` and `-->` are a block, which stands in the place of each line
+/// `--=NAME VALUES` behind it: a function would be made anew in every call, with a cell for each variable that it uses.
+fn written(source: &str, form: Form) -> String {
+    let (mut blocks, mut text, mut part) = (Blocks::new(), String::with_capacity(source.len()), Part::Both);
+    for line in source.lines() {
+        match line.trim_start() {
+            "--<one" => part = Part::Of(Form::One),
+            "--<several" => part = Part::Of(Form::Several),
+            "-->" => part = Part::Both,
+            head if head.starts_with("--<") => {
+                let (name, parameters) = head[3..].split_once(' ').unwrap_or((&head[3..], ""));
+                blocks.push(Block { name, parameters, lines: Vec::new() });
+                part = Part::Block;
+            }
+            _ if part == Part::Block => blocks.last_mut().expect("a block was begun").lines.push(line),
+            _ if part == Part::Both || part == Part::Of(form) => write_line(line, &blocks, &mut text),
+            _ => {}
+        }
+    }
+    if form == Form::Several {
+        return text;
+    }
+    let words = [("for i = 1, #limits do local limit = limits[i]", "do"), ("limit.", "limit_"), ("first.", "limit_")];
+    words.iter().fold(text, |text, (of_each, of_one)| text.replace(of_each, of_one))
+}
+
+/// What the lines of a file that are read belong to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Both,
+    Of(Form),
+    Block,
+}
+
+type Blocks<'a> = Vec<Block<'a>>;
+
+struct Block<'a> {
+    name: &'a str,
+    parameters: &'a str,
+    lines: Vec<&'a str>,
+}
+
+/// Writes a line, or the block that it names; comments are for those who read the files.
+fn write_line(line: &str, blocks: &Blocks<'_>, text: &mut String) {
+    let line = line.trim_start();
+    let Some(used) = line.strip_prefix("--=") else {
+        if !line.is_empty() && !line.starts_with("--") {
+            text.extend([line, "\n"]);
+        }
+        return;
+    };
+    let (name, values) = used.split_once(' ').unwrap_or((used, ""));
+    // One that there is not makes the script no Lua, which every test that runs it says.
+    let Some(block) = blocks.iter().find(|block| block.name == name) else {
+        return text.extend(["no block ", name, "\n"]);
+    };
+    text.extend(["do local ", block.parameters, " = ", values, "\n"]);
+    block.lines.iter().for_each(|line| write_line(line, blocks, text));
+    text.push_str("end\n");
+}
+
+/// All scripts: what to load on a new connection.
 #[must_use]
-pub fn all() -> [&'static Script; 6] {
-    [&ACQUIRE, &RETURN, &PEEK, &REFUND, &RESET, &OCCUPY]
+pub fn all() -> [&'static Script; 11] {
+    std::array::from_fn(|place| match place {
+        0..5 => &OF_ONE[place],
+        5..10 => &OF_SEVERAL[place - 5],
+        _ => &OCCUPY,
+    })
+}
+
+/// What the files say of each script. Slots have one that is taken as it is.
+#[must_use]
+pub fn sources() -> [(&'static str, &'static str); 6] {
+    std::array::from_fn(|place| SOURCES.get(place).map_or((OCCUPY.name, OCCUPY.text), |of| (of.name, of.text)))
+}
+
+/// The names and texts of [`all`], with what their files say changed by `edit`.
+#[must_use]
+pub fn edited(edit: impl Fn(&str) -> String) -> Vec<(&'static str, String)> {
+    let mut texts = vec![(OCCUPY.name, edit(OCCUPY.text))];
+    for source in &SOURCES {
+        let text = edit(source.text);
+        texts.extend([Form::One, Form::Several].map(|form| (source.name_in(form), written(&text, form))));
+    }
+    texts
 }
 
 /// The node that asks, and the clock that the script uses.
@@ -98,15 +226,16 @@ impl fmt::Display for BadReply {
 impl std::error::Error for BadReply {}
 
 impl Script {
-    /// The script for an operation.
+    /// The script for a call.
     #[must_use]
-    pub fn of(op: &Op) -> &'static Self {
-        match op {
-            Op::Acquire(_) => &ACQUIRE,
-            Op::Return { .. } => &RETURN,
-            Op::Peek => &PEEK,
-            Op::Refund { .. } => &REFUND,
-            Op::Reset => &RESET,
+    pub fn of(call: &Call) -> &'static Self {
+        let scripts = if call.rule.limits.len() == 1 { &OF_ONE } else { &OF_SEVERAL };
+        match call.op {
+            Op::Acquire(_) => &scripts[0],
+            Op::Return { .. } => &scripts[1],
+            Op::Peek => &scripts[2],
+            Op::Refund { .. } => &scripts[3],
+            Op::Reset => &scripts[4],
             Op::Occupy(_) => &OCCUPY,
         }
     }
@@ -154,9 +283,9 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
         words.add_all(&numbers(limit));
         match &call.op {
             Op::Acquire(Acquire { known, ages, .. }) => {
-                words.add_all(&[known[index].used, known[index].at.0, ages[index].0]);
+                words.add_all(&[ages[index].0, known[index].used, known[index].at.0]);
             }
-            Op::Return { windows, ages, .. } => words.add_all(&[windows[index].0, ages[index].0]),
+            Op::Return { windows, ages, .. } => words.add_all(&[ages[index].0, windows[index].0]),
             Op::Refund { windows, .. } => words.add(windows[index].0),
             Op::Peek | Op::Reset | Op::Occupy(_) => {}
         }
@@ -327,6 +456,31 @@ mod tests {
         assert_eq!(key("ration", Digest(0xab)), "ration:{000000000000000000000000000000ab}");
         let digest = Digest(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
         assert_eq!(digits(digest), digest.to_string().as_bytes());
+    }
+
+    #[test]
+    fn a_limit_alone_is_no_table_and_no_loop() {
+        let source = "--<debit tokens\nlimit.used = limit.used - tokens\n-->\n--<one\nlocal limit_used = 0\n--<several\nlocal \
+                      limits = {}\n-->\nfor i = 1, #limits do local limit = limits[i]\n  -- Said.\n  --=debit a + 1\nend\nreturn first.used";
+        let one = "local limit_used = 0\ndo\ndo local tokens = a + 1\nlimit_used = limit_used - tokens\nend\nend\nreturn \
+                   limit_used\n";
+        assert_eq!(written(source, Form::One), one);
+        let several = "local limits = {}\nfor i = 1, #limits do local limit = limits[i]\ndo local tokens = a + 1\nlimit.used = \
+                       limit.used - tokens\nend\nend\nreturn first.used\n";
+        assert_eq!(written(source, Form::Several), several);
+    }
+
+    #[test]
+    fn a_call_takes_the_script_for_as_many_limits_as_it_has() {
+        let name = |limits: &[&str]| Script::of(&call(Op::Peek, limits)).name;
+        assert_eq!((name(&["1/1s"]), name(&["1/1s", "9/1m"])), ("peek of one", "peek"));
+        for script in all() {
+            for left in ["--<", "-->", "--=", "no block"] {
+                assert!(!script.text.contains(left), "{} says `{left}`", script.name);
+            }
+            let speaks_of_several = script.text.contains("limits[");
+            assert!(!(speaks_of_several && script.name.ends_with(" of one")), "{}", script.name);
+        }
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl World<'_> {
         let caller = Caller { prefix: PREFIX, node: "", now: None };
         let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, &call, push);
         let keyspace = &mut self.cluster.server(server).keyspace;
-        let ran = self.scripts.run(keyspace, Script::of(&call.op), &hash_of(digest), time, arguments);
+        let ran = self.scripts.run(keyspace, Script::of(&call), &hash_of(digest), time, arguments);
         let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
         let grant = script::grant(&call, &numbers).expect("the scripts answer as script.rs reads");
         self.see(&Seen::Census { key, held, counter: grant.counters[0], store: grant.now });

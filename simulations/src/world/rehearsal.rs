@@ -43,7 +43,7 @@ impl World<'_> {
             let (node, call) = if repeats { random.pick(&said).clone() } else { fresh };
             let caller = Caller { prefix: PREFIX, node: NODES[node], now: None };
             let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, &call, push);
-            let ran = self.scripts.run(&mut keyspace, Script::of(&call.op), &hash(key), now.0, arguments);
+            let ran = self.scripts.run(&mut keyspace, Script::of(&call), &hash(key), now.0, arguments);
             let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
             let grant = script::grant(&call, &numbers).map_err(|bad| bad.to_string());
             self.see(&Seen::Rehearsed { node: NODES[node], now, call: &call, grant: grant.as_ref() });

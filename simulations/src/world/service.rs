@@ -54,7 +54,7 @@ impl World<'_> {
             Course::Ask(to) => return Some((self.now, Reply::Ask(to))),
             Course::Here => {}
         }
-        let name = Script::of(&letter.call.op).name;
+        let name = Script::of(&letter.call).name;
         if letter.with_source {
             self.cluster.server(server).scripts.insert(name);
         } else if !place.scripts.contains(name) {
@@ -79,7 +79,7 @@ impl World<'_> {
             self.scripts.run(&mut place.keyspace, earlier::of(&call.op), key, time, arguments)
         } else {
             let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, call, push);
-            self.scripts.run(&mut place.keyspace, Script::of(&call.op), key, time, arguments)
+            self.scripts.run(&mut place.keyspace, Script::of(call), key, time, arguments)
         };
         let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
         let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");

@@ -117,7 +117,7 @@ fn one_call(
     if spoiled {
         disturb::spoil(random, &mut argv);
     }
-    let script = if by_earlier { earlier::of(&call.op) } else { Script::of(&call.op) };
+    let script = if by_earlier { earlier::of(&call.op) } else { Script::of(call) };
     let reply = pair.script(script, key, argv);
     seen.calls += 1;
     seen.by_earlier += u64::from(by_earlier);
@@ -157,7 +157,7 @@ fn difference_is_seen() {
     let mutants = [
         ("sum = (sum - 1) / b", "sum = (sum - b) / b"),
         ("if now >= at then", "if now > at then"),
-        ("up(lasts, 1000) + 1", "up(lasts, 1000)"),
+        ("(lasts - lasts % 1000) / 1000 + 1", "(lasts - lasts % 1000) / 1000"),
         ("if #stale > 0 then", "if #stale > 500 then"),
     ];
     for edit in mutants {
