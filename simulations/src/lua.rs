@@ -91,7 +91,7 @@ mod tests {
 
     /// Peek, doing this instead.
     fn peek(body: &str) -> Result<Vec<i64>, String> {
-        let first = "local limits, has_gcra = {}, false";
+        let first = "local has_gcra = false";
         let mut scripts = Scripts::edited(&[(first, &format!("do {body} end {first}"))]);
         run(&mut scripts, &mut Keyspace::default(), "peek", &peek_argv())
     }
