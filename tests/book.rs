@@ -196,6 +196,11 @@ fn the_command_line_is_described_as_it_is() {
 }
 
 #[test]
+fn the_checks_of_the_doctor_are_described_as_they_are() {
+    assert_generated("docs/operate/doctor.md", "doctor", &reference::doctor());
+}
+
+#[test]
 fn the_metrics_are_described_as_they_are() {
     assert_generated("docs/reference/metrics.md", "metrics", &reference::metrics());
 }

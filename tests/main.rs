@@ -19,6 +19,7 @@ mod config;
 mod daemon_seeded;
 mod digest_secret;
 mod disk_full;
+mod doctor;
 mod envoy;
 mod envoy_import;
 mod envoy_proxy;

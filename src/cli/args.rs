@@ -17,7 +17,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 ok or allowed, 1 limited, 2 usage, 69 daemon unreachable, \
+const EXIT_CODES: &str = "Exit codes: 0 ok or allowed, 1 limited or not well, 2 usage, 69 daemon unreachable, \
 71 refused by the operating system, 75 store unreachable, 78 bad configuration.";
 
 /// The commands.
@@ -40,6 +40,8 @@ pub(crate) enum Command {
     /// Check, show or write a configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Look at configuration, machine, store, fleet and daemon, and say what is wrong and what to do
+    Doctor(DoctorArgs),
     /// Make the certificates that the nodes of a fleet prove themselves with
     #[command(subcommand)]
     Cert(CertCommand),
@@ -110,6 +112,20 @@ pub(crate) struct KeysArgs {
     /// Most keys listed [env: RATIOND_COUNT]
     #[arg(long, default_value_t = 100, value_name = "N", env = "RATIOND_COUNT", hide_env = true)]
     pub(crate) count: u32,
+}
+
+/// Arguments of `doctor`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// The largest cost that applications ask for [env: RATIOND_COST]
+    #[arg(long, default_value_t = 1, value_name = "N", env = "RATIOND_COST", hide_env = true)]
+    pub(crate) cost: u64,
+    /// Nodes that there will be [default: as many as are known] [env: RATIOND_NODES]
+    #[arg(long, value_name = "N", env = "RATIOND_NODES", hide_env = true)]
+    pub(crate) nodes: Option<u64>,
+    /// End with 1 where there are warnings, too [env: RATIOND_STRICT=true]
+    #[arg(long, env = "RATIOND_STRICT", hide_env = true)]
+    pub(crate) strict: bool,
 }
 
 /// The commands of `config`.

@@ -69,7 +69,7 @@ impl Answer {
         match (self.limited, self.reason.as_str()) {
             (false, _) => Code::Ok,
             (true, "store") => Code::StoreUnreachable,
-            (true, _) => Code::Limited,
+            (true, _) => Code::No,
         }
     }
 

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     Ok = 0,
-    Limited = 1,
+    /// Limited; of `doctor`, that something is wrong.
+    No = 1,
     Usage = 2,
     DaemonUnreachable = 69,
     System = 71,

@@ -18,7 +18,7 @@ pub(crate) fn explain(args: &KeyArgs, globals: &Globals, socket: &Path) -> anyho
         Output::Json => output::data(&answer.to_string())?,
         Output::Text => output::data(&text(&answer, limited, Paint::stdout(globals.color)))?,
     }
-    Ok(if limited { Code::Limited } else { Code::Ok }.into())
+    Ok(if limited { Code::No } else { Code::Ok }.into())
 }
 
 /// The verdict with its reason, then one line for each known fact.

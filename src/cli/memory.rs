@@ -34,7 +34,7 @@ fn default(available: Option<u64>) -> u64 {
 /// connections.
 pub(crate) fn fit(options: StartOptions, budget: u64, each_key: u64) -> StartOptions {
     let half = budget / PARTS;
-    let fits = usize::try_from(half / each_key).unwrap_or(usize::MAX).max(16);
+    let fits = keys_within(budget, each_key);
     let wanted = options.settings.max_keys;
     let mut settings = options.settings;
     if fits < wanted {
@@ -52,7 +52,12 @@ pub(crate) fn fit(options: StartOptions, budget: u64, each_key: u64) -> StartOpt
     StartOptions { settings, limits: Limits { kept, kept_in_all, held, ..options.limits }, ..options }
 }
 
-/// The memory of this process's cgroup if that is limited, and of the machine otherwise.
+/// How many keys are held at most within such a budget.
+pub(crate) fn keys_within(budget: u64, each_key: u64) -> usize {
+    usize::try_from(budget / PARTS / each_key).unwrap_or(usize::MAX).max(16)
+}
+
+/// The memory of this process's cgroup, where that is bounded, and of the machine otherwise.
 fn available() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
     let cgroup =

@@ -9,6 +9,7 @@ mod bench;
 mod cert;
 mod check;
 mod config;
+mod doctor;
 mod exit;
 mod globals;
 mod import;
@@ -27,5 +28,6 @@ mod run;
 mod serve;
 mod service_manager;
 
+pub use doctor::{Check, checks};
 pub use import::import_envoy;
 pub use run::run;

@@ -15,8 +15,8 @@ const EACH_THREAD: u64 = 8;
 /// Raises the limit of open files to what `limits` and `threads` need, and lowers `limits` if it cannot be raised so
 /// far.
 pub(crate) fn fit(limits: Limits, threads: usize) -> Limits {
-    let beside = BESIDE + EACH_THREAD * threads as u64;
-    let may = raise(limits.connections as u64 + beside);
+    let beside = beside(threads);
+    let may = raise(wanted(limits.connections, threads));
     let room = connections(may, beside);
     if room >= limits.connections as u64 {
         return limits;
@@ -30,8 +30,16 @@ pub(crate) fn fit(limits: Limits, threads: usize) -> Limits {
     Limits { connections: usize::try_from(room).unwrap_or(usize::MAX), ..limits }
 }
 
-/// How many connections the limit allows. If almost nothing is left beside other uses, half of all descriptors are
-/// for connections.
+/// How many files are open with so many connections and threads.
+pub(crate) fn wanted(connections: usize, threads: usize) -> u64 {
+    connections as u64 + beside(threads)
+}
+
+fn beside(threads: usize) -> u64 {
+    BESIDE + EACH_THREAD * threads as u64
+}
+
+/// How many connections fit. Where hardly anything is left beside the rest, half of all.
 fn connections(may: u64, beside: u64) -> u64 {
     may.saturating_sub(beside).max(may / 2).max(1)
 }

@@ -9,7 +9,9 @@ use super::args::{Cli, Command, ServeArgs};
 use super::exit::{Code, ExitError};
 use super::globals::Globals;
 use super::output::Paint;
-use super::{bench, cert, check, config, key, keys, log, peers, policies, reload, serve};
+use super::{
+    bench, cert, check, config, doctor, key, keys, log, peers, policies, reload, serve,
+};
 use crate::clock;
 use crate::config::{Override, Sources, load};
 
@@ -31,6 +33,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(args) => serve::run(globals, sources(Some(&args)), args.force),
         Command::Config(command) => config::run(&command, globals, &sources(None)),
+        Command::Doctor(args) => doctor::run(&args, globals, &sources(None)),
         Command::Cert(command) => cert::run(&command, globals),
         Command::Check(args) => check::run(&args, globals, &socket(globals)?),
         Command::Explain(args) => key::explain(&args, globals, &socket(globals)?),

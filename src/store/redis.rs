@@ -29,6 +29,8 @@ mod slots;
 mod stats;
 mod stream;
 mod supervised;
+mod survey;
+mod tally;
 mod tls;
 mod url;
 mod wire;
@@ -47,6 +49,8 @@ pub use reply::refused;
 pub use slots::cluster_slots;
 pub use stats::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 pub use stream::{Connecting, Network, Stream};
+pub use survey::{Survey, Surveyed, survey};
+pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 
 use self::cluster::Cluster;
 use self::master::Master;

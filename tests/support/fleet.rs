@@ -34,6 +34,14 @@ impl Issuer {
         self.node_at(name, "127.0.0.1:0")
     }
 
+    /// The same where the certificate, in a directory of its own, lapses after so many days.
+    pub fn node_for(&self, name: &str, days: u32) -> String {
+        let (dir, days) = (format!("{name}-{days}"), days.to_string());
+        let words = ["cert", "node", "--fleet", &self.fleet, "--name", name, "--ca-dir", ".", "--dir", &dir];
+        let printed = rationd(self.directory.path(), &[&words[..], &["--days", &days]].concat());
+        printed.replace("\"0.0.0.0:7946\"", "\"127.0.0.1:0\"")
+    }
+
     /// The same listening at this address.
     pub fn node_at(&self, name: &str, listen: &str) -> String {
         let words = ["cert", "node", "--fleet", &self.fleet, "--name", name, "--ca-dir", ".", "--dir", name];

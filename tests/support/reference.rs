@@ -139,6 +139,16 @@ pub fn command_line() -> String {
     out
 }
 
+/// Every check of the doctor, with a link to where to read on.
+pub fn doctor() -> String {
+    let mut out = String::from("| check | why it matters | what to do |\n|---|---|---|\n");
+    for check in rationd::cli::checks() {
+        let (why, next) = (cell(check.why), cell(check.next));
+        let _ = writeln!(out, "| [`{}`](../{}) | {why} | {next} |", check.id, check.see);
+    }
+    out
+}
+
 /// Every family of a scrape, with the labels of its samples.
 pub fn metrics() -> String {
     let mut families: Vec<(String, String, String, Vec<String>)> = Vec::new();

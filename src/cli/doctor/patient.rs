@@ -1,0 +1,115 @@
+//! What the doctor knows: the configuration, what the store's servers say, and what the daemon says.
+//!
+//! All of it is asked for once, before anything is judged. Whoever does not answer is not known.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::super::ask::{ask, ask_json};
+use super::super::resolve::{Resolved, resolve};
+use crate::config::{Config, ConfigErrors, Loaded, Sources, load};
+use crate::store::redis::{Survey, install_crypto, survey};
+
+/// What is known.
+pub(super) struct Patient {
+    /// The configuration as it is, or what is wrong with it.
+    pub(super) loaded: Result<(Loaded, Resolved), ConfigErrors>,
+    /// What the store's servers say; `None`: there is no shared store.
+    pub(super) store: Option<Survey>,
+    /// What the daemon says.
+    pub(super) daemon: Daemon,
+    /// The largest cost that applications ask for.
+    pub(super) cost: u64,
+    /// How many nodes there will be, where somebody says so.
+    pub(super) nodes: Option<u64>,
+    /// Where units of systemd are, where systemd is in charge.
+    pub(super) units: Vec<PathBuf>,
+}
+
+/// What the daemon says; `Null` is what it did not.
+#[derive(Default)]
+pub(super) struct Daemon {
+    /// Where it was asked.
+    pub(super) socket: PathBuf,
+    /// Why it did not answer.
+    pub(super) silence: Option<String>,
+    pub(super) version: Option<String>,
+    pub(super) stats: Value,
+    pub(super) policies: Value,
+    pub(super) peers: Value,
+}
+
+impl Patient {
+    /// Asks everybody. Takes some seconds where somebody does not answer.
+    pub(super) fn examine(sources: &Sources, cost: u64, nodes: Option<u64>) -> anyhow::Result<Self> {
+        let loaded = load(sources).and_then(|loaded| resolve(&loaded).map(|settled| (loaded, settled)));
+        let mut store = None;
+        let mut daemon = Daemon::default();
+        if let Ok((loaded, settled)) = &loaded {
+            if let Some(options) = &settled.store {
+                install_crypto();
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                store = Some(runtime.block_on(survey(options))?);
+            }
+            daemon = Daemon::ask(loaded.config.listen.socket.clone());
+        }
+        let places = ["/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
+        // It is there where systemd runs, and only there.
+        let in_charge = std::path::Path::new("/run/systemd/system").is_dir();
+        let units = places.iter().filter(|_| in_charge).map(PathBuf::from).collect();
+        Ok(Self { loaded, store, daemon, cost, nodes, units })
+    }
+
+    /// The configuration, where it is right.
+    pub(super) fn config(&self) -> Option<&Config> {
+        self.loaded.as_ref().ok().map(|(loaded, _)| &loaded.config)
+    }
+
+    /// How many nodes there are or will be, as far as anybody says.
+    pub(super) fn nodes(&self) -> u64 {
+        let seeds = self.config().and_then(|config| config.fleet.as_ref()).map_or(0, |fleet| fleet.seeds.len());
+        let told = self.daemon.peers["largest"].as_u64().unwrap_or(0);
+        self.nodes.unwrap_or_else(|| told.max(u64::try_from(seeds).unwrap_or(u64::MAX)).max(1))
+    }
+}
+
+impl Daemon {
+    fn ask(socket: PathBuf) -> Self {
+        let info = match ask(&socket, &[b"INFO"]) {
+            Ok(info) => info,
+            Err(silence) => return Self { silence: Some(silence.message), socket, ..Self::default() },
+        };
+        let info = info.as_bytes().map(String::from_utf8_lossy).unwrap_or_default();
+        let version = info.lines().find_map(|line| line.strip_prefix("rationd_version:"));
+        // A daemon of another version may not know a question.
+        let told = |words: &[&[u8]]| ask_json(&socket, words).unwrap_or(Value::Null);
+        Self {
+            silence: None,
+            version: version.map(|version| version.trim().to_owned()),
+            stats: told(&[b"RATION.STATS"]),
+            policies: told(&[b"RATION.POLICIES"]),
+            peers: told(&[b"RATION.PEERS"]),
+            socket,
+        }
+    }
+
+    /// How many checks it has decided for this reason.
+    pub(super) fn decided(&self, reason: &str) -> u64 {
+        let policies = self.stats["policies"].as_object();
+        let checks = policies.into_iter().flatten().filter_map(|(_, policy)| policy["checks"].as_array()).flatten();
+        checks.filter(|check| check["reason"] == reason).filter_map(|check| check["count"].as_u64()).sum()
+    }
+}
+
+#[cfg(test)]
+impl Patient {
+    /// Of a configuration and nothing else; `store`: what its servers say.
+    pub(super) fn of(config: &str, store: Option<Survey>) -> Self {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), config).expect("it is ours");
+        let sources = Sources { file: Some(file.path().to_owned()), ..Sources::default() };
+        let loaded = load(&sources).and_then(|loaded| resolve(&loaded).map(|settled| (loaded, settled)));
+        Self { loaded, store, daemon: Daemon::default(), cost: 1, nodes: None, units: Vec::new() }
+    }
+}
