@@ -17,6 +17,7 @@ mod clocks;
 mod concurrent;
 mod config;
 mod daemon_seeded;
+mod demo;
 mod digest_secret;
 mod disk_full;
 mod doctor;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::bench::BenchArgs;
+use super::demo::store::Kind as StoreKind;
 use super::globals::Globals;
 
 /// A distributed rate limiter daemon: exact limits from leased tokens, answered on a local socket.
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     /// Check, show or write a configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// See it work: a fleet in this process that shares a limit, with keys to break it
+    Demo(DemoArgs),
     /// Look at configuration, machine, store, fleet and daemon, and say what is wrong and what to do
     Doctor(DoctorArgs),
     /// Make the certificates that the nodes of a fleet prove themselves with
@@ -112,6 +115,25 @@ pub(crate) struct KeysArgs {
     /// Most keys listed [env: RATIOND_COUNT]
     #[arg(long, default_value_t = 100, value_name = "N", env = "RATIOND_COUNT", hide_env = true)]
     pub(crate) count: u32,
+}
+
+/// Arguments of `demo`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Play a story without a terminal, and print a figure for each promise [env: RATIOND_DEMO_SCRIPT=true]
+    #[arg(long, env = "RATIOND_DEMO_SCRIPT", hide_env = true)]
+    pub(crate) script: bool,
+    /// Nodes at the beginning [env: RATIOND_DEMO_NODES]
+    #[arg(long, value_name = "N", default_value_t = 3, env = "RATIOND_DEMO_NODES", hide_env = true,
+        value_parser = clap::value_parser!(u32).range(2..=5))]
+    pub(crate) nodes: u32,
+    /// Where tokens are counted [env: RATIOND_DEMO_STORE]
+    #[arg(long, value_enum, default_value = "auto", env = "RATIOND_DEMO_STORE", hide_env = true)]
+    pub(crate) store: StoreKind,
+    /// About how many seconds the story takes [env: RATIOND_DEMO_SECONDS]
+    #[arg(long, value_name = "N", default_value_t = 30, env = "RATIOND_DEMO_SECONDS", hide_env = true,
+        value_parser = clap::value_parser!(u32).range(15..=3_600))]
+    pub(crate) seconds: u32,
 }
 
 /// Arguments of `doctor`.

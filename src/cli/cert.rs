@@ -40,15 +40,19 @@ pub(crate) fn run(command: &CertCommand, globals: &Globals) -> anyhow::Result<Ex
     Ok(Code::Ok.into())
 }
 
-fn make_ca(args: &CaArgs, globals: &Globals) -> anyhow::Result<()> {
+/// Writes a CA's certificate and key.
+pub(super) fn ca_files(args: &CaArgs) -> anyhow::Result<[PathBuf; 2]> {
     check_fleet(&args.fleet)?;
     let key = KeyPair::generate()?;
     let mut params = named(Vec::new(), &format!("rationd fleet {} CA", args.fleet), in_days(args.days))?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let certificate = params.self_signed(&key)?;
-    let files = write(&args.dir, [("ca.pem", certificate.pem(), 0o644), ("ca.key", key.serialize_pem(), 0o600)])?;
-    let [ca, ca_key] = &files;
+    write(&args.dir, [("ca.pem", certificate.pem(), 0o644), ("ca.key", key.serialize_pem(), 0o600)])
+}
+
+fn make_ca(args: &CaArgs, globals: &Globals) -> anyhow::Result<()> {
+    let [ca, ca_key] = &ca_files(args)?;
     if globals.output == Output::Json {
         return Ok(output::data(&json!({"ca": ca, "key": ca_key}).to_string())?);
     }
@@ -64,7 +68,8 @@ fn make_ca(args: &CaArgs, globals: &Globals) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn make_node(args: &NodeArgs, globals: &Globals) -> anyhow::Result<()> {
+/// Writes a node's certificate and key; the first of the three is the CA's certificate.
+pub(super) fn node_files(args: &NodeArgs) -> anyhow::Result<[PathBuf; 3]> {
     check_fleet(&args.fleet)?;
     let own = match &args.name {
         Some(name) => node_name(&args.fleet, check_name(name)?),
@@ -81,7 +86,13 @@ fn make_node(args: &NodeArgs, globals: &Globals) -> anyhow::Result<()> {
     params.use_authority_key_identifier_extension = true;
     let certificate = params.signed_by(&key, &authority.issuer)?;
     let files = write(&args.dir, [("node.pem", certificate.pem(), 0o644), ("node.key", key.serialize_pem(), 0o600)])?;
-    let ([cert, cert_key], ca) = (&files, &authority.path);
+    let [cert, cert_key] = files;
+    Ok([authority.path, cert, cert_key])
+}
+
+fn make_node(args: &NodeArgs, globals: &Globals) -> anyhow::Result<()> {
+    let [ca, cert, cert_key] = &node_files(args)?;
+    let whose = args.name.clone().unwrap_or_else(|| format!("any node of {}", args.fleet));
     if globals.output == Output::Json {
         return Ok(output::data(&json!({"ca": ca, "cert": cert, "key": cert_key}).to_string())?);
     }

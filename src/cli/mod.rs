@@ -9,6 +9,7 @@ mod bench;
 mod cert;
 mod check;
 mod config;
+mod demo;
 mod doctor;
 mod exit;
 mod globals;

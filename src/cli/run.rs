@@ -10,7 +10,7 @@ use super::exit::{Code, ExitError};
 use super::globals::Globals;
 use super::output::Paint;
 use super::{
-    bench, cert, check, config, doctor, key, keys, log, peers, policies, reload, serve,
+    bench, cert, check, config, demo, doctor, key, keys, log, peers, policies, reload, serve,
 };
 use crate::clock;
 use crate::config::{Override, Sources, load};
@@ -33,6 +33,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(args) => serve::run(globals, sources(Some(&args)), args.force),
         Command::Config(command) => config::run(&command, globals, &sources(None)),
+        Command::Demo(args) => demo::run(&args, globals),
         Command::Doctor(args) => doctor::run(&args, globals, &sources(None)),
         Command::Cert(command) => cert::run(&command, globals),
         Command::Check(args) => check::run(&args, globals, &socket(globals)?),

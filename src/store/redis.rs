@@ -32,6 +32,7 @@ mod supervised;
 mod survey;
 mod tally;
 mod tls;
+mod twin;
 mod url;
 mod wire;
 
@@ -51,6 +52,7 @@ pub use stats::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 pub use stream::{Connecting, Network, Stream};
 pub use survey::{Survey, Surveyed, survey};
 pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
+pub use twin::Twin;
 
 use self::cluster::Cluster;
 use self::master::Master;

@@ -1,0 +1,275 @@
+//! A server in this process that knows our scripts and nothing else: the memory store behind their arguments and replies.
+//!
+//! For `rationd demo` on a machine without Redis. The memory store counts as the scripts do, so what a fleet does with it is
+//! what it does with Redis; commands come as bytes and go as bytes, and whoever listens carries them. Reads arguments as
+//! `store/script.rs` writes them. Knows no socket and no clock.
+
+use crate::core::call::{Acquire, Call, Grant, Known, Occupy, Op, Voided, Window};
+use crate::core::key::Digest;
+use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
+use crate::core::policy::Rule;
+use crate::core::time::{Instant, Micros, Timestamp};
+use crate::store::memory::MemoryStore;
+use crate::store::redis::evalsha;
+use crate::store::script::{self, WIDTH};
+
+/// Keys that are held.
+const MOST: usize = 100_000;
+
+/// What the greeting and the keeper ask of every server, beside the scripts.
+const INFO: &str = "redis_version:7.2.0\r\nredis_mode:standalone\r\nrole:master\r\nconnected_slaves:0\r\n\
+                    maxmemory_policy:noeviction\r\n";
+
+/// The server.
+#[derive(Debug)]
+pub struct Twin {
+    counters: MemoryStore,
+    secret: u128,
+}
+
+impl Twin {
+    /// An empty one. `secret` should be random.
+    #[must_use]
+    pub fn new(secret: u128) -> Self {
+        Self { counters: MemoryStore::new(MOST, secret), secret }
+    }
+
+    /// Executes one command at `now`: its reply as bytes.
+    pub fn answer(&mut self, now: Timestamp, words: &[&[u8]]) -> Vec<u8> {
+        let name = words.first().map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+        match (&*name, words) {
+            (b"HELLO", _) => b"%1\r\n$5\r\nproto\r\n:3\r\n".to_vec(),
+            (b"PING", _) => b"+PONG\r\n".to_vec(),
+            (b"INFO", _) => bulk(INFO),
+            (b"FLUSHALL", _) => {
+                *self = Self::new(self.secret);
+                b"+OK\r\n".to_vec()
+            }
+            (b"SCRIPT", [_, _, text]) => bulk(&evalsha::hash(&String::from_utf8_lossy(text))),
+            (b"EVAL" | b"EVALSHA", [_, script, b"1", key, arguments @ ..]) => {
+                let call = script_of(script).and_then(|name| read(name, key, arguments));
+                match call.map(|(node, call)| self.counters.call(now, &node, &call).map(|grant| (call, grant))) {
+                    None => b"-ERR this server runs rationd's scripts only\r\n".to_vec(),
+                    Some(Err(_)) => b"-OOM the twin holds as many keys as it may\r\n".to_vec(),
+                    Some(Ok((call, grant))) => integers(&call, &grant),
+                }
+            }
+            // What a build for 64 bits writes of 2^52.
+            (b"EVAL", [_, _, b"0"]) => bulk(&(1_u64 << 52).to_string()),
+            _ => b"-ERR this server runs rationd's scripts only\r\n".to_vec(),
+        }
+    }
+}
+
+fn bulk(text: &str) -> Vec<u8> {
+    format!("${}\r\n{text}\r\n", text.len()).into_bytes()
+}
+
+/// The name of a script by its hash or its text.
+fn script_of(word: &[u8]) -> Option<&'static str> {
+    let named = |script: &&script::Script| evalsha::sha(script).as_bytes() == word || script.text.as_bytes() == word;
+    script::all().into_iter().find(named).map(|script| script.name)
+}
+
+fn integers(call: &Call, grant: &Grant) -> Vec<u8> {
+    let replayed = if grant.outdated { 2 } else { u64::from(grant.replayed) };
+    let head = [
+        grant.granted,
+        replayed,
+        u64::from(grant.damaged),
+        grant.epoch,
+        u64::from(grant.reset),
+        u64::from(grant.nodes),
+        grant.now.0,
+    ];
+    let counters = grant.counters[..call.rule.limits.len()].iter();
+    let all: Vec<u64> = head.into_iter().chain(counters.flat_map(|c| [c.used, c.prev, c.at.0])).collect();
+    let numbers: String = all.iter().map(|number| format!(":{number}\r\n")).collect();
+    format!("*{}\r\n{numbers}", all.len()).into_bytes()
+}
+
+/// The numbers of one argument, in order.
+struct Numbers<'a>(std::slice::ChunksExact<'a, u8>);
+
+impl Numbers<'_> {
+    fn of(bytes: &[u8]) -> Numbers<'_> {
+        Numbers(bytes.chunks_exact(WIDTH))
+    }
+
+    fn next(&mut self) -> Option<u64> {
+        self.0.next().map(|bytes| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn time(&mut self) -> Option<Timestamp> {
+        self.next().map(Timestamp)
+    }
+
+    fn span(&mut self) -> Option<Micros> {
+        self.next().map(Micros)
+    }
+}
+
+/// The node that asks, and its call; `None`: they are not what `script::arguments` writes.
+fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)> {
+    let [node, head, each @ ..] = arguments else { return None };
+    let tag = std::str::from_utf8(key).ok()?.rsplit_once('{')?.1.strip_suffix('}')?;
+    let digest = Digest(u128::from_str_radix(tag, 16).ok()?);
+    let mut head = Numbers::of(head);
+    let (_now, id) = (head.next()?, head.next()?);
+    let mut op = read_op(script, &mut head)?;
+    if each.is_empty() || each.len() > MAX_LIMITS {
+        return None;
+    }
+    let mut limits = Vec::with_capacity(each.len());
+    for (index, argument) in each.iter().enumerate() {
+        let (letter, numbers) = argument.split_first()?;
+        let mut numbers = Numbers::of(numbers);
+        limits.push(read_limit(*letter, &mut numbers)?);
+        match &mut op {
+            Op::Acquire(ask) => {
+                ask.known[index] = Known { used: numbers.next()?, at: numbers.time()? };
+                ask.ages[index] = numbers.span()?;
+            }
+            Op::Return { windows, ages, .. } => {
+                (windows[index], ages[index]) = (numbers.time()?, numbers.span()?);
+            }
+            Op::Refund { windows, .. } => windows[index] = numbers.time()?,
+            Op::Peek | Op::Reset | Op::Occupy(_) => {}
+        }
+    }
+    let rule = Rule::of("twin", &limits).into();
+    let node = String::from_utf8_lossy(node).into_owned();
+    Some((node, Call { id, digest, rule, op, sent_at: Instant(0) }))
+}
+
+fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
+    Some(match script {
+        "acquire" => Op::Acquire(Acquire {
+            need: head.next()?,
+            want: head.next()?,
+            least: head.next()?,
+            window: Window::from_wire(head.time()?),
+            epoch: head.next()?,
+            held: head.next()?,
+            ages: Default::default(),
+            known: Default::default(),
+        }),
+        "return" => Op::Return {
+            amount: head.next()?,
+            epoch: head.next()?,
+            held: head.next()?,
+            voids: Voided {
+                id: head.next()?,
+                need: head.next()?,
+                told: head.next()?,
+                spent: head.next()?,
+                answered: head.next()?,
+            },
+            ages: Default::default(),
+            windows: Default::default(),
+        },
+        "refund" => Op::Refund { amount: head.next()?, windows: Default::default() },
+        "occupy" => {
+            Op::Occupy(Occupy { used: head.next()?, need: head.next()?, want: head.next()?, lease: head.span()? })
+        }
+        "peek" => Op::Peek,
+        "reset" => Op::Reset,
+        _ => return None,
+    })
+}
+
+/// A limit by its letter, count, period and burst.
+fn read_limit(letter: u8, numbers: &mut Numbers<'_>) -> Option<Limit> {
+    let (count, period, burst) = (numbers.next()?, numbers.span()?, numbers.next()?);
+    let algorithm = match letter {
+        b'g' => Algorithm::Gcra,
+        b'f' => Algorithm::Fixed,
+        b'o' => Algorithm::FixedFromFirst,
+        b's' => Algorithm::Sliding,
+        b'c' => Algorithm::Concurrent,
+        _ => return None,
+    };
+    Limit::new(count, period, algorithm, burst).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::script::{Caller, Script};
+
+    fn calls() -> Vec<Call> {
+        let limits = ["100/1s fixed", "20/10s burst 7", "9/1h sliding", "3/1m fixed from-first"];
+        let mut limits: Vec<_> = limits.iter().map(|text| Limit::parse(text).expect("a limit")).collect();
+        // As the scripts are told it: in lowest terms.
+        limits[1] = Limit::gcra(2, Micros::from_secs(1), 7).expect("a limit");
+        let (mut known, mut ages, mut windows) =
+            ([Known::default(); MAX_LIMITS], [Micros(0); MAX_LIMITS], Default::default());
+        for index in 0..limits.len() {
+            let n = index as u64 + 1;
+            known[index] = Known { used: n, at: Timestamp(10 * n) };
+            ages[index] = Micros(100 * n);
+            let windows: &mut [Timestamp; MAX_LIMITS] = &mut windows;
+            windows[index] = Timestamp(1_000 * n);
+        }
+        let window = Window::Next { begins: Timestamp(77) };
+        let voids = Voided { id: 4, need: 5, told: 6, spent: 7, answered: 8 };
+        let ops = [
+            Op::Acquire(Acquire { need: 1, want: 2, least: 3, window, epoch: 5, held: 6, ages, known }),
+            Op::Return { amount: 1, epoch: 2, held: 3, voids, ages, windows },
+            Op::Peek,
+            Op::Refund { amount: 1, windows },
+            Op::Reset,
+            Op::Occupy(Occupy { used: 1, need: 2, want: 3, lease: Micros(4) }),
+        ];
+        let rule = Arc::new(Rule::of("twin", &limits));
+        ops.map(|op| Call { id: 1 << 40, digest: Digest(0xab), rule: rule.clone(), op, sent_at: Instant(0) }).into()
+    }
+
+    fn words(call: &Call) -> Vec<Vec<u8>> {
+        let mut words = vec![
+            b"EVALSHA".to_vec(),
+            evalsha::sha(Script::of(&call.op)).into(),
+            b"1".to_vec(),
+            script::key("ration", call.digest).into_bytes(),
+        ];
+        let caller = Caller { prefix: "ration", node: "n1", now: None };
+        script::arguments(&caller, call, &mut |argument| words.push(argument.to_vec()));
+        words
+    }
+
+    #[test]
+    fn a_call_is_read_as_it_was_written() {
+        for call in calls() {
+            let words = words(&call);
+            let arguments: Vec<&[u8]> = words[4..].iter().map(Vec::as_slice).collect();
+            let (node, read) = read(Script::of(&call.op).name, &words[3], &arguments).expect("it is ours");
+            assert_eq!((&*node, read.id, read.digest, read.op), ("n1", call.id, call.digest, call.op));
+            assert_eq!(read.rule.limits, call.rule.limits);
+        }
+    }
+
+    #[test]
+    fn it_answers_as_the_memory_store_does() {
+        let now = Timestamp(1_700_000_000_000_000);
+        let (mut twin, mut counters) = (Twin::new(1), MemoryStore::new(100, 1));
+        for call in calls().into_iter().filter(|call| !matches!(call.op, Op::Occupy(_))) {
+            let words = words(&call);
+            let reply = twin.answer(now, &words.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let told = redis::parse_redis_value(&reply).expect("RESP");
+            let wanted = counters.call(now, "n1", &call).expect("there is room");
+            assert_eq!(evalsha::grant(&call, &told).expect("a grant"), Grant { confirmed: true, ..wanted }, "{call:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_script_of_ours_is_refused() {
+        let mut twin = Twin::new(1);
+        for words in
+            [&[&b"GET"[..], b"k"][..], &[b"EVALSHA", b"0", b"1", b"k"], &[b"EVAL", b"return 1", b"1", b"k"], &[]]
+        {
+            assert!(twin.answer(Timestamp(1), words).starts_with(b"-ERR"), "{words:?}");
+        }
+    }
+}
