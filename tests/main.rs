@@ -14,6 +14,7 @@ mod cli;
 mod client_tokio;
 mod clients;
 mod clocks;
+mod completions;
 mod concurrent;
 mod config;
 mod daemon_seeded;

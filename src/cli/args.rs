@@ -52,8 +52,22 @@ pub(crate) enum Command {
     Policies,
     /// List keys that the daemon knows
     Keys(KeysArgs),
+    /// List the tokens that the daemon holds, by key, the most first
+    Leases(KeysArgs),
     /// List the nodes of the daemon's fleet
     Peers,
+    /// Print what a shell completes: for bash, source <(rationd completions bash)
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write one for each command
+    Man {
+        /// Where to write them [env: RATIOND_MAN_DIR]
+        #[arg(long, value_name = "DIR", env = "RATIOND_MAN_DIR", hide_env = true)]
+        dir: Option<PathBuf>,
+    },
 }
 
 /// Flags of `serve`: they win over files and environment.
@@ -109,7 +123,7 @@ pub(crate) struct RefundArgs {
     pub(crate) cost: u64,
 }
 
-/// Arguments of `keys`.
+/// Arguments of `keys` and `leases`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct KeysArgs {
     /// Most keys listed [env: RATIOND_COUNT]
@@ -159,6 +173,8 @@ pub(crate) enum ConfigCommand {
     Show,
     /// Print a complete, commented configuration file that equals the defaults
     Init,
+    /// Print a JSON Schema of the configuration file, with which editors complete it
+    Schema,
     /// Print policies and descriptors for a configuration of envoyproxy/ratelimit
     ImportEnvoy {
         /// Its YAML file, or the directory that its YAML files are in

@@ -1,4 +1,4 @@
-//! `rationd config check|show|init|import-envoy`: works on the configuration, without a daemon.
+//! `rationd config check|show|init|schema|import-envoy`: the configuration without a daemon.
 
 use std::process::ExitCode;
 
@@ -16,6 +16,10 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
     let loaded = match command {
         ConfigCommand::Init => {
             output::data(config::SAMPLE.trim_end())?;
+            return Ok(Code::Ok.into());
+        }
+        ConfigCommand::Schema => {
+            output::data(&serde_json::to_string_pretty(&config::json_schema())?)?;
             return Ok(Code::Ok.into());
         }
         ConfigCommand::ImportEnvoy { file } => return import::run(file, globals),

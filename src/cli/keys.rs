@@ -11,6 +11,9 @@ use super::exit::Code;
 use super::globals::{Globals, Output};
 use super::output;
 
+/// Keys that are asked for at once.
+const PAGE: usize = 10_000;
+
 pub(crate) fn run(args: &KeysArgs, globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> {
     let answer = all(args.count as usize, socket)?;
     if globals.output == Output::Json {
@@ -19,15 +22,11 @@ pub(crate) fn run(args: &KeysArgs, globals: &Globals, socket: &Path) -> anyhow::
     }
     let mut rows = vec![["POLICY", "KEY", "REMAINING", "LIMIT", "HELD", "WHOLE IN"].map(str::to_owned).to_vec()];
     for key in &answer {
-        let text = |field: &str| key[field].as_str().map(str::to_owned);
         let number = |field: &str| key[field].to_string();
-        // The daemon may have forgotten a key's name; then its digest is shown.
-        let name = text("key").or_else(|| text("digest").map(|digest| format!("#{digest}"))).unwrap_or_default();
-        let name: String = name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
         let whole = key["reset_after_ms"].as_u64().map_or_else(String::new, |ms| format!("{}s", ms.div_ceil(1_000)));
         rows.push(vec![
-            text("policy").unwrap_or_default(),
-            name,
+            key["policy"].as_str().unwrap_or_default().to_owned(),
+            name(key),
             number("remaining"),
             number("limit"),
             number("held"),
@@ -38,11 +37,18 @@ pub(crate) fn run(args: &KeysArgs, globals: &Globals, socket: &Path) -> anyhow::
     Ok(Code::Ok.into())
 }
 
-/// Up to `count` keys, read page by page.
-fn all(count: usize, socket: &Path) -> anyhow::Result<Vec<Value>> {
+/// A key as a terminal may show it. One whose bytes are no longer kept is shown by its digest.
+pub(super) fn name(key: &Value) -> String {
+    let text = |field: &str| key[field].as_str().map(str::to_owned);
+    let name = text("key").or_else(|| text("digest").map(|digest| format!("#{digest}")));
+    output::visible(&name.unwrap_or_default())
+}
+
+/// So many keys, page after page.
+pub(super) fn all(count: usize, socket: &Path) -> anyhow::Result<Vec<Value>> {
     let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
     while keys.len() < count {
-        let left = (count - keys.len()).to_string();
+        let left = (count - keys.len()).min(PAGE).to_string();
         let words: [&[u8]; 5] = [b"RATION.KEYS", b"CURSOR", cursor.as_bytes(), b"COUNT", left.as_bytes()];
         let mut page = ask_json(socket, &words)?;
         if let Some(Value::Array(more)) = page.get_mut("keys").map(Value::take) {

@@ -10,7 +10,7 @@ use super::exit::{Code, ExitError};
 use super::globals::Globals;
 use super::output::Paint;
 use super::{
-    bench, cert, check, config, demo, doctor, key, keys, log, peers, policies, reload, serve,
+    bench, cert, check, completions, config, demo, doctor, key, keys, leases, log, peers, policies, reload, serve,
 };
 use crate::clock;
 use crate::config::{Override, Sources, load};
@@ -43,6 +43,9 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reload => reload::run(globals, &socket(globals)?),
         Command::Peers => peers::run(globals, &socket(globals)?),
         Command::Policies => policies::run(globals, &socket(globals)?),
+        Command::Leases(args) => leases::run(&args, globals, &socket(globals)?),
+        Command::Completions { shell } => completions::completions(shell),
+        Command::Man { dir } => completions::man(dir.as_deref()),
         Command::Keys(args) => keys::run(&args, globals, &socket(globals)?),
         Command::Bench(args) => bench::run(&args, globals, || socket(globals)),
     }

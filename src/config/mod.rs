@@ -8,6 +8,7 @@
 mod defaults;
 mod descriptors;
 mod document;
+mod json_schema;
 mod layer;
 mod layers;
 mod overrides;
@@ -18,7 +19,7 @@ mod show;
 mod tree;
 mod value;
 
-pub use defaults::default_socket;
+pub use json_schema::json_schema;
 pub use layers::{DEFAULT_FILE, Loaded, Override, Sources, load};
 pub use problem::{ConfigErrors, Place, Problem};
 pub(crate) use problem::{did_you_mean, nearest};
