@@ -49,7 +49,7 @@ fn a_daemon_whose_certificate_lapses_goes_on_alone_until_it_has_a_new_one() {
     sees(&a, 1, "the peer is let in no more");
     sees(&b, 1, "it is alone");
     wait_until("it says why", 20, || b.log().contains("certificate has lapsed"));
-    assert!(b.metrics().sum("rationd_certificate_days_left", &[]) < 0.0);
+    assert!(b.metrics().sum("rationd_certificate_remaining_seconds", &[]) < 0.0);
     for daemon in [&a, &b] {
         assert!(["lease", "store"].contains(&source(daemon).as_str()), "both lease");
     }

@@ -45,6 +45,7 @@ mod late_answers;
 mod limiter;
 mod log_reader;
 mod max_memory;
+mod monitoring;
 mod msrv;
 mod namespaces;
 mod neighbours;

@@ -16,11 +16,13 @@ use crate::clock::{self, Clock};
 use crate::config::{self, Config, ListenAddress, Loaded, Sources};
 use crate::core::policy::PolicySet;
 use crate::core::shard::Settings;
+use crate::core::time::Timestamp;
 use crate::fleet::{Fleet, FleetError, FleetOptions, IdentityFiles, Incoming};
 use crate::serve::admin::{Access, Admin, Tell};
 use crate::serve::envoy::EnvoyOptions;
 use crate::serve::handed::Handed;
 use crate::serve::metrics::Scrape;
+use crate::serve::process::ProcessUse;
 use crate::serve::reload::Reloader;
 use crate::serve::{Backend, Daemon, Limits, ServerState, StartOptions, vital};
 use crate::store::redis::RedisStore;
@@ -117,6 +119,7 @@ async fn bring_up(
         reloader: reloader.clone(),
         log,
         leaving: AtomicBool::new(false),
+        started: clock::wall(),
     });
     if let Some(admin) = admin {
         tracing::info!("admin address http://{}", admin.address()?);
@@ -304,12 +307,14 @@ struct Told {
     reloader: Arc<Reloader>,
     log: log::Started,
     leaving: AtomicBool,
+    started: Timestamp,
 }
 
 impl Tell for Told {
     fn metrics(&self) -> String {
         let store = self.shared.as_ref().map(|store| store.snapshot());
-        let (fleet, local_limits) = (self.hub.fleet_status(), self.hub.local_limits());
+        let (circle, local_limits) = (self.hub.circle(), self.hub.local_limits());
+        let process = ProcessUse::read(self.started);
         let scrape = Scrape {
             stats: &self.hub.stats(),
             store: store.as_ref(),
@@ -320,6 +325,7 @@ impl Tell for Told {
             version: env!("CARGO_PKG_VERSION"),
             suppressed: self.log.suppressed(),
             dropped: self.log.dropped(),
+            process: process.as_ref(),
         };
         scrape.render()
     }

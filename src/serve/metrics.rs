@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::exposition::{Exposition, Type};
 use super::gossip::FleetStatus;
+use super::process::ProcessUse;
 use super::stats::Stats;
 use super::thread_stats::DURATION_BOUNDS;
 use crate::store::redis::{BreakerState, LATENCY_BOUNDS, ServerView, Snapshot};
@@ -31,6 +32,8 @@ pub struct Scrape<'a> {
     pub suppressed: u64,
     /// Log lines dropped because whoever reads them did not keep up.
     pub dropped: u64,
+    /// What the operating system says of the process, if it does.
+    pub process: Option<&'a ProcessUse>,
 }
 
 impl Scrape<'_> {
@@ -50,6 +53,9 @@ impl Scrape<'_> {
             gossip(&mut out, fleet);
         }
         self.daemon(&mut out);
+        if let Some(process) = self.process {
+            process_use(&mut out, process);
+        }
         out.finish()
     }
 
@@ -153,6 +159,20 @@ impl Scrape<'_> {
     }
 }
 
+/// Under the names that all exporters give them.
+fn process_use(out: &mut Exposition, process: &ProcessUse) {
+    let help = "Seconds on processors, the kernel's on the daemon's behalf included.";
+    out.single("process_cpu_seconds_total", Type::Counter, help, process.cpu.as_secs_f64());
+    let help = "Bytes of memory that are resident.";
+    out.single("process_resident_memory_bytes", Type::Gauge, help, process.resident);
+    out.single("process_open_fds", Type::Gauge, "Descriptors that are open.", process.open_files);
+    if let Some(most) = process.most_open_files {
+        out.single("process_max_fds", Type::Gauge, "Descriptors that may be open.", most);
+    }
+    let help = "Seconds since 1970 when the daemon began.";
+    out.single("process_start_time_seconds", Type::Gauge, help, process.started.0 as f64 / 1e6);
+}
+
 fn gossip(out: &mut Exposition, fleet: &FleetStatus) {
     let name = "rationd_fleet_nodes";
     out.family(name, Type::Gauge, "Nodes of the fleet; missed ones are gone without having left.");
@@ -182,8 +202,9 @@ fn gossip(out: &mut Exposition, fleet: &FleetStatus) {
     out.single("rationd_peer_connections", Type::Gauge, "Connections to peers.", stats.connections);
     let help = "Connections of peers that were refused: a certificate, a fleet or a name that is not ours.";
     out.single("rationd_peers_refused_total", Type::Counter, help, stats.refused);
-    let help = "Days until this node's certificate expires.";
-    out.single("rationd_certificate_days_left", Type::Gauge, help, stats.certificate_days_left);
+    let help = "Seconds until this node's certificate expires, in whole days; negative where it has.";
+    let left = stats.certificate_days_left * 24 * 60 * 60;
+    out.single("rationd_certificate_remaining_seconds", Type::Gauge, help, left);
 }
 
 fn store_calls(out: &mut Exposition, store: &Snapshot) {

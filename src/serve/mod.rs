@@ -30,6 +30,7 @@ pub mod mailbox;
 pub mod metrics;
 pub mod node;
 pub mod parameters;
+pub mod process;
 pub mod reload;
 pub mod reply_queue;
 mod requests;

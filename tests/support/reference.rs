@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use rationd::config::{Described, SAMPLE};
 use rationd::core::fleet::FleetView;
-use rationd::core::time::Micros;
+use rationd::core::time::{Micros, Timestamp};
 use rationd::fleet::{FleetStats, PeerId};
 use rationd::serve::gossip::FleetStatus;
 use rationd::serve::metrics::Scrape;
+use rationd::serve::process::ProcessUse;
 use rationd::store::redis::{BreakerState, CallOutcome, LATENCY_BOUNDS, ServerView, Snapshot};
 use rationd::wire::command_table::{COMMANDS, usage};
 
@@ -171,12 +172,20 @@ pub fn metrics() -> String {
             });
         }
     }
-    let mut out = String::from("| metric | type | meaning |\n|---|---|---|\n");
+    let mut out = String::from("| metric | type | unit | meaning |\n|---|---|---|---|\n");
     for (name, help, kind, labels) in families {
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let _ = writeln!(out, "| `{name}{labels}` | {kind} | {} |", cell(&help));
+        let _ = writeln!(out, "| `{name}{labels}` | {kind} | {} | {} |", unit(&name, &help), cell(&help));
     }
     out
+}
+
+/// What a family's values are in: its name ends with a unit, or it counts, or it says yes or no.
+fn unit(name: &str, help: &str) -> &'static str {
+    let name = name.trim_end_matches("_total");
+    let of_name = ["seconds", "bytes", "tokens"].into_iter().find(|unit| name.ends_with(unit));
+    let is_choice = ["Whether", "1 where"].iter().any(|start| help.starts_with(start));
+    of_name.unwrap_or(if is_choice { "0 or 1" } else { "number" })
 }
 
 /// A scrape of a daemon that has decided, whose store has one server, and that is in a fleet.
@@ -216,6 +225,8 @@ fn scrape() -> String {
         bad: 0,
         stats: FleetStats::default(),
     };
+    let process =
+        ProcessUse { cpu: Duration::ZERO, resident: 0, open_files: 0, most_open_files: Some(0), started: Timestamp(0) };
     let text = Scrape {
         stats: &daemon.daemon().hub().stats(),
         store: Some(&store),
@@ -226,6 +237,7 @@ fn scrape() -> String {
         version: env!("CARGO_PKG_VERSION"),
         suppressed: 0,
         dropped: 0,
+        process: Some(&process),
     }
     .render();
     daemon.stop();
