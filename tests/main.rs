@@ -51,6 +51,7 @@ mod namespaces;
 mod neighbours;
 mod oracle;
 mod outage;
+mod packages;
 mod parked;
 mod patience;
 mod pipelines;
