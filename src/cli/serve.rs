@@ -313,7 +313,7 @@ struct Told {
 impl Tell for Told {
     fn metrics(&self) -> String {
         let store = self.shared.as_ref().map(|store| store.snapshot());
-        let (circle, local_limits) = (self.hub.circle(), self.hub.local_limits());
+        let (fleet, local_limits) = (self.hub.fleet_status(), self.hub.local_limits());
         let process = ProcessUse::read(self.started);
         let scrape = Scrape {
             stats: &self.hub.stats(),

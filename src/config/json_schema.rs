@@ -68,7 +68,7 @@ fn taken(kind: Kind) -> Value {
         | Kind::Period(..)
         | Kind::Mode
         | Kind::Address
-        | Kind::Door
+        | Kind::ListenAddress
         | Kind::Listen
         | Kind::Reach
         | Kind::Url

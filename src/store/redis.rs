@@ -30,7 +30,6 @@ mod stats;
 mod stream;
 mod supervised;
 mod survey;
-mod tally;
 mod tls;
 mod twin;
 mod url;
@@ -51,7 +50,6 @@ pub use slots::cluster_slots;
 pub use stats::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 pub use stream::{Connecting, Network, Stream};
 pub use survey::{Survey, Surveyed, survey};
-pub use tally::{CallOutcome, LATENCY_BOUNDS, OPS, ServerView, Snapshot};
 pub use twin::Twin;
 
 use self::cluster::Cluster;

@@ -19,7 +19,7 @@ use crate::core::policy::PolicySet;
 use crate::core::shard::Settings;
 use crate::core::time::Micros;
 use crate::fleet::{Fleet, FleetOptions, IdentityFiles};
-use crate::serve::{AnyStore, Daemon, Limits, ServerState, StartOptions};
+use crate::serve::{Backend, Daemon, Limits, ServerState, StartOptions};
 use crate::store::redis::{RedisOptions, RedisStore};
 
 /// The name of the fleet.
@@ -122,7 +122,7 @@ impl Node {
                 envoy: None,
                 limits: Limits::default(),
                 threads: 1,
-                store: AnyStore::Remote(store.clone()),
+                store: Backend::Remote(store.clone()),
                 policies: Arc::new(ArcSwap::from_pointee(ground.policies)),
                 in_fleet: true,
                 settings: Settings { max_keys: 1_000, timeout: Micros(TIMEOUT.as_micros() as u64), lease_ahead: true },
@@ -160,7 +160,7 @@ impl Node {
             name: self.name.clone(),
             is_alive: self.is_alive(),
             is_connected: self.gate.is_open(),
-            live: self.hub.circle().map_or(1, |circle| circle.view.live),
+            live: self.hub.fleet_status().map_or(1, |fleet| fleet.view.live),
             held: self.hub.keys(0, 10).iter().map(|(_, key)| key.held).sum(),
             calls,
             degraded: self.hub.stats().shards.degraded,

@@ -173,7 +173,7 @@ fn addresses(patient: &Patient) -> Look {
         let may = if config.listen.admin_checks { "reads it and spends" } else { "reads it" };
         open.push(format!("listen.admin is {admin}: whoever reaches it {may}"));
     }
-    if let Some(crate::config::Door::Address(address)) = &config.listen.envoy
+    if let Some(crate::config::ListenAddress::Address(address)) = &config.listen.envoy
         && !address.ip().is_loopback()
     {
         open.push(format!("listen.envoy is {address}: whoever reaches it spends"));

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::address::Address;
 use super::dialer::Dialer;
 use super::evalsha;
-use super::link::{Link, Making};
+use super::link::{DialOptions, Link};
 use super::options::{OptionsError, RedisOptions};
 use super::reply::text;
 use super::slots::{self, Range, SLOTS, slot_of};
@@ -196,7 +196,7 @@ fn key_within(prefix: &str, owned: &[(u16, u16)]) -> String {
 }
 
 async fn dial(dialer: &Dialer, address: &Address) -> Result<Link, String> {
-    let making = Making { dialer, clock: Clock::start(), generation: 0, confirming: None };
+    let making = DialOptions { dialer, clock: Clock::start(), generation: 0, confirming: None };
     Link::dial(making, address, |_, _| ()).await
 }
 

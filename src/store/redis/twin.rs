@@ -127,11 +127,11 @@ fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)>
         limits.push(read_limit(*letter, &mut numbers)?);
         match &mut op {
             Op::Acquire(ask) => {
-                ask.known[index] = Known { used: numbers.next()?, at: numbers.time()? };
                 ask.ages[index] = numbers.span()?;
+                ask.known[index] = Known { used: numbers.next()?, at: numbers.time()? };
             }
             Op::Return { windows, ages, .. } => {
-                (windows[index], ages[index]) = (numbers.time()?, numbers.span()?);
+                (ages[index], windows[index]) = (numbers.span()?, numbers.time()?);
             }
             Op::Refund { windows, .. } => windows[index] = numbers.time()?,
             Op::Peek | Op::Reset | Op::Occupy(_) => {}
@@ -143,7 +143,8 @@ fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)>
 }
 
 fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
-    Some(match script {
+    // A script for one limit is called with the same arguments.
+    Some(match script.strip_suffix(" of one").unwrap_or(script) {
         "acquire" => Op::Acquire(Acquire {
             need: head.next()?,
             want: head.next()?,
@@ -230,7 +231,7 @@ mod tests {
     fn words(call: &Call) -> Vec<Vec<u8>> {
         let mut words = vec![
             b"EVALSHA".to_vec(),
-            evalsha::sha(Script::of(&call.op)).into(),
+            evalsha::sha(Script::of(call)).into(),
             b"1".to_vec(),
             script::key("ration", call.digest).into_bytes(),
         ];
@@ -244,7 +245,7 @@ mod tests {
         for call in calls() {
             let words = words(&call);
             let arguments: Vec<&[u8]> = words[4..].iter().map(Vec::as_slice).collect();
-            let (node, read) = read(Script::of(&call.op).name, &words[3], &arguments).expect("it is ours");
+            let (node, read) = read(Script::of(&call).name, &words[3], &arguments).expect("it is ours");
             assert_eq!((&*node, read.id, read.digest, read.op), ("n1", call.id, call.digest, call.op));
             assert_eq!(read.rule.limits, call.rule.limits);
         }
