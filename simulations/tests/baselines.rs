@@ -38,7 +38,7 @@ struct Node {
 impl Node {
     fn new(brain: Brain, name: &'static str) -> Self {
         let settings = Settings { max_keys: 10, timeout: Micros::from_millis(50), lease_ahead: true };
-        let start = Start { settings, seed: 1, first_id: 1, clock: (Instant(0), START) };
+        let start = Start { settings, seed: 1, first_id: 1, clock: (Instant(0), START), shards: 1 };
         let mut limiter = limiter(brain, start);
         limiter.set_nodes(NODES.len() as u32);
         Self { name, limiter, asked: VecDeque::new(), answered: VecDeque::new() }

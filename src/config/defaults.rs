@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The default path of the Unix socket: `/run/rationd/rationd.sock` for root, otherwise below `$XDG_RUNTIME_DIR`, or
 /// below `/tmp/rationd-UID` if that is not set.
 #[must_use]
-pub fn default_socket() -> PathBuf {
+pub(super) fn default_socket() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let directory = match (own_uid(), runtime) {
         (0, _) => PathBuf::from("/run/rationd"),
