@@ -91,7 +91,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "machine.unit",
         why: "A daemon that cannot go on ends itself, so that it is started again: nobody would.",
         next: "Install a unit rationd.service with Type=notify, Restart=always and WatchdogSec=.",
-        see: "operate/deploy.md#under-systemd",
+        see: "operate/systemd.md",
         look: unit,
     },
 ];
