@@ -161,8 +161,11 @@ async fn slot_map(dialer: &Dialer, seeds: &[Address]) -> Option<Vec<Range>> {
     None
 }
 
+/// First and last slot of each range that a server owns; `None`: it is a replica.
+type Owned = Option<Vec<(u16, u16)>>;
+
 /// The masters with the slots of each, and the replicas without.
-fn owners(ranges: &[Range]) -> Vec<(Address, Option<Vec<(u16, u16)>>)> {
+fn owners(ranges: &[Range]) -> Vec<(Address, Owned)> {
     let mut masters: BTreeMap<Address, Vec<(u16, u16)>> = BTreeMap::new();
     let mut replicas: Vec<Address> = Vec::new();
     for range in ranges {
