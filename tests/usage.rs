@@ -334,6 +334,30 @@ fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
     assert_eq!((share(true), share(false)), (47, 41));
 }
 
+/// Of which window from the first request a share is the store says when it is paid. It was told of a window that the store
+/// had opened meanwhile, and peers denied checks by that of which the store had tokens left.
+#[test]
+fn what_a_share_admitted_is_told_of_a_window_from_the_first_request_once_it_is_paid() {
+    let mut bench = bench_of(2, "100/10s fixed from-first");
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now - Micros::from_secs(10) });
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    for _ in 0..9 {
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+    }
+    assert_eq!(bench.last.map(|last| last.source), Some(Source::Share));
+    let call = bench.acquire();
+    bench.used = 50;
+    bench.grant(&call, 0);
+    assert_eq!(told(&mut bench), []);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 11);
+    bench.grant(&call, 11);
+    assert_eq!(told(&mut bench), [(window(&bench), 11, 0)]);
+}
+
 #[test]
 fn what_lies_idle_goes_back_when_peers_spend() {
     for (peer, gone) in [(450, 0), (650, 100)] {

@@ -34,7 +34,10 @@ impl LeasedKey {
         let refunded = self.peers.window(index, at).map_or(0, |window| window.own.refunded);
         let held = if on(Mutant::GrantedAsAdmitted) { 0 } else { self.holdings.lease().held_of(index, at) };
         let lent = self.view.lent(index).saturating_sub(held);
-        let alone = self.outage.book().map_or(0, |book| book.unpaid(index, number(limit, at)));
+        // A share goes by aligned windows, and of a limit whose windows begin with the first request the store says which
+        // one pays for it: it counts there once it is paid, and until then in none.
+        let book = self.outage.book().filter(|_| self.follows_usage(index));
+        let alone = book.map_or(0, |book| book.unpaid(index, number(limit, at)));
         Count { admitted: lent.saturating_add(alone).saturating_add(refunded), refunded }
     }
 
