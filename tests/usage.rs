@@ -391,3 +391,25 @@ fn a_share_follows_the_mean_of_three_windows() {
     // 95 % of (95 % of 40, the lower of two means, and 5 % for all alike).
     assert_eq!(admitted_on_share(&mut bench, 2), 38);
 }
+
+/// Others that were asked noticed the loss at once. Who was not took its part by windows that no other had looked at, and all
+/// of them admitted more than 95 % of the limit.
+#[test]
+fn who_notices_a_loss_late_goes_by_the_windows_before_its_last_answer_too() {
+    let share = |is_late: bool| {
+        let mut bench = bench_of(2, "100/1s fixed");
+        for own in [5, 5, 5, 80] {
+            bench.used = 0;
+            bench.hold(own - 4);
+            spend(&mut bench, own - 4);
+            bench.used = 0;
+            bench.advance(SECOND);
+        }
+        if is_late {
+            bench.settle_window(Micros(995_000));
+        }
+        admitted_on_share(&mut bench, 3)
+    };
+    // 95 % of (95 % of 5 and 5 % for three alike).
+    assert_eq!((share(false), share(true)), (6, 6));
+}

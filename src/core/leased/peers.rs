@@ -212,9 +212,13 @@ impl LeasedKey {
             let heard = told + usize::from(own(windows) > 0) >= self.view.nodes() as usize;
             if heard { peers.saturating_add(own(windows)).min(limit.count) } else { limit.count }
         };
-        // Nodes notice a loss up to a window apart, or two in short windows. Their means of the last windows then
-        // have at least one in common.
-        let ends = 1..=if limit.period >= SHORT { 2 } else { 3 };
+        // Nodes notice a loss up to a window apart; of short windows up to two; and whoever was not asked meanwhile notices
+        // it later by as many windows as have begun since its last answer. One mean they have in common.
+        let quiet = match self.view.heard() {
+            Timestamp::NONE => 0,
+            heard => (lost.0 / limit.period.0).saturating_sub(heard.0 / limit.period.0),
+        };
+        let ends = 1..=(if limit.period >= SHORT { 2 } else { 3 }) + quiet.saturating_sub(1).min(LONGEST_QUIET);
         let mean = |of: &dyn Fn(u64) -> u64, last: u64| (last..last + MEAN).map(of).sum::<u64>();
         let least = ends.clone().map(|last| mean(&own, last) / MEAN).min().unwrap_or(0);
         let most = ends.map(|last| mean(&all, last).div_ceil(MEAN)).max().unwrap_or(limit.count);
@@ -231,7 +235,10 @@ impl LeasedKey {
 /// A share follows the mean of so many windows, because what nodes use of a single one differs by chance.
 const MEAN: u64 = 3;
 
-/// A shorter window may be over before a call to the store is answered.
+/// After more windows without an answer a share is no smaller: so few are remembered.
+const LONGEST_QUIET: u64 = 6;
+
+/// A window shorter than this may be over before a call to the store has been answered.
 const SHORT: Micros = Micros(1_000_000);
 
 pub(super) fn has_windows(limit: &Limit) -> bool {
