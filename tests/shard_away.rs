@@ -255,6 +255,26 @@ fn what_the_share_admitted_counts_under_other_limits_and_is_charged() {
     }
 }
 
+/// A change of limits made the node forget when the store had last answered, and with it that it had leased tokens of the
+/// window at hand.
+#[test]
+fn a_share_begins_in_the_window_after_the_last_answer_under_whatever_limits() {
+    let mut bench = Bench::new("1000/1s fixed");
+    bench.advance(Micros(500_000));
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("500/1s fixed").unwrap()]));
+    assert_eq!(bench.check(1), None);
+    bench.replies();
+    let call = bench.acquire();
+    // By what other keys met the server has been away for long.
+    bench.fail(&call, StoreError::Away { since: bench.now - SECOND });
+    assert_eq!((bench.replies(), bench.last.unwrap().reason), (vec![Verdict::Deny], Reason::Share));
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+}
+
 #[test]
 fn who_owes_nothing_is_lent_nothing_until_others_have_paid_theirs() {
     let mut bench = Bench::new("10/1s fixed");

@@ -270,10 +270,9 @@ impl LeasedKey {
 
     /// The store gave no answer, so from `since` on this key is on its own.
     pub(super) fn lose_store(&mut self, now: Instant, since: Instant) {
-        // If an answer has come after the time that the store reports, the outage began later.
-        let since = self.view.clock().latest(self.view.answered().map_or(since, |at| at.max(since)));
-        // Tokens of a bucket that were lent in advance must trickle in first. In that time the share does not fill
-        // up.
+        // Whatever is said of since when the store is away: its last answer came later, be it about limits of before.
+        let since = self.view.clock().latest(since.max(self.view.last_answered()));
+        // What the store lent of a bucket before it comes takes the time in which a share would fill up.
         let to_come = self.to_come(now);
         let since = if to_come > Micros::ZERO { since.max(self.view.clock().latest(now) + to_come) } else { since };
         if !self.is_away(now) && self.view.rule().on_store_loss == OnStoreLoss::Share {

@@ -27,8 +27,10 @@ pub(super) struct StoreView {
     clock: StoreClock,
     /// The round trip of the latest answer.
     trip: Micros,
-    /// When the store last answered.
-    answered: Option<Instant>,
+    /// When the store last answered, about these limits or those before; zero: never.
+    answered: Instant,
+    /// It has answered about these.
+    is_known: bool,
     /// The store's time in the latest answer that counts.
     heard: Timestamp,
     epoch: u64,
@@ -93,7 +95,8 @@ impl StoreView {
             ahead: LentOf::default(),
             clock,
             trip: Micros::ZERO,
-            answered: None,
+            answered: Instant::default(),
+            is_known: false,
             heard: Timestamp::NONE,
             epoch: 0,
             accounted: 0,
@@ -169,8 +172,13 @@ impl StoreView {
         self.trip
     }
 
-    /// When the store last answered.
+    /// When the store last answered about these limits.
     pub(super) fn answered(&self) -> Option<Instant> {
+        self.is_known.then_some(self.answered)
+    }
+
+    /// When it last answered, about these limits or those before; zero: never.
+    pub(super) fn last_answered(&self) -> Instant {
         self.answered
     }
 
@@ -208,8 +216,8 @@ impl StoreView {
     /// Whether a later answer has come before this one. A clock that is behind is that of another master, and so is
     /// that in the answer to a call that was sent since.
     pub(super) fn has_overtaken(&self, now: Instant, call: &Call, grant: &Grant) -> bool {
-        let sent_before = self.answered.is_some_and(|at| call.sent_at < at);
-        // The time of a bucket may go back, when tokens are taken back; so it shows no order.
+        let sent_before = self.answered().is_some_and(|at| call.sent_at < at);
+        // A bucket's time may have gone back since, as tokens were taken back.
         let limits = self.limits().zip(&grant.counters);
         let mut windows = limits.filter(|((limit, _), _)| limit.algorithm != Algorithm::Gcra);
         let older =
@@ -225,7 +233,7 @@ impl StoreView {
     /// Takes over other limits, of which nothing is known yet.
     pub(super) fn change_limits(&mut self, rule: &Arc<Rule>) {
         self.limits = vec![LimitView::default(); rule.limits.len()].into();
-        (self.ahead, self.answered) = (LentOf::default(), None);
+        (self.ahead, self.is_known) = (LentOf::default(), false);
         self.rule = rule.clone();
     }
 
@@ -276,7 +284,7 @@ impl StoreView {
 
     /// Records the store's clock in an answer.
     pub(super) fn note_clock(&mut self, clock: StoreClock) {
-        self.clock = if self.answered.is_some() { self.clock.refined(clock) } else { clock };
+        self.clock = if self.is_known { self.clock.refined(clock) } else { clock };
         self.trip = clock.trip();
     }
 
@@ -291,7 +299,7 @@ impl StoreView {
 
     /// Records that the store has answered about these limits.
     pub(super) fn note_answered(&mut self, now: Instant) {
-        self.answered = Some(now);
+        (self.answered, self.is_known) = (now, true);
     }
 
     /// Records that an answer counts, with its time and epoch. [`StoreView::note_counter`] takes over its counters.
@@ -470,7 +478,7 @@ impl StoreView {
     /// lent, of the one before, as long as that may still be open.
     pub(super) fn known(&self, now: Instant, held: u64) -> [Known; MAX_LIMITS] {
         let mut known = [Known::default(); MAX_LIMITS];
-        if self.answered.is_none() || on(Mutant::KnownNotSent) {
+        if !self.is_known || on(Mutant::KnownNotSent) {
             return known;
         }
         let earliest = self.clock.earliest(now);
