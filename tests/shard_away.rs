@@ -255,6 +255,28 @@ fn what_the_share_admitted_counts_under_other_limits_and_is_charged() {
     }
 }
 
+/// The node took what it owed for forgotten with the key, though it may have admitted that after the reset, and spent the
+/// tokens that were to pay for it.
+#[test]
+fn what_the_share_admitted_is_charged_though_another_node_has_reset_the_key() {
+    let mut bench = Bench::new("1000/1s fixed");
+    bench.advance(Micros(500_000));
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "on its share");
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 950);
+    (bench.epoch, bench.was_reset, bench.used) = (99, true, 0);
+    bench.grant(&call, 950);
+    assert_eq!(bench.held(), 949);
+}
+
 /// A change of limits made the node forget when the store had last answered, and with it that it had leased tokens of the
 /// window at hand.
 #[test]

@@ -361,9 +361,9 @@ pub(super) fn learn(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &
         && !key.view.has_overtaken(now, call, grant)
     {
         if grant.reset && !on(Mutant::ResetKeepsLeases) {
+            // What a share admitted stays owed: it may have been admitted after the reset, of which this node hears only now.
             let voided = key.holdings.void();
             cx.policy_stats(key.policy()).expired += voided;
-            key.outage.drop_book();
         } else {
             cx.stats.lost_epochs += 1;
             key.believe_fleet();
