@@ -166,6 +166,22 @@ fn the_first_check_of_a_bucket_is_not_denied_for_one_late_answer() {
     assert_eq!(bench.held(), 0, "the grant paid for it");
 }
 
+/// Its next check passed on credit, too, each time that another key had taken its place: three tokens of a bucket of one in
+/// half a second, in a table of eight for eleven keys.
+#[test]
+fn a_bucket_that_owes_for_its_first_check_is_not_forgotten_for_another_key() {
+    let mut bench = Bench::with_keys("5/1h", 1);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.advance(Micros(50_000));
+    assert_eq!(bench.replies(), [Verdict::Allow], "on credit");
+    bench.grant(&call, 0);
+    bench.check_key(9, 1);
+    assert_eq!(bench.last.unwrap().reason, Reason::Overload, "it takes nobody's place");
+    bench.settle_window(Micros::from_secs(720));
+    assert_eq!(bench.check_key(9, 1), None, "a token has trickled in");
+}
+
 #[test]
 fn waits_no_longer_than_the_timeout_and_lives_on_its_share_when_the_store_is_lost() {
     let mut bench = Bench::new("1000/1s fixed");

@@ -5,7 +5,7 @@
 
 use super::key::LeasedKey;
 use super::peers::{DOUBTED, has_windows};
-use super::phase::Phase;
+use super::phase::{Credit, Phase};
 use crate::core::answer::Resolution;
 use crate::core::call::{Call, Counter, Grant, Op};
 use crate::core::decision::{Decision, Reason, Source};
@@ -309,10 +309,18 @@ impl LeasedKey {
     pub(in crate::core) fn is_indebted(&self, now: Instant) -> bool {
         let is_restoring = matches!(self.outage.phase(), Phase::Restoring { until } if now < until);
         is_restoring
+            || self.owes_credit(now)
             || self.outage.book().is_some_and(|book| book.matters(self.view.rule(), self.view.clock().latest(now)))
     }
 
-    /// Whether the check just decided was the first to use this window's share, or, if `spent`, to spend of it.
+    /// A check passed on credit, which nothing has paid for, and its tokens have not trickled in again: were it forgotten, the
+    /// key's next check would pass on credit, too.
+    fn owes_credit(&self, now: Instant) -> bool {
+        let is_owed = |limit: &Limit, credit: Credit| now < credit.at + gcra::cost(limit, credit.tokens);
+        self.outage.credit().is_some_and(|credit| self.view.rule().limits.iter().any(|limit| is_owed(limit, credit)))
+    }
+
+    /// This window's share was asked for, or `spent` of, for the first time by the check just decided.
     pub(super) fn begins_share(&mut self, now: Instant, spent: bool) -> bool {
         self.outage.begins_share(self.view.rule(), self.view.clock().latest(now), spent)
     }
