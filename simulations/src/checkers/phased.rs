@@ -110,6 +110,12 @@ impl<C: Checker> Phased<C> {
         phased.agree(setting)
     }
 
+    /// Tells each checker that begins after a change from when on it sees what happens.
+    pub(super) fn from(mut self, mut tell: impl FnMut(&mut C, u64)) -> Self {
+        self.phases.iter_mut().filter(|phase| phase.sees > 0).for_each(|phase| tell(&mut phase.checker, phase.sees));
+        self
+    }
+
     /// Also leaves alone what `why` says: keys from the moment on at which another clock counts them.
     pub(super) fn until_leaps(self, why: &Exemption, leaps: bool) -> Self {
         Self { leaps: why.when(leaps), ..self }

@@ -16,7 +16,7 @@ use super::sheet::{Exemption, Sheet};
 use super::{Found, aligned};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
-use crate::plan::Brain;
+use crate::plan::{Brain, Plan, What};
 
 static PUSHES: Exemption = Exemption::new(
     "keys whose limits change, from then on until two periods after all nodes know of it",
@@ -35,6 +35,11 @@ static DOUBT_EDGE: Exemption = Exemption::new(
     "Which window is open is not known to a timeout or a trip: too little is not judged there.",
 );
 
+static UNSEEN: Exemption = Exemption::new(
+    "what was lent before all nodes knew of a change of limits, until its window is over by any clock",
+    "It is not looked at, and of a window that a clock set back opens again a node says once more what it was lent.",
+);
+
 static TWO_VOID: Exemption = Exemption::new(
     "two acquires in a row that were given up",
     "A node remembers one: where the store has not answered that the first is void, the second may be forgotten, and what it was lent is lost.",
@@ -45,7 +50,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["no-free-budget"],
     proves: "What a node says that it was lent of a window, which a store that lost its data counts again, is no more and no less than it was lent; what it admitted on its share it asks for first; an acquire that it has given up it says to be void before it asks for more.",
     judges: "Windows of all kinds, several limits; what is owed of a share: the longest of them.",
-    exemptions: &[&PUSHES, &BASELINES, &FORGETS, &BUCKETS, &DOUBT_EDGE, &TWO_VOID],
+    exemptions: &[&PUSHES, &BASELINES, &FORGETS, &BUCKETS, &DOUBT_EDGE, &UNSEEN, &TWO_VOID],
     mutant: Some("known-not-sent"),
 };
 
@@ -108,6 +113,9 @@ pub(super) struct Told {
     stops: Stops,
     /// Clocks of masters differ, and slots move from one to another.
     leaps: bool,
+    /// What began before that, in true time, it has not seen; 0: it has seen all. And by how much clocks are set back in all.
+    blind: u64,
+    back: u64,
     /// Nodes know the store's windows by their own clocks.
     keeps_time: bool,
     doubt: u64,
@@ -127,7 +135,7 @@ pub(super) struct Told {
 impl Told {
     /// Scoped to keys whose limits do not change, and times at which they do not.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, Self::new)
+        Phased::new(&PUSHES, setting, Self::new).from(|told, sees| told.blind = sees)
     }
 
     pub(super) fn new(setting: &Setting) -> Self {
@@ -136,6 +144,8 @@ impl Told {
             forgets: FORGETS.when(setting.plan.daemon.max_keys < ROOM),
             stops: Stops::default(),
             leaps: setting.plan.clocks_leap(),
+            blind: 0,
+            back: set_back(&setting.plan),
             keeps_time: setting.plan.clocks.offset.0 == 0
                 && setting.plan.redis.skew.0 == 0
                 && !setting.plan.clocks_leap(),
@@ -191,6 +201,7 @@ impl Told {
         let longest = call.rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
         let stopped = FORGETS.when(self.stops.meet(life.0, moment.at, 2 * longest + doubt));
         let forgets = self.forgets || stopped;
+        let (is_blind, unseen) = (self.blind > 0, now - moment.at + self.blind + self.back);
         let account = self.account(life, key);
         let doubt = doubt.max(account.trip + DOUBT);
         account.latest = call.id;
@@ -213,7 +224,9 @@ impl Told {
                 continue;
             }
             let lent = account.lent.get(&(index, known.at.0)).copied().unwrap_or_default();
-            let too_much = known.used > lent.most;
+            let length = if limit.algorithm == Algorithm::Sliding { 0 } else { limit.period.0 };
+            let is_unseen = UNSEEN.when(is_blind && known.at.0 < unseen + length);
+            let too_much = known.used > lent.most && !is_unseen;
             let end = if limit.algorithm == Algorithm::Sliding { known.at + limit.period } else { known.at };
             let too_little = known.used < lent.sure && !forgets && !DOUBT_EDGE.when(now + doubt >= end.0);
             // Where nothing is said at all, the window that is surely open is looked up.
@@ -330,6 +343,15 @@ impl Told {
     }
 }
 
+/// By how much clocks of masters are set back in all.
+fn set_back(plan: &Plan) -> u64 {
+    let back = plan.faults.iter().map(|fault| match fault.what {
+        What::Set { by, back: true, .. } => by.0,
+        _ => 0,
+    });
+    back.sum()
+}
+
 /// The longest period of those limits of a rule that are windows: shares go by them, however the store
 /// counts.
 fn windowed(rule: &Rule) -> Option<u64> {
@@ -430,6 +452,18 @@ mod tests {
             history.known = known;
             history.called(&mut checker, SECOND / 2, 2, 1);
             assert_eq!(checker.violations().len(), seen, "{known}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn too_much_of_a_window_that_began_before_it_looked_is_not_judged() {
+        for (blind, seen) in [(0, 1), (1, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Told::new(&history.setting());
+            checker.blind = blind;
+            history.known = 5;
+            history.called(&mut checker, SECOND / 2, 1, 1);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
 
