@@ -6,12 +6,14 @@
 //! all of it (what was lent and lapsed counts there, and what was handed back does not); and not again in a window in which the store has
 //! lent in spite of it, unless it had lost what it knew.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
+use rationd::wire::digest;
 
 use super::notes::{Alone, Life, Lives};
 use super::phased::Phased;
@@ -45,8 +47,8 @@ static SHAPES: Exemption = Exemption::new(
     "A share of them has no window that is common to all nodes.",
 );
 static LIARS: Exemption = Exemption::new(
-    "a node that a liar has told something, for two periods",
-    "What it tells is not so, and denies others on purpose.",
+    "a node that a liar has told of the window",
+    "What it tells is not so, and denies others on purpose: of the windows that it names, whenever they begin by the store's clock.",
 );
 static FORGETFUL: Exemption = Exemption::new(
     "a key that the store has forgotten, for two periods",
@@ -83,6 +85,10 @@ const DOUBT: u64 = 10_000;
 /// By so long after the end of a fault all have told and heard again.
 const HEARS: u64 = 2_000_000;
 
+/// Windows from the first request that are remembered of a key: each time that a client resets it another one opens, while
+/// nodes that have not heard of it go by theirs.
+const OPENED: usize = 32;
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Together {
@@ -99,8 +105,9 @@ pub(super) struct Together {
     lives: Lives,
     /// By key, limit and window: somebody who had none has admitted of it on its share.
     guessed: Set<Place>,
-    /// When a node last heard what is not so.
-    lied: Map<u32, u64>,
+    /// Windows of which a node heard what is not so: node, digest, place of the limit, `Counter::at`.
+    lied: Set<(u32, u128, usize, u64)>,
+    digests: Map<u32, u128>,
     shared: Map<Place, u64>,
     holds: Alone,
     /// The limits of each policy.
@@ -109,7 +116,7 @@ pub(super) struct Together {
     admitted: Map<Place, u64>,
     shown: Map<Place, (u64, u64)>,
     /// By key and place: the latest ends of windows from the first request.
-    opened: Map<(u32, usize), [u64; 2]>,
+    opened: Map<(u32, usize), VecDeque<u64>>,
     /// By node: windows of which it has denied by what peers told, and whether the store has lent of them since.
     refuted: Map<(u32, Place), bool>,
     /// When the store last lost something that it knew of a key.
@@ -134,7 +141,8 @@ impl Together {
             informed: Set::default(),
             lives: Lives::default(),
             guessed: Set::default(),
-            lied: Map::default(),
+            lied: Set::default(),
+            digests: Map::default(),
             shared: Map::default(),
             holds: Alone::default(),
             rules: setting.rules.clone(),
@@ -193,6 +201,16 @@ impl Together {
         Some((key, index, number))
     }
 
+    /// Whether a liar has told the node of a window.
+    fn is_lied(&self, node: u32, limit: &Limit, (key, index, number): Place) -> bool {
+        let at = match limit.algorithm {
+            Algorithm::Fixed => (number + 1) * limit.period.0,
+            Algorithm::Sliding => number * limit.period.0,
+            _ => number,
+        };
+        self.digests.get(&key).is_some_and(|digest| self.lied.contains(&(node, *digest, index, at)))
+    }
+
     /// The windows of a limit that are open at this time of the owner's clock, or were when the latest answer may have
     /// been given; as far as they are told by `reset`, the one that the node went by.
     fn open(&self, key: u32, index: usize, limit: &Limit, now: u64, reset: Option<u64>) -> Vec<Place> {
@@ -201,8 +219,8 @@ impl Together {
             (Algorithm::Fixed, Some(end)) => [end / limit.period.0 - 1; 2],
             (Algorithm::Fixed | Algorithm::Sliding, _) => [now / limit.period.0, then / limit.period.0],
             (Algorithm::FixedFromFirst, _) => {
-                let opened = self.opened.get(&(key, index)).copied().unwrap_or_default();
-                return opened.iter().filter(|end| **end > then).map(|end| (key, index, *end)).collect();
+                let opened = self.opened.get(&(key, index)).into_iter().flatten();
+                return opened.filter(|end| **end > then).map(|end| (key, index, *end)).collect();
             }
             _ => return Vec::new(),
         };
@@ -218,8 +236,9 @@ impl Together {
             (*last, *most) = (counter.used, counter.used.max(*most));
             if limit.algorithm == Algorithm::FixedFromFirst {
                 let opened = self.opened.entry((key, index)).or_default();
-                if opened[1] != counter.at.0 {
-                    *opened = [opened[1], counter.at.0];
+                if !opened.contains(&counter.at.0) {
+                    opened.push_back(counter.at.0);
+                    opened.drain(..opened.len().saturating_sub(OPENED));
                 }
             }
         }
@@ -250,16 +269,19 @@ impl Together {
         let longest = rule.limits.iter().map(|limit| limit.period.0).max().unwrap_or(0);
         let lately = |at: Option<&u64>| at.is_some_and(|at| moment.at < at + 2 * longest + HEARS);
         let forgot = FORGETFUL.when(lately(self.forgot.get(&request.key)));
-        if LIARS.when(lately(self.lied.get(&request.node))) {
-            return;
-        }
         let reset = aligned(rule).map(|_| decision.reset_at.0);
         let (mut is_spent, mut is_refuted, mut places) = (false, false, Vec::new());
         for (index, limit) in rule.limits.iter().enumerate() {
             if NO_WINDOWS.when(limit.algorithm == Algorithm::Gcra) {
                 continue;
             }
-            for place in self.open(request.key, index, limit, store, reset) {
+            // By the clock of the node the next window may have begun.
+            let soon = self.open(request.key, index, limit, store + self.doubt, reset);
+            let open = self.open(request.key, index, limit, store, reset);
+            if LIARS.when(soon.iter().chain(&open).any(|place| self.is_lied(request.node, limit, *place))) {
+                return;
+            }
+            for place in open {
                 let admitted = self.admitted.get(&place).copied().unwrap_or(0);
                 let (last, most) = self.shown.get(&place).copied().unwrap_or_default();
                 // A store that forgets shows less than there was; peers know of that.
@@ -291,7 +313,11 @@ impl Observer for Together {
                 }
             }
             Seen::Lost { key, .. } | Seen::Undone { key, .. } => drop(self.forgot.insert(*key, moment.at)),
-            Seen::Told { to, lies: true, .. } => drop(self.lied.insert(*to, moment.at)),
+            Seen::Told { to, frames, lies: true, .. } => {
+                let told = frames.iter().flat_map(|frame| digest::decode(frame).unwrap_or_default());
+                self.lied.extend(told.map(|told| (*to, told.digest.0, told.limit.into(), told.window.0)));
+            }
+            Seen::Called { key, call, .. } => drop(self.digests.insert(*key, call.digest.0)),
             _ => {}
         }
         self.lives.see(seen);
@@ -342,6 +368,10 @@ impl Checker for Together {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::key::Digest;
+    use rationd::core::time::Timestamp;
+    use rationd::core::usage::{Count, Usage};
+
     use super::*;
     use crate::checkers::tests::{History, SECOND};
     use crate::observe::Holding;
@@ -391,6 +421,38 @@ mod tests {
                 assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
             }
         }
+    }
+
+    #[test]
+    fn only_the_windows_that_a_liar_names_are_excused() {
+        for (window, seen) in [(1, 0), (2, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = checker(&history);
+            history.called(&mut checker, SECOND / 10, 1, 1);
+            let usage = Usage {
+                digest: Digest(*checker.digests.get(&0).expect("a call was seen")),
+                limit: 0,
+                window: Timestamp(1_800_000_000_000_000 + window * SECOND),
+                count: Count { admitted: 100, refunded: 0 },
+                epoch: 0,
+            };
+            let frames = digest::encode(&[usage]);
+            history.see(&mut checker, SECOND / 5, &Seen::Told { from: 1, to: 0, frames: &frames, lies: true });
+            history.check(&mut checker, SECOND / 2, 1, Source::Prefilter, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_window_of_before_two_resets_is_still_spent() {
+        let mut history = History::new("100/1s fixed from-first");
+        let mut checker = checker(&history);
+        for (opened, used) in [(0, 100), (SECOND / 10, 1), (SECOND / 5, 1)] {
+            (history.opened, history.used) = (opened, used - 1);
+            history.executed(&mut checker, opened + SECOND / 20, opened + 1);
+        }
+        history.check(&mut checker, SECOND / 2, 1, Source::Prefilter, false);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
     }
 
     #[test]
