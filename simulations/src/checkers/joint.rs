@@ -30,7 +30,7 @@ static UNAWARE: Exemption = Exemption::new(
 );
 static APART: Exemption = Exemption::new(
     "two periods of a key of which the store lends after the second that a node waits with the store back, while that of another that goes by its share is not over, or has not begun",
-    "Each begins its second when it hears of the store, and the one does not know that the other has yet to pay (kept in simulations/open/graces-that-end-apart): up to 95 % of the limit more, twice where two windows are at hand.",
+    "Each begins its second when it hears of the store, and the one does not know that the other has yet to pay (kept in simulations/bugs/graces-that-end-apart): up to 95 % of the limit more, twice where two windows are at hand.",
 );
 static GONE: Exemption = Exemption::new(
     "two periods of a key of which the store lends after a node has left that may have gone by its share",
