@@ -201,10 +201,10 @@ mod tests {
     use crate::store::script::{Caller, Script};
 
     fn calls() -> Vec<Call> {
-        let limits = ["100/1s fixed", "20/10s burst 7", "9/1h sliding", "3/1m fixed from-first"];
+        let limits = ["100/1s fixed", "2/1s burst 7", "9/1h sliding", "3/1m fixed from-first"];
         let mut limits: Vec<_> = limits.iter().map(|text| Limit::parse(text).expect("a limit")).collect();
         // As the scripts are told it: in lowest terms.
-        limits[1] = Limit::gcra(2, Micros::from_secs(1), 7).expect("a limit");
+        limits[1] = Limit::gcra(1, Micros::from_millis(500), 7).expect("a limit");
         let (mut known, mut ages, mut windows) =
             ([Known::default(); MAX_LIMITS], [Micros(0); MAX_LIMITS], Default::default());
         for index in 0..limits.len() {
