@@ -94,6 +94,7 @@ impl World {
     fn drain(&mut self, node: usize) {
         while let Some(effect) = self.nodes[node].shard.poll_effect() {
             match effect {
+                Effect::Ask { .. } | Effect::Answer { .. } => panic!("nobody told it of peers to ask"),
                 Effect::Call(call) => {
                     self.calls += 1;
                     self.post(|| Mail::ToStore(node, call.clone()));

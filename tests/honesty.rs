@@ -86,6 +86,7 @@ impl Leasing {
         let mut reply = None;
         while let Some(effect) = self.shard.poll_effect() {
             match effect {
+                Effect::Ask { .. } | Effect::Answer { .. } => panic!("nobody told it of peers to ask"),
                 Effect::Reply { decision, .. } => reply = Some(decision),
                 Effect::Call(call) => {
                     let half = Micros(self.trip.0 / 2);

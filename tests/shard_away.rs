@@ -456,6 +456,7 @@ fn a_clock_that_was_set_back_before_a_restart_locks_nobody_out() {
                     let outcome = store.call(noon, "node", &call);
                     shard.handle_outcome(Instant(0), &call, outcome);
                 }
+                Effect::Ask { .. } | Effect::Answer { .. } => panic!("nobody told it of peers to ask"),
                 Effect::Reply { decision, .. } => reply = Some(decision.verdict),
             }
         }

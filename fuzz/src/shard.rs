@@ -256,6 +256,7 @@ impl Stage {
                     let (_, counts) = self.parked.remove(&ticket).expect("it was parked, and not answered before");
                     self.decided(counts, &decision);
                 }
+                Some(effect @ (Effect::Ask { .. } | Effect::Answer { .. })) => panic!("it knows no peers: {effect:?}"),
             }
         }
         panic!("there is no end of effects");

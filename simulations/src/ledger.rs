@@ -60,6 +60,7 @@ struct Counts {
     checks: u64,
     admitted: u64,
     parked: u64,
+    parked_for_peers: u64,
     false_denials: u64,
     orphaned: u64,
     held_back: u64,
@@ -112,6 +113,7 @@ impl Ledger {
             herd: fleet.herd(self.now.saturating_sub(self.warm)),
             herd_back: self.back.figure(self.warm),
             waits: ratio(counts.parked, counts.checks, WHOLE),
+            peer_waits: ratio(counts.parked_for_peers, counts.checks, WHOLE),
             shares: ratio(counts.sources[Source::Share as usize], counts.checks, WHOLE),
             answer_p50_us: self.answers.percentile(50_000),
             answer_p99_us: self.answers.percentile(99_000),
@@ -209,7 +211,9 @@ impl Counts {
     fn add(&mut self, decision: &Decision, admitted: bool, parked: bool) {
         self.checks += 1;
         self.admitted += u64::from(admitted);
-        self.parked += u64::from(parked);
+        let by_peer = decision.source == Source::Peer;
+        self.parked += u64::from(parked && !by_peer);
+        self.parked_for_peers += u64::from(parked && by_peer);
         self.reasons[decision.reason as usize] += 1;
         self.sources[decision.source as usize] += 1;
     }

@@ -6,12 +6,14 @@
 
 use std::num::NonZeroU64;
 
+use rationd::core::ask::{Answer, Refusal, Terms};
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::decision::Decision;
 use rationd::core::fleet::FleetView;
 use rationd::core::holds::Charge;
 use rationd::core::key::Digest;
-use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard};
+use rationd::core::owners::Candidate;
+use rationd::core::shard::{Asked, Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Timestamp};
 use rationd::core::usage::{Origin, Usage};
 
@@ -100,6 +102,17 @@ pub trait Limiter {
 
     /// Appends what peers should hear now, up to about so many things.
     fn drain_usage(&mut self, _now: Instant, _most: usize, _into: &mut Vec<Usage>) {}
+
+    /// These peers may own keys from now on, beside this node of that name.
+    fn handle_owners(&mut self, _own: u64, _candidates: &[Candidate]) {}
+
+    /// A peer asks for tokens. A baseline lends none on.
+    fn handle_ask(&mut self, _now: Instant, _request: Request<'_>, _terms: &Terms) -> Asked {
+        Asked::Answered(Err(Refusal::OtherRule))
+    }
+
+    /// Takes the answer of a peer.
+    fn handle_answer(&mut self, _now: Instant, _digest: Digest, _id: u64, _answer: &Answer) {}
 
     /// So many daemons live. Only those care that have no store to count them.
     fn set_nodes(&mut self, _nodes: u32) {}
@@ -222,5 +235,17 @@ impl Limiter for Shard {
 
     fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         Self::drain_usage(self, now, most, into);
+    }
+
+    fn handle_owners(&mut self, own: u64, candidates: &[Candidate]) {
+        Self::handle_owners(self, own, candidates);
+    }
+
+    fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> Asked {
+        Self::handle_ask(self, now, request, terms)
+    }
+
+    fn handle_answer(&mut self, now: Instant, digest: Digest, id: u64, answer: &Answer) {
+        Self::handle_answer(self, now, digest, id, answer);
     }
 }

@@ -4,6 +4,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use rationd::core::ask::{Answer, Ask};
 use rationd::core::call::{Call, Counter, Grant};
 use rationd::core::decision::Decision;
 use rationd::core::policy::Rule;
@@ -254,6 +255,55 @@ pub enum Seen<'a> {
         /// A fault put this into its mouth when it was sent, however long it was under way.
         lies: bool,
     },
+    /// A node asks a peer for tokens.
+    PeerAsked {
+        /// The node.
+        node: u32,
+        /// The node's incarnation.
+        incarnation: u64,
+        /// The key.
+        key: u32,
+        /// What for.
+        ask: &'a Ask,
+    },
+    /// A node answers a peer: what it lends it has spent.
+    PeerAnswered {
+        /// The node that was asked.
+        node: u32,
+        /// The node's incarnation.
+        incarnation: u64,
+        /// The key.
+        key: u32,
+        /// Who asked, in which incarnation.
+        peer: (u32, u64),
+        /// What was asked for.
+        ask: &'a Ask,
+        /// The answer.
+        answer: &'a Answer,
+        /// What the node goes by that was asked.
+        rule: &'a Arc<Rule>,
+        /// That node leaves.
+        leaves: bool,
+        /// The clock of the master that owns the key, now.
+        store: Timestamp,
+    },
+    /// An answer of a peer reaches the node that asked, once or more often.
+    PeerHeard {
+        /// The node that asked.
+        node: u32,
+        /// The node's incarnation.
+        incarnation: u64,
+        /// The key.
+        key: u32,
+        /// Who answered, in which incarnation.
+        peer: (u32, u64),
+        /// What was asked for.
+        ask: &'a Ask,
+        /// The answer.
+        answer: &'a Answer,
+        /// The clock of the master that owns the key, now.
+        store: Timestamp,
+    },
     /// A fault begins.
     Begins(&'a Fault),
     /// A fault that lasts ends.
@@ -314,6 +364,9 @@ impl Seen<'_> {
             | Self::Lost { key, .. }
             | Self::Called { key, .. }
             | Self::Settled { key, .. }
+            | Self::PeerAsked { key, .. }
+            | Self::PeerAnswered { key, .. }
+            | Self::PeerHeard { key, .. }
             | Self::Census { key, .. } => Some(*key),
             Self::Hold(..)
             | Self::Together { .. }

@@ -152,6 +152,9 @@ pub struct Daemon {
     pub shards: u32,
     /// `store.confirm`: wait for a replica.
     pub confirm: bool,
+    /// Nodes that hear of each other ask each other for tokens, before the store or in its place.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub owners: bool,
 }
 
 /// The daemons' clocks. The store's time and true time are the same but for `Redis::skew`.
@@ -669,7 +672,7 @@ fn is_one(number: &u32) -> bool {
 
 impl Default for Daemon {
     fn default() -> Self {
-        Self { timeout: Span::millis(50), max_keys: 100_000, shards: 1, confirm: true }
+        Self { timeout: Span::millis(50), max_keys: 100_000, shards: 1, confirm: true, owners: false }
     }
 }
 

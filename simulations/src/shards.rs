@@ -6,12 +6,14 @@
 
 use std::num::NonZeroU64;
 
+use rationd::core::ask::{Answer, Terms};
 use rationd::core::call::{Call, Grant, StoreError};
 use rationd::core::decision::Decision;
 use rationd::core::fleet::FleetView;
 use rationd::core::holds::Charge;
 use rationd::core::key::Digest;
-use rationd::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
+use rationd::core::owners::Candidate;
+use rationd::core::shard::{Asked, Effect, Outcome, Request, Settings, Shard, Ticket};
 use rationd::core::time::Instant;
 use rationd::core::usage::{Origin, Usage};
 
@@ -123,7 +125,8 @@ impl Limiter for Shards {
         let (index, effect) = self.shards.iter_mut().enumerate().find_map(next)?;
         Some(match effect {
             Effect::Reply { ticket, decision } => Effect::Reply { ticket: self.ticket(index, ticket), decision },
-            call @ Effect::Call(_) => call,
+            Effect::Answer { ticket, answer } => Effect::Answer { ticket: self.ticket(index, ticket), answer },
+            effect @ (Effect::Call(_) | Effect::Ask { .. }) => effect,
         })
     }
 
@@ -157,6 +160,21 @@ impl Limiter for Shards {
 
     fn handle_fleet(&mut self, view: FleetView) {
         self.shards.iter_mut().for_each(|shard| shard.handle_fleet(view));
+    }
+
+    fn handle_owners(&mut self, own: u64, candidates: &[Candidate]) {
+        self.shards.iter_mut().for_each(|shard| shard.handle_owners(own, candidates));
+    }
+
+    fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> Asked {
+        match self.of(request.digest).handle_ask(now, request, terms) {
+            Asked::Parked(ticket) => Asked::Parked(self.ticket(self.index(request.digest), ticket)),
+            answered @ Asked::Answered(_) => answered,
+        }
+    }
+
+    fn handle_answer(&mut self, now: Instant, digest: Digest, id: u64, answer: &Answer) {
+        self.of(digest).handle_answer(now, digest, id, answer);
     }
 
     fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {

@@ -1,6 +1,7 @@
 //! A hash of everything that happened in a run, with checkpoints. Two runs of one plan must agree in all of them, in
 //! every process and build.
 
+use rationd::core::ask::{Answer, Ask};
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::Decision;
 
@@ -62,6 +63,19 @@ impl Trace {
         self.add_all(&[kind, node.into(), call.id, call.digest.0 as u64, what, amount]);
     }
 
+    fn ask(&mut self, kind: u64, (node, key): (u32, u32), ask: &Ask) {
+        self.add_all(&[kind, node.into(), key.into(), ask.id, ask.terms.want, ask.terms.least, ask.terms.patience.0]);
+    }
+
+    fn answer(&mut self, answer: &Answer) {
+        match answer {
+            Ok(loan) => {
+                self.add_all(&[loan.tokens, loan.lasts.map_or(0, |lasts| lasts.0), loan.epoch, loan.clock[0].0])
+            }
+            Err(refusal) => self.add(*refusal as u64),
+        }
+    }
+
     fn grant(&mut self, grant: &Grant) {
         self.add_all(&[grant.granted, grant.replayed.into(), grant.epoch, grant.now.0, grant.nodes.into()]);
         self.add_all(&[grant.counters[0].used, grant.counters[0].at.0]);
@@ -113,6 +127,15 @@ impl Observer for Trace {
                 if let Some(grant) = grant {
                     self.grant(grant);
                 }
+            }
+            Seen::PeerAsked { node, key, ask, .. } => self.ask(28, (*node, *key), ask),
+            Seen::PeerAnswered { node, key, ask, answer, .. } => {
+                self.ask(29, (*node, *key), ask);
+                self.answer(answer);
+            }
+            Seen::PeerHeard { node, key, ask, answer, .. } => {
+                self.ask(30, (*node, *key), ask);
+                self.answer(answer);
             }
             Seen::Begins(fault) => self.add_all(&[11, fault.at.0]),
             Seen::Ends(fault) => self.add_all(&[12, fault.at.0]),

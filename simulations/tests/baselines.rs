@@ -72,6 +72,7 @@ impl Node {
     fn drain(&mut self, tally: &mut Tally) {
         while let Some(effect) = self.limiter.poll_effect() {
             match effect {
+                Effect::Ask { .. } | Effect::Answer { .. } => panic!("baselines ask no peers"),
                 Effect::Call(call) => {
                     tally.calls += 1;
                     self.asked.push_back(call);

@@ -33,7 +33,14 @@ pub struct Tuner {
 /// checks may be chance.
 const FEW: u64 = 8;
 
-/// The product of a thousandth of a token per second and a microsecond, in parts of a token.
+/// How many times as much as before is asked for at most: by one of several nodes that lease a key, and by one that leases
+/// it for all. That one knows soon what all of them use, and takes nothing from anybody.
+const GROWTH: u64 = 4;
+
+/// See there.
+const GROWTH_FOR_ALL: u64 = 16;
+
+/// Thousandths of a token a second times microseconds, to a token.
 const BILLION: u64 = 1_000_000_000;
 
 /// Bounds of one refill.
@@ -51,6 +58,8 @@ pub struct Bounds {
     pub window: Micros,
     /// Most of the limit is left.
     pub plenty: bool,
+    /// Nobody else leases, because peers ask this node: tokens for more than a few checks may be leased for a window.
+    pub for_all: bool,
 }
 
 impl Tuner {
@@ -98,10 +107,12 @@ impl Tuner {
         self.sure = self.checks >= FEW;
         let slow = self.is_slow(bounds.window + bounds.window);
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
-        let small = rest.saturating_add(bounds.need).min(if bounds.plenty { self.few() } else { 0 });
+        let few = if bounds.for_all { u64::MAX } else { self.few() };
+        let small = rest.saturating_add(bounds.need).min(if bounds.plenty { few } else { 0 });
         let target = self.used_in(bounds.interval).max(small);
-        let (low, high) = (self.batch / 2, self.batch.max(1).saturating_mul(4));
-        // For about one check per interval, only what waits is asked for, and nothing is held.
+        let growth = if bounds.for_all { GROWTH_FOR_ALL } else { GROWTH };
+        let (low, high) = (self.batch / 2, self.batch.max(1).saturating_mul(growth));
+        // Seen about once per interval: ask for what waits, hold nothing.
         let tuned = if target <= self.mean_cost() { 1 } else { target.clamp(low.min(high), high) };
         self.batch = tuned.min(bounds.ceiling).max(bounds.need).max(1);
         // Rare checks are measured over several refills.
@@ -181,7 +192,7 @@ mod tests {
 
     fn bounds(need: u64, ceiling: u64) -> Bounds {
         let minute = Micros::from_secs(60);
-        Bounds { need, ceiling, interval: HALF, remaining: minute, window: minute, plenty: false }
+        Bounds { need, ceiling, interval: HALF, remaining: minute, window: minute, plenty: false, for_all: false }
     }
 
     #[test]
@@ -212,6 +223,20 @@ mod tests {
         assert_eq!(seldom(Bounds { remaining: Micros::from_secs(5), ..plenty }), 2, "one may come");
         assert_eq!(seldom(bounds(1, 100)), 1);
         assert_eq!(seldom(Bounds { window: Micros::from_secs(1), ..plenty }), 1, "no other in a second");
+    }
+
+    #[test]
+    fn who_leases_for_all_leases_for_the_window() {
+        let mut tuner = Tuner::default();
+        let minute = Bounds { plenty: true, for_all: true, ..bounds(1, 60) };
+        let mut refill = |at: u64, checks: u64| {
+            (0..checks).for_each(|_| tuner.spent(1));
+            let remaining = Micros::from_secs(60 - at % 60);
+            tuner.refill(Instant(at * 1_000_000), Bounds { remaining, ..minute })
+        };
+        // Twenty checks a minute come together from all nodes.
+        assert_eq!([refill(60, 0), refill(63, 1), refill(93, 10)], [1, 11, 10]);
+        assert_eq!(refill(120, 9), 21);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Calls under way and the requests that wait for their answers, for leased keys and for keys of concurrent limits.
 
+use std::num::NonZeroU64;
+
 use super::call::{Call, Op, StoreError};
 use super::context::Context;
 use super::mutant::{Mutant, on};
@@ -10,7 +12,7 @@ use super::time::Instant;
 /// id.
 const ATTEMPTS: u8 = 3;
 
-/// A parked request: a check, or a request that waits for an errand.
+/// A parked request: a check, a peer that asks for tokens, or who waits for an errand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) ticket: Ticket,
@@ -18,6 +20,27 @@ pub(super) struct Waiter {
     pub(super) deadline: Instant,
     /// Answers of the store that did not decide it.
     pub(super) answers: u8,
+    /// Asks of peers that were made for it.
+    pub(super) asks: u8,
+    /// What a peer says of its ask; `None`: it is a client's check.
+    pub(super) peer: Option<PeerAsks>,
+}
+
+/// What a peer says of its ask beside what it wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerAsks {
+    /// The fewest tokens that are of any use to it.
+    pub(super) least: NonZeroU64,
+    /// Until then it waits for the answer. It stands in the line as whoever came when it did, and may be late for its
+    /// turn.
+    pub(super) until: Instant,
+}
+
+impl Waiter {
+    /// Who has just come.
+    pub(super) fn new(ticket: Ticket, cost: u64, deadline: Instant) -> Self {
+        Self { ticket, cost, deadline, answers: 0, asks: 0, peer: None }
+    }
 }
 
 /// A call under way.

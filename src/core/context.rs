@@ -4,15 +4,18 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+use super::ask::{Answer, Ask};
 use super::call::Call;
 use super::decision::{Decision, Verdict};
 use super::fleet::FleetView;
 use super::mutant::{Mutant, on};
+use super::owners::Owners;
 use super::request::{Effect, Settings, Ticket};
 use super::rule::Rule;
 use super::stats::{PolicyStats, ShardStats};
 use super::store_clock::StoreClock;
 use super::time::{Instant, Micros, Timestamp};
+use super::usage::Origin;
 
 /// How far ids are advanced when the store first reports that it knows a higher one. Ids begin as microseconds since
 /// 1970, so this is a minute.
@@ -37,7 +40,9 @@ pub(super) struct Context {
     pub(super) nodes: u32,
     /// What is known of the fleet; `None` when this node is alone.
     pub(super) fleet: Option<FleetView>,
-    /// Positions of keys that have something to report to peers.
+    /// Who is asked before the store, or in its place.
+    pub(super) owners: Owners,
+    /// Places of keys that have something to tell their peers.
     pub(super) talkers: BTreeSet<u32>,
     /// The last of them that has reported.
     pub(super) talked: u32,
@@ -63,6 +68,7 @@ impl Context {
             policies: Vec::new(),
             nodes: 1,
             fleet: None,
+            owners: Owners::default(),
             talkers: BTreeSet::new(),
             talked: 0,
             timers: BinaryHeap::new(),
@@ -89,6 +95,16 @@ impl Context {
     /// Has the driver answer a parked request.
     pub(super) fn reply(&mut self, ticket: Ticket, decision: Decision) {
         self.effects.push_back(Effect::Reply { ticket, decision });
+    }
+
+    /// The driver asks a peer.
+    pub(super) fn ask(&mut self, peer: Origin, ask: Ask) {
+        self.effects.push_back(Effect::Ask { peer, ask });
+    }
+
+    /// The driver answers a peer that was parked.
+    pub(super) fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        self.effects.push_back(Effect::Answer { ticket, answer });
     }
 
     /// Whether the driver has something to do.
@@ -193,7 +209,8 @@ impl Context {
         use super::decision::Source;
         let stats = self.policy_stats(policy);
         stats.count(decision);
-        if decision.verdict == Verdict::Allow && matches!(decision.source, Source::Lease | Source::Store) {
+        if decision.verdict == Verdict::Allow && matches!(decision.source, Source::Lease | Source::Store | Source::Peer)
+        {
             stats.spent += cost;
         }
     }

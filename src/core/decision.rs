@@ -58,6 +58,8 @@ pub enum Source {
     Share,
     /// The policy alone, without counting.
     Policy,
+    /// A peer that leases the key, which was asked for this very check.
+    Peer,
 }
 
 /// The answer to one check. The numbers are those of the policy's tightest limit; on a denial, of the limit that
@@ -109,7 +111,7 @@ impl Reason {
 
 impl Source {
     /// Every source, in the order of its discriminants.
-    pub const ALL: [Self; 5] = [Self::Lease, Self::Store, Self::Prefilter, Self::Share, Self::Policy];
+    pub const ALL: [Self; 6] = [Self::Lease, Self::Store, Self::Prefilter, Self::Share, Self::Policy, Self::Peer];
 
     /// The word for users.
     #[must_use]
@@ -120,6 +122,7 @@ impl Source {
             Self::Prefilter => "prefilter",
             Self::Share => "share",
             Self::Policy => "policy",
+            Self::Peer => "peer",
         }
     }
 }

@@ -168,7 +168,14 @@ impl Lease {
         usable
     }
 
-    /// Tokens that may be spent at `now` or a little later, until `soon`.
+    /// How long the tokens that may be spent at `now` can be spent, all of them.
+    #[must_use]
+    pub fn usable_until(&self, now: Instant) -> Due {
+        let usable = self.segments.iter().filter(|segment| segment.usable(now) > 0);
+        usable.map(|segment| segment.ends).fold(self.until, Due::min)
+    }
+
+    /// Tokens that may be spent at `now` or a little later, by `soon`.
     #[must_use]
     pub fn usable_by(&self, now: Instant, soon: Instant) -> u64 {
         let begun = |segment: &&Segment| segment.starts.has_come(soon) && !segment.ends.has_come(now);

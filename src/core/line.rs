@@ -49,7 +49,8 @@ impl Line {
 
     /// The tokens that the cheapest waiter lacks when `held` tokens are here. A smaller grant would serve nobody.
     pub(super) fn least_missing(&self, held: u64) -> Option<u64> {
-        self.waiters().map(|waiter| waiter.cost.saturating_sub(held)).min()
+        let least = |waiter: &Waiter| waiter.peer.map_or(waiter.cost, |peer| peer.least.get());
+        self.waiters().map(|waiter| least(waiter).saturating_sub(held)).min()
     }
 
     /// Adds a waiter in the order of deadlines, which is the order of arrival at the daemon. It may differ from the
@@ -81,6 +82,25 @@ impl Line {
         }
     }
 
+    /// A peer has been asked for all of them.
+    pub(super) fn note_ask(&mut self) {
+        for waiter in self.0.iter_mut().flat_map(|waiters| &mut waiters.0) {
+            waiter.asks = waiter.asks.saturating_add(1);
+        }
+    }
+
+    /// The peer's answer says nothing of them: it counts as not asked.
+    pub(super) fn forget_ask(&mut self) {
+        for waiter in self.0.iter_mut().flat_map(|waiters| &mut waiters.0) {
+            waiter.asks = waiter.asks.saturating_sub(1);
+        }
+    }
+
+    /// Whether a peer that asks is among them.
+    pub(super) fn has_peers(&self) -> bool {
+        self.waiters().any(|waiter| waiter.peer.is_some())
+    }
+
     /// A bug on purpose: nobody who waits is ever answered.
     pub(super) fn drop_all(&mut self) {
         self.0 = None;
@@ -96,7 +116,7 @@ mod tests {
     fn who_came_to_the_daemon_before_stands_before() {
         let mut line = Line::default();
         for (ticket, deadline) in [(1, 50), (2, 60), (3, 55), (4, 60), (5, 10)] {
-            line.join(Waiter { ticket: Ticket(ticket), cost: 1, deadline: Instant(deadline), answers: 0 });
+            line.join(Waiter::new(Ticket(ticket), 1, Instant(deadline)));
         }
         assert_eq!(line.waiters().map(|waiter| waiter.ticket.0).collect::<Vec<_>>(), [5, 1, 3, 2, 4]);
     }

@@ -4,6 +4,7 @@
 //! The daemon and the simulator are two drivers of this same code.
 
 pub mod answer;
+pub mod ask;
 pub mod batch;
 pub mod call;
 mod calls;
@@ -21,6 +22,7 @@ pub mod limit;
 mod line;
 pub mod mutant;
 pub mod overrides;
+pub mod owners;
 pub mod page;
 pub mod permits;
 pub mod policy;

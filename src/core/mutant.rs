@@ -153,6 +153,22 @@ mutants! {
         "Of several keys those behind one that was denied are charged: all or nothing.";
     SeveralKeepsTheFirst, "several-keeps-the-first":
         "Of several keys of which one was denied the first is not given back: all or nothing.";
+    LoanTakenTwice, "loan-taken-twice":
+        "An answer of a peer that comes twice is taken twice: conservation, bound.";
+    LoanOutlivesWindow, "loan-outlives-window":
+        "What a peer lent of a window is spent when that is over: conservation, bound.";
+    LentOnNotSpent, "lent-on-not-spent":
+        "What is lent on to a peer stays in the lease that it was lent of: conservation, bound.";
+    LendsUnderOtherLimits, "lends-under-other-limits":
+        "A peer that goes by other limits is lent tokens on: lending.";
+    LendsOnLeaving, "lends-on-leaving":
+        "A node that leaves lends on to its peers: lending.";
+    LendsWhatItAsksFor, "lends-what-it-asks-for":
+        "A node that asks a peer for a key serves peers of that key: lending.";
+    LendsOnItsShare, "lends-on-its-share":
+        "A node whose part of the store is away lends on of its share: lending, bound.";
+    ShareBeforeRelay, "share-before-relay":
+        "A node that has lost the store goes by its share, though a peer would lend: over.";
     IdsStartAnew, "ids-start-anew":
         "After a restart call ids begin at 1 again, and the store takes acquires for repeats: liveness, at most once.";
 }

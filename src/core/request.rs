@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use super::ask::{Answer, Ask};
 use super::call::Call;
 use super::decision::Decision;
 use super::key::Digest;
 use super::rule::Rule;
 use super::time::Micros;
+use super::usage::Origin;
 
 /// Most checks that wait for one key. Further ones are turned away as overload.
 pub(super) const MAX_LINE: usize = 8_192;
@@ -50,6 +52,16 @@ pub enum Outcome {
     Parked(Ticket),
 }
 
+/// The immediate outcome of a peer's ask.
+#[allow(clippy::large_enum_variant, reason = "it is made and taken apart by one caller, and never kept")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Here is the answer.
+    Answered(Answer),
+    /// The answer comes as `Effect::Answer` with this ticket, in the time that the peer waits.
+    Parked(Ticket),
+}
+
 /// What the driver must do.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "a few wait at a time, until the driver drains them")]
@@ -63,6 +75,20 @@ pub enum Effect {
         ticket: Ticket,
         /// The decision. If the store did not execute a refund or reset, `reason` is `store`.
         decision: Decision,
+    },
+    /// Ask a peer, once; report with [`Shard::handle_answer`](super::shard::Shard::handle_answer) if it answers.
+    Ask {
+        /// Which one.
+        peer: Origin,
+        /// What.
+        ask: Ask,
+    },
+    /// Answer a peer that was parked by [`Shard::handle_ask`](super::shard::Shard::handle_ask).
+    Answer {
+        /// Which one.
+        ticket: Ticket,
+        /// The answer.
+        answer: Answer,
     },
 }
 

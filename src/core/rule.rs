@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::decision::{Decision, Reason, Source, Verdict};
+use super::key::Digest;
 use super::limit::{Algorithm, Limit, MAX_LIMITS};
 use super::time::{Micros, Timestamp};
 
@@ -51,7 +52,15 @@ impl Rule {
         Self { policy: policy.into(), limits: limits.into(), on_store_loss: OnStoreLoss::Share }
     }
 
-    /// Whether it is a concurrent limit.
+    /// A hash of its limits, by which two nodes see whether they go by the same ones.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let numbers = |limit: &Limit| [limit.algorithm as u64, limit.count, limit.period.0, limit.burst];
+        let bytes: Vec<u8> = self.limits.iter().flat_map(numbers).flat_map(u64::to_le_bytes).collect();
+        Digest::of(&self.policy, &bytes).0 as u64
+    }
+
+    /// Whether what it limits is what is in flight.
     #[must_use]
     pub fn is_concurrent(&self) -> bool {
         self.limits[0].algorithm == Algorithm::Concurrent

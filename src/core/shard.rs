@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::answer::{self, Resolution, Standing, overload};
+use super::ask::{Answer, Refusal, Terms};
 use super::call::{Call, Counter, Grant, OPEN, Op, StoreError};
 use super::concurrent::Concurrent;
 use super::context::Context;
@@ -18,8 +19,9 @@ use super::key::Digest;
 use super::leased::{self, LeasedKey};
 use super::limit::MAX_LIMITS;
 use super::mutant::{Mutant, on};
+use super::owners::Candidate;
 use super::page::Place;
-pub use super::request::{Effect, KeyInfo, Outcome, Request, Settings, Ticket};
+pub use super::request::{Asked, Effect, KeyInfo, Outcome, Request, Settings, Ticket};
 use super::stats::{PolicyStats, ShardStats};
 use super::table::Table;
 use super::time::{Instant, Timestamp};
@@ -235,7 +237,33 @@ impl Shard {
         self.cx.nodes = view.live;
     }
 
-    /// Takes a peer's report about a key of this shard; reports about unknown keys are ignored. May cause a call to
+    /// These peers may own keys from now on, beside this node, whose name has this hash: see
+    /// [`owners::name_hash`](super::owners::name_hash). Before that a node asks nobody but the store.
+    pub fn handle_owners(&mut self, own: u64, candidates: &[Candidate]) {
+        self.cx.owners.update(own, candidates);
+    }
+
+    /// A peer asks for tokens of a key, to spend them under the limits of `request`; its cost and other terms are those of
+    /// `terms`. It is served like a check that waits, from what this node leases.
+    pub fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> Asked {
+        if request.rule.is_concurrent() {
+            return Asked::Answered(Err(Refusal::OtherRule));
+        }
+        let Some((index, key, cx)) = self.key(now, &request) else { return Asked::Answered(Err(Refusal::Busy)) };
+        let asked = leased::serve(key, cx, now, terms);
+        self.set_timer(now, index);
+        asked
+    }
+
+    /// Takes the answer of a peer to the ask of that id.
+    pub fn handle_answer(&mut self, now: Instant, digest: Digest, id: u64, answer: &Answer) {
+        if let Some(index) = self.table.find(digest.0) {
+            leased::handle_answer(&mut self.table[index], &mut self.cx, now, id, answer);
+            self.set_timer(now, index);
+        }
+    }
+
+    /// Takes in what a peer tells of the keys of this shard; of those that it does not know, nothing. May ask
     /// the store.
     pub fn handle_usage(&mut self, now: Instant, origin: Origin, usage: &Usage) {
         if let Some(index) = self.table.find(usage.digest.0) {

@@ -5,10 +5,10 @@ use super::decision::{Decision, Reason, Source, Verdict};
 /// Counts of one policy in one shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyStats {
-    checks: [[[u64; 5]; 8]; 2],
-    /// Tokens that the store lent.
+    checks: [[[u64; Source::ALL.len()]; Reason::ALL.len()]; 2],
+    /// Tokens that the store lent, or a peer.
     pub granted: u64,
-    /// Lent tokens that admitted a check.
+    /// Lent tokens that admitted a check, or were lent on to a peer.
     pub spent: u64,
     /// Lent tokens that were returned.
     pub returned: u64,

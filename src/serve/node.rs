@@ -345,6 +345,8 @@ impl Node {
                         out.replies.push((waiter, decision));
                     }
                 }
+                // A shard that is not told of owners asks no peer, and nobody asks it.
+                Effect::Ask { .. } | Effect::Answer { .. } => {}
             }
         }
         self.note_deadline(cell, leasing, out);

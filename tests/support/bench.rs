@@ -139,6 +139,7 @@ impl Bench {
     fn collect(&mut self) {
         while let Some(effect) = self.shard.poll_effect() {
             match effect {
+                Effect::Ask { .. } | Effect::Answer { .. } => panic!("nobody told it of peers to ask"),
                 Effect::Call(call) => self.calls.push(call),
                 Effect::Reply { decision, .. } => {
                     self.last = Some(decision);

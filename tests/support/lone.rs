@@ -117,6 +117,7 @@ impl Lone {
         let mut reply = None;
         while let Some(effect) = self.shard.poll_effect() {
             match effect {
+                Effect::Ask { .. } | Effect::Answer { .. } => panic!("nobody told it of peers to ask"),
                 Effect::Reply { decision, .. } => reply = Some(decision),
                 Effect::Call(call) => {
                     self.calls += 1;

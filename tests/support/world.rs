@@ -262,6 +262,7 @@ impl World {
     fn drain(&mut self, node: usize) {
         while let Some(effect) = self.nodes[node].shard.poll_effect() {
             match effect {
+                Effect::Ask { .. } | Effect::Answer { .. } => panic!("nobody told it of peers to ask"),
                 Effect::Reply { ticket, decision } => {
                     let (asked, cost) = self.nodes[node].parked.remove(&ticket).expect("a ticket is answered once");
                     self.ledger.longest_wait = self.ledger.longest_wait.max(Micros(self.now - asked));

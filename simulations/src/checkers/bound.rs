@@ -472,7 +472,7 @@ impl Observer for Bound {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.excuse(moment, seen);
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };
-        let is_lent = !SHARES.when(!matches!(decision.source, Source::Lease | Source::Store));
+        let is_lent = !SHARES.when(!matches!(decision.source, Source::Lease | Source::Store | Source::Peer));
         if request.kind == Kind::Check
             && decision.verdict == Verdict::Allow
             && is_lent

@@ -380,6 +380,15 @@ impl Observer for Bucket {
                     }
                 });
             }
+            Seen::PeerAnswered { node, incarnation, key, answer: Ok(loan), rule, store, .. } if self.accounts => {
+                let open = self.open.get(&((*node, *incarnation), *key));
+                let is_lent = loan.tokens > 0 && has_bucket(rule);
+                if let Some(open) = open.filter(|open| is_lent && store.0 > **open) {
+                    self.found.add("conservation", moment, || {
+                        format!("key {key}: node {node} lent {loan:?} on of an account that was closed at {open}")
+                    });
+                }
+            }
             Seen::Answered { request, rule, decision, store, .. } if self.accounts => {
                 let from_lease = decision.verdict == Verdict::Allow && decision.source == Source::Lease;
                 if request.kind != Kind::Check || !from_lease || request.cost == 0 || !has_bucket(rule) {

@@ -364,7 +364,8 @@ impl Observer for Joint {
                 if decision.source == Source::Share {
                     self.alone(moment, request, rule);
                 }
-                let is_counted = matches!(decision.source, Source::Lease | Source::Store | Source::Share);
+                let is_counted =
+                    matches!(decision.source, Source::Lease | Source::Store | Source::Peer | Source::Share);
                 if decision.verdict == Verdict::Allow && is_counted {
                     self.admitted(moment, request, rule, decision, store.0);
                 }

@@ -16,6 +16,7 @@
 //! | `plenty.rs` | **plenty**: nobody is denied by an answer that says that there is enough |
 //! | `flights.rs` | **single-flight**: a key is asked for by one acquire at a time |
 //! | `landing.rs` | **landing**: what the store lends is held |
+//! | `lending.rs` | **lending**: who lends on to a peer, and who asks |
 //! | `telling.rs` | **gossip**: what peers are told was admitted |
 //! | `thrift.rs` | **thrift**: a denial costs no call |
 //! | `replies.rs` | **answered**, **line** |
@@ -39,6 +40,7 @@ mod honest;
 mod ids;
 mod joint;
 mod landing;
+mod lending;
 mod liveness;
 mod notes;
 mod permits;
@@ -95,6 +97,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(early::Early::new(setting)),
         Box::new(plenty::Plenty::new(setting)),
         Box::new(flights::Flights::new(setting)),
+        Box::new(lending::Lending::new(setting)),
         Box::new(telling::Telling::phased(setting)),
         Box::new(landing::Landing::phased(setting)),
         Box::new(thrift::Thrift::new(setting)),
@@ -112,7 +115,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
 
 /// What each of them proves and excuses, in the same order.
 #[must_use]
-pub fn sheets() -> [&'static Sheet; 28] {
+pub fn sheets() -> [&'static Sheet; 29] {
     [
         &bound::SHEET,
         &joint::SHEET,
@@ -130,6 +133,7 @@ pub fn sheets() -> [&'static Sheet; 28] {
         &early::SHEET,
         &plenty::SHEET,
         &flights::SHEET,
+        &lending::SHEET,
         &telling::SHEET,
         &landing::SHEET,
         &thrift::SHEET,

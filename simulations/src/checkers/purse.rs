@@ -2,8 +2,12 @@
 //! windows only what was lent of those that are open by the store's clock counts, and after a reset only what was
 //! lent since.
 //!
-//! For buckets, tokens that lapse are not subtracted; `bucket.rs` knows when they do.
+//! What a node lends on to a peer it has spent then. The peer admits no more with it, once, when it hears of it, and of
+//! windows only while what it was lent on of is open.
+//!
+//! Of buckets, what lapses is not taken off; `bucket.rs` knows when that is.
 
+use rationd::core::ask::{Ask, Loan};
 use rationd::core::call::{Call, Grant, Op};
 use rationd::core::decision::{Reason, Source, Verdict};
 use rationd::core::limit::Algorithm;
@@ -32,7 +36,7 @@ static LAPSED: Exemption =
 pub(super) static SHEET: Sheet = Sheet {
     file: "purse.rs",
     invariants: &["conservation"],
-    proves: "A node admits no more of a key than it was lent and has not handed back, and hands back no more than it has, of windows only while they are open, and after a reset only what was lent since.",
+    proves: "A node admits no more of a key than it was lent and has not handed back, and hands back no more than it has, of windows only while they are open, and after a reset only what was lent since. What it lends on it has spent, and the peer admits no more with it.",
     judges: "All algorithms, several limits.",
     exemptions: &[&BASELINES, &LEAPS, &LAPSED, &REFUNDS],
     mutant: Some("lease-crosses-window"),
@@ -44,6 +48,15 @@ struct Lot {
     starts: u64,
     ends: u64,
     tokens: u64,
+}
+
+/// What a peer lent on: how much of it is left, and when the first window of it ends.
+#[derive(Clone, Copy, Debug)]
+struct LentOn {
+    tokens: u64,
+    ends: u64,
+    /// When it was heard of, in true time.
+    heard: u64,
 }
 
 /// The checker.
@@ -60,6 +73,11 @@ pub(super) struct Purse {
     /// Refunds that no call has taken along yet: when their windows end, and their costs.
     asked: Refunds<(u64, u64)>,
     held: Map<(Life, u32), Vec<Lot>>,
+    /// What was lent on for an ask of a node that has not heard of it yet: an ask that arrives twice is served twice.
+    sent: Map<(Life, u64), Vec<LentOn>>,
+    heard: Ids,
+    /// What a node was lent on of a key last.
+    borrowed: Map<(Life, u32), LentOn>,
     /// The last reset that a node asked for: what it had asked for before is lent to nobody.
     resets: Map<(Life, u32), u64>,
     found: Found,
@@ -85,6 +103,9 @@ impl Purse {
             returned: Ids::default(),
             asked: Refunds::default(),
             held: Map::default(),
+            sent: Map::default(),
+            heard: Ids::default(),
+            borrowed: Map::default(),
             resets: Map::default(),
             found: Found::default(),
         }
@@ -181,6 +202,47 @@ impl Purse {
         }
     }
 
+    /// A node lends on to a peer, of what ends first.
+    fn lend_on(&mut self, moment: Moment, (life, key): (Life, u32), (peer, ask): (Life, &Ask), loan: &Loan, now: u64) {
+        let lots = self.held.entry((life, key)).or_default();
+        lots.retain(|lot| lot.ends > now);
+        let ends = lots.iter().filter(|lot| lot.starts <= now && lot.tokens > 0).map(|lot| lot.ends).min();
+        let missing = take(lots.iter_mut().filter(|lot| lot.starts <= now), loan.tokens);
+        if missing > 0 {
+            self.found.add("conservation", moment, || {
+                format!("key {key}: {life:?} lends {loan:?} on for {ask:?}, and {missing} had not been lent")
+            });
+        }
+        let sent = self.sent.entry((peer, ask.id)).or_default();
+        sent.push(LentOn { tokens: loan.tokens, ends: ends.unwrap_or(u64::MAX), heard: 0 });
+    }
+
+    /// A node hears what a peer lends on. Of one ask it hears once.
+    fn borrow(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, loan: &Loan) {
+        let sent = self.sent.remove(&(life, ask.id)).unwrap_or_default();
+        let is_it = |sent: &&LentOn| sent.tokens == loan.tokens;
+        if self.heard.is_first(life, ask.id)
+            && let Some(sent) = sent.iter().find(is_it)
+        {
+            self.borrowed.insert((life, key), LentOn { heard: moment.at, ..*sent });
+        }
+    }
+
+    /// A check is admitted with what a peer has lent on just now.
+    fn spend_borrowed(&mut self, moment: Moment, request: &Request, now: u64) {
+        let borrowed = self.borrowed.get_mut(&(self.lives.of(request.node), request.key));
+        let fits = |lent: &LentOn| lent.heard == moment.at && lent.tokens >= request.cost && now < lent.ends;
+        match borrowed {
+            Some(lent) if fits(lent) => lent.tokens -= request.cost,
+            lent => {
+                let lent = lent.copied();
+                self.found.add("conservation", moment, || {
+                    format!("{request:?} was admitted at {now} by a peer, which had lent {lent:?}")
+                });
+            }
+        }
+    }
+
     /// The node may have them back, of whatever window it has spent of.
     fn refund(&mut self, request: &Request) {
         let lots = self.of(request);
@@ -210,11 +272,11 @@ impl Observer for Purse {
                 self.asked.decide(self.lives.of(request.node), request);
             }
             Seen::Answered { request, decision, store, .. } if !BASELINES.when(!self.leases) => match request.kind {
-                Kind::Check if decision.verdict == Verdict::Allow => {
-                    if matches!(decision.source, Source::Lease | Source::Store) {
-                        self.spend(moment, request, store.0);
-                    }
-                }
+                Kind::Check if decision.verdict == Verdict::Allow => match decision.source {
+                    Source::Lease | Source::Store => self.spend(moment, request, store.0),
+                    Source::Peer => self.spend_borrowed(moment, request, store.0),
+                    _ => {}
+                },
                 // A reset that the store has not answered yet clears when that answer comes.
                 Kind::Reset if decision.source == Source::Store && decision.reason != Reason::Store => {
                     self.of(request).clear();
@@ -224,6 +286,14 @@ impl Observer for Purse {
             Seen::Called { node, key, call, .. } => {
                 let life = self.lives.of(*node);
                 self.leave(moment, life, *key, call);
+            }
+            Seen::PeerAnswered { node, incarnation, key, peer, ask, answer: Ok(loan), store, .. }
+                if loan.tokens > 0 =>
+            {
+                self.lend_on(moment, ((*node, *incarnation), *key), (*peer, ask), loan, store.0);
+            }
+            Seen::PeerHeard { node, incarnation, key, ask, answer: Ok(loan), .. } => {
+                self.borrow(moment, (*node, *incarnation), *key, ask, loan);
             }
             Seen::Asked(request) if request.kind == Kind::Refund => self.refund(request),
             _ => {}
@@ -256,6 +326,38 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 3, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "conservation");
+    }
+
+    #[test]
+    fn what_is_lent_on_is_spent_there_and_admitted_once_and_in_time() {
+        // What is lent on of four, when the peer is admitted how much with it, and how much is spent here then.
+        for (tokens, at, cost, own, seen) in
+            [(3, 2, 3, 1, 0), (5, 2, 3, 0, 1), (3, 2, 3, 2, 1), (3, 2, 4, 0, 1), (3, 3, 1, 0, 1)]
+        {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Purse::new(&history.setting());
+            history.settled(&mut checker, 0, 1, 4);
+            history.lent_on(&mut checker, 1, "10/1s fixed", tokens, false);
+            history.heard_of_loan(&mut checker, 2, tokens);
+            let request = Request { node: 1, cost, ..history.ask(&mut checker, 2) };
+            history.answer(&mut checker, at, &request, Source::Peer, true);
+            history.check(&mut checker, 4, own, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_is_lent_on_of_a_window_ends_with_it() {
+        for (at, seen) in [(SECOND - 1, 0), (SECOND, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Purse::new(&history.setting());
+            history.settled(&mut checker, 0, 1, 4);
+            history.lent_on(&mut checker, SECOND - 9, "10/1s fixed", 3, false);
+            history.heard_of_loan(&mut checker, at, 3);
+            let request = Request { node: 1, ..history.ask(&mut checker, at) };
+            history.answer(&mut checker, at, &request, Source::Peer, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -5,9 +5,11 @@
 
 use std::collections::VecDeque;
 
+use rationd::core::ask::Loan;
 use rationd::core::call::{Call, Counter, Grant, Op, Window};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::Limit;
+use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
 
 use super::notes::{Ids, Life, Lives};
@@ -75,6 +77,8 @@ pub(super) struct Remaining {
     lives: Lives,
     settled: Ids,
     returned: Ids,
+    /// The ask of a peer that a node waits for.
+    asked: Map<(Life, u32), u64>,
     known: Map<(Life, u32), Known>,
     found: Found,
 }
@@ -134,6 +138,7 @@ impl Remaining {
             lives: Lives::default(),
             settled: Ids::default(),
             returned: Ids::default(),
+            asked: Map::default(),
             known: Map::default(),
             found: Found::default(),
         }
@@ -175,6 +180,19 @@ impl Remaining {
         }
     }
 
+    /// A peer shows what it knows of the window, what it holds not counted: that counts as left.
+    fn told(&mut self, life: Life, key: u32, rule: &Rule, loan: &Loan) {
+        let (Some(limit), counter) = (aligned(rule), &loan.counters[0]) else { return };
+        let known = self.known.entry((life, key)).or_default();
+        known.enter(counter.at.0, limit.period.0);
+        if known.window == counter.at.0 {
+            // A node takes no note of what is told of a window that is over when it hears of it.
+            let next = known.next;
+            known.show(counter);
+            known.next = known.next.min(next);
+        }
+    }
+
     fn admitted(&mut self, moment: Moment, request: &Request, limit: &Limit, decision: &Decision) {
         let life = self.lives.of(request.node);
         let Some(known) = self.known.get_mut(&(life, request.key)) else { return };
@@ -182,7 +200,8 @@ impl Remaining {
         if known.window != decision.reset_at.0 {
             return;
         }
-        known.held = known.held.saturating_sub(request.cost);
+        let own = if decision.source == Source::Peer { 0 } else { request.cost };
+        known.held = known.held.saturating_sub(own);
         let used = known.used.iter().flatten().copied().min().unwrap_or(0);
         let most = OTHERS.forgives(limit.count.saturating_sub(used)) + known.held;
         let most = most + if OLDER.when(moment.at < known.until) { known.older } else { 0 };
@@ -206,6 +225,19 @@ impl Observer for Remaining {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 self.settled(moment, (*node, *incarnation), *key, call, grant);
             }
+            Seen::PeerAsked { node, incarnation, key, ask } => {
+                self.asked.insert(((*node, *incarnation), *key), ask.id);
+            }
+            // What comes once more, or too late, is not taken note of.
+            Seen::PeerHeard { node, incarnation, key, ask, answer, .. } => {
+                let life = (*node, *incarnation);
+                if self.asked.get(&(life, *key)) == Some(&ask.id) {
+                    self.asked.remove(&(life, *key));
+                    if let Ok(loan) = answer {
+                        self.told(life, *key, &ask.rule, loan);
+                    }
+                }
+            }
             Seen::Called { node, key, call, .. } => {
                 let Op::Return { amount, windows, .. } = &call.op else { return };
                 let life = self.lives.of(*node);
@@ -221,7 +253,7 @@ impl Observer for Remaining {
                 }
             }
             Seen::Answered { request, rule, decision, .. } if request.kind == Kind::Check => {
-                let counts = matches!(decision.source, Source::Lease | Source::Store);
+                let counts = matches!(decision.source, Source::Lease | Source::Store | Source::Peer);
                 if SHAPES.when(aligned(rule).is_none()) {
                     return;
                 }

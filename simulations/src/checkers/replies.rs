@@ -135,7 +135,7 @@ impl Observer for Replies {
                 if waited > self.timeout && !FROZEN.when(self.is_delayed(request, moment)) {
                     self.found.add("answered", moment, || format!("{request:?} waited {waited} us"));
                 }
-                let held = matches!(decision.source, Source::Lease | Source::Store);
+                let held = matches!(decision.source, Source::Lease | Source::Store | Source::Peer);
                 let first = self.lines.get(&(request.node, request.key)).and_then(VecDeque::front);
                 let has_waited = self.several.remove(&request.id).unwrap_or(false);
                 let passed = first.filter(|first| place.is_some_and(|place| **first < place));

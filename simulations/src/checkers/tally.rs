@@ -2,11 +2,12 @@
 //! window is never below what was admitted in it, minus what was taken back; and a hold is given back to the window
 //! that it was charged in, and to no other.
 //!
-//! The count may be higher by what nodes hold, and by what was lost on the way or lapsed. When a key is counted
-//! everywhere at once, nothing of it is under way and nothing of the window was lost, the count is the sum of what is
-//! charged and what nodes hold (`flow.rs`). Not judged are buckets, whose tokens leak (`bucket.rs`); windows from the
-//! first request; policies of several limits; and windows in which the store lost the key or a client reset it. A
-//! refund without a hold goes to the windows of its moment.
+//! It may be above by what nodes hold, by what peers lent on and nobody was admitted with, and by what was lost on the way
+//! or lapsed. When a key is counted
+//! everywhere at once, nothing of it is under way and nothing of the window was lost, it is the sum of what
+//! stands charged and what nodes hold (`flow.rs`). Not judged: buckets, whose tokens leak (`bucket.rs`); windows
+//! from the first request; policies of several limits; windows in which the store lost the key or
+//! somebody reset it. What a client refunds that holds nothing goes to the windows of the moment.
 
 use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
@@ -70,6 +71,8 @@ struct Window {
     back: u64,
     /// Of it, what was taken back where less was admitted: what was charged before goes to no later window.
     vain: u64,
+    /// What peers lent on of it that nobody was admitted with, yet or ever.
+    on_loan: u64,
     /// The longest trip of an answer that brought tokens of it: so long before its end they lapse.
     slowest: u64,
     /// The store has been made to forget some of it.
@@ -225,7 +228,7 @@ impl Tally {
         // window has begun for sure: both by as much as the answer that brought it was under way.
         let edge = EDGE.max(window.slowest + DRIFT);
         let is_sure = !EDGES.when(began <= edge || began + edge >= period) && since + began + period < moment.at;
-        let stands = window.admitted + held;
+        let stands = window.admitted + window.on_loan + held;
         let counted = counter.used + window.back;
         if is_sure && !VOID.when(window.void) && !(counted - window.vain.min(counted)..=counted).contains(&stands) {
             self.found.add("conservation", moment, || {
@@ -308,7 +311,7 @@ impl Observer for Tally {
                 let Some(limit) = limit(rule) else { return };
                 let key = self.keys.of(request.key);
                 (key.period, key.skew) = (limit.period.0, store.0.wrapping_sub(moment.store.0));
-                let counts = matches!(decision.source, Source::Lease | Source::Store);
+                let counts = matches!(decision.source, Source::Lease | Source::Store | Source::Peer);
                 let number = store.0 / limit.period.0;
                 // A share is spent of the window that the node takes it to be, and that is paid for: who has not
                 // heard of the store goes by its own clock.
@@ -319,7 +322,16 @@ impl Observer for Tally {
                     self.latest = (counts || decision.source == Source::Share).then_some((of, counts));
                 }
                 if counts && self.latest.is_some() {
+                    if decision.source == Source::Peer {
+                        let window = self.keys.of(request.key).window(number);
+                        window.on_loan = window.on_loan.saturating_sub(request.cost);
+                    }
                     self.admitted(moment, request, number);
+                }
+            }
+            Seen::PeerAnswered { key, answer: Ok(loan), rule, store, .. } => {
+                if let Some(limit) = limit(rule) {
+                    self.keys.of(*key).window(store.0 / limit.period.0).on_loan += loan.tokens;
                 }
             }
             Seen::Hold(id, holding) => self.hold(*id, holding),

@@ -1,6 +1,5 @@
-//! **gossip**: of an open window a node reports no more than it has admitted of it; lapsed tokens count when the
-//! window is over. Its peers can read what it reports, whether they are of its build, of the one before or of the
-//! next.
+//! **gossip**: of a window that is open a node tells its peers no more than it has admitted of it or lent on. What lapsed
+//! counts when the window is over. And its peers read what it tells, be it of their build or the one before or after.
 //!
 //! Buckets have no windows, and are not reported. Malicious nodes are not judged.
 
@@ -70,7 +69,7 @@ pub(super) struct Telling {
     keys: Map<u128, (u32, Arc<Rule>)>,
     /// By key and limit: the windows from the first request that the store has shown lately.
     shown: Map<(u32, usize), VecDeque<u64>>,
-    /// What was admitted of a window, and what was lent of it; on a share by node and key, as it may not know
+    /// What was admitted of a window or lent on to peers, and what was lent of it; on a share by node and key, as it may not know
     /// which window it is in.
     admitted: Map<Window, u64>,
     lent: Map<Window, u64>,
@@ -158,6 +157,21 @@ fn differ(one: u64, other: u64) -> u64 {
     one.wrapping_sub(other).min(other.wrapping_sub(one))
 }
 
+impl Telling {
+    /// A node has admitted so much at that time of the owner's clock, or has lent it on.
+    fn admit(&mut self, node: u32, key: u32, rule: &Rule, tokens: u64, store: u64) {
+        for (index, limit) in rule.limits.iter().enumerate() {
+            let (start, shown) = (store / limit.period.0 * limit.period.0, self.shown.get(&(key, index)));
+            let mut admit = |at| *self.admitted.entry((node, key, index, at)).or_default() += tokens;
+            match limit.algorithm {
+                Algorithm::Fixed => admit(start + limit.period.0),
+                Algorithm::Sliding => admit(start),
+                _ => shown.into_iter().flatten().filter(|at| **at > store).for_each(|at| admit(*at)),
+            }
+        }
+    }
+}
+
 impl Observer for Telling {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
@@ -201,21 +215,18 @@ impl Observer for Telling {
             Seen::Answered { request, rule, decision, store, .. }
                 if request.kind == Kind::Check && decision.verdict == Verdict::Allow =>
             {
+                if decision.source == Source::Peer {
+                    // The peer tells of it, who was lent it by the store.
+                    return;
+                }
                 if decision.source == Source::Share {
                     *self.alone.entry((request.node, request.key)).or_default() += request.cost;
                     return;
                 }
-                for (index, limit) in rule.limits.iter().enumerate() {
-                    let (start, shown) =
-                        (store.0 / limit.period.0 * limit.period.0, self.shown.get(&(request.key, index)));
-                    let mut admit =
-                        |at| *self.admitted.entry((request.node, request.key, index, at)).or_default() += request.cost;
-                    match limit.algorithm {
-                        Algorithm::Fixed => admit(start + limit.period.0),
-                        Algorithm::Sliding => admit(start),
-                        _ => shown.into_iter().flatten().filter(|at| **at > store.0).for_each(|at| admit(*at)),
-                    }
-                }
+                self.admit(request.node, request.key, rule, request.cost, store.0);
+            }
+            Seen::PeerAnswered { node, key, answer: Ok(loan), rule, store, .. } => {
+                self.admit(*node, *key, rule, loan.tokens, store.0);
             }
             _ => {}
         }

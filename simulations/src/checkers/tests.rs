@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rationd::core::ask::{Answer, Ask, Loan, Terms};
 use rationd::core::call::{Acquire, Call, Counter, Grant, Known, OPEN, Op, Voided, Window};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
@@ -244,12 +245,41 @@ impl History {
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
     }
 
+    /// Node 0, which goes by that limit, lends so many tokens on to node 1, which has asked for three, and two at least.
+    pub(super) fn lent_on(&mut self, observer: &mut dyn Observer, at: u64, limit: &str, tokens: u64, leaves: bool) {
+        let (ask, answer, rule) = (peer_ask(1, 3, 2), loan(tokens), Self::new(limit).rule);
+        let (node, incarnation, key, peer, store) = (0, 0, 0, (1, 0), Timestamp(START + at));
+        let (ask, answer, rule) = (&ask, &answer, &rule);
+        self.see(observer, at, &Seen::PeerAnswered { node, incarnation, key, peer, ask, answer, rule, leaves, store });
+    }
+
+    /// Node 1 hears that so many tokens are lent on to it.
+    pub(super) fn heard_of_loan(&mut self, observer: &mut dyn Observer, at: u64, tokens: u64) {
+        let (ask, answer) = (peer_ask(1, 3, 2), loan(tokens));
+        let (node, incarnation, key, peer, store) = (1, 0, 0, (0, 0), Timestamp(START + at));
+        let (ask, answer) = (&ask, &answer);
+        self.see(observer, at, &Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store });
+    }
+
     fn voiding(&self, id: u64) -> Call {
         let voids = Voided { id, ..Voided::default() };
         let (ages, windows) = (rationd::core::call::JUST_NOW, OPEN);
         let op = Op::Return { amount: 0, epoch: self.epoch, held: 0, ages, windows, voids };
         Call { op, ..self.acquire(id + 1, 0) }
     }
+}
+
+/// What a peer asks for, of a limit of ten a second.
+pub(super) fn peer_ask(id: u64, want: u64, least: u64) -> Ask {
+    let rule = History::new("10/1s fixed").rule;
+    let terms = Terms { rule: rule.fingerprint(), want, least, patience: Micros(5_000) };
+    Ask { id, digest: Digest(1), rule, terms }
+}
+
+fn loan(tokens: u64) -> Answer {
+    let clock = [Timestamp(START); 2];
+    let counters = [Counter::default(); MAX_LIMITS];
+    Ok(Loan { tokens, lasts: None, clock, epoch: 1, counters, wait: Micros::ZERO })
 }
 
 #[test]

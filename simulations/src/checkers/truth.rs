@@ -275,7 +275,7 @@ impl Observer for Truth {
             Seen::Answered { request, rule, decision, store, parked } if request.kind == Kind::Check => {
                 self.numbers(moment, request, decision);
                 let counted = matches!(decision.reason, Reason::Ok | Reason::Rate)
-                    && matches!(decision.source, Source::Lease | Source::Store);
+                    && matches!(decision.source, Source::Lease | Source::Store | Source::Peer);
                 let changes = self.pushes.contains(&request.policy);
                 let sure = !PUSHED.when(changes && (*parked || aligned(rule).is_none()));
                 if counted && sure {

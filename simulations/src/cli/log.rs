@@ -3,6 +3,7 @@
 //! For finding out how a violation came about. Decides nothing.
 
 use clap::Args;
+use rationd::core::ask::Answer;
 use rationd::core::call::{Acquire, Call, Grant, Op};
 
 use super::output::say;
@@ -91,6 +92,17 @@ fn answer(call: &Call, grant: &Grant) -> String {
     format!("{granted} {marks}at {}, epoch {epoch}, {nodes} nodes, {counters:?}", now.0)
 }
 
+/// What a peer says.
+fn word(answer: &Answer) -> String {
+    match answer {
+        Err(refusal) => format!("{refusal:?}"),
+        Ok(loan) => {
+            let (lasts, counter) = (loan.lasts.map(|lasts| lasts.0), loan.counters[0]);
+            format!("{} for {lasts:?}, wait {}, epoch {}, {counter:?}", loan.tokens, loan.wait.0, loan.epoch)
+        }
+    }
+}
+
 impl Observer for Printer {
     fn minds_permits(&self) -> bool {
         true
@@ -132,6 +144,16 @@ impl Observer for Printer {
                     say!("{at} node {node} key {key} releases {permit}: {released}");
                 }
             }
+            Seen::PeerAsked { node, key, ask, .. } if self.wants(Some(*node), Some(*key)) => {
+                say!("{at} node {node} key {key} asks a peer {}: {:?}", ask.id, ask.terms);
+            }
+            Seen::PeerAnswered { node, key, peer, ask, answer, .. } if self.wants(Some(*node), Some(*key)) => {
+                say!("{at} node {node} key {key} answers node {} {}: {}", peer.0, ask.id, word(answer));
+            }
+            Seen::PeerHeard { node, key, peer, ask, answer, .. } if self.wants(Some(*node), Some(*key)) => {
+                say!("{at} node {node} key {key} hears of {} from node {}: {}", ask.id, peer.0, word(answer));
+            }
+            Seen::PeerAsked { .. } | Seen::PeerAnswered { .. } | Seen::PeerHeard { .. } => {}
             Seen::Executed { .. } | Seen::Called { .. } | Seen::Settled { .. } => {}
             Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Census { key, .. } => {
                 if self.wants(None, Some(*key)) {

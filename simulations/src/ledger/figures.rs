@@ -45,6 +45,8 @@ pub struct Figures {
     pub herd_back: u64,
     /// Part of the checks that waited for the store.
     pub waits: u64,
+    /// The same of those that waited for a peer, which answered them.
+    pub peer_waits: u64,
     /// Part of the checks that a share decided.
     pub shares: u64,
     /// The time within which half of the checks were answered, to 3 %.

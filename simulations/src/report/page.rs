@@ -97,6 +97,7 @@ fn tiles(outcome: &Outcome) -> String {
             format!("calls, window and node{}", at_most(expect.calls_per_window, whole)),
         ),
         (percent(figures.waits), format!("waited for the store{}", at_most(expect.waits, percent))),
+        (percent(figures.peer_waits), "waited for a peer".into()),
         (percent(figures.shares), format!("decided by a share{}", at_most(expect.shares, percent))),
         (
             percent(figures.false_denials),

@@ -18,6 +18,10 @@ use crate::world::start_of;
 /// One of so many seeds plays a scene.
 const EVERY: u64 = 3;
 
+/// One of so many other seeds plays a scene of peers that lend to each other, so that what the rest of them come to stays
+/// as it was.
+const EVERY_LENT: u64 = 12;
+
 /// What draws a scene, for a seed.
 type Scene = fn(&mut Random, u64) -> Plan;
 
@@ -41,12 +45,16 @@ const SCENES: [(&str, Scene); 16] = [
     ("unheard", unheard),
 ];
 
+/// The scene of peers that lend to each other.
+const LENT: (&str, Scene) = ("lent", lent);
+
 /// The scene that a seed plays; `None`: it is drawn freely.
 pub(super) fn draw(seed: u64) -> Option<Plan> {
-    if seed % EVERY != 1 {
-        return None;
-    }
-    let (name, draw) = SCENES[(seed / EVERY) as usize % SCENES.len()]; // below the number of scenes
+    let (name, draw) = match seed % EVERY {
+        1 => SCENES[(seed / EVERY) as usize % SCENES.len()], // below the number of scenes
+        _ if seed % EVERY_LENT == EVERY_LENT - 1 => LENT,
+        _ => return None,
+    };
     let mut random = Random::stream(seed, "swarm-scene");
     let plan = draw(&mut random, seed);
     // Soon over, so that most of the calm at the end is judged.
@@ -435,6 +443,60 @@ fn slots(random: &mut Random, _: u64) -> Plan {
     }
 }
 
+/// Nodes lend tokens on to each other: keys that each sees seldom, and a store that some do not reach, while peers are lost,
+/// late, leave, go by other limits or do not hear each other.
+fn lent(random: &mut Random, _: u64) -> Plan {
+    let nodes = random.between(3, 9) as u32; // at most 9
+    let (seconds, keys) = (random.between(1, 3), random.between(1, 30));
+    let kind = *random.pick(&["fixed", "fixed", "burst 20", "sliding", "fixed from-first"]);
+    let (few, many) = (random.between(10, 60), random.between(50, 300));
+    let (at, lasts) = (Span::millis(random.between(1_500, 3_000)), Span::millis(random.between(500, 3_000)));
+    let some: Vec<u32> = (0..nodes / 2).collect();
+    let mut faults = Vec::new();
+    if random.chance(700) {
+        let way = *random.pick(&[Way::Both, Way::Both, Way::FromRedis]);
+        let what = What::Cut { nodes: some.clone(), masters: Vec::new(), way };
+        faults.push(Fault { at, lasts, what });
+    }
+    let later = Span(at.0 + random.between(0, lasts.0));
+    let node = random.below(u64::from(nodes)) as u32; // below `nodes`
+    let limits = vec![format!("{}/{seconds}s {kind}", few * 2)];
+    let what = match random.below(9) {
+        0 => What::Crash { node },
+        1 => What::Restart { node },
+        2 => What::Freeze { node },
+        3 => What::Part { nodes: some, one_way: false },
+        4 => What::Part { nodes: vec![node], one_way: true },
+        5 => What::Push { policy: 0, limits },
+        6 => What::Scale { nodes: nodes * 2 },
+        7 => What::Roll { crash: false, down: Span::millis(300) },
+        _ => What::Noise { loss: 200, repeats: 200 },
+    };
+    faults.push(Fault { at: later, lasts: Span::millis(random.between(500, 2_000)), what });
+    faults.sort_by_key(|fault| fault.at);
+    let repeats = *random.pick(&[0, 0, 300]);
+    Plan {
+        nodes,
+        gossip: gossip(random),
+        span: Span(later.0.max(at.0) + 3_500_000),
+        calm: Span::secs(5),
+        daemon: Daemon { owners: true, ..Daemon::default() },
+        network: Network { latency: Span(*random.pick(&[100, 300, 2_000])), repeats, ..Network::default() },
+        redis: Redis { masters: random.between(1, 2) as u32, ..Redis::default() }, // at most 2
+        policies: vec![policy(format!("{few}/{seconds}s {kind}")), policy(format!("{many}/1s {kind}"))],
+        demand: vec![
+            Demand {
+                keys: keys as u32,
+                cost: *random.pick(&[1, 1, 4]),
+                ..source(keys * few / seconds, uneven(random))
+            },
+            Demand { policy: 1, refunds: *random.pick(&[0, 100]), ..source(many * 3 / 2, uneven(random)) },
+        ],
+        faults,
+        ..Plan::default()
+    }
+}
+
 /// A node hands out slots of a concurrent limit all the time, is not heard by the store for longer than its lease
 /// lasts, and is heard again. The store is far away, so that a lease ends well before it would by the answer's arrival.
 fn unheard(random: &mut Random, _: u64) -> Plan {
@@ -483,7 +545,7 @@ mod tests {
                 assert!(Limit::parse(limit).is_ok(), "{}: {limit}", plan.about);
             }
         }
-        assert_eq!(seen.len(), SCENES.len(), "{seen:?}");
+        assert_eq!(seen.len(), SCENES.len() + 1, "{seen:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use super::asks::Mail;
 use super::gossip::Told;
 use super::holds::Errand;
 use super::message::Reply;
@@ -124,7 +125,9 @@ pub(super) enum Event {
     },
     /// A node hears what another one told.
     Told(Box<Told>),
-    /// The accounts of all nodes are checked.
+    /// An ask of a peer, or its answer, arrives.
+    Mail(Box<Mail>),
+    /// The books of all nodes are looked at.
     Audit,
     /// Some keys are counted.
     Census,

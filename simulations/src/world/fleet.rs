@@ -133,6 +133,7 @@ impl World<'_> {
         place.timer = u64::MAX;
         self.cut_off(index);
         self.drop_groups(index);
+        self.nodes[index as usize].asked.clear();
         let place = &mut self.nodes[index as usize];
         for request in std::mem::take(&mut place.parked).into_values() {
             self.see(&Seen::Orphaned(&request));

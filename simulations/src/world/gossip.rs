@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use rationd::core::fleet::{FleetTracker, FleetView};
 use rationd::core::key::Digest;
+use rationd::core::owners::{Candidate, name_hash};
 use rationd::core::time::Micros;
-use rationd::core::usage::{Count, Usage};
+use rationd::core::usage::{Count, Origin, Usage};
 use rationd::wire::digest::most_entries;
 
 use super::World;
@@ -50,8 +51,15 @@ pub(super) struct Circle {
 struct Other {
     first: u64,
     last: u64,
-    joined: bool,
+    joined: Option<Origin>,
     leaving: bool,
+}
+
+impl Circle {
+    /// Who has that number, in which life.
+    pub(super) fn who(&self, origin: Origin) -> Option<(u32, u64)> {
+        self.others.iter().find(|(_, other)| other.joined == Some(origin)).map(|(life, _)| *life)
+    }
 }
 
 impl Grapevine {
@@ -84,7 +92,7 @@ impl Grapevine {
         self.builds.clear();
     }
 
-    fn reaches(&self, from: u32, to: u32) -> bool {
+    pub(super) fn reaches(&self, from: u32, to: u32) -> bool {
         self.parts.iter().all(|(_, nodes, one_way)| {
             let (cut_from, cut_to) = (nodes.contains(&from), nodes.contains(&to));
             cut_from == cut_to || *one_way && cut_to
@@ -140,16 +148,15 @@ impl World<'_> {
             let index = index as u32;
             let heard = index != node && other.is_there() && other.frozen_until <= self.now;
             if heard && self.grapevine.reaches(index, node) {
-                let fresh = Other { first: self.now, last: self.now, joined: false, leaving: false };
+                let fresh = Other { first: self.now, last: self.now, joined: None, leaving: false };
                 let known = circle.others.entry((index, other.incarnation)).or_insert(fresh);
                 known.last = self.now;
                 known.leaving = other.phase == Phase::Leaving;
                 let name: Arc<str> = other.name.as_str().into();
-                if known.joined {
+                if known.joined.is_some() {
                     circle.roster.heard(now, &name, other.incarnation);
                 } else if known.first + plan.join.0 <= self.now && !known.leaving {
-                    known.joined = true;
-                    circle.roster.joined(now, &name, other.incarnation);
+                    known.joined = Some(circle.roster.joined(now, &name, other.incarnation));
                 }
             }
         }
@@ -157,16 +164,25 @@ impl World<'_> {
         let roster = &mut circle.roster;
         circle.others.retain(|(index, incarnation), other| {
             let gone = other.leaving && at >= other.last + plan.tick.0 || at >= other.last + plan.dead.0;
-            if gone && other.joined {
+            if gone && other.joined.is_some() {
                 let name: Arc<str> = nodes[*index as usize].name.as_str().into();
                 roster.left(now, &name, *incarnation, other.leaving);
             }
             !gone
         });
         let view = circle.roster.view(now, plan.tick.micros());
+        let own = name_hash(&self.nodes[node as usize].name);
+        let there = circle.others.iter().filter(|(_, other)| self.plan.daemon.owners && !other.leaving);
+        let candidate = |((index, _), other): (&(u32, u64), &Other)| {
+            other.joined.map(|peer| Candidate { peer, name: name_hash(&self.nodes[*index as usize].name) })
+        };
+        let candidates: Vec<Candidate> = there.filter_map(candidate).collect();
         let place = &mut self.nodes[node as usize];
         place.circle = circle;
         place.limiter.handle_fleet(view);
+        if self.plan.daemon.owners {
+            place.limiter.handle_owners(own, &candidates);
+        }
     }
 
     /// Sends reports to all live nodes: as much as the daemon's bound of bytes allows per round, and everything when
@@ -175,7 +191,7 @@ impl World<'_> {
         let Some(plan) = self.grapevine.plan else { return };
         let place = &mut self.nodes[node as usize];
         let now = place.clock.local(self.now);
-        let peers = place.circle.others.values().filter(|other| other.joined).count() as u64;
+        let peers = place.circle.others.values().filter(|other| other.joined.is_some()).count() as u64;
         let leaves = place.phase == Phase::Leaving || peers == 0;
         let most = if leaves { usize::MAX } else { most_entries(peers, plan.tick.micros()) };
         let mut usage = Vec::new();
@@ -191,7 +207,8 @@ impl World<'_> {
         }
         place.circle.told = self.now;
         let (incarnation, frames) = (place.incarnation, Rc::new(build.encode(usage)));
-        let joined: Vec<_> = place.circle.others.iter().filter(|(_, other)| other.joined).map(|(to, _)| *to).collect();
+        let joined: Vec<_> =
+            place.circle.others.iter().filter(|(_, other)| other.joined.is_some()).map(|(to, _)| *to).collect();
         for (to, life) in joined {
             self.grapevine.bytes += frames.iter().map(Vec::len).sum::<usize>() as u64;
             let (latency, jitter) = (self.plan.network.latency.0, self.plan.network.jitter.0);

@@ -12,6 +12,7 @@
 //! | `stream.rs` | connections that keep order, and that are given up |
 //! | `cluster.rs`, `service.rs` | servers, and what they answer |
 //! | `excerpts.rs` | what a script did to a key |
+//! | `asks.rs` | what nodes ask each other for |
 //! | `gossip.rs`, `build.rs` | what nodes hear of each other, also of another version |
 //! | `fault.rs`, `failover.rs`, `fleet.rs` | what goes wrong: in general, with servers, with nodes |
 //! | `holds.rs` | who charges an estimate and settles it |
@@ -21,6 +22,7 @@
 //! | `rehearsal.rs` | slots in flight, counted without nodes |
 //! | `prober.rs` | the last questions, one client at a time |
 
+mod asks;
 mod build;
 mod census;
 mod client;
@@ -258,6 +260,7 @@ impl<'a> World<'a> {
             Event::Step(step) => self.step(step),
             Event::Round { node, incarnation } => self.round(node, incarnation),
             Event::Told(told) => self.told_of(&told),
+            Event::Mail(mail) => self.mailed(*mail),
             Event::Audit => {
                 self.audit();
                 self.queue.push(self.now + AUDIT.max(1_000 * self.nodes.len() as u64), Event::Audit);
@@ -419,6 +422,8 @@ impl<'a> World<'a> {
         while let Some(effect) = self.nodes[node as usize].limiter.poll_effect() {
             match effect {
                 Effect::Call(call) => self.post(node, call),
+                Effect::Ask { peer, ask } => self.ask_peer(node, peer, ask),
+                Effect::Answer { ticket, answer } => self.answer_peer(node, ticket, answer),
                 Effect::Reply { ticket, decision } => {
                     if let Some(request) = self.nodes[node as usize].parked.remove(&ticket) {
                         self.answered(&request, &decision, true);

@@ -29,6 +29,8 @@ pub(super) struct Network {
     plan: NetworkPlan,
     zones: Vec<Zone>,
     random: Random,
+    /// What becomes of letters between nodes.
+    between: Random,
     cuts: Vec<Cut>,
     /// Links that a swizzle has broken.
     broken: Vec<(u32, u32)>,
@@ -51,6 +53,7 @@ impl Network {
             plan: plan.clone(),
             zones: zones.to_vec(),
             random,
+            between: Random::stream(seed, "between-nodes"),
             cuts: Vec::new(),
             broken: Vec::new(),
             clogs: Vec::new(),
@@ -71,6 +74,16 @@ impl Network {
             return [None, None];
         }
         [Some(first), repeated.then_some(second)]
+    }
+
+    /// What becomes of a message that a node sends to another at `now`.
+    pub(super) fn send_between(&mut self, now: u64) -> Arrivals {
+        let noisy = |plan: u32, more: u32| if self.calm { 0 } else { u64::from(plan + more) };
+        let (loss, repeats) = (noisy(self.plan.loss, self.noise.0), noisy(self.plan.repeats, self.noise.1));
+        let random = &mut self.between;
+        let (lost, repeated) = (random.chance(loss), random.chance(repeats));
+        let [first, second] = [(); 2].map(|()| now + self.plan.latency.0 + random.exponential(self.plan.jitter.0));
+        if lost { [None, None] } else { [Some(first), repeated.then_some(second)] }
     }
 
     /// When a message sent at `now` would arrive.

@@ -8,6 +8,7 @@ use rationd::core::policy::Rule;
 use rationd::core::shard::{Settings, Ticket};
 use rationd::core::time::{Instant, Timestamp};
 
+use super::asks::Mail;
 use super::client::Client;
 use super::clock::NodeClock;
 use super::gossip::Circle;
@@ -47,6 +48,8 @@ pub(super) struct Node {
     /// since. Kept only where rules change.
     pub(super) went_by: Map<u32, Arc<Rule>>,
     pub(super) parked: BTreeMap<Ticket, Request>,
+    /// Asks of peers that wait for tokens here.
+    pub(super) asked: BTreeMap<Ticket, Mail>,
     pub(super) holds: Holds<Held>,
     /// True time of the timer that is set.
     pub(super) timer: u64,
@@ -78,6 +81,7 @@ impl Node {
             learnt: BTreeMap::new(),
             went_by: Map::default(),
             parked: BTreeMap::new(),
+            asked: BTreeMap::new(),
             holds: Holds::default(),
             timer: u64::MAX,
             client: Client::new(),

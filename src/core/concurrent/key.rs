@@ -181,7 +181,7 @@ impl ConcurrentKey {
             return Outcome::Decided(decision);
         }
         let ticket = cx.ticket();
-        self.line.join(Waiter { ticket, cost, deadline, answers: 0 });
+        self.line.join(Waiter::new(ticket, cost, deadline));
         cx.policies[self.policy].1.parked += 1;
         cx.stats.waiting += 1;
         if self.flight.is_none() {

@@ -10,26 +10,31 @@
 //! that come meanwhile line up behind it, and a partial grant serves the line from its head. Tokens that are returned
 //! leave the node's lease before the call is sent, so they cannot be spent twice.
 
-use super::intent::{Intent, Wish, ahead, intend};
+use super::intent::{Intent, Wish, ahead, intend, may_relay, whom_to_ask};
 use super::key::LeasedKey;
 use super::timers::{has_to_tell, keep_until, remaining};
 use crate::core::answer::Resolution;
+use crate::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use crate::core::batch::{Bounds, refill_interval};
-use crate::core::call::{Acquire, Call, Grant, JUST_NOW, Op, StoreError, Voided};
-use crate::core::calls::{Ended, Flight, Waiter};
+use crate::core::call::{Acquire, Call, Counter, Grant, JUST_NOW, Op, StoreError, Voided};
+use crate::core::calls::{Ended, Flight, PeerAsks, Waiter};
 use crate::core::context::Context;
-use crate::core::decision::{Decision, Reason, Source};
+use crate::core::decision::{Decision, Reason, Source, Verdict};
 use crate::core::gcra;
 use crate::core::lease::Leftover;
 use crate::core::limit::{Algorithm, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Due, Instant, Micros, Timestamp};
+use crate::core::usage::Origin;
 
 /// While no majority of Redis has confirmed what it lends, a lease is this fraction of its normal size, because a
 /// failover can lose what was lent. The simulator's invariant `confirmed` checks this.
 const UNCONFIRMED_PART: u64 = 32;
 
-/// Answers of the store that may leave a waiter without a decision before it is denied.
+/// A fleet has at least so many nodes for each that leases a key whose owner leases for all.
+const NODES_OF_ONE: u32 = 4;
+
+/// Answers that may leave a waiter unsettled before it is denied.
 const ANSWERS: u8 = 4;
 
 /// After so many answers, a waiter's cost was surely part of an acquire: only the first may have been sent before it
@@ -45,6 +50,7 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
     if wish == Wish::TurnAway {
         turn_line_away(key, cx, now);
     }
+    give_up_late_ask(key, cx, now);
     serve_line(key, cx, now);
     if wish == Wish::Look {
         run_out(key, cx, now);
@@ -55,6 +61,9 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
         give_back(key, cx, now, u64::MAX);
     }
     key.calls.send_queued(cx, now);
+    if let Some(peer) = whom_to_ask(key, cx, now) {
+        ask(key, cx, now, peer);
+    }
     match intend(key, cx, now, wish) {
         Intent::Wait => {}
         Intent::Acquire => acquire(key, cx, now),
@@ -159,7 +168,13 @@ fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         return;
     }
     while let Some(waiter) = key.line.first() {
-        let decision = match key.decide(now, waiter.cost, Source::Store, cx.fleet) {
+        if let Some(peer) = waiter.peer {
+            let Some(answer) = lend(key, cx, now, waiter.cost, peer, waiter.answers) else { break };
+            answer_first_peer(key, cx, answer);
+            continue;
+        }
+        let relays = may_relay(key, cx, now, waiter.asks);
+        let decision = match key.decide(now, waiter.cost, Source::Store, cx.fleet, relays) {
             Some(decision) => decision,
             None if waiter.answers >= ANSWERS => key.deny_in_line(now, waiter.cost),
             None => break,
@@ -171,6 +186,10 @@ fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// Answers those in line who have waited for as long as they may. The call that they wait for continues.
 fn run_out(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     while let Some(waiter) = key.line.first_late(now) {
+        if waiter.peer.is_some() {
+            answer_first_peer(key, cx, Err(Refusal::Busy));
+            continue;
+        }
         let decision = if waiter.answers >= ASKED_FOR || key.is_exhausted(now, waiter.cost) {
             // The store was asked for this cost and had less, or has said since that it has less.
             key.deny_in_line(now, waiter.cost)
@@ -184,6 +203,10 @@ fn run_out(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 /// Callers in line have waited as long as the queue to the store allows. The next caller causes a new acquire.
 fn turn_line_away(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     while let Some(waiter) = key.line.first() {
+        if waiter.peer.is_some() {
+            answer_first_peer(key, cx, Err(Refusal::Busy));
+            continue;
+        }
         let decision = turn_away(key, cx, now, waiter.cost);
         answer_first(key, cx, now, decision);
     }
@@ -204,9 +227,126 @@ fn answer_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: D
     cx.reply(waiter.ticket, decision);
 }
 
-/// Answers those whose errands have ended. The answer to an errand includes tokens that an earlier acquire was lent,
-/// of which this node has not heard yet, and excludes tokens that were returned since. Until those calls are
-/// answered, its numbers would be misleading.
+// What is asked of peers, and what they ask for.
+
+/// Asks a peer, once, for what those in line want. It is heard for half of the time that the first of them may wait, so that
+/// the store can be asked in the other half.
+fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
+    let Some(first) = key.line.first() else { return };
+    let rule = key.view.rule().clone();
+    let most = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
+    let want = key.line.wanted().min(most).max(first.cost);
+    let half = Micros(first.deadline.since(now).0 / 2).max(Micros(1));
+    let terms =
+        Terms { rule: rule.fingerprint(), want, least: first.cost, patience: cx.owners.patience(peer).min(half) };
+    // How much is used is measured from one refill to the next, and this is one.
+    let bounds = bounds(key, cx, now, want, 0);
+    key.demand.refill(now, bounds);
+    key.line.note_ask();
+    let ask = Ask { id: cx.id(), digest: key.id(), rule, terms };
+    key.calls.send_ask(cx, now, peer, ask);
+}
+
+/// A peer that has not answered in time is not waited for. What it may lend yet is lost.
+fn give_up_late_ask(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+    if let Some(late) = key.calls.end_late_ask(now) {
+        cx.owners.note_late(now, late.peer, late.ask.terms.patience);
+    }
+}
+
+/// What a peer that waits at the head of the line is answered; `None`: the store must be asked. What it is lent counts as
+/// spent here, at this moment, and is its own.
+pub(super) fn lend(
+    key: &mut LeasedKey,
+    cx: &mut Context,
+    now: Instant,
+    want: u64,
+    peer: PeerAsks,
+    answers: u8,
+) -> Option<Answer> {
+    if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
+        return Some(Err(Refusal::NoStore));
+    }
+    if peer.until < now {
+        return Some(Err(Refusal::Busy));
+    }
+    let (until, usable) = (key.holdings.lease().usable_until(now), key.holdings.lease().usable(now));
+    if on(Mutant::LentOnNotSpent) && usable >= want {
+        return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
+    }
+    let denial = match key.decide(now, want, Source::Lease, cx.fleet, false) {
+        Some(decision) if decision.verdict == Verdict::Allow => {
+            cx.policy_stats(key.policy()).spent += want;
+            return Some(Ok(loan(key, now, want, until, Micros::ZERO)));
+        }
+        Some(decision) => decision,
+        None if answers >= ANSWERS => key.deny_in_line(now, want),
+        None => return None,
+    };
+    // Whoever asks for several checks admits some of them, if the store has no more.
+    let (part, more) = (usable.min(want), usable.saturating_add(peer.least.get()));
+    if answers < ASKED_FOR && denial.source != Source::Prefilter && more < want && !key.is_exhausted(now, more) {
+        return None;
+    }
+    let is_part = part >= peer.least.get() && denial.source != Source::Prefilter && key.has_matured(now, part);
+    let tokens = if is_part && key.holdings.spend(now, part) { part } else { 0 };
+    if tokens > 0 {
+        key.demand.note_spent(tokens);
+        key.note_spent(now, tokens);
+        cx.policy_stats(key.policy()).spent += tokens;
+    }
+    Some(Ok(loan(key, now, tokens, until, denial.retry_after.unwrap_or_default())))
+}
+
+/// Tokens that have been spent here for a peer, and what this node knows of the key.
+fn loan(key: &LeasedKey, now: Instant, tokens: u64, until: Due, wait: Micros) -> Loan {
+    let mut counters = [Counter::default(); MAX_LIMITS];
+    key.show(now, &mut counters);
+    Loan {
+        tokens,
+        lasts: until.time().map(|until| until.since(now)),
+        clock: [key.view.clock().surely(now), key.view.clock().latest(now)],
+        epoch: key.view.epoch(),
+        counters,
+        wait,
+    }
+}
+
+/// Answers the first in line, a peer.
+fn answer_first_peer(key: &mut LeasedKey, cx: &mut Context, answer: Answer) {
+    let Some(waiter) = key.line.take_first() else { return };
+    cx.stats.waiting -= 1;
+    cx.answer(waiter.ticket, answer);
+}
+
+/// Admits those in line, from its head, with what a peer has lent; how much of it they took. Where it has lent less than
+/// was `wanted`, those for whom it was asked are denied, as far as that shows that there is no more.
+pub(super) fn serve_from_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, tokens: u64, loan: &Loan) -> u64 {
+    let mut left = tokens;
+    while let Some(waiter) = key.line.first().filter(|waiter| waiter.peer.is_none() && waiter.cost <= left) {
+        left -= waiter.cost;
+        key.demand.note_spent(waiter.cost);
+        let decision = key.answer(now, waiter.cost, Resolution::allow(Source::Peer));
+        answer_first(key, cx, now, decision);
+    }
+    // The peer had less than the first of them wants. For the others it may have enough.
+    let mut is_refused = loan.tokens == 0 && key.is_away(now);
+    while let Some(waiter) = key.line.first().filter(|waiter| waiter.peer.is_none() && waiter.asks > 0) {
+        if loan.wait == Micros::ZERO || !(std::mem::take(&mut is_refused) || key.is_exhausted(now, waiter.cost)) {
+            break;
+        }
+        key.demand.note_denied();
+        let decision = key.deny(now, waiter.cost, Source::Peer);
+        let remaining = decision.remaining.min(waiter.cost.saturating_sub(1));
+        let retry_after = decision.retry_after.map(|wait| wait.max(loan.wait));
+        answer_first(key, cx, now, Decision { remaining, retry_after, ..decision });
+    }
+    tokens - left
+}
+
+/// Answers those whose errands have ended. The answer to an errand counts tokens that an earlier acquire was lent, of which
+/// this node has yet to hear, or tokens that have gone back since. Until those calls have been answered, its numbers would
+/// mislead.
 fn answer_errands(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let (is_away, is_behind) = (key.is_away(now), key.has_account_under_way());
     while let Some(errand) = key.calls.take_ended(is_away, is_behind) {
@@ -304,22 +444,10 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     let need = key.line.wanted().saturating_sub(held).saturating_add(debt).saturating_add(key.outage.credited());
     // A grant smaller than what the cheapest check in line lacks would serve nobody.
     let least = if debt > 0 { 1 } else { key.line.least_missing(held).unwrap_or(1).max(1) };
-    let ceiling = key.ceiling(cx.fleet);
-    let part = if key.view.is_confirmed() { ceiling } else { ceiling.div_ceil(UNCONFIRMED_PART) };
-    let plenty = !key.is_pressed(now);
-    // An account must be renewed that often anyway.
-    let interval = if plenty && key.view.has_account() { gcra::PERIOD } else { refill_interval(key.view.rule()) };
-    let bounds = Bounds {
-        need,
-        ceiling: part.saturating_sub(held),
-        interval: interval.max(refill_interval(key.view.rule())),
-        remaining: remaining(key, now),
-        window: key.view.rule().limits.iter().map(|limit| limit.period).min().unwrap_or_default(),
-        plenty,
-    };
+    let bounds = bounds(key, cx, now, need, held);
     let tuned = key.demand.refill(now, bounds);
-    let ahead = cx.settings.lease_ahead && !cx.draining;
-    // In a flood, this node's part would be spent before it could ask again, so it takes all of it at once.
+    let (ahead, part) = (cx.settings.lease_ahead && !cx.draining, part(key, cx));
+    // A flood spends this node's part before it could ask again: it takes it at once.
     let need = if ahead && key.has_left(now) && key.is_flooded(part) { need.max(part) } else { need };
     let want = if ahead { tuned.max(need) } else { need };
     let want = if on(Mutant::BatchUncapped) { u64::MAX } else { want };
@@ -327,9 +455,37 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     Acquire { need, want: want.max(least), least, ..key.order(now) }
 }
 
-/// The acquire when the store may be back: it asks for what this node's share admitted and for what is left of the
-/// share, so that neither is lent to others. It asks for nothing more, and for nothing at all if no share was spent
-/// here.
+/// Most tokens that this node leases of the key.
+fn part(key: &LeasedKey, cx: &Context) -> u64 {
+    let ceiling = key.ceiling(cx.fleet);
+    if key.view.is_confirmed() { ceiling } else { ceiling.div_ceil(UNCONFIRMED_PART) }
+}
+
+/// This node owns the key, and most of the fleet asks it instead of the store.
+fn leases_for_all(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
+    let live = cx.fleet.map_or(1, |fleet| fleet.live);
+    let is_alone = key.view.nodes() == 1 || key.view.nodes().saturating_mul(NODES_OF_ONE) <= live;
+    is_alone && cx.owners.are_there() && cx.owners.owner(now, key.id()).is_none()
+}
+
+/// How a refill is bounded that needs so much where so much is held.
+fn bounds(key: &LeasedKey, cx: &Context, now: Instant, need: u64, held: u64) -> Bounds {
+    let plenty = !key.is_pressed(now);
+    // An account has to be renewed that often anyway.
+    let interval = if plenty && key.view.has_account() { gcra::PERIOD } else { refill_interval(key.view.rule()) };
+    Bounds {
+        need,
+        ceiling: part(key, cx).saturating_sub(held),
+        interval: interval.max(refill_interval(key.view.rule())),
+        remaining: remaining(key, now),
+        window: key.view.rule().limits.iter().map(|limit| limit.period).min().unwrap_or_default(),
+        plenty,
+        for_all: leases_for_all(key, cx, now),
+    }
+}
+
+/// The store may be back: asks for what the share admitted and for what it has left, so that others
+/// are lent neither, and for nothing more; for nothing where nobody spent of it here.
 fn repayment(key: &LeasedKey, now: Instant) -> Acquire {
     let left = if key.owes(now) { key.share_left(now) } else { 0 };
     let owed = key.debt(now).saturating_add(left);

@@ -7,12 +7,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::core::ask::Ask;
 use crate::core::call::{Call, Op, Voided};
 use crate::core::calls::{Ended, Flight, Waiter};
 use crate::core::context::Context;
 use crate::core::limit::MAX_COUNT;
+use crate::core::mutant::{Mutant, on};
 use crate::core::request::MAX_LINE;
 use crate::core::time::{Instant, Micros};
+use crate::core::usage::Origin;
 
 /// Most errands of a key that are under way at a time. An acquire that must reach the store after the queued ones
 /// sends all of them, however many they are.
@@ -27,11 +30,28 @@ pub(super) struct Calls {
     doubted: Instant,
 }
 
+/// An ask that a peer has yet to answer.
+#[derive(Clone, Debug)]
+pub(super) struct Asking {
+    pub(super) peer: Origin,
+    pub(super) ask: Ask,
+    pub(super) sent: Instant,
+}
+
+impl Asking {
+    /// When nobody waits for the answer any more.
+    pub(super) fn deadline(&self) -> Instant {
+        self.sent + self.ask.terms.patience
+    }
+}
+
 #[derive(Debug, Default)]
 struct Open {
     acquire: Option<Flight>,
-    /// An acquire that was abandoned without an answer. It is unknown whether the store executed it; the next return
-    /// declares it void.
+    /// Beside it, one peer is asked at a time.
+    asking: Option<Asking>,
+    /// An acquire that was given up without an answer. Nobody knows whether the store executed it; the next return
+    /// says that it is void.
     doubtful: Option<Voided>,
     /// All other calls under way, by id.
     errands: Vec<Flight>,
@@ -44,7 +64,7 @@ struct Open {
 impl Open {
     /// No call is under way or waits to be sent.
     fn is_done(&self) -> bool {
-        self.acquire.is_none() && self.errands.is_empty() && self.queued.is_empty()
+        self.acquire.is_none() && self.asking.is_none() && self.errands.is_empty() && self.queued.is_empty()
     }
 
     /// The errand that was asked for last, extended to do this as well, if that is possible.
@@ -89,6 +109,40 @@ impl Calls {
     /// Whether an acquire is under way.
     pub(super) fn is_acquiring(&self) -> bool {
         self.acquire().is_some()
+    }
+
+    /// The ask that a peer has yet to answer.
+    pub(super) fn asking(&self) -> Option<&Asking> {
+        self.open.as_ref()?.asking.as_ref()
+    }
+
+    /// Whether there is one.
+    pub(super) fn is_asking(&self) -> bool {
+        self.asking().is_some()
+    }
+
+    /// Asks a peer, while none is asked.
+    pub(super) fn send_ask(&mut self, cx: &mut Context, now: Instant, peer: Origin, ask: Ask) {
+        cx.ask(peer, ask.clone());
+        self.open().asking = Some(Asking { peer, ask, sent: now });
+    }
+
+    /// The peer has answered the ask of that id, if that is still awaited. It is not again: what comes once more is lost.
+    pub(super) fn end_ask(&mut self, id: u64) -> Option<Asking> {
+        let open = self.open.as_mut()?;
+        if on(Mutant::LoanTakenTwice) {
+            return open.asking.clone().filter(|asking| asking.ask.id == id);
+        }
+        let asking = open.asking.take_if(|asking| asking.ask.id == id);
+        self.close();
+        asking
+    }
+
+    /// The peer has not answered in time: nobody waits any more.
+    pub(super) fn end_late_ask(&mut self, now: Instant) -> Option<Asking> {
+        let late = self.open.as_mut()?.asking.take_if(|asking| asking.deadline() <= now);
+        self.close();
+        late
     }
 
     /// Whether the acquire has been under way for longer than that.

@@ -6,6 +6,7 @@
 
 use super::key::{LeasedKey, PATIENCE};
 use super::peers::DOUBTED;
+use super::phase::Phase;
 use super::timers::{closes, keep_until, remaining};
 use crate::core::batch::refill_interval;
 use crate::core::call::{Acquire, Window};
@@ -13,7 +14,9 @@ use crate::core::context::Context;
 use crate::core::decision::{Decision, Source, Verdict};
 use crate::core::gcra;
 use crate::core::mutant::{Mutant, on};
+use crate::core::rule::OnStoreLoss;
 use crate::core::time::{Instant, Micros};
+use crate::core::usage::Origin;
 
 /// The low-water mark of a lease, as a fraction of the latest grants. At a half, keys ask earlier than they must and
 /// hold what others lack: second-1x costs 118 calls per 1000 checks instead of 112, and 97.7 % of it is used instead
@@ -33,7 +36,15 @@ const TRIFLE_PART: u64 = 100;
 /// (103 per 1000 checks of second-1x instead of 112); what other nodes would lack then was not measured.
 const AHEAD_PART: u64 = 4;
 
-/// What an input wants that the key's state does not show.
+/// A key of which this node uses less than so many checks in a refill interval is asked for at its owner: of what it would
+/// lease itself, little would be used.
+const COLD: u64 = 4;
+
+/// A check waits for so many answers of peers at most before this node goes on by itself: where half of a fleet has lost the
+/// store, several of those who are asked first may have lost it, too.
+const MOST_ASKS: u8 = 8;
+
+/// What an input asks for that the key's state does not show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// Nothing.
@@ -98,7 +109,9 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) ->
 /// Whether the store must be asked for a waiter. It need not be if held tokens are about to start or to trickle in,
 /// or if tokens are being returned that the store could lend.
 fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
-    if key.line.is_empty() || key.awaits_return() {
+    // Meanwhile a store that is away is asked now and then whether it is back.
+    let waits_for_peer = key.calls.is_asking() && !(key.is_away(now) && key.outage.phase().asks_again(now));
+    if key.line.is_empty() || key.awaits_return() || waits_for_peer {
         return false;
     }
     let will_do = key.about_to_start(now) >= key.line.wanted();
@@ -107,8 +120,44 @@ fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
     !begins_soon && key.matures(now).is_none()
 }
 
-/// Whether the key leases tokens of the next window: only while it is in use, and not in a flood. In a flood such a
-/// lease is used up before the next answer could come, so it would only cost a call.
+/// Which peer is asked for what those in line want, if one is: the owner of a key that is seldom asked for here, so that it
+/// leases once for many nodes; and while this node's part of the store is away, whoever reaches it.
+pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Origin> {
+    let first = key.line.first().filter(|_| cx.owners.are_there() && !cx.draining && !key.calls.is_asking())?;
+    // Tokens are lent on once: who is asked by peers asks the store for them.
+    if key.line.has_peers() {
+        return None;
+    }
+    if key.is_away(now) {
+        return cx.owners.relay(now, key.id()).filter(|_| may_relay(key, cx, now, first.asks));
+    }
+    let is_busy =
+        key.calls.is_acquiring() || key.has_account_under_way() || key.calls.has_doubtful() || key.is_due(now);
+    let is_plain = first.asks == 0 && !is_busy && key.about_to_start(now) == 0 && is_cold(key);
+    if is_plain && asks_for_line(key, now) { cx.owners.owner(now, key.id()) } else { None }
+}
+
+/// This node surely uses few tokens of the key before it would ask for more.
+fn is_cold(key: &LeasedKey) -> bool {
+    let tuner = key.demand.tuner();
+    !tuner.uses(tuner.mean_cost().saturating_mul(COLD), refill_interval(key.view.rule()))
+}
+
+/// Whether a check that was made so many asks for waits for a peer, as this node's part of the store is away.
+///
+/// Not while peers tell the store what it has lost, nor once it has been charged for all of the share: both end by
+/// themselves, and the share is set aside.
+pub(super) fn may_relay(key: &LeasedKey, cx: &Context, now: Instant, asks: u8) -> bool {
+    let is_lost = matches!(key.outage.phase(), Phase::Lost { .. } | Phase::Repaying { .. }) && key.is_away(now);
+    if !is_lost || cx.draining || key.line.has_peers() || on(Mutant::ShareBeforeRelay) {
+        return false;
+    }
+    let is_asked = || asks < MOST_ASKS && cx.owners.relay(now, key.id()).is_some();
+    key.view.rule().on_store_loss != OnStoreLoss::Allow && (key.calls.is_asking() || is_asked())
+}
+
+/// A key that is in use leases ahead. In a flood a lease of the next window is gone before the next answer could come, so
+/// that it only costs a call.
 fn may_lease_ahead(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
     let recent = key.demand.idle_for(now) < refill_interval(key.view.rule());
     let is_busy = key.calls.has_doubtful() || key.is_away(now) || cx.draining;
@@ -292,7 +341,7 @@ mod tests {
     #[test]
     fn what_somebody_waits_for_does_not_go_back() {
         let mut key = key("100/1m fixed", 90);
-        key.line.join(Waiter { ticket: Ticket(1), cost: 50, deadline: LATER, answers: 0 });
+        key.line.join(Waiter::new(Ticket(1), 50, LATER));
         assert_eq!(look(&key, LATER, true), Intent::Wait);
     }
 

@@ -134,13 +134,15 @@ impl LeasedKey {
         }
     }
 
-    /// Decides from what is held and known. `None` when the store must be asked.
+    /// Decides from what is held and known; `None` when the store must be asked, or where the key `relays` while its part
+    /// of the store is away: a peer.
     pub(super) fn decide(
         &mut self,
         now: Instant,
         cost: u64,
         source: Source,
         fleet: Option<FleetView>,
+        relays: bool,
     ) -> Option<Decision> {
         if self.peers.is_bound()
             && let Some(denied) = self.deny_by_fleet(now, cost)
@@ -158,6 +160,9 @@ impl LeasedKey {
         }
         self.end_waits(now);
         if self.is_away(now) {
+            if relays {
+                return None;
+            }
             return Some(self.decide_offline(now, cost, fleet));
         }
         let denied = self.deny_by_fleet(now, cost)?;
@@ -382,8 +387,8 @@ impl LeasedKey {
         answer::standings(self.view.rule(), self.show(now, &mut shown), self.view.clock().earliest(now))
     }
 
-    /// The counters as a decision shows them: less what this node holds, plus what passed on credit.
-    fn show<'a>(&self, now: Instant, into: &'a mut [Counter; MAX_LIMITS]) -> &'a [Counter] {
+    /// The counters less what this node holds, and with what passed on credit.
+    pub(super) fn show<'a>(&self, now: Instant, into: &'a mut [Counter; MAX_LIMITS]) -> &'a [Counter] {
         let (held, releasable) = (self.holdings.unspent(), self.releasable(now));
         let shown = &mut into[..self.view.rule().limits.len()];
         for (index, counter) in shown.iter_mut().enumerate() {

@@ -6,6 +6,7 @@
 //! | file | what |
 //! |---|---|
 //! | `requests.rs` | what is asked of the key: checks, looks, refunds, resets |
+//! | `lending.rs` | what peers ask for, and what comes of an ask of a peer |
 //! | `outcomes.rs` | what an answer of the store, or its absence, changes |
 //! | `advance.rs` | what the key does: the only place from which calls and replies leave |
 //! | `intent.rs` | what it wants of the store, and why |
@@ -37,6 +38,7 @@ mod demand;
 mod holdings;
 mod intent;
 mod key;
+mod lending;
 mod outage;
 mod outcomes;
 mod pacing;
@@ -49,6 +51,7 @@ mod timers;
 
 pub(super) use advance::{give_all_back, handle_timer, note_forgotten, part_with};
 pub(super) use key::LeasedKey;
+pub(super) use lending::{handle_answer, serve};
 pub(super) use outcomes::handle_outcome;
 pub(super) use requests::{check, give_back_charge, handle_usage, prefetch, refresh_under, reset, rollback, take_back};
 pub(super) use timers::next_timeout;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::advance::{advance, drop_ended, give_back, give_unclaimed, leave_limits, report_spent, turn_away};
-use super::intent::{Wish, wants_tokens};
+use super::intent::{Wish, may_relay, wants_tokens};
 use super::key::LeasedKey;
 use crate::core::answer::{Resolution, overload};
 use crate::core::batch::refill_interval;
@@ -44,7 +44,8 @@ pub(in crate::core) fn check(
     }
     key.demand.note_check(now);
     let decided = if key.line.is_empty() || on(Mutant::BargesPastTheLine) {
-        key.decide(now, cost, Source::Lease, cx.fleet)
+        let relays = may_relay(key, cx, now, 0);
+        key.decide(now, cost, Source::Lease, cx.fleet, relays)
     } else if key.is_exhausted(now, cost) {
         key.demand.note_denied();
         Some(key.deny(now, cost, Source::Lease))
@@ -81,7 +82,7 @@ pub(in crate::core) fn check(
         return Outcome::Decided(decision);
     }
     let ticket = cx.ticket();
-    key.line.join(Waiter { ticket, cost, deadline, answers: 0 });
+    key.line.join(Waiter::new(ticket, cost, deadline));
     cx.policy_stats(key.policy()).parked += 1;
     cx.stats.waiting += 1;
     advance(key, cx, now, Wish::Nothing);
@@ -219,7 +220,7 @@ fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, deadline: Instant, o
         return None;
     }
     let ticket = cx.ticket();
-    key.calls.ask(key.call(now, 0, op), Waiter { ticket, cost, deadline, answers: 0 }, now);
+    key.calls.ask(key.call(now, 0, op), Waiter::new(ticket, cost, deadline), now);
     advance(key, cx, now, Wish::Nothing);
     Some(ticket)
 }

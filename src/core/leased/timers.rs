@@ -38,6 +38,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         at = key.holdings.lease().starts(now).map_or(at, |starts| at.or(starts));
         at = key.matures(now).map_or(at, |matures| at.or(matures.max(now + Micros(1))));
     }
+    at = key.calls.asking().map_or(at, |asking| at.or(asking.deadline()));
     at = key.calls.next_deadline().map_or(at, |deadline| at.or(deadline));
     at = at.min(key.holdings.unclaimed_until());
     if let Some(retry_at) = key.outage.phase().retry_at()

@@ -1,0 +1,86 @@
+//! What a node asks of a peer, and what a peer answers: plain values.
+//!
+//! A peer that leases a key from the store can lend on what it holds: it spends tokens as for a check of its own, and whoever
+//! asked for them admits as many. So the store counts each token once, when it lends it. Nothing of an ask is remembered: one
+//! whose answer is lost is never asked again under its id, and what was lent for it is lost.
+
+use std::sync::Arc;
+
+use super::call::Counter;
+use super::key::Digest;
+use super::limit::MAX_LIMITS;
+use super::rule::Rule;
+use super::time::{Micros, Timestamp};
+
+/// An ask for a peer: leaves the core in an `Effect`, and its outcome comes back with its `id`.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Unique and growing per node, across restarts.
+    pub id: u64,
+    /// The key.
+    pub digest: Digest,
+    /// The limits that apply, in order.
+    pub rule: Arc<Rule>,
+    /// What is wanted.
+    pub terms: Terms,
+}
+
+/// What is wanted of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// [`Rule::fingerprint`] of the limits by which the tokens are to be spent.
+    pub rule: u64,
+    /// Tokens that would do for all who wait.
+    pub want: u64,
+    /// The fewest that are of any use; at least 1.
+    pub least: u64,
+    /// The time in which an answer is awaited.
+    pub patience: Micros,
+}
+
+/// Tokens that a peer lends on, if any, and what it knows of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan {
+    /// Tokens: none, or `least` to `want` of them.
+    pub tokens: u64,
+    /// How long they may be spent from when the peer answered: no longer than by the peer itself. `None`: they are a
+    /// bucket's, and must be spent when they arrive.
+    pub lasts: Option<Micros>,
+    /// The earliest and the latest that the store's clock can have read when the peer answered.
+    pub clock: [Timestamp; 2],
+    /// The key's epoch as the peer knows it.
+    pub epoch: u64,
+    /// The counters as the peer's own clients are told of them, one per limit of the rule; the rest are zero.
+    pub counters: [Counter; MAX_LIMITS],
+    /// Where less was lent than was wanted, after how long there may be more.
+    pub wait: Micros,
+}
+
+/// Why a peer lends nothing on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// It goes by other limits.
+    OtherRule,
+    /// Its part of the store does not answer it, either.
+    NoStore,
+    /// It leaves.
+    Leaving,
+    /// It asks a peer for this key itself: nobody lends on what it was lent on.
+    Asks,
+    /// It has no room for the key or no time for the ask.
+    Busy,
+}
+
+impl Refusal {
+    /// Every one, in the order of their discriminants.
+    pub const ALL: [Self; 5] = [Self::OtherRule, Self::NoStore, Self::Leaving, Self::Asks, Self::Busy];
+
+    /// Whether the peer had better be left out for a while, as it would refuse the next ask, too.
+    #[must_use]
+    pub fn lasts(self) -> bool {
+        matches!(self, Self::OtherRule | Self::NoStore | Self::Leaving)
+    }
+}
+
+/// What comes of an ask at the peer.
+pub type Answer = Result<Loan, Refusal>;

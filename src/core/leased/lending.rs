@@ -1,0 +1,146 @@
+//! Tokens that nodes lend on to each other: what a peer asks this node for, and what comes of an ask of a peer.
+//!
+//! Who is asked serves the peer like a check of its own that waits in the key's line, from what the store lent it. So each
+//! token is counted by the store once, and spent here once, and a peer gets no more than was held. Who asks admits its line with
+//! what it is lent, at the moment at which that arrives, and keeps nothing of it: it has no part in this node's account with
+//! the store. An answer is taken once; one that is lost, or comes late, is lost tokens.
+
+use std::num::NonZeroU64;
+
+use super::advance::{advance, drop_ended, lend, serve_from_loan};
+use super::calls::Asking;
+use super::intent::Wish;
+use super::key::LeasedKey;
+use super::outcomes::probe_pause;
+use crate::core::ask::{Answer, Loan, Refusal, Terms};
+use crate::core::calls::{PeerAsks, Waiter};
+use crate::core::context::Context;
+use crate::core::limit::Limit;
+use crate::core::mutant::{Mutant, on};
+use crate::core::request::Asked;
+use crate::core::store_clock::StoreClock;
+use crate::core::time::{Instant, Micros};
+
+/// A denial by a peer is remembered for longer than its pause by up to one part in so many, at random, so that nodes that
+/// were denied together do not ask together.
+const JITTER_PART: u64 = 4;
+
+/// A peer asks for tokens.
+pub(in crate::core) fn serve(key: &mut LeasedKey, cx: &mut Context, now: Instant, terms: &Terms) -> Asked {
+    let Some(least) = NonZeroU64::new(terms.least.min(terms.want)) else { return Asked::Answered(Err(Refusal::Busy)) };
+    let peer = PeerAsks { least, until: now + terms.patience };
+    if let Some(refusal) = refuses(key, cx, now, terms) {
+        return Asked::Answered(Err(refusal));
+    }
+    key.demand.note_check(now);
+    if key.line.is_empty()
+        && let Some(answer) = lend(key, cx, now, terms.want, peer, 0)
+    {
+        return Asked::Answered(answer);
+    }
+    if key.line.is_full() || key.is_overdue(now, cx.patience()) {
+        return Asked::Answered(Err(Refusal::Busy));
+    }
+    let ticket = cx.ticket();
+    let deadline = now + cx.settings.timeout;
+    key.line.join(Waiter { peer: Some(peer), ..Waiter::new(ticket, terms.want, deadline) });
+    cx.stats.waiting += 1;
+    advance(key, cx, now, Wish::Nothing);
+    Asked::Parked(ticket)
+}
+
+/// Why this node does not serve a peer, if it does not.
+fn refuses(key: &LeasedKey, cx: &Context, now: Instant, terms: &Terms) -> Option<Refusal> {
+    let is_other = terms.rule != key.view.rule().fingerprint();
+    let is_too_much = key.view.rule().limits.iter().any(|limit| terms.want > limit.capacity());
+    if (is_other || is_too_much) && !on(Mutant::LendsUnderOtherLimits) {
+        return Some(Refusal::OtherRule);
+    }
+    if cx.draining && !on(Mutant::LendsOnLeaving) {
+        return Some(Refusal::Leaving);
+    }
+    // Before it says that it asks a peer: as long as it has no store, it will ask again.
+    if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
+        return Some(Refusal::NoStore);
+    }
+    (key.calls.is_asking() && !on(Mutant::LendsWhatItAsksFor)).then_some(Refusal::Asks)
+}
+
+/// A peer has answered the ask of that id.
+pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now: Instant, id: u64, answer: &Answer) {
+    let Some(asking) = key.calls.end_ask(id) else { return };
+    let was_away = key.outage.phase().is_away();
+    drop_ended(key, cx, now);
+    cx.owners.note_answer(now, asking.peer, now.since(asking.sent), answer.err());
+    if let Ok(loan) = answer {
+        take_loan(key, cx, now, &asking, loan);
+    }
+    advance(key, cx, now, Wish::Nothing);
+    cx.note_degraded(was_away, key.outage.phase().is_away());
+}
+
+/// Takes what a peer lends on, for those in line. What they do not take is lost: of a window others may be lent less, and a
+/// bucket's token that is spent later would be spent at another time than it was charged.
+fn take_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Asking, loan: &Loan) {
+    let is_over = loan.lasts.is_some_and(|lasts| asking.sent + lasts.rounded_early() <= now);
+    let is_of_before = key.view.epoch() != 0 && loan.epoch != key.view.epoch();
+    let is_void = is_of_before || asking.ask.rule.limits != key.view.rule().limits;
+    let tokens = if is_void || is_over && !on(Mutant::LoanOutlivesWindow) { 0 } else { loan.tokens };
+    let mut taken = 0;
+    if is_over && !is_void && !on(Mutant::LoanOutlivesWindow) {
+        // It was of a window that ends just now, and says nothing of the next one.
+        key.line.forget_ask();
+    } else if !is_void {
+        key.learn_from_loan(now, asking.sent, loan);
+        remember_denial(key, cx, now, loan);
+        taken = serve_from_loan(key, cx, now, tokens, loan);
+    }
+    let stats = cx.policy_stats(key.policy());
+    stats.granted += loan.tokens;
+    stats.expired += loan.tokens - taken;
+}
+
+/// A peer that lends less than was wanted is not asked again at once, nor is the store in the background. Where tokens trickle
+/// in the peer may have some that it keeps for all, which its counters do not tell.
+fn remember_denial(key: &mut LeasedKey, cx: &mut Context, now: Instant, loan: &Loan) {
+    let pause = probe_pause(key, now);
+    let pause = pause + cx.jitter(Micros(pause.0 / JITTER_PART));
+    let trickles = key.view.rule().limits.iter().any(Limit::trickles);
+    if loan.wait > Micros::ZERO && trickles {
+        key.pacing.pause_until(now + loan.wait.min(pause), Micros::ZERO);
+    } else {
+        key.pacing.probe_at(now + pause);
+    }
+}
+
+impl LeasedKey {
+    /// Takes note of what a peer says of the key, as of an answer of the store that lent this node nothing.
+    fn learn_from_loan(&mut self, now: Instant, sent: Instant, loan: &Loan) {
+        let [earliest, latest] = loan.clock;
+        // The store's clock read that at some time since the ask was sent, or a little before: so much the peer is in doubt.
+        let clock = StoreClock::new(sent - latest.since(earliest), now, earliest);
+        let (guess, was_answered) = (self.view.clock().latest(now), self.view.answered().is_some());
+        self.view.note_clock(clock);
+        if !was_answered {
+            self.outage.correct_clock(self.view.rule(), guess, self.view.clock().latest(now));
+        }
+        // What a store lends that answers others only is lost from here on, should peers not answer, either: a share has
+        // nothing of the window in which they lent.
+        if self.is_away(now) {
+            self.outage.open_book_anew(self.view.clock().latest(now));
+        }
+        // What this node has of a bucket may not be in these counters.
+        if self.view.has_account() && self.view.is_lent_any() {
+            return self.roll(now);
+        }
+        self.view.note_answered(now);
+        for index in 0..self.view.rule().limits.len() {
+            let fresh = loan.counters[index];
+            if self.view.counter(index).at != fresh.at {
+                self.note_window(index);
+            }
+            self.view.note_counter(index, fresh);
+        }
+        self.roll(now);
+    }
+}
