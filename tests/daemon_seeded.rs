@@ -306,8 +306,9 @@ impl World {
             store_is_well: faults == 0 && breaks_store == 0,
             gentle,
         };
-        // The first connections to the store stand before anybody asks.
-        sleep(Duration::from_millis(200)).await;
+        // The first connections to the store stand before anybody asks: a daemon opens its doors when it has tried to reach its
+        // store, or after a second. Loading the scripts, 200 KB, takes a narrow connection longer than 200 ms.
+        sleep(Duration::from_secs(1)).await;
         let clients: Vec<_> =
             (0..world.draws.of(2..7)).map(|number| spawn_local(world.client(number, habits))).collect();
         let restarts = world.go_wrong(faults, gentle, span).await;
