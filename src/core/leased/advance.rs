@@ -169,6 +169,11 @@ fn serve_line(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     }
     while let Some(waiter) = key.line.first() {
         if let Some(peer) = waiter.peer {
+            // A peer that came before this node began to leave asks another one.
+            if cx.draining && !on(Mutant::LendsOnLeaving) {
+                answer_first_peer(key, cx, Err(Refusal::Leaving));
+                continue;
+            }
             let Some(answer) = lend(key, cx, now, waiter.cost, peer, waiter.answers) else { break };
             answer_first_peer(key, cx, answer);
             continue;
