@@ -15,7 +15,7 @@ use rationd::core::policy::{PolicySet, PolicySpec};
 use support::daemon::{Client, TestDaemon, until};
 use support::skip::skipped;
 
-const OTHERS: [&str; 3] = ["RATION.RESET api k", "RATION.RELOAD", "RATION.KEYS"];
+const OTHERS: [&str; 5] = ["RATION.RESET api k", "RATION.RELOAD", "RATION.KEYS", "RATION.TOP", "RATION.DENIALS"];
 
 fn left(client: &mut Client, key: &str) -> String {
     let told = client.ask(&format!("RATION.CHECK api {key} PEEK"));

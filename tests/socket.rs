@@ -372,7 +372,7 @@ fn only_listed_uids_may_connect() {
 
 #[test]
 fn the_command_line_is_answered_in_json() {
-    let daemon = TestDaemon::with(|options| options.reload = Some(std::sync::Arc::new(|| Err("line 3".into()))));
+    let daemon = TestDaemon::with(|options| options.reload = Some(std::sync::Arc::new(|_| Err("line 3".into()))));
     let mut client = daemon.client();
     client.ask("RATION.CHECK api k");
     client.ask_bytes(&[b"RATION.CHECK", b"free", b"k"]);

@@ -26,7 +26,9 @@ fn the_table_has_each_command_with_as_many_arguments_as_it_takes() {
         assert!(least == 1 || !fits(command.name, least - 1), "{} of {}", command.name, least - 1);
         assert!(command.arity < 0 || !fits(command.name, least + 1), "{} of {}", command.name, least + 1);
     }
-    for name in ["RELOAD", "KEYS", "POLICIES", "PEERS", "STATS", "LEASE", "RETURN", "SETTLE", "EXPLAIN"] {
+    for name in
+        ["RELOAD", "KEYS", "POLICIES", "PEERS", "STATS", "TOP", "DENIALS", "LEASE", "RETURN", "SETTLE", "EXPLAIN"]
+    {
         let name = format!("ration.{}", name.to_lowercase());
         assert!(COMMANDS.iter().any(|command| command.name == name), "{name}");
     }

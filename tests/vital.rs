@@ -59,7 +59,7 @@ fn breaks_when_it_is_told_to() {
         "the way to the store" => Backend::Remote(Arc::new(Breaks { at_once: true })),
         _ => Backend::Memory,
     };
-    let reload = || panic!("a bug in a reload");
+    let reload = |_| panic!("a bug in a reload");
     let daemon = TestDaemon::with(|options| {
         options.store = store;
         options.reload = Some(Arc::new(reload));

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use super::bench::BenchArgs;
 use super::demo::store::Kind as StoreKind;
 use super::globals::Globals;
+use super::top::sort::Sort as TopSort;
 
 /// A distributed rate limiter daemon: exact limits from leased tokens, answered on a local socket.
 #[derive(Debug, Parser)]
@@ -18,7 +19,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 ok or allowed, 1 limited or not well, 2 usage, 69 daemon unreachable, \
+const EXIT_CODES: &str = "Exit codes: 0 ok or allowed, 1 limited, not well, different or a promise broken (demo --script), 2 usage, 69 daemon unreachable, \
 71 refused by the operating system, 75 store unreachable, 78 bad configuration.";
 
 /// The commands.
@@ -29,7 +30,7 @@ pub(crate) enum Command {
     /// Check a key against a policy, and charge it: exit 0 allowed, 1 limited
     Check(CheckArgs),
     /// Make the daemon read its policies again, as SIGHUP does
-    Reload,
+    Reload(ReloadArgs),
     /// Load a socket and print percentiles
     Bench(BenchArgs),
     /// Say why a key is limited, or would be; charges nothing
@@ -48,6 +49,10 @@ pub(crate) enum Command {
     /// Make the certificates that the nodes of a fleet prove themselves with
     #[command(subcommand)]
     Cert(CertCommand),
+    /// Look at a daemon live: rates, denials, hot keys, leases, the store and peers
+    Top(TopArgs),
+    /// List what the daemon has denied of late, by key, limit and reason
+    Denials(DenialsArgs),
     /// List the daemon's policies
     Policies,
     /// List keys that the daemon knows
@@ -131,6 +136,49 @@ pub(crate) struct KeysArgs {
     pub(crate) count: u32,
 }
 
+/// Arguments of `reload`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReloadArgs {
+    /// Say what would change, and change nothing [env: RATIOND_DRY_RUN=true]
+    #[arg(long, env = "RATIOND_DRY_RUN", hide_env = true)]
+    pub(crate) dry_run: bool,
+}
+
+/// Arguments of `top`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Print the figures of one interval, and end [env: RATIOND_TOP_ONCE=true]
+    #[arg(long, env = "RATIOND_TOP_ONCE", hide_env = true)]
+    pub(crate) once: bool,
+    /// Seconds that rates are of [env: RATIOND_TOP_INTERVAL]
+    #[arg(long, default_value_t = 1, value_name = "N", env = "RATIOND_TOP_INTERVAL", hide_env = true,
+        value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub(crate) interval: u32,
+    /// Most keys of each list [env: RATIOND_COUNT]
+    #[arg(long, default_value_t = 20, value_name = "N", env = "RATIOND_COUNT", hide_env = true)]
+    pub(crate) count: u32,
+    /// What policies are sorted by [env: RATIOND_TOP_SORT]
+    #[arg(long, value_enum, default_value = "rate", env = "RATIOND_TOP_SORT", hide_env = true)]
+    pub(crate) sort: TopSort,
+    /// Show only policies and keys with this in their names [env: RATIOND_TOP_FILTER]
+    #[arg(long, value_name = "TEXT", env = "RATIOND_TOP_FILTER", hide_env = true)]
+    pub(crate) filter: Option<String>,
+}
+
+/// Arguments of `denials`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DenialsArgs {
+    /// Of this key alone [env: RATIOND_KEY]
+    #[arg(long, value_name = "KEY", env = "RATIOND_KEY", hide_env = true)]
+    pub(crate) key: Option<String>,
+    /// Of this policy alone [env: RATIOND_POLICY_NAME]
+    #[arg(long, value_name = "NAME", env = "RATIOND_POLICY_NAME", hide_env = true)]
+    pub(crate) policy: Option<String>,
+    /// Most lines [env: RATIOND_COUNT]
+    #[arg(long, default_value_t = 100, value_name = "N", env = "RATIOND_COUNT", hide_env = true)]
+    pub(crate) count: u32,
+}
+
 /// Arguments of `demo`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct DemoArgs {
@@ -171,6 +219,8 @@ pub(crate) enum ConfigCommand {
     Check,
     /// Print each key's value that counts, and where it came from
     Show,
+    /// Compare the policies of this configuration with those of the daemon: exit 0 the same, 1 different
+    Diff,
     /// Print a complete, commented configuration file that equals the defaults
     Init,
     /// Print a JSON Schema of the configuration file, with which editors complete it

@@ -1,16 +1,19 @@
-//! `rationd config check|show|init|schema|import-envoy`: the configuration without a daemon.
+//! `rationd config check|show|init|schema|import-envoy`: the configuration without a daemon; `diff`: beside one.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
 
 use super::args::ConfigCommand;
+use super::ask::ask_json;
 use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output::{self, Paint};
 use super::resolve::resolve;
 use super::{import, log};
 use crate::config::{self, Loaded, Sources};
+use crate::serve::{listing, policy_diff};
 
 pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources) -> anyhow::Result<ExitCode> {
     let loaded = match command {
@@ -23,7 +26,7 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
             return Ok(Code::Ok.into());
         }
         ConfigCommand::ImportEnvoy { file } => return import::run(file, globals),
-        ConfigCommand::Check | ConfigCommand::Show => {
+        ConfigCommand::Diff | ConfigCommand::Check | ConfigCommand::Show => {
             let loaded = config::load(sources).and_then(|loaded| resolve(&loaded).map(|_| loaded));
             if let Ok(loaded) = &loaded {
                 log::filter(&loaded.config.log, globals).map_err(|problem| ExitError::new(Code::BadConfig, problem))?;
@@ -53,6 +56,19 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
         }
     }
     Ok(Code::Ok.into())
+}
+
+/// Compares the policies of this configuration with those of the daemon.
+pub(crate) fn diff(globals: &Globals, sources: &Sources, socket: &Path) -> anyhow::Result<ExitCode> {
+    let loaded = config::load(sources).map_err(|errors| ExitError::new(Code::BadConfig, errors))?;
+    let new = serde_json::from_str(&listing::policies(&loaded.policies))?;
+    let differences = policy_diff::between(&ask_json(socket, &[b"RATION.POLICIES"])?, &new);
+    let is_same = differences.as_array().is_some_and(Vec::is_empty);
+    match globals.output {
+        Output::Json => output::data(&differences.to_string())?,
+        Output::Text => output::data(&policy_diff::text(&differences))?,
+    }
+    Ok(if is_same { Code::Ok } else { Code::No }.into())
 }
 
 fn show(loaded: &Loaded, paint: Paint) -> std::io::Result<()> {

@@ -11,6 +11,8 @@ mod check;
 mod completions;
 mod config;
 mod demo;
+mod denials;
+mod denials_file;
 mod doctor;
 mod exit;
 mod globals;
@@ -30,6 +32,8 @@ mod resolve;
 mod run;
 mod serve;
 mod service_manager;
+mod top;
+mod version;
 
 pub use doctor::{Check, checks};
 pub use import::import_envoy;

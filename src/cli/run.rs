@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-use super::args::{Cli, Command, ServeArgs};
+use super::args::{Cli, Command, ConfigCommand, ServeArgs};
 use super::exit::{Code, ExitError};
 use super::globals::Globals;
-use super::output::Paint;
+use super::output::{self, Paint};
 use super::{
-    bench, cert, check, completions, config, demo, doctor, key, keys, leases, log, peers, policies, reload, serve,
+    bench, cert, check, completions, config, demo, denials, doctor, key, keys, leases, log, peers, policies, reload,
+    serve, top, version,
 };
 use crate::clock;
 use crate::config::{Override, Sources, load};
@@ -18,6 +19,10 @@ use crate::config::{Override, Sources, load};
 /// Runs the command line of this process.
 #[must_use]
 pub fn run() -> ExitCode {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    if let Some(text) = version::asked(words) {
+        return output::data(&text).map_or(Code::System, |()| Code::Ok).into();
+    }
     let cli = Cli::parse();
     let paint = Paint::stderr(cli.globals.color);
     execute(cli).unwrap_or_else(|error| {
@@ -32,6 +37,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let sources = |serve: Option<&ServeArgs>| sources(globals, serve);
     match cli.command {
         Command::Serve(args) => serve::run(globals, sources(Some(&args)), args.force),
+        Command::Config(ConfigCommand::Diff) => config::diff(globals, &sources(None), &socket(globals)?),
         Command::Config(command) => config::run(&command, globals, &sources(None)),
         Command::Demo(args) => demo::run(&args, globals),
         Command::Doctor(args) => doctor::run(&args, globals, &sources(None)),
@@ -40,8 +46,10 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Explain(args) => key::explain(&args, globals, &socket(globals)?),
         Command::Refund(args) => key::refund(&args, globals, &socket(globals)?),
         Command::Reset(args) => key::reset(&args, globals, &socket(globals)?),
-        Command::Reload => reload::run(globals, &socket(globals)?),
+        Command::Reload(args) => reload::run(&args, globals, &socket(globals)?),
         Command::Peers => peers::run(globals, &socket(globals)?),
+        Command::Top(args) => top::run(&args, globals, &socket(globals)?),
+        Command::Denials(args) => denials::run(&args, globals, &socket(globals)?),
         Command::Policies => policies::run(globals, &socket(globals)?),
         Command::Leases(args) => leases::run(&args, globals, &socket(globals)?),
         Command::Completions { shell } => completions::completions(shell),

@@ -8,23 +8,27 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::denials_file::DenialsFile;
 use super::exit::{Code, ExitError};
 use super::globals::Globals;
 use super::resolve::{Resolved, resolve};
 use super::{key_files, log, memory, open_files, service_manager};
 use crate::clock::{self, Clock};
-use crate::config::{self, Config, ListenAddress, Loaded, Sources};
+use crate::config::{self, Config, DenialKeys, ListenAddress, Loaded, Sources};
 use crate::core::policy::PolicySet;
 use crate::core::shard::Settings;
 use crate::core::time::Timestamp;
 use crate::fleet::{Fleet, FleetError, FleetOptions, IdentityFiles, Incoming};
-use crate::serve::admin::{Access, Admin, Tell};
+use crate::serve::admin::{Access, Admin};
+use crate::serve::denial_log::KeyForm;
 use crate::serve::envoy::EnvoyOptions;
 use crate::serve::handed::Handed;
+use crate::serve::hot_keys::{self, Kind};
 use crate::serve::metrics::Scrape;
 use crate::serve::process::ProcessUse;
 use crate::serve::reload::Reloader;
-use crate::serve::{Backend, Daemon, Limits, ServerState, StartOptions, vital};
+use crate::serve::tell::Tell;
+use crate::serve::{Backend, Daemon, Limits, ReloadMode, ServerState, StartOptions, vital};
 use crate::store::redis::RedisStore;
 use crate::wire::headers::Style;
 
@@ -72,7 +76,7 @@ async fn serve(
         () = signals.end() => return Ok(Code::Ok.into()),
     };
     service_manager::ready(up.told.hub.clone()).await;
-    signals.wait_for_the_end(&up.told.reloader).await;
+    signals.wait_for_the_end(&up.told.reloader, up.denials.as_ref()).await;
     up.told.leaving.store(true, Ordering::Relaxed);
     service_manager::stopping().await;
     leave(up.daemon, signals).await;
@@ -83,6 +87,7 @@ async fn serve(
 struct Up {
     daemon: Daemon,
     told: Arc<Told>,
+    denials: Option<DenialsFile>,
 }
 
 async fn bring_up(
@@ -113,6 +118,7 @@ async fn bring_up(
     if let (Some((fleet, incoming)), Some(options)) = (fleet, &config.fleet) {
         daemon.join(fleet, incoming, Duration::from_micros(options.tick.0));
     }
+    let denials = write_denials(&config, &daemon)?;
     let told = Arc::new(Told {
         hub: daemon.hub().clone(),
         shared,
@@ -123,7 +129,11 @@ async fn bring_up(
     });
     if let Some(admin) = admin {
         tracing::info!("admin address http://{}", admin.address()?);
-        let access = Access { checks: config.listen.admin_checks, hosts: config.listen.admin_hosts.clone() };
+        let access = Access {
+            checks: config.listen.admin_checks,
+            keys: config.listen.admin_keys,
+            hosts: config.listen.admin_hosts.clone(),
+        };
         tokio::spawn(admin.run(told.clone(), access));
     }
     if let Some(door) = daemon.envoy() {
@@ -137,7 +147,7 @@ async fn bring_up(
         "listening on {}",
         daemon.socket().display()
     );
-    Ok(Up { daemon, told })
+    Ok(Up { daemon, told, denials })
 }
 
 fn start(
@@ -174,11 +184,26 @@ fn start(
         in_fleet: config.fleet.is_some(),
         settings: Settings { max_keys: config.node.max_keys, timeout: config.store.timeout, lease_ahead: true },
         digests: settled.digests,
-        reload: Some(Arc::new(move || again.reload())),
+        reload: Some(Arc::new(move |mode| match mode {
+            ReloadMode::Take => again.reload(),
+            ReloadMode::DryRun => again.dry_run(),
+        })),
     };
     let each_key = if matches!(options.store, Backend::Memory) { memory::EMBEDDED_KEY } else { memory::LEASED_KEY };
     let options = memory::fit(options, memory::budget(config.node.max_memory), each_key);
     Daemon::start_with(options, handed).map_err(|error| ExitError::new(Code::System, error).into())
+}
+
+/// Begins to write lines about denials, where they are wanted.
+fn write_denials(config: &Config, daemon: &Daemon) -> anyhow::Result<Option<DenialsFile>> {
+    let Some(path) = &config.denials.file else { return Ok(None) };
+    let file = DenialsFile::start(path.clone()).map_err(|error| ExitError::new(Code::System, error))?;
+    let keys = match config.denials.keys {
+        DenialKeys::Clipped => KeyForm::Clipped,
+        DenialKeys::Digest => KeyForm::Digest,
+    };
+    daemon.hub().denials.write_to(file.sink(), keys);
+    Ok(Some(file))
 }
 
 /// Binds the fleet's port and begins to look for peers. It does not wait for any.
@@ -286,12 +311,13 @@ impl Signals {
     }
 
     /// Reloads at each SIGHUP, until a signal asks to stop.
-    async fn wait_for_the_end(&mut self, reloader: &Arc<Reloader>) {
+    async fn wait_for_the_end(&mut self, reloader: &Arc<Reloader>, denials: Option<&DenialsFile>) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
                 _ = self.hangup.recv() => {
+                    denials.into_iter().for_each(DenialsFile::reopen);
                     let reloader = reloader.clone();
                     // The log and the metrics report the outcome.
                     let _ = tokio::task::spawn_blocking(move || reloader.reload()).await;
@@ -315,6 +341,7 @@ impl Tell for Told {
         let store = self.shared.as_ref().map(|store| store.snapshot());
         let (fleet, local_limits) = (self.hub.fleet_status(), self.hub.local_limits());
         let process = ProcessUse::read(self.started);
+        let hot = hot_keys::top(self.hub.node.hot_keys(self.hub.node.clock.now(), Kind::Used), usize::MAX);
         let scrape = Scrape {
             stats: &self.hub.stats(),
             store: store.as_ref(),
@@ -325,6 +352,7 @@ impl Tell for Told {
             version: env!("CARGO_PKG_VERSION"),
             suppressed: self.log.suppressed(),
             dropped: self.log.dropped(),
+            hot: &hot,
             process: process.as_ref(),
         };
         scrape.render()

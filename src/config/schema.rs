@@ -35,6 +35,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("listen", "envoy_headers", choice(&["draft", "x", "github", "off"]), Some("draft")),
     key("listen", "admin", Kind::Address, Some("127.0.0.1:9464")),
     key("listen", "admin_checks", Kind::Bool, Some("false")),
+    key("listen", "admin_keys", Kind::Bool, Some("false")),
     key("listen", "admin_hosts", Kind::Words, None),
     key("listen", "max_connections", Kind::Count(1, 1_000_000), Some("10000")),
     key("listen", "max_connections_per_uid", Kind::Count(1, 1_000_000), Some("1024")),
@@ -60,6 +61,8 @@ pub(crate) const KEYS: &[Key] = &[
     key("fleet", "cert", Kind::Path, None),
     key("fleet", "key", Kind::Path, None),
     key("fleet", "crl", Kind::Path, None),
+    key("denials", "file", Kind::Path, None),
+    key("denials", "keys", choice(&["clipped", "digest"]), Some("clipped")),
     key("log", "format", choice(&["auto", "text", "json"]), Some("auto")),
     key("log", "level", Kind::Text, Some("info")),
 ];
@@ -103,7 +106,7 @@ pub(crate) const ROUTE: &[(&str, Kind)] =
 
 /// The sections, each once, in order.
 pub(crate) fn sections() -> impl Iterator<Item = &'static str> {
-    ["listen", "store", "node", FLEET, "log"].into_iter()
+    ["listen", "store", "node", FLEET, "denials", "log"].into_iter()
 }
 
 /// The keys of a section.

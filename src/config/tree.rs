@@ -23,6 +23,8 @@ pub struct Config {
     /// The fleet; `None` when the node is alone.
     #[serde(default)]
     pub fleet: Option<Fleet>,
+    /// Where it tells of denials.
+    pub denials: Denials,
     /// Its log.
     pub log: Log,
     /// Policies by name, not yet compiled.
@@ -57,6 +59,8 @@ pub struct Listen {
     pub admin: Option<SocketAddr>,
     /// Whether checks are served on the admin address, too.
     pub admin_checks: bool,
+    /// The status page shows keys.
+    pub admin_keys: bool,
     /// Host names for the admin address, beside `localhost` and IP addresses.
     #[serde(default)]
     pub admin_hosts: Vec<String>,
@@ -161,6 +165,27 @@ pub struct Fleet {
     /// Certificates that the CA has revoked (PEM).
     #[serde(default)]
     pub crl: Option<PathBuf>,
+}
+
+/// `[denials]`: lines about what is denied.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Denials {
+    /// The file; `None` for none.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// How it tells of keys.
+    pub keys: DenialKeys,
+}
+
+/// `denials.keys`: how the file tells of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DenialKeys {
+    /// By their first bytes and their digests.
+    Clipped,
+    /// By their digests alone.
+    Digest,
 }
 
 /// `[log]`: the daemon's log.

@@ -18,6 +18,8 @@ pub struct PolicyStats {
     pub parked: u64,
     /// Tokens asked for in the latest refill.
     pub batch: u64,
+    /// Admissions that left a tenth of the limit or less.
+    pub near: u64,
 }
 
 /// Counts of one shard as a whole.
@@ -53,12 +55,14 @@ impl PolicyStats {
     /// Counts a decision.
     pub fn count(&mut self, decision: &Decision) {
         self.checks[decision.verdict as usize][decision.reason as usize][decision.source as usize] += 1;
+        self.near += u64::from(is_near(decision));
     }
 
     /// Removes a decision from the counts, because its request was denied by another key.
     pub fn uncount(&mut self, decision: &Decision) {
         let count = &mut self.checks[decision.verdict as usize][decision.reason as usize][decision.source as usize];
         *count = count.saturating_sub(1);
+        self.near = self.near.saturating_sub(u64::from(is_near(decision)));
     }
 
     /// All counts of checks that are not zero.
@@ -93,5 +97,36 @@ impl PolicyStats {
         self.expired += other.expired;
         self.parked += other.parked;
         self.batch = self.batch.max(other.batch);
+        self.near += other.near;
+    }
+}
+
+/// Whether an admission left so little that the next ones may be denied. A decision without a limit is never near it.
+fn is_near(decision: &Decision) -> bool {
+    decision.verdict == Verdict::Allow
+        && decision.limit > 0
+        && decision.remaining <= decision.limit / 10
+        && decision.reason != Reason::Shadow
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::policy::Plan;
+
+    #[test]
+    fn an_admission_is_near_the_limit_when_a_tenth_is_left() {
+        let free = Plan::Unlimited.fixed_decision().expect("it is fixed");
+        let left = |remaining| Decision { limit: 100, remaining, ..free };
+        let mut stats = PolicyStats::default();
+        stats.count(&free);
+        stats.count(&left(11));
+        stats.count(&Decision { verdict: Verdict::Deny, reason: Reason::Rate, ..left(0) });
+        assert_eq!(stats.near, 0);
+        stats.count(&left(10));
+        stats.count(&left(0));
+        assert_eq!(stats.near, 2);
+        stats.uncount(&left(10));
+        assert_eq!(stats.near, 1);
     }
 }

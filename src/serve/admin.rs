@@ -12,9 +12,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, ORIGIN};
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, ORIGIN};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,7 +23,8 @@ use tokio::task::AbortHandle;
 use super::http::form::host;
 use super::http::reply::{Refusal, not_allowed, problem};
 use super::http::stream::{Bounds, Progress, converse};
-use super::server_state::ServerState;
+use super::status_page::{Events, StatusPage};
+use super::tell::Tell;
 use crate::store::turns::Asker;
 
 /// Connections served at once. A further one replaces the oldest connection without a request, or else the oldest of
@@ -40,25 +41,13 @@ const BOUNDS: Bounds = Bounds { head: 16 << 10, line: 8 << 10, rest: PATIENCE, h
 const NO_CHECKS: &str = "checks are not served on the admin address, which every program of this host can reach \
      whatever listen.mode and listen.allow_uids say: ask on the Unix socket, or set listen.admin_checks = true";
 
-/// What the admin address needs from the daemon.
-pub trait Tell: Send + Sync + 'static {
-    /// All metrics as Prometheus text. May take locks, never long ones.
-    fn metrics(&self) -> String;
-    /// What no longer works, so that the daemon should be restarted; `None` when it is healthy.
-    fn not_alive(&self) -> Option<String>;
-    /// Why no checks should be sent here now; `None` when they are served.
-    fn not_ready(&self) -> Option<&'static str>;
-    /// The daemon's state in one line, for people.
-    fn summary(&self) -> String;
-    /// The state that `/v1/…` is answered from.
-    fn hub(&self) -> &ServerState;
-}
-
 /// Which requests are answered.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// `/v1/…` is served.
     pub checks: bool,
+    /// Keys are on the status page.
+    pub keys: bool,
     /// Host names that requests may use for this address, beside `localhost` and IP addresses.
     pub hosts: Vec<String>,
 }
@@ -97,6 +86,7 @@ impl Admin {
 
     /// Serves until the future is dropped.
     pub async fn run(self, tell: Arc<dyn Tell>, access: Access) {
+        let page = Arc::new(StatusPage::new(access.keys));
         let access = Arc::new(access);
         let mut open: VecDeque<(AbortHandle, Arc<Progress>)> = VecDeque::with_capacity(MOST);
         loop {
@@ -112,7 +102,7 @@ impl Admin {
                         }
                     }
                     let progress = Arc::<Progress>::default();
-                    let served = serve(stream, tell.clone(), access.clone(), progress.clone());
+                    let served = serve(stream, tell.clone(), (access.clone(), page.clone()), progress.clone());
                     let served = tokio::spawn(async move { drop(tokio::time::timeout(LIFE, served).await) });
                     open.push_back((served.abort_handle(), progress));
                 }
@@ -125,46 +115,72 @@ impl Admin {
     }
 }
 
-async fn serve(stream: TcpStream, tell: Arc<dyn Tell>, access: Arc<Access>, progress: Arc<Progress>) {
+async fn serve(
+    stream: TcpStream,
+    tell: Arc<dyn Tell>,
+    (access, page): (Arc<Access>, Arc<StatusPage>),
+    progress: Arc<Progress>,
+) {
     let answering = |request| {
-        let (tell, access) = (tell.clone(), access.clone());
-        async move { answer(request, &*tell, &access).await }
+        let (tell, access, page) = (tell.clone(), access.clone(), page.clone());
+        async move { answer(request, tell, &access, &page).await }
     };
     converse(stream, Vec::new(), &BOUNDS, progress, tell.hub().admission.account(), answering, |_| false).await;
 }
 
-async fn answer(request: Request<Incoming>, tell: &dyn Tell, access: &Access) -> Response<Full<Bytes>> {
+/// A whole body, or one that goes on.
+type Reply = Response<Either<Full<Bytes>, Events>>;
+
+async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access, page: &Arc<StatusPage>) -> Reply {
     let (head, body) = request.into_parts();
     let host = match host(&head) {
         Ok(host) => host,
-        Err(refusal) => return Refusal::into_reply(refusal),
+        Err(refusal) => return whole(Refusal::into_reply(refusal)),
     };
     let path = head.uri.path();
     // Health endpoints skip the origin check: they reveal nothing that a web page could use, and a probe that is
     // refused would have the daemon killed.
     if let Some(why) = access.refusal(&head, &host).filter(|_| !matches!(path, "/livez" | "/readyz")) {
-        return problem(StatusCode::FORBIDDEN, &why);
+        return whole(problem(StatusCode::FORBIDDEN, &why));
     }
     if path.starts_with("/v1/") {
         if !access.checks {
-            return problem(StatusCode::FORBIDDEN, NO_CHECKS);
+            return whole(problem(StatusCode::FORBIDDEN, NO_CHECKS));
         }
         if path == "/v1/check" && head.method == Method::GET {
             let why =
                 ": on the admin address a GET charges nothing, because web pages can send it (on the socket it does)";
-            return not_allowed(&head.method, &[Method::HEAD, Method::POST], why);
+            return whole(not_allowed(&head.method, &[Method::HEAD, Method::POST], why));
         }
-        return super::http::answer(tell.hub(), Request::from_parts(head, body), Asker::new(None, 0)).await;
+        return whole(super::http::answer(tell.hub(), Request::from_parts(head, body), Asker::new(None, 0)).await);
     }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n".into());
-        refusal.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
-        return refusal;
+        refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return whole(refusal);
     }
+    if path == "/events" && head.method == Method::GET {
+        let Some(events) = page.events(tell) else {
+            return whole(problem(StatusCode::SERVICE_UNAVAILABLE, "as many look at the status page as may"));
+        };
+        let mut response = Response::new(Either::Right(events));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        return response;
+    }
+    whole(read(&head, path, &*tell, access, page))
+}
+
+fn whole(response: Response<Full<Bytes>>) -> Reply {
+    response.map(Either::Left)
+}
+
+/// The answer to a request that charges nothing.
+fn read(head: &Parts, path: &str, tell: &dyn Tell, access: &Access, page: &StatusPage) -> Response<Full<Bytes>> {
     match path {
         "/metrics" => {
             let mut response = text(StatusCode::OK, tell.metrics());
-            let kind = hyper::header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
@@ -176,9 +192,30 @@ async fn answer(request: Request<Incoming>, tell: &dyn Tell, access: &Access) ->
             None => text(StatusCode::OK, "ok\n".into()),
             Some(why) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
         },
+        "/top.json" => {
+            let mut response = text(StatusCode::OK, format!("{}\n", page.figures(tell)));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response
+        }
+        "/" if wants_html(head) => {
+            let (html, policy) = page.html(tell);
+            let mut response = text(StatusCode::OK, html);
+            let fields = response.headers_mut();
+            fields.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+            fields.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            if let Ok(policy) = HeaderValue::try_from(policy) {
+                fields.insert(CONTENT_SECURITY_POLICY, policy);
+            }
+            response
+        }
         "/" => text(StatusCode::OK, format!("{}\n{}\n", tell.summary(), access.paths())),
         _ => text(StatusCode::NOT_FOUND, format!("nothing here: {} /\n", access.paths())),
     }
+}
+
+/// Whether a browser asks, and not a program.
+fn wants_html(head: &Parts) -> bool {
+    head.headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|accept| accept.contains("text/html"))
 }
 
 impl Access {
@@ -214,8 +251,8 @@ impl Access {
     /// The served paths, for people.
     fn paths(&self) -> &'static str {
         match self.checks {
-            true => "/metrics /livez /readyz /v1/check /v1/explain",
-            false => "/metrics /livez /readyz",
+            true => "/metrics /livez /readyz /top.json /events /v1/check /v1/explain",
+            false => "/metrics /livez /readyz /top.json /events",
         }
     }
 }
@@ -223,7 +260,7 @@ impl Access {
 fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
-    let kind = hyper::header::HeaderValue::from_static("text/plain; charset=utf-8");
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
@@ -234,7 +271,7 @@ mod tests {
 
     #[test]
     fn names_lead_here_only_if_they_are_listed() {
-        let access = Access { checks: false, hosts: vec!["App-17.internal".into()] };
+        let access = Access { hosts: vec!["App-17.internal".into()], ..Access::default() };
         for host in
             ["", "localhost", "LOCALHOST", "127.0.0.1", "10.1.2.3", "[::1]", "app-17.internal.", "app-17.INTERNAL"]
         {

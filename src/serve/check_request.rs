@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::ask::{Ask, CheckRequest};
+use super::denied::Subject;
 use super::mailbox::{Answer, Mailbox};
 use super::node::Outgoing;
 use super::server_state::ServerState;
@@ -159,7 +160,13 @@ impl MultiCheck {
             let Item { inquiry: CheckRequest { policy, key, cost, asker, .. }, rule, digest, .. } = item;
             let charged = several.is_charged(index);
             match &rule {
-                None => hub.control_stats().count(&policy.name, &decision),
+                None => {
+                    hub.control_stats().count(&policy.name, &decision);
+                    if decision.verdict == Verdict::Deny {
+                        let subject = Subject { policy: &policy.name, rule: None, digest, key: &key };
+                        hub.node.note_denial(now, &subject, &decision);
+                    }
+                }
                 Some(_) if charged && raw.verdict == Verdict::Deny && decision.verdict == Verdict::Allow => {
                     hub.control_stats().enforced(&policy, digest, raw, true);
                 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::listing;
 use super::mailbox::{Answer, Promise, Waiter};
-use super::server_state::ServerState;
+use super::server_state::{ReloadMode, ServerState};
+use super::top;
 use crate::wire::command::Admin;
 use crate::wire::reply::{Protocol, Writer};
 
@@ -32,8 +33,8 @@ pub(super) fn answer(hub: Arc<ServerState>, admin: Admin, waiter: Waiter) {
 
 fn text(hub: &ServerState, admin: Admin) -> Result<String, String> {
     match admin {
-        Admin::Reload => match &hub.reload {
-            Some(reload) => reload(),
+        Admin::Reload { dry_run } => match &hub.reload {
+            Some(reload) => reload(if dry_run { ReloadMode::DryRun } else { ReloadMode::Take }),
             None => Err("this daemon was started without a configuration to read again".into()),
         },
         Admin::Keys { cursor, most } => Ok(listing::keys(&hub.keys(cursor.unwrap_or(0), most), cursor.is_some(), most)),
@@ -42,6 +43,8 @@ fn text(hub: &ServerState, admin: Admin) -> Result<String, String> {
             Some(fleet) => Ok(listing::peers(&fleet)),
             None => Err("this node is alone: its configuration has no [fleet]".into()),
         },
+        Admin::Top { most } => Ok(top::top(hub, Some(most)).to_string()),
+        Admin::Denials => Ok(hub.denials.recent()),
         Admin::Stats => Ok(listing::stats(&hub.stats())),
     }
 }

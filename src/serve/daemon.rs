@@ -14,10 +14,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::admission::{Admission, Limits};
+use super::denial_log::DenialLog;
 use super::envoy::{BindError, BoundListener, EnvoyOptions};
 use super::gossip::Gossip;
 use super::handed::Handed;
+use super::history::History;
 use super::node::{Node, Outgoing};
+use super::observer;
 use super::seating::Seating;
 use super::server_state::{Reload, ServerState};
 use super::socket::{Socket, SocketError};
@@ -184,6 +187,10 @@ impl Daemon {
         let control = Handle::current();
         let (mut tasks, vitals) = (Vec::new(), Vitals::default());
         let (settings, digests, clock) = (options.settings, options.digests, options.clock);
+        let remote = match &options.store {
+            Backend::Memory => None,
+            Backend::Remote(store) => Some(store.clone()),
+        };
         let node = match options.store {
             Backend::Memory => Arc::new(Node::new(settings, digests, clock, None)),
             Backend::Remote(store) => {
@@ -209,6 +216,9 @@ impl Daemon {
             admission: Arc::new(Admission::new(options.limits, workers.len())),
             workers,
             gossip: OnceLock::new(),
+            store: remote,
+            denials: DenialLog::default(),
+            history: History::default(),
             control,
             reload: options.reload,
             holds: Mutex::default(),
@@ -216,6 +226,7 @@ impl Daemon {
             control_stats: Mutex::default(),
             admin_turn: tokio::sync::Mutex::new(()),
         });
+        tasks.push(hub.control.spawn(observer::run(hub.clone())));
         let stop = watch::Sender::new(false);
         Self { hub, socket: None, door: None, stop, threads: Vec::new(), serving: Vec::new(), tasks }
     }

@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use super::ask::CheckRequest;
 use super::check_request::CheckResult;
 use super::gossip::FleetStatus;
+use super::key_text::shown;
 use super::node::counts::Cursor;
 use super::stats::Stats;
 use crate::core::answer::Standing;
 use crate::core::decision::{Reason, Source, Verdict};
-use crate::core::page::LONGEST_NAME;
 use crate::core::policy::{OnStoreLoss, Plan, PolicySet};
 use crate::core::shard::KeyInfo;
 use crate::core::time::Micros;
@@ -69,6 +69,7 @@ pub fn policies(policies: &PolicySet) -> String {
             let mut object = plan(&policy.plan);
             object.insert("name".into(), json!(&*policy.name));
             object.insert("enforce".into(), json!(policy.enforce));
+            object.insert("refunds".into(), json!(policy.refunds));
             let overrides: Map<String, Value> =
                 policy.overrides.iter().map(|(name, part)| (name.to_owned(), Value::Object(plan(part)))).collect();
             object.insert("overrides".into(), Value::Object(overrides));
@@ -100,6 +101,12 @@ fn plan(plan: &Plan) -> Map<String, Value> {
 /// `RATION.PEERS`: one object.
 #[must_use]
 pub fn peers(fleet: &FleetStatus) -> String {
+    self::fleet(fleet).to_string()
+}
+
+/// The nodes of the fleet, and what this node knows of them.
+#[must_use]
+pub fn fleet(fleet: &FleetStatus) -> Value {
     let list: Vec<Value> = fleet
         .members
         .iter()
@@ -125,7 +132,6 @@ pub fn peers(fleet: &FleetStatus) -> String {
         "bytes_out": fleet.stats.bytes_out,
         "certificate_days_left": fleet.stats.certificate_days_left,
     })
-    .to_string()
 }
 
 /// A decision with its numbers in milliseconds.
@@ -251,17 +257,6 @@ impl fmt::Display for Why<'_> {
                  it may",
             ),
         }
-    }
-}
-
-fn shown(key: &[u8]) -> String {
-    match std::str::from_utf8(key) {
-        Ok(text) => text.to_owned(),
-        // The name was cut in the middle of a character.
-        Err(error) if error.error_len().is_none() && key.len() == LONGEST_NAME => {
-            String::from_utf8_lossy(&key[..error.valid_up_to()]).into_owned()
-        }
-        Err(_) => key.escape_ascii().to_string(),
     }
 }
 

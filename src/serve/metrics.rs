@@ -7,9 +7,13 @@ use std::sync::Arc;
 use super::exposition::{Exposition, Type};
 use super::gossip::FleetStatus;
 use super::process::ProcessUse;
+use super::sketch::Seen;
 use super::stats::Stats;
 use super::thread_stats::DURATION_BOUNDS;
 use crate::store::redis::{BreakerState, LATENCY_BOUNDS, ServerView, Snapshot};
+
+/// Of each policy so many hot keys are told of, by rank and without their names.
+const RANKS: [&str; 3] = ["1", "2", "3"];
 
 /// Everything that a scrape shows.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub struct Scrape<'a> {
     pub suppressed: u64,
     /// Log lines dropped because whoever reads them did not keep up.
     pub dropped: u64,
+    /// The keys that were checked most of late, the most first.
+    pub hot: &'a [Seen],
     /// What the operating system says of the process, if it does.
     pub process: Option<&'a ProcessUse>,
 }
@@ -42,6 +48,7 @@ impl Scrape<'_> {
     pub fn render(&self) -> String {
         let mut out = Exposition::default();
         self.checks(&mut out);
+        self.hot_keys(&mut out);
         self.leases(&mut out);
         self.keys(&mut out);
         self.connections(&mut out);
@@ -81,6 +88,27 @@ impl Scrape<'_> {
         out.family(name, Type::Counter, "Checks that had to wait for the store.");
         for (policy, stats) in &self.stats.policies {
             out.sample(name, &[("policy", policy)], stats.parked);
+        }
+    }
+
+    /// How near keys come to their limits, and how much the hottest take: by policy, never by key.
+    fn hot_keys(&self, out: &mut Exposition) {
+        let name = "rationd_checks_near_limit_total";
+        out.family(name, Type::Counter, "Admissions that left a tenth of the limit or less.");
+        for (policy, stats) in &self.stats.policies {
+            out.sample(name, &[("policy", policy)], stats.near);
+        }
+        let name = "rationd_hot_key_checks";
+        out.family(
+            name,
+            Type::Gauge,
+            "Checks in the last 10 to 20 seconds of the keys that are checked most, by rank.",
+        );
+        for policy in self.stats.policies.keys() {
+            let of_policy = self.hot.iter().filter(|seen| seen.name.policy == *policy);
+            for (rank, seen) in RANKS.iter().zip(of_policy) {
+                out.sample(name, &[("policy", policy), ("rank", rank)], seen.times);
+            }
         }
     }
 

@@ -16,14 +16,18 @@ use tokio::sync::Notify;
 use super::ask::Ask;
 use super::crowd::Crowd;
 use super::deadlines::{Deadline, Timer};
+use super::denied::{Denial, Denied, Subject};
+use super::hot_keys::{HotKeys, Kind};
 use super::mailbox::{Answer, Mailbox, Waiter};
+use super::sketch::{KeyStart, Seen};
 use super::turnstile::Turnstile;
 use super::vital;
 use crate::clock::{self, Clock};
 use crate::core::call::{Call, Grant, StoreError};
-use crate::core::decision::Decision;
+use crate::core::decision::{Decision, Verdict};
 use crate::core::fleet::FleetView;
 use crate::core::key::{Digest, DigestKey};
+use crate::core::policy::Rule;
 use crate::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::core::usage::{Origin, Usage};
@@ -74,7 +78,28 @@ pub struct Node {
 struct Cell {
     /// The shard's next deadline, which can be read without its lock.
     due: Deadline,
-    engine: Mutex<Engine>,
+    locked: Mutex<Locked>,
+}
+
+/// What the lock of a shard guards.
+#[derive(Debug)]
+struct Locked {
+    engine: Engine,
+    watched: Watched,
+}
+
+/// What people are shown of a shard's keys; nothing is decided by it.
+#[derive(Debug, Default)]
+struct Watched {
+    hot: HotKeys,
+    denied: Denied,
+}
+
+impl Watched {
+    fn denied(&mut self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
+        self.hot.at(now, Kind::Denied).count(subject.digest, subject.policy, subject.key);
+        self.denied.count(now, subject, decision);
+    }
 }
 
 /// What decides for the keys of one shard.
@@ -90,7 +115,22 @@ enum Engine {
 #[derive(Debug)]
 struct Leasing {
     shard: Shard,
-    parked: HashMap<Ticket, Waiter, Secret>,
+    parked: HashMap<Ticket, Parked, Secret>,
+}
+
+/// A request that waits for its decision.
+#[derive(Debug)]
+struct Parked {
+    waiter: Waiter,
+    /// The key, if it is a check that charges: a denial of it is counted.
+    charged: Option<Box<Charged>>,
+}
+
+#[derive(Debug)]
+struct Charged {
+    rule: Arc<Rule>,
+    digest: Digest,
+    key: KeyStart,
 }
 
 impl Node {
@@ -112,7 +152,7 @@ impl Node {
                     Engine::Leasing(Leasing { shard, parked: HashMap::default() })
                 }
             };
-            Cell { due: Deadline::new(), engine: Mutex::new(engine) }
+            Cell { due: Deadline::new(), locked: Mutex::new(Locked { engine, watched: Watched::default() }) }
         });
         Self {
             clock,
@@ -140,17 +180,25 @@ impl Node {
         out: &mut Outgoing,
     ) -> Option<Decision> {
         let cell = self.cell(request.digest);
-        let mut engine = cell.lock();
-        let leasing = match &mut *engine {
+        let Locked { engine, watched } = &mut *cell.lock();
+        let is_charged = matches!(ask, Ask::Check(_)) && !request.peek && request.cost > 0;
+        if is_charged {
+            watched.hot.at(now, Kind::Used).count(request.digest, &request.rule.policy, request.key);
+        }
+        let leasing = match engine {
             Engine::Embedded(embedded) => {
                 let at = self.store_time(now);
-                return Some(match ask {
+                let decision = match ask {
                     Ask::Check(_) => embedded.check(at, request),
                     Ask::PeekLocal | Ask::Prefetch => embedded.check(at, Request { peek: true, ..request }),
                     Ask::Refund => embedded.refund(at, request),
                     Ask::GiveBack(charge) => embedded.give_back(at, request, &charge),
                     Ask::Reset => embedded.reset(at, request),
-                });
+                };
+                if is_charged && decision.verdict == Verdict::Deny {
+                    watched.denied(now, &subject(&request), &decision);
+                }
+                return Some(decision);
             }
             Engine::Leasing(leasing) => leasing,
         };
@@ -166,24 +214,34 @@ impl Node {
             Ask::Reset => leasing.shard.reset(now, request),
         };
         let decision = match outcome {
-            Outcome::Decided(decision) => Some(decision),
+            Outcome::Decided(decision) => {
+                if is_charged && decision.verdict == Verdict::Deny {
+                    watched.denied(now, &subject(&request), &decision);
+                }
+                Some(decision)
+            }
             Outcome::Parked(ticket) => {
-                leasing.parked.insert(ticket, Waiter { mailbox: mailbox.clone(), seq });
+                let Request { rule, digest, key, .. } = request;
+                let charged =
+                    is_charged.then(|| Box::new(Charged { rule: rule.clone(), digest, key: KeyStart::of(key) }));
+                let waiter = Waiter { mailbox: mailbox.clone(), seq };
+                leasing.parked.insert(ticket, Parked { waiter, charged });
                 None
             }
         };
-        self.drain_effects(cell, leasing, mailbox.asker(), out);
+        self.drain_effects(now, cell, (leasing, watched), mailbox.asker(), out);
         decision
     }
 
     /// Takes back an admission whose request was denied by another key. The caller must [`Self::flush`] afterwards.
     pub fn rollback(&self, now: Instant, asker: Asker, request: Request<'_>, decision: &Decision, out: &mut Outgoing) {
         let cell = self.cell(request.digest);
-        match &mut *cell.lock() {
+        let Locked { engine, watched } = &mut *cell.lock();
+        match engine {
             Engine::Embedded(embedded) => embedded.rollback(self.store_time(now), request, decision),
             Engine::Leasing(leasing) => {
                 leasing.shard.rollback(now, request, decision);
-                self.drain_effects(cell, leasing, asker, out);
+                self.drain_effects(now, cell, (leasing, watched), asker, out);
             }
         }
     }
@@ -192,11 +250,12 @@ impl Node {
     /// [`Self::flush`] afterwards.
     pub fn release(&self, now: Instant, digest: Digest, slot: NonZeroU64, out: &mut Outgoing) -> bool {
         let cell = self.cell(digest);
-        match &mut *cell.lock() {
+        let Locked { engine, watched } = &mut *cell.lock();
+        match engine {
             Engine::Embedded(embedded) => embedded.release(self.store_time(now), digest, slot),
             Engine::Leasing(leasing) => {
                 let released = leasing.shard.release(now, digest, slot);
-                self.drain_effects(cell, leasing, Asker::NODE, out);
+                self.drain_effects(now, cell, (leasing, watched), Asker::NODE, out);
                 released
             }
         }
@@ -213,9 +272,9 @@ impl Node {
         out: &mut Outgoing,
     ) {
         let cell = self.cell(call.digest);
-        if let Engine::Leasing(leasing) = &mut *cell.lock() {
+        if let Locked { engine: Engine::Leasing(leasing), watched } = &mut *cell.lock() {
             leasing.shard.handle_outcome(now, call, outcome);
-            self.drain_effects(cell, leasing, asker, out);
+            self.drain_effects(now, cell, (leasing, watched), asker, out);
         }
         self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
@@ -224,10 +283,10 @@ impl Node {
     pub fn handle_timeouts(&self, now: Instant, out: &mut Outgoing) {
         for cell in &self.cells {
             if cell.due.get() <= now.0
-                && let Engine::Leasing(leasing) = &mut *cell.lock()
+                && let Locked { engine: Engine::Leasing(leasing), watched } = &mut *cell.lock()
             {
                 leasing.shard.handle_timeout(now);
-                self.drain_effects(cell, leasing, Asker::NODE, out);
+                self.drain_effects(now, cell, (leasing, watched), Asker::NODE, out);
             }
         }
     }
@@ -240,9 +299,9 @@ impl Node {
     /// Takes a peer's report.
     pub fn handle_usage(&self, now: Instant, origin: Origin, usage: &Usage, out: &mut Outgoing) {
         let cell = self.cell(usage.digest);
-        if let Engine::Leasing(leasing) = &mut *cell.lock() {
+        if let Locked { engine: Engine::Leasing(leasing), watched } = &mut *cell.lock() {
             leasing.shard.handle_usage(now, origin, usage);
-            self.drain_effects(cell, leasing, Asker::NODE, out);
+            self.drain_effects(now, cell, (leasing, watched), Asker::NODE, out);
         }
     }
 
@@ -250,15 +309,33 @@ impl Node {
     pub fn drain_usage(&self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         let first = self.round.fetch_add(1, Ordering::Relaxed) % SHARDS;
         for index in 0..SHARDS {
-            if let Engine::Leasing(leasing) = &mut *self.cells[(first + index) % SHARDS].lock() {
+            if let Engine::Leasing(leasing) = &mut self.cells[(first + index) % SHARDS].lock().engine {
                 leasing.shard.drain_usage(now, most, into);
             }
         }
     }
 
+    /// Counts a denial for which no shard was asked.
+    pub fn note_denial(&self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
+        self.cell(subject.digest).lock().watched.denied(now, subject, decision);
+    }
+
+    /// Moves what was denied since the last call.
+    pub fn take_denials(&self, into: &mut Vec<Denial>) {
+        self.cells.iter().for_each(|cell| cell.lock().watched.denied.take(into));
+    }
+
+    /// The keys that all shards have seen often of late; a key may come up twice.
+    #[must_use]
+    pub fn hot_keys(&self, now: Instant, kind: Kind) -> Vec<Seen> {
+        let mut seen = Vec::new();
+        self.cells.iter().for_each(|cell| cell.lock().watched.hot.seen(now, kind, &mut seen));
+        seen
+    }
+
     fn each_shard(&self, mut act: impl FnMut(&mut Shard)) {
         for cell in &self.cells {
-            if let Engine::Leasing(leasing) = &mut *cell.lock() {
+            if let Engine::Leasing(leasing) = &mut cell.lock().engine {
                 act(&mut leasing.shard);
             }
         }
@@ -267,9 +344,9 @@ impl Node {
     /// Returns all tokens that are held.
     pub fn drain(&self, now: Instant, out: &mut Outgoing) {
         for cell in &self.cells {
-            if let Engine::Leasing(leasing) = &mut *cell.lock() {
+            if let Locked { engine: Engine::Leasing(leasing), watched } = &mut *cell.lock() {
                 leasing.shard.handle_drain(now);
-                self.drain_effects(cell, leasing, Asker::NODE, out);
+                self.drain_effects(now, cell, (leasing, watched), Asker::NODE, out);
             }
         }
     }
@@ -336,12 +413,25 @@ impl Node {
     }
 
     /// Takes the effects out of the shard and stores its deadline. Calls leave in the turn of `asker`.
-    fn drain_effects(&self, cell: &Cell, leasing: &mut Leasing, asker: Asker, out: &mut Outgoing) {
+    fn drain_effects(
+        &self,
+        now: Instant,
+        cell: &Cell,
+        (leasing, watched): (&mut Leasing, &mut Watched),
+        asker: Asker,
+        out: &mut Outgoing,
+    ) {
         while let Some(effect) = leasing.shard.poll_effect() {
             match effect {
                 Effect::Call(call) => self.send(asker, call, out),
                 Effect::Reply { ticket, decision } => {
-                    if let Some(waiter) = leasing.parked.remove(&ticket) {
+                    if let Some(Parked { waiter, charged }) = leasing.parked.remove(&ticket) {
+                        if let Some(charged) = charged.filter(|_| decision.verdict == Verdict::Deny) {
+                            let Charged { rule, digest, key } = &*charged;
+                            let subject =
+                                Subject { policy: &rule.policy, rule: Some(rule), digest: *digest, key: key.bytes() };
+                            watched.denied(now, &subject, &decision);
+                        }
                         out.replies.push((waiter, decision));
                     }
                 }
@@ -359,11 +449,16 @@ impl Node {
 }
 
 impl Cell {
-    fn lock(&self) -> MutexGuard<'_, Engine> {
+    fn lock(&self) -> MutexGuard<'_, Locked> {
         // A panic in the middle of a change leaves the shard in an unknown state. It must not go on deciding: it
         // could lend tokens twice.
-        self.engine.lock().unwrap_or_else(|_| vital::abort("a shard was left in the middle of a change by a panic"))
+        self.locked.lock().unwrap_or_else(|_| vital::abort("a shard was left in the middle of a change by a panic"))
     }
+}
+
+fn subject<'a>(request: &Request<'a>) -> Subject<'a> {
+    let Request { rule, digest, key, .. } = *request;
+    Subject { policy: &rule.policy, rule: Some(rule), digest, key }
 }
 
 fn secret() -> u128 {

@@ -9,11 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use serde_json::json;
 
+use super::{listing, policy_diff};
 use crate::config::{self, ConfigErrors, Entry, Loaded, Sources};
 use crate::core::policy::PolicySet;
 
 /// First words of the answer to a reload that was refused.
 pub const REFUSED: &str = "the new configuration is refused and the old one stays";
+
+/// First words of the answer to a dry run of a reload that would be refused.
+pub const WOULD_BE_REFUSED: &str = "the new configuration would be refused";
 
 /// Reads the configuration again and replaces the policies.
 #[derive(Debug)]
@@ -59,6 +63,23 @@ impl Reloader {
                 Err(format!("{REFUSED}: {}", one_line(&errors)))
             }
         }
+    }
+
+    /// Reads the configuration and tells as JSON what a reload would change; changes nothing. It reads files, so it must
+    /// not run on a data thread.
+    ///
+    /// # Errors
+    /// All that is wrong with the new configuration, on one line.
+    pub fn dry_run(&self) -> Result<String, String> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded =
+            config::load(&self.sources).map_err(|errors| format!("{WOULD_BE_REFUSED}: {}", one_line(&errors)))?;
+        let waiting: Vec<&str> = changed(&running, &loaded.entries).collect();
+        let old = self.policies.load();
+        let list = |policies: &PolicySet| serde_json::from_str(&listing::policies(policies)).unwrap_or_default();
+        let differences = policy_diff::between(&list(&old), &list(&loaded.policies));
+        let routes = old.routes() != loaded.policies.routes();
+        Ok(json!({"policies": differences, "descriptors_changed": routes, "waiting_for_restart": waiting}).to_string())
     }
 
     fn take(&self, running: &[Entry], loaded: Loaded) -> String {

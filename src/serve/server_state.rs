@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::admission::Admission;
+use super::denial_log::DenialLog;
 use super::gossip::{FleetStatus, Gossip};
 use super::held::Held;
+use super::history::History;
 use super::node::Node;
 use super::node::counts::Cursor;
 use super::script_cache::ScriptCache;
 use super::stats::Stats;
+use super::store_dispatch::RemoteStore;
 use super::thread::Worker;
 use super::thread_stats::{Durations, ThreadStats};
 use super::vital::Vitals;
@@ -20,9 +23,19 @@ use crate::core::holds::Holds;
 use crate::core::policy::{Plan, PolicySet};
 use crate::core::shard::KeyInfo;
 use crate::core::time::Instant;
+use crate::store::redis::Snapshot;
+
+/// What is done with a configuration that was read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReloadMode {
+    /// It is put in force.
+    Take,
+    /// It is only compared with the one in force.
+    DryRun,
+}
 
 /// Reloads the configuration. Returns the answer to the client, or why the old configuration stays in force.
-pub type Reload = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
+pub type Reload = Arc<dyn Fn(ReloadMode) -> Result<String, String> + Send + Sync>;
 
 /// The shared state of a daemon.
 pub struct ServerState {
@@ -34,12 +47,18 @@ pub struct ServerState {
     pub admission: Arc<Admission>,
     /// When the daemon started.
     pub started: Instant,
+    /// What was denied of late.
+    pub denials: DenialLog,
+    /// The last minutes in figures.
+    pub history: History,
     /// The tasks that must show that they live.
     pub vitals: Vitals,
     /// The data threads.
     pub(super) workers: Vec<Arc<Worker>>,
     /// The fleet, once this node has joined it.
     pub(super) gossip: OnceLock<Arc<Gossip>>,
+    /// The store, if it is outside of this process.
+    pub(super) store: Option<Arc<dyn RemoteStore>>,
     pub(super) control: tokio::runtime::Handle,
     pub(super) reload: Option<Reload>,
     /// Holds that have not been settled yet.
@@ -84,6 +103,12 @@ impl ServerState {
                 _ => None,
             }
         })
+    }
+
+    /// What the store's client counts; `None` for the embedded store.
+    #[must_use]
+    pub fn store_snapshot(&self) -> Option<Snapshot> {
+        self.store.as_ref()?.snapshot()
     }
 
     /// The fleet as this node sees it; `None` when it is in none.

@@ -231,7 +231,8 @@ impl Session {
 
     fn execute(&mut self, batch: &mut Batch<'_>, command: Command<'_>, args: Args<'_>) {
         match command {
-            Command::Reset { .. } | Command::Admin(Admin::Reload | Admin::Keys { .. })
+            Command::Reset { .. }
+            | Command::Admin(Admin::Reload { .. } | Admin::Keys { .. } | Admin::Top { .. } | Admin::Denials)
                 if !batch.hub.admission.rights.has(self.uid) =>
             {
                 self.forbid(batch, args);

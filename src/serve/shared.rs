@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::store_dispatch::RemoteStore;
 use crate::core::call::{Call, Grant, StoreError};
 use crate::store::outcomes::Outcomes;
-use crate::store::redis::RedisStore;
+use crate::store::redis::{RedisStore, Snapshot};
 use crate::store::turns::Asker;
 
 impl RemoteStore for RedisStore {
@@ -17,6 +17,10 @@ impl RemoteStore for RedisStore {
         call: &'a Call,
     ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
         Box::pin(self.call_for(asker, call))
+    }
+
+    fn snapshot(&self) -> Option<Snapshot> {
+        Some(RedisStore::snapshot(self))
     }
 
     fn send(self: Arc<Self>, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {

@@ -18,6 +18,7 @@ use super::vital::{Pulse, Vital, vital};
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::time::Micros;
 use crate::store::outcomes::Outcomes;
+use crate::store::redis::Snapshot;
 use crate::store::turns::Asker;
 
 /// Most calls in flight, at all servers of the store together. It bounds memory; a store has tighter bounds for each
@@ -54,6 +55,11 @@ pub trait RemoteStore: Send + Sync + 'static {
         if answered.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             tokio::spawn(vital("a call to the store", answered));
         }
+    }
+
+    /// What its client counts, if it counts.
+    fn snapshot(&self) -> Option<Snapshot> {
+        None
     }
 }
 

@@ -149,8 +149,11 @@ pub enum Command<'a> {
 /// A command of the daemon's own command line. The control runtime answers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admin {
-    /// `RATION.RELOAD`.
-    Reload,
+    /// `RATION.RELOAD [DRYRUN]`.
+    Reload {
+        /// Tell what would change, and change nothing.
+        dry_run: bool,
+    },
     /// `RATION.KEYS [CURSOR cursor] [COUNT n]`.
     Keys {
         /// The position at which the page begins. `None` for the first page, whose reply then has no cursor for the
@@ -165,6 +168,13 @@ pub enum Admin {
     Peers,
     /// `RATION.STATS`.
     Stats,
+    /// `RATION.TOP [COUNT n]`.
+    Top {
+        /// Most keys of each list.
+        most: usize,
+    },
+    /// `RATION.DENIALS`.
+    Denials,
 }
 
 /// `CLIENT` and its subcommand.

@@ -155,10 +155,22 @@ pub const COMMANDS: &[Description] = &[
         summary: "Lists keys that this node knows, as JSON.",
         arguments: &[("cursor?", "string", "CURSOR"), ("count?", "integer", "COUNT")],
     },
+    with(
+        "ration.top",
+        -1,
+        "Reports what this node does now and which keys are hot, as JSON.",
+        &[("count?", "integer", "COUNT")],
+    ),
+    plain("ration.denials", 1, "Lists what this node has denied of late, as JSON."),
     plain("ration.policies", 1, "Lists the policies in force, as JSON."),
     plain("ration.peers", 1, "Lists the nodes of the fleet, as JSON."),
     plain("ration.stats", 1, "Reports what this node has counted, as JSON."),
-    plain("ration.reload", 1, "Reads the configuration again, whole or not at all."),
+    with(
+        "ration.reload",
+        -1,
+        "Reads the configuration again, whole or not at all; or tells what that would change.",
+        &[("dryrun?", "pure-token", "DRYRUN")],
+    ),
     with(
         "auth",
         -2,

@@ -127,16 +127,38 @@ pub(super) fn ration<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>
         exactly(3)?;
         return Ok(Command::Explain { policy, key: key(subject)? });
     }
+    if is("RELOAD") {
+        let dry_run = match (args.get(1), args.len()) {
+            (None, _) => false,
+            (Some(option), 2) if option.eq_ignore_ascii_case(b"DRYRUN") => true,
+            _ => return Err(CommandError::Syntax),
+        };
+        return Ok(Command::Admin(Admin::Reload { dry_run }));
+    }
+    if is("TOP") {
+        return top(args);
+    }
     if is("KEYS") {
         return keys(args);
     }
     let admin =
-        [("RELOAD", Admin::Reload), ("POLICIES", Admin::Policies), ("PEERS", Admin::Peers), ("STATS", Admin::Stats)];
+        [("POLICIES", Admin::Policies), ("PEERS", Admin::Peers), ("STATS", Admin::Stats), ("DENIALS", Admin::Denials)];
     let Some((_, admin)) = admin.into_iter().find(|(wanted, _)| is(wanted)) else {
         return Err(CommandError::Unknown(args));
     };
     exactly(1)?;
     Ok(Command::Admin(admin))
+}
+
+/// `RATION.TOP [COUNT n]`.
+fn top<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
+    let most = match (args.get(1), args.get(2), args.len()) {
+        (None, ..) => 20,
+        (Some(option), Some(value), 3) if option.eq_ignore_ascii_case(b"COUNT") => amount(value)?,
+        _ => return Err(CommandError::Syntax),
+    };
+    let most = usize::try_from(most).unwrap_or(usize::MAX).min(MAX_LISTED);
+    Ok(Command::Admin(Admin::Top { most }))
 }
 
 /// `RATION.KEYS [CURSOR cursor] [COUNT n]`.

@@ -12,6 +12,7 @@ use rationd::core::fleet::FleetView;
 use rationd::core::time::{Micros, Timestamp};
 use rationd::fleet::{FleetStats, PeerId};
 use rationd::serve::gossip::FleetStatus;
+use rationd::serve::hot_keys::{self, Kind};
 use rationd::serve::metrics::Scrape;
 use rationd::serve::process::ProcessUse;
 use rationd::store::redis::{BreakerState, CallOutcome, LATENCY_BOUNDS, ServerView, Snapshot};
@@ -227,6 +228,8 @@ fn scrape() -> String {
     };
     let process =
         ProcessUse { cpu: Duration::ZERO, resident: 0, open_files: 0, most_open_files: Some(0), started: Timestamp(0) };
+    let node = &daemon.daemon().hub().node;
+    let hot = hot_keys::top(node.hot_keys(node.clock.now(), Kind::Used), usize::MAX);
     let text = Scrape {
         stats: &daemon.daemon().hub().stats(),
         store: Some(&store),
@@ -237,6 +240,7 @@ fn scrape() -> String {
         version: env!("CARGO_PKG_VERSION"),
         suppressed: 0,
         dropped: 0,
+        hot: &hot,
         process: Some(&process),
     }
     .render();

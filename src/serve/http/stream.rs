@@ -12,15 +12,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Sleep;
 
 use super::line::{Line, judge};
-use super::reply::Reply;
 use crate::serve::budget::Account;
 
 /// Bounds of a connection.
@@ -39,7 +38,7 @@ pub(crate) struct Bounds {
 /// Serves a connection until it closes; the bytes in `head` were read before. The caller can observe `progress`;
 /// `account` bounds the memory of its requests. `leave` tells whether to take no more requests, and registers a
 /// wake-up for when that changes.
-pub(crate) async fn converse<S, A, F>(
+pub(crate) async fn converse<S, A, F, B>(
     mut stream: S,
     mut head: Vec<u8>,
     bounds: &Bounds,
@@ -50,7 +49,10 @@ pub(crate) async fn converse<S, A, F>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin,
     A: Fn(Request<Incoming>) -> F,
-    F: Future<Output = Reply>,
+    F: Future<Output = Response<B>>,
+    B: Body + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let first = tokio::time::timeout(bounds.half, first_line(&mut stream, &mut head, bounds.line));
     match first.await {

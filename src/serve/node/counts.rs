@@ -44,8 +44,7 @@ impl Node {
         let mut total = ShardStats::default();
         let mut policies: HashMap<Arc<str>, PolicyStats> = HashMap::new();
         for cell in &self.cells {
-            let engine = cell.lock();
-            let stats = match &*engine {
+            let stats = match &cell.lock().engine {
                 Engine::Embedded(embedded) => {
                     add(&mut policies, embedded.policy_stats());
                     embedded.stats()
@@ -77,7 +76,7 @@ impl Node {
                 let left = most - keys.len();
                 // The embedded store removes duplicates only within one call, so this asks for all that is wanted in
                 // one.
-                let (wanted, part) = match &mut *cell.lock() {
+                let (wanted, part) = match &mut cell.lock().engine {
                     Engine::Embedded(embedded) => (left, embedded.keys(self.store_time(now), place, left, &rule_of)),
                     Engine::Leasing(leasing) => (left.min(PART), leasing.shard.keys(now, place, left.min(PART))),
                 };
@@ -101,7 +100,7 @@ impl Node {
         if request.rule.is_concurrent() {
             return None;
         }
-        match &mut *self.cell(request.digest).lock() {
+        match &mut self.cell(request.digest).lock().engine {
             Engine::Embedded(embedded) => embedded.standings(self.store_time(now), request),
             Engine::Leasing(leasing) => leasing.shard.standings(now, request.digest),
         }
@@ -110,7 +109,7 @@ impl Node {
     /// Tokens that this node holds of a key; `None` when it does not know the key, or leases nothing.
     #[must_use]
     pub fn held(&self, now: Instant, digest: Digest) -> Option<u64> {
-        match &mut *self.cell(digest).lock() {
+        match &mut self.cell(digest).lock().engine {
             Engine::Embedded(_) => None,
             Engine::Leasing(leasing) => leasing.shard.held_of(now, digest),
         }

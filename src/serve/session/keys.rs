@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::{Batch, Session};
-use crate::core::decision::Decision;
+use crate::core::decision::{Decision, Verdict};
 use crate::core::key::Digest;
 use crate::core::policy::{AD_HOC, Plan, Policy, Rule};
 use crate::core::shard::Request;
 use crate::serve::ask::{Ask, CheckRequest};
 use crate::serve::check_request::MultiCheck;
+use crate::serve::denied::Subject;
 use crate::serve::handshake;
 use crate::serve::mailbox::{Answer, Promise, Waiter};
 use crate::serve::reply_queue::{ReplyFormat, write_done};
@@ -67,8 +68,13 @@ impl Session {
             Plan::Limited(rule) => rule,
             plan => {
                 let decision = plan.fixed_decision().expect("a plan without limits has a decision");
-                let decision = policy.enforced(batch.hub.node.digests.digest(&policy.name, key), decision);
+                let digest = batch.hub.node.digests.digest(&policy.name, key);
+                let decision = policy.enforced(digest, decision);
                 batch.stats.count(&policy.name, &decision);
+                if decision.verdict == Verdict::Deny {
+                    let subject = Subject { policy: &policy.name, rule: None, digest, key };
+                    batch.hub.node.note_denial(batch.now, &subject, &decision);
+                }
                 return self.writer(batch).decision(&decision, None);
             }
         };

@@ -1,0 +1,110 @@
+//! `denials.file`: the thread that appends lines about denials, which may stall without stopping anything else.
+//!
+//! Lines come each second from `serve::denial_log`. A few batches may wait; what does not fit is dropped and counted.
+//! The file is opened again at SIGHUP, so that it can be rotated; it holds keys, so only its owner can read it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use crate::serve::denial_log::Sink;
+
+/// Batches that may wait: seconds that the file may stall before lines are lost.
+const WAITING: usize = 8;
+
+/// The file, while its thread writes it.
+#[derive(Clone, Debug)]
+pub(super) struct DenialsFile {
+    lines: SyncSender<String>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The file is to be opened again.
+    reopen: AtomicBool,
+    /// Lines for which there was no room.
+    dropped: AtomicU64,
+}
+
+impl DenialsFile {
+    /// Starts the thread that writes to `path`.
+    ///
+    /// # Errors
+    /// No thread is left.
+    pub(super) fn start(path: PathBuf) -> io::Result<Self> {
+        let (sender, lines) = sync_channel(WAITING);
+        let shared = Arc::<Shared>::default();
+        let of_thread = shared.clone();
+        std::thread::Builder::new().name("rationd-denials".into()).spawn(move || write(&path, &lines, &of_thread))?;
+        Ok(Self { lines: sender, shared })
+    }
+
+    /// Takes lines for the file; never waits.
+    pub(super) fn sink(&self) -> Sink {
+        let (lines, shared) = (self.lines.clone(), self.shared.clone());
+        Arc::new(move |text: &str| {
+            if let Err(TrySendError::Full(text) | TrySendError::Disconnected(text)) = lines.try_send(text.to_owned()) {
+                shared.dropped.fetch_add(text.lines().count() as u64, Ordering::Relaxed);
+            }
+        })
+    }
+
+    /// Has the file opened again before the next line.
+    pub(super) fn reopen(&self) {
+        self.shared.reopen.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Opening is done here, too: it may stall where the path is a pipe without a reader.
+fn write(path: &Path, lines: &Receiver<String>, shared: &Shared) {
+    let mut file: Option<File> = None;
+    let mut is_told = false;
+    while let Ok(text) = lines.recv() {
+        if shared.reopen.swap(false, Ordering::Relaxed) {
+            file = None;
+        }
+        let dropped = shared.dropped.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            tracing::warn!(lines = dropped, "lines about denials were dropped: denials.file did not keep up");
+        }
+        let opened = match file.take() {
+            Some(file) => Ok(file),
+            None => OpenOptions::new().append(true).create(true).mode(0o600).open(path),
+        };
+        let written = opened.and_then(|mut open| open.write_all(text.as_bytes()).map(|()| open));
+        match written {
+            Ok(open) => (file, is_told) = (Some(open), false),
+            Err(error) => {
+                if !is_told {
+                    tracing::warn!(path = %path.display(), %error, "denials.file cannot be written");
+                }
+                is_told = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_a_file_that_stalls() {
+        let directory = tempfile::tempdir().expect("a directory");
+        // A pipe that nobody reads: to open it for writing stalls.
+        let path = directory.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo exists");
+        assert!(made.success());
+        let file = DenialsFile::start(path).expect("a thread");
+        let sink = file.sink();
+        // One may be with the thread, beside those that wait.
+        (0..2 * WAITING + 5).for_each(|_| sink("a\nb\n"));
+        let dropped = file.shared.dropped.load(Ordering::Relaxed);
+        assert!(dropped >= 2 * (WAITING as u64 + 4), "{dropped}");
+    }
+}

@@ -1,0 +1,159 @@
+//! Rates and percentiles of the time between two answers of `RATION.TOP`. Computes; shows nothing.
+
+use serde_json::{Value, json};
+
+use crate::core::time::Micros;
+use crate::serve::figures::percentile;
+
+/// What happened between two answers, as programs read it. Of a daemon that was started again meanwhile: since it was.
+pub(super) fn between(before: &Value, after: &Value) -> Value {
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let is_same = number(&before["uptime_ms"]) <= number(&after["uptime_ms"]);
+    let nothing = Value::Null;
+    let before = if is_same { before } else { &nothing };
+    let span = match is_same {
+        true => number(&after["at_ms"]).saturating_sub(number(&before["at_ms"])),
+        false => number(&after["uptime_ms"]),
+    };
+    let grown = |before: &Value, after: &Value| number(after).saturating_sub(number(before));
+    let rate = |before: &Value, after: &Value| per_second(grown(before, after), span);
+    let policies: Vec<Value> = after["policies"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|policy| {
+            let known =
+                before["policies"].as_array().into_iter().flatten().find(|known| known["name"] == policy["name"]);
+            let known = known.unwrap_or(&nothing);
+            let rate = |field: &str| rate(&known[field], &policy[field]);
+            json!({
+                "name": policy["name"],
+                "allowed_per_s": rate("allowed"),
+                "denied_per_s": rate("denied"),
+                "shadowed_per_s": rate("shadowed"),
+                "waited_per_s": rate("waited"),
+                "held": policy["held"],
+                "share": policy["share"],
+            })
+        })
+        .collect();
+    let checks: u64 = after["policies"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|policy| {
+            let known =
+                before["policies"].as_array().into_iter().flatten().find(|known| known["name"] == policy["name"]);
+            let known = known.unwrap_or(&nothing);
+            ["allowed", "denied"].iter().map(|field| grown(&known[*field], &policy[*field])).sum::<u64>()
+        })
+        .sum();
+    let store = (!after["store"].is_null()).then(|| {
+        let calls = grown(&before["store"]["calls"], &after["store"]["calls"]);
+        json!({
+            "calls_per_s": per_second(calls, span),
+            "calls_per_1000": if checks == 0 { Value::Null } else { json!(tenths(calls * 10_000 / checks)) },
+            "failed_per_s": rate(&before["store"]["failed"], &after["store"]["failed"]),
+            "p50_us": took(&before["store"]["took"], &after["store"]["took"], 500),
+            "p99_us": took(&before["store"]["took"], &after["store"]["took"], 990),
+            "servers": after["store"]["servers"],
+        })
+    });
+    json!({
+        "version": after["version"],
+        "uptime_ms": after["uptime_ms"],
+        "span_ms": span,
+        "checks_per_s": per_second(checks, span),
+        "commands_per_s": rate(&before["commands"], &after["commands"]),
+        "errors_per_s": rate(&before["errors"], &after["errors"]),
+        "p50_us": took(&before["took"], &after["took"], 500),
+        "p99_us": took(&before["took"], &after["took"], 990),
+        "keys": after["keys"],
+        "waiting": after["waiting"],
+        "degraded": after["degraded"],
+        "connections": after["connections"],
+        "policies": policies,
+        "hot": hot(&after["hot"]),
+        "store": store,
+        "fleet": after["fleet"],
+    })
+}
+
+/// With one decimal where it is small, as one check each five seconds is no zero.
+fn per_second(count: u64, span_ms: u64) -> Value {
+    tenths_value(count * 10_000 / span_ms.max(1))
+}
+
+fn tenths(number: u64) -> f64 {
+    number as f64 / 10.0
+}
+
+fn tenths_value(number: u64) -> Value {
+    if number >= 100 { json!(number / 10) } else { json!(tenths(number)) }
+}
+
+/// The keys with what came of them each second.
+fn hot(hot: &Value) -> Value {
+    let span = hot["span_ms"].as_u64().unwrap_or(0);
+    let list = |kind: &str| -> Vec<Value> {
+        let keys = hot[kind].as_array().into_iter().flatten();
+        keys.map(|key| {
+            let mut key = key.clone();
+            key["per_s"] = per_second(key["times"].as_u64().unwrap_or(0), span);
+            key
+        })
+        .collect()
+    };
+    json!({"span_ms": span, "used": list("used"), "denied": list("denied")})
+}
+
+fn took(before: &Value, after: &Value, thousandths: u64) -> Option<u64> {
+    let list = |value: &Value| value.as_array().into_iter().flatten().filter_map(Value::as_u64).collect::<Vec<_>>();
+    let (bounds, mut counts, old) = (list(&after["bounds_us"]), list(&after["counts"]), list(&before["counts"]));
+    counts.iter_mut().zip(old).for_each(|(count, old)| *count = count.saturating_sub(old));
+    percentile(&counts, &bounds, thousandths).map(|Micros(span)| span)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn answer(at_ms: u64, allowed: u64, denied: u64, calls: u64) -> Value {
+        json!({
+            "version": "0.1.0", "at_ms": at_ms, "uptime_ms": at_ms,
+            "policies": [
+                {"name": "api", "allowed": allowed, "denied": denied, "shadowed": 0, "waited": calls, "lent": 50,
+                    "held": 7, "share": 100},
+                {"name": "slow", "allowed": 0, "denied": 0, "shadowed": 0, "waited": 0, "lent": 0, "held": 0, "share": 5},
+            ],
+            "hot": {"span_ms": 10_000, "denied": [], "used": [
+                {"policy": "api", "key": "acct:\u{7}1", "digest": "aa", "times": 500},
+                {"policy": "slow", "key": "other", "digest": "bb", "times": 20},
+            ]},
+            "took": {"bounds_us": [25, 50], "counts": [allowed, denied, 0]},
+            "keys": 9, "waiting": 0, "degraded": 0, "connections": 2, "commands": allowed + denied, "errors": 0,
+            "store": {"calls": calls, "failed": 0, "took": {"bounds_us": [100, 250], "counts": [0, calls, 0]},
+                "servers": [{"address": "10.0.0.9:6379", "up": true, "breaker": "closed", "problem": null,
+                    "window": 16, "out": 1, "waiting": 0, "replicas": 1}]},
+            "fleet": null,
+        })
+    }
+
+    #[test]
+    fn rates_are_what_two_answers_differ_by() {
+        let figures = between(&answer(1_000, 100, 0, 10), &answer(3_000, 1_900, 200, 30));
+        assert_eq!(figures["checks_per_s"], 1_000);
+        assert_eq!(figures["policies"][0]["allowed_per_s"], 900);
+        assert_eq!(figures["policies"][0]["denied_per_s"], 100);
+        assert_eq!(figures["store"]["calls_per_s"], 10);
+        assert_eq!(figures["store"]["calls_per_1000"], 10.0);
+        assert_eq!((&figures["p50_us"], &figures["p99_us"]), (&json!(25), &json!(50)));
+        assert_eq!(figures["hot"]["used"][1]["per_s"], 2.0);
+    }
+
+    #[test]
+    fn a_daemon_that_was_started_again_counts_from_its_start() {
+        let figures = between(&answer(90_000, 5_000, 0, 10), &answer(500, 300, 0, 1));
+        assert_eq!((&figures["span_ms"], &figures["checks_per_s"]), (&json!(500), &json!(600)));
+    }
+}

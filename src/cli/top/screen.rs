@@ -1,0 +1,196 @@
+//! The live view: tables that are drawn anew each second, and keys to sort, filter and pause them.
+
+use std::io;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use ratatui::backend::TermionBackend;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::termion::event::Key;
+use ratatui::termion::input::TermRead;
+use ratatui::termion::raw::IntoRawMode;
+use ratatui::termion::screen::IntoAlternateScreen;
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Paragraph, Row, Table};
+use ratatui::{Frame, Terminal};
+use serde_json::Value;
+
+use super::super::exit::ExitError;
+use super::figures;
+use super::tables::{self, Rows, View};
+use crate::clock::Clock;
+use crate::core::time::{Instant, Micros};
+
+const KEYS: &str = "s sort   / filter   p pause   q quit";
+
+/// Draws until somebody has seen enough. `ask` gives an answer of the daemon.
+///
+/// # Errors
+/// The terminal; or the daemon does not answer at the beginning.
+pub(super) fn show(ask: &dyn Fn() -> Result<Value, ExitError>, every: Duration, view: View) -> anyhow::Result<()> {
+    let mut screen = Screen { view, figures: Value::Null, problem: None, paused: false, typing: false };
+    let mut before = ask()?;
+    // What it was before comes back when this is dropped, by an error or a panic, too.
+    let terminal = io::stdout().into_raw_mode()?.into_alternate_screen()?;
+    let mut terminal = Terminal::new(TermionBackend::new(terminal))?;
+    let (keys, clock) = (keys(), Clock::start());
+    let every = Micros(u64::try_from(every.as_micros()).unwrap_or(u64::MAX));
+    // Rates of a short while at first, so that the picture is not empty for longer.
+    let mut due: Instant = clock.now() + Micros(every.0.min(300_000));
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        match keys.recv_timeout(Duration::from_micros(due.since(clock.now()).0)) {
+            Ok(key) => {
+                if !screen.press(key) {
+                    return Ok(());
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                due = clock.now() + every;
+                match ask() {
+                    Ok(after) if !screen.paused => {
+                        screen.figures = figures::between(&before, &after);
+                        (before, screen.problem) = (after, None);
+                    }
+                    Ok(_) => screen.problem = None,
+                    Err(problem) => screen.problem = Some(problem.message),
+                }
+            }
+        }
+    }
+}
+
+/// Keys as they are pressed. The thread that reads them ends with the process: a read cannot be called off.
+fn keys() -> Receiver<Key> {
+    let (pressed, keys) = mpsc::channel();
+    std::thread::spawn(move || io::stdin().keys().map_while(Result::ok).try_for_each(|key| pressed.send(key)));
+    keys
+}
+
+struct Screen {
+    view: View,
+    figures: Value,
+    /// Why the daemon does not answer.
+    problem: Option<String>,
+    paused: bool,
+    /// What is typed belongs to the filter.
+    typing: bool,
+}
+
+impl Screen {
+    /// Does what a key says; false: the view ends.
+    fn press(&mut self, key: Key) -> bool {
+        match key {
+            Key::Ctrl('c') => return false,
+            Key::Char('\n') | Key::Esc if self.typing => {
+                self.typing = false;
+                if key == Key::Esc {
+                    self.view.filter.clear();
+                }
+            }
+            Key::Backspace if self.typing => drop(self.view.filter.pop()),
+            Key::Char(letter) if self.typing => self.view.filter.push(letter),
+            Key::Char('q') | Key::Esc => return false,
+            Key::Char('s') => self.view.sort = self.view.sort.next(),
+            Key::Char('p' | ' ') => self.paused = !self.paused,
+            Key::Char('/') => self.typing = true,
+            _ => {}
+        }
+        true
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let (servers, peers) = (tables::servers(&self.figures), tables::peers(&self.figures));
+        let policies = self.view.policies(&self.figures);
+        let height = |rows: &Rows, most: u16| if rows.len() > 1 { (rows.len() as u16 + 2).min(most) } else { 0 };
+        let areas = Layout::vertical([
+            Constraint::Length(2),
+            Constraint::Length(height(&policies, 14).max(4)),
+            Constraint::Min(6),
+            Constraint::Length(height(&servers, 9)),
+            Constraint::Length(height(&peers, 9)),
+            Constraint::Length(1),
+        ]);
+        let [head, of_policies, of_keys, of_servers, of_peers, foot] = areas.areas(frame.area());
+        let lines = match (&self.problem, self.figures.is_null()) {
+            (Some(problem), _) => vec![Line::from(problem.as_str()).fg(Color::Red)],
+            (None, true) => vec![Line::from("rationd top: counting for a moment")],
+            (None, false) => tables::head(&self.figures).into_iter().map(Line::from).collect(),
+        };
+        frame.render_widget(Paragraph::new(lines), head);
+        let title = format!("policies, by {}", self.view.sort.word());
+        draw_table(frame, of_policies, &title, &policies, &[24, 11, 11, 11, 11, 12, 12]);
+        let [used, denied] =
+            Layout::horizontal([Constraint::Percentage(50), Constraint::Percentage(50)]).areas(of_keys);
+        for (area, kind, title) in [(used, "used", "keys by checks"), (denied, "denied", "keys by denials")] {
+            draw_table(frame, area, title, &self.view.keys(&self.figures, kind), &[10, 16, 64]);
+        }
+        draw_table(frame, of_servers, "store", &servers, &[24, 6, 10, 20, 9, 60]);
+        draw_table(frame, of_peers, "fleet", &peers, &[24, 10, 24, 14]);
+        let filter = match (self.typing, self.view.filter.as_str()) {
+            (false, "") => String::new(),
+            (typing, filter) => format!("   filter: {filter}{}", if typing { "_" } else { "" }),
+        };
+        let paused = if self.paused { "   PAUSED" } else { "" };
+        frame.render_widget(Paragraph::new(format!("{KEYS}{filter}{paused}").reversed()), foot);
+    }
+}
+
+fn draw_table(frame: &mut Frame<'_>, area: Rect, title: &str, rows: &Rows, widths: &[u16]) {
+    let Some((head, rows)) = rows.split_first() else { return };
+    let rows = rows.iter().map(|row| {
+        let style = if row.iter().any(|cell| cell == "AWAY") { Style::new().fg(Color::Red) } else { Style::new() };
+        Row::new(row.iter().map(String::as_str)).style(style)
+    });
+    let table = Table::new(rows, widths.iter().map(|width| Constraint::Length(*width)))
+        .header(Row::new(head.iter().map(String::as_str)).bold())
+        .block(Block::bordered().title(title.to_owned()));
+    frame.render_widget(table, area);
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::backend::TestBackend;
+
+    use super::super::figures::{between, tests::answer};
+    use super::super::sort::Sort;
+    use super::*;
+
+    fn screen() -> Screen {
+        let mut figures = between(&answer(1_000, 0, 0, 0), &answer(2_000, 50, 5, 3));
+        figures["store"]["servers"][0]["up"] = Value::Bool(false);
+        let view = View { sort: Sort::Rate, filter: String::new() };
+        Screen { view, figures, problem: None, paused: false, typing: false }
+    }
+
+    fn lines(screen: &Screen) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(140, 40)).expect("a terminal in memory");
+        terminal.draw(|frame| screen.draw(frame)).expect("it is drawn");
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..buffer.area.height).map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn the_picture_shows_policies_keys_and_servers() {
+        let drawn = lines(&screen());
+        for part in ["policies, by checks", "api", "keys by checks", "other", "10.0.0.9:6379", "AWAY", KEYS] {
+            assert!(drawn.contains(part), "{part} is not in\n{drawn}");
+        }
+    }
+
+    #[test]
+    fn keys_sort_filter_pause_and_end() {
+        let mut screen = screen();
+        assert!(screen.press(Key::Char('s')) && lines(&screen).contains("policies, by denials"));
+        assert!("/oth".chars().all(|letter| screen.press(Key::Char(letter))));
+        let drawn = lines(&screen);
+        assert!(drawn.contains("filter: oth_") && drawn.contains("other") && !drawn.contains("acct"), "{drawn}");
+        assert!(screen.press(Key::Char('q')), "a letter of the filter ends nothing");
+        assert!(screen.press(Key::Esc) && screen.view.filter.is_empty() && !screen.typing);
+        assert!(screen.press(Key::Char('p')) && lines(&screen).contains("PAUSED"));
+        assert!(!screen.press(Key::Char('q')));
+    }
+}

@@ -1,0 +1,205 @@
+//! What people see of a daemon while it works: `rationd top`, `rationd denials`, the file of denials, and the status
+//! page of the admin address.
+
+use crate::support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::metrics::get;
+use support::poll::wait_for;
+use support::process::{Daemon, without_settings};
+use support::server::Server;
+
+const POLICIES: &str = "[policy.api]\nlimits = [\"1000000/1h fixed\"]\n[policy.tight]\nlimits = [\"3/1h fixed\"]\n\
+    [policy.tight.override.evil]\nblocked = true\n[policy.watched]\nlimits = [\"1/1h fixed\"]\nshadow = true\n";
+
+fn rationd(daemon: &Daemon, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rationd"));
+    without_settings(&mut command);
+    command.arg("--socket").arg(daemon.socket()).args(words).output().expect("cargo built it")
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+fn check(daemon: &Daemon, policy: &str, key: &str, times: usize) {
+    let mut client = daemon.connect().expect("it listens");
+    for _ in 0..times {
+        client.ask_text(&format!("RATION.CHECK {policy} {key}")).expect("an answer");
+    }
+}
+
+/// The head and as much of the body as `enough` wants.
+fn read_until(admin: SocketAddr, lines: &[&str], enough: impl Fn(&str) -> bool) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(admin).expect("the admin address accepts");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a time-out is not zero");
+    stream.write_all(format!("{}\r\n\r\n", lines.join("\r\n")).as_bytes()).expect("a request goes out");
+    let (mut text, mut part) = (String::new(), [0; 4096]);
+    while !enough(&text) {
+        match stream.read(&mut part).expect("more comes") {
+            0 => break,
+            len => text.push_str(&String::from_utf8_lossy(&part[..len])),
+        }
+    }
+    (stream, text)
+}
+
+fn ask(admin: SocketAddr, lines: &[&str]) -> String {
+    read_until(admin, &[lines, &["connection: close"]].concat(), |_| false).1
+}
+
+#[test]
+fn top_tells_of_rates_and_of_the_keys_that_are_hot() {
+    let daemon = Daemon::start(POLICIES);
+    check(&daemon, "api", "busy", 50);
+    check(&daemon, "api", "calm", 10);
+    check(&daemon, "tight", "greedy", 20);
+    let ended = AtomicBool::new(false);
+    let figures = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                check(&daemon, "api", "busy", 10);
+            }
+        });
+        let figures = json(&rationd(&daemon, &["-o", "json", "top", "--once"]));
+        ended.store(true, Ordering::Relaxed);
+        figures
+    });
+    let api = figures["policies"].as_array().expect("a list").iter().find(|policy| policy["name"] == "api");
+    let api = api.unwrap_or_else(|| panic!("{figures}"));
+    assert!(api["allowed_per_s"].as_f64().expect("a rate") > 0.0, "{figures}");
+    assert_eq!(api["share"], 1_000_000);
+    assert_eq!(figures["hot"]["used"][0]["key"], "busy", "{figures}");
+    assert_eq!(figures["hot"]["denied"][0]["key"], "greedy", "{figures}");
+    assert_eq!(figures["hot"]["denied"][0]["times"], 17, "{figures}");
+    assert!(figures["store"].is_null() && figures["fleet"].is_null(), "{figures}");
+    let text = String::from_utf8(rationd(&daemon, &["top", "--once", "--filter", "tight"]).stdout).expect("text");
+    assert!(text.contains("greedy") && !text.contains("busy"), "{text}");
+    let live = rationd(&daemon, &["top"]);
+    assert_eq!(live.status.code(), Some(2), "a pipe is no terminal: {live:?}");
+}
+
+#[test]
+fn top_tells_of_the_store_and_that_it_is_away() {
+    let redis = Server::plain();
+    let daemon = Daemon::start(&format!("[store]\nurl = \"redis://127.0.0.1:{}\"\n{POLICIES}", redis.port));
+    check(&daemon, "api", "k", 20);
+    let figures = json(&rationd(&daemon, &["-o", "json", "top", "--once"]));
+    assert_eq!(figures["store"]["servers"][0]["up"], true, "{figures}");
+    let held = figures["policies"][0]["held"].as_u64().expect("a count");
+    assert!(held > 0, "{figures}");
+    drop(redis);
+    wait_for("the store is away", 10, || {
+        let figures = json(&rationd(&daemon, &["-o", "json", "top", "--once"]));
+        (figures["store"]["servers"][0]["up"] == false).then_some(())
+    });
+}
+
+#[test]
+fn denials_are_listed_by_key_limit_and_reason() {
+    let daemon = Daemon::start(POLICIES);
+    check(&daemon, "tight", "greedy", 10);
+    check(&daemon, "tight", "evil", 2);
+    check(&daemon, "watched", "k", 5);
+    let all = wait_for("all are told", 10, || {
+        let told = json(&rationd(&daemon, &["-o", "json", "denials"]));
+        let sum: u64 = told.as_array()?.iter().filter_map(|one| one["count"].as_u64()).sum();
+        (sum == 7 + 2 + 4).then_some(told)
+    });
+    let told = |key: &str| {
+        let one = all.as_array().expect("a list").iter().find(|one| one["key"] == key);
+        let one = one.unwrap_or_else(|| panic!("{key} is not in {all}"));
+        (one["count"].as_u64(), one["reason"].as_str(), one["limit"].as_str())
+    };
+    assert_eq!(told("greedy"), (Some(7), Some("rate"), Some("3/1h fixed")));
+    assert_eq!(told("evil"), (Some(2), Some("blocked"), None));
+    assert_eq!(told("k"), (Some(4), Some("shadow"), Some("1/1h fixed")));
+    let one = json(&rationd(&daemon, &["-o", "json", "denials", "--key", "greedy"]));
+    assert_eq!(one.as_array().map(Vec::len), Some(1), "{one}");
+    let text = String::from_utf8(rationd(&daemon, &["denials", "--policy", "tight"]).stdout).expect("text");
+    assert!(text.contains("greedy") && text.contains("blocked") && !text.contains("watched"), "{text}");
+}
+
+#[test]
+fn the_file_of_denials_is_rotated_by_a_signal() {
+    let daemon = Daemon::start(&format!("[denials]\nfile = \"denials.ndjson\"\n{POLICIES}"));
+    let (file, moved) = (daemon.directory().join("denials.ndjson"), daemon.directory().join("denials.1"));
+    let told = |path: &std::path::Path, key: &str| {
+        let text = fs::read_to_string(path).ok()?;
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON a line"));
+        lines.filter(|line| line["key"] == key).filter_map(|line| line["count"].as_u64()).reduce(|sum, more| sum + more)
+    };
+    check(&daemon, "tight", "one", 10);
+    let count = wait_for("a line", 10, || told(&file, "one").filter(|count| *count == 7));
+    assert_eq!(count, 7);
+    fs::rename(&file, &moved).expect("it is there");
+    daemon.signal("HUP");
+    wait_for("the daemon has read its configuration again", 10, || daemon.log().contains("reloaded").then_some(()));
+    check(&daemon, "tight", "two", 10);
+    wait_for("a line in the new file", 10, || told(&file, "two").filter(|count| *count == 7));
+    assert_eq!(told(&moved, "two"), None);
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o077, 0, "it holds keys");
+}
+
+#[test]
+fn the_status_page_shows_no_key_unless_it_may() {
+    let daemon = Daemon::start(POLICIES);
+    check(&daemon, "api", "acct:<b>1", 50);
+    let html = ask(daemon.admin(), &["GET / HTTP/1.1", "host: localhost", "accept: text/html"]);
+    assert!(html.starts_with("HTTP/1.1 200") && html.contains("<td>api<td>50"), "{html}");
+    assert!(html.contains("content-security-policy: default-src 'none'"), "{html}");
+    assert!(!html.contains("acct:") && html.contains("listen.admin_keys"), "{html}");
+    let (status, figures) = get(daemon.admin(), "/top.json");
+    let figures: Value = serde_json::from_str(&figures).expect("JSON");
+    assert!(status == 200 && figures["hot"].is_null(), "{figures}");
+    let daemon = Daemon::start(&format!("admin_keys = true\n{POLICIES}"));
+    check(&daemon, "api", "acct:<b>1", 50);
+    let html = ask(daemon.admin(), &["GET / HTTP/1.1", "host: localhost", "accept: text/html"]);
+    assert!(html.contains("<td>acct:&lt;b&gt;1<td>50"), "{html}");
+    let refused = ask(daemon.admin(), &["POST / HTTP/1.1", "host: localhost", "content-length: 0"]);
+    assert!(refused.starts_with("HTTP/1.1 405"), "{refused}");
+}
+
+#[test]
+fn events_come_each_second_to_as_many_as_may_look() {
+    let daemon = Daemon::start(POLICIES);
+    check(&daemon, "api", "k", 7);
+    let lines = ["GET /events HTTP/1.1", "host: localhost"];
+    let (first, text) = read_until(daemon.admin(), &lines, |text| text.matches("event: top\n").count() == 3);
+    assert!(text.contains("content-type: text/event-stream") && text.contains("event: history\n"), "{text}");
+    assert!(text.contains("\"allowed\":7"), "{text}");
+    let mut streams = vec![first];
+    for _ in 1..8 {
+        let (stream, text) = read_until(daemon.admin(), &lines, |text| text.contains("event: top\n"));
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+        streams.push(stream);
+    }
+    let (_, refused) = read_until(daemon.admin(), &lines, |text| text.contains("\r\n\r\n"));
+    assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
+    drop(streams);
+    wait_for("the places are free again", 20, || {
+        let (_, text) = read_until(daemon.admin(), &lines, |text| text.contains("\r\n\r\n"));
+        text.starts_with("HTTP/1.1 200").then_some(())
+    });
+}
+
+#[test]
+fn web_pages_of_others_see_nothing() {
+    let daemon = Daemon::start(&format!("admin_keys = true\n{POLICIES}"));
+    for path in ["/", "/events", "/top.json"] {
+        let line = format!("GET {path} HTTP/1.1");
+        for field in ["host: evil.example", "host: localhost\r\nsec-fetch-site: cross-site"] {
+            let refused = ask(daemon.admin(), &[&line, field, "accept: text/html"]);
+            assert!(refused.starts_with("HTTP/1.1 403"), "{path}, {field}: {refused}");
+        }
+    }
+}
