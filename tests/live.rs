@@ -155,7 +155,7 @@ fn the_status_page_shows_no_key_unless_it_may() {
     let daemon = Daemon::start(POLICIES);
     check(&daemon, "api", "acct:<b>1", 50);
     let html = ask(daemon.admin(), &["GET / HTTP/1.1", "host: localhost", "accept: text/html"]);
-    assert!(html.starts_with("HTTP/1.1 200") && html.contains("<td>api<td>50"), "{html}");
+    assert!(html.starts_with("HTTP/1.1 200") && html.contains("<td class=t>api<td>50"), "{html}");
     assert!(html.contains("content-security-policy: default-src 'none'"), "{html}");
     assert!(!html.contains("acct:") && html.contains("listen.admin_keys"), "{html}");
     let (status, figures) = get(daemon.admin(), "/top.json");
@@ -164,7 +164,7 @@ fn the_status_page_shows_no_key_unless_it_may() {
     let daemon = Daemon::start(&format!("admin_keys = true\n{POLICIES}"));
     check(&daemon, "api", "acct:<b>1", 50);
     let html = ask(daemon.admin(), &["GET / HTTP/1.1", "host: localhost", "accept: text/html"]);
-    assert!(html.contains("<td>acct:&lt;b&gt;1<td>50"), "{html}");
+    assert!(html.contains("<td class=t>acct:&lt;b&gt;1<td>50"), "{html}");
     let refused = ask(daemon.admin(), &["POST / HTTP/1.1", "host: localhost", "content-length: 0"]);
     assert!(refused.starts_with("HTTP/1.1 405"), "{refused}");
 }

@@ -31,6 +31,9 @@ const KEYS: usize = 20;
 /// After so many events the charts follow.
 const CHARTS_EACH: u64 = 5;
 
+/// What stands where there is no value.
+const NOTHING: &str = "–";
+
 const PAGE: &str = include_str!("status_page/page.html");
 
 /// What all who look at the page share.
@@ -153,15 +156,24 @@ fn peers(figures: &Value) -> String {
 }
 
 fn rows(head: &[&str], list: &[Value], cells: impl Fn(&Value) -> Vec<String>) -> String {
+    let rows: Vec<Vec<String>> = list.iter().map(cells).collect();
+    // Columns of words begin at the left, those of numbers end at the right.
+    let is_number = |cell: &String| cell == NOTHING || cell.parse::<f64>().is_ok();
+    let words = |column: usize| rows.iter().filter_map(|row| row.get(column)).any(|cell| !is_number(cell));
     let mut out = String::from("<tr>");
-    for word in head {
-        let _ = write!(out, "<th>{word}");
+    for (column, word) in head.iter().enumerate() {
+        let class = if words(column) { " class=t" } else { "" };
+        let _ = write!(out, "<th{class}>{word}");
     }
-    for one in list {
+    for row in &rows {
         out.push_str("<tr>");
-        for cell in cells(one) {
-            let class = if cell == "AWAY" { " class=bad" } else { "" };
-            let _ = write!(out, "<td{class}>{}", escaped(&cell));
+        for (column, cell) in row.iter().enumerate() {
+            let class = match (cell == "AWAY", words(column)) {
+                (true, _) => " class=\"t bad\"",
+                (false, true) => " class=t",
+                (false, false) => "",
+            };
+            let _ = write!(out, "<td{class}>{}", escaped(cell));
         }
     }
     out
@@ -169,7 +181,7 @@ fn rows(head: &[&str], list: &[Value], cells: impl Fn(&Value) -> Vec<String>) ->
 
 fn text(value: &Value) -> String {
     match value {
-        Value::Null => "–".to_owned(),
+        Value::Null => NOTHING.to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
@@ -235,7 +247,7 @@ mod tests {
             "policies": [{"name": "<script>", "allowed": 1}],
             "fleet": {"peers": [{"name": "a\"b'&\u{7}", "state": "up", "address": "x"}]},
         });
-        assert!(policies(&figures).contains("<td>&lt;script&gt;"), "{}", policies(&figures));
+        assert!(policies(&figures).contains("<td class=t>&lt;script&gt;"), "{}", policies(&figures));
         assert!(peers(&figures).contains("a&quot;b&#39;&amp;\u{fffd}"), "{}", peers(&figures));
     }
 
