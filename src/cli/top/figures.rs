@@ -52,7 +52,7 @@ pub(super) fn between(before: &Value, after: &Value) -> Value {
         let calls = grown(&before["store"]["calls"], &after["store"]["calls"]);
         json!({
             "calls_per_s": per_second(calls, span),
-            "calls_per_1000": if checks == 0 { Value::Null } else { json!(tenths(calls * 10_000 / checks)) },
+            "calls_per_1000": (calls * 10_000).checked_div(checks).map(tenths),
             "failed_per_s": rate(&before["store"]["failed"], &after["store"]["failed"]),
             "p50_us": took(&before["store"]["took"], &after["store"]["took"], 500),
             "p99_us": took(&before["store"]["took"], &after["store"]["took"], 990),
