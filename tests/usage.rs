@@ -149,6 +149,18 @@ fn a_store_that_lends_refutes_what_peers_told_for_that_window() {
 }
 
 #[test]
+fn who_has_had_no_answer_of_the_store_knows_of_no_window_that_peers_have_spent() {
+    let mut bench = bench_of(3, "100/10s fixed");
+    assert_eq!(bench.check(1), None);
+    hear_of(&mut bench, 100);
+    assert_eq!(bench.check(1), None, "by its own clock, which may be ahead or behind, the window is spent");
+    let call = bench.acquire();
+    bench.used = 100;
+    bench.grant(&call, 0);
+    assert_eq!(bench.check(1), Some(Verdict::Deny));
+}
+
+#[test]
 fn peers_who_confirm_that_all_is_spent_spare_the_store_a_question() {
     let probes = |spent: u64| {
         let mut bench = bench_of(3, "100/1s fixed");

@@ -150,9 +150,11 @@ impl LeasedKey {
         self.peers.is_kept() && windows.any(|(index, limit)| spent(index).is_some_and(|spent| is_much(spent, limit)))
     }
 
-    /// Denies because of peers' reports, as long as the store is asked in between.
+    /// Denies because of peers' reports, as long as the store is asked in between. Whoever has had no answer of the store
+    /// does not know its clock, and so not which of the windows is at hand that peers tell of.
     pub(super) fn deny_by_fleet(&self, now: Instant, cost: u64) -> Option<Decision> {
-        let asked = self.view.answered().is_some_and(|at| now.since(at) < DOUBTED) || self.calls.is_acquiring();
+        let answered = self.view.answered()?;
+        let asked = now.since(answered) < DOUBTED || self.calls.is_acquiring();
         if !asked || !self.is_spent_by_fleet() {
             return None;
         }
