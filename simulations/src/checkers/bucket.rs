@@ -130,6 +130,8 @@ pub(super) struct Bucket {
     lives: Lives,
     /// By key and place.
     shown: BTreeMap<(u32, usize), Shown>,
+    /// By key: when something was set aside last, by whatever server.
+    opened: Map<u32, u64>,
     /// When the store closes what it last opened, on its clock.
     open: Map<(Life, u32), u64>,
     /// By key and node.
@@ -212,6 +214,11 @@ impl Account {
                 *self = Self { order: call.id, at_once, open: order.held + (grant.granted - at_once), at: grant.now.0 };
                 0
             }
+            // A key that has begun anew has no such account, and what is said of it is heard by nobody.
+            Op::Return { voids, epoch, .. } if epoch != grant.epoch && (epoch != 0 || voids.id == 0) => {
+                *self = Self::default();
+                0
+            }
             Op::Return { voids, held, .. } => {
                 let before = *self;
                 *self = Self { open: held, order: before.order.max(voids.id), at: grant.now.0, ..before };
@@ -239,6 +246,7 @@ impl Bucket {
             accounts: !BASELINES.when(setting.plan.brain != Brain::Rationd),
             lives: Lives::default(),
             shown: BTreeMap::new(),
+            opened: Map::default(),
             open: Map::default(),
             lent: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -271,13 +279,10 @@ impl Bucket {
                 continue;
             }
             let (counter, now) = (grant.counters[index], grant.now.0);
-            // What a node neither has nor is lent is set aside for nobody.
-            let opens = match call.op {
-                Op::Acquire(order) => order.held > 0 || grant.granted > 0,
-                Op::Return { held, .. } => held > 0,
-                _ => false,
-            };
-            let opened = self.shown.get(&(key, index)).filter(|_| !opens).map_or(now, |before| before.opened);
+            // Of what is not known any more it is known when anything of the key was set aside last.
+            let latest = || self.opened.get(&key).copied().unwrap_or(now);
+            let before = self.shown.get(&(key, index)).filter(|_| !opens(call, grant));
+            let opened = before.map_or_else(latest, |before| before.opened);
             let after = Shown { limit: *limit, tat: counter.at.0, aside: counter.used, now, opened };
             let before = self.shown.insert((key, index), after).filter(|before| before.limit == *limit);
             let acts = !grant.replayed && !grant.outdated;
@@ -335,6 +340,15 @@ impl Bucket {
     }
 }
 
+/// What a node neither has nor is lent is set aside for nobody.
+fn opens(call: &Call, grant: &Grant) -> bool {
+    match call.op {
+        Op::Acquire(order) => order.held > 0 || grant.granted > 0,
+        Op::Return { held, .. } => held > 0,
+        _ => false,
+    }
+}
+
 /// Microseconds that are charged or set aside.
 fn level(shown: &Shown) -> i128 {
     let aside = i128::from(shown.aside) * i128::from(shown.limit.period.0) / i128::from(shown.limit.count);
@@ -361,6 +375,10 @@ impl Observer for Bucket {
         match seen {
             Seen::Executed { node, incarnation, key, call, grant, stale, ran, .. } => {
                 self.account((*node, *incarnation), *key, call, grant);
+                if opens(call, grant) {
+                    let opened = self.opened.entry(*key).or_default();
+                    *opened = (*opened).max(grant.now.0);
+                }
                 if UNKNOWN.when(*stale) {
                     self.freed(*node, *key, call, grant, true);
                     self.shown.retain(|(other, _), _| other != key);
