@@ -6,6 +6,8 @@
 
 use rationd::core::mutant::Mutant;
 
+use crate::swarm;
+
 /// A text of a script, and what stands in its place.
 pub type Edit = (&'static str, &'static str);
 
@@ -70,6 +72,15 @@ impl Bug {
         }
     }
 
+    /// The first of the seeds that can show it: lending among peers has seeds of its own.
+    #[must_use]
+    pub fn first_seed(&self) -> u64 {
+        match self {
+            Self::Core(mutant) if LENDING.contains(mutant) => swarm::LENT_FROM,
+            _ => 1,
+        }
+    }
+
     /// How to edit the scripts.
     #[must_use]
     pub fn edits(&self) -> &'static [Edit] {
@@ -79,6 +90,18 @@ impl Bug {
         }
     }
 }
+
+/// Bugs of what peers lend to each other.
+const LENDING: [Mutant; 8] = [
+    Mutant::LoanTakenTwice,
+    Mutant::LoanOutlivesWindow,
+    Mutant::LentOnNotSpent,
+    Mutant::LendsUnderOtherLimits,
+    Mutant::LendsOnLeaving,
+    Mutant::LendsWhatItAsksFor,
+    Mutant::LendsOnItsShare,
+    Mutant::ShareBeforeRelay,
+];
 
 static SCRIPTS: [ScriptBug; 34] = [
     ScriptBug {

@@ -266,6 +266,17 @@ pub enum Seen<'a> {
         /// What for.
         ask: &'a Ask,
     },
+    /// A node lets a peer wait that has asked it.
+    PeerWaits {
+        /// The node that was asked.
+        node: u32,
+        /// The node's incarnation.
+        incarnation: u64,
+        /// The key.
+        key: u32,
+        /// What for.
+        ask: &'a Ask,
+    },
     /// A node answers a peer: what it lends it has spent.
     PeerAnswered {
         /// The node that was asked.
@@ -365,6 +376,7 @@ impl Seen<'_> {
             | Self::Called { key, .. }
             | Self::Settled { key, .. }
             | Self::PeerAsked { key, .. }
+            | Self::PeerWaits { key, .. }
             | Self::PeerAnswered { key, .. }
             | Self::PeerHeard { key, .. }
             | Self::Census { key, .. } => Some(*key),

@@ -27,6 +27,9 @@ const QUIET: u64 = 100;
 /// A table of fewer keys belongs to one shard.
 const FEW_KEYS: u32 = 1_000;
 
+/// From this seed on two of three play peers that lend to each other, the others what they play anyway.
+pub const LENT_FROM: u64 = scenes::LENT_FROM;
+
 /// The configuration of a seed.
 #[must_use]
 pub fn plan(seed: u64) -> Plan {

@@ -129,6 +129,7 @@ impl Observer for Trace {
                 }
             }
             Seen::PeerAsked { node, key, ask, .. } => self.ask(28, (*node, *key), ask),
+            Seen::PeerWaits { node, key, ask, .. } => self.ask(31, (*node, *key), ask),
             Seen::PeerAnswered { node, key, ask, answer, .. } => {
                 self.ask(29, (*node, *key), ask);
                 self.answer(answer);

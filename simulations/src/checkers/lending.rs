@@ -18,7 +18,7 @@ static OFF: Exemption = Exemption::new("runs whose nodes ask no peers", "Nobody 
 pub(super) static SHEET: Sheet = Sheet {
     file: "lending.rs",
     invariants: &["lending"],
-    proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself; it asks one peer at a time for a key, and never twice under one id.",
+    proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, and never twice under one id.",
     judges: "All algorithms, several limits.",
     exemptions: &[&OFF],
     mutant: Some("lends-under-other-limits"),
@@ -54,6 +54,14 @@ impl Lending {
         }
     }
 
+    /// Two that asked each other would wait for each other until both give up.
+    fn waits(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask) {
+        if self.open.get(&(life, key)).is_some_and(|(_, until)| moment.at < *until) {
+            self.found
+                .add("lending", moment, || format!("key {key}: {life:?} asks a peer itself and lets {ask:?} wait"));
+        }
+    }
+
     fn lends(&mut self, moment: Moment, life: Life, (key, leaves): (u32, bool), ask: &Ask, rule: &Rule, loan: &Loan) {
         let terms = ask.terms;
         let is_asking = self.open.get(&(life, key)).is_some_and(|(_, until)| moment.at < *until);
@@ -75,6 +83,7 @@ impl Observer for Lending {
         }
         match seen {
             Seen::PeerAsked { node, incarnation, key, ask } => self.asks(moment, (*node, *incarnation), *key, ask),
+            Seen::PeerWaits { node, incarnation, key, ask } => self.waits(moment, (*node, *incarnation), *key, ask),
             Seen::PeerAnswered { node, incarnation, key, ask, answer: Ok(loan), rule, leaves, .. }
                 if loan.tokens > 0 =>
             {

@@ -16,6 +16,7 @@ use super::sheet::{Exemption, Sheet};
 use super::window::Count;
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::{Plan, What};
 
 static SKEWED: Exemption = Exemption::new(
     "clocks of masters that differ",
@@ -23,7 +24,7 @@ static SKEWED: Exemption = Exemption::new(
 );
 static UNTOLD: Exemption = Exemption::new(
     "a node that has heard of nobody",
-    "Its windows are by its own clock and lie across those of the store: twice the share, of which one may be that of the limits before. The same of a key that it had forgotten, and of the window in which it first hears.",
+    "Its windows are by its own clock and lie across those of the store, unless all clocks agree: twice the share, of which one may be that of the limits before. The same of a key that it had forgotten, and of the window in which it first hears.",
 );
 static EDGES: Exemption = Exemption::new(
     "near a boundary",
@@ -131,8 +132,9 @@ pub(super) struct Shares {
     holds: Alone,
     /// Who has had an answer of the store about the key, and so knows the windows of its clock.
     informed: Map<Place, Informed>,
-    /// The clocks of masters agree.
+    /// The clocks of masters agree, and those of nodes with them.
     agree: bool,
+    in_time: bool,
     /// Nodes hear of each other: of windows each takes what it used, and `together.rs` adds that up.
     gossips: bool,
     doubt: u64,
@@ -144,6 +146,7 @@ impl Shares {
         let plan = &setting.plan;
         Self {
             agree: plan.redis.skew.0 <= 1_000 && !plan.clocks_leap(),
+            in_time: plan.redis.skew.0 == 0 && !plan.clocks_leap() && keeps_time(plan),
             gossips: plan.gossip.is_some(),
             doubt: plan.daemon.timeout.0 + DOUBT,
             ..Self::default()
@@ -180,7 +183,7 @@ impl Shares {
     }
 
     fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, store: u64) {
-        let (agree, gossips, doubt) = (self.agree, self.gossips, self.doubt);
+        let (agree, gossips, doubt, in_time) = (self.agree, self.gossips, self.doubt, self.in_time);
         let mut informed =
             self.informed.get_mut(&place).filter(|informed| !SKEWED.when(!agree) && !UNTOLD.when(informed.now == 0));
         let passing = self.passing.entry(place).or_default().read(store, moment.at);
@@ -225,6 +228,7 @@ impl Shares {
             let most = whole / fewest.filter(|_| alone).unwrap_or(1);
             let over = match &informed {
                 _ if is_bucket => count.excess(limit, store, 0) > 0,
+                _ if in_time => count.used > most + EDGES.forgives(most / 20 + 2),
                 // Near an end it may be a window before or after.
                 Some(informed) if !UNTOLD.when(informed.first / limit.period.0 == window) => {
                     count.used > most + EDGES.forgives(most / 20 + 2)
@@ -253,6 +257,13 @@ impl Shares {
             }
         }
     }
+}
+
+/// By its own clock, too, a node tells windows from each other: what it is off by is within what is near a boundary.
+fn keeps_time(plan: &Plan) -> bool {
+    let jumps = plan.faults.iter().any(|fault| matches!(fault.what, What::Jump { .. }));
+    let drifts = (plan.span.0 + plan.calm.0) * u64::from(plan.clocks.drift_ppm) / 1_000_000;
+    !jumps && plan.clocks.offset.0 + drifts <= EDGE && plan.redis.replica_skew.0 == 0
 }
 
 /// What shares are of: less than the limit.

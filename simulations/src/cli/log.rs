@@ -153,7 +153,7 @@ impl Observer for Printer {
             Seen::PeerHeard { node, key, peer, ask, answer, .. } if self.wants(Some(*node), Some(*key)) => {
                 say!("{at} node {node} key {key} hears of {} from node {}: {}", ask.id, peer.0, word(answer));
             }
-            Seen::PeerAsked { .. } | Seen::PeerAnswered { .. } | Seen::PeerHeard { .. } => {}
+            Seen::PeerAsked { .. } | Seen::PeerWaits { .. } | Seen::PeerAnswered { .. } | Seen::PeerHeard { .. } => {}
             Seen::Executed { .. } | Seen::Called { .. } | Seen::Settled { .. } => {}
             Seen::Undone { key, .. } | Seen::Lost { key, .. } | Seen::Census { key, .. } => {
                 if self.wants(None, Some(*key)) {

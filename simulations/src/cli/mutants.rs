@@ -105,6 +105,7 @@ impl Mutants {
 
 /// Where a bug was noticed.
 enum Place {
+    /// After so many seeds, of those that can show it.
     Seed(u64),
     Drill(&'static str),
 }
@@ -182,14 +183,15 @@ impl Hunt<'_> {
     fn hunt(&self, bug: Bug, healthy: &mut Runner) -> anyhow::Result<Row> {
         let (mut runner, progress) = (Runner::with(bug), Progress::new());
         let (mut noticed, mut by) = (None, BTreeSet::new());
-        for seed in 1..=self.seeds {
+        let first = bug.first_seed();
+        for seed in first..first + self.seeds {
             let violations = self.heeded(runner.run(&swarm::plan(seed))?.violations);
             by.extend(violations.iter().map(|violation| violation.by));
             // Only now: most seeds are good, with most bugs too.
             if !violations.is_empty() {
                 let known = self.known(seed, healthy)?;
                 let fresh = violations.into_iter().find(|violation| !known.contains(violation.invariant));
-                noticed = fresh.map(|violation| (Place::Seed(seed), violation));
+                noticed = fresh.map(|violation| (Place::Seed(seed - first + 1), violation));
             }
             if noticed.is_some() {
                 break;

@@ -102,7 +102,11 @@ impl World<'_> {
         let now = place.clock.local(self.now);
         match place.limiter.handle_ask(now, request, &terms) {
             Asked::Answered(answer) => self.answer_mail(mail, answer),
-            Asked::Parked(ticket) => drop(place.asked.insert(ticket, mail)),
+            Asked::Parked(ticket) => {
+                let ((node, incarnation), key) = (mail.to, mail.key);
+                self.see(&Seen::PeerWaits { node, incarnation, key, ask: &mail.ask });
+                self.nodes[node as usize].asked.insert(ticket, mail);
+            }
         }
     }
 }

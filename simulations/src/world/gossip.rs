@@ -140,7 +140,8 @@ impl World<'_> {
     }
 
     /// The model of a membership protocol: a node becomes known some time after it can be heard, and is given up some
-    /// time after it was last heard. A node that leaves announces it.
+    /// time after it was last heard. A node that leaves announces it. That a node lives is no report: the tracker has
+    /// heard a peer when its reports come, as in the daemon.
     fn look_around(&mut self, node: u32, plan: Gossip) {
         let mut circle = std::mem::take(&mut self.nodes[node as usize].circle);
         let now = self.nodes[node as usize].clock.local(self.now);
@@ -152,10 +153,8 @@ impl World<'_> {
                 let known = circle.others.entry((index, other.incarnation)).or_insert(fresh);
                 known.last = self.now;
                 known.leaving = other.phase == Phase::Leaving;
-                let name: Arc<str> = other.name.as_str().into();
-                if known.joined.is_some() {
-                    circle.roster.heard(now, &name, other.incarnation);
-                } else if known.first + plan.join.0 <= self.now && !known.leaving {
+                if known.joined.is_none() && known.first + plan.join.0 <= self.now && !known.leaving {
+                    let name: Arc<str> = other.name.as_str().into();
                     known.joined = Some(circle.roster.joined(now, &name, other.incarnation));
                 }
             }

@@ -71,7 +71,7 @@ impl Counted {
 impl LeasedKey {
     /// The phase once the store has answered an acquire that needed `need` with `granted` tokens.
     pub(super) fn phase_after(&self, now: Instant, need: u64, granted: u64) -> Phase {
-        let is_unpaid = self.outage.phase().is_unpaid();
+        let is_unpaid = self.outage.phase().is_unpaid() && !on(Mutant::SharesNotAwaited);
         let until = self.outage.phase().until().unwrap_or(now + GRACE);
         // The share goes on only if the store has lent all of it, so that no other node is lent it as well.
         if is_unpaid && self.owes(now) && granted >= self.debt(now) + self.share_left(now) {
@@ -299,7 +299,7 @@ impl LeasedKey {
     /// The store has only just answered, if at all, and other nodes may not have charged it yet for what they
     /// admitted in the present window. The store would lend those tokens again.
     pub(super) fn awaits_others(&self, now: Instant) -> bool {
-        let is_over = self.outage.phase().until().is_some_and(|until| now >= until) || on(Mutant::SharesNotAwaited);
+        let is_over = self.outage.phase().until().is_some_and(|until| now >= until);
         let clock = self.view.clock().latest(now);
         self.is_away(now) && !is_over && self.outage.book().is_some_and(|book| book.spans(self.view.rule(), clock))
     }
