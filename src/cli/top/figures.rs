@@ -5,6 +5,11 @@ use serde_json::{Value, json};
 use crate::core::time::Micros;
 use crate::serve::figures::percentile;
 
+/// The policies of an answer.
+fn listed(answer: &Value) -> impl Iterator<Item = &Value> {
+    answer["policies"].as_array().into_iter().flatten()
+}
+
 /// What happened between two answers, as programs read it. Of a daemon that was started again meanwhile: since it was.
 pub(super) fn between(before: &Value, after: &Value) -> Value {
     let number = |value: &Value| value.as_u64().unwrap_or(0);
@@ -17,14 +22,13 @@ pub(super) fn between(before: &Value, after: &Value) -> Value {
     };
     let grown = |before: &Value, after: &Value| number(after).saturating_sub(number(before));
     let rate = |before: &Value, after: &Value| per_second(grown(before, after), span);
-    let policies: Vec<Value> = after["policies"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|policy| {
-            let known =
-                before["policies"].as_array().into_iter().flatten().find(|known| known["name"] == policy["name"]);
-            let known = known.unwrap_or(&nothing);
+    // Each policy of now, beside what was counted of it before.
+    let pairs: Vec<(&Value, &Value)> = listed(after)
+        .map(|policy| (listed(before).find(|known| known["name"] == policy["name"]).unwrap_or(&nothing), policy))
+        .collect();
+    let policies: Vec<Value> = pairs
+        .iter()
+        .map(|&(known, policy)| {
             let rate = |field: &str| rate(&known[field], &policy[field]);
             json!({
                 "name": policy["name"],
@@ -37,14 +41,9 @@ pub(super) fn between(before: &Value, after: &Value) -> Value {
             })
         })
         .collect();
-    let checks: u64 = after["policies"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|policy| {
-            let known =
-                before["policies"].as_array().into_iter().flatten().find(|known| known["name"] == policy["name"]);
-            let known = known.unwrap_or(&nothing);
+    let checks: u64 = pairs
+        .iter()
+        .map(|&(known, policy)| {
             ["allowed", "denied"].iter().map(|field| grown(&known[*field], &policy[*field])).sum::<u64>()
         })
         .sum();
