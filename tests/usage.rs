@@ -370,6 +370,30 @@ fn what_a_share_admitted_is_told_of_a_window_from_the_first_request_once_it_is_p
     assert_eq!(told(&mut bench), [(window(&bench), 11, 0)]);
 }
 
+/// The store takes back a refund of a share that it was charged for, and goes on counting the rest as lent to the node. The
+/// node told the refund twice, as admitted, too, so that peers went on denying by tokens that were free again.
+#[test]
+fn what_the_store_takes_back_is_not_told_as_admitted_once_more() {
+    let mut bench = bench_of(2, "100/10s fixed from-first");
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now - Micros::from_secs(10) });
+    for _ in 0..9 {
+        assert_eq!(bench.check(1), Some(Verdict::Allow));
+    }
+    assert_eq!(bench.last.map(|last| last.source), Some(Source::Share));
+    let call = bench.acquire();
+    bench.used = 50;
+    bench.grant(&call, 0);
+    assert_eq!(bench.check(1), None);
+    let call = bench.acquire();
+    bench.grant(&call, 11);
+    assert_eq!(told(&mut bench), [(window(&bench), 11, 0)]);
+    assert!(!bench.refund(4), "the store is asked to take it back");
+    bench.settle_window(SECOND + SECOND);
+    assert_eq!(told(&mut bench), [(window(&bench), 11, 4)]);
+}
+
 #[test]
 fn what_lies_idle_goes_back_when_peers_spend() {
     for (peer, gone) in [(450, 0), (650, 100)] {

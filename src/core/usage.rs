@@ -72,6 +72,8 @@ pub(super) struct Window {
     pub(super) at: Timestamp,
     /// What this node has done in it. Final once the window has ended; until then only refunds are recorded here.
     pub(super) own: Count,
+    /// Tokens of `own.refunded` that the store takes back. The others are back in this node's lease or share.
+    pub(super) refunded_in_store: u64,
     /// What it has reported of that, when, and how often since the window ended.
     pub(super) told: Count,
     pub(super) told_at: Instant,

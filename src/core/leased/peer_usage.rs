@@ -79,6 +79,14 @@ impl PeerUsage {
         }
     }
 
+    /// Records that the store is asked to take back tokens of these windows.
+    pub(super) fn note_refund_in_store(&mut self, at: impl Iterator<Item = Timestamp>, tokens: u64) {
+        for window in self.entered(at) {
+            window.own.refunded = window.own.refunded.saturating_add(tokens);
+            window.refunded_in_store = window.refunded_in_store.saturating_add(tokens);
+        }
+    }
+
     /// Takes a peer's report about a window of a limit with this capacity.
     pub(super) fn merge(&mut self, index: usize, origin: Origin, at: Timestamp, count: Count, capacity: u64) {
         if let Some(history) = self.windows_mut().get_mut(index) {

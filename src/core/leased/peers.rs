@@ -31,14 +31,18 @@ impl LeasedKey {
     /// What this node has admitted in the present window of a limit.
     fn admitted(&self, index: usize) -> Count {
         let (limit, at) = (&self.view.rule().limits[index], self.view.counter(index).at);
-        let refunded = self.peers.window(index, at).map_or(0, |window| window.own.refunded);
+        let (refunded, in_store) =
+            self.peers.window(index, at).map_or((0, 0), |window| (window.own.refunded, window.refunded_in_store));
         let held = if on(Mutant::GrantedAsAdmitted) { 0 } else { self.holdings.lease().held_of(index, at) };
         let lent = self.view.lent(index).saturating_sub(held);
         // A share goes by aligned windows, and of a limit whose windows begin with the first request the store says which
         // one pays for it: it counts there once it is paid, and until then in none.
         let book = self.outage.book().filter(|_| self.follows_usage(index));
         let alone = book.map_or(0, |book| book.unpaid(index, number(limit, at)));
-        Count { admitted: lent.saturating_add(alone).saturating_add(refunded), refunded }
+        // What the lease or the share took back is counted as unspent here again. What the store took back still counts as
+        // lent to this node.
+        let back = refunded.saturating_sub(in_store);
+        Count { admitted: lent.saturating_add(alone).saturating_add(back), refunded }
     }
 
     /// Records what this node has admitted in the present window. Also called before another one begins.
@@ -66,9 +70,16 @@ impl LeasedKey {
         self.peers.bind(bound);
     }
 
-    /// Records a refund.
+    /// Records that the lease or the share took back tokens.
     pub(super) fn note_refund(&mut self, tokens: u64) {
         self.peers.note_refund(self.view.windows(), tokens);
+    }
+
+    /// Records that the store is asked to take back tokens that were charged in these windows; none: in the present ones.
+    pub(super) fn note_refund_in_store(&mut self, tokens: u64, charged: &[Timestamp]) {
+        let windows = self.view.windows().zip(charged);
+        let windows = windows.map(|(at, charged)| if charged.is_none() { at } else { *charged });
+        self.peers.note_refund_in_store(windows, tokens);
     }
 
     /// Records that the store has lent, and whether the tokens are of the present window. Returns whether there is

@@ -178,7 +178,7 @@ pub(in crate::core) fn take_back(
         // What was spent of a bucket is reported first, because a bucket that looks full takes nothing back.
         report_spent(key, cx, now);
         key.holdings.close_spent();
-        key.note_refund(cost);
+        key.note_refund_in_store(cost, &windows);
         key.note_unspent(cost);
         return ask_or_refuse(key, cx, now, Op::Refund { amount: cost, windows }, cost);
     }
@@ -192,7 +192,7 @@ pub(in crate::core) fn take_back(
     if amount == 0 {
         return Outcome::Decided(key.answer(now, 0, Resolution::allow(Source::Lease)));
     }
-    key.note_refund(amount);
+    key.note_refund_in_store(amount, &windows);
     if cx.settings.lease_ahead && !cx.draining && key.keep_refund(now, amount, windows[0]) {
         let stats = cx.policy_stats(key.policy());
         stats.spent = stats.spent.saturating_sub(amount);
