@@ -167,8 +167,7 @@ impl Bound {
                 count.open((now / limit.period.0 + 1) * limit.period.0, now);
             }
             let before = count.excess(limit, now, self.trip);
-            count.admit(limit, request.cost);
-            count.forgive(limit, beside(index, limit));
+            count.admit_at(limit, now, request.cost, beside(index, limit));
             let excess = count.excess(limit, now, self.trip);
             if excess > before {
                 let used = count.used;

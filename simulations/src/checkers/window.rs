@@ -14,6 +14,9 @@ pub(super) struct Count {
     /// What may be admitted beyond the limit in it, and in the one before.
     pub(super) slack: u64,
     slack_before: u64,
+    /// Of `from-first`: when the window was opened; and what was admitted in the one before, and may be beyond the limit.
+    opened: u64,
+    earlier: (u64, u64),
     /// Lent of the next window, and how much of that the store has lost since.
     ahead: u64,
     lost: u64,
@@ -64,8 +67,15 @@ impl Count {
         if end > self.window {
             let slack = if now < self.window || self.window == 0 { self.slack } else { 0 };
             let slack = if now < self.beyond_until { slack.max(self.beyond) } else { slack };
+            (self.earlier, self.opened) = ((self.used, self.slack), now);
             (self.window, self.used, self.slack) = (end, 0, slack);
         }
+    }
+
+    /// Whether that is before the window at hand was opened. A server that is busy executes later than a call arrives, and
+    /// what it will say then is seen when the call arrives: until then checks are admitted in the window before.
+    fn is_earlier(&self, limit: &Limit, now: u64) -> bool {
+        limit.algorithm == Algorithm::FixedFromFirst && now < self.opened
     }
 
     /// So many were lent by who is no owner any more, in a window that ends then.
@@ -78,6 +88,16 @@ impl Count {
     pub(super) fn charged_long_ago(&mut self, tokens: u64, until: u64) {
         self.late += tokens;
         self.late_until = self.late_until.max(until);
+    }
+
+    /// So many were admitted at `now`, of which `beside` do not count.
+    pub(super) fn admit_at(&mut self, limit: &Limit, now: u64, tokens: u64, beside: u64) {
+        if self.is_earlier(limit, now) {
+            self.earlier = (self.earlier.0 + tokens, self.earlier.1 + beside);
+        } else {
+            self.admit(limit, tokens);
+            self.forgive(limit, beside);
+        }
     }
 
     pub(super) fn admit(&mut self, limit: &Limit, tokens: u64) {
@@ -104,6 +124,9 @@ impl Count {
     /// By how much it is over the limit; for gcra `trip` is how much earlier than it was seen
     /// something may have been admitted.
     pub(super) fn excess(&self, limit: &Limit, now: u64, trip: u64) -> u64 {
+        if self.is_earlier(limit, now) {
+            return self.earlier.0.saturating_sub(limit.count + self.earlier.1);
+        }
         match limit.algorithm {
             Algorithm::Gcra => {
                 let period = i128::from(limit.period.0);
@@ -174,6 +197,24 @@ mod tests {
         count.roll(&limit, 3_000_000);
         count.admit(&limit, 7);
         assert_eq!(count.excess(&limit, 3_000_000, 0), 1, "it has been empty since");
+    }
+
+    #[test]
+    fn what_was_admitted_before_a_window_was_opened_is_of_the_one_before() {
+        let limit = limit("10/1s fixed from-first");
+        let mut count = Count::default();
+        count.open(2_000_000, 1_000_000);
+        count.admit_at(&limit, 1_500_000, 9, 0);
+        // A busy server will open it then.
+        count.open(3_005_000, 2_005_000);
+        count.admit_at(&limit, 1_999_000, 1, 0);
+        assert_eq!(count.excess(&limit, 1_999_000, 0), 0);
+        count.admit_at(&limit, 1_999_500, 1, 0);
+        assert_eq!(count.excess(&limit, 1_999_500, 0), 1, "eleven of ten in the window before");
+        count.admit_at(&limit, 2_005_000, 10, 0);
+        assert_eq!(count.excess(&limit, 2_005_000, 0), 0);
+        count.admit_at(&limit, 2_006_000, 1, 0);
+        assert_eq!(count.excess(&limit, 2_006_000, 0), 1);
     }
 
     #[test]
