@@ -33,6 +33,10 @@ static PUSHED: Exemption = Exemption::new(
     "The answer may be of the old ones, and so may what the store had shown.",
 );
 static BOUNDARY: Exemption = Exemption::new("a denial near a boundary", "A node may not know of it for two timeouts.");
+static LATE: Exemption = Exemption::new(
+    "a denial that is late, as its node was not run",
+    "It may go by what the store had shown when it was due, and is judged by that, too; where the store has shown the window after the next since, it is not.",
+);
 static MOVED: Exemption = Exemption::new(
     "after a slot moved between clocks that differ",
     "What the other clock's windows held is no evidence of this one's: for two periods.",
@@ -43,7 +47,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["truth", "evidence"],
     proves: "The numbers of a decision fit together; a window's end is the same for everybody; of a denial the store had shown that too little is left.",
     judges: "Numbers: all. Ends: windows of all kinds, several limits. Evidence: the same, and what trickles in where one node alone asks for it.",
-    exemptions: &[&BUCKETS, &TAKEN_BACK, &PACED, &FIRST, &PUSHED, &BOUNDARY, &MOVED],
+    exemptions: &[&BUCKETS, &TAKEN_BACK, &PACED, &FIRST, &PUSHED, &BOUNDARY, &LATE, &MOVED],
     mutant: Some("denial-outlives-window"),
 };
 
@@ -139,10 +143,13 @@ impl Shown {
         match limit.algorithm {
             Algorithm::Fixed if self.window == end => self.most,
             Algorithm::Fixed if next => self.ahead,
+            Algorithm::Fixed if self.window == end + limit.period.0 => self.before,
             Algorithm::Sliding => {
                 let (used, before) = match () {
                     () if self.window == end => (self.most, self.before),
                     () if next => (0, self.most),
+                    // How much was used in the one before that is not remembered: all.
+                    () if self.window == end + limit.period.0 => (self.before, limit.count),
                     () => (0, 0),
                 };
                 let covered = u128::from((end - now + doubt).min(limit.period.0));
@@ -172,6 +179,8 @@ pub(super) struct Truth {
     keys: Numbered<Key>,
     /// How long after a boundary a node may not know of it.
     doubt: u64,
+    /// When an answer is due.
+    timeout: u64,
     /// Policies whose limits change: whoever waits meanwhile may be answered under the old ones.
     pushes: Vec<u32>,
     found: Found,
@@ -182,7 +191,8 @@ impl Truth {
         let count = setting.plan.policies.len().max(1) as u32; // a few
         let policy = |what: &What| if let What::Push { policy, .. } = what { Some(policy % count) } else { None };
         let pushes = setting.plan.faults.iter().filter_map(|fault| policy(&fault.what)).collect();
-        Self { keys: Numbered::default(), doubt: 2 * setting.plan.daemon.timeout.0, pushes, found: Found::default() }
+        let timeout = setting.plan.daemon.timeout.0;
+        Self { keys: Numbered::default(), doubt: 2 * timeout, timeout, pushes, found: Found::default() }
     }
 
     fn numbers(&mut self, moment: Moment, request: &Request, decision: &Decision) {
@@ -243,10 +253,23 @@ impl Truth {
         {
             return;
         }
-        let known: Vec<_> =
-            rule.limits.iter().zip(&key.limits).map(|(limit, shown)| shown.known(limit, now, doubt)).collect();
-        let is_spent = rule.limits.iter().zip(&known).any(|(limit, known)| known + request.cost > limit.capacity());
-        if !is_spent {
+        let known_at = |at: u64| -> Vec<_> {
+            rule.limits.iter().zip(&key.limits).map(|(limit, shown)| shown.known(limit, at, doubt)).collect()
+        };
+        let is_spent =
+            |known: &[u64]| rule.limits.iter().zip(known).any(|(limit, known)| known + request.cost > limit.capacity());
+        let (known, late) = (known_at(now), moment.at.saturating_sub(request.asked + self.timeout));
+        let was_spent = || {
+            let due = now - late;
+            let is_over = |(limit, shown): (&Limit, &Shown)| {
+                let end = (due / limit.period.0 + 1) * limit.period.0;
+                shown.window > end + limit.period.0
+            };
+            // Near a boundary it went by the window before.
+            [due, due - doubt].iter().any(|at| is_spent(&known_at(*at)))
+                || rule.limits.iter().zip(&key.limits).any(is_over)
+        };
+        if !(is_spent(&known) || late > 0 && LATE.when(was_spent())) {
             self.found.add("evidence", moment, || {
                 format!("{request:?}: denied, and the store had shown {known:?} of {:?} at most", rule.limits)
             });
@@ -321,6 +344,25 @@ mod tests {
                     "{limit}: {found:?}"
                 );
             }
+        }
+    }
+
+    /// A node that was stopped while somebody waited denies by what the store had said before.
+    #[test]
+    fn a_denial_that_is_late_may_go_by_what_was_known_when_it_was_due() {
+        // Of a sliding window half of what was used in the one before is free again half a second later.
+        for (due, seen) in [(150_000, 0), (750_000, 1)] {
+            let mut history = History::new("10/1s sliding");
+            let setting = history.setting();
+            let mut checker = Truth::new(&setting);
+            history.opened = SECOND.wrapping_neg();
+            for id in 1..=10 {
+                history.executed(&mut checker, id, id);
+            }
+            let request = history.ask(&mut checker, SECOND + due - setting.plan.daemon.timeout.0);
+            history.answer(&mut checker, SECOND + 800_000, &request, Source::Store, false);
+            let found = checker.violations().iter().filter(|found| found.invariant == "evidence");
+            assert_eq!(found.count(), seen, "{:?}", checker.violations());
         }
     }
 
