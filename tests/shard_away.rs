@@ -108,6 +108,27 @@ fn a_share_ends_a_second_after_the_store_has_answered_to_anything() {
     assert_eq!(bench.check(1), None, "the store decides");
 }
 
+/// While a server is tried, one call goes to it, and all others are told that it is away, even if they are about the same key.
+/// That key took itself for lost though the answer to the one came, and it was asked by nobody for the second in which others
+/// pay: its next checks were denied for two seconds more.
+#[test]
+fn the_answer_to_the_call_that_tries_a_server_ends_the_loss_of_its_key() {
+    let mut bench = Bench::new("1/250ms fixed");
+    let since = bench.now;
+    bench.advance(Micros::from_secs(3));
+    assert!(!bench.peek());
+    let tried = bench.calls().remove(0);
+    assert_eq!(bench.check(1), None);
+    let barred = bench.acquire();
+    bench.settle_window(Micros(20));
+    bench.fail(&barred, StoreError::Away { since });
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    bench.settle_window(Micros(500));
+    bench.grant(&tried, 0);
+    bench.advance(Micros(1_200_000));
+    assert_eq!(bench.check(1), None, "the store decides");
+}
+
 #[test]
 fn what_was_lent_under_other_limits_is_void() {
     let mut bench = Bench::new("6/1s fixed");

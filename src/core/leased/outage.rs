@@ -90,9 +90,7 @@ impl LeasedKey {
     /// the store is back, and the time begins in which all nodes charge what they admitted. If only an acquire began
     /// that time, a key that is rarely checked would go on with its share long after the outage.
     pub(super) fn note_back(&mut self, now: Instant, sent: Instant) {
-        if self.outage.phase().retry_at().is_some_and(|retry_at| retry_at <= sent + ASK_AGAIN) {
-            self.outage.repay_until(now, now + GRACE);
-        }
+        self.outage.repay_until(now, sent, now + GRACE);
     }
 
     /// Whether the key's store server is away, as far as is known. Old knowledge is no reason to do without the
@@ -268,8 +266,8 @@ impl LeasedKey {
         Some(self.answer(now, cost, Resolution::allow(Source::Share)))
     }
 
-    /// The store gave no answer, so from `since` on this key is on its own.
-    pub(super) fn lose_store(&mut self, now: Instant, since: Instant) {
+    /// The store gave no answer, so from `since` on this key is on its own. See [`Phase::Lost`] for `noticed`.
+    pub(super) fn lose_store(&mut self, now: Instant, since: Instant, noticed: Instant) {
         // Whatever is said of since when the store is away: its last answer came later, be it about limits of before.
         let since = self.view.clock().latest(since.max(self.view.last_answered()));
         // What the store lent of a bucket before it comes takes the time in which a share would fill up.
@@ -278,7 +276,7 @@ impl LeasedKey {
         if !self.is_away(now) && self.view.rule().on_store_loss == OnStoreLoss::Share {
             self.outage.open_book(self.view.rule(), since);
         }
-        self.outage.lose(now + ASK_AGAIN);
+        self.outage.lose(now + ASK_AGAIN, noticed);
     }
 
     /// Ends the waits of an outage that are over at `now`.
@@ -369,7 +367,7 @@ impl LeasedKey {
         if self.outage.phase().is_away() {
             return self.outage.wait_until(now + lasts);
         }
-        self.lose_store(now, now);
+        self.lose_store(now, now, now);
         let since = self.view.clock().latest(now);
         self.outage.open_book_anew(since);
         self.outage.restore_until(now + lasts);

@@ -275,15 +275,15 @@ fn miss(key: &mut LeasedKey, cx: &mut Context, now: Instant, error: &StoreError)
 
 fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError) {
     let Some(acquire) = key.calls.end_acquire() else { return };
-    let since = match error {
-        StoreError::Away { since } => *since,
-        StoreError::Unknown | StoreError::Busy { .. } | StoreError::Full => acquire.sent,
+    let (since, noticed) = match error {
+        StoreError::Away { since } => (*since, *since),
+        StoreError::Unknown | StoreError::Busy { .. } | StoreError::Full => (acquire.sent, now),
     };
     if (*error == StoreError::Unknown || acquire.attempts > 1) && !on(Mutant::GivenUpForSpent) {
         let order = key.view.void_order(&acquire.call);
         key.calls.give_up(order, acquire.sent);
     }
-    key.lose_store(now, since);
+    key.lose_store(now, since, noticed);
     if on(Mutant::WaiterDropped) {
         key.line.drop_all();
     }
@@ -336,8 +336,8 @@ fn keep_doubtful(key: &mut LeasedKey, now: Instant, errand: &Flight, error: &Sto
     }
     key.calls.keep_doubtful(voids);
     match error {
-        StoreError::Away { since } => key.lose_store(now, *since),
-        StoreError::Unknown => key.lose_store(now, errand.sent),
+        StoreError::Away { since } => key.lose_store(now, *since, *since),
+        StoreError::Unknown => key.lose_store(now, errand.sent, now),
         StoreError::Busy { .. } | StoreError::Full => {}
     }
 }

@@ -43,7 +43,8 @@ pub(super) enum Phase {
     /// It answers.
     Connected,
     /// It does not answer.
-    Lost { retry_at: Instant },
+    /// Whatever it answers that was sent from `noticed` on shows that it is back.
+    Lost { retry_at: Instant, noticed: Instant },
     /// It has answered, but was not charged for all that shares admitted. Nothing is leased before `until`, because
     /// otherwise others would be lent what this node owes, and this node what they owe.
     Repaying { retry_at: Instant, until: Instant },
@@ -79,7 +80,9 @@ impl Phase {
     pub(super) fn retry_at(self) -> Option<Instant> {
         match self {
             Self::Connected => None,
-            Self::Lost { retry_at } | Self::Repaying { retry_at, .. } | Self::Repaid { retry_at, .. } => Some(retry_at),
+            Self::Lost { retry_at, .. } | Self::Repaying { retry_at, .. } | Self::Repaid { retry_at, .. } => {
+                Some(retry_at)
+            }
             Self::Restoring { until } => Some(until),
         }
     }
@@ -122,11 +125,11 @@ impl Outage {
         self.0.as_ref().map_or(Phase::Connected, |loss| loss.phase)
     }
 
-    /// The store did not answer, and is asked again at `retry_at`.
-    pub(super) fn lose(&mut self, retry_at: Instant) {
+    /// The store did not answer, and is asked again at `retry_at`. What was sent before `noticed` may have been answered before.
+    pub(super) fn lose(&mut self, retry_at: Instant, noticed: Instant) {
         // Peers are telling the store what it has lost. It is not asked before their time is over.
         if !matches!(self.phase(), Phase::Restoring { until } if until > retry_at) {
-            self.loss().phase = Phase::Lost { retry_at };
+            self.loss().phase = Phase::Lost { retry_at, noticed };
         }
     }
 
@@ -154,15 +157,15 @@ impl Outage {
 
     /// A store that did not answer has answered another call, so it is asked again now at the latest.
     pub(super) fn retry_by(&mut self, now: Instant) {
-        if let Some(Phase::Lost { retry_at }) = self.0.as_mut().map(|loss| &mut loss.phase) {
+        if let Some(Phase::Lost { retry_at, .. }) = self.0.as_mut().map(|loss| &mut loss.phase) {
             *retry_at = (*retry_at).min(now);
         }
     }
 
-    /// A store that did not answer has answered a call that lends nothing. Until then, all nodes charge what they
-    /// admitted.
-    pub(super) fn repay_until(&mut self, now: Instant, until: Instant) {
-        if matches!(self.phase(), Phase::Lost { .. }) {
+    /// A store that did not answer has answered a call that lends nothing, which was sent then. If the store had been lost
+    /// before, all nodes charge until `until` what they admitted.
+    pub(super) fn repay_until(&mut self, now: Instant, sent: Instant, until: Instant) {
+        if matches!(self.phase(), Phase::Lost { noticed, .. } if noticed <= sent) {
             self.loss().phase = Phase::Repaying { retry_at: now, until };
         }
     }
