@@ -129,6 +129,24 @@ fn the_answer_to_the_call_that_tries_a_server_ends_the_loss_of_its_key() {
     assert_eq!(bench.check(1), None, "the store decides");
 }
 
+/// Two answers that left somebody waiting were of limits of before, and of those of now the store has said nothing.
+#[test]
+fn who_waits_when_limits_change_is_denied_by_no_answer_under_those_of_before() {
+    let mut bench = Bench::new("6/1s fixed");
+    assert_eq!(bench.check(1), None);
+    for _ in 0..2 {
+        let call = bench.acquire();
+        bench.grant(&call, 0);
+    }
+    assert!(bench.replies().is_empty());
+    bench.advance(Micros(30_000));
+    bench.rule = Arc::new(Rule::of("test", &[Limit::parse("8/1s fixed").unwrap()]));
+    assert_eq!(bench.check(1), None);
+    bench.advance(Micros(25_000));
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    assert_eq!(bench.last.map(|last| last.reason), Some(Reason::Overload));
+}
+
 #[test]
 fn what_was_lent_under_other_limits_is_void() {
     let mut bench = Bench::new("6/1s fixed");

@@ -116,6 +116,8 @@ impl LeasedKey {
         let voided = self.holdings.void();
         self.outage.change_limits(self.view.rule(), rule, self.view.clock().latest(now));
         self.peers.forget();
+        // To those who wait in line, the store has said nothing about these limits.
+        self.line.forget_answers();
         // The pause was for tokens trickling in under the former limits.
         self.pacing.begin_anew();
         self.view.change_limits(rule);
