@@ -449,7 +449,7 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     let need = key.line.wanted().saturating_sub(held).saturating_add(debt).saturating_add(key.outage.credited());
     // A grant smaller than what the cheapest check in line lacks would serve nobody.
     let least = if debt > 0 { 1 } else { key.line.least_missing(held).unwrap_or(1).max(1) };
-    let bounds = bounds(key, cx, now, need, held);
+    let bounds = bounds(key, cx, now, need, held.max(held_on_arrival(key, now)));
     let tuned = key.demand.refill(now, bounds);
     let (ahead, part) = (cx.settings.lease_ahead && !cx.draining, part(key, cx));
     // A flood spends this node's part before it could ask again: it takes it at once.
@@ -458,6 +458,13 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     let want = if on(Mutant::BatchUncapped) { u64::MAX } else { want };
     cx.policy_stats(key.policy()).batch = want.max(1);
     Acquire { need, want: want.max(least), least, ..key.order(now) }
+}
+
+/// What this node holds of the window in which a call may arrive that leaves now. Where the next window may have begun by
+/// then, that is what it was lent ahead of it, too: it would get its part of that window twice.
+fn held_on_arrival(key: &LeasedKey, now: Instant) -> u64 {
+    let lease = key.holdings.lease();
+    if lease.starts(now).is_some() && remaining(key, now) <= key.view.trip() { lease.held() } else { 0 }
 }
 
 /// Most tokens that this node leases of the key.
