@@ -271,6 +271,38 @@ fn whoever_holds_nothing_of_a_lost_window_is_lent_at_once() {
     assert_eq!(bench.last.map(|last| (last.verdict, last.source)), Some((Verdict::Allow, Source::Store)));
 }
 
+/// A key that nobody asks for the store drops, and it begins anew under another epoch. A node that still knew the old one took
+/// that for a loss, and denied for two rounds of gossip what the store had to lend.
+#[test]
+fn a_key_that_came_to_its_end_in_the_store_is_not_lost() {
+    for (rests, lost) in [(Micros(4_200_000), 0), (Micros(3_900_000), 1)] {
+        let mut bench = bench_of(3, "5/2s fixed");
+        let start = bench.now;
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        bench.used = 4;
+        bench.grant(&call, 1);
+        bench.advance(Micros(1_500_000));
+        assert_eq!(
+            bench.check(1),
+            Some(Verdict::Deny),
+            "the key is remembered longer by that, and no call is answered"
+        );
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Busy { wait: Micros(1_000) });
+        bench.advance(Micros(rests.0 - 1_500_000));
+        let now = bench.now.since(start).0;
+        let usage = usage(Timestamp(1_800_000_000_000_000 + now / 2_000_000 * 2_000_000 + 2_000_000), 3);
+        bench.shard.handle_usage(bench.now, PEER, &usage);
+        assert_eq!(bench.check(1), None);
+        let call = bench.acquire();
+        (bench.epoch, bench.used) = (6, 3);
+        bench.grant(&call, 1);
+        assert_eq!(bench.shard.stats().lost_epochs, lost, "after {rests:?}");
+        assert_eq!(bench.check(1), if lost > 0 { Some(Verdict::Deny) } else { None }, "after {rests:?}");
+    }
+}
+
 #[test]
 fn what_is_told_of_windows_long_past_or_far_ahead_is_dropped() {
     let mut bench = bench_of(3, "100/10s fixed");

@@ -18,6 +18,7 @@ pub mod holds;
 pub mod key;
 pub mod lease;
 mod leased;
+pub mod lifetime;
 pub mod limit;
 mod line;
 pub mod mutant;

@@ -63,6 +63,8 @@ mutants! {
         "Two checks a moment apart pass for a flood, which takes a whole part of long windows, too, at once: early.";
     DenialNotRemembered, "denial-not-remembered":
         "Every denied check asks the store in the background: store calls.";
+    ExpiryTakenForLoss, "expiry-taken-for-loss":
+        "A key that the store dropped as nobody asked for it passes for one that it has lost: liveness.";
     StaysAway, "stays-away":
         "A key that lost its store never asks it again: liveness.";
     TwoInFlight, "two-in-flight":

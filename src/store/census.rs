@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::core::gcra;
-use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
+use crate::core::limit::{MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
 
 /// Records that a key may have beyond two for each counted node, before records of nodes that no longer ask are
@@ -106,21 +106,6 @@ impl Record {
 impl Default for Census {
     fn default() -> Self {
         Self { cid: u64::MAX, now: 0, before: 0, fresh: 0 }
-    }
-}
-
-/// How long one census period lasts under these limits: the shortest of their periods (under GCRA, the time in which
-/// an empty bucket fills), but at least 1 s and at most 60 s.
-pub(super) fn period(limits: &[Limit]) -> Micros {
-    let shortest = limits.iter().map(span).min().unwrap_or_default();
-    shortest.clamp(Micros::from_secs(1), Micros::from_secs(60))
-}
-
-/// How far a limit looks back.
-pub(super) fn span(limit: &Limit) -> Micros {
-    match limit.algorithm {
-        Algorithm::Gcra => gcra::depth(limit),
-        Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding | Algorithm::Concurrent => limit.period,
     }
 }
 
@@ -283,14 +268,5 @@ mod tests {
         }
         ask(&mut nodes, "a", 9);
         assert_eq!(nodes.records.len(), 1);
-    }
-
-    #[test]
-    fn census_period_is_that_of_the_shortest_limit_within_bounds() {
-        let of = |texts: &[&str]| period(&texts.iter().map(|text| Limit::parse(text).unwrap()).collect::<Vec<_>>());
-        assert_eq!(of(&["1/1h fixed", "9/10s sliding"]), Micros::from_secs(10));
-        assert_eq!(of(&["1/10ms fixed"]), Micros::from_secs(1));
-        assert_eq!(of(&["1/1d fixed"]), Micros::from_secs(60));
-        assert_eq!(of(&["10/1s burst 50"]), Micros::from_secs(5));
     }
 }

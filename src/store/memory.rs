@@ -8,12 +8,13 @@
 use std::collections::HashMap;
 
 use super::cells::{Cells, Head};
-use super::census::{self, Census, Lent, Nodes, Record};
+use super::census::{Census, Lent, Nodes, Record};
 use super::excerpt::Excerpt;
 use super::slots::Slots;
-use super::view::{Standing, View, lifetime};
+use super::view::{Standing, View};
 use crate::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
 use crate::core::key::Digest;
+use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::table::Full;
 use crate::core::time::{Micros, Timestamp};
@@ -125,7 +126,7 @@ impl MemoryStore {
         if lent {
             counter.debit(limit, now, tokens);
             cell.set(counter);
-            cell.live_until(expiry(now, lifetime(limits, &[counter], now)));
+            cell.live_until(lifetime::expires_at(limits, &[counter], now));
         }
         Some((lent, counter))
     }
@@ -147,7 +148,7 @@ impl MemoryStore {
             }
             counters[index].roll(limit, now);
         }
-        let period = census::period(limits);
+        let period = lifetime::census_period(limits);
         let nodes = if self.nodes.is_empty() { None } else { self.nodes.get(&digest) };
         let census = nodes.map(Nodes::census).unwrap_or_default().rolled(now, period);
         let record = nodes.and_then(|nodes| nodes.record(node)).copied();
@@ -184,7 +185,7 @@ impl MemoryStore {
         let fresh = if view.id == ask.epoch { view.id.saturating_sub(1) } else { view.id };
         let epoch = view.head.map_or(fresh.max(1), |head| head.epoch);
         let reset = view.head.is_some_and(|head| head.reset);
-        let head = Head { epoch, reset, expires: expiry(view.now, view.lifetime()) };
+        let head = Head { epoch, reset, expires: view.expires_at() };
         self.save(&view, head, view.limits)?;
         view.head = Some(head);
         if view.id != 0 {
@@ -237,7 +238,7 @@ impl MemoryStore {
         if taken || voids.id != 0 {
             if account.is_some_and(|account| account.lent > 0) {
                 // The key must last as long as this node holds tokens of it.
-                self.cells.live_until(view.digest, expiry(view.now, view.lifetime()));
+                self.cells.live_until(view.digest, view.expires_at());
             }
             self.save_credit(&view, account, voids.id);
         }
@@ -283,9 +284,9 @@ impl MemoryStore {
         // The new epoch differs from every earlier one. The reset forgets the records of other nodes, so their
         // earlier calls may arrive once more, and must see another epoch than theirs.
         let epoch = if view.id > old.epoch { view.id } else { following };
-        let longest = view.limits.iter().map(census::span).max().unwrap_or_default();
+        let longest = view.limits.iter().map(lifetime::span).max().unwrap_or_default();
         let life = (longest + longest).max(Micros::from_secs(2));
-        let head = Head { epoch, reset: true, expires: expiry(view.now, life) };
+        let head = Head { epoch, reset: true, expires: lifetime::expires_after(view.now, life) };
         self.cells.forget(view.digest);
         self.nodes.remove(&view.digest);
         view.counters = [Counter::default(); MAX_LIMITS];
@@ -301,9 +302,4 @@ impl MemoryStore {
         (view.head, view.census, view.lent) = (Some(head), Census::default(), Default::default());
         Ok(view.grant(0, Standing::New))
     }
-}
-
-/// Redis counts lifetimes in whole milliseconds, so the scripts round up and add one. This does the same.
-fn expiry(now: Timestamp, life: Micros) -> Timestamp {
-    now + Micros::from_millis(life.as_millis_ceil() + 1)
 }

@@ -4,11 +4,12 @@
 //! the same names. Called by `memory.rs` only.
 
 use super::cells::Head;
-use super::census::{self, Census, Lent, Record};
+use super::census::{Census, Lent, Record};
 use crate::core::call::{Acquire, Ages, Counter, Grant, Voided, Window};
 use crate::core::gcra;
+use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
-use crate::core::time::{Micros, Timestamp};
+use crate::core::time::Timestamp;
 
 /// How the id of a call compares with the last id that the node used for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,23 +279,8 @@ impl View<'_> {
         std::array::from_fn(|index| if used(index) { self.counters[index].at } else { Timestamp(0) })
     }
 
-    /// See [`lifetime`].
-    pub(super) fn lifetime(&self) -> Micros {
-        lifetime(self.limits, &self.shown(), self.now)
+    /// When the store drops the key after this call, unless another one comes.
+    pub(super) fn expires_at(&self) -> Timestamp {
+        lifetime::expires_at(self.limits, &self.shown(), self.now)
     }
-}
-
-/// How long a key with these counters says anything that a missing key would not say.
-pub(super) fn lifetime(limits: &[Limit], counters: &[Counter], now: Timestamp) -> Micros {
-    let census = census::period(limits);
-    let each = limits.iter().zip(counters).map(|(limit, counter)| match limit.algorithm {
-        Algorithm::Gcra if counter.used > 0 => {
-            counter.at.since(now) + census::span(limit) + census::span(limit) + gcra::LEASE_LIFE
-        }
-        Algorithm::Gcra => counter.at.since(now) + census::span(limit),
-        Algorithm::Sliding => (counter.at + limit.period + limit.period + limit.period).since(now),
-        _ if counter.at.0 == 0 => limit.period + limit.period,
-        _ => (counter.at + limit.period).since(now),
-    });
-    each.fold(census + census, Micros::max)
 }

@@ -364,7 +364,7 @@ pub(super) fn learn(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &
             // What a share admitted stays owed: it may have been admitted after the reset, of which this node hears only now.
             let voided = key.holdings.void();
             cx.policy_stats(key.policy()).expired += voided;
-        } else {
+        } else if key.view.shows_loss(grant) {
             cx.stats.lost_epochs += 1;
             key.believe_fleet();
             let voided = key.void_ahead(now, call, grant);
@@ -437,7 +437,7 @@ impl LeasedKey {
     /// Records an answer: counters, epoch, clock. If the store has lost what this node spent, the counters count only
     /// after an acquire has restored that; and an answer that was overtaken by a later one does not count.
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
-        let lost = self.view.epoch() != 0 && grant.epoch != self.view.epoch() && !grant.reset;
+        let lost = self.view.shows_loss(grant);
         let overtaken = self.view.has_overtaken(now, call, grant);
         let (guess, was_answered) = (self.view.clock().latest(now), self.view.answered().is_some());
         self.view.note_clock(StoreClock::new(call.sent_at, now, grant.now));
@@ -453,6 +453,7 @@ impl LeasedKey {
             return self.roll(now);
         }
         self.view.note_heard(grant.now, grant.epoch);
+        self.view.note_kept(call, grant);
         for index in 0..self.view.rule().limits.len() {
             let fresh = grant.counters[index];
             if self.peers.is_kept() && self.view.counter(index).at != fresh.at {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::core::call::{Acquire, Ages, Call, Counter, Grant, JUST_NOW, Known, Op, Voided};
 use crate::core::gcra;
+use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
 use crate::core::rule::Rule;
@@ -33,6 +34,9 @@ pub(super) struct StoreView {
     is_known: bool,
     /// The store's time in the latest answer that counts.
     heard: Timestamp,
+    /// The store's time from which on it has dropped the key by itself, unless another node has asked for it since this one was
+    /// last lent something.
+    expires: Timestamp,
     epoch: u64,
     /// The id of the last acquire or return that was answered. What is known of this node's account is as of that
     /// call.
@@ -98,6 +102,7 @@ impl StoreView {
             answered: Instant::default(),
             is_known: false,
             heard: Timestamp::NONE,
+            expires: Timestamp::NONE,
             epoch: 0,
             accounted: 0,
             nodes,
@@ -308,6 +313,22 @@ impl StoreView {
         if epoch != 0 {
             self.epoch = epoch;
         }
+    }
+
+    /// Records for how long the store keeps the key after an acquire. An answer that is given once more renews nothing.
+    pub(super) fn note_kept(&mut self, call: &Call, grant: &Grant) {
+        if matches!(call.op, Op::Acquire(_)) && !grant.replayed && !grant.outdated {
+            self.expires = lifetime::expires_at(&self.rule.limits, &grant.counters, grant.now);
+        }
+    }
+
+    /// Whether an answer shows that the store has lost what it knew of the key: another epoch that no reset began. A key that
+    /// came to its end as nobody asked for it has another epoch, too; then no tokens of it are left with this node, and
+    /// nothing is lost.
+    pub(super) fn shows_loss(&self, grant: &Grant) -> bool {
+        let is_another = self.epoch != 0 && grant.epoch != self.epoch && !grant.reset;
+        let has_expired = self.expires.is_some() && grant.now >= self.expires && !self.is_lent_any();
+        is_another && (!has_expired || on(Mutant::ExpiryTakenForLoss))
     }
 
     /// Takes over the counter of a limit in an answer that counts.
