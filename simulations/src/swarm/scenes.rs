@@ -27,7 +27,7 @@ pub(super) const LENT_FROM: u64 = 10_000_000_000_000;
 type Scene = fn(&mut Random, u64) -> Plan;
 
 /// All scenes: their names and what draws them.
-const SCENES: [(&str, Scene); 18] = [
+const SCENES: [(&str, Scene); 19] = [
     ("long", long),
     ("edge", edge),
     ("grown", grown),
@@ -46,6 +46,7 @@ const SCENES: [(&str, Scene); 18] = [
     ("unheard", unheard),
     ("brim", brim),
     ("back", back),
+    ("rested", rested),
 ];
 
 /// The scene of peers that lend to each other.
@@ -275,6 +276,28 @@ fn brim(random: &mut Random, _: u64) -> Plan {
     plan.faults = (0..4).map(dark).collect();
     plan.span = Span(4 * each + 500_000);
     plan
+}
+
+/// Nothing goes wrong, and keys are asked for so seldom that the store drops some, while nodes still remember a spent window of
+/// theirs. Such a key begins anew under another epoch, though nothing was lost.
+fn rested(random: &mut Random, _: u64) -> Plan {
+    let keys = random.between(30, 40);
+    let shape = Shape::Diurnal { period: Span::millis(random.between(5_500, 6_500)) };
+    Plan {
+        nodes: random.between(3, 4) as u32, // at most 4
+        gossip: Some(Gossip { tick: Span::millis(500), ..Gossip::default() }),
+        span: Span::secs(1),
+        calm: Span::secs(20),
+        policies: vec![Policy {
+            limits: vec![
+                format!("1/{}ms fixed", random.between(150, 250)),
+                format!("{}/2s fixed from-first", random.between(4, 6)),
+            ],
+            ..Policy::default()
+        }],
+        demand: vec![Demand { keys: keys as u32, shape, ..source(keys * 8 / 3, Spread::Even) }], // at most 40
+        ..Plan::default()
+    }
 }
 
 /// Up to 64 nodes and 5,000 keys.
