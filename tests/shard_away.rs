@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rationd::core::call::{Call, Op, StoreError};
 use rationd::core::decision::{Reason, Source, Verdict};
+use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -203,6 +204,18 @@ fn the_first_check_of_a_bucket_is_not_denied_for_one_late_answer() {
     bench.advance(Micros(100_000));
     bench.grant(&call, 1);
     assert_eq!(bench.held(), 0, "the grant paid for it");
+}
+
+/// A fleet of one that grew to thirteen while its store was away let a check of a bucket of one pass at each newcomer.
+#[test]
+fn who_has_just_come_to_a_fleet_lets_no_first_check_pass() {
+    for (is_settled, verdict) in [(true, Verdict::Allow), (false, Verdict::Deny)] {
+        let mut bench = Bench::new("1/1h");
+        bench.shard.handle_fleet(FleetView { is_settled, ..FleetView::UNKNOWN });
+        assert_eq!(bench.check(1), None);
+        bench.advance(Micros(50_000));
+        assert_eq!(bench.replies(), [verdict]);
+    }
 }
 
 /// Its next check passed on credit, too, each time that another key had taken its place: three tokens of a bucket of one in

@@ -219,7 +219,7 @@ fn turn_line_away(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 
 /// The answer to a check for which the store has no time. The first check of a bucket passes.
 pub(super) fn turn_away(key: &mut LeasedKey, cx: &Context, now: Instant, cost: u64) -> Decision {
-    let decision = key.let_first_pass(now, cost, cx.settings.timeout);
+    let decision = key.let_first_pass(now, cost, cx.settings.timeout, cx.fleet);
     decision.unwrap_or_else(|| key.turn_away(now, cost, cx.queue()))
 }
 

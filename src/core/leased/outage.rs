@@ -250,11 +250,19 @@ impl LeasedKey {
 
     /// The store's first answer about a bucket is late. So that an unused key is not denied for that, its first check
     /// passes on credit, once; the next grant pays for it. The bound of a bucket has room for it: one token, and what
-    /// comes during a round trip to the store, which all nodes share.
-    pub(super) fn let_first_pass(&mut self, now: Instant, cost: u64, timeout: Micros) -> Option<Decision> {
+    /// comes during a round trip to the store, which all nodes share. A node that does not know yet how many nodes there are
+    /// has no part of that: of a fleet that grows in an outage each newcomer would let a check pass.
+    pub(super) fn let_first_pass(
+        &mut self,
+        now: Instant,
+        cost: u64,
+        timeout: Micros,
+        fleet: Option<FleetView>,
+    ) -> Option<Decision> {
+        let is_stranger = fleet.is_some_and(|fleet| !fleet.is_settled) && !on(Mutant::StrangerTakesAll);
         let is_first = self.view.answered().is_none() && self.outage.credit().is_none();
         let all_buckets = self.view.rule().limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
-        if !is_first || !all_buckets || self.view.rule().on_store_loss != OnStoreLoss::Share {
+        if !is_first || !all_buckets || is_stranger || self.view.rule().on_store_loss != OnStoreLoss::Share {
             return None;
         }
         let room = |limit: &Limit| gcra::tokens_in(limit, timeout).saturating_add(1).min(limit.burst);
