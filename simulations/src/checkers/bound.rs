@@ -436,7 +436,13 @@ impl Bound {
                                 count.lend_beyond(granted, now + lasts, now);
                             }
                         }
-                        self.forgive(&STALE, *key, now, |_| granted);
+                        if order.window.is_next() {
+                            // In the next window they are spent, and not in this one.
+                            let lost = if grant.replayed { 0 } else { granted };
+                            state.counts[0].lose_of_ahead(STALE.forgives(lost));
+                        } else {
+                            self.forgive(&STALE, *key, now, |_| granted);
+                        }
                     }
                 }
                 if !stale {
@@ -533,6 +539,22 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 3 * half, 1, Source::Lease, true);
         assert_eq!(checker.violations().len(), 1);
+    }
+
+    /// By who is no owner any more: in the next window they may be spent beside the limit, and in this one none.
+    #[test]
+    fn what_a_former_owner_lent_ahead_is_excepted_in_the_next_window_only() {
+        for (at, most) in [(1, 10), (3, 13)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Bound::new(&history.setting());
+            let half = SECOND / 2;
+            history.stale = true;
+            history.lent_ahead(&mut checker, half, 3);
+            history.check(&mut checker, at * half, most, Source::Lease, true);
+            assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+            history.check(&mut checker, at * half, 1, Source::Lease, true);
+            assert_eq!(checker.violations().len(), 1);
+        }
     }
 
     /// What may be admitted in a window after `lose`, when 10 of it were: the limit is 10.

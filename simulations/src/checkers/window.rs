@@ -110,6 +110,12 @@ impl Count {
         self.ahead += tokens;
     }
 
+    /// So many of those were lent by who is no owner: the store does not know of them.
+    pub(super) fn lose_of_ahead(&mut self, tokens: u64) {
+        self.ahead = self.ahead.saturating_sub(tokens);
+        self.lost += tokens;
+    }
+
     /// The store has lost what it lent of the next window: nobody restores that.
     pub(super) fn lose_ahead(&mut self) {
         self.lost += std::mem::take(&mut self.ahead);
