@@ -19,7 +19,7 @@ use super::key::Digest;
 use super::leased::{self, LeasedKey};
 use super::limit::MAX_LIMITS;
 use super::mutant::{Mutant, on};
-use super::owners::Candidate;
+use super::owners::{Candidate, OwnerName};
 use super::page::Place;
 pub use super::request::{Asked, Effect, KeyInfo, Outcome, Request, Settings, Ticket};
 use super::stats::{PolicyStats, ShardStats};
@@ -237,9 +237,9 @@ impl Shard {
         self.cx.nodes = view.live;
     }
 
-    /// These peers may own keys from now on, beside this node, whose name has this hash: see
-    /// [`owners::name_hash`](super::owners::name_hash). Before that a node asks nobody but the store.
-    pub fn handle_owners(&mut self, own: u64, candidates: &[Candidate]) {
+    /// These peers may own keys from now on, beside this node, which does under this name. Before that a node asks nobody
+    /// but the store.
+    pub fn handle_owners(&mut self, own: OwnerName, candidates: &[Candidate]) {
         self.cx.owners.update(own, candidates);
     }
 
