@@ -27,6 +27,7 @@ mod envoy_import;
 mod envoy_proxy;
 mod errands;
 mod fleet;
+mod fleet_asks;
 mod fleet_earlier;
 mod fleet_garbage;
 mod fleet_memory;
