@@ -53,6 +53,7 @@ mod namespaces;
 mod neighbours;
 mod oracle;
 mod outage;
+mod owners;
 mod packages;
 mod parked;
 mod patience;

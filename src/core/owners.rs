@@ -62,6 +62,15 @@ impl OwnerName {
     }
 }
 
+/// Who owns a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOwner {
+    /// The node that is asked.
+    This,
+    /// A peer.
+    Peer(Origin),
+}
+
 /// The hash of a node's name by which keys are assigned.
 #[must_use]
 pub fn name_hash(name: &str) -> u64 {
