@@ -182,11 +182,8 @@ fn a_peer_that_restarts_is_asked_again() {
     assert_eq!(a.next_answer(), b"1!");
     b.peer.stop();
     let again = Asker::start(&fleet, Start { incarnation: 2_000, ..Start::new("b", &seeds) }, echo);
-    wait_until("its new life is seen", 20, || {
-        let members = a.peer.fleet.members();
-        let seen = members.borrow().get(again.peer.fleet.own()).is_some();
-        seen
-    });
+    let members = a.peer.fleet.members();
+    wait_until("its new life is seen", 20, || members.borrow().get(again.peer.fleet.own()).is_some());
     assert!(a.asks(&again, b"2"));
     assert_eq!(a.next_answer(), b"2!");
 }

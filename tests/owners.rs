@@ -182,6 +182,31 @@ fn keys_that_each_node_uses_seldom_cost_fewer_calls_where_nodes_ask_their_owners
 }
 
 #[test]
+fn all_nodes_name_the_same_owner_of_a_key_and_who_owns_keys() {
+    let _turn = alone();
+    let redis = Server::plain();
+    let trio = Trio::on("auto", &redis);
+    let mut names = Vec::new();
+    for key in keys("k", 30) {
+        let owner = |daemon: &Daemon| {
+            let answer = daemon.ask(&format!("RATION.EXPLAIN ample {key}")).text();
+            let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+            answer["owner"].as_str().unwrap_or_else(|| panic!("no owner in {answer}")).to_owned()
+        };
+        let owners: Vec<_> = trio.daemons.iter().map(owner).collect();
+        assert!(owners.iter().all(|owner| *owner == owners[0]), "{owners:?}");
+        names.extend(owners.into_iter().next());
+    }
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names, ["node-0", "node-1", "node-2"]);
+    let peers = trio.daemons[0].ask("RATION.PEERS").text();
+    let peers: serde_json::Value = serde_json::from_str(&peers).expect("JSON");
+    let owning: Vec<_> = peers["peers"].as_array().into_iter().flatten().map(|peer| peer["owner"].clone()).collect();
+    assert_eq!(owning, ["auto"; NODES]);
+}
+
+#[test]
 fn a_limit_that_is_asked_for_at_all_nodes_is_exact_where_they_ask_its_owner() {
     let _turn = alone();
     let redis = Server::plain();
