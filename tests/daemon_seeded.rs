@@ -362,7 +362,13 @@ impl World {
         let mut daemon = Daemon::start_over(options, vec![Callers(receiver)]);
         if let Some((ether, authority)) = &self.fleet {
             let name = format!("node-{node}");
-            let start = Start { name: &name, incarnation: self.lives, at: Some(address(node)), seeds: &[address(0)] };
+            let start = Start {
+                name: &name,
+                incarnation: self.lives,
+                at: Some(address(node)),
+                seeds: &[address(0)],
+                owning: rationd::fleet::Owning::Never,
+            };
             let (fleet, incoming) =
                 rationd::fleet::Fleet::start_over(authority.options(start), ether.socket(address(node)))
                     .expect("it starts");

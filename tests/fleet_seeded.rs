@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use rationd::fleet::{Fleet, FleetOptions, MemberState, Members, PeerId};
+use rationd::fleet::{Fleet, FleetOptions, MemberState, Members, Owning, PeerId};
 use support::clock::Watch;
 use support::ether::{Ether, Weather};
 use support::membership_suite::Start;
@@ -231,7 +231,8 @@ impl World {
     /// Starts a node, or starts it again; the first one is everybody's seed.
     fn start(&mut self, number: usize, incarnation: u64) {
         let (name, address) = (format!("node-{number}"), address(number));
-        let start = Start { name: &name, incarnation, at: Some(address), seeds: &[self::address(0)] };
+        let start =
+            Start { name: &name, incarnation, at: Some(address), seeds: &[self::address(0)], owning: Owning::Never };
         let options: FleetOptions = self.authority.options(start);
         self.ether.note(&format!("{name}@{incarnation} starts"));
         let (fleet, mut incoming) = Fleet::start_over(options, self.ether.socket(address)).expect("it starts");

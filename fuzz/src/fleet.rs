@@ -74,6 +74,7 @@ fn start(table: &Arc<Table>, name: &str, port: u16, seeds: &[u16]) -> (Membershi
         address: at(port),
         seeds: seeds.iter().map(|port| at(*port).to_string()).collect(),
         tick: Duration::from_millis(200),
+        owning: rationd::fleet::Owning::Auto,
     };
     (Membership::start(options, Arc::new(wire), messages), inbox)
 }

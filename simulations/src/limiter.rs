@@ -12,7 +12,7 @@ use rationd::core::decision::Decision;
 use rationd::core::fleet::FleetView;
 use rationd::core::holds::Charge;
 use rationd::core::key::Digest;
-use rationd::core::owners::Candidate;
+use rationd::core::owners::{Candidate, OwnerName};
 use rationd::core::shard::{Asked, Effect, Outcome, Request, Settings, Shard};
 use rationd::core::time::{Instant, Timestamp};
 use rationd::core::usage::{Origin, Usage};
@@ -104,7 +104,7 @@ pub trait Limiter {
     fn drain_usage(&mut self, _now: Instant, _most: usize, _into: &mut Vec<Usage>) {}
 
     /// These peers may own keys from now on, beside this node of that name.
-    fn handle_owners(&mut self, _own: u64, _candidates: &[Candidate]) {}
+    fn handle_owners(&mut self, _own: OwnerName, _candidates: &[Candidate]) {}
 
     /// A peer asks for tokens. A baseline lends none on.
     fn handle_ask(&mut self, _now: Instant, _request: Request<'_>, _terms: &Terms) -> Asked {
@@ -237,7 +237,7 @@ impl Limiter for Shard {
         Self::drain_usage(self, now, most, into);
     }
 
-    fn handle_owners(&mut self, own: u64, candidates: &[Candidate]) {
+    fn handle_owners(&mut self, own: OwnerName, candidates: &[Candidate]) {
         Self::handle_owners(self, own, candidates);
     }
 

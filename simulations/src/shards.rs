@@ -12,7 +12,7 @@ use rationd::core::decision::Decision;
 use rationd::core::fleet::FleetView;
 use rationd::core::holds::Charge;
 use rationd::core::key::Digest;
-use rationd::core::owners::Candidate;
+use rationd::core::owners::{Candidate, OwnerName};
 use rationd::core::shard::{Asked, Effect, Outcome, Request, Settings, Shard, Ticket};
 use rationd::core::time::Instant;
 use rationd::core::usage::{Origin, Usage};
@@ -162,7 +162,7 @@ impl Limiter for Shards {
         self.shards.iter_mut().for_each(|shard| shard.handle_fleet(view));
     }
 
-    fn handle_owners(&mut self, own: u64, candidates: &[Candidate]) {
+    fn handle_owners(&mut self, own: OwnerName, candidates: &[Candidate]) {
         self.shards.iter_mut().for_each(|shard| shard.handle_owners(own, candidates));
     }
 

@@ -41,11 +41,16 @@ fn text(answer: &serde_json::Value, limited: bool, paint: Paint) -> String {
     if let Some(percent) = answer["enforce"].as_u64().filter(|percent| *percent < 100) {
         lines.push(format!("enforced  for {percent} % of keys"));
     }
-    let facts = [("held", "held", " tokens on this node"), ("nodes", "fleet", " nodes"), ("digest", "digest", "")];
+    let facts = [
+        ("held", "held", " tokens on this node"),
+        ("nodes", "fleet", " nodes"),
+        ("owner", "owner", ""),
+        ("digest", "digest", ""),
+    ];
     for (field, name, unit) in facts {
         match &answer[field] {
             serde_json::Value::Null => {}
-            serde_json::Value::String(text) => lines.push(format!("{name:9} {text}{unit}")),
+            serde_json::Value::String(text) => lines.push(format!("{name:9} {}{unit}", output::visible(text))),
             other => lines.push(format!("{name:9} {other}{unit}")),
         }
     }

@@ -14,7 +14,7 @@ pub(crate) fn run(globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> 
         output::data(&answer.to_string())?;
         return Ok(Code::Ok.into());
     }
-    let mut rows = vec![["NODE", "STATE", "ADDRESS", "VERSION", "HEARD"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["NODE", "STATE", "ADDRESS", "VERSION", "OWNER", "HEARD"].map(str::to_owned).to_vec()];
     for peer in answer["peers"].as_array().into_iter().flatten() {
         let text = |key: &str| output::visible(peer[key].as_str().unwrap_or("-"));
         let heard = match (peer["self"].as_bool(), peer["heard_ms_ago"].as_u64()) {
@@ -22,7 +22,7 @@ pub(crate) fn run(globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> 
             (_, Some(millis)) => format!("{millis} ms ago"),
             _ => "not yet".to_owned(),
         };
-        rows.push(vec![text("name"), text("state"), text("address"), text("version"), heard]);
+        rows.push(vec![text("name"), text("state"), text("address"), text("version"), text("owner"), heard]);
     }
     let number = |key: &str| answer[key].as_u64().unwrap_or(0);
     let whole = format!(

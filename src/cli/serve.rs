@@ -14,11 +14,11 @@ use super::globals::Globals;
 use super::resolve::{Resolved, resolve};
 use super::{key_files, log, memory, open_files, service_manager};
 use crate::clock::{self, Clock};
-use crate::config::{self, Config, DenialKeys, ListenAddress, Loaded, Sources};
+use crate::config::{self, Config, DenialKeys, ListenAddress, Loaded, Owner, Sources};
 use crate::core::policy::PolicySet;
 use crate::core::shard::Settings;
 use crate::core::time::Timestamp;
-use crate::fleet::{Fleet, FleetError, FleetOptions, IdentityFiles, Incoming};
+use crate::fleet::{Fleet, FleetError, FleetOptions, IdentityFiles, Incoming, Owning};
 use crate::serve::admin::{Access, Admin};
 use crate::serve::denial_log::KeyForm;
 use crate::serve::envoy::EnvoyOptions;
@@ -225,6 +225,11 @@ async fn join(config: &Config) -> anyhow::Result<Option<(Fleet, mpsc::Receiver<I
             cert: fleet.cert.clone(),
             key: fleet.key.clone(),
             crl: fleet.crl.clone(),
+        },
+        owning: match fleet.owner {
+            Owner::Auto => Owning::Auto,
+            Owner::Always => Owning::Always,
+            Owner::Never => Owning::Never,
         },
     };
     let joined = Fleet::start(options).await;

@@ -26,4 +26,6 @@ pub(crate) use problem::{did_you_mean, nearest};
 pub use reference::{Described, reference};
 pub use schema::SAMPLE;
 pub use show::Entry;
-pub use tree::{Config, Confirm, DenialKeys, Denials, Fleet, Listen, ListenAddress, Log, LogFormat, Node, Store};
+pub use tree::{
+    Config, Confirm, DenialKeys, Denials, Fleet, Listen, ListenAddress, Log, LogFormat, Node, Owner, Store,
+};

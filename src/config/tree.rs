@@ -156,6 +156,8 @@ pub struct Fleet {
     /// Time between two rounds of gossip.
     #[serde(deserialize_with = "micros")]
     pub tick: Micros,
+    /// Whether this node leases seldom used keys for its peers, and asks them.
+    pub owner: Owner,
     /// Certificates (PEM) of the CAs that peers' certificates are checked with.
     pub ca: PathBuf,
     /// This node's certificate (PEM).
@@ -165,6 +167,18 @@ pub struct Fleet {
     /// Certificates that the CA has revoked (PEM).
     #[serde(default)]
     pub crl: Option<PathBuf>,
+}
+
+/// `fleet.owner`: whether a node leases seldom used keys for its peers, and asks them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Owner {
+    /// It does, but leases for nobody in a large fleet where others do.
+    Auto,
+    /// It does in any fleet.
+    Always,
+    /// It asks no peer, and no peer asks it.
+    Never,
 }
 
 /// `[denials]`: lines about what is denied.

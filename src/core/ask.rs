@@ -19,6 +19,8 @@ pub struct Ask {
     pub id: u64,
     /// The key.
     pub digest: Digest,
+    /// Its bytes, all of them: the peer finds its limits by them.
+    pub key: Box<[u8]>,
     /// The limits that apply, in order.
     pub rule: Arc<Rule>,
     /// What is wanted.
@@ -75,10 +77,10 @@ impl Refusal {
     /// Every one, in the order of their discriminants.
     pub const ALL: [Self; 5] = [Self::OtherRule, Self::NoStore, Self::Leaving, Self::Asks, Self::Busy];
 
-    /// Whether the peer had better be left out for a while, as it would refuse the next ask, too.
+    /// Whether the peer had better be left out for a while, as it would refuse the next ask, too, for whatever key.
     #[must_use]
     pub fn lasts(self) -> bool {
-        matches!(self, Self::OtherRule | Self::NoStore | Self::Leaving)
+        matches!(self, Self::NoStore | Self::Leaving)
     }
 }
 

@@ -5,11 +5,13 @@
 //! for the owner both lease from the store, which counts what it lends to either; so a fleet view that is late or wrong costs
 //! calls and never a token.
 //!
-//! A peer that does not answer in time, or refuses what it would refuse again, is left out for a second. Knows no transport.
+//! A peer that does not answer in time, or refuses what it would refuse again, is left out for a second: for all keys, or
+//! for those of the limits that it does not go by. Knows no transport.
 //! Called by `leased/intent.rs` and `leased/lending.rs`.
 
 use super::ask::Refusal;
 use super::key::Digest;
+use super::rule::Rule;
 use super::time::{Due, Instant, Micros};
 use super::usage::Origin;
 
@@ -22,6 +24,9 @@ const LATE: u8 = 3;
 
 /// So long a peer is left out.
 const LEFT_OUT: Micros = Micros(1_000_000);
+
+/// Of so many rules it is remembered at most that a peer goes by other limits, the latest ones.
+const MOST_RULES: usize = 64;
 
 /// A peer's answer is awaited for at least this long.
 const LEAST_PATIENCE: Micros = Micros(5_000);
@@ -37,8 +42,33 @@ const LONGEST: Micros = Micros(1_000_000);
 pub struct Candidate {
     /// The peer, as the fleet room numbers it.
     pub peer: Origin,
-    /// The hash of its name: see [`name_hash`].
-    pub name: u64,
+    /// Under which name it owns keys.
+    pub name: OwnerName,
+}
+
+/// What makes a node an owner, and of which keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerName {
+    /// The hash of the node's name: see [`name_hash`].
+    pub hash: u64,
+    /// It owns keys in a large fleet, too, whatever its hash is.
+    pub is_always: bool,
+}
+
+impl OwnerName {
+    /// Those who own keys in a large fleet come first.
+    fn place(self) -> (bool, u64) {
+        (!self.is_always, self.hash)
+    }
+}
+
+/// Who owns a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyOwner {
+    /// The node that is asked.
+    This,
+    /// A peer.
+    Peer(Origin),
 }
 
 /// The hash of a node's name by which keys are assigned.
@@ -50,7 +80,7 @@ pub fn name_hash(name: &str) -> u64 {
 /// Who may be asked, and how they answer.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    /// This node's own name; `None`: it owns nothing.
+    /// The hash of this node's own name; `None`: it owns nothing.
     own: Option<u64>,
     peers: Vec<Peer>,
 }
@@ -64,18 +94,45 @@ struct Peer {
     late: u8,
     /// It is left out until then.
     left_out: Due,
+    /// Fingerprints of rules in place of which it goes by other limits, and until when that is believed.
+    other_rules: Vec<(u64, Due)>,
+}
+
+impl Peer {
+    fn new(candidate: Candidate) -> Self {
+        Self { candidate, slowest: Micros::ZERO, late: 0, left_out: Due::AT_ONCE, other_rules: Vec::new() }
+    }
+
+    /// Whether it may be asked about a key under this rule.
+    fn is_open(&self, now: Instant, rule: &Rule) -> bool {
+        let is_other = || {
+            let rule = rule.fingerprint();
+            self.other_rules.iter().any(|(other, until)| *other == rule && !until.has_come(now))
+        };
+        self.left_out.has_come(now) && (self.other_rules.is_empty() || !is_other())
+    }
+
+    /// It goes by other limits than those of this rule.
+    fn note_other_rule(&mut self, now: Instant, rule: u64) {
+        self.other_rules.retain(|(other, until)| *other != rule && !until.has_come(now));
+        if self.other_rules.len() == MOST_RULES {
+            self.other_rules.remove(0);
+        }
+        self.other_rules.push((rule, Due::at(now + LEFT_OUT)));
+    }
 }
 
 impl Owners {
     /// These nodes may own keys from now on, beside this node, whose own name this is. What is known of those that were
     /// there before stays known.
-    pub(super) fn update(&mut self, own: u64, candidates: &[Candidate]) {
-        let mut names: Vec<u64> = candidates.iter().map(|candidate| candidate.name).chain([own]).collect();
-        names.sort_unstable();
-        let last = names[..names.len().min(MOST_OWNERS)].last().copied().unwrap_or(own);
-        self.own = Some(own).filter(|own| *own <= last);
+    pub(super) fn update(&mut self, own: OwnerName, candidates: &[Candidate]) {
+        let mut places: Vec<_> =
+            candidates.iter().map(|candidate| candidate.name.place()).chain([own.place()]).collect();
+        places.sort_unstable();
+        let last = places[..places.len().min(MOST_OWNERS)].last().copied().unwrap_or(own.place());
+        self.own = Some(own.hash).filter(|_| own.place() <= last);
         let mut before = std::mem::take(&mut self.peers);
-        let owners = candidates.iter().filter(|candidate| candidate.name <= last);
+        let owners = candidates.iter().filter(|candidate| candidate.name.place() <= last);
         self.peers = owners.map(|candidate| take_or_new(&mut before, *candidate)).collect();
     }
 
@@ -84,21 +141,21 @@ impl Owners {
         !self.peers.is_empty()
     }
 
-    /// The owner of a key among those that are not left out; `None`: this node itself.
-    pub(super) fn owner(&self, now: Instant, key: Digest) -> Option<Origin> {
-        let best = self.best(now, key)?;
-        let is_other = self.own.is_none_or(|own| rank(key, best.name) > rank(key, own));
+    /// The owner of a key under a rule, among those that are not left out; `None`: this node itself.
+    pub(super) fn owner(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Origin> {
+        let best = self.best(now, key, rule)?;
+        let is_other = self.own.is_none_or(|own| rank(key, best.name.hash) > rank(key, own));
         is_other.then_some(best.peer)
     }
 
     /// Whom to ask for a key that this node cannot ask the store for: the owner, or whoever comes next.
-    pub(super) fn relay(&self, now: Instant, key: Digest) -> Option<Origin> {
-        self.best(now, key).map(|best| best.peer)
+    pub(super) fn relay(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Origin> {
+        self.best(now, key, rule).map(|best| best.peer)
     }
 
-    fn best(&self, now: Instant, key: Digest) -> Option<Candidate> {
-        let there = self.peers.iter().filter(|peer| peer.left_out.has_come(now)).map(|peer| peer.candidate);
-        there.max_by_key(|candidate| (rank(key, candidate.name), candidate.peer))
+    fn best(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Candidate> {
+        let there = self.peers.iter().filter(|peer| peer.is_open(now, rule)).map(|peer| peer.candidate);
+        there.max_by_key(|candidate| (rank(key, candidate.name.hash), candidate.peer))
     }
 
     /// How long a peer's answer is worth waiting for.
@@ -108,12 +165,19 @@ impl Owners {
     }
 
     /// A peer has answered after so long.
-    pub(super) fn note_answer(&mut self, now: Instant, peer: Origin, trip: Micros, refusal: Option<Refusal>) {
+    pub(super) fn note_answer(&mut self, peer: Origin, trip: Micros) {
         let Some(peer) = self.get_mut(peer) else { return };
         peer.slowest = trip.max(Micros(peer.slowest.0 - peer.slowest.0 / 8));
         peer.late = 0;
-        if refusal.is_some_and(Refusal::lasts) {
+    }
+
+    /// A peer has refused an ask under the rule with this fingerprint.
+    pub(super) fn note_refusal(&mut self, now: Instant, peer: Origin, rule: u64, refusal: Refusal) {
+        let Some(peer) = self.get_mut(peer) else { return };
+        if refusal.lasts() {
             peer.left_out = Due::at(now + LEFT_OUT);
+        } else if refusal == Refusal::OtherRule {
+            peer.note_other_rule(now, rule);
         }
     }
 
@@ -139,8 +203,7 @@ impl Owners {
 
 fn take_or_new(before: &mut Vec<Peer>, candidate: Candidate) -> Peer {
     let known = before.iter().position(|peer| peer.candidate == candidate);
-    known
-        .map_or(Peer { candidate, slowest: Micros::ZERO, late: 0, left_out: Due::AT_ONCE }, |at| before.swap_remove(at))
+    known.map_or_else(|| Peer::new(candidate), |at| before.swap_remove(at))
 }
 
 /// A node's claim to a key: the finalizer of splitmix64 over both (Steele, Lea, Flood, 2014).
@@ -154,18 +217,36 @@ fn rank(key: Digest, name: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::limit::Limit;
 
     const NOW: Instant = Instant(10_000_000);
 
+    /// A node's name; those that begin with `!` own keys always.
+    fn named(name: &str) -> OwnerName {
+        OwnerName { hash: name_hash(name), is_always: name.starts_with('!') }
+    }
+
     fn candidates(names: &[&str]) -> Vec<Candidate> {
         let numbered = names.iter().enumerate();
-        numbered.map(|(index, name)| Candidate { peer: Origin(index as u32), name: name_hash(name) }).collect()
+        numbered.map(|(index, name)| Candidate { peer: Origin(index as u32), name: named(name) }).collect()
     }
 
     fn owners(own: &str, others: &[&str]) -> Owners {
         let mut owners = Owners::default();
-        owners.update(name_hash(own), &candidates(others));
+        owners.update(named(own), &candidates(others));
         owners
+    }
+
+    fn rule(limit: &str) -> Rule {
+        Rule::of("p", &[Limit::parse(limit).expect("a limit")])
+    }
+
+    fn owner(owners: &Owners, key: Digest) -> Option<Origin> {
+        owners.owner(NOW, key, &rule("9/1s"))
+    }
+
+    fn relay(owners: &Owners, now: Instant, key: Digest) -> Option<Origin> {
+        owners.relay(now, key, &rule("9/1s"))
     }
 
     fn keys() -> impl Iterator<Item = Digest> {
@@ -177,9 +258,9 @@ mod tests {
         let (a, b, c) = (owners("a", &["b", "c"]), owners("b", &["a", "c"]), owners("c", &["a", "b"]));
         let mut owned = [0; 3];
         for key in keys() {
-            let by_a = a.owner(NOW, key).map_or("a", |peer| ["b", "c"][peer.0 as usize]);
-            let by_b = b.owner(NOW, key).map_or("b", |peer| ["a", "c"][peer.0 as usize]);
-            let by_c = c.owner(NOW, key).map_or("c", |peer| ["a", "b"][peer.0 as usize]);
+            let by_a = owner(&a, key).map_or("a", |peer| ["b", "c"][peer.0 as usize]);
+            let by_b = owner(&b, key).map_or("b", |peer| ["a", "c"][peer.0 as usize]);
+            let by_c = owner(&c, key).map_or("c", |peer| ["a", "b"][peer.0 as usize]);
             assert!(by_a == by_b && by_b == by_c);
             owned[usize::from(by_a.as_bytes()[0] - b'a')] += 1;
         }
@@ -189,8 +270,8 @@ mod tests {
     #[test]
     fn a_key_changes_hands_only_with_its_owner() {
         let (three, two) = (owners("a", &["b", "c"]), owners("a", &["b"]));
-        let moved = keys().filter(|key| three.owner(NOW, *key) != two.owner(NOW, *key));
-        assert!(moved.into_iter().all(|key| three.owner(NOW, key) == Some(Origin(1))));
+        let moved = keys().filter(|key| owner(&three, *key) != owner(&two, *key));
+        assert!(moved.into_iter().all(|key| owner(&three, key) == Some(Origin(1))));
     }
 
     #[test]
@@ -204,9 +285,31 @@ mod tests {
     }
 
     #[test]
+    fn of_a_large_fleet_those_own_keys_that_always_do() {
+        let names: Vec<String> = (0..200).map(|node| format!("n{node}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).chain(["!a", "!b"]).collect();
+        let owners = owners("!own", &names);
+        assert!(owners.own.is_some());
+        let always = owners.peers.iter().filter(|peer| peer.candidate.name.is_always);
+        assert_eq!((owners.peers.len() + 1, always.count()), (MOST_OWNERS, 2));
+    }
+
+    #[test]
+    fn who_goes_by_other_limits_is_left_out_for_keys_of_those_alone() {
+        let mut owners = owners("a", &["b"]);
+        let (key, peer, other) = (Digest(7), Origin(0), rule("10/1s"));
+        owners.note_refusal(NOW, peer, rule("9/1s").fingerprint(), Refusal::OtherRule);
+        assert_eq!(relay(&owners, NOW, key), None);
+        assert_eq!(owners.relay(NOW, key, &other), Some(peer));
+        assert_eq!(relay(&owners, NOW + LEFT_OUT, key), Some(peer));
+        (0..1_000).for_each(|rule| owners.note_refusal(NOW, peer, rule, Refusal::OtherRule));
+        assert_eq!(owners.peers[0].other_rules.len(), MOST_RULES);
+    }
+
+    #[test]
     fn who_is_alone_or_asks_nobody_has_no_owner_to_ask() {
-        assert!(keys().all(|key| owners("a", &[]).owner(NOW, key).is_none()));
-        assert!(keys().all(|key| Owners::default().relay(NOW, key).is_none()));
+        assert!(keys().all(|key| owner(&owners("a", &[]), key).is_none()));
+        assert!(keys().all(|key| relay(&Owners::default(), NOW, key).is_none()));
     }
 
     #[test]
@@ -214,14 +317,14 @@ mod tests {
         let mut owners = owners("a", &["b"]);
         let (key, peer) = (Digest(7), Origin(0));
         (0..2).for_each(|_| owners.note_late(NOW, peer, LEAST_PATIENCE));
-        assert_eq!(owners.relay(NOW, key), Some(peer));
+        assert_eq!(relay(&owners, NOW, key), Some(peer));
         owners.note_late(NOW, peer, LEAST_PATIENCE);
-        assert_eq!(owners.relay(NOW, key), None);
-        assert_eq!(owners.relay(NOW + LEFT_OUT, key), Some(peer));
-        owners.note_answer(NOW + LEFT_OUT, peer, Micros(500), Some(Refusal::Busy));
-        assert_eq!(owners.relay(NOW + LEFT_OUT, key), Some(peer));
-        owners.note_answer(NOW + LEFT_OUT, peer, Micros(500), Some(Refusal::NoStore));
-        assert_eq!(owners.relay(NOW + LEFT_OUT, key), None);
+        assert_eq!(relay(&owners, NOW, key), None);
+        assert_eq!(relay(&owners, NOW + LEFT_OUT, key), Some(peer));
+        owners.note_refusal(NOW + LEFT_OUT, peer, 1, Refusal::Busy);
+        assert_eq!(relay(&owners, NOW + LEFT_OUT, key), Some(peer));
+        owners.note_refusal(NOW + LEFT_OUT, peer, 1, Refusal::NoStore);
+        assert_eq!(relay(&owners, NOW + LEFT_OUT, key), None);
     }
 
     #[test]
@@ -230,7 +333,7 @@ mod tests {
         assert_eq!(owners.patience(Origin(0)), LEAST_PATIENCE);
         owners.note_late(NOW, Origin(0), LEAST_PATIENCE);
         assert_eq!(owners.patience(Origin(0)), Micros(10_000));
-        owners.note_answer(NOW, Origin(0), Micros(8_000), None);
+        owners.note_answer(Origin(0), Micros(8_000));
         assert_eq!(owners.patience(Origin(0)), Micros(32_000));
     }
 }

@@ -19,7 +19,7 @@ use super::key::Digest;
 use super::leased::{self, LeasedKey};
 use super::limit::MAX_LIMITS;
 use super::mutant::{Mutant, on};
-use super::owners::Candidate;
+use super::owners::{Candidate, KeyOwner, OwnerName};
 use super::page::Place;
 pub use super::request::{Asked, Effect, KeyInfo, Outcome, Request, Settings, Ticket};
 use super::stats::{PolicyStats, ShardStats};
@@ -237,10 +237,17 @@ impl Shard {
         self.cx.nodes = view.live;
     }
 
-    /// These peers may own keys from now on, beside this node, whose name has this hash: see
-    /// [`owners::name_hash`](super::owners::name_hash). Before that a node asks nobody but the store.
-    pub fn handle_owners(&mut self, own: u64, candidates: &[Candidate]) {
+    /// These peers may own keys from now on, beside this node, which does under this name. Before that a node asks nobody
+    /// but the store.
+    pub fn handle_owners(&mut self, own: OwnerName, candidates: &[Candidate]) {
         self.cx.owners.update(own, candidates);
+    }
+
+    /// Who owns the key of `request` under its limits, as this node sees it; `None` where nodes ask no peers for it.
+    #[must_use]
+    pub fn owner(&self, now: Instant, request: &Request<'_>) -> Option<KeyOwner> {
+        let owners = Some(&self.cx.owners).filter(|owners| owners.are_there() && !request.rule.is_concurrent())?;
+        Some(owners.owner(now, request.digest, request.rule).map_or(KeyOwner::This, KeyOwner::Peer))
     }
 
     /// A peer asks for tokens of a key, to spend them under the limits of `request`; its cost and other terms are those of

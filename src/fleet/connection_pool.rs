@@ -14,14 +14,17 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
+use super::exchange::{Exchange, answer};
 use super::frame::{Channel, Hello};
 use super::handshakes::Handshakes;
 use super::link::{Closing, Link};
+use super::members::Owning;
 use super::names::fleet_name;
 use super::peer::{Gossip, PeerId};
 use super::quic::is_own;
 use super::stats::Counters;
 use super::table::Table;
+use crate::clock::Clock;
 
 /// Longest handshake; an unreachable peer just does not answer.
 const HANDSHAKE: Duration = Duration::from_secs(2);
@@ -57,6 +60,11 @@ pub(crate) struct ConnectionPool {
     changed: watch::Sender<u64>,
     inboxes: Inboxes,
     pub(crate) counters: Arc<Counters>,
+    /// Whether peers ask this node.
+    owning: Owning,
+    /// Who takes asks of peers, and their answers.
+    pub(crate) exchange: Arc<Exchange>,
+    pub(super) clock: Clock,
     pub(super) runtime: Handle,
 }
 
@@ -64,8 +72,7 @@ impl ConnectionPool {
     /// Connections over `endpoint`, which must be able to accept. [`Self::accept`] does so.
     pub(crate) fn new(
         endpoint: Endpoint,
-        fleet: &str,
-        us: Hello,
+        (fleet, us, owning): (&str, Hello, Owning),
         dialling: ClientConfig,
         inboxes: Inboxes,
         counters: Arc<Counters>,
@@ -79,6 +86,9 @@ impl ConnectionPool {
             changed: watch::channel(0).0,
             inboxes,
             counters,
+            owning,
+            exchange: Arc::default(),
+            clock: Clock::start(),
             runtime: Handle::current(),
         })
     }
@@ -161,6 +171,9 @@ impl ConnectionPool {
             });
         }
         self.runtime.spawn(link.clone().settle());
+        if self.owning != Owning::Never {
+            self.runtime.spawn(answer(link.clone(), self.exchange.clone(), self.counters.clone()));
+        }
         self.runtime.spawn(self.clone().serve(link));
         Ok(())
     }
@@ -196,7 +209,7 @@ impl ConnectionPool {
                 })
             }
             // A later version may send frames that this one does not know.
-            Some((Channel::Hello, _)) | None => {
+            Some((Channel::Hello | Channel::Ask, _)) | None => {
                 self.counters.malformed.add(1);
                 true
             }

@@ -35,6 +35,8 @@ pub(crate) enum Channel {
     Gossip = 1,
     /// Usage of keys.
     Usage = 2,
+    /// What is asked of a peer, and its answers: a stream of its own, see `exchange.rs`.
+    Ask = 3,
 }
 
 impl Channel {
@@ -45,6 +47,7 @@ impl Channel {
             0 => Self::Hello,
             1 => Self::Gossip,
             2 => Self::Usage,
+            3 => Self::Ask,
             _ => return None,
         };
         Some((channel, frame.slice(1..)))

@@ -13,11 +13,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{interval, timeout};
 
+use super::ask_queue::AskQueues;
 use super::connection_pool::{ConnectionPool, Inboxes, Incoming};
 use super::error::FleetError;
+use super::exchange::AskTaker;
 use super::frame::{Channel, Hello};
 use super::identity::{Contents, Identity, IdentityFiles};
-use super::members::Members;
+use super::members::{Members, Owning};
 use super::membership::{Membership, MembershipOptions};
 use super::names::is_label;
 use super::peer::{Carrier, PeerId};
@@ -25,6 +27,7 @@ use super::quic::{bind, client_config, endpoint, reachable, server_config};
 use super::stats::{Counters, FleetStats};
 use super::tls::{Credentials, Judge};
 use crate::clock;
+use crate::core::time::Micros;
 
 /// Time between two checks of the certificate files.
 const LOOK: Duration = Duration::from_secs(5);
@@ -55,6 +58,8 @@ pub struct FleetOptions {
     pub tick: Duration,
     /// This node's certificates.
     pub identity: IdentityFiles,
+    /// Whether it owns keys for others.
+    pub owning: Owning,
 }
 
 /// This node's membership of a fleet. Cheap to clone; it ends when the last clone is dropped.
@@ -70,6 +75,7 @@ struct Joined {
     address: SocketAddr,
     endpoint: quinn::Endpoint,
     links: Arc<ConnectionPool>,
+    asks: Arc<AskQueues>,
     membership: Membership,
     members: watch::Receiver<Arc<Members>>,
     certificates: Certificates,
@@ -150,7 +156,7 @@ impl Fleet {
         let towards: Vec<_> = options.seeds.iter().filter_map(|seed| seed.parse().ok()).collect();
         let address = reachable(bound, options.advertise, &towards).ok_or(FleetError::NoAddress { listen: bound })?;
         let endpoint = endpoint(socket, identity.endpoint_keys(&address.to_string())).map_err(listen)?;
-        endpoint.set_server_config(Some(server_config(&credentials)));
+        endpoint.set_server_config(Some(server_config(&credentials, options.owning)));
 
         let own = PeerId { name: options.node.clone(), incarnation: options.incarnation };
         let (gossip, gossip_inbox) = mpsc::channel(WAITING.0);
@@ -158,9 +164,8 @@ impl Fleet {
         let counters = Arc::new(Counters::default());
         let links = ConnectionPool::new(
             endpoint.clone(),
-            &options.fleet,
-            Hello { id: own.clone(), address },
-            client_config(&credentials),
+            (&options.fleet, Hello { id: own.clone(), address }, options.owning),
+            client_config(&credentials, options.owning),
             Inboxes { gossip, usage },
             counters.clone(),
         );
@@ -171,6 +176,7 @@ impl Fleet {
             address,
             seeds: options.seeds.clone(),
             tick: options.tick,
+            owning: options.owning,
         };
         let membership = Membership::counting(membership, Arc::new(links.clone()), gossip_inbox, counters);
         let members = membership.members();
@@ -193,6 +199,7 @@ impl Fleet {
             address: bound,
             endpoint,
             links,
+            asks: Arc::default(),
             membership,
             members,
             certificates,
@@ -221,6 +228,12 @@ impl Fleet {
         &self.0.own
     }
 
+    /// Whether this node owns keys for others, and asks them.
+    #[must_use]
+    pub fn owning(&self) -> Owning {
+        self.0.options.owning
+    }
+
     /// The live nodes, including this one, now and after each change.
     #[must_use]
     pub fn members(&self) -> watch::Receiver<Arc<Members>> {
@@ -244,6 +257,21 @@ impl Fleet {
         let members = self.0.members.borrow().clone();
         let others = members.iter().filter(|member| member.id != self.0.own);
         others.filter(|member| self.0.links.queue(member.address, frame.clone())).count()
+    }
+
+    /// Hands what peers ask, and what they answer, to `taker` from now on; before that, and once `taker` is gone, asks are
+    /// not answered. Only the first call has an effect.
+    pub fn exchange(&self, taker: &Arc<dyn AskTaker>) {
+        self.0.links.exchange.begin(taker);
+    }
+
+    /// Asks a member, without waiting: its answer, if one comes, goes to the taker of [`Self::exchange`]. False when the ask
+    /// was dropped, because `to` is no member, or its queue is full. One that is not sent within `patience` is dropped, and
+    /// none is sent twice.
+    pub fn ask(&self, to: &PeerId, frame: Bytes, patience: Micros) -> bool {
+        let address = self.0.members.borrow().get(to).map(|member| member.address);
+        let Some(address) = address.filter(|_| *to != self.0.own) else { return false };
+        self.0.asks.ask(&self.0.links, (to, address), frame, patience)
     }
 
     fn frame(&self, payload: &[u8]) -> Option<Bytes> {
@@ -337,8 +365,8 @@ impl Joined {
             return Ok(false);
         }
         let (_, credentials) = load(&self.options, &contents)?;
-        self.endpoint.set_server_config(Some(server_config(&credentials)));
-        self.links.dial_with(client_config(&credentials));
+        self.endpoint.set_server_config(Some(server_config(&credentials, self.options.owning)));
+        self.links.dial_with(client_config(&credentials, self.options.owning));
         self.certificates.not_after.store(credentials.not_after, Ordering::Relaxed);
         *self.certificates.judge.lock().unwrap_or_else(PoisonError::into_inner) = credentials.judge;
         *known = contents;

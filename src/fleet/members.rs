@@ -24,6 +24,35 @@ impl MemberState {
     }
 }
 
+/// Whether a node takes part in leasing for others: see `core::owners`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owning {
+    /// It asks no peer, and no peer asks it.
+    #[default]
+    Never,
+    /// It asks peers, and owns keys unless the fleet is large and others do.
+    Auto,
+    /// It asks peers, and owns keys in any fleet.
+    Always,
+}
+
+impl Owning {
+    /// Its name in configurations and in gossip.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Auto => "auto",
+            Self::Always => "always",
+        }
+    }
+
+    /// What a node says of itself. One that says nothing, as those of earlier versions, takes no part.
+    pub(crate) fn told(word: Option<&str>) -> Self {
+        [Self::Auto, Self::Always].into_iter().find(|owning| word == Some(owning.as_str())).unwrap_or_default()
+    }
+}
+
 /// A live node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -35,6 +64,8 @@ pub struct Member {
     pub state: MemberState,
     /// Its version of rationd; empty until it has reported it.
     pub version: String,
+    /// Whether it owns keys for others.
+    pub owning: Owning,
 }
 
 /// The live nodes, including this one. Each name occurs once.
@@ -93,7 +124,7 @@ mod tests {
     fn member(name: &str, incarnation: u64) -> Member {
         let id = PeerId { name: name.into(), incarnation };
         let address = "127.0.0.1:1".parse().expect("an address");
-        Member { id, address, state: MemberState::Up, version: String::new() }
+        Member { id, address, state: MemberState::Up, version: String::new(), owning: Owning::Never }
     }
 
     #[test]
@@ -102,6 +133,12 @@ mod tests {
         let seen: Vec<_> = members.iter().map(|member| member.id.to_string()).collect();
         assert_eq!(seen, ["a@1", "b@1", "c@4"]);
         assert!(members.get(&member("c", 4).id).is_some() && members.get(&member("c", 3).id).is_none());
+    }
+
+    #[test]
+    fn who_says_nothing_of_it_or_something_unknown_owns_nothing() {
+        let told = [Some("auto"), Some("always"), Some("never"), Some("sometimes"), None].map(Owning::told);
+        assert_eq!(told, [Owning::Auto, Owning::Always, Owning::Never, Owning::Never, Owning::Never]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
 
-use super::members::{Member, MemberState, Members};
+use super::members::{Member, MemberState, Members, Owning};
 use super::peer::{Carrier, Gossip, PeerId};
 use super::seeds;
 use super::stats::Counters;
@@ -50,6 +50,8 @@ pub struct MembershipOptions {
     pub seeds: Vec<String>,
     /// Time between two rounds of gossip.
     pub tick: Duration,
+    /// Whether this node owns keys for others.
+    pub owning: Owning,
 }
 
 /// A running membership; it ends when this is dropped.
@@ -173,7 +175,9 @@ impl Gossiping {
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("address", self.options.address.to_string()),
         ];
-        facts.map(|(key, value)| (key.to_owned(), value)).into()
+        let owning = Some(self.options.owning).filter(|owning| *owning != Owning::Never);
+        let owning = owning.map(|owning| ("owner", owning.as_str().to_owned()));
+        facts.into_iter().chain(owning).map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
     async fn resume(&self, handle: &ChitchatHandle) {
@@ -268,7 +272,7 @@ impl Drop for Ending {
 
 fn member(options: &MembershipOptions, state: MemberState) -> Member {
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    Member { id: options.own.clone(), address: options.address, state, version }
+    Member { id: options.own.clone(), address: options.address, state, version, owning: options.owning }
 }
 
 /// A node as a member, by its facts.
@@ -279,6 +283,7 @@ fn told(id: &ChitchatId, said: &NodeState) -> Member {
         address: id.gossip_advertise_addr,
         state: if leaving { MemberState::Leaving } else { MemberState::Up },
         version: said.get("version").unwrap_or_default().chars().take(64).collect(),
+        owning: Owning::told(said.get("owner")),
     }
 }
 

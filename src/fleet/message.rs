@@ -26,7 +26,7 @@ const MAX_BLOCKS: usize = 32;
 /// Longest unpacked block; honest nodes begin another one there.
 const MAX_BLOCK: usize = 16 << 10;
 /// The keys of a node's facts. Others are skipped, so that no node can fill memory with them.
-const KEYS: [&str; 3] = ["state", "version", "address"];
+const KEYS: [&str; 4] = ["state", "version", "address", "owner"];
 /// Most facts in a message, and the longest fact.
 const MAX_FACTS: usize = 64;
 const MAX_FACT: usize = 256;

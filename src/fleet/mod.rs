@@ -14,10 +14,14 @@
 //!                    │
 //!                  Link ── quinn             hello, then frames
 //! ```
+//!
+//! Asks go another way, as somebody waits for them: `ask_queue` has a queue for each peer, and `exchange` one stream.
 
+mod ask_queue;
 mod congestion;
 mod connection_pool;
 mod error;
+mod exchange;
 mod frame;
 mod handle;
 mod handshakes;
@@ -41,10 +45,11 @@ mod validate;
 
 pub use connection_pool::Incoming;
 pub use error::FleetError;
+pub use exchange::{AskTaker, Reply};
 pub use frame::{MAX_FRAME, hello_again};
 pub use handle::{Fleet, FleetOptions};
 pub use identity::IdentityFiles;
-pub use members::{Member, MemberState, Members};
+pub use members::{Member, MemberState, Members, Owning};
 pub use membership::{Membership, MembershipOptions};
 pub use message::gossip_again;
 pub use names::{any_node_name, fleet_name, is_label, node_name};

@@ -15,10 +15,13 @@ use quinn_proto::HashedConnectionIdGenerator;
 
 use super::congestion::Floored;
 use super::identity::EndpointKeys;
+use super::members::Owning;
 use super::tls::Credentials;
 
 /// Streams that a peer may have open at once; each carries one frame.
 const STREAMS: u32 = 16;
+/// Streams that a peer may have open to ask on: one, and the one before it, which has yet to end.
+const ASK_STREAMS: u32 = 2;
 /// Flow-control window of a stream: a whole frame and some more.
 const STREAM_WINDOW: u32 = 128 << 10;
 /// Flow-control window of a connection.
@@ -52,26 +55,27 @@ pub(crate) fn endpoint(socket: Arc<dyn AsyncUdpSocket>, keys: EndpointKeys) -> i
     Endpoint::new_with_abstract_socket(config, None, socket, Arc::new(TokioRuntime))
 }
 
-/// The settings with which connections are accepted.
-pub(crate) fn server_config(credentials: &Credentials) -> ServerConfig {
+/// The settings with which connections are accepted, on which peers may ask or not.
+pub(crate) fn server_config(credentials: &Credentials, owning: Owning) -> ServerConfig {
     let mut config = ServerConfig::with_crypto(credentials.server.clone());
-    config.transport_config(transport()).migration(false);
+    config.transport_config(transport(owning)).migration(false);
     config.max_incoming(HANDSHAKES_WAITING);
     config.incoming_buffer_size(WAITING_BYTES.0).incoming_buffer_size_total(WAITING_BYTES.1);
     config
 }
 
 /// The settings with which peers are dialled.
-pub(crate) fn client_config(credentials: &Credentials) -> ClientConfig {
+pub(crate) fn client_config(credentials: &Credentials, owning: Owning) -> ClientConfig {
     let mut config = ClientConfig::new(credentials.client.clone());
-    config.transport_config(transport());
+    config.transport_config(transport(owning));
     config
 }
 
-fn transport() -> Arc<TransportConfig> {
+fn transport(owning: Owning) -> Arc<TransportConfig> {
+    let asks = if owning == Owning::Never { 0 } else { ASK_STREAMS };
     let mut config = TransportConfig::default();
     config
-        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_bidi_streams(VarInt::from_u32(asks))
         .max_concurrent_uni_streams(VarInt::from_u32(STREAMS))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
         .receive_window(VarInt::from_u32(CONNECTION_WINDOW))

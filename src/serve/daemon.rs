@@ -19,8 +19,10 @@ use super::envoy::{BindError, BoundListener, EnvoyOptions};
 use super::gossip::Gossip;
 use super::handed::Handed;
 use super::history::History;
+use super::lending::Lending;
 use super::node::{Node, Outgoing};
 use super::observer;
+use super::peer_asks::PeerAsks;
 use super::seating::Seating;
 use super::server_state::{Reload, ServerState};
 use super::socket::{Socket, SocketError};
@@ -36,7 +38,7 @@ use crate::core::fleet::FleetView;
 use crate::core::key::DigestKey;
 use crate::core::policy::PolicySet;
 use crate::core::shard::{KeyInfo, Settings};
-use crate::fleet::{Fleet, Incoming};
+use crate::fleet::{AskTaker, Fleet, Incoming, Owning};
 
 /// How long returns may take after the last connection was closed.
 const RETURNING: Duration = Duration::from_secs(2);
@@ -111,7 +113,6 @@ impl std::fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 /// A running daemon.
-#[derive(Debug)]
 pub struct Daemon {
     hub: Arc<ServerState>,
     /// The bound socket; `None` where a simulation provides the clients.
@@ -122,6 +123,14 @@ pub struct Daemon {
     /// The work of the data threads, where it runs on the control runtime and not on threads.
     serving: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
+    /// Serves peers for as long as this is kept.
+    asks: Option<Arc<dyn AskTaker>>,
+}
+
+impl std::fmt::Debug for Daemon {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Daemon").field("socket", &self.socket).finish_non_exhaustive()
+    }
 }
 
 impl Daemon {
@@ -228,7 +237,7 @@ impl Daemon {
         });
         tasks.push(hub.control.spawn(observer::run(hub.clone())));
         let stop = watch::Sender::new(false);
-        Self { hub, socket: None, door: None, stop, threads: Vec::new(), serving: Vec::new(), tasks }
+        Self { hub, socket: None, door: None, stop, threads: Vec::new(), serving: Vec::new(), tasks, asks: None }
     }
 
     fn thread_pulse(&self, index: usize) -> Pulse {
@@ -251,8 +260,18 @@ impl Daemon {
 
     /// Joins a fleet's gossip, with a round each `tick`. Only the first call has an effect.
     pub fn join(&mut self, fleet: Fleet, incoming: mpsc::Receiver<Incoming>, tick: Duration) {
-        let gossip = Arc::new(Gossip::new(fleet, tick));
+        let node = &self.hub.node;
+        let lends = fleet.owning() != Owning::Never && !node.is_embedded();
+        let lending = lends.then(|| Arc::new(Lending::new(fleet.clone(), node.clock)));
+        let gossip = Arc::new(Gossip::new(fleet.clone(), tick, lending.clone()));
         if self.hub.gossip.set(gossip.clone()).is_ok() {
+            if let Some(lending) = lending {
+                node.ask_through(lending.clone());
+                let asks = PeerAsks::new(node.clone(), self.hub.policies.clone(), lending);
+                let asks: Arc<dyn AskTaker> = Arc::new(asks);
+                fleet.exchange(&asks);
+                self.asks = Some(asks);
+            }
             let pulse = self.hub.vitals.expect("gossip", self.hub.node.clock.now());
             let gossiping = gossip.run(self.hub.node.clone(), incoming, pulse);
             self.tasks.push(self.hub.control.spawn(vital("gossip", gossiping)));
@@ -303,7 +322,7 @@ impl Daemon {
     /// Stops accepting, answers what has come, closes all connections, and returns leases. The result is how many
     /// store calls still had no outcome (0 if all have). Takes about 3 s at most.
     pub async fn drain_and_stop(self) -> usize {
-        let Self { hub, socket, door, stop, threads, serving, tasks } = self;
+        let Self { hub, socket, door, stop, threads, serving, tasks, asks: _asks } = self;
         drop((socket, door));
         stop.send_replace(true);
         hub.admission.stop();

@@ -5,7 +5,7 @@
 //! what does not fit is sent in a later round. Knows frames by their codec and peers by their names. Decides nothing
 //! about keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +13,14 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
+use super::lending::{Lending, LendingStats};
 use super::node::{Node, Outgoing};
 use super::vital::Pulse;
 use crate::core::fleet::{FleetTracker, FleetView};
+use crate::core::owners::{Candidate, OwnerName, name_hash};
 use crate::core::time::{Instant, Micros};
-use crate::fleet::{Fleet, FleetStats, Incoming, Member, MemberState, Members, PeerId};
+use crate::core::usage::Origin;
+use crate::fleet::{Fleet, FleetStats, Incoming, Member, MemberState, Members, Owning, PeerId};
 use crate::wire::digest;
 
 /// How often a node sends an empty report, so that peers see that it lives.
@@ -28,6 +31,8 @@ const HEARTBEAT: Micros = Micros(1_000_000);
 pub struct Gossip {
     fleet: Fleet,
     tick: Duration,
+    /// Asks peers for keys that they own, if this node takes part in that.
+    lending: Option<Arc<Lending>>,
     state: Mutex<State>,
 }
 
@@ -59,13 +64,16 @@ pub struct FleetStatus {
     pub bad: u64,
     /// Counts of the connections.
     pub stats: FleetStats,
+    /// Counts of what peers ask each other for; `None` where this node takes no part in that.
+    pub lending: Option<LendingStats>,
 }
 
 impl Gossip {
-    /// Takes part in the gossip of `fleet`, with a round each `tick`.
+    /// Takes part in the gossip of `fleet`, with a round each `tick`; and tells `lending`, if there is any, and the shards
+    /// who owns keys.
     #[must_use]
-    pub fn new(fleet: Fleet, tick: Duration) -> Self {
-        Self { fleet, tick, state: Mutex::default() }
+    pub fn new(fleet: Fleet, tick: Duration, lending: Option<Arc<Lending>>) -> Self {
+        Self { fleet, tick, lending, state: Mutex::default() }
     }
 
     /// Runs until it is aborted.
@@ -93,6 +101,9 @@ impl Gossip {
         let peers = self.fleet.members().borrow().len().saturating_sub(1) as u64;
         if peers > 0 {
             self.report(node, now, digest::most_entries(peers, micros(self.tick)));
+        }
+        if let Some(lending) = &self.lending {
+            lending.handle_tick(now);
         }
         let mut state = self.lock();
         let view = state.roster.view(now, micros(self.tick));
@@ -140,11 +151,16 @@ impl Gossip {
             roster.left(now, &peer.name, peer.incarnation, *leaving || self.fleet.has_left(peer));
         }
         *known = live;
+        let owners = self.lending.as_ref().map(|lending| (lending, owners(roster, now, own, members)));
         let view = roster.view(now, micros(self.tick));
         (state.view, state.members) = (Some(view), Some(members.clone()));
         drop(state);
         tracing::info!(live = view.live, largest = view.largest, "the fleet has changed");
         node.handle_fleet(view);
+        if let Some((lending, (candidates, peers))) = owners {
+            lending.handle_peers(peers);
+            node.handle_owners(owner_name(own, self.fleet.owning()), &candidates);
+        }
     }
 
     fn receive(&self, node: &Node, incoming: &Incoming) {
@@ -179,7 +195,8 @@ impl Gossip {
         let view = state.view.unwrap_or(FleetView::UNKNOWN);
         let staleness = members.iter().filter_map(|(_, heard)| *heard).max().unwrap_or_default();
         let (own, stats) = (self.fleet.own().clone(), self.fleet.stats());
-        FleetStatus { members, own, view, staleness, bad: state.bad, stats }
+        let lending = self.lending.as_ref().map(|lending| lending.stats());
+        FleetStatus { members, own, view, staleness, bad: state.bad, stats, lending }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -195,6 +212,28 @@ impl FleetStatus {
         let missed = u64::from(self.view.largest.saturating_sub(self.view.live));
         [("up", count(MemberState::Up)), ("leaving", count(MemberState::Leaving)), ("missed", missed)]
     }
+}
+
+/// The peers that may own keys, by their numbers.
+fn owners(
+    roster: &mut FleetTracker,
+    now: Instant,
+    own: &PeerId,
+    members: &Members,
+) -> (Vec<Candidate>, HashMap<Origin, PeerId>) {
+    let others = members.iter().filter(|member| member.id != *own && member.state == MemberState::Up);
+    let owners = others.filter(|member| member.owning != Owning::Never);
+    let numbered = owners.map(|member| (roster.joined(now, &member.id.name, member.id.incarnation), member));
+    numbered
+        .map(|(peer, member)| {
+            let candidate = Candidate { peer, name: owner_name(&member.id, member.owning) };
+            (candidate, (peer, member.id.clone()))
+        })
+        .unzip()
+}
+
+fn owner_name(node: &PeerId, owning: Owning) -> OwnerName {
+    OwnerName { hash: name_hash(&node.name), is_always: owning == Owning::Always }
 }
 
 fn micros(tick: Duration) -> Micros {

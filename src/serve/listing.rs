@@ -1,6 +1,7 @@
 //! JSON for the command line: keys, policies and counts.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -117,6 +118,7 @@ pub fn fleet(fleet: &FleetStatus) -> Value {
                 "address": member.address.to_string(),
                 "state": member.state.as_str(),
                 "version": member.version,
+                "owner": member.owning.as_str(),
                 "self": member.id == fleet.own,
                 "heard_ms_ago": heard.map(Micros::as_millis_ceil),
             })
@@ -175,15 +177,22 @@ pub fn decision(told: &CheckResult) -> Map<String, Value> {
     object
 }
 
-/// `RATION.EXPLAIN`: one object. `nodes` is the number of live nodes in the fleet.
+/// What this node knows of a key beside the decision.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Tokens that it holds.
+    pub held: Option<u64>,
+    /// The state of each limit.
+    pub standings: Vec<Standing>,
+    /// Live nodes of the fleet.
+    pub nodes: Option<u32>,
+    /// The node that leases the key for all.
+    pub owner: Option<Arc<str>>,
+}
+
+/// `RATION.EXPLAIN`: one object.
 #[must_use]
-pub fn explanation(
-    inquiry: &CheckRequest,
-    told: &CheckResult,
-    held: Option<u64>,
-    standings: &[Standing],
-    nodes: Option<u32>,
-) -> String {
+pub fn explanation(inquiry: &CheckRequest, told: &CheckResult, facts: &Facts) -> String {
     let CheckRequest { policy, key, .. } = inquiry;
     let mut object = plan(policy.plan(key));
     object.append(&mut decision(told));
@@ -193,9 +202,10 @@ pub fn explanation(
     object.insert("overridden".into(), json!(policy.overrides.get(key).is_some()));
     object.insert("override".into(), json!(policy.overrides.name_of(key)));
     object.insert("enforce".into(), json!(policy.enforce));
-    object.insert("held".into(), json!(held));
-    object.insert("nodes".into(), json!(nodes));
-    object.insert("each".into(), each(told, standings));
+    object.insert("held".into(), json!(facts.held));
+    object.insert("nodes".into(), json!(facts.nodes));
+    object.insert("owner".into(), json!(facts.owner.as_deref()));
+    object.insert("each".into(), each(told, &facts.standings));
     object.insert("why".into(), json!(why(told)));
     Value::Object(object).to_string()
 }

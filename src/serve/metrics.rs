@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::exposition::{Exposition, Type};
 use super::gossip::FleetStatus;
+use super::lending::LendingStats;
+use super::peer_outcome::PeerOutcome;
 use super::process::ProcessUse;
 use super::sketch::Seen;
 use super::stats::Stats;
@@ -58,6 +60,9 @@ impl Scrape<'_> {
         }
         if let Some(fleet) = self.fleet {
             gossip(&mut out, fleet);
+            if let Some(counts) = &fleet.lending {
+                lending(&mut out, counts);
+            }
         }
         self.daemon(&mut out);
         if let Some(process) = self.process {
@@ -185,6 +190,22 @@ impl Scrape<'_> {
         out.family("rationd_build_info", Type::Gauge, "Always 1.");
         out.sample("rationd_build_info", &[("version", self.version)], 1);
     }
+}
+
+/// What nodes ask each other for.
+fn lending(out: &mut Exposition, lending: &LendingStats) {
+    let outcomes = |out: &mut Exposition, name: &str, help: &str, counts: &[u64]| {
+        out.family(name, Type::Counter, help);
+        for (outcome, count) in PeerOutcome::ALL.iter().zip(counts) {
+            out.sample(name, &[("outcome", outcome.as_str())], count);
+        }
+    };
+    outcomes(out, "rationd_peer_asks_total", "Asks of this node to the owners of keys, by outcome.", &lending.asked);
+    let help = "Asks of peers that this node has answered, by outcome.";
+    outcomes(out, "rationd_peer_answers_total", help, &lending.answered);
+    let durations = &lending.durations;
+    let (help, sum) = ("Seconds until a peer answered.", durations.sum_us as f64 / 1e6);
+    out.histogram("rationd_peer_ask_duration_seconds", help, &DURATION_BOUNDS, &durations.counts, sum);
 }
 
 /// Under the names that all exporters give them.

@@ -2,7 +2,8 @@
 //!
 //! The path of a check: `worker` accepts the connection, `connection` reads and writes, `session` runs commands, and
 //! `node` asks the key's shard. Calls to a store go through `turnstile` and `store_dispatch`, and their answers come
-//! back through `mailbox` and `reply_queue`. `server_state` holds what all of these share, and knows none of them.
+//! back through `mailbox` and `reply_queue`. Asks of peers go through `lending`, and those that peers make come through
+//! `peer_asks`. `server_state` holds what all of these share, and knows none of them.
 //! `daemon` builds and ends everything.
 
 pub mod ad_hoc_rules;
@@ -31,12 +32,16 @@ pub mod history;
 pub mod hot_keys;
 pub mod http;
 mod key_text;
+pub mod lending;
 pub mod listing;
 pub mod mailbox;
 pub mod metrics;
 pub mod node;
 mod observer;
 pub mod parameters;
+pub mod peer_asks;
+pub mod peer_outcome;
+pub mod peer_reply;
 pub mod policy_diff;
 pub mod process;
 pub mod reload;

@@ -3,13 +3,13 @@
 //! It finds a key's shard, locks it and asks it. With the embedded store a shard is that store itself, and answers at
 //! once. With any other store it is the core's state machine, whose effects are taken out while it is locked: calls
 //! go to the turnstile, where those of one key stay in order, and once the lock is released, replies go to the
-//! mailboxes of those who wait. Knows no protocol. Called by sessions (checks), by `store_dispatch` (outcomes), by
+//! mailboxes of those who wait, and asks to peers. Knows no protocol. Called by sessions (checks), by `store_dispatch` (outcomes), by
 //! `gossip` and by the timer task (deadlines).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio::sync::Notify;
 
@@ -18,11 +18,14 @@ use super::crowd::Crowd;
 use super::deadlines::{Deadline, Timer};
 use super::denied::{Denial, Denied, Subject};
 use super::hot_keys::{HotKeys, Kind};
+use super::lending::Lending;
 use super::mailbox::{Answer, Mailbox, Waiter};
+use super::peer_reply::PeerReply;
 use super::sketch::{KeyStart, Seen};
 use super::turnstile::Turnstile;
 use super::vital;
 use crate::clock::{self, Clock};
+use crate::core::ask;
 use crate::core::call::{Call, Grant, StoreError};
 use crate::core::decision::{Decision, Verdict};
 use crate::core::fleet::FleetView;
@@ -34,6 +37,7 @@ use crate::core::usage::{Origin, Usage};
 use crate::store::embedded::Embedded;
 use crate::store::turns::{Asker, Secret};
 
+pub mod asks;
 pub mod counts;
 
 /// Number of shards. With two threads, one of so many checks finds its shard locked by the other thread.
@@ -43,6 +47,9 @@ const SHARDS: usize = 64;
 #[derive(Debug, Default)]
 pub struct Outgoing {
     replies: Vec<(Waiter, Decision)>,
+    /// What is asked of peers, and what they are answered.
+    asks: Vec<(Origin, ask::Ask)>,
+    answers: Vec<(PeerReply, ask::Answer)>,
     timer: bool,
     /// Calls were put into the turnstile, which must be told.
     calls: bool,
@@ -63,6 +70,8 @@ pub struct Node {
     /// The difference between the embedded store's clock and the monotonic clock.
     offset: AtomicU64,
     calls: Option<Arc<Turnstile>>,
+    /// Through which peers are asked; not set where none are.
+    lending: OnceLock<Arc<Lending>>,
     /// Calls that have left the shards and have no outcome yet.
     in_flight: AtomicUsize,
     /// Counts the rounds of gossip, so that each begins with another shard.
@@ -116,6 +125,8 @@ enum Engine {
 struct Leasing {
     shard: Shard,
     parked: HashMap<Ticket, Parked, Secret>,
+    /// Peers that wait for an answer.
+    asked: BTreeMap<Ticket, PeerReply>,
 }
 
 /// A request that waits for its decision.
@@ -149,7 +160,7 @@ impl Node {
                 Some(_) => {
                     let shard = Shard::new(settings, clock::random(), first_id + index, SHARDS as u64, (now, wall));
                     let shard = shard.with_secret(secret());
-                    Engine::Leasing(Leasing { shard, parked: HashMap::default() })
+                    Engine::Leasing(Leasing { shard, parked: HashMap::default(), asked: BTreeMap::new() })
                 }
             };
             Cell { due: Deadline::new(), locked: Mutex::new(Locked { engine, watched: Watched::default() }) }
@@ -162,6 +173,7 @@ impl Node {
             cells: cells.collect(),
             offset: AtomicU64::new(wall.0.wrapping_sub(now.0)),
             calls,
+            lending: OnceLock::new(),
             in_flight: AtomicUsize::new(0),
             round: AtomicUsize::new(0),
             timer: Timer::new(),
@@ -351,8 +363,20 @@ impl Node {
         }
     }
 
+    /// Asks peers through `lending` from now on. Only the first call has an effect.
+    pub fn ask_through(&self, lending: Arc<Lending>) {
+        let _ = self.lending.set(lending);
+    }
+
     /// Carries on the effects of the shards. No lock may be held.
     pub fn flush(&self, out: &mut Outgoing) {
+        for (peer, ask) in out.asks.drain(..) {
+            // Shards ask nobody before they are told of owners, which comes later.
+            if let Some(lending) = self.lending.get() {
+                lending.ask(peer, &ask);
+            }
+        }
+        out.answers.drain(..).for_each(|(reply, answer)| reply.send(&answer));
         for (waiter, decision) in out.replies.drain(..) {
             waiter.answer(Answer::Decision(decision));
         }
@@ -435,8 +459,11 @@ impl Node {
                         out.replies.push((waiter, decision));
                     }
                 }
-                // A shard that is not told of owners asks no peer, and nobody asks it.
-                Effect::Ask { .. } | Effect::Answer { .. } => {}
+                Effect::Ask { peer, ask } => out.asks.push((peer, ask)),
+                Effect::Answer { ticket, answer } => {
+                    let reply = leasing.asked.remove(&ticket);
+                    out.answers.extend(reply.map(|reply| (reply, answer)));
+                }
             }
         }
         self.note_deadline(cell, leasing, out);

@@ -9,7 +9,7 @@ use super::ask::{Ask, CheckRequest};
 use super::check_request::{CheckResult, MultiCheck, decide_one, decide_since, look};
 use super::connection_permits::ConnectionPermits;
 use super::held::Held;
-use super::listing;
+use super::listing::{self, Facts};
 use super::mailbox::Mailbox;
 use super::node::Outgoing;
 use super::server_state::ServerState;
@@ -192,13 +192,14 @@ pub(super) async fn explained(hub: &ServerState, inquiry: CheckRequest) -> Strin
     let inquiry = CheckRequest { peek: true, ..inquiry };
     let told = decide_one(hub, inquiry.clone()).await;
     let (now, digest) = (hub.node.clock.now(), hub.node.digests.digest(&inquiry.policy.name, &inquiry.key));
-    let held = hub.node.held(now, digest);
-    let standings = told.rule.as_ref().and_then(|rule| {
-        let request = Request { rule, digest, key: &inquiry.key, cost: 0, peek: true };
-        hub.node.standings(now, &request)
-    });
-    let nodes = hub.fleet_status().map(|fleet| fleet.view.live);
-    listing::explanation(&inquiry, &told, held, &standings.unwrap_or_default(), nodes)
+    let request = |rule| Request { rule, digest, key: &inquiry.key, cost: 0, peek: true };
+    let facts = Facts {
+        held: hub.node.held(now, digest),
+        standings: told.rule.as_ref().and_then(|rule| hub.node.standings(now, &request(rule))).unwrap_or_default(),
+        nodes: hub.fleet_status().map(|fleet| fleet.view.live),
+        owner: told.rule.as_ref().and_then(|rule| hub.node.owner(now, &request(rule))),
+    };
+    listing::explanation(&inquiry, &told, &facts)
 }
 
 fn whole(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {

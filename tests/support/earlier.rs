@@ -131,6 +131,7 @@ fn told(id: &ChitchatId, said: &NodeState) -> Member {
         address: id.gossip_advertise_addr,
         state: if leaving { MemberState::Leaving } else { MemberState::Up },
         version: said.get("version").unwrap_or_default().to_owned(),
+        owning: rationd::fleet::Owning::Never,
     }
 }
 

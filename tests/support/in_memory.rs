@@ -109,7 +109,7 @@ impl World for Memory {
         let node = InMemory::start(self, start, |wire, messages, runtime| {
             let (own, address) = (wire.own.clone(), wire.address);
             let _inside = runtime.enter();
-            let options = MembershipOptions { fleet: FLEET.into(), own, address, seeds, tick };
+            let options = MembershipOptions { fleet: FLEET.into(), own, address, seeds, tick, owning: start.owning };
             Membership::start(options, Arc::new(wire), messages)
         });
         Box::new(node)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rationd::fleet::{MemberState, Members, PeerId};
+use rationd::fleet::{MemberState, Members, Owning, PeerId};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -25,11 +25,12 @@ pub struct Start<'a> {
     /// `None`: anywhere.
     pub at: Option<SocketAddr>,
     pub seeds: &'a [SocketAddr],
+    pub owning: Owning,
 }
 
 impl<'a> Start<'a> {
     pub fn new(name: &'a str, seeds: &'a [SocketAddr]) -> Self {
-        Self { name, incarnation: 1_000, at: None, seeds }
+        Self { name, incarnation: 1_000, at: None, seeds, owning: Owning::Never }
     }
 }
 

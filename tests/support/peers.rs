@@ -153,6 +153,7 @@ impl Authority {
             seeds: start.seeds.iter().map(SocketAddr::to_string).collect(),
             tick: Duration::from_millis(200),
             identity: self.files(start.name),
+            owning: start.owning,
         }
     }
 

@@ -19,6 +19,8 @@ pub enum Mode {
     CutEvery(u64),
     /// Every so many-th comes later by that much, and what follows it on its connection as well.
     DelayEvery(u64, Duration),
+    /// None gets through, and nobody is let in.
+    Shut,
 }
 
 /// A running proxy. Its threads end with the connections they serve, or with the test.
@@ -48,6 +50,9 @@ impl Proxy {
         let of_thread = shared.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
+                if *of_thread.mode.lock().expect("no holder panics") == Mode::Shut {
+                    continue;
+                }
                 if let Ok(server) = TcpStream::connect(store) {
                     serve(&client, &server, &of_thread);
                 }
@@ -154,6 +159,10 @@ impl Shared {
         let count = self.replies.fetch_add(1, Ordering::Relaxed) + 1;
         match mode {
             Mode::CutEvery(each) if count.is_multiple_of(each) => {
+                self.spoiled.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+            Mode::Shut => {
                 self.spoiled.fetch_add(1, Ordering::Relaxed);
                 false
             }

@@ -13,6 +13,7 @@ use rationd::core::time::{Micros, Timestamp};
 use rationd::fleet::{FleetStats, PeerId};
 use rationd::serve::gossip::FleetStatus;
 use rationd::serve::hot_keys::{self, Kind};
+use rationd::serve::lending::LendingStats;
 use rationd::serve::metrics::Scrape;
 use rationd::serve::process::ProcessUse;
 use rationd::store::redis::{BreakerState, CallOutcome, LATENCY_BOUNDS, ServerView, Snapshot};
@@ -225,6 +226,7 @@ fn scrape() -> String {
         staleness: Micros(0),
         bad: 0,
         stats: FleetStats::default(),
+        lending: Some(LendingStats::default()),
     };
     let process =
         ProcessUse { cpu: Duration::ZERO, resident: 0, open_files: 0, most_open_files: Some(0), started: Timestamp(0) };

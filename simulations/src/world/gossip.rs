@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rationd::core::fleet::{FleetTracker, FleetView};
 use rationd::core::key::Digest;
-use rationd::core::owners::{Candidate, name_hash};
+use rationd::core::owners::{Candidate, OwnerName, name_hash};
 use rationd::core::time::Micros;
 use rationd::core::usage::{Count, Origin, Usage};
 use rationd::wire::digest::most_entries;
@@ -170,10 +170,11 @@ impl World<'_> {
             !gone
         });
         let view = circle.roster.view(now, plan.tick.micros());
-        let own = name_hash(&self.nodes[node as usize].name);
+        let name = |index: u32| OwnerName { hash: name_hash(&self.nodes[index as usize].name), is_always: false };
+        let own = name(node);
         let there = circle.others.iter().filter(|(_, other)| self.plan.daemon.owners && !other.leaving);
         let candidate = |((index, _), other): (&(u32, u64), &Other)| {
-            other.joined.map(|peer| Candidate { peer, name: name_hash(&self.nodes[*index as usize].name) })
+            other.joined.map(|peer| Candidate { peer, name: name(*index) })
         };
         let candidates: Vec<Candidate> = there.filter_map(candidate).collect();
         let place = &mut self.nodes[node as usize];

@@ -18,7 +18,7 @@ use crate::core::key::DigestKey;
 use crate::core::policy::PolicySet;
 use crate::core::shard::Settings;
 use crate::core::time::Micros;
-use crate::fleet::{Fleet, FleetOptions, IdentityFiles};
+use crate::fleet::{Fleet, FleetOptions, IdentityFiles, Owning};
 use crate::serve::{Backend, Daemon, Limits, ServerState, StartOptions};
 use crate::store::redis::{RedisOptions, RedisStore};
 
@@ -106,6 +106,7 @@ impl Node {
             seeds: ground.seeds,
             tick: TICK,
             identity: IdentityFiles { ca, cert, key, crl: None },
+            owning: Owning::Never,
         };
         let socket: Arc<Path> = own.join("rationd.sock").into();
         let (daemon, store, address) = runtime.block_on(async {

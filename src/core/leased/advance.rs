@@ -248,7 +248,8 @@ fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
     let bounds = bounds(key, cx, now, want, 0);
     key.demand.refill(now, bounds);
     key.line.note_ask();
-    let ask = Ask { id: cx.id(), digest: key.id(), rule, terms };
+    let Some(name) = key.whole_name() else { return };
+    let ask = Ask { id: cx.id(), digest: key.id(), key: name.into(), rule, terms };
     key.calls.send_ask(cx, now, peer, ask);
 }
 
@@ -477,7 +478,7 @@ fn part(key: &LeasedKey, cx: &Context) -> u64 {
 fn leases_for_all(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
     let live = cx.fleet.map_or(1, |fleet| fleet.live);
     let is_alone = key.view.nodes() == 1 || key.view.nodes().saturating_mul(NODES_OF_ONE) <= live;
-    is_alone && cx.owners.are_there() && cx.owners.owner(now, key.id()).is_none()
+    is_alone && cx.owners.are_there() && cx.owners.owner(now, key.id(), key.view.rule()).is_none()
 }
 
 /// How a refill is bounded that needs so much where so much is held.

@@ -14,6 +14,7 @@ use crate::core::context::Context;
 use crate::core::decision::{Decision, Source, Verdict};
 use crate::core::gcra;
 use crate::core::mutant::{Mutant, on};
+use crate::core::policy::{AD_HOC, OVERRIDDEN};
 use crate::core::rule::OnStoreLoss;
 use crate::core::time::{Instant, Micros};
 use crate::core::usage::Origin;
@@ -125,16 +126,22 @@ fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
 pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Origin> {
     let first = key.line.first().filter(|_| cx.owners.are_there() && !cx.draining && !key.calls.is_asking())?;
     // Tokens are lent on once: who is asked by peers asks the store for them.
-    if key.line.has_peers() {
+    if key.line.has_peers() || !is_known_to_peers(key) {
         return None;
     }
     if key.is_away(now) {
-        return cx.owners.relay(now, key.id()).filter(|_| may_relay(key, cx, now, first.asks));
+        return cx.owners.relay(now, key.id(), key.view.rule()).filter(|_| may_relay(key, cx, now, first.asks));
     }
     let is_busy =
         key.calls.is_acquiring() || key.has_account_under_way() || key.calls.has_doubtful() || key.is_due(now);
     let is_plain = first.asks == 0 && !is_busy && key.about_to_start(now) == 0 && is_cold(key);
-    if is_plain && asks_for_line(key, now) { cx.owners.owner(now, key.id()) } else { None }
+    if is_plain && asks_for_line(key, now) { cx.owners.owner(now, key.id(), key.view.rule()) } else { None }
+}
+
+/// A peer finds the limits of a key in its configuration, by the name of the policy and all of the key. Limits that came
+/// with a check are in no configuration.
+fn is_known_to_peers(key: &LeasedKey) -> bool {
+    ![AD_HOC, OVERRIDDEN].contains(&&*key.view.rule().policy) && key.whole_name().is_some()
 }
 
 /// This node surely uses few tokens of the key before it would ask for more.
@@ -149,10 +156,10 @@ fn is_cold(key: &LeasedKey) -> bool {
 /// themselves, and the share is set aside.
 pub(super) fn may_relay(key: &LeasedKey, cx: &Context, now: Instant, asks: u8) -> bool {
     let is_lost = matches!(key.outage.phase(), Phase::Lost { .. } | Phase::Repaying { .. }) && key.is_away(now);
-    if !is_lost || cx.draining || key.line.has_peers() || on(Mutant::ShareBeforeRelay) {
+    if !is_lost || cx.draining || key.line.has_peers() || !is_known_to_peers(key) || on(Mutant::ShareBeforeRelay) {
         return false;
     }
-    let is_asked = || asks < MOST_ASKS && cx.owners.relay(now, key.id()).is_some();
+    let is_asked = || asks < MOST_ASKS && cx.owners.relay(now, key.id(), key.view.rule()).is_some();
     key.view.rule().on_store_loss != OnStoreLoss::Allow && (key.calls.is_asking() || is_asked())
 }
 

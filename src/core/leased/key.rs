@@ -22,7 +22,7 @@ use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::line::Line;
 use crate::core::mutant::{Mutant, on};
-use crate::core::page::name;
+use crate::core::page::{LONGEST_NAME, name};
 use crate::core::request::KeyInfo;
 use crate::core::rule::Rule;
 use crate::core::store_clock::StoreClock;
@@ -473,6 +473,11 @@ impl LeasedKey {
         }
         self.wake = due;
         due.time()
+    }
+
+    /// The key's bytes; `None` where some of them may not be kept.
+    pub(super) fn whole_name(&self) -> Option<&[u8]> {
+        Some(&*self.name).filter(|name| name.len() < LONGEST_NAME)
     }
 
     /// The digest that names the key in calls.

@@ -71,9 +71,10 @@ pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now:
     let Some(asking) = key.calls.end_ask(id) else { return };
     let was_away = key.outage.phase().is_away();
     drop_ended(key, cx, now);
-    cx.owners.note_answer(now, asking.peer, now.since(asking.sent), answer.err());
-    if let Ok(loan) = answer {
-        take_loan(key, cx, now, &asking, loan);
+    cx.owners.note_answer(asking.peer, now.since(asking.sent));
+    match answer {
+        Ok(loan) => take_loan(key, cx, now, &asking, loan),
+        Err(refusal) => cx.owners.note_refusal(now, asking.peer, asking.ask.terms.rule, *refusal),
     }
     advance(key, cx, now, Wish::Nothing);
     cx.note_degraded(was_away, key.outage.phase().is_away());

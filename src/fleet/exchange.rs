@@ -1,0 +1,272 @@
+//! Asks and their answers on the connection between two nodes: one long-lived stream for all that the one asks the other.
+//!
+//! ```text
+//! stream = channel (1 byte) asks, and answers on the way back
+//! ask, answer = length (2, little-endian) as many bytes, at most 1,024
+//! ```
+//!
+//! Asks that wait are written together. Answers come in any order, or not at all: an ask is never sent twice, and nothing
+//! here remembers one. What a peer may have open is bounded; what comes beyond that is dropped unanswered. Does not know
+//! what asks mean. `ask_queue.rs` has those that wait; the daemon takes those that come.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use quinn::{RecvStream, SendStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::task::coop::consume_budget;
+use tokio::time::timeout;
+
+use super::frame::Channel;
+use super::link::{Closing, Link};
+use super::peer::PeerId;
+use super::stats::Counters;
+use crate::clock::Clock;
+use crate::core::time::Instant;
+use crate::wire::peer_ask::LONGEST;
+
+/// Longest time that a stream takes to open, and that it takes no bytes.
+const STUCK: Duration = Duration::from_secs(1);
+/// Asks of one peer that are not answered yet.
+const OPEN: usize = 1_024;
+/// Frames that are written at once, and bytes that are read at once.
+const TOGETHER: (usize, usize) = (64, 16 << 10);
+
+/// Takes what peers ask, and what they answer. Both must return soon.
+pub trait AskTaker: Send + Sync + 'static {
+    /// A peer asks. It is answered by `reply`, or not at all when that is dropped.
+    fn handle_ask(&self, from: &PeerId, ask: &[u8], reply: Reply);
+
+    /// A peer has answered one of the asks that were sent to it.
+    fn handle_answer(&self, from: &PeerId, answer: &[u8]);
+}
+
+/// The way of one answer to the peer that asked.
+#[derive(Debug)]
+pub struct Reply {
+    answers: mpsc::UnboundedSender<Answer>,
+    slot: OwnedSemaphorePermit,
+}
+
+/// An answer, and the slot of its ask until it is written.
+type Answer = (Bytes, OwnedSemaphorePermit);
+
+impl Reply {
+    /// Sends the answer, without waiting.
+    pub fn send(self, answer: Vec<u8>) {
+        // Whoever asked may be gone: then nobody misses it.
+        let _ = self.answers.send((answer.into(), self.slot));
+    }
+}
+
+/// Who takes asks and answers, once that is known. It may end before its fleet.
+#[derive(Default)]
+pub(crate) struct Exchange(OnceLock<Weak<dyn AskTaker>>);
+
+impl std::fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Exchange({})", self.0.get().is_some())
+    }
+}
+
+impl Exchange {
+    /// Hands asks and answers to `taker` from now on. Only the first call has an effect.
+    pub(crate) fn begin(&self, taker: &Arc<dyn AskTaker>) {
+        let _ = self.0.set(Arc::downgrade(taker));
+    }
+
+    fn taker(&self) -> Option<Arc<dyn AskTaker>> {
+        self.0.get()?.upgrade()
+    }
+}
+
+/// An ask that waits to be written.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) frame: Bytes,
+    /// Nobody waits for the answer from then on.
+    pub(crate) until: Instant,
+}
+
+/// Answers what the peer asks, until the connection ends.
+pub(crate) async fn answer(link: Arc<Link>, exchange: Arc<Exchange>, counters: Arc<Counters>) {
+    // As many at once as the peer may open streams.
+    let mut answering = JoinSet::new();
+    loop {
+        tokio::select! {
+            stream = link.connection.accept_bi() => match stream {
+                Ok((answers, asks)) => {
+                    let serving = serve(link.clone(), exchange.clone(), counters.clone(), answers, asks);
+                    answering.spawn(serving);
+                }
+                Err(_) => return,
+            },
+            Some(_) = answering.join_next() => {}
+        }
+    }
+}
+
+/// Answers what is asked on one stream.
+async fn serve(
+    link: Arc<Link>,
+    exchange: Arc<Exchange>,
+    counters: Arc<Counters>,
+    mut answers: SendStream,
+    asks: RecvStream,
+) {
+    let (send, mut waiting) = mpsc::unbounded_channel::<Answer>();
+    let slots = Arc::new(Semaphore::new(OPEN));
+    let mut asks = Frames::new(asks);
+    let reading = async {
+        if asks.channel().await != Some(Channel::Ask as u8) {
+            return counters.malformed.add(1);
+        }
+        while let Some(ask) = asks.next(&counters).await {
+            link.has_spoken();
+            match (exchange.taker(), slots.clone().try_acquire_owned()) {
+                (Some(taker), Ok(slot)) => taker.handle_ask(&link.peer, &ask, Reply { answers: send.clone(), slot }),
+                _ => counters.dropped_in.add(1),
+            }
+            consume_budget().await;
+        }
+    };
+    let writing = async {
+        let mut together = Vec::new();
+        while waiting.recv_many(&mut together, TOGETHER.0).await > 0 {
+            let (frames, slots): (Vec<_>, Vec<_>) = together.drain(..).unzip();
+            if !write(&mut answers, &frames, &counters).await {
+                return;
+            }
+            drop(slots);
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        () = writing => {}
+    }
+    // Either may have ended by itself: then there is nothing to end.
+    let _ = answers.reset(Closing::Refused.code());
+    asks.refuse();
+}
+
+/// Asks the peer of `link` all that comes from `queue`, beginning with `first`, until the stream ends or another connection
+/// serves better.
+pub(crate) async fn ask(
+    link: &Link,
+    exchange: &Exchange,
+    counters: &Counters,
+    clock: Clock,
+    first: Waiting,
+    queue: &mut mpsc::Receiver<Waiting>,
+) {
+    let Ok(Ok((mut asks, answers))) = timeout(STUCK, link.connection.open_bi()).await else {
+        return counters.dropped_out.add(1);
+    };
+    let mut answers = Frames::new(answers);
+    let reading = async {
+        while let Some(answer) = answers.next(counters).await {
+            link.has_spoken();
+            let Some(taker) = exchange.taker() else { return };
+            taker.handle_answer(&link.peer, &answer);
+            consume_budget().await;
+        }
+    };
+    let writing = async {
+        let mut together = vec![first];
+        let mut head = Some(Bytes::from_static(&[Channel::Ask as u8]));
+        loop {
+            let now = clock.now();
+            let in_time = together.drain(..).filter(|ask| ask.until > now).map(|ask| ask.frame);
+            let frames: Vec<Bytes> = in_time.collect();
+            let is_opened = match head.take() {
+                Some(head) => asks.write_all(&head).await.is_ok(),
+                None => true,
+            };
+            if !is_opened || !write(&mut asks, &frames, counters).await || link.is_superseded() {
+                return;
+            }
+            if queue.recv_many(&mut together, TOGETHER.0).await == 0 {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = reading => {}
+        () = writing => {}
+    }
+    let _ = asks.reset(Closing::Refused.code());
+    answers.refuse();
+}
+
+/// Writes frames together; false when the peer does not take them.
+async fn write(stream: &mut SendStream, frames: &[Bytes], counters: &Counters) -> bool {
+    let mut bytes = BytesMut::new();
+    for frame in frames {
+        bytes.extend_from_slice(&(frame.len() as u16).to_le_bytes()); // at most LONGEST
+        bytes.extend_from_slice(frame);
+    }
+    let is_written = matches!(timeout(STUCK, stream.write_all(&bytes)).await, Ok(Ok(())));
+    if is_written {
+        counters.frames_out.add(frames.len());
+        counters.bytes_out.add(bytes.len());
+    } else {
+        counters.dropped_out.add(frames.len());
+    }
+    is_written
+}
+
+/// Frames as they come on a stream.
+struct Frames {
+    stream: RecvStream,
+    /// What has come of the next ones.
+    come: BytesMut,
+}
+
+impl Frames {
+    fn new(stream: RecvStream) -> Self {
+        Self { stream, come: BytesMut::new() }
+    }
+
+    /// The first byte, which says what the stream is for.
+    async fn channel(&mut self) -> Option<u8> {
+        while self.come.is_empty() {
+            self.fill().await?;
+        }
+        Some(self.come.get_u8())
+    }
+
+    /// The next frame; `None` when the stream has ended, or says nothing that can be read.
+    async fn next(&mut self, counters: &Counters) -> Option<Bytes> {
+        loop {
+            if let Some((length, _)) = self.come.split_first_chunk() {
+                let length = usize::from(u16::from_le_bytes(*length));
+                if length > LONGEST {
+                    counters.oversized.add(1);
+                    return None;
+                }
+                if self.come.len() >= 2 + length {
+                    self.come.advance(2);
+                    counters.frames_in.add(1);
+                    return Some(self.come.split_to(length).freeze());
+                }
+            }
+            let came = self.fill().await?;
+            counters.bytes_in.add(came);
+        }
+    }
+
+    /// Reads what has come, and returns how many bytes.
+    async fn fill(&mut self) -> Option<usize> {
+        let chunk = self.stream.read_chunk(TOGETHER.1, true).await.ok()??;
+        self.come.extend_from_slice(&chunk.bytes);
+        Some(chunk.bytes.len())
+    }
+
+    /// Reads no more of it.
+    fn refuse(&mut self) {
+        // It may have ended meanwhile: then there is nothing to stop.
+        let _ = self.stream.stop(Closing::Refused.code());
+    }
+}

@@ -1,0 +1,56 @@
+//! What the shards ask of peers, and what peers ask of them. Part of `node.rs`.
+
+use std::sync::Arc;
+
+use super::{Engine, Locked, Node, Outgoing};
+use crate::core::ask::{Answer, Refusal, Terms};
+use crate::core::key::Digest;
+use crate::core::owners::{Candidate, KeyOwner, OwnerName};
+use crate::core::shard::{Asked, Request};
+use crate::core::time::Instant;
+use crate::serve::peer_reply::PeerReply;
+use crate::store::turns::Asker;
+
+impl Node {
+    /// These peers may own keys from now on, beside this node, which does under this name.
+    pub fn handle_owners(&self, own: OwnerName, candidates: &[Candidate]) {
+        self.each_shard(|shard| shard.handle_owners(own, candidates));
+    }
+
+    /// The name of the node that owns the key of `request`, as this one sees it; `None` where nodes ask no peers for it.
+    #[must_use]
+    pub fn owner(&self, now: Instant, request: &Request<'_>) -> Option<Arc<str>> {
+        let lending = self.lending.get()?;
+        let owner = match &self.cell(request.digest).lock().engine {
+            Engine::Embedded(_) => None,
+            Engine::Leasing(leasing) => leasing.shard.owner(now, request),
+        };
+        match owner? {
+            KeyOwner::This => Some(lending.own().clone()),
+            KeyOwner::Peer(peer) => lending.name_of(peer),
+        }
+    }
+
+    /// A peer asks for tokens of a key, and is answered by `reply`: at once, or in the time for which it waits. The caller
+    /// must [`Self::flush`] afterwards.
+    pub fn handle_ask(&self, now: Instant, request: Request<'_>, terms: &Terms, reply: PeerReply, out: &mut Outgoing) {
+        let cell = self.cell(request.digest);
+        let Locked { engine, watched } = &mut *cell.lock();
+        // A store of its own counts for this node alone.
+        let Engine::Leasing(leasing) = engine else { return out.answers.push((reply, Err(Refusal::NoStore))) };
+        match leasing.shard.handle_ask(now, request, terms) {
+            Asked::Answered(answer) => out.answers.push((reply, answer)),
+            Asked::Parked(ticket) => drop(leasing.asked.insert(ticket, reply)),
+        }
+        self.drain_effects(now, cell, (leasing, watched), Asker::NODE, out);
+    }
+
+    /// Takes a peer's answer to the ask of that id. The caller must [`Self::flush`] afterwards.
+    pub fn handle_answer(&self, now: Instant, digest: Digest, id: u64, answer: &Answer, out: &mut Outgoing) {
+        let cell = self.cell(digest);
+        if let Locked { engine: Engine::Leasing(leasing), watched } = &mut *cell.lock() {
+            leasing.shard.handle_answer(now, digest, id, answer);
+            self.drain_effects(now, cell, (leasing, watched), Asker::NODE, out);
+        }
+    }
+}
