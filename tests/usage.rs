@@ -4,7 +4,7 @@
 use crate::support;
 
 use rationd::core::call::{Op, StoreError};
-use rationd::core::decision::{Reason, Source, Verdict};
+use rationd::core::decision::{Source, Verdict};
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
 use rationd::core::time::{Micros, Timestamp};
@@ -376,24 +376,6 @@ fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
     };
     // 95 % of (95 % of 44 and of what nobody used, or of 44; and 5 % for all alike).
     assert_eq!((share(true), share(false)), (47, 41));
-}
-
-/// Its part was none while it did not know the fleet, and stayed none for as long as the loss lasted.
-#[test]
-fn a_bucket_that_was_asked_for_before_its_node_knew_the_fleet_has_its_part_from_then_on() {
-    let mut bench = bench_of(2, "100/1s");
-    let view = FleetView { live: 2, largest: 2, ..FleetView::UNKNOWN };
-    bench.shard.handle_fleet(view);
-    bench.check(1);
-    let call = bench.acquire();
-    bench.fail(&call, StoreError::Away { since: bench.now });
-    bench.advance(Micros(3 * SECOND.0));
-    bench.check(1);
-    assert_eq!(bench.last.unwrap().reason, Reason::Share, "it may be one of a thousand nodes");
-    bench.shard.handle_fleet(FleetView { is_settled: true, heard: bench.now, ..view });
-    bench.advance(SECOND);
-    let admitted = (0..200).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
-    assert_eq!(admitted, 47, "95 % of a limit of 100, in two");
 }
 
 /// Of which window from the first request a share is the store says when it is paid. It was told of a window that the store
