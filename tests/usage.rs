@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use rationd::core::call::{Op, StoreError};
+use rationd::core::call::{Call, Op, StoreError};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
@@ -378,10 +378,9 @@ fn shares_follow_what_each_node_admitted_when_everybody_was_heard() {
     assert_eq!((share(true), share(false)), (47, 41));
 }
 
-/// Of which window from the first request a share is the store says when it is paid. It was told of a window that the store
-/// had opened meanwhile, and peers denied checks by that of which the store had tokens left.
-#[test]
-fn what_a_share_admitted_is_told_of_a_window_from_the_first_request_once_it_is_paid() {
+/// A share admitted ten of a window from the first request. The store is back, has lent nothing yet and has told of a window of
+/// its own; the call charges those ten and a check that waits.
+fn paying_for_its_share() -> (Bench, Call) {
     let mut bench = bench_of(2, "100/10s fixed from-first");
     assert_eq!(bench.check(1), None);
     let call = bench.acquire();
@@ -397,6 +396,14 @@ fn what_a_share_admitted_is_told_of_a_window_from_the_first_request_once_it_is_p
     assert_eq!(told(&mut bench), []);
     assert_eq!(bench.check(1), None);
     let call = bench.acquire();
+    (bench, call)
+}
+
+/// Of which window from the first request a share is the store says when it is paid. It was told of a window that the store
+/// had opened meanwhile, and peers denied checks by that of which the store had tokens left.
+#[test]
+fn what_a_share_admitted_is_told_of_a_window_from_the_first_request_once_it_is_paid() {
+    let (mut bench, call) = paying_for_its_share();
     assert_eq!(bench.order(&call).need, 11);
     bench.grant(&call, 11);
     assert_eq!(told(&mut bench), [(window(&bench), 11, 0)]);
@@ -406,19 +413,7 @@ fn what_a_share_admitted_is_told_of_a_window_from_the_first_request_once_it_is_p
 /// node told the refund twice, as admitted, too, so that peers went on denying by tokens that were free again.
 #[test]
 fn what_the_store_takes_back_is_not_told_as_admitted_once_more() {
-    let mut bench = bench_of(2, "100/10s fixed from-first");
-    assert_eq!(bench.check(1), None);
-    let call = bench.acquire();
-    bench.fail(&call, StoreError::Away { since: bench.now - Micros::from_secs(10) });
-    for _ in 0..9 {
-        assert_eq!(bench.check(1), Some(Verdict::Allow));
-    }
-    assert_eq!(bench.last.map(|last| last.source), Some(Source::Share));
-    let call = bench.acquire();
-    bench.used = 50;
-    bench.grant(&call, 0);
-    assert_eq!(bench.check(1), None);
-    let call = bench.acquire();
+    let (mut bench, call) = paying_for_its_share();
     bench.grant(&call, 11);
     assert_eq!(told(&mut bench), [(window(&bench), 11, 0)]);
     assert!(!bench.refund(4), "the store is asked to take it back");
