@@ -241,10 +241,11 @@ impl World<'_> {
         for usage in told.frames.iter().flat_map(|frame| build.decode(frame)) {
             place.limiter.handle_usage(now, origin, &usage);
         }
-        self.drain(told.to);
+        // Before what follows of it: somebody who waits may be denied by it at once.
         let Told { from, to, ref frames, lies, .. } = *told;
         let moment = self.moment();
         self.watch.see(moment, &Seen::Told { from, to, frames, lies });
+        self.drain(to);
     }
 
     /// What a malicious node reports of every key.
