@@ -61,6 +61,14 @@ impl Clock {
     }
 }
 
+/// The time that timers go by.
+#[cfg(feature = "daemon")]
+#[must_use]
+#[allow(clippy::disallowed_methods, reason = "this is the clock")]
+pub(crate) fn timers() -> Origin {
+    Origin::now()
+}
+
 /// The wall clock, Unix time.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "this is the clock")]

@@ -299,6 +299,12 @@ impl Shard {
         }
     }
 
+    /// Whether a key may have something to report to peers.
+    #[must_use]
+    pub fn has_to_tell(&self) -> bool {
+        !self.cx.talkers.is_empty()
+    }
+
     /// The key as of `now`. A missing one is created, if necessary in place of a quiet key.
     fn key(&mut self, now: Instant, request: &Request<'_>) -> Option<(u32, &mut LeasedKey, &mut Context)> {
         let index = match self.table.find(request.digest.0) {

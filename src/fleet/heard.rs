@@ -21,6 +21,8 @@ const GIVEN_UP_ROUNDS: u32 = 8;
 const MISSED: Duration = Duration::from_secs(2);
 /// Number of other nodes that must hear from a peer when this node does not.
 const VOUCHERS: usize = 2;
+/// A fleet in which for this long nobody came and nobody was missed is calm: its gossip has nothing to tell.
+const CALM: Duration = Duration::from_secs(10);
 /// Most such nodes that are recorded for each peer.
 const MAX_VOUCHERS: usize = 8;
 /// Silence after which a peer is forgotten, as a time and in rounds: later than chitchat forgets it.
@@ -42,6 +44,8 @@ pub(crate) struct Heard {
     /// The time for which this process has run.
     now: Duration,
     peers: BTreeMap<PeerId, Peer>,
+    /// When a peer last came or was missed, or this node had something to tell.
+    stirred: Duration,
     /// Bytes that the peers take in a digest.
     bytes: usize,
 }
@@ -73,7 +77,7 @@ pub(crate) struct Heed {
 impl Heard {
     /// Without peers.
     pub(crate) fn new(own: PeerId, round: Duration) -> Self {
-        Self { own, round, now: Duration::ZERO, peers: BTreeMap::new(), bytes: 0 }
+        Self { own, round, now: Duration::ZERO, peers: BTreeMap::new(), stirred: Duration::ZERO, bytes: 0 }
     }
 
     /// `time` has passed in which peers could have been heard. Forgets those that were silent for too long.
@@ -87,6 +91,25 @@ impl Heard {
             *bytes -= if kept { 0 } else { Known::len(id, peer.address) };
             kept
         });
+        if self.peers.values().any(|peer| now - peer.last >= MISSED && peer.is_live(now, given_up)) {
+            self.stir();
+        }
+    }
+
+    /// Something has changed, or is about to: the fleet is not calm for a while.
+    pub(crate) fn stir(&mut self) {
+        self.stirred = self.now;
+    }
+
+    /// Whether the fleet is calm, and the node at `address` is a live peer in it.
+    pub(crate) fn is_calm(&self, address: SocketAddr) -> bool {
+        let is_there = |peer: &Peer| peer.address == address && self.is_peer_live(peer);
+        self.now - self.stirred >= CALM && self.peers.values().any(is_there)
+    }
+
+    /// Whether the fleet is calm.
+    pub(crate) fn is_all_calm(&self) -> bool {
+        self.now - self.stirred >= CALM && self.peers.values().any(|peer| self.is_peer_live(peer))
     }
 
     /// The time for which this process has run.
@@ -118,6 +141,7 @@ impl Heard {
         let peer = Peer { address, heartbeat, shown: heartbeat, shown_at: now, came: now, last: now, vouchers };
         self.peers.insert(from.clone(), peer);
         self.bytes = bytes;
+        self.stir();
         Ok(heartbeat)
     }
 
@@ -134,11 +158,11 @@ impl Heard {
         self.peers.range(life(0)..=life(u64::MAX))
     }
 
-    /// Some frame came from a peer that has spoken for itself before.
-    pub(crate) fn is_there(&mut self, from: &PeerId) {
-        let now = self.now;
-        if let Some(peer) = self.peers.get_mut(from) {
-            peer.is_heard(now);
+    /// Some frame came so long ago from a peer that has spoken for itself before.
+    pub(crate) fn is_there(&mut self, from: &PeerId, ago: Duration) {
+        let at = self.now.saturating_sub(ago);
+        if let Some(peer) = self.peers.get_mut(from).filter(|peer| peer.last <= at) {
+            peer.is_heard(at);
         }
     }
 
@@ -264,7 +288,7 @@ mod tests {
         speak(&mut heard, "b", 1, &[]);
         for _ in 0..6 {
             heard.pass(SECOND);
-            heard.is_there(&id("a", 1));
+            heard.is_there(&id("a", 1), Duration::ZERO);
         }
         assert_eq!(names(&heard), "a@1");
         let looked_for = heard.heed(&id("a", 1), &known("b", 2));

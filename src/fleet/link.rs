@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,13 +14,14 @@ use quinn::{Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::frame::{Hello, MAX_FRAME, MAX_HELLO};
 use super::identity::holds_name;
 use super::names::node_name;
 use super::peer::PeerId;
 use super::stats::Counters;
+use crate::clock;
 
 /// Longest wait for a hello.
 const GREETING: Duration = Duration::from_secs(2);
@@ -73,8 +74,10 @@ pub(crate) struct Link {
     settled: AtomicBool,
     /// The same two nodes have connected again since.
     superseded: AtomicBool,
-    /// A frame has come since the last call of [`Self::was_heard`].
-    spoken: AtomicBool,
+    /// When this connection began, and the milliseconds from then to the last frame that came since the last call of
+    /// [`Self::was_heard`]; [`u64::MAX`] for none.
+    began: Instant,
+    spoken: AtomicU64,
 }
 
 /// Why an exchange of hellos has failed.
@@ -122,7 +125,8 @@ impl Link {
         match heard {
             Ok(Hello { id, address }) => {
                 let [gossip_slots, usage_slots] = [SLOTS.0, SLOTS.1].map(|slots| Arc::new(Semaphore::new(slots)));
-                let [settled, superseded, spoken] = [false; 3].map(AtomicBool::new);
+                let [settled, superseded] = [false; 2].map(AtomicBool::new);
+                let (began, spoken) = (clock::timers(), AtomicU64::new(u64::MAX));
                 Ok(Self {
                     connection,
                     peer: id,
@@ -132,6 +136,7 @@ impl Link {
                     usage_slots,
                     settled,
                     superseded,
+                    began,
                     spoken,
                 })
             }
@@ -172,12 +177,17 @@ impl Link {
 
     /// Records that a frame has come.
     pub(crate) fn has_spoken(&self) {
-        self.spoken.store(true, Ordering::Relaxed);
+        self.spoken.store(self.age_ms(), Ordering::Relaxed);
     }
 
-    /// Whether a frame has come since the last call.
-    pub(crate) fn was_heard(&self) -> bool {
-        self.spoken.swap(false, Ordering::Relaxed)
+    /// How long ago the last frame came, if any has since the last call.
+    pub(crate) fn was_heard(&self) -> Option<Duration> {
+        let spoken = self.spoken.swap(u64::MAX, Ordering::Relaxed);
+        (spoken != u64::MAX).then(|| Duration::from_millis(self.age_ms().saturating_sub(spoken)))
+    }
+
+    fn age_ms(&self) -> u64 {
+        u64::try_from((clock::timers() - self.began).as_millis()).unwrap_or(u64::MAX - 1)
     }
 
     /// Sends one frame on a stream of its own. Returns when the frame is sent, not when it was received.

@@ -13,7 +13,7 @@ use chitchat::{
 };
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::members::{Member, MemberState, Members, Owning};
 use super::peer::{Carrier, Gossip, PeerId};
@@ -21,6 +21,7 @@ use super::seeds;
 use super::stats::Counters;
 use super::transport::GossipTransport;
 use super::validate::{Inspector, inspecting};
+use crate::clock;
 
 /// How long a dead node is remembered, so that late gossip does not bring it back.
 const REMEMBERED: Duration = Duration::from_secs(8 * 60);
@@ -30,8 +31,8 @@ const GIVEN_UP_MS: u128 = 6_000;
 const RESTART: Duration = Duration::from_millis(100);
 /// Hints of addresses that may wait to be dialled.
 const HINTS: usize = 256;
-/// If a round took longer than so many, this process did not run, and silence of peers in that time means nothing.
-const PAUSE: u32 = 5;
+/// Time between two looks at who was heard, while the fleet is calm.
+const LOOK: Duration = Duration::from_secs(1);
 /// Longest wait until the fleet has heard that this node leaves.
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Most peers that are told directly that this node leaves.
@@ -189,18 +190,19 @@ impl Gossiping {
     async fn follow(&mut self, handle: &ChitchatHandle) {
         let mut live = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
         let mut connected = self.carrier.changes();
-        let (mut rounds, mut last) = (rounds(self.options.tick), None);
+        let mut next = clock::timers();
         let mut ended = std::pin::pin!(handle.termination_watcher());
         loop {
             self.publish(live.borrow_and_update().iter());
             tokio::select! {
                 changed = live.changed() => if changed.is_err() { return },
                 Ok(()) = connected.changed() => {}
-                now = rounds.tick() => self.pass(now, &mut last),
+                () = sleep_until(next) => next = clock::timers() + self.pass(clock::timers()),
                 Some(address) = self.seeds.recv() => {
                     let _ = handle.gossip(address);
                 }
                 Some(address) = self.hints.recv() => {
+                    inspecting(&self.inspector).stir();
                     let _ = handle.gossip(address);
                 }
                 () = self.leaving.notified() => self.say_goodbye(handle).await,
@@ -212,18 +214,19 @@ impl Gossiping {
         }
     }
 
-    /// Records that a round has passed, and which peers were heard in it.
-    fn pass(&self, now: Instant, last: &mut Option<Instant>) {
-        let passed = last.map_or(Duration::ZERO, |last| now - last);
-        *last = Some(now);
+    /// Records that a round has passed, and which peers were heard in it. Returns how long the next one takes: longer
+    /// while the fleet is calm.
+    fn pass(&self, now: Instant) -> Duration {
         let there = self.carrier.heard();
         let mut inspector = inspecting(&self.inspector);
-        inspector.heard().pass(passed.min(self.options.tick * PAUSE));
-        there.iter().for_each(|peer| inspector.heard().is_there(peer));
+        inspector.pass(now);
+        there.iter().for_each(|(peer, ago)| inspector.heard().is_there(peer, *ago));
+        if inspector.heard().is_all_calm() { self.options.tick.max(LOOK) } else { self.options.tick }
     }
 
     async fn say_goodbye(&mut self, handle: &ChitchatHandle) {
         self.state = MemberState::Leaving;
+        inspecting(&self.inspector).stir();
         let word = self.state.as_str();
         handle.with_chitchat(|chitchat| chitchat.self_node_state().set("state", word)).await;
         let members = self.publish.borrow().clone();
@@ -252,13 +255,6 @@ impl Gossiping {
             modified
         });
     }
-}
-
-/// Rounds at intervals of `tick`. After a late round the next one is a whole interval later.
-fn rounds(tick: Duration) -> Interval {
-    let mut rounds = interval(tick);
-    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    rounds
 }
 
 /// Ends the gossip when it is dropped.

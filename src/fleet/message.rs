@@ -148,6 +148,16 @@ impl Message {
     }
 }
 
+/// Whether a message opens an exchange.
+pub(crate) fn is_syn(message: &[u8]) -> bool {
+    message.starts_with(&HEAD) && message.get(HEAD.len()) == Some(&0)
+}
+
+/// Whether a message ends an exchange and tells nothing.
+pub(crate) fn is_empty_ack(message: &[u8]) -> bool {
+    message.strip_prefix(&HEAD) == Some(&[2, 0])
+}
+
 /// Parses a message of the node with this name and incarnation, and writes it again. For `fuzz/`, which has no
 /// connection.
 #[doc(hidden)]

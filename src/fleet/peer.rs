@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -60,8 +61,9 @@ pub trait Carrier: Send + Sync + 'static {
     /// Whether `peer` has announced that it leaves.
     fn has_left(&self, peer: &PeerId) -> bool;
 
-    /// The peers from which any frame came since the last call; a transport may leave out those of gossip.
-    fn heard(&self) -> Vec<PeerId> {
+    /// The peers from which any frame came since the last call, and how long ago the last one of each did; a transport
+    /// may leave out those of gossip.
+    fn heard(&self) -> Vec<(PeerId, Duration)> {
         Vec::new()
     }
 

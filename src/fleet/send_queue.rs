@@ -66,7 +66,7 @@ impl Carrier for Arc<ConnectionPool> {
         self.table().has_left(peer)
     }
 
-    fn heard(&self) -> Vec<PeerId> {
+    fn heard(&self) -> Vec<(PeerId, Duration)> {
         self.table().heard()
     }
 

@@ -8,6 +8,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -91,9 +92,9 @@ impl Table {
         self.all().any(|link| link.peer == *peer)
     }
 
-    /// The peers from which frames have come since the last call.
-    pub(crate) fn heard(&self) -> Vec<PeerId> {
-        self.all().filter(|link| link.was_heard()).map(|link| link.peer.clone()).collect()
+    /// The peers from which frames have come since the last call, and how long ago the last one did.
+    pub(crate) fn heard(&self) -> Vec<(PeerId, Duration)> {
+        self.all().filter_map(|link| Some((link.peer.clone(), link.was_heard()?))).collect()
     }
 
     /// Number of connections.

@@ -3,21 +3,41 @@
 //! chitchat awaits `send` in its only loop, drops the future of `recv` at each tick, and ends for good when `recv`
 //! fails. So `send` only puts a frame into a queue, `recv` keeps no state between its awaits, and neither ever fails.
 //! Each message is validated before chitchat sees it.
+//!
+//! While the fleet is calm, chitchat's rounds would wake up every node some hundred times a second to tell each other
+//! nothing. chitchat has no slower rounds for that, but it awaits `send` in its only loop: so in a calm fleet the message
+//! that opens a round is held until a second has passed since the last one, or there is something to read or to tell. Of
+//! two nodes one opens, and the empty message that ends the exchange is left out.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex as SyncMutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use chitchat::transport::{Socket, Transport};
 use chitchat::{ChitchatMessage, Deserializable, Serializable};
-use tokio::sync::{Mutex, OwnedMutexGuard, mpsc};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard, mpsc};
+use tokio::time::{Instant, sleep_until};
 
 use super::frame::MAX_FRAME;
-use super::message::Refusal;
+use super::message::{Refusal, is_empty_ack, is_syn};
 use super::peer::{Carrier, Gossip};
 use super::stats::Counters;
 use super::validate::{Inspector, inspecting};
+use crate::clock;
+
+/// Time between two rounds of gossip in a calm fleet.
+const CALM_ROUND: Duration = Duration::from_secs(1);
+/// Messages that leave within this time belong to one round.
+const ONE_ROUND: Duration = Duration::from_millis(50);
+/// A peer that has opened an exchange is not asked for one for this long. Of two nodes whose rounds begin at the same time
+/// each would leave it to the other, or neither: so for a peer of a lower address it is more than a round, and for any other
+/// less.
+const OPENED: [Duration; 2] = [Duration::from_millis(900), Duration::from_millis(1_200)];
+/// Most exchanges that are opened in a round of a calm fleet: as many as chitchat opens.
+const EXCHANGES: usize = 4;
 
 /// Gives chitchat its socket, and another one after a restart.
 pub(crate) struct GossipTransport {
@@ -34,6 +54,49 @@ struct GossipSocket {
     inspector: Arc<SyncMutex<Inspector>>,
     hints: mpsc::Sender<SocketAddr>,
     counters: Arc<Counters>,
+    /// A message that came while a round was held.
+    came: Option<Gossip>,
+    calm: Calm,
+}
+
+/// The rounds of a calm fleet.
+struct Calm {
+    own: SocketAddr,
+    /// Wakes a round that is held.
+    stirred: Arc<Notify>,
+    /// When the latest round began, and with whom exchanges were opened in it.
+    began: Instant,
+    opened: Vec<SocketAddr>,
+    /// When peers have opened exchanges with this node.
+    asked: HashMap<SocketAddr, Instant>,
+}
+
+impl Calm {
+    fn new(own: SocketAddr, stirred: Arc<Notify>) -> Self {
+        Self { own, stirred, began: clock::timers(), opened: Vec::new(), asked: HashMap::new() }
+    }
+
+    /// When an exchange with `to` may be opened. `None` when there is no need of one: it was part of this round, or the
+    /// peer itself has opened one lately.
+    fn opens(&self, to: SocketAddr, now: Instant) -> Option<Instant> {
+        if now.duration_since(self.began) >= ONE_ROUND {
+            return Some((self.began + CALM_ROUND).max(now));
+        }
+        let is_open = self.opened.len() >= EXCHANGES || self.opened.contains(&to);
+        (!is_open).then_some(now)
+    }
+
+    /// A round begins, unless one has just begun, with an exchange with `to`; false when the peer has opened one lately.
+    fn open(&mut self, to: SocketAddr, now: Instant) -> bool {
+        if now.duration_since(self.began) >= ONE_ROUND {
+            self.began = now;
+            self.opened.clear();
+            self.asked.retain(|_, at| now.duration_since(*at) < OPENED[1]);
+        }
+        self.opened.push(to);
+        let lasts = OPENED[usize::from(to < self.own)];
+        self.asked.get(&to).is_none_or(|at| now.duration_since(*at) >= lasts)
+    }
 }
 
 impl GossipTransport {
@@ -52,11 +115,13 @@ impl GossipTransport {
 
 #[async_trait]
 impl Transport for GossipTransport {
-    async fn open(&self, _listen: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
+    async fn open(&self, listen: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
         // An earlier socket has been dropped with its loop, or is about to be.
         let inbox = self.inbox.clone().lock_owned().await;
         let (carrier, inspector, hints) = (self.carrier.clone(), self.inspector.clone(), self.hints.clone());
-        Ok(Box::new(GossipSocket { carrier, inbox, inspector, hints, counters: self.counters.clone() }))
+        let calm = Calm::new(listen, inspecting(&inspector).stirred());
+        let counters = self.counters.clone();
+        Ok(Box::new(GossipSocket { carrier, inbox, inspector, hints, counters, came: None, calm }))
     }
 }
 
@@ -65,6 +130,11 @@ impl Socket for GossipSocket {
     async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
         // A dropped message is counted by the carrier, and its content is sent again at the next tick.
         let mut bytes = message.serialize_to_vec();
+        let is_needless =
+            if is_syn(&bytes) { !self.may_open(to).await } else { is_empty_ack(&bytes) && self.is_calm(to) };
+        if is_needless {
+            return Ok(());
+        }
         inspecting(&self.inspector).correct(&mut bytes);
         self.carrier.send(to, bytes.into());
         Ok(())
@@ -72,11 +142,18 @@ impl Socket for GossipSocket {
 
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
-            let Some(gossip) = self.inbox.recv().await else {
+            let gossip = match self.came.take() {
+                Some(gossip) => Some(gossip),
+                None => self.inbox.recv().await,
+            };
+            let Some(gossip) = gossip else {
                 // The node is closing. An error would end chitchat, so it waits forever.
                 std::future::pending::<()>().await;
                 continue;
             };
+            if is_syn(&gossip.frame) {
+                self.calm.asked.insert(gossip.reply_to, clock::timers());
+            }
             match self.read(&gossip) {
                 Ok(message) => return Ok((gossip.reply_to, message)),
                 // Messages of an ended incarnation may arrive after the first one of the next.
@@ -93,11 +170,42 @@ impl Socket for GossipSocket {
 }
 
 impl GossipSocket {
+    fn is_calm(&self, peer: SocketAddr) -> bool {
+        inspecting(&self.inspector).heard().is_calm(peer)
+    }
+
+    /// Whether an exchange with `to` is opened. While the fleet is calm, it waits for the next round first.
+    async fn may_open(&mut self, to: SocketAddr) -> bool {
+        if !self.is_calm(to) {
+            return true;
+        }
+        let now = clock::timers();
+        let Some(opens) = self.calm.opens(to, now) else { return false };
+        if opens > now {
+            // chitchat reads what has come as soon as this returns.
+            if self.came.is_some() {
+                return false;
+            }
+            tokio::select! {
+                () = self.calm.stirred.notified() => return true,
+                Some(gossip) = self.inbox.recv() => {
+                    self.came = Some(gossip);
+                    return false;
+                }
+                () = sleep_until(opens) => {}
+            }
+        }
+        self.calm.open(to, clock::timers())
+    }
+
     fn read(&self, gossip: &Gossip) -> Result<ChitchatMessage, Refusal> {
         if gossip.frame.len() > MAX_FRAME {
             return Err(Refusal::TooMuch);
         }
-        let inspected = inspecting(&self.inspector).inspect(gossip)?;
+        let mut inspector = inspecting(&self.inspector);
+        inspector.pass(clock::timers());
+        let inspected = inspector.inspect(gossip)?;
+        drop(inspector);
         for address in inspected.hints {
             // A hint for which there is no room is repeated in another round.
             let _ = self.hints.try_send(address);
@@ -105,5 +213,115 @@ impl GossipSocket {
         // The decoder is chitchat's. If it panics, only this message is lost, and the gossip goes on.
         let decoded = catch_unwind(|| ChitchatMessage::deserialize(&mut &inspected.message[..]));
         decoded.ok().and_then(Result::ok).ok_or(Refusal::Malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use tokio::sync::watch;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::fleet::membership::{Membership, MembershipOptions};
+    use crate::fleet::peer::PeerId;
+
+    /// Nodes by address, and how many messages they have sent.
+    #[derive(Clone, Default)]
+    struct Network(Arc<SyncMutex<HashMap<SocketAddr, mpsc::Sender<Gossip>>>>, Arc<AtomicUsize>);
+
+    struct Wire(Network, PeerId, SocketAddr, watch::Sender<u64>);
+
+    impl Carrier for Wire {
+        fn send(&self, to: SocketAddr, frame: Bytes) -> bool {
+            self.0.1.fetch_add(1, Ordering::Relaxed);
+            let table = self.0.0.lock().unwrap();
+            // Who is gone says nothing any more, either.
+            let to = table.get(&to).filter(|_| table.contains_key(&self.2));
+            to.is_some_and(|inbox| inbox.try_send(Gossip::new(self.1.clone(), self.2, frame)).is_ok())
+        }
+
+        fn is_connected(&self, _: &PeerId) -> bool {
+            true
+        }
+
+        fn has_left(&self, _: &PeerId) -> bool {
+            false
+        }
+
+        fn changes(&self) -> watch::Receiver<u64> {
+            self.3.subscribe()
+        }
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    impl Network {
+        fn start(&self, port: u16) -> Membership {
+            let (inbox, messages) = mpsc::channel(64);
+            self.0.lock().unwrap().insert(at(port), inbox);
+            let own = PeerId { name: format!("n{port}").into(), incarnation: 1 };
+            let wire = Wire(self.clone(), own.clone(), at(port), watch::channel(0).0);
+            let (seeds, tick) = (vec![at(1).to_string()], Duration::from_millis(200));
+            let options = MembershipOptions { fleet: "f".into(), own, address: at(port), seeds, tick };
+            Membership::start(options, Arc::new(wire), messages)
+        }
+
+        /// Messages that all nodes together send in ten seconds.
+        async fn messages(&self) -> usize {
+            let before = self.1.load(Ordering::Relaxed);
+            sleep(Duration::from_secs(10)).await;
+            self.1.load(Ordering::Relaxed) - before
+        }
+    }
+
+    /// How long it takes until all nodes see as many members.
+    async fn until(nodes: &[Membership], members: usize) -> Duration {
+        let began = clock::timers();
+        while nodes.iter().any(|node| node.members().borrow().len() != members) {
+            sleep(Duration::from_millis(50)).await;
+            assert!(clock::timers() - began < Duration::from_secs(60), "they do not see {members} members");
+        }
+        clock::timers() - began
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_calm_fleet_says_little_and_notices_who_comes_and_who_dies_as_soon() {
+        let network = Network::default();
+        let mut nodes: Vec<_> = (1..=3).map(|port| network.start(port)).collect();
+        until(&nodes, 3).await;
+        let busy = network.messages().await;
+        sleep(Duration::from_secs(5)).await;
+        let calm = network.messages().await;
+        // Three pairs exchange two messages a second.
+        assert!((40..=80).contains(&calm) && busy > 5 * calm, "{calm} messages when calm, {busy} before");
+        nodes.push(network.start(4));
+        assert!(until(&nodes, 4).await < Duration::from_secs(2));
+        sleep(Duration::from_secs(20)).await;
+        assert!(network.messages().await < 160);
+        assert_eq!(until(&nodes, 4).await, Duration::ZERO, "nobody was lost while it was calm");
+        network.0.lock().unwrap().remove(&at(2));
+        let dead = nodes.remove(1);
+        let noticed = until(&nodes, 3).await;
+        assert!((Duration::from_secs(5)..=Duration::from_millis(6_500)).contains(&noticed), "{noticed:?}");
+        drop(dead);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_leaves_a_calm_fleet_is_heard_at_once() {
+        let network = Network::default();
+        let nodes: Vec<_> = (1..=3).map(|port| network.start(port)).collect();
+        until(&nodes, 3).await;
+        sleep(Duration::from_secs(20)).await;
+        nodes[1].leave().await;
+        let is_leaving = |node: &Membership| {
+            let members = node.members().borrow().clone();
+            members.iter().any(|member| member.state == crate::fleet::MemberState::Leaving)
+        };
+        assert!(is_leaving(&nodes[0]) && is_leaving(&nodes[2]));
     }
 }

@@ -8,13 +8,19 @@
 //! each node itself has told this one. Knows no IO.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::heard::Heard;
 use super::hints::Hints;
 use super::message::{Known, Message, Refusal, correct};
 use super::peer::{Gossip, PeerId};
+
+/// If a round took longer than so many, this process did not run, and silence of peers in that time means nothing.
+const PAUSE: u32 = 5;
 
 /// Locks the inspector. No code panics while it changes what the lock protects.
 pub(crate) fn inspecting(inspector: &Mutex<Inspector>) -> MutexGuard<'_, Inspector> {
@@ -31,6 +37,11 @@ pub(crate) struct Inspector {
     hints: Hints,
     /// The latest incarnation of another node that uses this node's name.
     rival: u64,
+    round: Duration,
+    /// When time last passed for the peers that were heard.
+    passed: Option<Instant>,
+    /// Wakes gossip that rests because the fleet is calm.
+    stirred: Arc<Notify>,
 }
 
 /// A filtered message.
@@ -46,7 +57,27 @@ impl Inspector {
     /// An inspector for the node `own` at `address`, whose gossip has a round each `round`.
     pub(crate) fn new(fleet: &str, own: &PeerId, address: SocketAddr, round: Duration) -> Self {
         let (heard, hints) = (Heard::new(own.clone(), round), Hints::new());
-        Self { fleet: fleet.to_owned(), own: own.clone(), address, heard, hints, rival: 0 }
+        let (fleet, own, stirred) = (fleet.to_owned(), own.clone(), Arc::default());
+        Self { fleet, own, address, heard, hints, rival: 0, round, passed: None, stirred }
+    }
+
+    /// Lets time pass for the peers that were heard, up to `now`. If it is longer than some rounds, this process did not
+    /// run, and silence of peers in that time means nothing.
+    pub(crate) fn pass(&mut self, now: Instant) {
+        let passed = self.passed.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        self.passed = Some(now);
+        self.heard.pass(passed.min(self.round * PAUSE));
+    }
+
+    /// Something has changed that gossip has to tell: it does not rest for a while.
+    pub(crate) fn stir(&mut self) {
+        self.heard.stir();
+        self.stirred.notify_one();
+    }
+
+    /// Is notified when gossip must not rest any longer.
+    pub(crate) fn stirred(&self) -> Arc<Notify> {
+        self.stirred.clone()
     }
 
     /// The peers that were heard directly.
@@ -66,7 +97,7 @@ impl Inspector {
             // Members of another fleet are irrelevant here; chitchat answers such a message.
             Message::Syn { fleet, digest } if *fleet != self.fleet => digest.clear(),
             Message::Syn { digest, .. } | Message::SynAck { digest, .. } => hints = self.sift(gossip, digest)?,
-            Message::Ack { .. } | Message::OtherFleet => self.heard.is_there(from),
+            Message::Ack { .. } | Message::OtherFleet => self.heard.is_there(from, Duration::ZERO),
         }
         if let Message::SynAck { facts: Some(facts), .. } | Message::Ack { facts: Some(facts) } = &message
             && facts.address() != gossip.reply_to

@@ -2,8 +2,8 @@
 //! list of live nodes into the view from which shares are computed.
 //!
 //! It is one task on the control runtime. Every node sends its changes to every other node, within a bound of bytes;
-//! what does not fit is sent in a later round. Knows frames by their codec and peers by their names. Decides nothing
-//! about keys.
+//! what does not fit is sent in a later round. While there is nothing to send, rounds cease until a shard has news or the
+//! next sign of life is due. Knows frames by their codec and peers by their names. Decides nothing about keys.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use tokio::time::MissedTickBehavior;
 
 use super::lending::{Lending, LendingStats};
 use super::node::{Node, Outgoing};
 use super::vital::Pulse;
+use crate::clock;
 use crate::core::fleet::{FleetTracker, FleetView};
 use crate::core::owners::{Candidate, OwnerName, name_hash};
 use crate::core::time::{Instant, Micros};
@@ -25,6 +25,10 @@ use crate::wire::digest;
 
 /// How often a node sends an empty report, so that peers see that it lives.
 const HEARTBEAT: Micros = Micros(1_000_000);
+
+/// Most peers of a node whose fleet speaks in unison while it has nothing to report. In a larger one, as many frames at once
+/// would be a burst.
+const SMALL: u64 = 8;
 
 /// A node's part in its fleet's gossip.
 #[derive(Debug)]
@@ -78,33 +82,49 @@ impl Gossip {
 
     /// Runs until it is aborted.
     pub async fn run(self: Arc<Self>, node: Arc<Node>, mut incoming: mpsc::Receiver<Incoming>, pulse: Pulse) {
-        let mut beats = Pulse::timer();
         let mut members = self.fleet.members();
-        let mut rounds = tokio::time::interval(self.tick);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next = clock::timers();
+        let mut rests = false;
         loop {
-            tokio::select! {
-                _ = rounds.tick() => self.round(&node),
-                _ = beats.tick() => pulse.beat(node.clock.now()),
+            let is_round = tokio::select! {
+                () = tokio::time::sleep_until(next) => true,
+                () = node.news.notified() => rests,
                 changed = members.changed() => match changed {
-                    Ok(()) => self.on_members(&node, &members.borrow_and_update().clone()),
+                    Ok(()) => {
+                        self.on_members(&node, &members.borrow_and_update().clone());
+                        false
+                    }
                     Err(_) => return,
                 },
-                Some(frame) = incoming.recv() => self.receive(&node, &frame),
+                Some(frame) = incoming.recv() => {
+                    self.receive(&node, &frame);
+                    rests && self.answers(&node)
+                }
+            };
+            pulse.beat(node.clock.now());
+            if is_round {
+                node.end_rest();
+                rests = !self.round(&node) && node.rest();
+                let wait = if rests { self.sign_is_due(node.clock.now()) } else { self.tick };
+                next = clock::timers() + wait;
             }
         }
     }
 
-    /// One round: sends changes, and updates the view of the fleet.
-    pub fn round(&self, node: &Node) {
+    /// One round: sends changes, and updates the view of the fleet. Returns whether something was to be reported.
+    pub fn round(&self, node: &Node) -> bool {
         let now = node.clock.now();
-        let peers = self.fleet.members().borrow().len().saturating_sub(1) as u64;
-        if peers > 0 {
-            self.report(node, now, digest::most_entries(peers, micros(self.tick)));
-        }
+        let peers = self.peers();
+        let told = peers > 0 && self.report(node, now, digest::most_entries(peers, micros(self.tick)), HEARTBEAT);
         if let Some(lending) = &self.lending {
             lending.handle_tick(now);
         }
+        self.look(node, now);
+        told
+    }
+
+    /// Updates the view of the fleet.
+    fn look(&self, node: &Node, now: Instant) {
         let mut state = self.lock();
         let view = state.roster.view(now, micros(self.tick));
         state.view = Some(view);
@@ -112,9 +132,36 @@ impl Gossip {
         node.handle_fleet(view);
     }
 
+    /// While nothing is to be reported, a peer's sign of life is answered with this node's own, if half of the time until
+    /// that has passed. So the nodes of a small fleet come to speak at the same time, and each wakes up once for all of
+    /// them. Returns whether a round of gossip is due for that. The view of the fleet is updated in any case, since it
+    /// says when the quietest peer was heard.
+    fn answers(&self, node: &Node) -> bool {
+        let now = node.clock.now();
+        self.look(node, now);
+        let half = Micros(HEARTBEAT.0 / 2);
+        if self.peers() > SMALL || now.since(self.lock().told) < half {
+            return false;
+        }
+        self.report(node, now, usize::MAX, half);
+        true
+    }
+
+    fn peers(&self) -> u64 {
+        self.fleet.members().borrow().len().saturating_sub(1) as u64
+    }
+
+    /// How long until the next sign of life is due.
+    fn sign_is_due(&self, now: Instant) -> Duration {
+        let passed = now.since(self.lock().told);
+        // Without peers nothing was told, and nothing is due.
+        let left = if passed >= HEARTBEAT { HEARTBEAT.0 } else { (HEARTBEAT.0 - passed.0).max(1_000) };
+        Duration::from_micros(left)
+    }
+
     /// Sends all that is left, because this node leaves.
     pub fn report_all(&self, node: &Node) {
-        self.report(node, node.clock.now(), usize::MAX);
+        self.report(node, node.clock.now(), usize::MAX, HEARTBEAT);
     }
 
     /// Announces to the fleet that this node leaves.
@@ -122,18 +169,21 @@ impl Gossip {
         self.fleet.leave().await;
     }
 
-    fn report(&self, node: &Node, now: Instant, most: usize) {
+    /// Reports what has changed, or if nothing did, and nothing was reported for that long, that this node lives. Returns
+    /// whether something has changed.
+    fn report(&self, node: &Node, now: Instant, most: usize, silence: Micros) -> bool {
         let mut usage = Vec::new();
         node.drain_usage(now, most, &mut usage);
         let mut state = self.lock();
-        if usage.is_empty() && now.since(state.told) < HEARTBEAT {
-            return;
+        if usage.is_empty() && now.since(state.told) < silence {
+            return false;
         }
         state.told = now;
         drop(state);
         for frame in digest::encode(&usage) {
             self.fleet.broadcast(Bytes::from(frame));
         }
+        !usage.is_empty()
     }
 
     fn on_members(&self, node: &Node, members: &Arc<Members>) {

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use tokio::sync::Notify;
@@ -53,6 +53,8 @@ pub struct Outgoing {
     timer: bool,
     /// Calls were put into the turnstile, which must be told.
     calls: bool,
+    /// The gossip rests, and there is something to report to peers.
+    news: bool,
 }
 
 /// All shards, and what they share.
@@ -80,6 +82,10 @@ pub struct Node {
     pub(super) timer: Timer,
     /// Wakes the timer task when a deadline before that time is set.
     pub(super) wakeup: Notify,
+    /// The gossip rests until its next sign of life is due, or there is news.
+    rests: AtomicBool,
+    /// Wakes the gossip when there is.
+    pub(super) news: Notify,
 }
 
 #[derive(Debug)]
@@ -178,6 +184,8 @@ impl Node {
             round: AtomicUsize::new(0),
             timer: Timer::new(),
             wakeup: Notify::new(),
+            rests: AtomicBool::new(false),
+            news: Notify::new(),
         }
     }
 
@@ -327,6 +335,21 @@ impl Node {
         }
     }
 
+    /// Lets the gossip rest, until [`Self::news`] wakes it; false when there is something to report already.
+    pub(super) fn rest(&self) -> bool {
+        // A shard that has news after this line wakes the gossip; one that had some before is seen below.
+        self.rests.store(true, Ordering::Relaxed);
+        let mut has_news = false;
+        self.each_shard(|shard| has_news |= shard.has_to_tell());
+        self.rests.store(!has_news, Ordering::Relaxed);
+        !has_news
+    }
+
+    /// The gossip rests no longer.
+    pub(super) fn end_rest(&self) {
+        self.rests.store(false, Ordering::Relaxed);
+    }
+
     /// Counts a denial for which no shard was asked.
     pub fn note_denial(&self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
         self.cell(subject.digest).lock().watched.denied(now, subject, decision);
@@ -382,6 +405,9 @@ impl Node {
         }
         if std::mem::take(&mut out.timer) {
             self.wakeup.notify_one();
+        }
+        if std::mem::take(&mut out.news) {
+            self.news.notify_one();
         }
         if std::mem::take(&mut out.calls)
             && let Some(calls) = &self.calls
@@ -466,6 +492,7 @@ impl Node {
                 }
             }
         }
+        out.news |= leasing.shard.has_to_tell() && self.rests.load(Ordering::Relaxed);
         self.note_deadline(cell, leasing, out);
     }
 
