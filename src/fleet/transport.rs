@@ -225,6 +225,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::fleet::Owning;
     use crate::fleet::membership::{Membership, MembershipOptions};
     use crate::fleet::peer::PeerId;
 
@@ -267,7 +268,8 @@ mod tests {
             let own = PeerId { name: format!("n{port}").into(), incarnation: 1 };
             let wire = Wire(self.clone(), own.clone(), at(port), watch::channel(0).0);
             let (seeds, tick) = (vec![at(1).to_string()], Duration::from_millis(200));
-            let options = MembershipOptions { fleet: "f".into(), own, address: at(port), seeds, tick };
+            let options =
+                MembershipOptions { fleet: "f".into(), own, address: at(port), seeds, tick, owning: Owning::Never };
             Membership::start(options, Arc::new(wire), messages)
         }
 
