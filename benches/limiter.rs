@@ -81,5 +81,7 @@ fn options(socket: std::path::PathBuf) -> StartOptions {
         digests: rationd::core::key::DigestKey::default(),
         reload: None,
         envoy: None,
+        tcp: None,
+        remote: Arc::default(),
     }
 }

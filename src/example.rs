@@ -71,6 +71,8 @@ mod daemon {
             mode: 0o600,
             group: None,
             envoy: None,
+            tcp: None,
+            remote: Arc::default(),
             limits: Limits::default(),
             threads: 1,
             store: Backend::Memory,

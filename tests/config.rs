@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rationd::config::{ListenAddress, Loaded, Override, SAMPLE, Sources, load};
 use rationd::core::policy::Plan;
 use rationd::serve::reload::{REFUSED, Reloader};
+use rationd::serve::tcp::RemoteAccess;
 use tempfile::TempDir;
 
 /// A directory with a main file and, below it, policies.
@@ -588,7 +589,7 @@ fn shown_values_hide_passwords() {
 fn a_thousand_mutated_configurations_are_taken_whole_or_not_at_all() {
     let whole = format!("{SAMPLE}\n{}", include_str!("../config/policies.d/example.toml"));
     let files = Files::new(&whole);
-    let reloader = Reloader::new(files.sources(), files.load());
+    let reloader = Reloader::new(files.sources(), files.load(), RemoteAccess::default());
     let mut random = Random(0x5eed);
     let (mut taken, mut refused) = (0, 0);
     for _ in 0..1_000 {

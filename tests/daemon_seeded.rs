@@ -193,9 +193,9 @@ struct Callers(mpsc::UnboundedReceiver<(End, u32)>);
 impl Comers for Callers {
     type Stream = End;
 
-    async fn next(&mut self) -> (End, u32) {
+    async fn next(&mut self) -> (End, Option<u32>) {
         match self.0.recv().await {
-            Some(comer) => comer,
+            Some((end, uid)) => (end, Some(uid)),
             None => std::future::pending().await,
         }
     }
@@ -350,6 +350,8 @@ impl World {
             mode: 0o600,
             group: None,
             envoy: None,
+            tcp: None,
+            remote: Arc::default(),
             limits: Limits::default(),
             threads: 1,
             store,

@@ -80,6 +80,7 @@ mod store_parity;
 mod store_redis;
 mod store_slow;
 mod surface;
+mod tcp;
 mod throttlecrab;
 mod tidy;
 mod usage;

@@ -63,6 +63,8 @@ fn start() -> Served {
         mode: 0o600,
         group: None,
         envoy: Some(EnvoyOptions { address: ListenAddress::Path(door.clone()), headers: Some(Style::Draft) }),
+        tcp: None,
+        remote: Arc::default(),
         limits: Limits { held: 1 << 20, ..Limits::default() },
         threads: 1,
         store: Backend::Memory,

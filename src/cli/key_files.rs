@@ -13,9 +13,15 @@ const OTHERS: u32 = 0o007;
 pub(crate) fn exposed(config: &Config) -> Vec<String> {
     let fleet = config.fleet.as_ref().map(|fleet| ("fleet.key", fleet.key.as_path()));
     let store = config.store.key.as_deref().map(|path| ("store.key", path));
+    let tcp = config.listen.tcp_key.as_deref().map(|path| ("listen.tcp_key", path));
+    let users = config.listen.tcp_users.as_deref().map(|path| ("listen.tcp_users", path));
     let password = config.store.password_file.as_deref().map(|path| ("store.password_file", path));
     let digests = config.store.digest_secret_file.as_deref().map(|path| ("store.digest_secret_file", path));
-    [fleet, store, password, digests].into_iter().flatten().filter_map(|(key, path)| problem(key, path)).collect()
+    [fleet, store, tcp, users, password, digests]
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, path)| problem(key, path))
+        .collect()
 }
 
 /// The warning about one file. Whoever uses the file reports if it cannot be read.

@@ -5,6 +5,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::config::Listen;
 use crate::serve::Limits;
 
 /// Descriptors beside those of connections: admin address, store, fleet, log.
@@ -12,11 +13,14 @@ const BESIDE: u64 = 192;
 /// Descriptors of each data thread.
 const EACH_THREAD: u64 = 8;
 
-/// Raises the limit of open files to what `limits` and `threads` need, and lowers `limits` if it cannot be raised so
+/// Descriptors of a TCP connection with TLS, beside its own: the two ends of a pair inside.
+const EACH_ENCRYPTED: u64 = 2;
+
+/// Raises the limit of open files to what `limits`, `threads` and the TCP address need, and lowers `limits` if it cannot be raised so
 /// far.
-pub(crate) fn fit(limits: Limits, threads: usize) -> Limits {
-    let beside = beside(threads);
-    let may = raise(wanted(limits.connections, threads));
+pub(crate) fn fit(limits: Limits, threads: usize, listen: &Listen) -> Limits {
+    let beside = beside(threads, listen);
+    let may = raise(wanted(limits.connections, threads, listen));
     let room = connections(may, beside);
     if room >= limits.connections as u64 {
         return limits;
@@ -31,12 +35,15 @@ pub(crate) fn fit(limits: Limits, threads: usize) -> Limits {
 }
 
 /// How many files are open with so many connections and threads.
-pub(crate) fn wanted(connections: usize, threads: usize) -> u64 {
-    connections as u64 + beside(threads)
+pub(crate) fn wanted(connections: usize, threads: usize, listen: &Listen) -> u64 {
+    connections as u64 + beside(threads, listen)
 }
 
-fn beside(threads: usize) -> u64 {
-    BESIDE + EACH_THREAD * threads as u64
+fn beside(threads: usize, listen: &Listen) -> u64 {
+    let is_encrypted = listen.tcp.is_some() && listen.tcp_cert.is_some();
+    // All connections over TCP may be as many as those of one user.
+    let encrypted = if is_encrypted { listen.max_connections_per_uid as u64 } else { 0 };
+    BESIDE + EACH_THREAD * threads as u64 + EACH_ENCRYPTED * encrypted
 }
 
 /// How many connections fit. Where hardly anything is left beside the rest, half of all.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::log;
 use crate::config::{ConfigErrors, Confirm, Loaded, Place, Problem};
 use crate::core::key::DigestKey;
+use crate::serve::tcp::{RemoteAccess, TcpFiles};
 use crate::store::redis::{Confirm as StoreConfirm, OptionsError, RedisOptions};
 
 /// The configuration, as it applies to this machine.
@@ -16,6 +17,8 @@ pub(crate) struct Resolved {
     pub(crate) group: Option<u32>,
     /// The options of the shared store; `None` for the embedded one.
     pub(crate) store: Option<RedisOptions>,
+    /// Who may use the TCP address.
+    pub(crate) remote: RemoteAccess,
     /// The key of the digests.
     pub(crate) digests: DigestKey,
 }
@@ -49,6 +52,19 @@ pub(crate) fn resolve(loaded: &Loaded) -> Result<Resolved, ConfigErrors> {
     if let Err(problem) = &digests {
         complain("store.digest_secret_file", problem.clone());
     }
+    let remote = RemoteAccess::read(&TcpFiles::of(&config.listen));
+    match &remote {
+        Ok(remote) => {
+            let users = remote.users.iter();
+            for (user, policy) in users.flat_map(|users| users.unknown_policies(&loaded.policies)) {
+                complain(
+                    "listen.tcp_users",
+                    format!("listen.tcp_users gives [{user}] policy '{policy}': there is none"),
+                );
+            }
+        }
+        Err((key, problem)) => complain(key, problem.clone()),
+    }
     let store = (config.store.url != "memory:").then(|| store_options(loaded));
     if let Some(error) = store.as_ref().and_then(|store| store.validate().err()) {
         let key = match &error {
@@ -57,8 +73,8 @@ pub(crate) fn resolve(loaded: &Loaded) -> Result<Resolved, ConfigErrors> {
         };
         complain(key, error.to_string());
     }
-    match digests {
-        Ok(digests) if problems.is_empty() => Ok(Resolved { group, store, digests }),
+    match (digests, remote) {
+        (Ok(digests), Ok(remote)) if problems.is_empty() => Ok(Resolved { group, store, remote, digests }),
         _ => Err(ConfigErrors(problems)),
     }
 }

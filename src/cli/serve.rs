@@ -1,5 +1,6 @@
 //! `rationd serve`: runs the daemon in the foreground, from reading its configuration to returning its last lease.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -100,7 +101,7 @@ async fn bring_up(
     let config = loaded.config.clone();
     let admin_is_default = loaded.entries.iter().any(|entry| entry.key == "listen.admin" && entry.origin == "default");
     let policies = loaded.policies.iter().count();
-    let reloader = Arc::new(Reloader::new(sources, loaded));
+    let reloader = Arc::new(Reloader::new(sources, loaded, settled.remote.clone()));
     let shared = match &settled.store {
         None => None,
         Some(options) => {
@@ -138,6 +139,9 @@ async fn bring_up(
     }
     if let Some(door) = daemon.envoy() {
         announce_envoy(&door, &daemon.policies());
+    }
+    if let Some(address) = daemon.tcp() {
+        announce_tcp(config.listen.tcp_users.is_some(), config.listen.tcp_cert.is_some(), address);
     }
     tracing::info!(
         node = config.node.name,
@@ -177,7 +181,9 @@ fn start(
             .envoy
             .clone()
             .map(|address| EnvoyOptions { address, headers: Style::named(listen.envoy_headers.as_bytes()) }),
-        limits: open_files::fit(limits, threads),
+        tcp: listen.tcp,
+        remote: reloader.remote().clone(),
+        limits: open_files::fit(limits, threads, listen),
         threads,
         store: shared.map_or(Backend::Memory, |store| Backend::Remote(store)),
         policies: reloader.policies().clone(),
@@ -276,6 +282,13 @@ fn announce_envoy(door: &ListenAddress, policies: &PolicySet) {
         && !address.ip().is_loopback()
     {
         tracing::warn!(%address, "listen.envoy is not a loopback address: anybody who reaches it may spend");
+    }
+}
+
+fn announce_tcp(has_users: bool, has_tls: bool, address: SocketAddr) {
+    tracing::info!("clients over TCP{} on {address}", if has_tls { " with TLS" } else { "" });
+    if !has_users && !has_tls {
+        tracing::warn!(%address, "listen.tcp without listen.tcp_users: every program of this host may spend");
     }
 }
 

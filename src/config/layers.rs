@@ -14,7 +14,7 @@ use super::overrides::{environment, insert, override_layer};
 use super::problem::{ConfigErrors, Place, Problem};
 use super::schema::{DESCRIPTORS, FLEET, FLEET_NEEDS, KEYS, SAMPLE_POLICY, keys_of};
 use super::show::{self, Entry};
-use super::tree::Config;
+use super::tree::{Config, Listen};
 use super::value::Seen;
 use crate::core::policy::{PolicyError, PolicySet};
 use crate::core::route::{RouteError, RouteSet};
@@ -244,11 +244,51 @@ fn check_together(config: &Config, layers: &[Layer], problems: &mut Vec<Problem>
         (None, Some(_)) => complain("store.key", "store.key without store.cert", "set both or neither"),
         _ => {}
     }
+    check_tcp(&config.listen, &mut complain);
     let tls = store.url.starts_with("rediss://") || store.url.starts_with("rediss-cluster://");
     for (key, set) in [("store.ca", &store.ca), ("store.cert", &store.cert)] {
         if set.is_some() && !tls {
             complain(key, &format!("{key} is set, but store.url has no TLS"), "write rediss:// or rediss-cluster://");
         }
+    }
+}
+
+/// Reports what the TCP address lacks. Beyond this host nobody but users or holders of a certificate may reach it, and
+/// nobody may listen in.
+fn check_tcp(listen: &Listen, complain: &mut impl FnMut(&str, &str, &str)) {
+    let files = [
+        ("listen.tcp_cert", &listen.tcp_cert),
+        ("listen.tcp_key", &listen.tcp_key),
+        ("listen.tcp_ca", &listen.tcp_ca),
+        ("listen.tcp_users", &listen.tcp_users),
+    ];
+    let Some(address) = listen.tcp else {
+        for (key, _) in files.iter().filter(|(_, file)| file.is_some()) {
+            complain(key, &format!("{key} is set, but there is no listen.tcp"), "set listen.tcp, or leave it out");
+        }
+        return;
+    };
+    match (&listen.tcp_cert, &listen.tcp_key) {
+        (Some(_), None) => complain("listen.tcp_cert", "listen.tcp_cert without listen.tcp_key", "set both or neither"),
+        (None, Some(_)) => complain("listen.tcp_key", "listen.tcp_key without listen.tcp_cert", "set both or neither"),
+        (None, None) if listen.tcp_ca.is_some() => complain(
+            "listen.tcp_ca",
+            "listen.tcp_ca without listen.tcp_cert: only TLS has certificates",
+            "set listen.tcp_cert and listen.tcp_key",
+        ),
+        (None, None) if !address.ip().is_loopback() => complain(
+            "listen.tcp",
+            &format!("listen.tcp is {address}, which other hosts reach, without TLS"),
+            "set listen.tcp_cert and listen.tcp_key, or listen on 127.0.0.1",
+        ),
+        _ => {}
+    }
+    if !address.ip().is_loopback() && listen.tcp_ca.is_none() && listen.tcp_users.is_none() {
+        complain(
+            "listen.tcp",
+            &format!("listen.tcp is {address}, which other hosts reach, and anybody there could spend"),
+            "set listen.tcp_users (passwords) or listen.tcp_ca (certificates), or listen on 127.0.0.1",
+        );
     }
 }
 

@@ -54,6 +54,17 @@ pub struct Listen {
     pub envoy: Option<ListenAddress>,
     /// Which header fields Envoy adds to its responses: a name, or `off`.
     pub envoy_headers: String,
+    /// The TCP address for clients that cannot open a Unix socket; `None` for none.
+    #[serde(deserialize_with = "address")]
+    pub tcp: Option<SocketAddr>,
+    /// TLS of the TCP address (PEM): its certificate.
+    pub tcp_cert: Option<PathBuf>,
+    /// The private key.
+    pub tcp_key: Option<PathBuf>,
+    /// The CAs of the certificates that clients must have.
+    pub tcp_ca: Option<PathBuf>,
+    /// The file of the users whose passwords clients must know.
+    pub tcp_users: Option<PathBuf>,
     /// Where metrics and health are served; `None` for nowhere.
     #[serde(deserialize_with = "address")]
     pub admin: Option<SocketAddr>,

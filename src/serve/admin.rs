@@ -1,26 +1,28 @@
 //! The admin address: metrics, health, a page for people, and checks where they are configured, over HTTP/1.1.
 //!
 //! It is meant for a loopback address: there is no authentication, and every program of the host can reach it,
-//! including web pages in a browser. So [`Access`] judges where a request comes from, and a request that a web page
+//! including web pages in a browser. So `origin` judges where a request comes from, and a request that a web page
 //! can send without the user's knowledge charges nothing. hyper parses, because a parser of our own would be one more
 //! attack surface. Connections, header size and time are bounded, and health checks get a connection whatever other
 //! clients leave open.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::header::{ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
+use super::caller::Caller;
 use super::http::form::host;
+use super::http::origin::{self, Names};
 use super::http::reply::{Refusal, not_allowed, problem};
 use super::http::stream::{Bounds, Progress, converse};
 use super::status_page::{Events, StatusPage};
@@ -140,7 +142,9 @@ async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access
     let path = head.uri.path();
     // Health endpoints skip the origin check: they reveal nothing that a web page could use, and a probe that is
     // refused would have the daemon killed.
-    if let Some(why) = access.refusal(&head, &host).filter(|_| !matches!(path, "/livez" | "/readyz")) {
+    let next = "use an IP address or localhost, or add the name to listen.admin_hosts";
+    let names = Names { known: &access.hosts, next };
+    if let Some(why) = origin::refusal(&head, &host, Some(&names)).filter(|_| !matches!(path, "/livez" | "/readyz")) {
         return whole(problem(StatusCode::FORBIDDEN, &why));
     }
     if path.starts_with("/v1/") {
@@ -152,7 +156,9 @@ async fn answer(request: Request<Incoming>, tell: Arc<dyn Tell>, access: &Access
                 ": on the admin address a GET charges nothing, because web pages can send it (on the socket it does)";
             return whole(not_allowed(&head.method, &[Method::HEAD, Method::POST], why));
         }
-        return whole(super::http::answer(tell.hub(), Request::from_parts(head, body), Asker::new(None, 0)).await);
+        // The rules above are those of the TCP address for clients that are no users, so it is asked as this host.
+        let (request, local) = (Request::from_parts(head, body), Caller::Process(u32::MAX));
+        return whole(super::http::answer(tell.hub(), request, Some(local), Asker::new(None, 0)).await);
     }
     if !matches!(head.method, Method::GET | Method::HEAD) {
         let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n".into());
@@ -219,35 +225,6 @@ fn wants_html(head: &Parts) -> bool {
 }
 
 impl Access {
-    /// Why this request is refused; `None` when it can have come from a program that means this address.
-    fn refusal(&self, head: &Parts, host: &str) -> Option<String> {
-        if !self.is_ours(host) {
-            return Some(format!(
-                "the Host '{}' is not known here, and a web page of that name may ask: use an IP address or localhost, \
-                 or add the name to listen.admin_hosts",
-                host.escape_debug()
-            ));
-        }
-        // Browsers send this field themselves, and a page cannot prevent it.
-        let site = head.headers.get("sec-fetch-site").map(|site| site.as_bytes().trim_ascii());
-        if site.is_some_and(|site| !matches!(site, b"none" | b"same-origin")) {
-            return Some("not for web pages: the request has a Sec-Fetch-Site of another site".into());
-        }
-        let has_origin = head.headers.contains_key(ORIGIN) && head.uri.path().starts_with("/v1/");
-        has_origin.then(|| "not for web pages: the request has an Origin".into())
-    }
-
-    /// Whether a request for this host means this address. Whoever owns a host name can make it resolve to this
-    /// address (DNS rebinding), but not an IP address. An empty host is accepted, because browsers always send one.
-    fn is_ours(&self, host: &str) -> bool {
-        let plain = host.trim_start_matches('[').trim_end_matches(']');
-        let name = host.trim_end_matches('.');
-        host.is_empty()
-            || plain.parse::<IpAddr>().is_ok()
-            || name.eq_ignore_ascii_case("localhost")
-            || self.hosts.iter().any(|known| name.eq_ignore_ascii_case(known.trim_end_matches('.')))
-    }
-
     /// The served paths, for people.
     fn paths(&self) -> &'static str {
         match self.checks {
@@ -263,22 +240,4 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_lead_here_only_if_they_are_listed() {
-        let access = Access { hosts: vec!["App-17.internal".into()], ..Access::default() };
-        for host in
-            ["", "localhost", "LOCALHOST", "127.0.0.1", "10.1.2.3", "[::1]", "app-17.internal.", "app-17.INTERNAL"]
-        {
-            assert!(access.is_ours(host), "{host}");
-        }
-        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "app-17", "internal"] {
-            assert!(!access.is_ours(host), "{host}");
-        }
-    }
 }

@@ -18,6 +18,7 @@ use tokio::time::Sleep;
 use super::admission::ConnectionGuard;
 use super::arrivals::Arrivals;
 use super::budget::{Account, FLOOR};
+use super::caller::Caller;
 use super::crowd::Place;
 use super::server_state::ServerState;
 use super::session::{Batch, Session};
@@ -88,7 +89,7 @@ impl<S: ClientStream> Connection<S> {
     /// await.
     #[must_use]
     pub fn new(stream: S, pass: ConnectionGuard, account: Account, place: Place) -> Self {
-        let session = Session::new(pass.id, pass.uid.unwrap_or(u32::MAX), pass.mailbox.clone());
+        let session = Session::new(pass.id, Caller::of(pass.uid), pass.mailbox.clone());
         Self {
             stream,
             pass,

@@ -3,12 +3,12 @@
 //! It builds the shards, the path to the store, the timer task and the data threads, and ends them in an order that
 //! loses nothing. Does not know configuration files, signals or HTTP; its callers do.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::net::UnixStream;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -28,11 +28,13 @@ use super::server_state::{Reload, ServerState};
 use super::socket::{Socket, SocketError};
 use super::stats::Stats;
 use super::store_dispatch::{self, Backend};
+use super::stream::Stream;
+use super::tcp::{BoundTcp, RemoteAccess, TcpBindError};
 use super::thread::Worker;
 use super::timer_task;
 use super::turnstile::Turnstile;
 use super::vital::{Pulse, Vital, Vitals, vital};
-use super::worker::Comers;
+use super::worker::{Comers, Listeners};
 use crate::clock::Clock;
 use crate::core::fleet::FleetView;
 use crate::core::key::DigestKey;
@@ -56,6 +58,10 @@ pub struct StartOptions {
     pub group: Option<u32>,
     /// The listener for Envoy's Rate Limit Service, whose socket gets the same mode and group; `None` for none.
     pub envoy: Option<EnvoyOptions>,
+    /// The TCP address for clients that cannot open a Unix socket; `None` for none.
+    pub tcp: Option<SocketAddr>,
+    /// Who may use the TCP address. It is shared, so that a reload replaces it in one step.
+    pub remote: Arc<ArcSwap<RemoteAccess>>,
     /// Bounds on connections.
     pub limits: Limits,
     /// Data threads, at least 1.
@@ -87,6 +93,8 @@ pub enum StartError {
     Socket(SocketError),
     /// The listener for Envoy cannot be bound.
     Envoy(BindError),
+    /// The TCP address cannot be bound.
+    Tcp(TcpBindError),
     /// A socket that was handed over is not in the configuration.
     Handed(String),
     /// A thread or a descriptor cannot be created.
@@ -98,8 +106,9 @@ impl std::fmt::Display for StartError {
         match self {
             Self::Socket(error) => error.fmt(f),
             Self::Envoy(error) => error.fmt(f),
+            Self::Tcp(error) => error.fmt(f),
             Self::Handed(place) => {
-                let places = "listen.socket, listen.envoy or listen.admin";
+                let places = "listen.socket, listen.tcp, listen.envoy or listen.admin";
                 write!(
                     f,
                     "a socket was handed over that listens on {place}: it is none of {places}; set one of them to it"
@@ -118,6 +127,7 @@ pub struct Daemon {
     /// The bound socket; `None` where a simulation provides the clients.
     socket: Option<Socket>,
     door: Option<BoundListener>,
+    tcp: Option<BoundTcp>,
     stop: watch::Sender<bool>,
     threads: Vec<std::thread::JoinHandle<()>>,
     /// The work of the data threads, where it runs on the control runtime and not on threads.
@@ -162,10 +172,12 @@ impl Daemon {
         let door =
             options.envoy.as_ref().map(|envoy| BoundListener::bind(envoy, options.mode, options.group, &mut handed));
         let door = door.transpose().map_err(StartError::Envoy)?;
+        let tcp = options.tcp.map(|address| BoundTcp::bind(address, &mut handed));
+        let tcp = tcp.transpose().map_err(StartError::Tcp)?;
         if let Some(place) = handed.rest() {
             return Err(StartError::Handed(place));
         }
-        let mut daemon = Self { socket: Some(socket), door, ..Self::inside(options) };
+        let mut daemon = Self { socket: Some(socket), door, tcp, ..Self::inside(options) };
         for seating in Seating::of(daemon.hub.workers.len()) {
             let thread = daemon.start_thread(seating).map_err(StartError::Io)?;
             daemon.threads.push(thread);
@@ -224,6 +236,7 @@ impl Daemon {
             policies: options.policies,
             admission: Arc::new(Admission::new(options.limits, workers.len())),
             workers,
+            remote: options.remote,
             gossip: OnceLock::new(),
             store: remote,
             denials: DenialLog::default(),
@@ -237,18 +250,23 @@ impl Daemon {
         });
         tasks.push(hub.control.spawn(observer::run(hub.clone())));
         let stop = watch::Sender::new(false);
-        Self { hub, socket: None, door: None, stop, threads: Vec::new(), serving: Vec::new(), tasks, asks: None }
+        let (threads, serving) = (Vec::new(), Vec::new());
+        Self { hub, socket: None, door: None, tcp: None, stop, threads, serving, tasks, asks: None }
     }
 
     fn thread_pulse(&self, index: usize) -> Pulse {
         self.hub.vitals.expect(format!("data thread {index}"), self.hub.node.clock.now())
     }
 
-    fn start_thread(&self, seating: Seating<UnixStream>) -> std::io::Result<std::thread::JoinHandle<()>> {
+    fn start_thread(&self, seating: Seating<Stream>) -> std::io::Result<std::thread::JoinHandle<()>> {
         let index = seating.own;
         let (hub, worker, stop) = (self.hub.clone(), self.hub.workers[index].clone(), self.stop.subscribe());
         let socket = self.socket.as_ref().expect("threads are started for a socket");
-        let listeners = (socket.listener()?, self.door.as_ref().map(BoundListener::handle).transpose()?);
+        let listeners = Listeners {
+            socket: socket.listener()?,
+            envoy: self.door.as_ref().map(BoundListener::handle).transpose()?,
+            tcp: self.tcp.as_ref().map(BoundTcp::handle).transpose()?,
+        };
         let pulse = self.thread_pulse(index);
         std::thread::Builder::new().name(format!("rationd-data-{index}")).spawn(move || {
             let _watched = Vital::new("a data thread");
@@ -290,6 +308,12 @@ impl Daemon {
         self.door.as_ref().map(BoundListener::place)
     }
 
+    /// The TCP address for clients, with the port that was chosen.
+    #[must_use]
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().map(BoundTcp::address)
+    }
+
     /// Replaces the policies, at once and for all threads.
     pub fn reload(&self, policies: PolicySet) {
         self.hub.policies.store(Arc::new(policies));
@@ -322,8 +346,8 @@ impl Daemon {
     /// Stops accepting, answers what has come, closes all connections, and returns leases. The result is how many
     /// store calls still had no outcome (0 if all have). Takes about 3 s at most.
     pub async fn drain_and_stop(self) -> usize {
-        let Self { hub, socket, door, stop, threads, serving, tasks, asks: _asks } = self;
-        drop((socket, door));
+        let Self { hub, socket, door, tcp, stop, threads, serving, tasks, asks: _asks } = self;
+        drop((socket, door, tcp));
         stop.send_replace(true);
         hub.admission.stop();
         if !threads.is_empty() {

@@ -1,4 +1,4 @@
-//! HTTP/1.1: `/v1/check` and `/v1/explain`, on the Unix socket and on the admin address.
+//! HTTP/1.1: `/v1/check` and `/v1/explain`, on the Unix socket, the TCP address and the admin address.
 //!
 //! hyper parses; `line` and `form` reject what hyper accepts and the RFCs do not. A connection comes here when its
 //! first line is HTTP's. Parameters are in the query, or in the body of a POST as a form or a JSON object. Keys are
@@ -16,6 +16,7 @@ use serde_json::json;
 
 use super::admission::ConnectionGuard;
 use super::ask::CheckRequest;
+use super::caller::Caller;
 use super::check_request::decide_one;
 use super::connection_permits;
 use super::handshake;
@@ -34,6 +35,8 @@ use crate::wire::resp::MAX_LINE;
 mod body;
 pub(super) mod form;
 mod line;
+pub(super) mod origin;
+mod remote;
 pub(super) mod reply;
 pub(super) mod stream;
 
@@ -51,22 +54,30 @@ const MAX_BODY: usize = 256 << 10;
 pub async fn serve<S: ClientStream>(stream: S, head: Vec<u8>, pass: ConnectionGuard, hub: Arc<ServerState>) {
     let bounds = Bounds { head: MAX_HEAD, line: MAX_LINE, rest: REST, half: hub.admission.patience() };
     let asker = pass.mailbox.asker();
+    let local = pass.uid.map(Caller::Process);
     let answering = |request| {
-        let hub = hub.clone();
-        async move { answer(&hub, request, asker).await }
+        let (hub, local) = (hub.clone(), local.clone());
+        async move { answer(&hub, request, local, asker).await }
     };
     converse(stream, head, &bounds, Arc::default(), hub.admission.account(), answering, |cx| pass.is_to_leave(cx))
         .await;
 }
 
-/// Answers a request of `/v1/…`; calls to the store leave in the turn of `asker`.
-pub async fn answer(hub: &ServerState, request: Request<Incoming>, asker: Asker) -> Reply {
-    respond(hub, request, asker).await.unwrap_or_else(Refusal::into_reply)
+/// Answers a request of `/v1/…` by `local`; or if that is `None`, by whomever the request itself says, which has come
+/// over TCP. Calls to the store leave in the turn of `asker`.
+pub async fn answer(hub: &ServerState, request: Request<Incoming>, local: Option<Caller>, asker: Asker) -> Reply {
+    respond(hub, request, local, asker).await.unwrap_or_else(Refusal::into_reply)
 }
 
-async fn respond(hub: &ServerState, request: Request<Incoming>, asker: Asker) -> Result<Reply, Refusal> {
+async fn respond(
+    hub: &ServerState,
+    request: Request<Incoming>,
+    local: Option<Caller>,
+    asker: Asker,
+) -> Result<Reply, Refusal> {
     let (head, body) = request.into_parts();
     form::check(&head)?;
+    let caller = local.map_or_else(|| remote::caller(hub, &head), Ok)?;
     let allowed: &[Method] = match head.uri.path() {
         "/v1/check" => &[Method::GET, Method::HEAD, Method::POST],
         "/v1/explain" => &[Method::GET, Method::HEAD],
@@ -90,11 +101,11 @@ async fn respond(hub: &ServerState, request: Request<Incoming>, asker: Asker) ->
         read.map_err(bad)?;
     }
     if head.uri.path() == "/v1/release" {
-        release(hub, &parameters)?;
+        release(hub, &parameters, &caller)?;
         return Ok(reply(StatusCode::OK, "application/json", json!({ "released": true }).to_string()));
     }
     let explains = head.uri.path() == "/v1/explain";
-    let mut question = Question::read(hub, &parameters, explains, asker)?;
+    let mut question = Question::read(hub, &parameters, explains, &caller, asker)?;
     // One request at a time, which every connection may await.
     let mut place = hub.node.crowd.place(asker);
     place.note(1);
@@ -132,8 +143,8 @@ fn is_length(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// Releases a permit of a concurrent limit.
-fn release(hub: &ServerState, parameters: &Parameters) -> Result<(), Refusal> {
-    let (policy, key) = subject(hub, parameters, &["policy", "key", "id"])?;
+fn release(hub: &ServerState, parameters: &Parameters, caller: &Caller) -> Result<(), Refusal> {
+    let (policy, key) = subject(hub, parameters, &["policy", "key", "id"], caller)?;
     let slot = connection_permits::parse(needed(parameters, "id")?);
     let (now, mut out) = (hub.node.clock.now(), Outgoing::default());
     let digest = hub.node.digests.digest(&policy.name, key);
@@ -177,6 +188,7 @@ fn subject<'p>(
     hub: &ServerState,
     parameters: &'p Parameters,
     known: &[&str],
+    caller: &Caller,
 ) -> Result<(Arc<Policy>, &'p [u8]), Refusal> {
     if let Some(unknown) = parameters.beyond(known) {
         return Err(bad(format!("unknown parameter '{unknown}': there are {}", known.join(", "))));
@@ -190,13 +202,23 @@ fn subject<'p>(
         status: StatusCode::NOT_FOUND,
         detail: handshake::unknown_policy(&policies, name).trim_start_matches("ERR ").to_owned(),
     })?;
+    if caller.may_use(hub, &policy.name).is_err() {
+        let detail = format!("this user may not use policy '{}': see `policies` in listen.tcp_users", policy.name);
+        return Err(Refusal { status: StatusCode::FORBIDDEN, detail });
+    }
     Ok((policy.clone(), key))
 }
 
 impl Question {
-    fn read(hub: &ServerState, parameters: &Parameters, explains: bool, asker: Asker) -> Result<Self, Refusal> {
+    fn read(
+        hub: &ServerState,
+        parameters: &Parameters,
+        explains: bool,
+        caller: &Caller,
+        asker: Asker,
+    ) -> Result<Self, Refusal> {
         let known: &[&str] = if explains { &["policy", "key"] } else { &["policy", "key", "cost", "style", "deny"] };
-        let (policy, key) = subject(hub, parameters, known)?;
+        let (policy, key) = subject(hub, parameters, known, caller)?;
         let get = |name: &str| parameters.get(name);
         let cost = get("cost").map_or(Ok(1), |text| {
             let number = std::str::from_utf8(text).ok().and_then(|text| text.parse::<u32>().ok());

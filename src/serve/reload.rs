@@ -1,6 +1,6 @@
 //! A reload: the configuration is read and checked again, and is used as a whole or not at all.
 //!
-//! Only policies change in a running daemon. Other settings that have changed are named in the answer, because they
+//! Only policies, and the certificates and users of the TCP address, change in a running daemon. Other settings that have changed are named in the answer, because they
 //! need a restart. Called for SIGHUP and for `RATION.RELOAD`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use serde_json::json;
 
+use super::tcp::{RemoteAccess, TcpFiles};
 use super::{listing, policy_diff};
-use crate::config::{self, ConfigErrors, Entry, Loaded, Sources};
+use crate::config::{self, ConfigErrors, Entry, Loaded, Place, Problem, Sources};
 use crate::core::policy::PolicySet;
 
 /// First words of the answer to a reload that was refused.
@@ -24,6 +25,7 @@ pub const WOULD_BE_REFUSED: &str = "the new configuration would be refused";
 pub struct Reloader {
     sources: Sources,
     policies: Arc<ArcSwap<PolicySet>>,
+    remote: Arc<ArcSwap<RemoteAccess>>,
     /// The settings at the start. Locked during a reload, so that only one runs at a time.
     running: Mutex<Vec<Entry>>,
     generation: AtomicU64,
@@ -33,10 +35,11 @@ pub struct Reloader {
 impl Reloader {
     /// A reloader of the configuration that `sources` gave at the start.
     #[must_use]
-    pub fn new(sources: Sources, loaded: Loaded) -> Self {
+    pub fn new(sources: Sources, loaded: Loaded, remote: RemoteAccess) -> Self {
         Self {
             sources,
             policies: Arc::new(ArcSwap::from_pointee(loaded.policies)),
+            remote: Arc::new(ArcSwap::from_pointee(remote)),
             running: Mutex::new(loaded.entries),
             generation: AtomicU64::new(1),
             successful: AtomicBool::new(true),
@@ -49,20 +52,41 @@ impl Reloader {
         &self.policies
     }
 
+    /// Who may use the TCP address.
+    #[must_use]
+    pub fn remote(&self) -> &Arc<ArcSwap<RemoteAccess>> {
+        &self.remote
+    }
+
     /// Reloads, and returns JSON. It reads files, so it must not run on a data thread.
     ///
     /// # Errors
     /// All that is wrong with the new configuration, on one line; the old one stays in force.
     pub fn reload(&self) -> Result<String, String> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        match config::load(&self.sources) {
-            Ok(loaded) => Ok(self.take(&running, loaded)),
+        let read = config::load(&self.sources)
+            .and_then(|loaded| self.read_remote(&running, &loaded).map(|remote| (loaded, remote)));
+        match read {
+            Ok((loaded, remote)) => Ok(self.take(&running, loaded, remote)),
             Err(errors) => {
                 self.successful.store(false, Ordering::Relaxed);
                 tracing::error!("{REFUSED}:\n{errors}");
                 Err(format!("{REFUSED}: {}", one_line(&errors)))
             }
         }
+    }
+
+    /// Reads the files of the TCP address again, which the running configuration names: its keys wait for a restart.
+    fn read_remote(&self, running: &[Entry], loaded: &Loaded) -> Result<RemoteAccess, ConfigErrors> {
+        let is_same = changed(running, &loaded.entries).all(|key| !key.starts_with("listen.tcp"));
+        if !is_same {
+            return Ok((**self.remote.load()).clone());
+        }
+        RemoteAccess::read(&TcpFiles::of(&loaded.config.listen)).map_err(|(key, problem)| {
+            let origin =
+                loaded.entries.iter().find(|entry| entry.key == key).map_or("configuration", |entry| &entry.origin);
+            ConfigErrors(vec![Problem { place: Place::Named(origin.to_owned()), message: problem, hint: None }])
+        })
     }
 
     /// Reads the configuration and tells as JSON what a reload would change; changes nothing. It reads files, so it must
@@ -82,10 +106,11 @@ impl Reloader {
         Ok(json!({"policies": differences, "descriptors_changed": routes, "waiting_for_restart": waiting}).to_string())
     }
 
-    fn take(&self, running: &[Entry], loaded: Loaded) -> String {
+    fn take(&self, running: &[Entry], loaded: Loaded, remote: RemoteAccess) -> String {
         let waiting: Vec<&str> = changed(running, &loaded.entries).collect();
         let count = loaded.policies.iter().count();
         self.policies.store(Arc::new(loaded.policies));
+        self.remote.store(Arc::new(remote));
         self.successful.store(true, Ordering::Relaxed);
         let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::info!(generation, policies = count, "configuration reloaded");

@@ -1,4 +1,4 @@
-//! Decides who may run administrative commands: reset a key, reload the policies, list keys.
+//! Decides which users may run administrative commands: reset a key, reload the policies, list keys.
 
 /// The users who may run administrative commands.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use super::node::counts::Cursor;
 use super::script_cache::ScriptCache;
 use super::stats::Stats;
 use super::store_dispatch::RemoteStore;
+use super::tcp::RemoteAccess;
 use super::thread::Worker;
 use super::thread_stats::{Durations, ThreadStats};
 use super::vital::Vitals;
@@ -53,6 +54,8 @@ pub struct ServerState {
     pub history: History,
     /// The tasks that must show that they live.
     pub vitals: Vitals,
+    /// Who may use the TCP address.
+    pub remote: Arc<ArcSwap<RemoteAccess>>,
     /// The data threads.
     pub(super) workers: Vec<Arc<Worker>>,
     /// The fleet, once this node has joined it.

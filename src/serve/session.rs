@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::ad_hoc_rules::AdHocRules;
 use super::ask::Ask;
+use super::caller::{Caller, Forbidden};
 use super::connection_permits::ConnectionPermits;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::node::Outgoing;
@@ -15,10 +16,10 @@ use super::reply_queue::{Mark, ReplyFormat, ReplyQueue};
 use super::server_state::ServerState;
 use super::thread_stats::ThreadStats;
 use super::transaction::Transaction;
-use super::{command_line, handshake, requests};
+use super::{command_line, handshake, requests, tcp};
 use crate::core::policy::PolicySet;
 use crate::core::time::Instant;
-use crate::wire::command::{Admin, Client, Command, Commands};
+use crate::wire::command::{Admin, Client, Command, Commands, Login};
 use crate::wire::command_error::CommandError;
 use crate::wire::reply::{Protocol, Writer};
 use crate::wire::resp::Args;
@@ -30,11 +31,18 @@ mod scripts;
 /// The reply in place of one for which there is no memory.
 const NO_ROOM: &str = "ERR too much waits to be sent to this daemon's clients for so long an answer: try again later";
 
+/// The errors for a client that has to authenticate, in Redis' words, because client libraries know them.
+const UNKNOWN: &str = "NOAUTH Authentication required.";
+const UNKNOWN_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO \
+    <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
+    the same time";
+const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
+
 /// The state that the protocol gives one connection.
 #[derive(Debug)]
 pub struct Session {
     id: u64,
-    uid: u32,
+    caller: Caller,
     protocol: Protocol,
     name: Vec<u8>,
     transaction: Option<Transaction>,
@@ -80,10 +88,10 @@ impl Batch<'_> {
 impl Session {
     /// The session of a new connection.
     #[must_use]
-    pub fn new(id: u64, uid: u32, mailbox: Arc<Mailbox>) -> Self {
+    pub fn new(id: u64, caller: Caller, mailbox: Arc<Mailbox>) -> Self {
         Self {
             id,
-            uid,
+            caller,
             protocol: Protocol::Two,
             name: Vec::new(),
             transaction: None,
@@ -187,6 +195,9 @@ impl Session {
         }
         batch.stats.commands += 1;
         let parsed = Command::parse(args);
+        if self.caller.may_ask(batch.hub).is_err() && !parsed.as_ref().is_ok_and(is_for_strangers) {
+            return self.error(batch, UNKNOWN);
+        }
         match parsed {
             Ok(command) if self.transaction.is_some() => self.in_transaction(batch, command, args),
             Ok(command) => self.execute(batch, command, args),
@@ -233,7 +244,7 @@ impl Session {
         match command {
             Command::Reset { .. }
             | Command::Admin(Admin::Reload { .. } | Admin::Keys { .. } | Admin::Top { .. } | Admin::Denials)
-                if !batch.hub.admission.rights.has(self.uid) =>
+                if !self.caller.may_administer(batch.hub) =>
             {
                 self.forbid(batch, args);
             }
@@ -269,9 +280,17 @@ impl Session {
                 self.protocol = Protocol::Two;
                 self.name.clear();
                 self.transaction = None;
+                if let Caller::Remote(user) = &mut self.caller {
+                    *user = None;
+                }
                 self.writer(batch).simple("RESET");
             }
-            Command::Hello { protocol, name } => self.hello(batch, protocol, name),
+            Command::Hello { protocol, login, name } => self.hello(batch, protocol, login, name),
+            Command::Auth(login) => {
+                if self.log_in(batch, login) {
+                    self.writer(batch).simple("OK");
+                }
+            }
             Command::Ping(None) => self.writer(batch).simple("PONG"),
             Command::Ping(Some(text)) | Command::Echo(text) => self.writer(batch).bulk(text),
             Command::Script(script) => self.script(batch, script, args),
@@ -304,14 +323,57 @@ impl Session {
     /// Refuses administrative commands to clients without the rights.
     fn forbid(&mut self, batch: &mut Batch<'_>, args: Args<'_>) {
         let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
-        let text = format!(
-            "NOPERM {name} is for administrators: uid {} is not in listen.admin_uids (unset: root and the daemon's own user)",
-            self.uid
-        );
-        self.error(batch, &text);
+        let why = match &self.caller {
+            Caller::Process(uid) => {
+                format!("uid {uid} is not in listen.admin_uids (unset: root and the daemon's own user)")
+            }
+            Caller::Remote(None) => "over TCP these are users with admin = true in listen.tcp_users".into(),
+            Caller::Remote(Some(user)) => format!("user '{user}' has no admin = true in listen.tcp_users"),
+        };
+        self.error(batch, &format!("NOPERM {name} is for administrators: {why}"));
     }
 
-    fn hello(&mut self, batch: &mut Batch<'_>, protocol: Option<u8>, name: Option<&[u8]>) {
+    /// Writes why a command is forbidden that needs `what` of a user.
+    fn not_granted(&mut self, batch: &mut Batch<'_>, why: Forbidden, what: &str) {
+        match (why, &self.caller) {
+            (Forbidden::This, Caller::Remote(Some(user))) => {
+                let text = format!("NOPERM user '{user}' may not use {what}: see `policies` in listen.tcp_users");
+                self.error(batch, &text);
+            }
+            _ => self.error(batch, UNKNOWN),
+        }
+    }
+
+    /// Takes a client for the user whose password it says. Where nobody needs one, as on the socket, whose mode and
+    /// uids decide who may connect, any password is right. Returns false after an error was written.
+    fn log_in(&mut self, batch: &mut Batch<'_>, login: Login<'_>) -> bool {
+        let Caller::Remote(user) = &mut self.caller else { return true };
+        let access = batch.hub.remote.load();
+        let Some(users) = &access.users else { return true };
+        let name = login.user.map_or(Some(tcp::users::DEFAULT), |name| std::str::from_utf8(name).ok());
+        match name.filter(|name| users.is_right(name, login.password)) {
+            Some(name) => {
+                *user = Some(name.into());
+                true
+            }
+            None => {
+                let seen = login.user.unwrap_or(tcp::users::DEFAULT.as_bytes()).escape_ascii().to_string();
+                tracing::warn!(user = seen, "a client of the TCP address has a wrong user name or password");
+                self.error(batch, WRONG_PASSWORD);
+                false
+            }
+        }
+    }
+
+    fn hello(&mut self, batch: &mut Batch<'_>, protocol: Option<u8>, login: Option<Login<'_>>, name: Option<&[u8]>) {
+        if let Some(login) = login
+            && !self.log_in(batch, login)
+        {
+            return;
+        }
+        if self.caller.may_ask(batch.hub).is_err() {
+            return self.error(batch, UNKNOWN_HELLO);
+        }
         match protocol {
             Some(3) => self.protocol = Protocol::Three,
             Some(_) => self.protocol = Protocol::Two,
@@ -343,7 +405,11 @@ impl Session {
             Client::Info => {
                 let name = String::from_utf8_lossy(&self.name);
                 let protocol = if self.protocol == Protocol::Three { 3 } else { 2 };
-                let line = format!("id={} name={name} uid={} db=0 resp={protocol}\n", self.id, self.uid);
+                let who = match &self.caller {
+                    Caller::Process(uid) => format!("uid={uid}"),
+                    Caller::Remote(user) => format!("user={}", user.as_deref().unwrap_or(tcp::users::DEFAULT)),
+                };
+                let line = format!("id={} name={name} {who} db=0 resp={protocol}\n", self.id);
                 self.writer(batch).bulk(line.as_bytes());
             }
         }
@@ -361,4 +427,9 @@ impl Session {
     fn writer<'w>(&'w mut self, batch: &'w mut Batch<'_>) -> Writer<'w> {
         Writer::new(self.replies.sink(batch.direct), self.protocol)
     }
+}
+
+/// Whether a client may run this before it has authenticated.
+fn is_for_strangers(command: &Command<'_>) -> bool {
+    matches!(command, Command::Auth(_) | Command::Hello { .. } | Command::Quit | Command::ResetConnection)
 }

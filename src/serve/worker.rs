@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -21,11 +21,12 @@ use super::connection::Connection;
 use super::envoy;
 use super::seating::{Guest, Seating};
 use super::server_state::ServerState;
-use super::stream::ClientStream;
+use super::stream::{ClientStream, Stream};
+use super::tcp::TcpClients;
 use super::thread::Worker;
 use super::vital::Pulse;
 
-/// How long Envoy's listener rests after a failed accept.
+/// How long Envoy's listener rests after a failed accept, and longest wait for a client that is turned away.
 const RESTING: Duration = Duration::from_millis(10);
 
 /// How long connections may take to end once the daemon stops.
@@ -40,15 +41,16 @@ impl Worker {
     pub(super) fn run(
         self: Arc<Self>,
         hub: Arc<ServerState>,
-        (listener, door): (StdListener, Option<envoy::Handle>),
-        seating: Seating<UnixStream>,
+        listeners: Listeners,
+        seating: Seating<Stream>,
         stop: watch::Receiver<bool>,
         pulse: Pulse,
     ) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         runtime.block_on(async move {
-            let socket = Clients::of(UnixListener::from_std(listener)?, &hub);
-            let door = door.map(envoy::Handle::listen).transpose()?;
+            let remote = listeners.tcp.map(|tcp| TcpClients::of(tcp, hub.remote.clone())).transpose()?;
+            let socket = Clients::of(UnixListener::from_std(listeners.socket)?, remote, &hub);
+            let door = listeners.envoy.map(envoy::Handle::listen).transpose()?;
             self.serve(hub, (socket, door), seating, stop, pulse).await;
             Ok(())
         })
@@ -96,11 +98,14 @@ impl Worker {
                 Some(_) = tasks.join_next() => {}
             }
         }
-        drop((comers, door));
+        drop(door);
         for guest in seating.close() {
             self.clone().begin(&hub, guest, &mut tasks);
         }
-        let all = async { while tasks.join_next().await.is_some() {} };
+        let all = async {
+            let served = async { while tasks.join_next().await.is_some() {} };
+            tokio::join!(comers.leave(), served);
+        };
         // Connections that take longer are dropped with the runtime.
         let _ = tokio::time::timeout(ENDING, all).await;
     }
@@ -117,9 +122,9 @@ impl Worker {
     }
 }
 
-/// Admits a client of the daemon's socket; returns it if this thread is to serve it.
-fn welcome<S: ClientStream>(hub: &ServerState, stream: S, uid: u32, seating: &Seating<S>) -> Option<Guest<S>> {
-    match hub.admission.admit(Some(uid)) {
+/// Admits a client of the daemon's socket or of its TCP address; returns it if this thread is to serve it.
+fn welcome<S: ClientStream>(hub: &ServerState, stream: S, uid: Option<u32>, seating: &Seating<S>) -> Option<Guest<S>> {
+    match hub.admission.admit(uid) {
         Ok(mut pass) => {
             let thread = pass.take_seat(Entrance::Socket, seating.own);
             seating.lead(thread, Guest::Client(stream, pass))
@@ -155,41 +160,76 @@ pub trait Comers: Send {
     /// The stream to a client.
     type Stream: ClientStream;
 
-    /// The next client and its uid, which is `u32::MAX` (nobody's uid) if it is unknown. Dropping the future loses no
-    /// client.
-    fn next(&mut self) -> impl Future<Output = (Self::Stream, u32)> + Send;
+    /// The next client and the uid of its process, which is `u32::MAX` (nobody's uid) if it cannot be read, and `None`
+    /// for a client of the TCP address. Dropping the future loses no client.
+    fn next(&mut self) -> impl Future<Output = (Self::Stream, Option<u32>)> + Send;
+
+    /// Takes no more clients, and waits until what was written to them has left.
+    fn leave(self) -> impl Future<Output = ()> + Send
+    where
+        Self: Sized,
+    {
+        async move { drop(self) }
+    }
 }
 
-/// Clients of a Unix socket.
+/// The listeners of one data thread, before they are attached to its runtime.
+pub(super) struct Listeners {
+    pub(super) socket: StdListener,
+    pub(super) envoy: Option<envoy::Handle>,
+    pub(super) tcp: Option<std::net::TcpListener>,
+}
+
+/// Clients of the daemon's socket and of its TCP address.
 struct Clients {
     listener: UnixListener,
+    remote: Option<TcpClients>,
     hub: Arc<ServerState>,
     /// A spare descriptor, for the moment when no other is left.
     reserve: Option<OwnedFd>,
 }
 
 impl Comers for Clients {
-    type Stream = UnixStream;
+    type Stream = Stream;
 
-    async fn next(&mut self) -> (UnixStream, u32) {
+    async fn next(&mut self) -> (Stream, Option<u32>) {
         // If this was dropped during a recovery, the spare descriptor is missing and is opened again.
         self.reserve = self.reserve.take().or_else(|| spare(&self.listener));
         loop {
-            match self.listener.accept().await {
-                Ok((stream, _)) => {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted.map(|(stream, _)| {
                     let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
-                    return (stream, uid);
-                }
+                    (Stream::Unix(stream), Some(uid))
+                }),
+                accepted = next_remote(self.remote.as_mut()) => accepted.map(|stream| (stream, None)),
+            };
+            match accepted {
+                Ok(accepted) => return accepted,
                 Err(error) => self.recover(&error).await,
             }
         }
     }
+
+    async fn leave(self) {
+        let Self { listener, remote, .. } = self;
+        drop(listener);
+        if let Some(remote) = remote {
+            remote.leave().await;
+        }
+    }
+}
+
+async fn next_remote(remote: Option<&mut TcpClients>) -> io::Result<Stream> {
+    match remote {
+        Some(remote) => remote.accept().await,
+        None => std::future::pending().await,
+    }
 }
 
 impl Clients {
-    fn of(listener: UnixListener, hub: &Arc<ServerState>) -> Self {
+    fn of(listener: UnixListener, remote: Option<TcpClients>, hub: &Arc<ServerState>) -> Self {
         let reserve = spare(&listener);
-        Self { listener, hub: hub.clone(), reserve }
+        Self { listener, remote, hub: hub.clone(), reserve }
     }
 
     /// Handles a failed accept. When descriptors have run out, the spare one is closed to accept the client and tell
@@ -203,9 +243,19 @@ impl Clients {
         }
         self.hub.admission.note_refused();
         self.reserve = None;
-        if let Ok(Ok((stream, _))) = tokio::time::timeout(Duration::from_millis(10), self.listener.accept()).await {
-            turn_away(&stream, Refusal::TooMany);
-        }
+        let (listener, remote) = (&self.listener, self.remote.as_mut());
+        let turned_away = async {
+            tokio::select! {
+                accepted = listener.accept() => if let Ok((stream, _)) = accepted {
+                    turn_away(&Stream::Unix(stream), Refusal::TooMany);
+                },
+                // There is no descriptor for TLS, so nothing could be said to a client that expects it.
+                accepted = next_remote(remote) => if let Ok(stream @ Stream::Tcp(_)) = accepted {
+                    turn_away(&stream, Refusal::TooMany);
+                },
+            }
+        };
+        let _ = tokio::time::timeout(RESTING, turned_away).await;
         self.reserve = spare(&self.listener);
         if self.reserve.is_none() {
             tokio::time::sleep(Duration::from_millis(10)).await;

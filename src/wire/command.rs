@@ -123,6 +123,8 @@ pub enum Command<'a> {
     Hello {
         /// The protocol asked for.
         protocol: Option<u8>,
+        /// The user's name and password.
+        login: Option<Login<'a>>,
         /// The connection's new name.
         name: Option<&'a [u8]>,
     },
@@ -134,7 +136,9 @@ pub enum Command<'a> {
     Script(Script<'a>),
     /// `CLIENT …`.
     Client(Client<'a>),
-    /// A command that is only answered with `+OK`: `AUTH`, `READONLY`, `READWRITE`, `SELECT 0`.
+    /// `AUTH [user] password`.
+    Auth(Login<'a>),
+    /// A command that is only answered with `+OK`: `READONLY`, `READWRITE`, `SELECT 0`.
     NoOp,
     /// `INFO [section …]`.
     Info,
@@ -144,6 +148,21 @@ pub enum Command<'a> {
     Commands(Commands),
     /// `CONFIG GET pattern …`.
     ConfigGet,
+}
+
+/// A user's name, if the client has named one, and a password.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Login<'a> {
+    /// The user.
+    pub user: Option<&'a [u8]>,
+    /// The password.
+    pub password: &'a [u8],
+}
+
+impl std::fmt::Debug for Login<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user.map(<[u8]>::escape_ascii)).finish_non_exhaustive()
+    }
 }
 
 /// A command of the daemon's own command line. The control runtime answers it.

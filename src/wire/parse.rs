@@ -5,7 +5,7 @@
 //! Called by the daemon's sessions, for single commands and for those of a transaction.
 
 use super::arguments::{arity, integer};
-use super::command::{Client, Command, Commands};
+use super::command::{Client, Command, Commands, Login};
 use super::command_error::CommandError;
 use super::ration::{check, ration};
 use super::resp::Args;
@@ -63,7 +63,11 @@ fn handshake<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
         return if integer(database)? == 0 { Ok(Command::NoOp) } else { Err(CommandError::Database) };
     }
     if is("AUTH") {
-        return if (2..=3).contains(&args.len()) { Ok(Command::NoOp) } else { Err(arity(args)) };
+        return match (args.get(1), args.get(2), args.len()) {
+            (Some(password), None, 2) => Ok(Command::Auth(Login { user: None, password })),
+            (user, Some(password), 3) => Ok(Command::Auth(Login { user, password })),
+            _ => Err(arity(args)),
+        };
     }
     if is("THROTTLE") {
         return throttlecrab(args);
@@ -104,11 +108,11 @@ fn hello<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
             Ok(_) => return Err(CommandError::Protocol),
         },
     };
-    let mut name = None;
+    let (mut name, mut login) = (None, None);
     let mut at = 2;
     while let Some(option) = args.get(at) {
-        // Any password is accepted: the socket's mode and the peer's uid decide who may connect.
         if option.eq_ignore_ascii_case(b"AUTH") && args.len() > at + 2 {
+            login = args.get(at + 2).map(|password| Login { user: args.get(at + 1), password });
             at += 3;
         } else if option.eq_ignore_ascii_case(b"SETNAME") && args.len() > at + 1 {
             name = Some(client_name(args.get(at + 1).unwrap_or_default())?);
@@ -117,7 +121,7 @@ fn hello<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {
             return Err(CommandError::HelloOption(option));
         }
     }
-    Ok(Command::Hello { protocol, name })
+    Ok(Command::Hello { protocol, login, name })
 }
 
 fn client<'a>(args: Args<'a>) -> Result<Command<'a>, CommandError<'a>> {

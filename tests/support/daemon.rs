@@ -62,6 +62,8 @@ impl TestDaemon {
             mode: 0o600,
             group: None,
             envoy: None,
+            tcp: None,
+            remote: Arc::default(),
             limits: Limits::default(),
             threads: 1,
             store: Backend::Memory,
@@ -111,7 +113,11 @@ pub struct Client {
 
 impl Client {
     pub fn connect(path: &std::path::Path) -> Self {
-        let stream = UnixStream::connect(path).expect("the daemon listens");
+        Self::over(UnixStream::connect(path).expect("the daemon listens"))
+    }
+
+    /// A client over a stream that is open.
+    pub fn over(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
         stream.set_write_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
         Self { stream, input: Vec::new(), used: 0 }
@@ -140,6 +146,21 @@ impl Client {
                 Err(error) => panic!("no reply: {error}"),
             }
         }
+    }
+
+    /// The next reply, or `None` when the daemon has closed, before a reply or in something that is none.
+    pub fn reply_or_end(&mut self) -> Option<Value> {
+        let mut buffer = [0; 16 << 10];
+        match self.stream.read(&mut buffer) {
+            Ok(len) if len > 0 => Value::parse(&buffer[..len]).ok().flatten().map(|(value, _)| value),
+            _ => None,
+        }
+    }
+
+    /// Shows the reply to `line`, or `None` when the daemon has closed.
+    pub fn ask_or_end(&mut self, line: &str) -> Option<String> {
+        let _ = self.stream.write_all(format!("{line}\r\n").as_bytes());
+        self.reply_or_end().map(|reply| show(&reply))
     }
 
     /// The length of an array whose items are the next replies.

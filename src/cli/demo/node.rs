@@ -121,6 +121,8 @@ impl Node {
                 mode: 0o600,
                 group: None,
                 envoy: None,
+                tcp: None,
+                remote: Arc::default(),
                 limits: Limits::default(),
                 threads: 1,
                 store: Backend::Remote(store.clone()),

@@ -196,7 +196,7 @@ fn files(patient: &Patient) -> Look {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
     };
-    let wanted = open_files::wanted(config.listen.max_connections, threads);
+    let wanted = open_files::wanted(config.listen.max_connections, threads, &config.listen);
     match getrlimit(Resource::Nofile).maximum {
         Some(most) if most < wanted => Look::Warning(format!(
             "at most {most} open files, where {wanted} are needed for {} connections",

@@ -4,7 +4,7 @@
 
 use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Method, Response, StatusCode};
 use serde_json::json;
 
@@ -23,6 +23,13 @@ impl Refusal {
         // The request's body was not read, so the connection cannot be used for another request.
         if matches!(self.status, StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE) {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let how = HeaderValue::from_static("Basic realm=\"rationd\", charset=\"UTF-8\"");
+            reply.headers_mut().insert(WWW_AUTHENTICATE, how);
+        }
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            reply.headers_mut().insert(ALLOW, HeaderValue::from_static("HEAD, POST"));
         }
         reply
     }

@@ -38,6 +38,9 @@ struct Question<'a> {
 
 impl Session {
     pub(super) fn throttle(&mut self, batch: &mut Batch<'_>, key: &[u8], rate: Rate, quantity: i64) {
+        if let Err(why) = self.caller.may_bring_limits(batch.hub) {
+            return self.not_granted(batch, why, "limits of its own");
+        }
         let rule = match batch.rules.get(rate) {
             Ok(rule) => rule.clone(),
             Err(problem) => return self.error(batch, &format!("ERR {problem}")),
@@ -211,10 +214,14 @@ impl Session {
     /// The policy of that name. If there is none, writes an error that lists similar names.
     fn policy<'p>(&mut self, batch: &mut Batch<'p>, name: &[u8]) -> Option<&'p Arc<Policy>> {
         let policies = batch.policies;
-        let found = std::str::from_utf8(name).ok().and_then(|name| policies.get(name));
-        if found.is_none() {
+        let Some(found) = std::str::from_utf8(name).ok().and_then(|name| policies.get(name)) else {
             self.error(batch, &handshake::unknown_policy(policies, name));
+            return None;
+        };
+        if let Err(why) = self.caller.may_use(batch.hub, &found.name) {
+            self.not_granted(batch, why, &format!("policy '{}'", found.name));
+            return None;
         }
-        found
+        Some(found)
     }
 }
