@@ -47,7 +47,7 @@ impl Users {
     pub fn parse(text: &str) -> Result<Self, String> {
         // An error of the parser may quote the line, and that may hold a password that somebody wrote in plain.
         let written: BTreeMap<String, Written> = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             format!("line {line}: {}", error.message())
         })?;
         if written.is_empty() {
