@@ -67,7 +67,7 @@ const ASYNC_WAYS: &[&str] = &["alone", "pipeline", "multi", "async-alone", "asyn
 fn client(name: &'static str, version: &'static str, program: impl Into<PathBuf>, file: &str) -> Client {
     let mut command = Command::new(program.into());
     command.arg(driver(file));
-    Client { name, version, command, protocols: &["default", "2", "3"], ways: WAYS, in_batch: ALL }
+    Client { name, version, command, protocols: &["default", "2", "3"], ways: WAYS, is_remote: false, in_batch: ALL }
 }
 
 #[test]
@@ -147,6 +147,43 @@ fn hiredis_in_all_its_ways() {
     );
     let client = client("hiredis", "", &built, "hiredis.c");
     print_row(&Client { command: Command::new(built), protocols, ..client }.row());
+}
+
+/// A client for the JVM, which cannot open a Unix socket. Starting a JVM costs more than what is asked, so it is started
+/// quickly rather than made to run fast.
+fn jvm(name: &'static str, version: &'static str) {
+    let (classes, jars) = (installed("jvm/classes"), installed("jvm/jars"));
+    let mut command = Command::new("java");
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-cp"]);
+    command.arg(format!("{}:{}/*", classes.display(), jars.display())).args(["Driver", &name.to_lowercase()]);
+    let protocols = &["default", "2", "3"];
+    print_row(&Client { name, version, command, protocols, ways: WAYS, is_remote: true, in_batch: ALL }.row());
+}
+
+#[test]
+fn jedis_in_all_its_ways() {
+    if found("java").is_none() || found("mvn").is_none() {
+        return missing("Jedis", "java mvn");
+    }
+    jvm("Jedis", "8.");
+}
+
+#[test]
+fn lettuce_in_all_its_ways() {
+    if found("java").is_none() || found("mvn").is_none() {
+        return missing("Lettuce", "java mvn");
+    }
+    jvm("Lettuce", "7.");
+}
+
+#[test]
+fn go_redis_in_all_its_ways() {
+    if found("go").is_none() {
+        return missing("go-redis", "go");
+    }
+    let command = Command::new(installed("goredis"));
+    let (name, version, protocols) = ("go-redis", "9.", &["default", "2", "3"]);
+    print_row(&Client { name, version, command, protocols, ways: WAYS, is_remote: true, in_batch: ALL }.row());
 }
 
 fn redis_cli(daemon: &Daemon, arguments: &str) -> String {

@@ -17,6 +17,10 @@ use super::process::{Daemon, signal};
 /// What the daemon of each way knows: no window ends before the test does.
 pub const POLICY: &str = "[policy.api]\nlimits = [\"5/1h fixed from-first\"]\n";
 
+/// The user as whom clients ask over TCP, whose password is "secret".
+const USERS: &str = "[app]\nadmin = true\n\
+    password_sha256 = \"2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b\"\n";
+
 /// What the daemon of a deep pipeline knows: so many checks of one key pass.
 pub const DEEP_POLICY: &str = "[policy.api]\nlimits = [\"1000000/1h fixed from-first\"]\n";
 pub const DEEP_LIMIT: i64 = 1_000_000;
@@ -95,6 +99,8 @@ pub struct Client {
     /// What its driver takes between the socket and the way; none where it speaks RESP2 only.
     pub protocols: &'static [&'static str],
     pub ways: &'static [&'static str],
+    /// It asks over TCP, because it cannot open a Unix socket, or only with code of one's own.
+    pub is_remote: bool,
     /// How it shows an answer to one of several at once; none where it would not tell the other answers then.
     pub in_batch: fn(&'static str) -> Option<&'static str>,
 }
@@ -181,7 +187,8 @@ impl Client {
         assert!(version.starts_with(self.version), "{} {version}", self.name);
         let protocols = if self.protocols.contains(&"3") { "RESP2, RESP3" } else { "RESP2" };
         let kinds = if self.ways.iter().any(|way| way.starts_with("async")) { "sync, asyncio; " } else { "" };
-        let asked = format!("{kinds}alone, pipeline, `MULTI`");
+        let over = if self.is_remote { "over TCP; " } else { "" };
+        let asked = format!("{over}{kinds}alone, pipeline, `MULTI`");
         for way in self.ways.iter().filter(|way| !way.ends_with("alone")) {
             DEPTHS.into_iter().for_each(|depth| self.ask_deep(way, depth));
         }
@@ -190,7 +197,7 @@ impl Client {
 
     /// Asks so often at once, and has each check charged once and answered in its place.
     fn ask_deep(&self, way: &str, depth: usize) {
-        let daemon = Daemon::start(DEEP_POLICY);
+        let daemon = self.daemon(DEEP_POLICY);
         let place = format!("{} {way} of {depth}", self.name);
         let input = (hexadecimal("RATION.CHECK|api|deep") + "\n").repeat(depth);
         let protocol = self.protocols.first().copied().unwrap_or_default();
@@ -205,23 +212,38 @@ impl Client {
     }
 
     /// What its driver says to this.
+    fn daemon(&self, policy: &str) -> Daemon {
+        if !self.is_remote {
+            return Daemon::start(policy);
+        }
+        let users = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(users.path(), USERS).expect("it is ours");
+        Daemon::start(&format!("tcp = \"127.0.0.1:0\"\ntcp_users = {:?}\n{policy}", users.path()))
+    }
+
     fn said(&self, daemon: &Daemon, protocol: &str, way: &str, input: &str) -> String {
         let words = [protocol, way].into_iter().filter(|word| !word.is_empty());
         let mut command = Command::new(self.command.get_program());
         command.args(self.command.get_args());
         command.envs(self.command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        output(command.arg(daemon.socket()).args(words), input)
+        match self.is_remote {
+            true => command.arg(format!("redis://app:secret@{}", daemon.tcp())),
+            false => command.arg(daemon.socket()),
+        };
+        output(command.args(words), input)
     }
 
     /// The client's version, and how many answers were compared.
     fn compare(&self, protocol: &str, way: &str) -> (String, usize) {
         let (queued, alone) = (way.ends_with("multi"), way.ends_with("alone"));
         let cases = CASES.iter().filter(|(_, answer)| !queued || can_be_queued(answer));
+        // Over TCP nobody knows a client any more after its RESET.
+        let cases = cases.take_while(|(asked, _)| !(self.is_remote && *asked == "RESET"));
         let cases: Vec<_> = cases
             .filter_map(|(asked, answer)| Some((*asked, if alone { *answer } else { (self.in_batch)(answer)? })))
             .collect();
         let input: String = cases.iter().map(|(asked, _)| hexadecimal(asked) + "\n").collect();
-        let daemon = Daemon::start(POLICY);
+        let daemon = self.daemon(POLICY);
         let said = self.said(&daemon, protocol, way, &input);
         let place = format!("{} {protocol} {way}", self.name);
         let (version, answers) = said.split_once('\n').expect("a version and answers");

@@ -82,9 +82,23 @@ impl Daemon {
         })
     }
 
-    /// The address that the operating system chose, as the log names it.
+    /// The TCP address for clients that the operating system chose for `tcp = "127.0.0.1:0"`.
+    ///
+    /// # Panics
+    /// When the configuration has none.
+    #[must_use]
+    pub fn tcp(&self) -> SocketAddr {
+        self.logged("clients over TCP", "127.0.0.1:").expect("a TCP address is in the log")
+    }
+
+    /// The admin address that the operating system chose.
     fn logged_admin(&self, head: &str) -> Option<SocketAddr> {
-        self.log().lines().filter(|line| line.contains("admin")).find_map(|line| {
+        self.logged("admin", head)
+    }
+
+    /// The address in a line of the log with `words`; it begins with `head`.
+    fn logged(&self, words: &str, head: &str) -> Option<SocketAddr> {
+        self.log().lines().filter(|line| line.contains(words)).find_map(|line| {
             let rest = &line[line.find(head)?..];
             let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == ':')).unwrap_or(rest.len());
             rest[..end].parse().ok().filter(|address: &SocketAddr| address.port() != 0)
