@@ -38,11 +38,14 @@ impl LeasedKey {
         // A share goes by aligned windows, and of a limit whose windows begin with the first request the store says which
         // one pays for it: it counts there once it is paid, and until then in none.
         let book = self.outage.book().filter(|_| self.follows_usage(index));
-        let alone = book.map_or(0, |book| book.unpaid(index, number(limit, at)));
+        let (alone, carried) = book.map_or((0, 0), |book| {
+            let window = number(limit, at);
+            (book.unpaid(index, window), book.carried(index, window))
+        });
         // What the lease or the share took back is counted as unspent here again. What the store took back still counts as
         // lent to this node.
         let back = refunded.saturating_sub(in_store);
-        Count { admitted: lent.saturating_add(alone).saturating_add(back), refunded }
+        Count { admitted: lent.saturating_sub(carried).saturating_add(alone).saturating_add(back), refunded }
     }
 
     /// Records what this node has admitted in the present window. Also called before another one begins.
