@@ -123,6 +123,8 @@ mutants! {
         "What a peer tells again is added to what it told before: no denial by gossip below the limit.";
     GossipHasTheLastWord, "gossip-has-the-last-word":
         "The store is not asked whether all is spent, as peers tell: evidence, no denial by gossip below the limit.";
+    DeniesTooSoonByPeers, "denies-too-soon-by-peers":
+        "A node denies by what peers tell of a window that may not have begun: no denial by gossip below the limit.";
     GrantedAsAdmitted, "granted-as-admitted":
         "What a node was lent counts as admitted by it: no denial by gossip below the limit.";
     StrangerTakesAll, "stranger-takes-all":
