@@ -491,6 +491,66 @@ fn a_share_ends_where_a_store_that_is_back_has_no_more_to_lend() {
     assert_eq!(allowed, 9, "what the store lent beside the one that was owed");
 }
 
+/// Others go by their shares of the next window, and have yet to pay for them.
+#[test]
+fn a_share_that_was_paid_in_part_goes_on_in_the_next_window() {
+    let (mut bench, call) = back_at_the_end();
+    bench.grant(&call, 10);
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "of what the store lent");
+    while bench.check(1) == Some(Verdict::Allow) {}
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 0, "the share is over, and it is paid");
+    bench.grant(&call, 0);
+    bench.advance(Micros(20_000));
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!(bench.last.unwrap().source, Source::Share);
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 950, "and is charged there");
+}
+
+#[test]
+fn a_share_is_charged_in_each_window_of_the_shorter_of_two_limits() {
+    let mut bench = Bench::new("1000/1s fixed");
+    let limits = ["1000/1s fixed", "3000/3s fixed"].map(|limit| Limit::parse(limit).unwrap());
+    bench.rule = Arc::new(Rule::of("test", &limits));
+    bench.check(1);
+    let mut call = bench.acquire();
+    bench.advance(Micros(240_000));
+    for _ in 0..15 {
+        bench.fail(&call, StoreError::Away { since: bench.now });
+        bench.advance(Micros(250_000));
+        bench.check(1);
+        call = bench.acquire();
+    }
+    bench.grant(&call, bench.order(&call).need);
+    bench.advance(Micros(20_000));
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert_eq!(bench.last.unwrap().source, Source::Share, "others have yet to pay theirs of this second");
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 950, "the three seconds go on, and nothing of this one is paid");
+}
+
+#[test]
+fn what_a_share_admitted_of_a_sliding_window_is_charged_in_the_next_one_too() {
+    let (mut bench, mut call) = (Bench::new("1000/1s sliding"), None);
+    bench.check(1);
+    bench.advance(Micros(240_000));
+    for _ in 0..7 {
+        let acquire = call.unwrap_or_else(|| bench.acquire());
+        bench.fail(&acquire, StoreError::Away { since: bench.now });
+        bench.advance(Micros(250_000));
+        while bench.check(1) == Some(Verdict::Allow) {}
+        call = bench.try_acquire();
+    }
+    // It is 1.99 s, and all of the share is spent; in a hundredth of a second the next window has begun.
+    bench.fail(&call.expect("a share asks the store"), StoreError::Away { since: bench.now });
+    bench.advance(Micros(250_000));
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 722, "950 weigh 76 % at 2.24 s");
+    bench.grant(&call, 722);
+    assert_eq!(bench.held(), 0, "it is paid");
+}
+
 #[test]
 fn a_clock_that_was_set_back_before_a_restart_locks_nobody_out() {
     let rule = Arc::new(Rule::of("test", &[Limit::parse("10/1s fixed").unwrap()]));

@@ -134,6 +134,23 @@ fn what_peers_spent_denies_without_asking_and_the_store_is_asked_behind_it() {
     assert_eq!(bench.last.map(|last| last.source), Some(Source::Lease), "now the store has said so itself");
 }
 
+/// The only answer was 40 ms under way, and by so much the store's clock may be behind.
+#[test]
+fn peers_deny_nobody_by_a_window_that_may_not_have_begun() {
+    for (later, verdict) in [(30_000, None), (80_000, Some(Verdict::Deny))] {
+        let mut bench = bench_of(3, "100/10s fixed");
+        bench.advance(Micros(9_900_000));
+        bench.check(1);
+        let call = bench.acquire();
+        bench.advance(Micros(40_000));
+        bench.grant(&call, 1);
+        let next = Timestamp(1_800_000_020_000_000);
+        bench.advance(Micros(later));
+        bench.shard.handle_usage(bench.now, PEER, &usage(next, 1_000));
+        assert_eq!(bench.check(1), verdict, "{later} us later");
+    }
+}
+
 #[test]
 fn a_store_that_lends_refutes_what_peers_told_for_that_window() {
     let mut bench = bench_of(3, "100/10s fixed");

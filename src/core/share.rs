@@ -62,6 +62,8 @@ struct Budget {
     paid: u64,
     /// For windows: what was admitted in the window before and is not paid.
     before: u64,
+    /// For sliding windows: what was paid in this window for the one before.
+    carried: u64,
     /// For GCRA: the theoretical arrival time of the share; 0 before it is first used.
     tat: Timestamp,
 }
@@ -92,7 +94,7 @@ impl FallbackBudget {
     /// too, and is still owed; a bucket begins empty.
     #[must_use]
     pub fn under(&self, before: &Rule, rule: &Rule, now: Timestamp) -> Self {
-        let owed = self.debt(before, now);
+        let owed = self.open_debt(before, now);
         let mut book = Self::open_late(rule, now);
         for (index, (limit, budget)) in rule.limits.iter().zip(&mut book.limits).enumerate() {
             let same = |other: &&Limit| other.algorithm == limit.algorithm && other.period == limit.period;
@@ -170,11 +172,18 @@ impl FallbackBudget {
         Some(ready)
     }
 
-    /// What was admitted here in windows that are still open, and is not paid yet.
+    /// What was admitted here and is not paid yet: in windows that are still open, and in the sliding window before as far
+    /// as it still weighs.
     #[must_use]
     pub fn debt(&self, rule: &Rule, now: Timestamp) -> u64 {
         let debts = rule.limits.iter().zip(&self.limits);
-        debts.map(|(limit, budget)| budget.debt(limit, now)).max().filter(|_| !on(Mutant::DebtNotCharged)).unwrap_or(0)
+        let debts = debts.map(|(limit, budget)| budget.debt(limit, now).saturating_add(budget.carried(limit, now)));
+        debts.max().filter(|_| !on(Mutant::DebtNotCharged)).unwrap_or(0)
+    }
+
+    /// The part of it that was admitted in open windows.
+    fn open_debt(&self, rule: &Rule, now: Timestamp) -> u64 {
+        rule.limits.iter().zip(&self.limits).map(|(limit, budget)| budget.debt(limit, now)).max().unwrap_or(0)
     }
 
     /// Tokens that the share has left at `now`.
@@ -190,6 +199,14 @@ impl FallbackBudget {
     pub fn unpaid(&self, index: usize, window: u64) -> u64 {
         let budget = &self.limits[index];
         if budget.window == window { budget.spent.saturating_sub(budget.paid) } else { 0 }
+    }
+
+    /// What was paid in the sliding window of a limit with that number for the one before: the store counts it there, and
+    /// nobody was admitted with it in that window.
+    #[must_use]
+    pub fn carried(&self, index: usize, window: u64) -> u64 {
+        let budget = &self.limits[index];
+        if budget.window == window { budget.carried } else { 0 }
     }
 
     /// Whether a check is the first in one of the rule's windows, or the first that `spent` of its share.
@@ -210,6 +227,14 @@ impl FallbackBudget {
         })
     }
 
+    /// Whether a window is over in which something was admitted here.
+    #[must_use]
+    pub fn has_turned(&self, rule: &Rule, now: Timestamp) -> bool {
+        rule.limits.iter().zip(&self.limits).any(|(limit, budget)| {
+            limit.algorithm != Algorithm::Gcra && budget.spent > 0 && budget.window != now.0 / limit.period.0
+        })
+    }
+
     /// Whether a window is open of which shares were released since the store was lost.
     #[must_use]
     pub fn spans(&self, rule: &Rule, now: Timestamp) -> bool {
@@ -221,7 +246,7 @@ impl FallbackBudget {
 
     /// Takes back up to `cost` that was admitted here and is not paid. Returns how much.
     pub fn refund(&mut self, rule: &Rule, now: Timestamp, cost: u64) -> u64 {
-        let back = cost.min(self.debt(rule, now));
+        let back = cost.min(self.open_debt(rule, now));
         for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
             let part = back.min(budget.spent.saturating_sub(budget.paid));
             budget.spent -= part;
@@ -239,13 +264,20 @@ impl FallbackBudget {
             Algorithm::Gcra => self.since + gcra::depth(limit) > now,
             _ => self.since.0 / limit.period.0 == now.0 / limit.period.0,
         });
-        self.late && filling || self.is_open(rule, now)
+        self.late && filling || self.is_open(rule, now) || self.debt(rule, now) > 0
+    }
+
+    /// Ends the share of the windows in which something was admitted. It begins anew with the next ones.
+    pub fn end_windows(&mut self) {
+        for budget in &mut self.limits {
+            budget.ppm = 0;
+        }
     }
 
     /// Records that the store was charged `tokens` of the debt.
-    pub fn pay(&mut self, tokens: u64) {
-        for budget in &mut self.limits {
-            budget.paid = budget.paid.saturating_add(tokens).min(budget.spent);
+    pub fn pay(&mut self, rule: &Rule, now: Timestamp, tokens: u64) {
+        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+            budget.pay(limit, now, tokens);
         }
     }
 
@@ -290,8 +322,7 @@ impl Budget {
         }
         let window = now.0 / limit.period.0;
         if self.spent == 0 || window != self.window || on(Mutant::ShareRefilledPerCheck) {
-            let (_, before) = self.unpaid(window);
-            *self = Self { window, ppm: ppm.max(1), before, ..Self::default() };
+            *self = Self { ppm: ppm.max(1), ..self.turned(window) };
         }
         // A store that is back may have counted more nodes than were known.
         self.ppm = self.ppm.min(ppm.max(1));
@@ -329,7 +360,7 @@ impl Budget {
         let (start, taken) = match from.0 / limit.period.0 {
             window if window == self.window => {
                 let begun = self.allowance(limit, self.slice_of_loss(limit, since));
-                (window * limit.period.0, begun + self.spent + own.saturating_sub(self.paid))
+                (window * limit.period.0, begun + self.spent + self.leased(own))
             }
             window => (window * limit.period.0, 0),
         };
@@ -352,8 +383,7 @@ impl Budget {
         }
         let begin = self.slice_of_loss(limit, since);
         let open = self.slice_at(limit, now).max(begin);
-        let leased = own.saturating_sub(self.paid);
-        (self.allowance(limit, open) - self.allowance(limit, begin)).saturating_sub(self.spent + leased)
+        (self.allowance(limit, open) - self.allowance(limit, begin)).saturating_sub(self.spent + self.leased(own))
     }
 
     /// What all nodes were lent of a long window, plus what was admitted here, if no other node uses the key.
@@ -371,6 +401,17 @@ impl Budget {
     /// The part of a limit that belongs to no share.
     fn reserve(&self, limit: &Limit) -> u64 {
         limit.count - self.share(limit).min(limit.count)
+    }
+
+    /// The budget in a window of which nothing has been spent.
+    fn turned(&self, window: u64) -> Self {
+        let carried = if window == self.window { self.carried } else { 0 };
+        Self { window, ppm: self.ppm, before: self.unpaid(window).1, carried, ..Self::default() }
+    }
+
+    /// What this node was lent of the window at hand for its checks to come.
+    fn leased(&self, own: u64) -> u64 {
+        own.saturating_sub(self.paid.saturating_add(self.carried))
     }
 
     /// What was admitted and is not paid, in the window and in the one before.
@@ -409,6 +450,34 @@ impl Budget {
             _ => 0,
         };
         open.min(self.spent).saturating_sub(self.paid)
+    }
+
+    /// What was admitted in the sliding window before and is not paid, as far as it still weighs, rounded up. The store does
+    /// not know of it. Charged to the window at hand it weighs no less from then on, since it does not fade there.
+    fn carried(&self, limit: &Limit, now: Timestamp) -> u64 {
+        if limit.algorithm != Algorithm::Sliding || on(Mutant::WindowBeforeForgiven) {
+            return 0;
+        }
+        let (_, before) = self.unpaid(now.0 / limit.period.0);
+        let left = limit.period.0 - now.0 % limit.period.0;
+        let weighs = (u128::from(before) * u128::from(left)).div_ceil(u128::from(limit.period.0));
+        u64::try_from(weighs).unwrap_or(u64::MAX)
+    }
+
+    /// The store was charged `tokens`: first for the window before.
+    fn pay(&mut self, limit: &Limit, now: Timestamp, tokens: u64) {
+        let carried = self.carried(limit, now);
+        let part = tokens.min(carried);
+        if part > 0 {
+            let window = now.0 / limit.period.0;
+            if window != self.window {
+                *self = self.turned(window);
+            }
+            let paid = u128::from(self.before) * u128::from(part) / u128::from(carried);
+            self.before -= u64::try_from(paid).unwrap_or(self.before);
+            self.carried += part;
+        }
+        self.paid = self.paid.saturating_add(tokens - part).min(self.spent);
     }
 
     /// This node's part of a window's tokens.
@@ -473,189 +542,4 @@ fn slice(limit: &Limit) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NONE: Lent<'static> = Lent { own: &[0; MAX_LIMITS], all: None };
-
-    fn rule(text: &str) -> Rule {
-        Rule::of("p", &[Limit::parse(text).unwrap()])
-    }
-
-    fn admitted(book: &mut FallbackBudget, rule: &Rule, ppm: u64, now: u64) -> u64 {
-        (0..1_000_000).take_while(|_| book.spend(rule, &[ppm], Timestamp(now), 1, &NONE)).count() as u64
-    }
-
-    #[test]
-    fn a_lone_node_admits_95_percent_of_each_later_window() {
-        let rule = rule("1000/1s fixed");
-        let mut book = FallbackBudget::open(&rule, Timestamp(10_500_000));
-        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_600_000), 0);
-        for window in 11..15 {
-            assert_eq!(admitted(&mut book, &rule, share_ppm(1), window * 1_000_000 + 7), 950);
-        }
-    }
-
-    #[test]
-    fn shares_of_all_nodes_sum_to_less_than_the_limit() {
-        for nodes in 1..200 {
-            assert!(share_ppm(nodes) * u64::from(nodes) <= SAFE_PPM);
-        }
-    }
-
-    #[test]
-    fn a_budget_is_fixed_once_per_window() {
-        let rule = rule("1000/1s fixed");
-        let mut book = FallbackBudget::open(&rule, Timestamp(0));
-        assert_eq!(admitted(&mut book, &rule, share_ppm(4), 5_000_000), 237);
-        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 5_000_001), 0);
-        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 6_000_000), 950);
-        assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(7_000_000), 100, &NONE));
-        assert_eq!(admitted(&mut book, &rule, share_ppm(4), 7_000_001), 137);
-    }
-
-    #[test]
-    fn a_long_window_releases_its_share_by_the_minute() {
-        let rule = rule("6000/1h fixed");
-        let mut book = FallbackBudget::open(&rule, Timestamp(30_000_000));
-        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 59_000_000), 0);
-        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 60_000_000), 95);
-        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_599_000_000), 95 * 58);
-    }
-
-    #[test]
-    fn gcra_starts_empty_and_refills_at_the_share() {
-        let rule = rule("1000/1s burst 500");
-        let mut book = FallbackBudget::open(&rule, Timestamp(10_000_000));
-        assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_000_000), 0);
-        let mut total = 0;
-        for step in 1..=100 {
-            total += admitted(&mut book, &rule, share_ppm(1), 10_000_000 + step * 10_000);
-        }
-        assert!((940..=950).contains(&total), "{total}");
-    }
-
-    #[test]
-    fn leases_and_share_together_stay_within_the_share() {
-        let rule = rule("1000/1s fixed");
-        let mut book = FallbackBudget::open(&rule, Timestamp(0));
-        let mut admitted = 0;
-        let lent = Lent { own: &[250], all: None };
-        while book.spend(&rule, &[share_ppm(1)], Timestamp(3_000_000), 1, &lent) {
-            admitted += 1;
-        }
-        assert_eq!(admitted, 700);
-    }
-
-    #[test]
-    fn a_book_opened_by_a_clock_that_was_ahead_is_moved_to_the_stores() {
-        let rule = rule("1000/1s burst 500");
-        let guess = Timestamp(60_000_000);
-        let mut book = FallbackBudget::open(&rule, guess);
-        assert!(admitted(&mut book, &rule, share_ppm(1), guess.0 + 100_000) > 0);
-        let debt = book.debt(&rule, guess + Micros(100_000));
-        let known = Timestamp(3_000_000);
-        book.rebase(&rule, guess + Micros(100_000), known);
-        assert_eq!(book.debt(&rule, known), debt);
-        assert_eq!(book.debt(&rule, known + Micros(600_000)), 0);
-    }
-
-    #[test]
-    fn debt_is_what_open_windows_admitted() {
-        let rule = rule("1000/1s fixed");
-        let mut book = FallbackBudget::open(&rule, Timestamp(0));
-        assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(2_000_000), 7, &NONE));
-        assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 7);
-        book.pay(5);
-        assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 2);
-        assert_eq!(book.debt(&rule, Timestamp(3_000_000)), 0);
-    }
-
-    #[test]
-    fn a_bucket_of_one_token_has_a_share() {
-        let rule = rule("1/1s");
-        let mut book = FallbackBudget::open(&rule, Timestamp(10_000_000));
-        let times = (0..100).map(|step| 10_000_000 + step * 100_000);
-        let total: u64 = times.map(|now| admitted(&mut book, &rule, share_ppm(1), now)).sum();
-        assert!((8..=9).contains(&total), "{total}");
-        assert_eq!(admitted(&mut book, &rule, share_ppm(2), 100_000_000), 0, "another node may have it");
-    }
-
-    #[test]
-    fn who_is_alone_counts_on_from_what_the_store_said() {
-        let rule = rule("1000/1h fixed");
-        let (mut book, now) = (FallbackBudget::open(&rule, Timestamp(30_000_000)), Timestamp(31_000_000));
-        let counters = [Counter { used: 600, prev: 0, at: Timestamp(3_600_000_000) }];
-        let lent = Lent { own: &[50], all: Some(&counters) };
-        let parts = [share_ppm(1)];
-        assert_eq!(book.left(&rule, now, &NONE), 0);
-        let spent = (0..1_000).filter(|_| book.spend(&rule, &parts, now, 1, &lent)).count();
-        assert_eq!((spent, book.left(&rule, now, &lent)), (350, 0), "five in a hundred are nobody's");
-        assert_eq!(book.ready(&rule, &parts, [now; 2], 1, &lent), Some(Timestamp(3_600_000_000)));
-        assert_eq!(book.ready(&rule, &parts, [now; 2], 951, &lent), None);
-    }
-
-    #[test]
-    fn who_is_alone_remembers_the_window_before_of_a_sliding_limit() {
-        let rule = rule("1000/1h sliding");
-        let (mut book, hour, parts) = (FallbackBudget::open(&rule, Timestamp(0)), 3_600_000_000, [share_ppm(1)]);
-        let at = |now: u64| [Counter { used: 0, prev: 0, at: Timestamp(now / hour * hour) }];
-        let mut spend = |now: u64| {
-            let counters = at(now);
-            let lent = Lent { own: &[0], all: Some(&counters) };
-            (0..1_000).filter(|_| book.spend(&rule, &parts, Timestamp(now), 1, &lent)).count()
-        };
-        assert_eq!(spend(hour - 1), 950);
-        assert_eq!(spend(hour), 0);
-        assert_eq!(spend(hour + hour / 2), 475);
-        assert_eq!(spend(3 * hour), 950);
-    }
-
-    /// Limits with windows of different kinds, some long enough to be released by the minute.
-    const SETS: [&[&str]; 7] = [
-        &["10/1s"],
-        &["1/1s", "7/3s fixed"],
-        &["10/1s", "60/3s fixed", "1000/1h sliding"],
-        &["3/1h fixed"],
-        &["40/7m sliding", "5/2s fixed"],
-        &["20/1s sliding", "100/1m fixed from-first"],
-        &["100/1m burst 5", "9/10s fixed", "200/1h fixed"],
-    ];
-
-    proptest::proptest! {
-        #[test]
-        fn waiting_as_told_is_enough_and_less_is_not(
-            set in 0..SETS.len(),
-            nodes in 1..4u32,
-            counted in proptest::bool::ANY,
-            steps in proptest::collection::vec((0..4_000_000u64, 0..40u32, 1..12u64), 1..30),
-        ) {
-            let limits: Vec<_> = SETS[set].iter().map(|text| Limit::parse(text).unwrap()).collect();
-            let rule = Rule::of("p", &limits);
-            let mut now = Timestamp(1_800_000_000_123_457);
-            let mut book = FallbackBudget::open(&rule, now);
-            let parts = vec![share_ppm(nodes); limits.len()];
-            let none = vec![0; limits.len()];
-            let counters = |now| limits.iter().map(|limit| Counter::default().rolled(limit, now)).collect::<Vec<_>>();
-            for (pause, scale, cost) in steps {
-                now = now + Micros(pause << (scale / 4));
-                let (this, all) = (now, counters(now));
-                let lent = Lent { own: &none, all: Some(&*all).filter(|_| counted) };
-                let ready = book.ready(&rule, &parts, [this; 2], cost, &lent);
-                let fits = |at: Timestamp| {
-                    let all = counters(at);
-                    let lent = Lent { own: &none, all: Some(&*all).filter(|_| counted) };
-                    book.clone().spend(&rule, &parts, at, cost, &lent)
-                };
-                match ready {
-                    Some(at) => {
-                        proptest::prop_assert!(fits(at), "{at:?} of {now:?}");
-                        proptest::prop_assert!(at == now || !fits(at - Micros(1)), "{at:?} of {now:?} is late");
-                    }
-                    None => proptest::prop_assert!(!fits(now)),
-                }
-                while book.spend(&rule, &parts, now, cost, &lent) {}
-            }
-        }
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use rationd::core::call::{Acquire, Call, Counter, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::gcra;
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::policy::Rule;
 
@@ -34,7 +35,7 @@ static UNDONE: Exemption = Exemption::new(
 );
 static LOST: Exemption = Exemption::new(
     "lost, evicted or reset",
-    "A store that has forgotten a key lends it again to nodes that had nothing to bring back: for the windows at hand as many tokens as it had counted, a limit at most, once a loss.",
+    "A store that has forgotten a key lends it again to nodes that had nothing to bring back: for the windows at hand as many tokens as it had counted, a limit at most, once a loss. Of a bucket those that it had set aside may be spent until the accounts of their nodes are over.",
 );
 static LEAPT: Exemption = Exemption::new(
     "moved to another clock",
@@ -169,6 +170,8 @@ impl Bound {
             let before = count.excess(limit, now, self.trip);
             count.admit_at(limit, now, request.cost, beside(index, limit));
             let excess = count.excess(limit, now, self.trip);
+            count.spend_aside(limit, now, excess.saturating_sub(before));
+            let excess = count.excess(limit, now, self.trip);
             if excess > before {
                 let used = count.used;
                 beyond = Some(format!(
@@ -239,13 +242,27 @@ impl Bound {
     fn forgotten(&mut self, key: u32, now: u64) {
         let counted = std::mem::take(&mut self.keys.of(key).counted);
         let known = counted.shown.filter(|_| !counted.stale);
+        // What was set aside of a bucket does not leak: whoever holds it spends it before its account is over.
+        let aside = |rule: &Rule, counters: &[Counter; MAX_LIMITS], index: usize| {
+            let is_bucket = rule.limits[index].algorithm == Algorithm::Gcra;
+            if is_bucket { counters[index].used.min(whole(rule)) } else { 0 }
+        };
         self.forgive_each(&LOST, key, now, |rule, index| {
             let known = known.as_ref().filter(|(of, _)| of == rule);
             known.map_or(whole(rule), |(_, counters)| {
-                tokens_in(&counters[index], &rule.limits[index], now).min(whole(rule))
+                let tokens = tokens_in(&counters[index], &rule.limits[index], now).min(whole(rule));
+                tokens - aside(rule, counters, index)
             })
         });
         let state = self.keys.of(key);
+        if let (Some((_, counters)), Some(rule)) =
+            (known.filter(|(of, _)| Some(of) == state.rule.as_ref()), &state.rule)
+        {
+            let until = state.now + gcra::LEASE_LIFE.0;
+            for (index, count) in state.counts.iter_mut().enumerate().take(rule.limits.len()) {
+                count.forget_aside(LOST.forgives(aside(rule, &counters, index)), until);
+            }
+        }
         state.counts.iter_mut().for_each(Count::lose_ahead);
         // Nothing is counted any more.
         state.counted.shown = state.rule.clone().map(|rule| (rule, [Counter::default(); MAX_LIMITS]));

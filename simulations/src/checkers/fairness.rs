@@ -31,13 +31,17 @@ static SHAPES: Exemption = Exemption::new(
 );
 static LEAPS: Exemption =
     Exemption::new("the census of slots that move between clocks that differ", "Periods are by the owner's clock.");
+static GROWN: Exemption = Exemption::new(
+    "what is asked for while a fleet has not heard of a node that has come",
+    "The store counts nodes for a while that are gone, so the fewer count: those that it knows, or those of the fleet. A newcomer is known to the store first.",
+);
 
 pub(super) static SHEET: Sheet = Sheet {
     file: "fairness.rs",
     invariants: &["fairness", "confirmed"],
     proves: "No node asks for more than its part, the store lends nobody more than its part, and counts those who asked in this census period or the last and nobody else; unconfirmed leases are small.",
     judges: "What is asked for: all. What is lent: one fixed or from-first window. The census: all.",
-    exemptions: &[&PUSHES, &BASELINES, &ALONE, &SHAPES, &LEAPS],
+    exemptions: &[&PUSHES, &BASELINES, &ALONE, &SHAPES, &LEAPS, &GROWN],
     mutant: Some("census-counts-calls"),
 };
 
@@ -48,6 +52,9 @@ const SMALL: u64 = 32;
 #[derive(Debug)]
 pub(super) struct Fairness {
     is_on: bool,
+    /// When each node that lives has come, and by when the others have heard of it; `None`: they hear of nobody.
+    came: Map<u32, u64>,
+    heard_after: Option<u64>,
     lives: Lives,
     sent: Ids,
     answers: Map<(Life, u32), Answers>,
@@ -127,6 +134,8 @@ impl Fairness {
         Self {
             // Under other limits census periods are others, too.
             is_on: !BASELINES.when(setting.plan.brain != Brain::Rationd),
+            came: Map::default(),
+            heard_after: setting.plan.gossip.map(|gossip| gossip.join.0 + 2 * gossip.tick.0),
             lives: Lives::default(),
             sent: Ids::default(),
             answers: Map::default(),
@@ -142,7 +151,7 @@ impl Fairness {
         let on_share = self.shares.get(&(life, key)).is_some_and(|share| share.is_gone_by(moment.at));
         let Some(answers) = self.answers.get(&(life, key)).filter(|_| !ALONE.when(on_share)) else { return };
         let smallest = call.rule.limits.iter().map(Limit::capacity).min().unwrap_or(0);
-        let part = smallest.div_ceil(answers.nodes());
+        let part = smallest.div_ceil(self.known(moment).min(answers.nodes()));
         let waits = order.need.max(order.least);
         let (name, most) = match answers.is_unconfirmed() {
             true => ("confirmed", part.div_ceil(SMALL)),
@@ -151,6 +160,13 @@ impl Fairness {
         if order.want > most.max(waits) {
             self.found.add(name, moment, || format!("key {key}: {life:?} wants more than {most}: {order:?}"));
         }
+    }
+
+    /// How many nodes all have heard of; where that is all that live, any number.
+    fn known(&self, moment: Moment) -> u64 {
+        let Some(after) = self.heard_after else { return u64::MAX };
+        let known = self.came.values().filter(|at| **at + after <= moment.at).count();
+        if GROWN.when(known > 0 && known < self.came.len()) { known as u64 } else { u64::MAX }
     }
 
     /// The store lent some.
@@ -205,6 +221,8 @@ impl Observer for Fairness {
             return;
         }
         match seen {
+            Seen::Joined { node, .. } => _ = self.came.insert(*node, moment.at),
+            Seen::Left { node, .. } => _ = self.came.remove(node),
             Seen::Called { node, key, call, .. } => {
                 let life = self.lives.of(*node);
                 if let (Op::Acquire(order), true) = (&call.op, self.sent.is_first(life, call.id)) {
@@ -257,7 +275,8 @@ impl Checker for Fairness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkers::tests::History;
+    use crate::checkers::tests::{History, SECOND};
+    use crate::span::Span;
 
     #[test]
     fn a_lease_of_more_than_its_part_is_seen() {
@@ -268,6 +287,23 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.called(&mut checker, 2, 3, 11);
         assert_eq!(checker.violations()[0].invariant, "fairness");
+    }
+
+    #[test]
+    fn a_node_goes_by_the_nodes_that_it_has_heard_of() {
+        for (came, seen) in [(4 * SECOND, 0), (0, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(crate::plan::Gossip { join: Span(SECOND), ..Default::default() });
+            let mut checker = Fairness::new(&setting);
+            for (node, at) in [(0, 0), (1, came)] {
+                history.see(&mut checker, at, &Seen::Joined { node, incarnation: 0 });
+            }
+            history.nodes = 2;
+            history.settled(&mut checker, 4 * SECOND, 1, 2);
+            history.called(&mut checker, 4 * SECOND + 1, 2, 10);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

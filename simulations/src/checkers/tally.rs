@@ -84,6 +84,8 @@ struct Window {
 struct Key {
     windows: [Window; WINDOWS],
     period: u64,
+    /// The limit by which nodes last answered about it.
+    limit: Option<Limit>,
     /// How far the owner's clock is ahead of true time.
     skew: u64,
     /// Up to this window nothing is judged.
@@ -311,6 +313,7 @@ impl Observer for Tally {
                 let Some(limit) = limit(rule) else { return };
                 let key = self.keys.of(request.key);
                 (key.period, key.skew) = (limit.period.0, store.0.wrapping_sub(moment.store.0));
+                key.limit = Some(*limit);
                 let counts = matches!(decision.source, Source::Lease | Source::Store | Source::Peer);
                 let number = store.0 / limit.period.0;
                 // A share is spent of the window that the node takes it to be, and that is paid for: who has not
@@ -348,7 +351,10 @@ impl Observer for Tally {
                 self.forget(*key, grant.now.0);
             }
             Seen::Executed { node, key, call, grant, .. } => {
-                if let Some(limit) = limit(&call.rule) {
+                // A call that has been under way since the limits changed shows windows of before, which nobody counts in.
+                let is_former =
+                    |limit: &&Limit| self.keys.get(*key).and_then(|key| key.limit).is_some_and(|now| now != **limit);
+                if let Some(limit) = limit(&call.rule).filter(|limit| !is_former(limit)) {
                     self.executed(moment, (*node, *key), limit, call, grant);
                 }
             }

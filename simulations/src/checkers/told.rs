@@ -404,9 +404,13 @@ impl Observer for Told {
                 if self.leaps {
                     self.heard(moment, life, *key, call, grant);
                 }
-                let trip = self.trips.latest();
+                let (trip, fresh) = (self.trips.latest(), (grant.now.0, grant.epoch));
+                let may_go_back = (self.leaps && grant.reset).then_some(self.doubt);
                 let account = self.account(life, *key);
-                (account.epoch, account.trip) = (account.epoch.max((grant.now.0, grant.epoch)), trip);
+                // By a clock that was set back a reset is of before what it resets.
+                let is_back = may_go_back.is_some_and(|doubt| fresh.0 + doubt < account.epoch.0);
+                account.epoch = if is_back { fresh } else { account.epoch.max(fresh) };
+                account.trip = trip;
                 self.shown(life, *key, call, grant);
                 if let Op::Acquire(order) = &call.op {
                     self.lent(moment, life, *key, call, order, grant);

@@ -30,6 +30,9 @@ pub(super) struct Count {
     /// gcra: tokens that the store charged long before their answer came, and until when they may be spent.
     late: u64,
     late_until: u64,
+    /// gcra: tokens that were set aside by a store that has forgotten them, and until when they may be spent.
+    aside: u64,
+    aside_until: u64,
 }
 
 impl Count {
@@ -88,6 +91,19 @@ impl Count {
     pub(super) fn charged_long_ago(&mut self, tokens: u64, until: u64) {
         self.late += tokens;
         self.late_until = self.late_until.max(until);
+    }
+
+    /// A store has forgotten so many that it had set aside. Who holds them spends them by then, once.
+    pub(super) fn forget_aside(&mut self, tokens: u64, until: u64) {
+        self.aside += tokens;
+        self.aside_until = self.aside_until.max(until);
+    }
+
+    /// What was admitted beyond the limit is of those, as far as there are any left.
+    pub(super) fn spend_aside(&mut self, limit: &Limit, now: u64, beyond: u64) {
+        let tokens = if now < self.aside_until { beyond.min(self.aside) } else { 0 };
+        self.aside -= tokens;
+        self.forgive(limit, tokens);
     }
 
     /// So many were admitted at `now`, of which `beside` do not count.
@@ -203,6 +219,22 @@ mod tests {
         count.roll(&limit, 3_000_000);
         count.admit(&limit, 7);
         assert_eq!(count.excess(&limit, 3_000_000, 0), 1, "it has been empty since");
+    }
+
+    #[test]
+    fn what_was_set_aside_and_forgotten_is_spent_once_and_in_time() {
+        let limit = limit("10/1s burst 5");
+        for (now, seen) in [(2_000_000, [0, 1]), (5_000_000, [2, 3])] {
+            let mut count = Count::default();
+            count.roll(&limit, 1_000_000);
+            count.forget_aside(2, 5_000_000);
+            count.roll(&limit, now);
+            for (tokens, seen) in [(8, seen[0]), (1, seen[1])] {
+                count.admit(&limit, tokens);
+                count.spend_aside(&limit, now, count.excess(&limit, now, 0));
+                assert_eq!(count.excess(&limit, now, 0), seen);
+            }
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! them: detours, refusals, lag of its replica, failover, slots on the move. A *master* is a place in
 //! the plan, a *server* is who takes that place at a time. Knows nothing of nodes' inner life.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rationd::core::key::Digest;
 use rationd::core::time::Timestamp;
@@ -75,6 +75,9 @@ pub(super) struct Cluster {
     /// The server of each master's place.
     pub(super) primaries: Vec<u32>,
     pub(super) slots: Vec<Slot>,
+    /// Keys of a server whose clock was set forward since they were last renewed, with how far ahead it was then: they end
+    /// early. Where they have moved to another clock since, none shows why.
+    cut: BTreeMap<Key, i64>,
     /// Microseconds since 1970 at the start.
     epoch: u64,
     /// Of the clocks of replicas, and of scripts that take long.
@@ -119,6 +122,7 @@ impl Cluster {
             servers,
             primaries: (0..masters).collect(),
             slots: slots.collect(),
+            cut: BTreeMap::new(),
             epoch,
             random: Random::stream(seed, "servers"),
         }
@@ -250,7 +254,34 @@ impl Cluster {
         if place.successor.is_none() {
             place.keyspace.settle_before(u64::MAX);
             place.skew += by;
+            if by > 0 {
+                let skew = place.skew;
+                let keys: Vec<_> = place.keyspace.keys().map(|key| (key.clone(), skew)).collect();
+                self.cut.extend(keys);
+            }
         }
+    }
+
+    /// Whether a key has ended early that is asked for by another clock than the one that has cut its time. It is told once.
+    pub(super) fn has_ended_early(&mut self, server: u32, key: &str, time: u64) -> bool {
+        let place = &self.servers[server as usize];
+        let is_cut = self.cut.get(key).is_some_and(|skew| *skew != place.skew);
+        let is_over = is_cut && place.standing == Standing::Primary && !place.has(key, time);
+        if is_over {
+            self.cut.remove(key);
+        }
+        is_over
+    }
+
+    /// When a key ends, if a set clock has cut its time.
+    pub(super) fn cut_to(&self, server: u32, key: &str) -> Option<i64> {
+        self.cut.get(key)?;
+        self.servers[server as usize].keyspace.get(key).and_then(Entry::expires_ms)
+    }
+
+    /// A call has given the key all of its time.
+    pub(super) fn renew(&mut self, key: &str) {
+        self.cut.remove(key);
     }
 
     /// What the next script costs.

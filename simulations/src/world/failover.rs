@@ -132,7 +132,7 @@ impl World<'_> {
         self.queue.push(self.now + self.cluster.plan.alone.0, Event::Step(Step::Replicate { server: new }));
     }
 
-    fn tell_of_key(&mut self, hash: &str, seen: impl Fn(u32, Timestamp) -> Seen<'static>) {
+    pub(super) fn tell_of_key(&mut self, hash: &str, seen: impl Fn(u32, Timestamp) -> Seen<'static>) {
         if let Some(key) = self.key_of(hash) {
             let store = self.cluster.owner_time(self.keys.get(key).digest, self.now);
             self.see(&seen(key, store));

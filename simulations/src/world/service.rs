@@ -64,10 +64,14 @@ impl World<'_> {
     }
 
     fn execute(&mut self, id: u64, server: u32, key: &str) -> Option<(u64, Reply)> {
-        let letter = &self.letters[&id];
         let start = self.now.max(self.cluster.servers[server as usize].busy_until);
         let done = start + self.cluster.cost();
         let time = self.cluster.time(server, start);
+        if self.cluster.has_ended_early(server, key, time) {
+            self.tell_of_key(key, |key, store| Seen::Lost { key, store });
+        }
+        let cut_to = self.cluster.cut_to(server, key);
+        let letter = &self.letters[&id];
         let place = self.cluster.server(server);
         place.busy_until = done;
         let node = &self.nodes[letter.node as usize];
@@ -85,8 +89,12 @@ impl World<'_> {
         let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");
         let stale = place.standing != Standing::Primary;
         let ran = &look.after(&place.keyspace);
+        if cut_to.is_some() && cut_to != self.cluster.cut_to(server, key) {
+            self.cluster.renew(key);
+        }
+        let master = self.cluster.servers[server as usize].master;
         let (wait, master, moment) =
-            (letter.wait, place.master, Moment { at: self.now, store: self.cluster.exact(self.now) });
+            (letter.wait, master, Moment { at: self.now, store: self.cluster.exact(self.now) });
         let (node, incarnation, key, grant) = (letter.node, letter.incarnation, letter.key, &grant);
         self.watch.see(moment, &Seen::Executed { master, node, incarnation, key, call, grant, stale, ran });
         if !wait {

@@ -161,6 +161,17 @@ impl LeasedKey {
         let span = since + wait;
         Micros(span.0 - span.rounded_early().0 + 1)
     }
+
+    /// By how much later than it was the store will take spending of a bucket to have been of which it is being told: the
+    /// call says how long ago that was, and not for how long it has been under way.
+    pub(super) fn report_margin(&self) -> Micros {
+        let Some(Op::Acquire(order)) = self.calls.acquire().map(|acquire| &acquire.call.op) else {
+            return Micros::ZERO;
+        };
+        let told = self.view.rule().limits.iter().zip(&order.known);
+        let is_told = told.into_iter().any(|(limit, known)| limit.algorithm == Algorithm::Gcra && known.used > 0);
+        if is_told { self.view.trip() } else { Micros::ZERO }
+    }
 }
 
 impl LeasedKey {

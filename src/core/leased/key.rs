@@ -336,7 +336,8 @@ impl LeasedKey {
                 }
                 let all = self.view.rule().limits.iter().zip(&counters);
                 let wait = all.filter_map(|(limit, counter)| counter.wait(limit, earliest, cost)).max();
-                wait.unwrap_or_default() + self.drift_margin(now, wait.unwrap_or_default())
+                let wait = wait.unwrap_or_default();
+                wait + self.drift_margin(now, wait) + self.report_margin()
             }
         };
         let is_paced = self.pacing.is_paced(now);

@@ -78,10 +78,11 @@ impl LeasedKey {
             return Phase::Repaid { retry_at: until.max(now), until };
         }
         // Other nodes may have spent their shares of this window already. What was admitted since the call was sent
-        // is charged next.
-        let is_paid = !self.owes(now) || granted >= need;
-        if is_unpaid && self.awaits_others(now) && is_paid && now < until {
-            return Phase::Repaying { retry_at: if self.owes(now) { now } else { until }, until };
+        // is charged next. Where the store has less than this node needs, its share of this window is over; of the next one,
+        // too, others may go by theirs.
+        if is_unpaid && self.awaits_others(now) && now < until {
+            let is_owed = self.owes(now) && granted >= need;
+            return Phase::Repaying { retry_at: if is_owed { now } else { until }, until };
         }
         Phase::Connected
     }
@@ -344,6 +345,11 @@ impl LeasedKey {
     /// What the share admitted, and the store was not charged for.
     pub(super) fn debt(&self, now: Instant) -> u64 {
         self.outage.debt(self.view.rule(), self.view.clock().latest(now))
+    }
+
+    /// The store was charged so much of the debt.
+    pub(super) fn pay(&mut self, now: Instant, tokens: u64) {
+        self.outage.pay(self.view.rule(), self.view.clock().latest(now), tokens);
     }
 }
 

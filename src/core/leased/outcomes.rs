@@ -163,7 +163,11 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     }
     let ahead = order.window.is_next();
     let for_peers = cx.fleet.is_some() && (key.lent_in_fleet(grant.granted > 0 && !ahead) || lost);
-    key.outage.enter(key.phase_after(now, order.need, grant.granted));
+    let phase = key.phase_after(now, order.need, grant.granted);
+    if matches!(phase, Phase::Repaying { .. }) && key.owes(now) && grant.granted < order.need {
+        key.outage.end_share();
+    }
+    key.outage.enter(phase);
     if lost {
         key.wait_for_peers(now, cx.fleet);
     }
@@ -252,7 +256,7 @@ fn pay_credit(key: &mut LeasedKey, cx: &mut Context, granted: u64) -> u64 {
 fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: u64) -> u64 {
     let paid = key.debt(now).min(granted);
     if paid > 0 {
-        key.outage.pay(paid);
+        key.pay(now, paid);
         cx.policy_stats(key.policy()).spent += paid;
     }
     paid

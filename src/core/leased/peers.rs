@@ -38,11 +38,14 @@ impl LeasedKey {
         // A share goes by aligned windows, and of a limit whose windows begin with the first request the store says which
         // one pays for it: it counts there once it is paid, and until then in none.
         let book = self.outage.book().filter(|_| self.follows_usage(index));
-        let alone = book.map_or(0, |book| book.unpaid(index, number(limit, at)));
+        let (alone, carried) = book.map_or((0, 0), |book| {
+            let window = number(limit, at);
+            (book.unpaid(index, window), book.carried(index, window))
+        });
         // What the lease or the share took back is counted as unspent here again. What the store took back still counts as
         // lent to this node.
         let back = refunded.saturating_sub(in_store);
-        Count { admitted: lent.saturating_add(alone).saturating_add(back), refunded }
+        Count { admitted: lent.saturating_sub(carried).saturating_add(alone).saturating_add(back), refunded }
     }
 
     /// Records what this node has admitted in the present window. Also called before another one begins.
@@ -141,32 +144,50 @@ impl LeasedKey {
 
     /// Whether peers and this node together are known to have spent a limit's window.
     pub(super) fn is_spent_by_fleet(&self) -> bool {
-        self.has_spent_in_fleet(|spent, limit| spent >= limit.count)
+        self.has_spent_in_fleet(|_, spent, limit| spent >= limit.count)
+    }
+
+    /// The same, of a window that has begun for sure.
+    fn is_surely_spent_by_fleet(&self, now: Instant) -> bool {
+        let earliest = self.view.clock().earliest(now);
+        self.has_spent_in_fleet(|at, spent, limit| {
+            let has_begun = match limit.algorithm {
+                Algorithm::Fixed => earliest >= at - limit.period,
+                Algorithm::Sliding => earliest >= at,
+                // The store has said that it is open.
+                Algorithm::FixedFromFirst | Algorithm::Gcra | Algorithm::Concurrent => true,
+            };
+            spent >= limit.count && (has_begun || on(Mutant::DeniesTooSoonByPeers))
+        })
     }
 
     /// Whether they are known to have spent more than six tenths of one, so that other nodes will want idle tokens.
     pub(super) fn is_pressed_by_fleet(&self) -> bool {
-        self.has_spent_in_fleet(|spent, limit| {
+        self.has_spent_in_fleet(|_, spent, limit| {
             spent.saturating_mul(10) > limit.count.saturating_mul(PRESSED_BY_FLEET_TENTHS)
         })
     }
 
-    fn has_spent_in_fleet(&self, is_much: impl Fn(u64, &Limit) -> bool) -> bool {
+    fn has_spent_in_fleet(&self, is_much: impl Fn(Timestamp, u64, &Limit) -> bool) -> bool {
         let spent = |index: usize| {
             let heard = self.peers.window(index, self.view.counter(index).at).filter(|window| !window.refuted);
             let peers = heard.map(Window::peers).filter(|peers| *peers > 0)?;
             Some(peers.saturating_add(self.admitted(index).net()))
         };
         let mut windows = self.view.rule().limits.iter().enumerate().filter(|(_, limit)| has_windows(limit));
-        self.peers.is_kept() && windows.any(|(index, limit)| spent(index).is_some_and(|spent| is_much(spent, limit)))
+        self.peers.is_kept()
+            && windows.any(|(index, limit)| {
+                spent(index).is_some_and(|spent| is_much(self.view.counter(index).at, spent, limit))
+            })
     }
 
     /// Denies because of peers' reports, as long as the store is asked in between. Whoever has had no answer of the store
-    /// does not know its clock, and so not which of the windows is at hand that peers tell of.
+    /// does not know its clock, and so not which of the windows is at hand that peers tell of; and who has had a late one
+    /// only knows it to within that trip.
     pub(super) fn deny_by_fleet(&self, now: Instant, cost: u64) -> Option<Decision> {
         let answered = self.view.answered()?;
         let asked = now.since(answered) < DOUBTED || self.calls.is_acquiring();
-        if !asked || !self.is_spent_by_fleet() {
+        if !asked || !self.is_surely_spent_by_fleet(now) {
             return None;
         }
         let mut counters = self.charged();

@@ -12,6 +12,7 @@
 //!
 //! [`Outage`] stores the phase and what was admitted without the store. `outage.rs` decides by them.
 
+use crate::core::mutant::{Mutant, on};
 use crate::core::rule::Rule;
 use crate::core::share::FallbackBudget;
 use crate::core::time::{Instant, Timestamp};
@@ -178,8 +179,12 @@ impl Outage {
     /// that still waited would go on with its share beside them.
     pub(super) fn end_waits(&mut self, now: Instant, rule: &Rule, clock: Timestamp) {
         let owes = || self.owes(rule, clock);
+        // Of several limits one may have a new window, of whose share nothing is charged, while the window of another goes on.
+        let is_over = || !on(Mutant::RepaidForEver) && self.book().is_some_and(|book| book.has_turned(rule, clock));
         let phase = match self.phase() {
-            Phase::Repaid { retry_at, until } if !owes() && now < retry_at => Phase::Repaying { retry_at, until },
+            Phase::Repaid { retry_at, until } if now < retry_at && (!owes() || is_over()) => {
+                Phase::Repaying { retry_at, until }
+            }
             Phase::Repaid { .. } if !owes() => Phase::Connected,
             // Other nodes have had their time, too. A key that sent no calls meanwhile would otherwise deny its next
             // check by a share, although the store answers.
@@ -213,6 +218,13 @@ impl Outage {
 
     pub(super) fn put_book(&mut self, book: Box<FallbackBudget>) {
         self.loss().book = Some(book);
+    }
+
+    /// Of the windows in which something was admitted the store has no more to lend: nor has the share.
+    pub(super) fn end_share(&mut self) {
+        if let Some(book) = self.book_mut() {
+            book.end_windows();
+        }
     }
 
     /// The key was reset, so nothing that was admitted without the store matters any more.
@@ -258,9 +270,9 @@ impl Outage {
     }
 
     /// Records that the store was charged for some of what the share has admitted.
-    pub(super) fn pay(&mut self, tokens: u64) {
+    pub(super) fn pay(&mut self, rule: &Rule, clock: Timestamp, tokens: u64) {
         if let Some(book) = self.book_mut() {
-            book.pay(tokens);
+            book.pay(rule, clock, tokens);
         }
     }
 

@@ -1,0 +1,209 @@
+//! What a share admits, owes and has left.
+
+use super::*;
+
+const NONE: Lent<'static> = Lent { own: &[0; MAX_LIMITS], all: None };
+
+fn rule(text: &str) -> Rule {
+    Rule::of("p", &[Limit::parse(text).unwrap()])
+}
+
+fn admitted(book: &mut FallbackBudget, rule: &Rule, ppm: u64, now: u64) -> u64 {
+    (0..1_000_000).take_while(|_| book.spend(rule, &[ppm], Timestamp(now), 1, &NONE)).count() as u64
+}
+
+#[test]
+fn a_lone_node_admits_95_percent_of_each_later_window() {
+    let rule = rule("1000/1s fixed");
+    let mut book = FallbackBudget::open(&rule, Timestamp(10_500_000));
+    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_600_000), 0);
+    for window in 11..15 {
+        assert_eq!(admitted(&mut book, &rule, share_ppm(1), window * 1_000_000 + 7), 950);
+    }
+}
+
+#[test]
+fn shares_of_all_nodes_sum_to_less_than_the_limit() {
+    for nodes in 1..200 {
+        assert!(share_ppm(nodes) * u64::from(nodes) <= SAFE_PPM);
+    }
+}
+
+#[test]
+fn a_budget_is_fixed_once_per_window() {
+    let rule = rule("1000/1s fixed");
+    let mut book = FallbackBudget::open(&rule, Timestamp(0));
+    assert_eq!(admitted(&mut book, &rule, share_ppm(4), 5_000_000), 237);
+    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 5_000_001), 0);
+    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 6_000_000), 950);
+    assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(7_000_000), 100, &NONE));
+    assert_eq!(admitted(&mut book, &rule, share_ppm(4), 7_000_001), 137);
+}
+
+#[test]
+fn a_long_window_releases_its_share_by_the_minute() {
+    let rule = rule("6000/1h fixed");
+    let mut book = FallbackBudget::open(&rule, Timestamp(30_000_000));
+    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 59_000_000), 0);
+    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 60_000_000), 95);
+    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 3_599_000_000), 95 * 58);
+}
+
+#[test]
+fn gcra_starts_empty_and_refills_at_the_share() {
+    let rule = rule("1000/1s burst 500");
+    let mut book = FallbackBudget::open(&rule, Timestamp(10_000_000));
+    assert_eq!(admitted(&mut book, &rule, share_ppm(1), 10_000_000), 0);
+    let mut total = 0;
+    for step in 1..=100 {
+        total += admitted(&mut book, &rule, share_ppm(1), 10_000_000 + step * 10_000);
+    }
+    assert!((940..=950).contains(&total), "{total}");
+}
+
+#[test]
+fn leases_and_share_together_stay_within_the_share() {
+    let rule = rule("1000/1s fixed");
+    let mut book = FallbackBudget::open(&rule, Timestamp(0));
+    let mut admitted = 0;
+    let lent = Lent { own: &[250], all: None };
+    while book.spend(&rule, &[share_ppm(1)], Timestamp(3_000_000), 1, &lent) {
+        admitted += 1;
+    }
+    assert_eq!(admitted, 700);
+}
+
+#[test]
+fn a_book_opened_by_a_clock_that_was_ahead_is_moved_to_the_stores() {
+    let rule = rule("1000/1s burst 500");
+    let guess = Timestamp(60_000_000);
+    let mut book = FallbackBudget::open(&rule, guess);
+    assert!(admitted(&mut book, &rule, share_ppm(1), guess.0 + 100_000) > 0);
+    let debt = book.debt(&rule, guess + Micros(100_000));
+    let known = Timestamp(3_000_000);
+    book.rebase(&rule, guess + Micros(100_000), known);
+    assert_eq!(book.debt(&rule, known), debt);
+    assert_eq!(book.debt(&rule, known + Micros(600_000)), 0);
+}
+
+#[test]
+fn debt_is_what_open_windows_admitted() {
+    let rule = rule("1000/1s fixed");
+    let mut book = FallbackBudget::open(&rule, Timestamp(0));
+    assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(2_000_000), 7, &NONE));
+    assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 7);
+    book.pay(&rule, Timestamp(2_100_000), 5);
+    assert_eq!(book.debt(&rule, Timestamp(2_100_000)), 2);
+    assert_eq!(book.debt(&rule, Timestamp(3_000_000)), 0);
+}
+
+#[test]
+fn a_sliding_window_is_owed_in_the_next_one_as_far_as_it_still_weighs() {
+    let rule = rule("100/1s sliding");
+    let mut book = FallbackBudget::open(&rule, Timestamp(0));
+    assert!(book.spend(&rule, &[share_ppm(1)], Timestamp(2_900_000), 80, &NONE));
+    assert_eq!(book.debt(&rule, Timestamp(2_950_000)), 80);
+    assert_eq!(book.debt(&rule, Timestamp(3_000_001)), 80, "rounded up");
+    assert_eq!(book.debt(&rule, Timestamp(3_750_000)), 20);
+    assert_eq!(book.debt(&rule, Timestamp(4_000_000)), 0);
+    let mut other = book.clone();
+    // All of it is paid, although it would weigh less later.
+    book.pay(&rule, Timestamp(3_500_000), 40);
+    assert_eq!(book.debt(&rule, Timestamp(3_500_000)), 0);
+    // What is admitted in this window is owed beside it.
+    assert!(other.spend(&rule, &[share_ppm(1)], Timestamp(3_500_000), 7, &NONE));
+    assert_eq!(other.debt(&rule, Timestamp(3_500_000)), 47);
+    other.pay(&rule, Timestamp(3_500_000), 20);
+    assert_eq!(other.debt(&rule, Timestamp(3_500_000)), 27);
+    other.pay(&rule, Timestamp(3_500_000), 27);
+    assert_eq!(other.debt(&rule, Timestamp(3_500_000)), 0);
+    assert_eq!(other.refund(&rule, Timestamp(3_500_000), 7), 0, "it is paid");
+}
+
+#[test]
+fn a_bucket_of_one_token_has_a_share() {
+    let rule = rule("1/1s");
+    let mut book = FallbackBudget::open(&rule, Timestamp(10_000_000));
+    let times = (0..100).map(|step| 10_000_000 + step * 100_000);
+    let total: u64 = times.map(|now| admitted(&mut book, &rule, share_ppm(1), now)).sum();
+    assert!((8..=9).contains(&total), "{total}");
+    assert_eq!(admitted(&mut book, &rule, share_ppm(2), 100_000_000), 0, "another node may have it");
+}
+
+#[test]
+fn who_is_alone_counts_on_from_what_the_store_said() {
+    let rule = rule("1000/1h fixed");
+    let (mut book, now) = (FallbackBudget::open(&rule, Timestamp(30_000_000)), Timestamp(31_000_000));
+    let counters = [Counter { used: 600, prev: 0, at: Timestamp(3_600_000_000) }];
+    let lent = Lent { own: &[50], all: Some(&counters) };
+    let parts = [share_ppm(1)];
+    assert_eq!(book.left(&rule, now, &NONE), 0);
+    let spent = (0..1_000).filter(|_| book.spend(&rule, &parts, now, 1, &lent)).count();
+    assert_eq!((spent, book.left(&rule, now, &lent)), (350, 0), "five in a hundred are nobody's");
+    assert_eq!(book.ready(&rule, &parts, [now; 2], 1, &lent), Some(Timestamp(3_600_000_000)));
+    assert_eq!(book.ready(&rule, &parts, [now; 2], 951, &lent), None);
+}
+
+#[test]
+fn who_is_alone_remembers_the_window_before_of_a_sliding_limit() {
+    let rule = rule("1000/1h sliding");
+    let (mut book, hour, parts) = (FallbackBudget::open(&rule, Timestamp(0)), 3_600_000_000, [share_ppm(1)]);
+    let at = |now: u64| [Counter { used: 0, prev: 0, at: Timestamp(now / hour * hour) }];
+    let mut spend = |now: u64| {
+        let counters = at(now);
+        let lent = Lent { own: &[0], all: Some(&counters) };
+        (0..1_000).filter(|_| book.spend(&rule, &parts, Timestamp(now), 1, &lent)).count()
+    };
+    assert_eq!(spend(hour - 1), 950);
+    assert_eq!(spend(hour), 0);
+    assert_eq!(spend(hour + hour / 2), 475);
+    assert_eq!(spend(3 * hour), 950);
+}
+
+/// Limits with windows of different kinds, some long enough to be released by the minute.
+const SETS: [&[&str]; 7] = [
+    &["10/1s"],
+    &["1/1s", "7/3s fixed"],
+    &["10/1s", "60/3s fixed", "1000/1h sliding"],
+    &["3/1h fixed"],
+    &["40/7m sliding", "5/2s fixed"],
+    &["20/1s sliding", "100/1m fixed from-first"],
+    &["100/1m burst 5", "9/10s fixed", "200/1h fixed"],
+];
+
+proptest::proptest! {
+    #[test]
+    fn waiting_as_told_is_enough_and_less_is_not(
+        set in 0..SETS.len(),
+        nodes in 1..4u32,
+        counted in proptest::bool::ANY,
+        steps in proptest::collection::vec((0..4_000_000u64, 0..40u32, 1..12u64), 1..30),
+    ) {
+        let limits: Vec<_> = SETS[set].iter().map(|text| Limit::parse(text).unwrap()).collect();
+        let rule = Rule::of("p", &limits);
+        let mut now = Timestamp(1_800_000_000_123_457);
+        let mut book = FallbackBudget::open(&rule, now);
+        let parts = vec![share_ppm(nodes); limits.len()];
+        let none = vec![0; limits.len()];
+        let counters = |now| limits.iter().map(|limit| Counter::default().rolled(limit, now)).collect::<Vec<_>>();
+        for (pause, scale, cost) in steps {
+            now = now + Micros(pause << (scale / 4));
+            let (this, all) = (now, counters(now));
+            let lent = Lent { own: &none, all: Some(&*all).filter(|_| counted) };
+            let ready = book.ready(&rule, &parts, [this; 2], cost, &lent);
+            let fits = |at: Timestamp| {
+                let all = counters(at);
+                let lent = Lent { own: &none, all: Some(&*all).filter(|_| counted) };
+                book.clone().spend(&rule, &parts, at, cost, &lent)
+            };
+            match ready {
+                Some(at) => {
+                    proptest::prop_assert!(fits(at), "{at:?} of {now:?}");
+                    proptest::prop_assert!(at == now || !fits(at - Micros(1)), "{at:?} of {now:?} is late");
+                }
+                None => proptest::prop_assert!(!fits(now)),
+            }
+            while book.spend(&rule, &parts, now, cost, &lent) {}
+        }
+    }
+}
