@@ -111,6 +111,9 @@ pub(in crate::core) fn handle_outcome(
     outcome: Result<Grant, StoreError>,
 ) -> bool {
     let was_away = key.outage.phase().is_away();
+    if let Ok(grant) = &outcome {
+        cx.is_confirmed = grant.confirmed;
+    }
     drop_ended(key, cx, now);
     let news = match &call.op {
         Op::Acquire(order) => take_acquired(key, cx, now, call, order, outcome),
