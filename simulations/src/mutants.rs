@@ -92,7 +92,7 @@ impl Bug {
 }
 
 /// Bugs of what peers lend to each other.
-const LENDING: [Mutant; 10] = [
+const LENDING: [Mutant; 11] = [
     Mutant::LoanTakenTwice,
     Mutant::LoanOutlivesWindow,
     Mutant::LentOnNotSpent,
@@ -101,6 +101,7 @@ const LENDING: [Mutant; 10] = [
     Mutant::LendsWhatItAsksFor,
     Mutant::LendsOnItsShare,
     Mutant::OwnerLeasesForOne,
+    Mutant::DebtNotAskedFor,
     Mutant::OtherRuleForgotten,
     Mutant::ShareBeforeRelay,
 ];

@@ -237,10 +237,13 @@ fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
     let Some(first) = key.line.first() else { return };
     let rule = key.view.rule().clone();
     let most = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
-    let want = key.line.wanted().min(most).max(first.cost);
+    // What the share has admitted is paid from what peers lend, as from what the store does. A bucket that is never full again
+    // would else stay above its limit by that for as long as the store is away.
+    let owed = if on(Mutant::DebtNotAskedFor) { 0 } else { key.debt(now).saturating_add(key.outage.credited()) };
+    let want = key.line.wanted().saturating_add(owed).min(most).max(first.cost);
+    let least = if owed > 0 { 1 } else { first.cost };
     let half = Micros(first.deadline.since(now).0 / 2).max(Micros(1));
-    let terms =
-        Terms { rule: rule.fingerprint(), want, least: first.cost, patience: cx.owners.patience(peer).min(half) };
+    let terms = Terms { rule: rule.fingerprint(), want, least, patience: cx.owners.patience(peer).min(half) };
     // How much is used is measured from one refill to the next, and this is one.
     let bounds = bounds(key, cx, now, want, 0);
     key.demand.refill(now, bounds);

@@ -245,14 +245,14 @@ fn void_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, 
 }
 
 /// Pays from a grant for checks that passed before the store had answered for the first time.
-fn pay_credit(key: &mut LeasedKey, cx: &mut Context, granted: u64) -> u64 {
+pub(super) fn pay_credit(key: &mut LeasedKey, cx: &mut Context, granted: u64) -> u64 {
     let paid = key.outage.pay_credit(granted);
     cx.policy_stats(key.policy()).spent += paid;
     paid
 }
 
-/// Pays from a grant for what the share admitted, before any of the grant is held.
-fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: u64) -> u64 {
+/// Pays from a grant, or from what a peer lends, for what the share admitted, before any of it is held or spent.
+pub(super) fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: u64) -> u64 {
     let paid = key.debt(now).min(granted);
     if paid > 0 {
         key.outage.pay(paid);
