@@ -138,7 +138,7 @@ pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option
     let is_busy =
         key.calls.is_acquiring() || key.has_account_under_way() || key.calls.has_doubtful() || key.is_due(now);
     let is_plain = first.asks == 0 && !is_busy && key.about_to_start(now) == 0 && is_cold(key);
-    if is_plain && asks_for_line(key, now) { cx.owners.owner(now, key.id(), key.view.rule()) } else { None }
+    if is_plain && asks_for_line(key, now) { owner(key, cx, now) } else { None }
 }
 
 /// A peer finds the limits of a key in its configuration, by the name of the policy and all of the key. Limits that came
@@ -153,6 +153,11 @@ fn is_cold(key: &LeasedKey) -> bool {
     !tuner.uses(tuner.mean_cost().saturating_mul(COLD), refill_interval(key.view.rule()))
 }
 
+/// The peer that owns the key, as this node sees it; `None`: this node itself.
+pub(in crate::core) fn owner(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Origin> {
+    cx.owners.owner(now, key.id(), key.view.rule())
+}
+
 /// For how many nodes this one leases the key: for all, where it owns the key and most of the fleet asks it instead of the
 /// store; else for itself.
 pub(super) fn nodes_served(key: &LeasedKey, cx: &Context, now: Instant) -> u32 {
@@ -163,7 +168,7 @@ pub(super) fn nodes_served(key: &LeasedKey, cx: &Context, now: Instant) -> u32 {
         _ if is_new(key) => cx.is_confirmed,
         nodes => nodes == 1 || nodes.saturating_mul(NODES_OF_ONE) <= live,
     };
-    let is_owner = is_alone && cx.owners.are_there() && cx.owners.owner(now, key.id(), key.view.rule()).is_none();
+    let is_owner = is_alone && cx.owners.are_there() && owner(key, cx, now).is_none();
     if is_owner && !on(Mutant::OwnerLeasesForOne) { live } else { 1 }
 }
 
