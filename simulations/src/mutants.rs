@@ -92,7 +92,7 @@ impl Bug {
 }
 
 /// Bugs of what peers lend to each other.
-const LENDING: [Mutant; 8] = [
+const LENDING: [Mutant; 11] = [
     Mutant::LoanTakenTwice,
     Mutant::LoanOutlivesWindow,
     Mutant::LentOnNotSpent,
@@ -100,6 +100,9 @@ const LENDING: [Mutant; 8] = [
     Mutant::LendsOnLeaving,
     Mutant::LendsWhatItAsksFor,
     Mutant::LendsOnItsShare,
+    Mutant::OwnerLeasesForOne,
+    Mutant::DebtNotAskedFor,
+    Mutant::OtherRuleForgotten,
     Mutant::ShareBeforeRelay,
 ];
 

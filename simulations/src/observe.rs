@@ -265,6 +265,8 @@ pub enum Seen<'a> {
         key: u32,
         /// What for.
         ask: &'a Ask,
+        /// Whom, in which incarnation, if it is still there.
+        peer: Option<(u32, u64)>,
     },
     /// A node lets a peer wait that has asked it.
     PeerWaits {

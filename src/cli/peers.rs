@@ -1,4 +1,4 @@
-//! `rationd peers`: shows the fleet as the daemon sees it.
+//! `rationd peers`: shows the fleet as the daemon sees it, and who owns how many of the keys that it knows.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ pub(crate) fn run(globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> 
         output::data(&answer.to_string())?;
         return Ok(Code::Ok.into());
     }
-    let mut rows = vec![["NODE", "STATE", "ADDRESS", "VERSION", "OWNER", "HEARD"].map(str::to_owned).to_vec()];
+    let mut rows = vec![["NODE", "STATE", "ADDRESS", "VERSION", "OWNER", "OWNS", "HEARD"].map(str::to_owned).to_vec()];
     for peer in answer["peers"].as_array().into_iter().flatten() {
         let text = |key: &str| output::visible(peer[key].as_str().unwrap_or("-"));
         let heard = match (peer["self"].as_bool(), peer["heard_ms_ago"].as_u64()) {
@@ -22,7 +22,8 @@ pub(crate) fn run(globals: &Globals, socket: &Path) -> anyhow::Result<ExitCode> 
             (_, Some(millis)) => format!("{millis} ms ago"),
             _ => "not yet".to_owned(),
         };
-        rows.push(vec![text("name"), text("state"), text("address"), text("version"), text("owner"), heard]);
+        let owns = peer["owns"].as_u64().map_or_else(|| "-".to_owned(), |keys| format!("{keys} keys"));
+        rows.push(vec![text("name"), text("state"), text("address"), text("version"), text("owner"), owns, heard]);
     }
     let number = |key: &str| answer[key].as_u64().unwrap_or(0);
     let whole = format!(

@@ -40,6 +40,10 @@ const GROWTH: u64 = 4;
 /// See there.
 const GROWTH_FOR_ALL: u64 = 16;
 
+/// What is leased for all exceeds the measured use by one part in so many and by a few checks. Twenty checks in a window, by
+/// chance, are as often more as less; with a quarter and eight checks one window in thirty needs a second call.
+const RESERVE_PART: u64 = 4;
+
 /// Thousandths of a token a second times microseconds, to a token.
 const BILLION: u64 = 1_000_000_000;
 
@@ -58,8 +62,18 @@ pub struct Bounds {
     pub window: Micros,
     /// Most of the limit is left.
     pub plenty: bool,
-    /// Nobody else leases, because peers ask this node: tokens for more than a few checks may be leased for a window.
-    pub for_all: bool,
+    /// So many nodes ask this one instead of the store: tokens for more than a few checks may be leased for a window. 1
+    /// where this node leases for itself.
+    pub nodes: u64,
+    /// What is left over when the window ends lapses, and costs no call.
+    pub lapses: bool,
+}
+
+impl Bounds {
+    /// Nobody else leases, because peers ask this node.
+    fn for_all(&self) -> bool {
+        self.nodes > 1
+    }
 }
 
 impl Tuner {
@@ -107,11 +121,14 @@ impl Tuner {
         self.sure = self.checks >= FEW;
         let slow = self.is_slow(bounds.window + bounds.window);
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
-        let few = if bounds.for_all { u64::MAX } else { self.few() };
-        let small = rest.saturating_add(bounds.need).min(if bounds.plenty { few } else { 0 });
+        let few = if bounds.for_all() { u64::MAX } else { self.few() };
+        let spare =
+            if bounds.for_all() && bounds.lapses && bounds.plenty { self.reserve(rest, bounds.nodes) } else { 0 };
+        let small = rest.saturating_add(bounds.need).saturating_add(spare).min(if bounds.plenty { few } else { 0 });
         let target = self.used_in(bounds.interval).max(small);
-        let growth = if bounds.for_all { GROWTH_FOR_ALL } else { GROWTH };
-        let (low, high) = (self.batch / 2, self.batch.max(1).saturating_mul(growth));
+        let growth = if bounds.for_all() { GROWTH_FOR_ALL } else { GROWTH };
+        let (low, high) =
+            (self.batch / 2, self.batch.max(1).saturating_mul(growth).max(spare.saturating_add(bounds.need)));
         // Seen about once per interval: ask for what waits, hold nothing.
         let tuned = if target <= self.mean_cost() { 1 } else { target.clamp(low.min(high), high) };
         self.batch = tuned.min(bounds.ceiling).max(bounds.need).max(1);
@@ -125,7 +142,7 @@ impl Tuner {
             (self.since, self.demand, self.checks) = (half, self.demand / 2, self.checks / 2);
         }
         // Near the end of a window, tokens that would be left over are not asked for. The tuned batch stays.
-        let useful = self.used_in(bounds.remaining).saturating_add(1).max(bounds.need);
+        let useful = self.used_in(bounds.remaining).saturating_add(spare).saturating_add(1).max(bounds.need);
         self.batch.min(useful)
     }
 
@@ -133,6 +150,23 @@ impl Tuner {
     #[must_use]
     pub fn batch(&self) -> u64 {
         self.batch
+    }
+
+    /// What is leased for so many nodes beyond the use that was measured. Of a key that is new, it is a check of each of
+    /// them.
+    fn reserve(&self, used: u64, nodes: u64) -> u64 {
+        match (self.rate, used) {
+            (0, _) if self.batch == 0 => self.mean_cost().saturating_mul(nodes - 1),
+            (_, 0) => 0,
+            _ => (used / RESERVE_PART).saturating_add(self.few()),
+        }
+    }
+
+    /// What is leased for all nodes of a whole window of that length.
+    #[must_use]
+    pub fn for_window(&self, length: Micros) -> u64 {
+        let used = self.used_in(length);
+        used.saturating_add(self.reserve(used, 1))
     }
 
     /// Tokens that are used in `span` at the measured rate, rounded up.
@@ -192,7 +226,16 @@ mod tests {
 
     fn bounds(need: u64, ceiling: u64) -> Bounds {
         let minute = Micros::from_secs(60);
-        Bounds { need, ceiling, interval: HALF, remaining: minute, window: minute, plenty: false, for_all: false }
+        Bounds {
+            need,
+            ceiling,
+            interval: HALF,
+            remaining: minute,
+            window: minute,
+            plenty: false,
+            nodes: 1,
+            lapses: true,
+        }
     }
 
     #[test]
@@ -228,15 +271,26 @@ mod tests {
     #[test]
     fn who_leases_for_all_leases_for_the_window() {
         let mut tuner = Tuner::default();
-        let minute = Bounds { plenty: true, for_all: true, ..bounds(1, 60) };
+        let minute = Bounds { plenty: true, nodes: 20, ..bounds(1, 60) };
         let mut refill = |at: u64, checks: u64| {
             (0..checks).for_each(|_| tuner.spent(1));
             let remaining = Micros::from_secs(60 - at % 60);
             tuner.refill(Instant(at * 1_000_000), Bounds { remaining, ..minute })
         };
-        // Twenty checks a minute come together from all nodes.
-        assert_eq!([refill(60, 0), refill(63, 1), refill(93, 10)], [1, 11, 10]);
-        assert_eq!(refill(120, 9), 21);
+        // A check of each of the nodes, as nothing is known yet; then what they use, a quarter of that, and eight.
+        assert_eq!([refill(60, 0), refill(120, 20), refill(180, 20)], [20, 34, 34]);
+        assert_eq!(refill(230, 20), 14, "near the end of the window");
+    }
+
+    #[test]
+    fn who_leases_for_all_leases_no_reserve_that_would_have_to_go_back_or_that_others_lack() {
+        let minute = Bounds { plenty: true, nodes: 20, ..bounds(1, 60) };
+        let first = |bounds| Tuner::default().refill(Instant(60_000_000), bounds);
+        assert_eq!(first(minute), 20);
+        assert_eq!(first(Bounds { lapses: false, ..minute }), 1);
+        assert_eq!(first(Bounds { plenty: false, ..minute }), 1);
+        assert_eq!(first(Bounds { nodes: 1, ..minute }), 1);
+        assert_eq!(first(Bounds { ceiling: 5, ..minute }), 5);
     }
 
     #[test]

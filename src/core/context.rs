@@ -38,6 +38,8 @@ pub(super) struct Context {
     /// The highest number of nodes that the store has lately counted for any key. A new key is assumed to be used by
     /// so many.
     pub(super) nodes: u32,
+    /// Whether a majority of Redis has confirmed what was lent last, of whatever key.
+    pub(super) is_confirmed: bool,
     /// What is known of the fleet; `None` when this node is alone.
     pub(super) fleet: Option<FleetView>,
     /// Who is asked before the store, or in its place.
@@ -67,6 +69,7 @@ impl Context {
             stats: ShardStats::default(),
             policies: Vec::new(),
             nodes: 1,
+            is_confirmed: true,
             fleet: None,
             owners: Owners::default(),
             talkers: BTreeSet::new(),

@@ -11,6 +11,7 @@
 
 use super::ask::Refusal;
 use super::key::Digest;
+use super::mutant::{Mutant, on};
 use super::rule::Rule;
 use super::time::{Due, Instant, Micros};
 use super::usage::Origin;
@@ -114,6 +115,9 @@ impl Peer {
 
     /// It goes by other limits than those of this rule.
     fn note_other_rule(&mut self, now: Instant, rule: u64) {
+        if on(Mutant::OtherRuleForgotten) {
+            return;
+        }
         self.other_rules.retain(|(other, until)| *other != rule && !until.has_come(now));
         if self.other_rules.len() == MOST_RULES {
             self.other_rules.remove(0);

@@ -250,6 +250,16 @@ impl Shard {
         Some(owners.owner(now, request.digest, request.rule).map_or(KeyOwner::This, KeyOwner::Peer))
     }
 
+    /// Counts up to `most` keys of the shard from a number on, each under its owner as this node sees it. Returns the number
+    /// from which on others are to be counted.
+    pub fn count_owned(&self, now: Instant, from: u32, most: usize, mut count: impl FnMut(KeyOwner)) -> Option<u32> {
+        let mut keys = self.table.iter_from(from);
+        for (_, key) in keys.by_ref().take(most) {
+            count(leased::owner(key, &self.cx, now).map_or(KeyOwner::This, KeyOwner::Peer));
+        }
+        keys.next().map(|(index, _)| index)
+    }
+
     /// A peer asks for tokens of a key, to spend them under the limits of `request`; its cost and other terms are those of
     /// `terms`. It is served like a check that waits, from what this node leases.
     pub fn handle_ask(&mut self, now: Instant, request: Request<'_>, terms: &Terms) -> Asked {

@@ -16,6 +16,9 @@ pub struct StoreClock {
     at: Instant,
 }
 
+/// Readings that come more often narrow nothing: each rounds the drift up to a microsecond.
+const OFTEN: Micros = Micros(5_000);
+
 impl StoreClock {
     /// The relation that an answer shows. The times are local, except for `store`.
     #[must_use]
@@ -82,6 +85,24 @@ impl StoreClock {
         if closer && self.agrees(&later) { self } else { later }
     }
 
+    /// What both readings allow at `now`, with the possible drift since each; `None` where they cannot be of one clock. So no
+    /// number of readings moves the clock by more than it may have drifted.
+    #[must_use]
+    pub fn narrowed(&self, now: Instant, other: &Self) -> Option<Self> {
+        let bounds = |clock: &Self| {
+            let (latest, drift) = (i128::from(clock.latest(now).0), clock.drift(now));
+            (latest - i128::from(clock.trip) - drift, latest + drift)
+        };
+        let ((earliest, latest), (others_earliest, others_latest)) = (bounds(self), bounds(other));
+        let (earliest, latest) = (earliest.max(others_earliest).max(0), latest.min(others_latest));
+        let trip = u64::try_from(latest - earliest).ok()?;
+        if now.since(self.at) < OFTEN {
+            return Some(*self);
+        }
+        let offset = i64::try_from(latest - i128::from(now.0)).ok()?;
+        Some(Self { offset, trip, at: now })
+    }
+
     /// The possible drift between both clocks since the reading: 200 ppm.
     fn drift(&self, now: Instant) -> i128 {
         i128::from(now.since(self.at).0.div_ceil(5_000))
@@ -116,6 +137,33 @@ mod tests {
             assert!(!quick.agrees(&slow));
             assert_eq!(quick.refined(slow), slow);
         }
+    }
+
+    #[test]
+    fn readings_narrow_each_other_and_move_nothing() {
+        let (now, store) = (Instant(START + 100_000), |ahead| Timestamp(START + 100_000 + ahead));
+        let known = reading(0, 10_000, 70).narrowed(now, &reading(0, 10_000, 70)).expect("it is the same");
+        assert!(known.earliest(now) <= store(70) && store(70) <= known.latest(now));
+        // One that says most of it more precisely, and one whose clock is another.
+        let closer = known.narrowed(now, &reading(99_000, 1_000, 4_000)).expect("it may be the same clock");
+        assert!(closer.trip() <= Micros(2_000) && closer.latest(now) <= known.latest(now), "{closer:?}");
+        assert!(closer.earliest(now) >= known.earliest(now));
+        assert_eq!(known.narrowed(now, &reading(99_000, 1_000, 1_000_000)), None);
+        // A peer that is in doubt by an hour says nothing.
+        let vague = StoreClock::new(Instant(0), now, Timestamp(START));
+        assert_eq!(known.narrowed(now, &vague).map(|clock| clock.trip()), Some(known.trip()));
+    }
+
+    #[test]
+    fn ten_thousand_readings_move_the_clock_by_no_more_than_it_drifts() {
+        let mut clock = reading(0, 1_000, 0);
+        for tenths in 1..10_000 {
+            let now = Instant(START + tenths * 100);
+            let most = StoreClock::new(now, now, clock.latest(now) + Micros(400));
+            clock = clock.narrowed(now, &most).unwrap_or(clock);
+        }
+        let now = Instant(START + 1_000_000);
+        assert!(clock.latest(now) <= Timestamp(now.0 + 1_000 + 1_000), "{clock:?}");
     }
 
     #[test]

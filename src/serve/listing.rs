@@ -1,5 +1,6 @@
 //! JSON for the command line: keys, policies and counts.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -99,10 +100,15 @@ fn plan(plan: &Plan) -> Map<String, Value> {
     object
 }
 
-/// `RATION.PEERS`: one object.
+/// `RATION.PEERS`: one object. `owned` says how many keys each node owns of those that this one knows.
 #[must_use]
-pub fn peers(fleet: &FleetStatus) -> String {
-    self::fleet(fleet).to_string()
+pub fn peers(fleet: &FleetStatus, owned: &BTreeMap<Arc<str>, u64>) -> String {
+    let mut object = self::fleet(fleet);
+    for peer in object["peers"].as_array_mut().into_iter().flatten() {
+        let count = peer["name"].as_str().and_then(|name| owned.get(name)).copied();
+        peer["owns"] = json!(count.unwrap_or(0));
+    }
+    object.to_string()
 }
 
 /// The nodes of the fleet, and what this node knows of them.

@@ -36,12 +36,17 @@ static GROWN: Exemption = Exemption::new(
     "The store counts nodes for a while that are gone, so the fewer count: those that it knows, or those of the fleet. A newcomer is known to the store first.",
 );
 
+static OWNERS: Exemption = Exemption::new(
+    "what a node asks for of a key that it knows nothing of, in runs whose nodes ask peers",
+    "A key's owner leases for all, and has not heard how many nodes lease it. What it is lent of it is judged.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "fairness.rs",
     invariants: &["fairness", "confirmed"],
     proves: "No node asks for more than its part, the store lends nobody more than its part, and counts those who asked in this census period or the last and nobody else; unconfirmed leases are small.",
     judges: "What is asked for: all. What is lent: one fixed or from-first window. The census: all.",
-    exemptions: &[&PUSHES, &BASELINES, &ALONE, &SHAPES, &LEAPS, &GROWN],
+    exemptions: &[&PUSHES, &BASELINES, &ALONE, &OWNERS, &SHAPES, &LEAPS, &GROWN],
     mutant: Some("census-counts-calls"),
 };
 
@@ -62,6 +67,8 @@ pub(super) struct Fairness {
     shares: Map<(Life, u32), Share>,
     /// By key.
     asked: Numbered<Asked>,
+    /// Nodes ask peers.
+    owners: bool,
     /// Clocks of masters differ, and slots move from one to another.
     leaps: bool,
     found: Found,
@@ -141,6 +148,7 @@ impl Fairness {
             answers: Map::default(),
             shares: Map::default(),
             asked: Numbered::default(),
+            owners: setting.plan.daemon.owners,
             leaps: setting.plan.clocks_leap(),
             found: Found::default(),
         }
@@ -151,7 +159,9 @@ impl Fairness {
         let on_share = self.shares.get(&(life, key)).is_some_and(|share| share.is_gone_by(moment.at));
         let Some(answers) = self.answers.get(&(life, key)).filter(|_| !ALONE.when(on_share)) else { return };
         let smallest = call.rule.limits.iter().map(Limit::capacity).min().unwrap_or(0);
-        let part = smallest.div_ceil(self.known(moment).min(answers.nodes()));
+        let is_new = order.epoch == 0;
+        let nodes = if OWNERS.when(self.owners && is_new) { 1 } else { self.known(moment).min(answers.nodes()) };
+        let part = smallest.div_ceil(nodes);
         let waits = order.need.max(order.least);
         let (name, most) = match answers.is_unconfirmed() {
             true => ("confirmed", part.div_ceil(SMALL)),

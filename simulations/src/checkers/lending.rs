@@ -1,10 +1,11 @@
 //! **lending**: who lends on to a peer, and who asks. A node lends on what it may lend: under the limits by which the peer
 //! spends it, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer
-//! itself. A node asks one peer at a time for a key, and never twice under one id.
+//! itself. A node asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by
+//! other limits.
 //!
 //! That what is lent on was held, and is admitted once, is `purse.rs`'s.
 
-use rationd::core::ask::{Ask, Loan};
+use rationd::core::ask::{Answer, Ask, Loan, Refusal};
 use rationd::core::policy::Rule;
 
 use super::Found;
@@ -18,7 +19,7 @@ static OFF: Exemption = Exemption::new("runs whose nodes ask no peers", "Nobody 
 pub(super) static SHEET: Sheet = Sheet {
     file: "lending.rs",
     invariants: &["lending"],
-    proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, and never twice under one id.",
+    proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by other limits.",
     judges: "All algorithms, several limits.",
     exemptions: &[&OFF],
     mutant: Some("lends-under-other-limits"),
@@ -27,6 +28,9 @@ pub(super) static SHEET: Sheet = Sheet {
 /// Clocks of nodes differ by less than one part in so many.
 const DRIFT_PART: u64 = 2_000;
 
+/// For so long whoever goes by other limits is not asked for the same again.
+const LEFT_OUT: u64 = 1_000_000;
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Lending {
@@ -34,13 +38,15 @@ pub(super) struct Lending {
     asked: Ids,
     /// The ask that a node waits for: its id, and until when in true time at least.
     open: Map<(Life, u32), (u64, u64)>,
+    /// Who told a node last that it goes by other limits, than those of which rule, and until when that is believed.
+    others: Map<(Life, u32), (Life, u64, u64)>,
     found: Found,
 }
 
 impl Lending {
     pub(super) fn new(setting: &Setting) -> Self {
         let is_on = !OFF.when(!setting.plan.daemon.owners);
-        Self { is_on, asked: Ids::default(), open: Map::default(), found: Found::default() }
+        Self { is_on, asked: Ids::default(), open: Map::default(), others: Map::default(), found: Found::default() }
     }
 
     fn asks(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask) {
@@ -51,6 +57,27 @@ impl Lending {
         let open = (ask.id, moment.at + patience - patience.div_ceil(DRIFT_PART));
         if let Some((id, _)) = self.open.insert((life, key), open).filter(|(_, until)| moment.at < *until) {
             self.found.add("lending", moment, || format!("key {key}: {life:?} asks for {ask:?} and waits for {id}"));
+        }
+    }
+
+    fn asks_in_vain(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, peer: Life) {
+        let other = self
+            .others
+            .get(&(life, key))
+            .filter(|(other, rule, until)| (*other, *rule) == (peer, ask.terms.rule) && moment.at < *until);
+        if other.is_some() {
+            self.found.add("lending", moment, || {
+                format!("key {key}: {life:?} asks {peer:?} for {ask:?}, which has said that it goes by other limits")
+            });
+        }
+    }
+
+    fn hears(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, (peer, answer): (Life, &Answer)) {
+        let Some((_, until)) = self.open.get(&(life, key)).filter(|(id, _)| *id == ask.id).copied() else { return };
+        self.open.remove(&(life, key));
+        if *answer == Err(Refusal::OtherRule) && moment.at < until {
+            let until = moment.at + LEFT_OUT - LEFT_OUT.div_ceil(DRIFT_PART);
+            self.others.insert((life, key), (peer, ask.terms.rule, until));
         }
     }
 
@@ -82,18 +109,20 @@ impl Observer for Lending {
             return;
         }
         match seen {
-            Seen::PeerAsked { node, incarnation, key, ask } => self.asks(moment, (*node, *incarnation), *key, ask),
+            Seen::PeerAsked { node, incarnation, key, ask, peer } => {
+                self.asks(moment, (*node, *incarnation), *key, ask);
+                if let Some(peer) = peer {
+                    self.asks_in_vain(moment, (*node, *incarnation), *key, ask, *peer);
+                }
+            }
             Seen::PeerWaits { node, incarnation, key, ask } => self.waits(moment, (*node, *incarnation), *key, ask),
             Seen::PeerAnswered { node, incarnation, key, ask, answer: Ok(loan), rule, leaves, .. }
                 if loan.tokens > 0 =>
             {
                 self.lends(moment, (*node, *incarnation), (*key, *leaves), ask, rule, loan);
             }
-            Seen::PeerHeard { node, incarnation, key, ask, .. } => {
-                let place = ((*node, *incarnation), *key);
-                if self.open.get(&place).is_some_and(|(id, _)| *id == ask.id) {
-                    self.open.remove(&place);
-                }
+            Seen::PeerHeard { node, incarnation, key, ask, peer, answer, .. } => {
+                self.hears(moment, (*node, *incarnation), *key, ask, (*peer, answer));
             }
             _ => {}
         }
@@ -112,6 +141,8 @@ impl Checker for Lending {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::time::Timestamp;
+
     use super::*;
     use crate::checkers::tests::{History, peer_ask};
 
@@ -127,10 +158,10 @@ mod tests {
         let mut checker = checker(&history);
         if asks_itself {
             let ask = peer_ask(9, 1, 1);
-            history.see(&mut checker, 1, &Seen::PeerAsked { node: 0, incarnation: 0, key: 0, ask: &ask });
+            history.see(&mut checker, 1, &Seen::PeerAsked { node: 0, incarnation: 0, key: 0, ask: &ask, peer: None });
         }
         let ask = peer_ask(1, 3, 2);
-        history.see(&mut checker, 2, &Seen::PeerAsked { node: 1, incarnation: 0, key: 0, ask: &ask });
+        history.see(&mut checker, 2, &Seen::PeerAsked { node: 1, incarnation: 0, key: 0, ask: &ask, peer: None });
         history.lent_on(&mut checker, 3, limit, tokens, leaves);
         checker.violations().len()
     }
@@ -153,8 +184,29 @@ mod tests {
             let mut checker = checker(&history);
             for (id, at) in [(1, 2), (id, at)] {
                 let ask = peer_ask(id, 1, 1);
-                history.see(&mut checker, at, &Seen::PeerAsked { node: 1, incarnation: 0, key: 0, ask: &ask });
+                history.see(
+                    &mut checker,
+                    at,
+                    &Seen::PeerAsked { node: 1, incarnation: 0, key: 0, ask: &ask, peer: None },
+                );
             }
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+    #[test]
+    fn who_asks_those_who_go_by_other_limits_again_at_once_is_seen() {
+        for (again, at, seen) in [((0, 0), 500_000, 1), ((0, 0), 1_100_000, 0), ((0, 1), 500_000, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            let (incarnation, key, store) = (0, 0, Timestamp(0));
+            let ask = peer_ask(1, 1, 1);
+            let peer = Some((0, 0));
+            history.see(&mut checker, 2, &Seen::PeerAsked { node: 1, incarnation, key, ask: &ask, peer });
+            let (peer, answer) = ((0, 0), Err(Refusal::OtherRule));
+            let heard = Seen::PeerHeard { node: 1, incarnation, key, peer, ask: &ask, answer: &answer, store };
+            history.see(&mut checker, 3, &heard);
+            let ask = peer_ask(2, 1, 1);
+            history.see(&mut checker, at, &Seen::PeerAsked { node: 1, incarnation, key, ask: &ask, peer: Some(again) });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

@@ -225,7 +225,7 @@ impl Observer for Remaining {
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 self.settled(moment, (*node, *incarnation), *key, call, grant);
             }
-            Seen::PeerAsked { node, incarnation, key, ask } => {
+            Seen::PeerAsked { node, incarnation, key, ask, .. } => {
                 self.asked.insert(((*node, *incarnation), *key), ask.id);
             }
             // What comes once more, or too late, is not taken note of.

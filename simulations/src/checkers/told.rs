@@ -392,6 +392,11 @@ impl Observer for Told {
                     (order.sendings, order.left) = (order.sendings + 1, order.left || *sent);
                 }
             }
+            // What a peer lends pays first for what the share has admitted.
+            Seen::PeerHeard { node, incarnation, key, answer: Ok(loan), .. } => {
+                let owed = &mut self.account((*node, *incarnation), *key).owes.1;
+                *owed = owed.saturating_sub(loan.tokens);
+            }
             Seen::Settled { node, incarnation, key, call, grant: Some(grant) } => {
                 let life = (*node, *incarnation);
                 self.settle(life, *key, call.id);

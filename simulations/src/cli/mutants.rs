@@ -28,7 +28,7 @@ use crate::{scenario, swarm};
 const EARLY: [(u64, usize); 2] = [(20, 80), (100, 95)];
 
 /// Scenarios in which a fleet is what matters, or what it comes to in the end: they are good without any bug.
-const DRILLS: [&str; 12] = [
+const DRILLS: [&str; 14] = [
     "lone-bucket",
     "parted-outage",
     "outage-scale-up",
@@ -41,6 +41,8 @@ const DRILLS: [&str; 12] = [
     "data-lost-slow-gossip",
     "answers-lost",
     "half-cut-relay",
+    "cold-keys-owners",
+    "far-zone-buckets-relay",
 ];
 
 /// What notices that a scenario does not come to what it is expected to.

@@ -29,7 +29,7 @@ impl World<'_> {
     pub(super) fn ask_peer(&mut self, node: u32, peer: Origin, ask: Ask) {
         let (key, place) = (self.keys.find(ask.digest), &self.nodes[node as usize]);
         let (from, to) = ((node, place.incarnation), place.circle.who(peer));
-        self.see(&Seen::PeerAsked { node, incarnation: from.1, key, ask: &ask });
+        self.see(&Seen::PeerAsked { node, incarnation: from.1, key, ask: &ask, peer: to });
         // Whoever is gone meanwhile hears nothing.
         if let Some(to) = to {
             self.mail(Mail { from, to, key, ask, answer: None });

@@ -184,9 +184,13 @@ impl LeasedKey {
     /// Most tokens worth asking for: this node's part of the smallest limit. The store counts nodes for a while after
     /// they are gone, so the fleet's number is used if it is known.
     pub(super) fn ceiling(&self, fleet: Option<FleetView>) -> u64 {
-        let smallest = self.view.rule().limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
         let live = fleet.filter(|fleet| fleet.is_steady).map_or(u32::MAX, |fleet| fleet.live);
-        let nodes = u64::from(self.view.nodes().min(live));
+        self.ceiling_among(u64::from(self.view.nodes().min(live)))
+    }
+
+    /// The same, where so many nodes lease the key.
+    pub(super) fn ceiling_among(&self, nodes: u64) -> u64 {
+        let smallest = self.view.rule().limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
         if nodes > 1 {
             return smallest.div_ceil(nodes);
         }

@@ -10,7 +10,7 @@
 //! that come meanwhile line up behind it, and a partial grant serves the line from its head. Tokens that are returned
 //! leave the node's lease before the call is sent, so they cannot be spent twice.
 
-use super::intent::{Intent, Wish, ahead, intend, may_relay, whom_to_ask};
+use super::intent::{Intent, Wish, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask};
 use super::key::LeasedKey;
 use super::timers::{has_to_tell, keep_until, remaining};
 use crate::core::answer::Resolution;
@@ -30,9 +30,6 @@ use crate::core::usage::Origin;
 /// While no majority of Redis has confirmed what it lends, a lease is this fraction of its normal size, because a
 /// failover can lose what was lent. The simulator's invariant `confirmed` checks this.
 const UNCONFIRMED_PART: u64 = 32;
-
-/// A fleet has at least so many nodes for each that leases a key whose owner leases for all.
-const NODES_OF_ONE: u32 = 4;
 
 /// Answers that may leave a waiter unsettled before it is denied.
 const ANSWERS: u8 = 4;
@@ -240,10 +237,13 @@ fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
     let Some(first) = key.line.first() else { return };
     let rule = key.view.rule().clone();
     let most = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
-    let want = key.line.wanted().min(most).max(first.cost);
+    // What the share has admitted is paid from what peers lend, as from what the store does. A bucket that is never full again
+    // would else stay above its limit by that for as long as the store is away.
+    let owed = if on(Mutant::DebtNotAskedFor) { 0 } else { key.debt(now).saturating_add(key.outage.credited()) };
+    let want = key.line.wanted().saturating_add(owed).min(most).max(first.cost);
+    let least = if owed > 0 { 1 } else { first.cost };
     let half = Micros(first.deadline.since(now).0 / 2).max(Micros(1));
-    let terms =
-        Terms { rule: rule.fingerprint(), want, least: first.cost, patience: cx.owners.patience(peer).min(half) };
+    let terms = Terms { rule: rule.fingerprint(), want, least, patience: cx.owners.patience(peer).min(half) };
     // How much is used is measured from one refill to the next, and this is one.
     let bounds = bounds(key, cx, now, want, 0);
     key.demand.refill(now, bounds);
@@ -452,7 +452,7 @@ fn refill(key: &mut LeasedKey, cx: &mut Context, now: Instant) -> Acquire {
     let least = if debt > 0 { 1 } else { key.line.least_missing(held).unwrap_or(1).max(1) };
     let bounds = bounds(key, cx, now, need, held.max(held_on_arrival(key, now)));
     let tuned = key.demand.refill(now, bounds);
-    let (ahead, part) = (cx.settings.lease_ahead && !cx.draining, part(key, cx));
+    let (ahead, part) = (cx.settings.lease_ahead && !cx.draining, part(key, cx, now));
     // A flood spends this node's part before it could ask again: it takes it at once.
     let need = if ahead && key.has_left(now) && key.is_flooded(part) { need.max(part) } else { need };
     let want = if ahead { tuned.max(need) } else { need };
@@ -469,16 +469,9 @@ fn held_on_arrival(key: &LeasedKey, now: Instant) -> u64 {
 }
 
 /// Most tokens that this node leases of the key.
-fn part(key: &LeasedKey, cx: &Context) -> u64 {
-    let ceiling = key.ceiling(cx.fleet);
+fn part(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
+    let ceiling = ceiling(key, cx, now);
     if key.view.is_confirmed() { ceiling } else { ceiling.div_ceil(UNCONFIRMED_PART) }
-}
-
-/// This node owns the key, and most of the fleet asks it instead of the store.
-fn leases_for_all(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
-    let live = cx.fleet.map_or(1, |fleet| fleet.live);
-    let is_alone = key.view.nodes() == 1 || key.view.nodes().saturating_mul(NODES_OF_ONE) <= live;
-    is_alone && cx.owners.are_there() && cx.owners.owner(now, key.id(), key.view.rule()).is_none()
 }
 
 /// How a refill is bounded that needs so much where so much is held.
@@ -488,12 +481,13 @@ fn bounds(key: &LeasedKey, cx: &Context, now: Instant, need: u64, held: u64) -> 
     let interval = if plenty && key.view.has_account() { gcra::PERIOD } else { refill_interval(key.view.rule()) };
     Bounds {
         need,
-        ceiling: part(key, cx).saturating_sub(held),
+        ceiling: part(key, cx, now).saturating_sub(held),
         interval: interval.max(refill_interval(key.view.rule())),
         remaining: remaining(key, now),
         window: key.view.rule().limits.iter().map(|limit| limit.period).min().unwrap_or_default(),
         plenty,
-        for_all: leases_for_all(key, cx, now),
+        nodes: nodes_served(key, cx, now).into(),
+        lapses: key.lapses(),
     }
 }
 

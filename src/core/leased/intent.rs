@@ -45,6 +45,9 @@ const COLD: u64 = 4;
 /// store, several of those who are asked first may have lost it, too.
 const MOST_ASKS: u8 = 8;
 
+/// A fleet has at least so many nodes for each that leases a key whose owner leases for all.
+const NODES_OF_ONE: u32 = 4;
+
 /// What an input asks for that the key's state does not show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
@@ -104,7 +107,7 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) ->
     if key.calls.has_doubtful() && !key.outage.phase().waits(now) {
         return Intent::Report;
     }
-    look(key, now, cx.settings.lease_ahead)
+    look(key, now, cx.settings.lease_ahead, || nodes_served(key, cx, now) > 1)
 }
 
 /// Whether the store must be asked for a waiter. It need not be if held tokens are about to start or to trickle in,
@@ -135,7 +138,7 @@ pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option
     let is_busy =
         key.calls.is_acquiring() || key.has_account_under_way() || key.calls.has_doubtful() || key.is_due(now);
     let is_plain = first.asks == 0 && !is_busy && key.about_to_start(now) == 0 && is_cold(key);
-    if is_plain && asks_for_line(key, now) { cx.owners.owner(now, key.id(), key.view.rule()) } else { None }
+    if is_plain && asks_for_line(key, now) { owner(key, cx, now) } else { None }
 }
 
 /// A peer finds the limits of a key in its configuration, by the name of the policy and all of the key. Limits that came
@@ -148,6 +151,35 @@ fn is_known_to_peers(key: &LeasedKey) -> bool {
 fn is_cold(key: &LeasedKey) -> bool {
     let tuner = key.demand.tuner();
     !tuner.uses(tuner.mean_cost().saturating_mul(COLD), refill_interval(key.view.rule()))
+}
+
+/// The peer that owns the key, as this node sees it; `None`: this node itself.
+pub(in crate::core) fn owner(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Origin> {
+    cx.owners.owner(now, key.id(), key.view.rule())
+}
+
+/// For how many nodes this one leases the key: for all, where it owns the key and most of the fleet asks it instead of the
+/// store; else for itself.
+pub(super) fn nodes_served(key: &LeasedKey, cx: &Context, now: Instant) -> u32 {
+    let live = cx.fleet.map_or(1, |fleet| fleet.live);
+    let is_alone = match key.view.nodes() {
+        // Until the store has said how many nodes lease a key, its owner takes itself for the only one. A first lease of a
+        // store that confirms nothing stays small: a failover would lose it.
+        _ if is_new(key) => cx.is_confirmed,
+        nodes => nodes == 1 || nodes.saturating_mul(NODES_OF_ONE) <= live,
+    };
+    let is_owner = is_alone && cx.owners.are_there() && owner(key, cx, now).is_none();
+    if is_owner && !on(Mutant::OwnerLeasesForOne) { live } else { 1 }
+}
+
+/// The store has lent nothing of the key yet, as far as is remembered here.
+fn is_new(key: &LeasedKey) -> bool {
+    key.view.last_answered() == Instant::default()
+}
+
+/// Most tokens worth asking for: of a key that is new, the owner may lease as if it were alone with it.
+pub(super) fn ceiling(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
+    if is_new(key) && nodes_served(key, cx, now) > 1 { key.ceiling_among(1) } else { key.ceiling(cx.fleet) }
 }
 
 /// Whether a check that was made so many asks for waits for a peer, as this node's part of the store is away.
@@ -177,7 +209,10 @@ pub(super) fn ahead(key: &LeasedKey, cx: &Context, now: Instant, window: Window)
     let few = key.demand.tuner().used_in(length).min(key.demand.tuner().few());
     // The tokens must last until an acquire that is sent in the window is answered.
     let soon = key.demand.tuner().used_in(key.view.trip() + key.view.trip());
-    let want = (key.demand.tuner().batch() / AHEAD_PART).max(few).max(soon).clamp(1, key.ceiling(cx.fleet));
+    // Nobody else asks for what is leased for all.
+    let all = if nodes_served(key, cx, now) > 1 { key.demand.tuner().for_window(length) } else { 0 };
+    let part = key.demand.tuner().batch() / AHEAD_PART;
+    let want = part.max(few).max(soon).max(all).clamp(1, key.ceiling(cx.fleet));
     Acquire { want, window, ..key.order(now) }
 }
 
@@ -216,8 +251,8 @@ fn is_put_off(key: &mut LeasedKey) -> bool {
     put_off
 }
 
-/// What a key wants of its own accord. It is asked whenever the timer is due.
-fn look(key: &LeasedKey, now: Instant, lease_ahead: bool) -> Intent {
+/// What a key wants of its own accord. It is asked whenever the timer is due. `is_for_all`: what is held is for all nodes.
+fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() -> bool) -> Intent {
     let (is_closing, is_acquiring) = (closes(key).has_come(now), key.calls.is_acquiring());
     let held = key.holdings.lease().held();
     let is_left_alone = key.is_quiet() && now >= keep_until(key, now);
@@ -230,7 +265,7 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool) -> Intent {
     if is_closing && is_in_use(key, now) && !is_acquiring && !key.is_away(now) {
         return Intent::Acquire;
     }
-    match surplus(key, now) {
+    match surplus(key, now, is_for_all) {
         0 => Intent::Wait,
         tokens => Intent::GiveBack(tokens),
     }
@@ -262,7 +297,7 @@ fn is_low(key: &LeasedKey, now: Instant) -> bool {
 
 /// Unspent tokens that other nodes need more: all of them when the key is idle, otherwise those that two refill
 /// intervals do not use. Only while the limit is under pressure, and never a trifle.
-fn surplus(key: &LeasedKey, now: Instant) -> u64 {
+fn surplus(key: &LeasedKey, now: Instant, is_for_all: impl Fn() -> bool) -> u64 {
     // What an acquire under way lends of a bucket is not known here, so a return would report it as spent.
     if key.calls.is_acquiring() && key.view.has_account() {
         return 0;
@@ -283,7 +318,8 @@ fn surplus(key: &LeasedKey, now: Instant) -> u64 {
     let held = key.holdings.lease().current(now);
     let is_idle = tuner.used_in(pause) > tuner.few() || pause > interval && !tuner.is_slow(interval);
     // A node that asks the store for nothing learns only from peers how much is left.
-    let is_pressed = key.is_pressed(now) || key.is_pressed_by_fleet() || is_idle && key.is_pressed_by(now);
+    let is_pressed =
+        key.is_pressed(now) || key.is_pressed_by_fleet() || is_idle && key.is_pressed_by(now) && !is_for_all();
     if !is_pressed {
         return 0;
     }
@@ -335,21 +371,25 @@ mod tests {
     fn a_key_that_holds_nothing_wants_nothing() {
         let mut key = key("100/1m fixed", 90);
         key.holdings.void();
-        assert_eq!(look(&key, LATER, true), Intent::Wait);
+        assert_eq!(look(&key, LATER, true, || false), Intent::Wait);
     }
 
     #[test]
     fn what_lies_idle_goes_back_where_others_lack_it() {
-        assert_eq!(look(&key("100/1m fixed", 90), Instant(NOW.0 + 9_000_000), true), Intent::GiveBack(40));
-        assert_eq!(look(&key("100/1m fixed", 90), NOW, true), Intent::GiveBack(40), "nothing of it was ever used");
-        assert_eq!(look(&key("100/1m fixed", 50), LATER, true), Intent::Wait, "there is plenty");
+        assert_eq!(look(&key("100/1m fixed", 90), Instant(NOW.0 + 9_000_000), true, || false), Intent::GiveBack(40));
+        assert_eq!(
+            look(&key("100/1m fixed", 90), NOW, true, || false),
+            Intent::GiveBack(40),
+            "nothing of it was ever used"
+        );
+        assert_eq!(look(&key("100/1m fixed", 50), LATER, true, || false), Intent::Wait, "there is plenty");
     }
 
     #[test]
     fn what_somebody_waits_for_does_not_go_back() {
         let mut key = key("100/1m fixed", 90);
         key.line.join(Waiter::new(Ticket(1), 50, LATER));
-        assert_eq!(look(&key, LATER, true), Intent::Wait);
+        assert_eq!(look(&key, LATER, true, || false), Intent::Wait);
     }
 
     #[test]
@@ -358,9 +398,9 @@ mod tests {
         let closing = closes(&key).time().expect("an account closes");
         assert!(closing > NOW, "it has just been opened");
         key.demand.note_check(closing);
-        assert_eq!(look(&key, closing, true), Intent::Acquire);
+        assert_eq!(look(&key, closing, true, || false), Intent::Acquire);
         key.demand.note_check(NOW);
-        assert_eq!(look(&key, closing, true), Intent::GiveBack(40), "nobody has asked for long");
+        assert_eq!(look(&key, closing, true, || false), Intent::GiveBack(40), "nobody has asked for long");
     }
 
     #[test]
@@ -370,6 +410,6 @@ mod tests {
         assert!(key.holdings.spend(NOW, 40));
         key.note_spent(NOW, 40);
         let closing = closes(&key).time().expect("an account closes");
-        assert_eq!(look(&key, closing, true), Intent::Report);
+        assert_eq!(look(&key, closing, true, || false), Intent::Report);
     }
 }

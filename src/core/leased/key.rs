@@ -307,6 +307,12 @@ impl LeasedKey {
         })
     }
 
+    /// What is left over of a window when it ends is void, and the store need not be told: see `advance::dispose`.
+    pub(super) fn lapses(&self) -> bool {
+        let limits = &self.view.rule().limits;
+        limits.len() == 1 && matches!(limits[0].algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst)
+    }
+
     /// A limit is under pressure, as far as is known.
     pub(super) fn is_pressed(&self, now: Instant) -> bool {
         let latest = self.view.clock().latest(now);

@@ -11,7 +11,7 @@ use super::advance::{advance, drop_ended, lend, serve_from_loan};
 use super::calls::Asking;
 use super::intent::Wish;
 use super::key::LeasedKey;
-use super::outcomes::probe_pause;
+use super::outcomes::{pay_credit, pay_debt, probe_pause};
 use crate::core::ask::{Answer, Loan, Refusal, Terms};
 use crate::core::calls::{PeerAsks, Waiter};
 use crate::core::context::Context;
@@ -87,18 +87,21 @@ fn take_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Askin
     let is_of_before = key.view.epoch() != 0 && loan.epoch != key.view.epoch();
     let is_void = is_of_before || asking.ask.rule.limits != key.view.rule().limits;
     let tokens = if is_void || is_over && !on(Mutant::LoanOutlivesWindow) { 0 } else { loan.tokens };
-    let mut taken = 0;
+    let (mut paid, mut taken) = (0, 0);
     if is_over && !is_void && !on(Mutant::LoanOutlivesWindow) {
         // It was of a window that ends just now, and says nothing of the next one.
         key.line.forget_ask();
     } else if !is_void {
-        key.learn_from_loan(now, asking.sent, loan);
-        remember_denial(key, cx, now, loan);
-        taken = serve_from_loan(key, cx, now, tokens, loan);
+        if key.learn_from_loan(now, asking.sent, loan) {
+            remember_denial(key, cx, now, loan);
+        }
+        paid = pay_debt(key, cx, now, tokens);
+        paid += pay_credit(key, cx, tokens - paid);
+        taken = serve_from_loan(key, cx, now, tokens - paid, loan);
     }
     let stats = cx.policy_stats(key.policy());
     stats.granted += loan.tokens;
-    stats.expired += loan.tokens - taken;
+    stats.expired += loan.tokens - paid - taken;
 }
 
 /// A peer that lends less than was wanted is not asked again at once, nor is the store in the background. Where tokens trickle
@@ -115,14 +118,19 @@ fn remember_denial(key: &mut LeasedKey, cx: &mut Context, now: Instant, loan: &L
 }
 
 impl LeasedKey {
-    /// Takes note of what a peer says of the key, as of an answer of the store that lent this node nothing.
-    fn learn_from_loan(&mut self, now: Instant, sent: Instant, loan: &Loan) {
+    /// Takes note of what a peer says of the key, as of an answer of the store that lent this node nothing; false where its
+    /// clock cannot be the store's.
+    ///
+    /// A share goes by the store's clock, so that a peer that could move it might open window after window of it. Hence what
+    /// the store has shown itself stands, give or take the drift that both clocks are allowed, and a peer may only say it
+    /// more precisely. Of a key of which nothing is known, the first peer is believed, once.
+    fn learn_from_loan(&mut self, now: Instant, sent: Instant, loan: &Loan) -> bool {
         let [earliest, latest] = loan.clock;
         // The store's clock read that at some time since the ask was sent, or a little before: so much the peer is in doubt.
         let clock = StoreClock::new(sent - latest.since(earliest), now, earliest);
         let (guess, was_answered) = (self.view.clock().latest(now), self.view.answered().is_some());
-        self.view.note_clock(clock);
-        if !was_answered {
+        let is_believed = self.view.narrow_clock(now, clock);
+        if is_believed && !was_answered {
             self.outage.correct_clock(self.view.rule(), guess, self.view.clock().latest(now));
         }
         // What a store lends that answers others only is lost from here on, should peers not answer, either: a share has
@@ -131,8 +139,9 @@ impl LeasedKey {
             self.outage.open_book_anew(self.view.clock().latest(now));
         }
         // What this node has of a bucket may not be in these counters.
-        if self.view.has_account() && self.view.is_lent_any() {
-            return self.roll(now);
+        if !is_believed || self.view.has_account() && self.view.is_lent_any() {
+            self.roll(now);
+            return is_believed;
         }
         self.view.note_answered(now);
         for index in 0..self.view.rule().limits.len() {
@@ -143,5 +152,6 @@ impl LeasedKey {
             self.view.note_counter(index, fresh);
         }
         self.roll(now);
+        true
     }
 }

@@ -50,6 +50,7 @@ mod store_view;
 mod timers;
 
 pub(super) use advance::{give_all_back, handle_timer, note_forgotten, part_with};
+pub(super) use intent::owner;
 pub(super) use key::LeasedKey;
 pub(super) use lending::{handle_answer, serve};
 pub(super) use outcomes::handle_outcome;

@@ -111,6 +111,9 @@ pub(in crate::core) fn handle_outcome(
     outcome: Result<Grant, StoreError>,
 ) -> bool {
     let was_away = key.outage.phase().is_away();
+    if let Ok(grant) = &outcome {
+        cx.is_confirmed = grant.confirmed;
+    }
     drop_ended(key, cx, now);
     let news = match &call.op {
         Op::Acquire(order) => take_acquired(key, cx, now, call, order, outcome),
@@ -246,14 +249,14 @@ fn void_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, 
 }
 
 /// Pays from a grant for checks that passed before the store had answered for the first time.
-fn pay_credit(key: &mut LeasedKey, cx: &mut Context, granted: u64) -> u64 {
+pub(super) fn pay_credit(key: &mut LeasedKey, cx: &mut Context, granted: u64) -> u64 {
     let paid = key.outage.pay_credit(granted);
     cx.policy_stats(key.policy()).spent += paid;
     paid
 }
 
-/// Pays from a grant for what the share admitted, before any of the grant is held.
-fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: u64) -> u64 {
+/// Pays from a grant, or from what a peer lends, for what the share admitted, before any of it is held or spent.
+pub(super) fn pay_debt(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: u64) -> u64 {
     let paid = key.debt(now).min(granted);
     if paid > 0 {
         key.pay(now, paid);

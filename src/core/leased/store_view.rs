@@ -293,6 +293,15 @@ impl StoreView {
         self.trip = clock.trip();
     }
 
+    /// Records what a peer says of the store's clock, as far as that is within what is known of it. Returns whether it can be
+    /// the same clock.
+    pub(super) fn narrow_clock(&mut self, now: Instant, said: StoreClock) -> bool {
+        let is_known = self.answered != Instant::default();
+        let Some(clock) = (if is_known { self.clock.narrowed(now, &said) } else { Some(said) }) else { return false };
+        (self.clock, self.trip) = (clock, said.trip());
+        true
+    }
+
     /// Records how many nodes use the key, and of which call the account is.
     pub(super) fn note_nodes(&mut self, call: &Call, grant: &Grant) {
         if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) {

@@ -1,5 +1,6 @@
 //! What the shards ask of peers, and what peers ask of them. Part of `node.rs`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Engine, Locked, Node, Outgoing};
@@ -8,8 +9,12 @@ use crate::core::key::Digest;
 use crate::core::owners::{Candidate, KeyOwner, OwnerName};
 use crate::core::shard::{Asked, Request};
 use crate::core::time::Instant;
+use crate::core::usage::Origin;
 use crate::serve::peer_reply::PeerReply;
 use crate::store::turns::Asker;
+
+/// So many keys are counted under one lock.
+const COUNTED: usize = 1_024;
 
 impl Node {
     /// These peers may own keys from now on, beside this node, which does under this name.
@@ -29,6 +34,27 @@ impl Node {
             KeyOwner::This => Some(lending.own().clone()),
             KeyOwner::Peer(peer) => lending.name_of(peer),
         }
+    }
+
+    /// Of the keys that this node has leased or asked for, how many each node owns by its name, as this one sees it; empty
+    /// where nodes ask no peers.
+    #[must_use]
+    pub fn count_owned(&self, now: Instant) -> BTreeMap<Arc<str>, u64> {
+        let Some(lending) = self.lending.get() else { return BTreeMap::new() };
+        let mut counts: BTreeMap<Option<Origin>, u64> = BTreeMap::new();
+        for cell in &self.cells {
+            let mut from = Some(0);
+            while let Some(first) = from {
+                let cell = cell.lock();
+                let Engine::Leasing(leasing) = &cell.engine else { break };
+                from = leasing.shard.count_owned(now, first, COUNTED, |owner| {
+                    let peer = if let KeyOwner::Peer(peer) = owner { Some(peer) } else { None };
+                    *counts.entry(peer).or_default() += 1;
+                });
+            }
+        }
+        let name = |peer: Option<Origin>| peer.map_or(Some(lending.own().clone()), |peer| lending.name_of(peer));
+        counts.into_iter().filter_map(|(peer, count)| Some((name(peer)?, count))).collect()
     }
 
     /// A peer asks for tokens of a key, and is answered by `reply`: at once, or in the time for which it waits. The caller
