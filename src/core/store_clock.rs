@@ -57,6 +57,12 @@ impl StoreClock {
         Timestamp(self.earliest(now).0.saturating_sub(u64::try_from(self.drift(now)).unwrap_or(u64::MAX)))
     }
 
+    /// The latest time that the store's clock can show at `now`, with the possible drift since the reading.
+    #[must_use]
+    pub fn possibly(&self, now: Instant) -> Timestamp {
+        Timestamp(self.latest(now).0.saturating_add(u64::try_from(self.drift(now)).unwrap_or(0)))
+    }
+
     /// The local time until which the store's clock has surely not passed `at`.
     #[must_use]
     pub fn before(&self, at: Timestamp) -> Instant {
@@ -140,18 +146,30 @@ mod tests {
     }
 
     #[test]
+    fn what_a_node_tells_of_the_clock_allows_for_drift_both_ways() {
+        let clock = StoreClock::new(Instant(START), Instant(START + 1_000), Timestamp(7 * START));
+        let now = Instant(START + 5_001_000);
+        let [earliest, latest] = [clock.surely(now), clock.possibly(now)];
+        assert_eq!(latest.since(earliest), Micros(1_000 + 2 * 1_000), "the trip, and 200 ppm of five seconds each way");
+        assert_eq!(latest.since(clock.latest(now)), Micros(1_000));
+    }
+
+    #[test]
     fn readings_narrow_each_other_and_move_nothing() {
         let (now, store) = (Instant(START + 100_000), |ahead| Timestamp(START + 100_000 + ahead));
         let known = reading(0, 10_000, 70).narrowed(now, &reading(0, 10_000, 70)).expect("it is the same");
         assert!(known.earliest(now) <= store(70) && store(70) <= known.latest(now));
         // One that says most of it more precisely, and one whose clock is another.
-        let closer = known.narrowed(now, &reading(99_000, 1_000, 4_000)).expect("it may be the same clock");
+        let (later, said) = (now + OFTEN, reading(99_000, 1_000, 4_000));
+        assert_eq!(known.narrowed(now, &said), Some(known), "two readings within five milliseconds");
+        let (now, closer) = (later, known.narrowed(later, &said).expect("it may be the same clock"));
         assert!(closer.trip() <= Micros(2_000) && closer.latest(now) <= known.latest(now), "{closer:?}");
         assert!(closer.earliest(now) >= known.earliest(now));
         assert_eq!(known.narrowed(now, &reading(99_000, 1_000, 1_000_000)), None);
         // A peer that is in doubt by an hour says nothing.
         let vague = StoreClock::new(Instant(0), now, Timestamp(START));
-        assert_eq!(known.narrowed(now, &vague).map(|clock| clock.trip()), Some(known.trip()));
+        let told = known.narrowed(now, &vague).expect("it says nothing else").trip();
+        assert_eq!(told, Micros(known.trip().0 + 2), "with what may have drifted in five milliseconds, each way");
     }
 
     #[test]
