@@ -3,7 +3,9 @@
 
 use crate::support;
 
-use rationd::core::ask::Loan;
+use std::collections::BTreeMap;
+
+use rationd::core::ask::{Ask, Loan, Refusal};
 use rationd::core::call::{Counter, StoreError};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::fleet::FleetView;
@@ -124,4 +126,52 @@ fn what_a_share_has_admitted_is_paid_from_what_peers_lend() {
         assert_eq!(bench.replies(), [Verdict::Allow], "{limit}");
         assert_eq!(bench.last.map(|last| last.source), Some(Source::Peer), "{limit}");
     }
+}
+
+/// Lies about the clock, each as far ahead as brings the end of another window near, and lends nothing.
+fn lie(bench: &mut Bench, ask: &Ask, windows: u64) {
+    let now = bench.store_time();
+    let ends = Timestamp(now.0 / MINUTE.0 * MINUTE.0 + windows * MINUTE.0);
+    bench.answer(ask, &Ok(loan(0, Timestamp(ends.0 - 1_000), ends)));
+}
+
+#[test]
+fn a_peer_that_lies_about_the_clock_opens_no_window_of_a_share() {
+    let mut bench = Bench::new("1000/1m fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    join(&mut bench, 2);
+    let window = |bench: &Bench| bench.store_time().0 / MINUTE.0;
+    let (mut admitted, mut lies) = (BTreeMap::new(), 0);
+    for windows in 1..=120 {
+        let mut verdicts = Vec::new();
+        // A lie with the first answer, and then nothing for a second, in which the node is on its share.
+        let mut lied = false;
+        for _ in 0..14 {
+            verdicts.push(bench.check(1));
+            lose(&mut bench);
+            for _ in 0..20 {
+                for ask in bench.asks() {
+                    if std::mem::replace(&mut lied, true) {
+                        bench.answer(&ask, &Err(Refusal::NoStore));
+                    } else {
+                        lies += 1;
+                        lie(&mut bench, &ask, windows);
+                    }
+                }
+                lose(&mut bench);
+            }
+            bench.advance(Micros(10_000));
+        }
+        verdicts.extend(bench.replies().into_iter().map(Some));
+        let count = verdicts.into_iter().filter(|verdict| *verdict == Some(Verdict::Allow)).count();
+        *admitted.entry(window(&bench)).or_insert(0) += count;
+        bench.advance(SECOND);
+        lose(&mut bench);
+    }
+    assert!(lies > 20, "{lies}");
+    // A node that has seen no whole window has a fortieth of the limit, less 5 %.
+    assert!(admitted.values().all(|admitted| *admitted <= 25), "{admitted:?}");
 }
