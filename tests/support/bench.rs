@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rationd::core::ask::{Answer, Ask};
 use rationd::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
 use rationd::core::decision::{Decision, Verdict};
 use rationd::core::gcra;
@@ -36,6 +37,7 @@ pub struct Bench {
     pub behind: u64,
     pub last: Option<Decision>,
     calls: Vec<Call>,
+    asks: Vec<Ask>,
     replies: Vec<Decision>,
 }
 
@@ -58,9 +60,22 @@ impl Bench {
         let now = Instant(1_000_000_000);
         let settings = Settings { max_keys, timeout: TIMEOUT, lease_ahead: true };
         let shard = Shard::new(settings, 7, 1, 1, (now, Timestamp(now.0 + SKEW)));
-        let (calls, replies) = (Vec::new(), Vec::new());
+        let (calls, asks, replies) = (Vec::new(), Vec::new(), Vec::new());
         let rule = Arc::new(rule);
-        Self { shard, now, rule, used: 0, epoch: 5, was_reset: false, nodes: 1, behind: 0, last: None, calls, replies }
+        Self {
+            shard,
+            now,
+            rule,
+            used: 0,
+            epoch: 5,
+            was_reset: false,
+            nodes: 1,
+            behind: 0,
+            last: None,
+            calls,
+            asks,
+            replies,
+        }
     }
 
     /// Checks key 0; `None` when it is parked.
@@ -139,7 +154,8 @@ impl Bench {
     fn collect(&mut self) {
         while let Some(effect) = self.shard.poll_effect() {
             match effect {
-                Effect::Ask { .. } | Effect::Answer { .. } => panic!("nobody told it of peers to ask"),
+                Effect::Ask { ask, .. } => self.asks.push(ask),
+                Effect::Answer { .. } => panic!("no peer has asked it"),
                 Effect::Call(call) => self.calls.push(call),
                 Effect::Reply { decision, .. } => {
                     self.last = Some(decision);
@@ -152,6 +168,29 @@ impl Bench {
     /// The calls sent since this was last asked.
     pub fn calls(&mut self) -> Vec<Call> {
         std::mem::take(&mut self.calls)
+    }
+
+    /// The asks sent since this was last asked.
+    pub fn asks(&mut self) -> Vec<Ask> {
+        std::mem::take(&mut self.asks)
+    }
+
+    /// The one ask sent since.
+    pub fn try_ask(&mut self) -> Option<Ask> {
+        let mut asks = self.asks();
+        assert!(asks.len() <= 1, "more than one ask: {asks:?}");
+        asks.pop()
+    }
+
+    /// A peer answers an ask.
+    pub fn answer(&mut self, ask: &Ask, answer: &Answer) {
+        self.shard.handle_answer(self.now, ask.digest, ask.id, answer);
+        self.collect();
+    }
+
+    /// The store's clock.
+    pub fn store_time(&self) -> Timestamp {
+        Timestamp(self.now.0 + SKEW)
     }
 
     /// The verdicts of parked checks answered since this was last asked.

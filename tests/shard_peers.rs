@@ -1,0 +1,177 @@
+//! What a shard asks of its peers before it asks the store, or when it cannot, and what it makes of what they say. On
+//! virtual time, against a store and peers that the test plays by hand.
+
+use crate::support;
+
+use std::collections::BTreeMap;
+
+use rationd::core::ask::{Ask, Loan, Refusal};
+use rationd::core::call::{Counter, StoreError};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::fleet::FleetView;
+use rationd::core::key::Digest;
+use rationd::core::limit::MAX_LIMITS;
+use rationd::core::owners::{Candidate, KeyOwner, OwnerName, name_hash};
+use rationd::core::shard::Request;
+use rationd::core::time::{Micros, Timestamp};
+use rationd::core::usage::Origin;
+
+use support::bench::{Bench, SECOND};
+
+const MINUTE: Micros = Micros(60_000_000);
+
+fn name(name: &str) -> OwnerName {
+    OwnerName { hash: name_hash(name), is_always: false }
+}
+
+/// A bench in a fleet of so many nodes that all may own keys.
+fn bench_of(live: u32, limit: &str) -> Bench {
+    let mut bench = Bench::new(limit);
+    join(&mut bench, live);
+    bench
+}
+
+fn join(bench: &mut Bench, live: u32) {
+    let known =
+        FleetView { live, largest: live, is_settled: true, is_steady: true, heard: bench.now, ..FleetView::UNKNOWN };
+    bench.shard.handle_fleet(known);
+    let peers = (1..live).map(|peer| Candidate { peer: Origin(peer), name: name(&format!("peer-{peer}")) });
+    bench.shard.handle_owners(name("own"), &peers.collect::<Vec<_>>());
+}
+
+/// A key that this node owns, and one that a peer owns.
+fn owned(bench: &Bench, wanted: fn(KeyOwner) -> bool) -> u8 {
+    let owner = |key: u8| {
+        let (rule, digest) = (bench.rule.clone(), Digest::of("test", &[key]));
+        bench.shard.owner(bench.now, &Request { rule: &rule, digest, key: &[key], cost: 1, peek: false })
+    };
+    (0..=u8::MAX).find(|key| owner(*key).is_some_and(wanted)).expect("each owns some")
+}
+
+/// What a peer lends by that clock, of a window that has this end.
+fn loan(tokens: u64, clock: Timestamp, ends: Timestamp) -> Loan {
+    let mut counters = [Counter::default(); MAX_LIMITS];
+    counters[0] = Counter { used: tokens, prev: 0, at: ends };
+    let lasts = Some(ends.since(clock)).filter(|_| ends.is_some());
+    Loan { tokens, lasts, clock: [clock, clock], epoch: 5, counters, wait: Micros::ZERO }
+}
+
+/// The store is lost: the connection broke a while ago.
+fn lose(bench: &mut Bench) {
+    let (since, calls) = (bench.now - SECOND, bench.calls());
+    calls.iter().for_each(|call| bench.fail(call, StoreError::Away { since }));
+}
+
+#[test]
+fn an_owner_leases_a_new_key_for_each_node_of_its_fleet() {
+    let mut bench = bench_of(20, "100/1m fixed");
+    let key = owned(&bench, |owner| owner == KeyOwner::This);
+    assert_eq!(bench.check_key(key, 1), None);
+    let call = bench.acquire();
+    let order = bench.order(&call);
+    assert_eq!((order.need, order.want), (1, 20));
+}
+
+#[test]
+fn an_owner_leases_for_one_what_others_would_lack_or_what_would_have_to_go_back() {
+    for (limit, want) in [("5/1m fixed", 3), ("100/1m sliding", 1), ("100/1s", 1)] {
+        let mut bench = bench_of(20, limit);
+        let key = owned(&bench, |owner| owner == KeyOwner::This);
+        assert_eq!(bench.check_key(key, 1), None);
+        let call = bench.acquire();
+        assert_eq!(bench.order(&call).want, want, "{limit}");
+    }
+}
+
+#[test]
+fn a_cold_key_of_a_peer_is_asked_for_there_and_not_at_the_store() {
+    let mut bench = bench_of(20, "100/1m fixed");
+    let key = owned(&bench, |owner| owner != KeyOwner::This);
+    assert_eq!(bench.check_key(key, 1), None);
+    let ask = bench.try_ask().expect("a peer is asked");
+    assert!(bench.try_acquire().is_none());
+    let now = bench.store_time();
+    bench.answer(&ask, &Ok(loan(1, now, Timestamp(now.0 + 1_000_000))));
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+}
+
+#[test]
+fn what_a_share_has_admitted_is_paid_from_what_peers_lend() {
+    for limit in ["100/1s", "100/1m fixed"] {
+        let mut bench = Bench::new(limit);
+        // Alone, and without its store since before this window, it has a share.
+        bench.settle_window(MINUTE);
+        let mut admitted = 0;
+        for _ in 0..50 {
+            let verdict = bench.check(1);
+            lose(&mut bench);
+            let verdict = verdict.or(bench.replies().pop());
+            admitted += u64::from(verdict == Some(Verdict::Allow));
+        }
+        assert!(admitted > 10, "{limit}: {admitted}");
+        join(&mut bench, 3);
+        assert_eq!(bench.check(1), None, "{limit}");
+        let ask = bench.try_ask().expect("a peer is asked");
+        assert_eq!((ask.terms.want, ask.terms.least), (admitted + 1, 1), "{limit}");
+        // It lends half of that: all of it is owed.
+        let now = bench.store_time();
+        let ends =
+            if limit.contains("fixed") { Timestamp(now.0 / MINUTE.0 * MINUTE.0 + MINUTE.0) } else { Timestamp(0) };
+        let half = admitted / 2;
+        bench.answer(&ask, &Ok(loan(half, now, ends)));
+        assert_eq!(bench.replies(), [], "{limit}: what was lent is owed");
+        let ask = bench.try_ask().expect("a peer is asked for the rest");
+        assert_eq!(ask.terms.want, admitted - half + 1, "{limit}");
+        bench.answer(&ask, &Ok(loan(ask.terms.want, now, ends)));
+        assert_eq!(bench.replies(), [Verdict::Allow], "{limit}");
+        assert_eq!(bench.last.map(|last| last.source), Some(Source::Peer), "{limit}");
+    }
+}
+
+/// Lies about the clock, each as far ahead as brings the end of another window near, and lends nothing.
+fn lie(bench: &mut Bench, ask: &Ask, windows: u64) {
+    let now = bench.store_time();
+    let ends = Timestamp(now.0 / MINUTE.0 * MINUTE.0 + windows * MINUTE.0);
+    bench.answer(ask, &Ok(loan(0, Timestamp(ends.0 - 1_000), ends)));
+}
+
+#[test]
+fn a_peer_that_lies_about_the_clock_opens_no_window_of_a_share() {
+    let mut bench = Bench::new("1000/1m fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    join(&mut bench, 2);
+    let window = |bench: &Bench| bench.store_time().0 / MINUTE.0;
+    let (mut admitted, mut lies) = (BTreeMap::new(), 0);
+    for windows in 1..=120 {
+        let mut verdicts = Vec::new();
+        // A lie with the first answer, and then nothing for a second, in which the node is on its share.
+        let mut lied = false;
+        for _ in 0..14 {
+            verdicts.push(bench.check(1));
+            lose(&mut bench);
+            for _ in 0..20 {
+                for ask in bench.asks() {
+                    if std::mem::replace(&mut lied, true) {
+                        bench.answer(&ask, &Err(Refusal::NoStore));
+                    } else {
+                        lies += 1;
+                        lie(&mut bench, &ask, windows);
+                    }
+                }
+                lose(&mut bench);
+            }
+            bench.advance(Micros(10_000));
+        }
+        verdicts.extend(bench.replies().into_iter().map(Some));
+        let count = verdicts.into_iter().filter(|verdict| *verdict == Some(Verdict::Allow)).count();
+        *admitted.entry(window(&bench)).or_insert(0) += count;
+        bench.advance(SECOND);
+        lose(&mut bench);
+    }
+    assert!(lies > 20, "{lies}");
+    // A node that has seen no whole window has a fortieth of the limit, less 5 %.
+    assert!(admitted.values().all(|admitted| *admitted <= 25), "{admitted:?}");
+}
