@@ -416,6 +416,34 @@ fn paying_for_its_share() -> (Bench, Call) {
     (bench, call)
 }
 
+/// Its part was none while it did not know the fleet, and stayed none for as long as the loss lasted.
+#[test]
+fn a_bucket_that_was_asked_for_before_its_node_knew_the_fleet_has_its_part_from_then_on() {
+    let mut bench = bench_of(2, "100/1s");
+    let view = FleetView { live: 2, largest: 2, ..FleetView::UNKNOWN };
+    bench.shard.handle_fleet(view);
+    bench.check(1);
+    let mut call = Some(bench.acquire());
+    let mut later = |bench: &mut Bench| {
+        if let Some(call) = call.take() {
+            bench.fail(&call, StoreError::Away { since: bench.now });
+        }
+        bench.advance(Micros(250_000));
+        let admitted = (0..200).filter(|_| bench.check(1) == Some(Verdict::Allow)).count();
+        assert_eq!(bench.last.unwrap().source, Source::Share);
+        call = bench.try_acquire();
+        admitted
+    };
+    let admitted = [(); 8].map(|()| later(&mut bench));
+    assert_eq!(admitted, [0; 8], "it may be one of a thousand nodes");
+    bench.shard.handle_fleet(FleetView { is_settled: true, heard: bench.now, ..view });
+    let admitted = [(); 8].map(|()| later(&mut bench));
+    assert!(
+        admitted[1..].iter().all(|admitted| (11..=12).contains(admitted)),
+        "95 % of 100 a second in two: {admitted:?}"
+    );
+}
+
 /// Of which window from the first request a share is the store says when it is paid. It was told of a window that the store
 /// had opened meanwhile, and peers denied checks by that of which the store had tokens left.
 #[test]

@@ -316,8 +316,9 @@ impl FallbackBudget {
 impl Budget {
     fn enter(&mut self, limit: &Limit, ppm: u64, now: Timestamp) {
         if limit.algorithm == Algorithm::Gcra {
-            // The part shrinks as soon as more nodes are counted, and grows only with the next loss.
-            self.ppm = if self.ppm == 0 { ppm.max(1) } else { self.ppm.min(ppm.max(1)) };
+            // The part shrinks as soon as more nodes are counted. Once it was spent from, it grows only with the next loss: a
+            // node that did not know its fleet yet had none.
+            self.ppm = if self.spent == 0 { ppm.max(1) } else { self.ppm.min(ppm.max(1)) };
             return;
         }
         let window = now.0 / limit.period.0;

@@ -242,25 +242,18 @@ impl Bound {
     fn forgotten(&mut self, key: u32, now: u64) {
         let counted = std::mem::take(&mut self.keys.of(key).counted);
         let known = counted.shown.filter(|_| !counted.stale);
-        // What was set aside of a bucket does not leak: whoever holds it spends it before its account is over.
-        let aside = |rule: &Rule, counters: &[Counter; MAX_LIMITS], index: usize| {
-            let is_bucket = rule.limits[index].algorithm == Algorithm::Gcra;
-            if is_bucket { counters[index].used.min(whole(rule)) } else { 0 }
-        };
         self.forgive_each(&LOST, key, now, |rule, index| {
             let known = known.as_ref().filter(|(of, _)| of == rule);
             known.map_or(whole(rule), |(_, counters)| {
-                let tokens = tokens_in(&counters[index], &rule.limits[index], now).min(whole(rule));
-                tokens - aside(rule, counters, index)
+                tokens_in(&counters[index], &rule.limits[index], now).min(whole(rule))
             })
         });
         let state = self.keys.of(key);
-        if let (Some((_, counters)), Some(rule)) =
-            (known.filter(|(of, _)| Some(of) == state.rule.as_ref()), &state.rule)
-        {
+        if let Some((rule, counters)) = known.filter(|(of, _)| Some(of) == state.rule.as_ref()) {
             let until = state.now + gcra::LEASE_LIFE.0;
-            for (index, count) in state.counts.iter_mut().enumerate().take(rule.limits.len()) {
-                count.forget_aside(LOST.forgives(aside(rule, &counters, index)), until);
+            let buckets = rule.limits.iter().zip(&counters).zip(&mut state.counts);
+            for ((limit, counter), count) in buckets.filter(|((limit, _), _)| limit.algorithm == Algorithm::Gcra) {
+                count.forget_aside(limit, counter.used, until);
             }
         }
         state.counts.iter_mut().for_each(Count::lose_ahead);

@@ -93,9 +93,13 @@ impl Count {
         self.late_until = self.late_until.max(until);
     }
 
-    /// A store has forgotten so many that it had set aside. Who holds them spends them by then, once.
-    pub(super) fn forget_aside(&mut self, tokens: u64, until: u64) {
-        self.aside += tokens;
+    /// Of what was forgiven, because a store has forgotten it, so many had been set aside. As far as they have not been
+    /// admitted yet they do not leak: who holds them spends them by then, once.
+    pub(super) fn forget_aside(&mut self, limit: &Limit, tokens: u64, until: u64) {
+        let period = i128::from(limit.period.0);
+        let unspent = u64::try_from(-self.level / period).unwrap_or(0).min(tokens);
+        self.level += i128::from(unspent) * period;
+        self.aside += unspent;
         self.aside_until = self.aside_until.max(until);
     }
 
@@ -227,7 +231,8 @@ mod tests {
         for (now, seen) in [(2_000_000, [0, 1]), (5_000_000, [2, 3])] {
             let mut count = Count::default();
             count.roll(&limit, 1_000_000);
-            count.forget_aside(2, 5_000_000);
+            count.forgive(&limit, 2);
+            count.forget_aside(&limit, 2, 5_000_000);
             count.roll(&limit, now);
             for (tokens, seen) in [(8, seen[0]), (1, seen[1])] {
                 count.admit(&limit, tokens);
@@ -235,6 +240,20 @@ mod tests {
                 assert_eq!(count.excess(&limit, now, 0), seen);
             }
         }
+    }
+
+    #[test]
+    fn what_was_set_aside_and_admitted_before_it_was_forgotten_is_not_spent_again() {
+        let limit = limit("10/1s burst 5");
+        let mut count = Count::default();
+        count.roll(&limit, 1_000_000);
+        count.admit(&limit, 2);
+        count.forgive(&limit, 3);
+        count.forget_aside(&limit, 3, 5_000_000);
+        count.roll(&limit, 4_900_000);
+        count.admit(&limit, 8);
+        count.spend_aside(&limit, 4_900_000, count.excess(&limit, 4_900_000, 0));
+        assert_eq!(count.excess(&limit, 4_900_000, 0), 1, "one was held still, and a burst and one fit");
     }
 
     #[test]
