@@ -47,7 +47,8 @@ elseif account > 0 and account_period > 0 and has + back > 0 then
   for i = 1, #limits do local limit = limits[i]
     if limit.kind == 'g' then
       local tokens = lapsed < limit.burst and lapsed or limit.burst
-      local fills_in = tokens * limit.whole + scaled(tokens, limit.part, limit.count, limit.count - 1)
+      local fills_in = tokens * limit.whole
+      if limit.part > 0 then fills_in = fills_in + scaled(tokens, limit.part, limit.count, limit.count - 1) end
       if now < (account_period + 2) * PERIOD + fills_in then
         --=credit rest < lapsed and rest or lapsed
       end

@@ -8,6 +8,20 @@
 -- Reply    lib.lua's; granted = tokens lent: none where the node brings back what the store has lost. With
 --          an id that was executed before, the answer of then.
 
+--<divide_up a, b
+-- Where a + b is not exact, the quotient could reach the next integer. (x - x % 1 is x rounded down.)
+local sum = a + b
+if sum <= EXACT then
+  sum = (sum - 1) / b
+  quotient = sum - sum % 1
+else
+  local rest = math.fmod(a, b)
+  quotient = (a - rest) / b + (rest > 0 and 1 or 0)
+end
+-->
+--<one
+local depth_then = limit_prev
+-->
 local need, want, least, ahead_of, epoch, held = a1, a2, a3, a4, a5, a6
 if need > EXACT or want > EXACT or least > EXACT or ahead_of > EXACT or epoch > EXACT or held > EXACT then
   return redis.error_reply(WRONG)
@@ -23,7 +37,11 @@ elseif id ~= 0 and id == acquire_id then
   for i = 1, #limits do local limit = limits[i]
     local still_open = is_open
     if limit.kind ~= 'g' then
+--<one
+      local then_at = window_was or #windows_then >= place + 6 and numbers_of('<I7', windows_then, place) or 0
+--<several
       local then_at = #windows_then >= place + 6 and numbers_of('<I7', windows_then, place) or 0
+-->
       still_open = then_at == limit.at
     end
     if not still_open then granted = 0 end
@@ -123,7 +141,7 @@ else
     else
       -- Two fifths are kept for who asks in that window.
       local fifth = math.floor(first.count / 5)
-      local for_then = 2 * fifth + up(2 * (first.count - 5 * fifth), 5)
+      local for_then = 2 * fifth + math.floor((2 * (first.count - 5 * fifth) + 4) / 5)
       tokens = math.max(first.count - for_then - first.prev, 0)
     end
   elseif has_gcra and id ~= 0 and nodes == 1 and tokens >= need then
@@ -133,8 +151,13 @@ else
 
   -- Guided self-scheduling: no node is lent more than its part of what is left, except to serve waiters.
   if tokens >= least and not restored then
-    local part, each = nodes == 1 and tokens or up(tokens, nodes), up(capacity, parts * nodes)
-    if part < each then part = each end
+    local part, quotient = tokens, 0
+    if nodes > 1 then
+      --=divide_up tokens, nodes
+      part = quotient
+    end
+    --=divide_up capacity, parts * nodes
+    if part < quotient then part = quotient end
     if part < need then part = need end
     granted = want > need and want or need
     if granted > tokens then granted = tokens end
@@ -177,4 +200,20 @@ else
   else
     census_is_new = false
   end
+
+--<one
+  -- Mostly the hash lasts until when it lasted before, which need not be written again: nothing has changed by which that
+  -- time is reckoned. (Of a sliding window only the start is stored, which says nothing of how long it is.)
+  if id ~= 0 and limit_stored and limit_stored > 0 and epoch_now == stored_epoch and not census_is_new and ahead_of == 0 then
+    if not has_gcra then
+      renews = limit_kind == 's' or limit_at ~= limit_stored
+    elseif not lent_is_stored and lent_now + lent_before == 0 and limit_prev == depth_then then
+      local stepped
+      --=in_steps limit_stored
+      local before = stepped
+      --=in_steps limit_at
+      renews = stepped ~= before
+    end
+  end
+-->
 end

@@ -2,12 +2,12 @@
 -- that say how ARGV looks. The same arithmetic, with the same roundings, is in src/core/gcra.rs and
 -- src/core/window.rs; src/store/memory.rs answers the same calls, and a test holds all to it.
 --
--- Redis runs these lines anew for every call. What that costs, in instructions, where a whole call takes 130,000 (callgrind,
+-- Redis runs these lines anew for every call. What that costs, in instructions, where a whole call takes 105,000 (callgrind,
 -- Redis 7.0): a step of the interpreter 20, a field of a table 60 to 110, a function that is defined 320 and 100 more, with
 -- a cell to allocate and to collect, for each variable around it that it uses, a call of one of Lua's functions 210, a
--- number that a pattern cuts out of a text 900, a text of three numbers 4,000, one that struct.unpack reads 190, a table of
--- ten numbers 1,900, the shortest command 4,500. So arguments are binary numbers, nothing is defined that another
--- kind of limit needs, and what is done once compares instead of calling max or min.
+-- number that a pattern cuts out of a text 900, a text of three numbers 4,000, one that struct.unpack reads 400, each number
+-- of a reply 900, the shortest command 4,500. So arguments are binary numbers, nothing is defined that another kind of
+-- limit needs, and what is done once compares instead of calling max or min.
 --
 -- For the same reason src/store/script.rs makes two scripts of these files, and `written` there says by which rules: one
 -- for a policy of one limit, which most are, where a limit's fields are local variables, and one for several, where
@@ -18,11 +18,15 @@
 --          e        epoch: never 0; another one than before = the store lost or reset the key
 --          z        "1" when the epoch was born by a reset
 --          c        census "cid nodes-now nodes-before nodes-before-seen-again"
---          o        gcra: tokens lent that nobody has accounted for "now before period"
---          n:NODE   a node's last calls and its account: the cid, a colon, and in binary acquire-id, granted, other-id,
---                   lent (seven bytes each), period (four) and at1, at2, ... (seven each). The colon says to whoever
---                   reads the form of before, "cid acquire-id granted other-id lent period at1 at2 ...", that this is
---                   none, but its cid still tells when the node asked. Both are read, and this one is written
+--          o        gcra: tokens lent that nobody has accounted for "now before period"; missing while there are none
+--          n:NODE   a node's last calls and its account, in one of three forms, of which the third is read only:
+--                   cid, a colon, and in binary acquire-id, granted, other-id, lent (seven bytes each), period (four) and at1,
+--                   at2, ... (seven each)
+--                   cid, a semicolon (of a bucket a comma), and in binary acquire-id (seven bytes), granted (two) and at1 in
+--                   seconds (of a bucket period; four), where there is one limit and the other numbers are 0
+--                   "cid acquire-id granted other-id lent period at1 at2 ..."
+--                   Its first byte that is no digit says to whoever reads another form that this is none, but its cid still
+--                   tells when the node asked
 --          p:NODE   slots of a concurrent limit (occupy.lua)
 --          fI oI sI      limit I by algorithm (fixed, from-first, sliding): "used prev at"
 --          gI       a bucket: "micros seconds at", the first two how deep it was when it was charged
@@ -30,8 +34,9 @@
 --          they are), from 3 on the limits: kind (its letter), count, period, burst, x, y, z (gcra with count and
 --          period in lowest terms; the script says what x, y and z are). Each number has seven bytes, the lowest first;
 --          the formats of struct.unpack are in the lines before this file
--- Reply    granted, replayed (1 = executed before, 2 = the node's last id was higher: nothing was
---          done), damaged, epoch, reset, nodes, now, then used, prev, at of each limit.
+-- Reply    granted, marks, epoch, now, then used, prev, at of each limit: seven integers for one limit, because Redis takes as
+--          long for each of them as Lua takes to put five together. The marks are 1 (executed before) or 2 (the node's
+--          last id was higher: nothing was done), 4 (damaged), 8 (the epoch was born by a reset), and 16 for each of the nodes
 -- Units    tokens and microseconds. All numbers are integers below 2^53, exact in doubles.
 
 local call, pack, numbers_of, match, format = redis.call, struct.pack, struct.unpack, string.match, string.format
@@ -48,48 +53,9 @@ local PERIOD = 2 * SECOND
 local AHEAD = 500000
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 local THREE = '^(%d+) (%d+) (%d+)$'
--- A node's record behind its colon, and how long that is.
+-- A node's record behind its colon, and how long that is; and behind its semicolon or comma.
 local RECORD, RECORD_BYTES, RECORD_OF_ONE = '<I7I7I7I7I4', 32, '<I7I7I7I7I4I7'
-
--- a / b, rounded up. Where a + b is not exact, the quotient could reach the next integer. (x - x % 1 is x rounded
--- down.)
-local function up(a, b)
-  local sum = a + b
-  if sum <= 9007199254740991 then
-    sum = (sum - 1) / b
-    return sum - sum % 1
-  end
-  local rest = math.fmod(a, b)
-  return (a - rest) / b + (rest > 0 and 1 or 0)
-end
-
--- a * b / c for b <= c: rounded up if c - 1 is added, and down if nothing is. Products that are not exact take long
--- division, seven bits of a at a time where c < 2^45, else one: so no step leaves the exact integers.
-local function scaled(a, b, c, added)
-  local product = a * b
-  if product + c <= 9007199254740991 then
-    product = (product + added) / c
-    return product - product % 1
-  end
-  local floor = math.floor
-  local base, place = c < 2 ^ 45 and 128 or 2, 1
-  while place * base <= a do place = place * base end
-  local whole, rest = 0, 0
-  while place >= 1 do
-    local digit = floor(a / place)
-    a, place = a - digit * place, place / base
-    if base == 128 then
-      local part = rest * 128 + digit * b
-      whole, rest = whole * 128 + floor(part / c), part % c
-    else
-      whole = whole + whole
-      if rest >= c - rest then whole, rest = whole + 1, rest - (c - rest) else rest = rest + rest end
-      local more = digit * b
-      if rest >= c - more then whole, rest = whole + 1, rest - (c - more) else rest = rest + more end
-    end
-  end
-  return rest > 0 and added > 0 and whole + 1 or whole
-end
+local SHORT, SHORT_BYTES = '<I7I2I4', 13
 
 -- The arguments. HEAD and LIMIT are the formats of the second and of a limit. Behind the last number struct.unpack
 -- gives the place at which it ended, which stands in the first of those that a script does not have.
@@ -104,28 +70,68 @@ if #argv ~= 3 or #head ~= HEAD_BYTES or #node > 255 then return redis.error_repl
 local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
 if now > 2 ^ 52 or id > EXACT then return redis.error_reply(WRONG) end
 local has_gcra = false
+--<one
+local limit_kind, limit_name, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z
+local limit_used, limit_prev, limit_at, limit_stored, limit_whole, limit_part, limit_depth, limit_coming
+if #argv[3] ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
+limit_kind, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z = numbers_of(LIMIT, argv[3])
+-->
+
+-- a * b / c for b <= c: rounded up if c - 1 is added, and down if nothing is. Products that are not exact take long
+-- division, seven bits of a at a time where c < 2^45, else one: so no step leaves the exact integers. A window that does
+-- not slide has nothing to scale, nor has a bucket whose tokens cost whole microseconds.
+local scaled
+--<one
+if limit_kind == 's' or limit_kind == 'g' and limit_period % limit_count > 0 then
+--<several
+do
+-->
+  scaled = function(a, b, c, added)
+    local product = a * b
+    if product + c <= 9007199254740991 then
+      product = (product + added) / c
+      return product - product % 1
+    end
+    local floor = math.floor
+    local base, place = c < 2 ^ 45 and 128 or 2, 1
+    while place * base <= a do place = place * base end
+    local whole, rest = 0, 0
+    while place >= 1 do
+      local digit = floor(a / place)
+      a, place = a - digit * place, place / base
+      if base == 128 then
+        local part = rest * 128 + digit * b
+        whole, rest = whole * 128 + floor(part / c), part % c
+      else
+        whole = whole + whole
+        if rest >= c - rest then whole, rest = whole + 1, rest - (c - rest) else rest = rest + rest end
+        local more = digit * b
+        if rest >= c - more then whole, rest = whole + 1, rest - (c - more) else rest = rest + more end
+      end
+    end
+    return rest > 0 and added > 0 and whole + 1 or whole
+  end
+end
+
 --<several
 local limits = {}
 for i = 1, #argv - 2 do
   local text = argv[i + 2]
+  if #text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
   -- No more fields than sixteen, with those of a bucket: a table that has more grows.
   local limit = {
     kind = false, name = false, count = 0, period = 0, burst = 0, x = 0, y = 0, z = 0, used = 0, prev = 0, at = 0,
     stored = false,
   }
+  limit.kind, limit.count, limit.period, limit.burst, limit.x, limit.y, limit.z = numbers_of(LIMIT, text)
 --<one
-local limit_kind, limit_name, limit_count, limit_period, limit_burst, limit_x, limit_y, limit_z
-local limit_used, limit_prev, limit_at, limit_stored, limit_whole, limit_part, limit_depth, limit_coming
 do
-  local text = argv[3]
 -->
-  if #text ~= LIMIT_BYTES then return redis.error_reply(WRONG) end
-  local kind, count, period, burst, x, y, z = numbers_of(LIMIT, text)
-  if kind ~= 'g' and kind ~= 'f' and kind ~= 's' and kind ~= 'o' or count > EXACT or burst > EXACT or x > EXACT
-    or (y or 0) > EXACT or (z or 0) > EXACT or period > 2 ^ 49 or count * period * burst == 0 then
+  local kind, count, period, burst = limit.kind, limit.count, limit.period, limit.burst
+  if kind ~= 'g' and kind ~= 'f' and kind ~= 's' and kind ~= 'o' or count > EXACT or burst > EXACT
+    or limit.x > EXACT or (limit.y or 0) > EXACT or (limit.z or 0) > EXACT or period > 2 ^ 49 or count * period * burst == 0 then
     return redis.error_reply(WRONG)
   end
-  limit.kind, limit.count, limit.period, limit.burst, limit.x, limit.y, limit.z = kind, count, period, burst, x, y, z
   if kind == 'g' then
     has_gcra = true
     local part = period % count
@@ -199,10 +205,67 @@ if reset_text and not was_reset then
   bad[#bad + 1] = 'z'
 end
 
+-- What this node asked for last, and its account; the windows of what it was granted are what its record has from
+-- `windows_place` on, or, where the record is a short one, `window_was` alone.
+local has_record, asked_in, acquire_id, granted_then, other_id = false, 0, 0, 0, 0
+local account, account_period, windows_then, windows_place = 0, 0, '', 1
+local asked_text
+--<one
+local window_was
+-- The window of this acquire, for its record.
+local window_then
+-->
+if record_text then
+  local a, mark, place = match(record_text, '^(%d+)([:;,])()')
+  local b, c, d, e, f
+  local rest = a and #record_text + 1 - place
+  if not a then
+    a, b, c, d, e, f, rest = match(record_text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)([ %d]*)$')
+    if a then
+      a, b, c, d, e, f = a + 0, b + 0, c + 0, d + 0, e + 0, math.min(f, MOST)
+      for at in string.gmatch(rest, '%d+') do windows_then = windows_then .. pack('<I7', math.min(at, EXACT)) end
+    end
+  elseif mark == ':' then
+    if rest >= RECORD_BYTES and (rest - RECORD_BYTES) % 7 == 0 then
+      asked_text, windows_then = a, record_text
+      a, b, c, d, e, f, windows_place = a + 0, numbers_of(RECORD, record_text, place)
+    end
+  elseif rest == SHORT_BYTES then
+    asked_text = a
+    a, d, e, f, b, c, place = a + 0, 0, 0, 0, numbers_of(SHORT, record_text, place)
+    if mark == ',' then
+      f = place
+      place = 0
+    end
+--<one
+    window_was = place * SECOND
+--<several
+    windows_then = pack('<I7', place * SECOND)
+-->
+  end
+  if b and a <= EXACT and b <= EXACT and c <= EXACT and d <= EXACT and e <= EXACT then
+    has_record, asked_in, acquire_id, granted_then, other_id = true, a, b, c, d
+    account, account_period = e, f
+  else
+    windows_then, windows_place, asked_text, bad = '', 1, nil, bad or {}
+--<one
+    window_was = nil
+-->
+    bad[#bad + 1] = own
+  end
+end
+
 -- The census.
 local census_id, nodes_now, nodes_before, seen_again = -1, 0, 0, 0
 local census_is_stored = false
-if census_text then
+if not census_text then
+  -- Nobody was counted.
+elseif asked_text and census_text == asked_text .. ' 1 0 1' then
+  -- Nobody but this node has asked, as mostly, and it need not be taken to pieces.
+  census_id, nodes_now, seen_again, census_is_stored = asked_in, 1, 1, true
+elseif asked_text and census_text == asked_text .. ' 1 1 0' then
+  census_id, nodes_now, nodes_before, census_is_stored = asked_in, 1, 1, true
+else
   local a, b, c, d = match(census_text, '^(%d+) (%d+) (%d+) (%d+)$')
   if a then a, b, c, d = a + 0, b + 0, c + 0, d + 0 end
   if a and a <= EXACT and b <= EXACT and c <= EXACT and d <= EXACT then
@@ -213,48 +276,14 @@ if census_text then
   end
 end
 
--- What this node asked for last, and its account; the windows of what it was granted are what its record has from
--- `windows_place` on.
-local has_record, asked_in, acquire_id, granted_then, other_id = false, 0, 0, 0, 0
-local account, account_period, windows_then, windows_place = 0, 0, '', 1
-local asked_text
---<one
--- The window of this acquire, for its record.
-local window_then
--->
-if record_text then
-  local a, place = match(record_text, '^(%d+):()')
-  local b, c, d, e, f
-  if a then
-    local windows = #record_text + 1 - place - RECORD_BYTES
-    if windows >= 0 and windows % 7 == 0 then
-      asked_text, windows_then = a, record_text
-      a, b, c, d, e, f, windows_place = a + 0, numbers_of(RECORD, record_text, place)
-    end
-  else
-    local rest
-    a, b, c, d, e, f, rest = match(record_text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)([ %d]*)$')
-    if a then
-      a, b, c, d, e, f = a + 0, b + 0, c + 0, d + 0, e + 0, math.min(f, MOST)
-      for at in string.gmatch(rest, '%d+') do windows_then = windows_then .. pack('<I7', math.min(at, EXACT)) end
-    end
-  end
-  if b and a <= EXACT and b <= EXACT and c <= EXACT and d <= EXACT and e <= EXACT then
-    has_record, asked_in, acquire_id, granted_then, other_id = true, a, b, c, d
-    account, account_period = e, f
-  else
-    windows_then, windows_place, asked_text, bad = '', 1, nil, bad or {}
-    bad[#bad + 1] = own
-  end
-end
-
 -- gcra: what nodes were lent and reported in this period, in the one before, and the number of this period.
-local lent_now, lent_before, lent_period = 0, 0, 0
+-- While nothing is lent the period says nothing, and the field need not be stored.
+local lent_now, lent_before, lent_period, lent_is_stored = 0, 0, 0, false
 if lent_text then
   local a, b, c = match(lent_text, THREE)
   if a then a, b, c = a + 0, b + 0, c + 0 end
   if a and a <= EXACT and b <= EXACT and c <= MOST then
-    lent_now, lent_before, lent_period = a, b, c
+    lent_now, lent_before, lent_period, lent_is_stored = a, b, c, a + b > 0
   else
     bad = bad or {}
     bad[#bad + 1] = 'o'
@@ -272,13 +301,24 @@ for i = 1, #limits do local limit = limits[i]
   local used, prev, at = 0, 0, 0
   if text then
     exists = true
-    local a, b, c = match(text, THREE)
-    if a then a, b, c = a + 0, b + 0, c + 0 end
+    local a, b, c
+    -- Mostly the number is 0 that is cheapest not to read.
+    if kind == 'g' then
+      a, b, c = 0, match(text, '^0 (%d+) (%d+)$')
+      if b then b, c = b + 0, c + 0 end
+    else
+      a, c = match(text, '^(%d+) 0 (%d+)$')
+      if c then a, b, c = a + 0, 0, c + 0 end
+    end
+    if not c then
+      a, b, c = match(text, THREE)
+      if a then a, b, c = a + 0, b + 0, c + 0 end
+    end
     if not a or a > EXACT or b > EXACT or c > EXACT or kind == 'g' and (a >= SECOND or b > MOST) then
       bad = bad or {}
       bad[#bad + 1] = limit.name
     else
-      used, prev, at, limit.stored = a, b, c, true
+      used, prev, at, limit.stored = a, b, c, c
     end
   end
   if kind == 'g' then
@@ -328,6 +368,13 @@ if tokens > 0 then
   if limit.part > 0 then tat = tat + scaled(tokens, limit.part, limit.count, limit.count - 1) end
   limit.at = tat < now + deepest and tat or now + deepest
 end
+-->
+-- `stepped` is the time at which a bucket is full again, rounded up to a quarter of the time in which it fills: by that its
+-- hash is kept, so that not every charge has to renew the hash.
+--<in_steps at
+local step = limit.prev / 4
+step = step < 1 and 1 or step - step % 1
+stepped = at - at % step + step
 -->
 if has_gcra then
   -- What was not accounted for in two periods counts as spent, as of the end of the second.

@@ -59,7 +59,7 @@ if #gone > 0 then call('HDEL', hash, unpack(gone, 1, min(#gone, 500))) end
 
 local had = own_id and own_at > now and own_slots or 0
 local function answer_of(slots, at, replayed)
-  return { slots, replayed, damaged and 1 or 0, 0, 0, live, now, min(others + had, EXACT), 0, at }
+  return { slots, live * 16 + (damaged and 4 or 0) + replayed, 0, now, min(others + had, EXACT), 0, at }
 end
 
 if id ~= 0 and own_id and id == own_id then return answer_of(had, had > 0 and own_at or 0, 1) end

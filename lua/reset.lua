@@ -30,6 +30,6 @@ elseif exists or wrong_type then
   end
   call('DEL', hash)
   call('HSET', hash, unpack(written))
-  call('PEXPIRE', hash, format('%d', up(span, 1000) + 1))
+  call('PEXPIRE', hash, format('%d', math.ceil(span / 1000) + 1))
   was_reset, lent_now, lent_before, nodes = true, 0, 0, 1
 end

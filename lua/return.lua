@@ -40,9 +40,14 @@ elseif epoch_now and knows then
   if void ~= 0 and acquire_id == void then
     local place = windows_place
     for i = 1, #limits do local limit = limits[i]
+--<one
+      local then_at = window_was or #windows_then >= place + 6 and numbers_of('<I7', windows_then, place) or 0
+--<several
+      local then_at = #windows_then >= place + 6 and numbers_of('<I7', windows_then, place) or 0
+-->
       if limit.kind == 'g' then
         --=credit math.min(granted_then, needed)
-      elseif (#windows_then >= place + 6 and numbers_of('<I7', windows_then, place) or 0) == limit.at then
+      elseif then_at == limit.at then
         --=credit granted_then
       end
       place = place + 7

@@ -7,9 +7,12 @@ if writes then
   if id ~= 0 then
     asked_text = asked_text or format('%d', asked_in)
 --<one
-    if window_then then
+    local seconds = window_then and (has_gcra and account_period or window_then / SECOND)
+    if seconds and other_id + account == 0 and granted_then < 65536 and seconds <= MOST and seconds % 1 == 0 then
+      record = asked_text .. (has_gcra and ',' or ';') .. pack(SHORT, acquire_id, granted_then, seconds)
+    elseif window_then or window_was then
       record = asked_text .. ':'
-        .. pack(RECORD_OF_ONE, acquire_id, granted_then, other_id, account, account_period, window_then)
+        .. pack(RECORD_OF_ONE, acquire_id, granted_then, other_id, account, account_period, window_then or window_was)
     else
 -->
     record = asked_text .. ':' .. pack(RECORD, acquire_id, granted_then, other_id, account, account_period)
@@ -17,10 +20,8 @@ if writes then
 --<one
     end
 -->
-    if has_gcra then
-      -- Mostly nothing is set aside.
-      lent = lent_now + lent_before == 0 and format('0 0 %d', lent_period)
-        or format('%d %d %d', lent_now, lent_before, lent_period)
+    if has_gcra and (lent_is_stored or lent_now + lent_before > 0) then
+      lent = format('%d %d %d', lent_now, lent_before, lent_period)
     end
   end
   local epoch_is_new = epoch_now ~= stored_epoch
@@ -45,7 +46,8 @@ if writes then
         call('HSET', hash, limit_name, counter, own, record)
       end
     else
-      local census = format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
+      local census = nodes_now == 1 and nodes_before == 0 and seen_again == 1 and asked_in == census_id
+        and asked_text .. ' 1 0 1' or format('%d %d %d %d', census_id, nodes_now, nodes_before, seen_again)
       if lent then
         call('HSET', hash, 'e', format('%d', epoch_now), 'c', census, limit_name, counter, own, record, 'o', lent)
       else
@@ -90,23 +92,28 @@ if writes then
 -->
   if renews then
     -- Redis may drop the hash when it says nothing that a missing one would not say.
-    local lasts = 2 * census_period
+    local lasts = (census_id + 2) * census_period
     for i = 1, #limits do local limit = limits[i]
       local kind, at, ends = limit.kind, limit.at, nil
       if kind == 'g' then
-        ends = (at > now and at - now or 0) + limit.depth
-        if lent_now + lent_before > 0 then ends = ends + limit.depth + 2 * PERIOD end
+        if lent_now + lent_before > 0 then
+          ends = (at > now and at or now) + 2 * limit.depth + 2 * PERIOD
+        else
+          local stepped
+          --=in_steps at
+          ends = stepped + limit.depth
+        end
       elseif kind == 's' then
-        ends = at + 3 * limit.period - now
+        ends = at + 3 * limit.period
       elseif at == 0 then
-        ends = 2 * limit.period
+        ends = now + 2 * limit.period
       else
-        ends = at + limit.period - now
+        ends = at + limit.period
       end
       if ends > lasts then lasts = ends end
     end
     lasts = lasts + 999
-    call('PEXPIRE', hash, format('%d', (lasts - lasts % 1000) / 1000 + 1))
+    call('PEXPIRE', hash, format('%d', (lasts - lasts % 1000 - now + now % 1000) / 1000 + 1))
   end
 end
 
@@ -135,18 +142,17 @@ if has_gcra then
   lent = lent_now + lent_before
   if lent > EXACT then lent = EXACT end
 end
+local marks = nodes * 16 + replayed
+if damaged then marks = marks + 4 end
+if was_reset then marks = marks + 8 end
 --<one
-return {
-  granted, replayed, damaged and 1 or 0, epoch_now or 0, was_reset and 1 or 0, nodes, now,
-  has_gcra and lent or limit_used, limit_prev, limit_at,
-}
+return { granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at }
 --<several
 local reply = {
-  granted, replayed, damaged and 1 or 0, epoch_now or 0, was_reset and 1 or 0, nodes, now,
-  first.kind == 'g' and lent or first.used, first.prev, first.at,
+  granted, marks, epoch_now or 0, now, first.kind == 'g' and lent or first.used, first.prev, first.at,
 }
 for i = 2, #limits do
-  local limit, place = limits[i], 5 + 3 * i
+  local limit, place = limits[i], 2 + 3 * i
   reply[place] = limit.kind == 'g' and lent or limit.used
   reply[place + 1], reply[place + 2] = limit.prev, limit.at
 end

@@ -222,7 +222,9 @@ impl Stage {
         let granted = if flags & 0x80 > 0 { granted } else { granted.min(most) };
         let now = WALL + (self.now.0 - 3_600_000_000) + u64::from(flags >> 4 & 7) * 1_000;
         let (epoch, nodes) = (5 + u64::from(flags >> 3 & 1), bytes.byte() % 9);
-        let head = [granted, u64::from(flags & 3), u64::from(flags >> 2 & 1), epoch, 0, u64::from(nodes), now];
+        // Replayed, damaged, and how many nodes.
+        let marks = u64::from(flags & 7) + 16 * u64::from(nodes);
+        let head = [granted, marks, epoch, now];
         let mut reply: Vec<u64> = head.into();
         for _ in 0..call.rule.limits.len() {
             reply.extend([bytes.number(), bytes.number()]);

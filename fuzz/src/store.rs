@@ -15,8 +15,8 @@ use redis::Value;
 
 /// What replies are made of.
 pub const WORDS: &[&[u8]] = &[
+    b"*7\r\n",
     b"*10\r\n",
-    b"*13\r\n",
     b"*3\r\n",
     b"*2\r\n",
     b":0\r\n",

@@ -92,6 +92,16 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
     }
 }
 
+/// What that build answered, as `lua/lib.lua` says it now: its replayed, damaged, reset and nodes are marks of one number.
+#[must_use]
+pub fn reply(numbers: &[i64]) -> Vec<i64> {
+    let [granted, replayed, damaged, epoch, reset, nodes, now, counters @ ..] = numbers else {
+        return numbers.to_vec();
+    };
+    let marks = replayed + 4 * damaged + 8 * reset + 16 * nodes;
+    [&[*granted, marks, *epoch, *now], counters].concat()
+}
+
 fn words(letter: Option<&str>, numbers: impl Iterator<Item = u64>) -> String {
     let numbers = numbers.map(|number| number.min(EXACT).to_string());
     letter.map(str::to_owned).into_iter().chain(numbers).collect::<Vec<_>>().join(" ")

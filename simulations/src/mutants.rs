@@ -106,7 +106,7 @@ const LENDING: [Mutant; 11] = [
     Mutant::ShareBeforeRelay,
 ];
 
-static SCRIPTS: [ScriptBug; 34] = [
+static SCRIPTS: [ScriptBug; 35] = [
     ScriptBug {
         name: "lends-what-it-lost",
         about: "Whoever brings back what the store has lost is lent at once what others have yet to bring: no free budget.",
@@ -218,8 +218,19 @@ static SCRIPTS: [ScriptBug; 34] = [
         name: "hash-expires-early",
         about: "Redis forgets a key within its window: no free budget, bound.",
         edits: &[
-            ("(lasts - lasts % 1000) / 1000 + 1", "(lasts - lasts % 8000) / 8000 + 1"),
-            ("up(span, 1000) + 1", "up(span, 8000) + 1"),
+            (
+                "(lasts - lasts % 1000 - now + now % 1000) / 1000 + 1",
+                "(lasts - lasts % 8000 - now + now % 8000) / 8000 + 1",
+            ),
+            ("math.ceil(span / 1000) + 1", "math.ceil(span / 8000) + 1"),
+        ],
+    },
+    ScriptBug {
+        name: "life-not-renewed",
+        about: "A hash lasts as long as its first acquire made it, whatever later ones charge: second opinion, no free budget.",
+        edits: &[
+            ("renews = limit_kind == 's' or limit_at ~= limit_stored", "renews = false"),
+            ("renews = stepped ~= before", "renews = false"),
         ],
     },
     ScriptBug {
@@ -250,7 +261,7 @@ static SCRIPTS: [ScriptBug; 34] = [
     ScriptBug {
         name: "rest-to-one",
         about: "The first to ask gets all that is left, whoever else asks: fairness, utilisation.",
-        edits: &[("local part, each = nodes == 1 and tokens or up(tokens, nodes),", "local part, each = tokens,")],
+        edits: &[("--=divide_up tokens, nodes\n      part = quotient", "part = tokens")],
     },
     ScriptBug {
         name: "first-limit-debited",

@@ -129,6 +129,8 @@ pub struct Ran<'a> {
     pub dropped: Vec<(String, u64)>,
     /// Something that concerns no call of this node: a field that it wrote, or one that no script writes.
     pub stray: Option<String>,
+    /// The script is one of the build before.
+    pub is_earlier: bool,
 }
 
 /// One thing that happened.

@@ -26,17 +26,47 @@ pub fn span(limit: &Limit) -> Micros {
 }
 
 /// When the store drops a key to which an acquire has given these counters at `now`, unless another call comes.
+///
+/// That follows from what is stored, and not from the time of the call, unless tokens of a bucket are lent: so a call that
+/// changes little need not write it.
 #[must_use]
 pub fn expires_at(limits: &[Limit], counters: &[Counter], now: Timestamp) -> Timestamp {
     let census = census_period(limits);
     let each = limits.iter().zip(counters).map(|(limit, counter)| match limit.algorithm {
-        Algorithm::Gcra if counter.used > 0 => counter.at.since(now) + span(limit) + span(limit) + gcra::LEASE_LIFE,
-        Algorithm::Gcra => counter.at.since(now) + span(limit),
-        Algorithm::Sliding => (counter.at + limit.period + limit.period + limit.period).since(now),
-        _ if counter.at.0 == 0 => limit.period + limit.period,
-        _ => (counter.at + limit.period).since(now),
+        Algorithm::Gcra if counter.used > 0 => counter.at.max(now) + span(limit) + span(limit) + gcra::LEASE_LIFE,
+        Algorithm::Gcra => full_in_steps(counter.prev, counter.at) + span(limit),
+        Algorithm::Sliding => counter.at + limit.period + limit.period + limit.period,
+        _ if counter.at.0 == 0 => now + limit.period + limit.period,
+        _ => counter.at + limit.period,
     });
-    expires_after(now, each.fold(census + census, Micros::max))
+    let asked = Timestamp(now.0 - now.0 % census.0) + census + census;
+    // Redis counts in whole milliseconds, to the end of the last. The scripts round up and add one. This does the same.
+    let last = each.fold(asked, Timestamp::max).0.div_ceil(1_000) + 1;
+    Timestamp(last.saturating_mul(1_000).saturating_add(now.0 % 1_000))
+}
+
+/// Whether the key of one limit lasts, after an acquire that counted nobody anew, as long as before it: nothing has changed
+/// by which [`expires_at`] reckons. The counters are the one that was stored, and the one that is stored now. (Of a sliding
+/// window only the start is stored, which says nothing of how long it is.)
+#[must_use]
+pub fn lasts_as_before(limit: &Limit, before: &Counter, after: &Counter) -> bool {
+    match limit.algorithm {
+        _ if before.at.0 == 0 => false,
+        Algorithm::Gcra => {
+            let is_lent = before.used > 0 || after.used > 0;
+            let full = |counter: &Counter| full_in_steps(counter.prev, counter.at);
+            !is_lent && before.prev == after.prev && full(before) == full(after)
+        }
+        Algorithm::Fixed | Algorithm::FixedFromFirst => before.at == after.at,
+        Algorithm::Sliding | Algorithm::Concurrent => false,
+    }
+}
+
+/// When a bucket is full again, rounded up to a quarter of the time in which it fills: by that its key is kept, so that not
+/// every charge has to renew the key.
+fn full_in_steps(depth: u64, at: Timestamp) -> Timestamp {
+    let step = (depth / 4).max(1);
+    Timestamp((at.0 - at.0 % step).saturating_add(step))
 }
 
 /// When a key expires that lives for so long. Redis counts lifetimes in whole milliseconds, so the scripts round up and add
@@ -66,10 +96,31 @@ mod tests {
         let at = |end| Counter { used: 1, prev: 0, at: Timestamp(end) };
         let ends = [at(20_000_000), at(12_000_000)];
         assert_eq!(expires_at(&limits, &ends, Timestamp(11_500_000)), Timestamp(30_001_000));
-        assert_eq!(
-            expires_at(&limits[1..], &ends[1..], Timestamp(11_500_000)),
-            Timestamp(13_501_000),
-            "or two seconds"
-        );
+        let of_second = |now| expires_at(&limits[1..], &ends[1..], Timestamp(now));
+        assert_eq!(of_second(11_500_000), Timestamp(13_001_000), "or as long as it is known who asked");
+        assert_eq!(of_second(11_999_000), of_second(11_000_000), "whenever in that time it was asked for");
+    }
+
+    #[test]
+    fn a_bucket_is_kept_by_quarters_of_its_depth() {
+        let limit = Limit::parse("10/100s").expect("a limit");
+        let at = |seconds: u64| Counter { used: 0, prev: 100_000_000, at: Timestamp(seconds * 1_000_000) };
+        let kept = |seconds| expires_at(&[limit], &[at(seconds)], Timestamp(1_000_000)).0 / 1_000_000;
+        assert_eq!((kept(225), kept(249), kept(250)), (350, 350, 375));
+        assert!(lasts_as_before(&limit, &at(225), &at(249)) && !lasts_as_before(&limit, &at(225), &at(250)));
+        let deeper = Counter { prev: 200_000_000, ..at(225) };
+        assert!(!lasts_as_before(&limit, &deeper, &at(225)), "by the depth at which it was charged");
+        let lent = Counter { used: 1, ..at(225) };
+        assert!(!lasts_as_before(&limit, &lent, &at(225)) && !lasts_as_before(&limit, &at(225), &lent));
+    }
+
+    #[test]
+    fn a_window_lasts_as_before_until_another_begins() {
+        let at = |end| Counter { used: end, prev: 0, at: Timestamp(end) };
+        for (text, lasts) in [("9/1s fixed", true), ("9/1s fixed from-first", true), ("9/1s sliding", false)] {
+            let limit = Limit::parse(text).expect(text);
+            assert_eq!(lasts_as_before(&limit, &at(7), &Counter { used: 9, ..at(7) }), lasts, "{text}");
+            assert!(!lasts_as_before(&limit, &at(7), &at(8)), "{text}");
+        }
     }
 }

@@ -82,8 +82,9 @@ impl Lent {
         Self { now, before, period }
     }
 
+    /// Zeros while nothing is lent: then no period matters, and the scripts may have stored none.
     pub(super) fn numbers(&self) -> [u64; 3] {
-        [self.now, self.before, self.period]
+        if self.total() == 0 { [0; 3] } else { [self.now, self.before, self.period] }
     }
 }
 

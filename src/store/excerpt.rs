@@ -25,9 +25,9 @@ pub struct Excerpt {
     pub counters: [Option<Counter>; MAX_LIMITS],
     /// The field `c`.
     pub census: Option<[u64; 4]>,
-    /// The field `o`, zeros if it is missing.
+    /// The field `o`, zeros if it is missing or nothing is lent.
     pub lent: [u64; 3],
-    /// The field `n:NODE`, in whichever of its two forms; windows that it does not name are zero.
+    /// The field `n:NODE`, in whichever of its forms; windows that it does not name are zero.
     pub record: Option<[u64; RECORD]>,
 }
 
@@ -91,6 +91,9 @@ impl Excerpt {
             }
         };
         numbers(b"o", &mut lent, 3)?;
+        if lent[0] + lent[1] == 0 {
+            lent = [0; 3];
+        }
         let mut counters = [None; MAX_LIMITS];
         for (index, limit) in limits.iter().enumerate() {
             let mut stored = [0; 3];
@@ -133,19 +136,34 @@ fn parse(text: &[u8], list: &mut [u64], least: usize) -> Option<()> {
     (count >= least).then_some(())
 }
 
-/// Parses a record in its binary form: the census period as digits, a colon, then numbers of seven bytes each, except
-/// for one of four.
+/// Parses a record in one of its binary forms: the census period as digits, and behind a colon numbers of seven bytes each,
+/// except for one of four; or behind a semicolon or comma the three numbers of the short form.
 fn packed(text: &[u8], record: &mut [u64; RECORD]) -> Option<()> {
-    let colon = text.iter().position(|byte| *byte == b':')?;
-    let (mut list, mut rest) = ([0; RECORD], &text[colon + 1..]);
-    parse(&text[..colon], &mut list[..1], 1)?;
-    for (place, number) in list.iter_mut().enumerate().skip(1) {
-        if rest.is_empty() && place >= 6 {
-            break;
-        }
-        let (bytes, behind) = rest.split_at_checked(if place == 5 { 4 } else { WIDTH })?;
-        *number = bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let digits = text.iter().position(|byte| !byte.is_ascii_digit())?;
+    let (mut list, mark, mut rest) = ([0; RECORD], text[digits], &text[digits + 1..]);
+    parse(&text[..digits], &mut list[..1], 1)?;
+    let mut next = |width: usize| {
+        let (bytes, behind) = rest.split_at_checked(width)?;
         rest = behind;
+        Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    match mark {
+        b':' => {
+            for (place, number) in list.iter_mut().enumerate().skip(1) {
+                match next(if place == 5 { 4 } else { WIDTH }) {
+                    Some(value) => *number = value,
+                    None if place >= 6 => break,
+                    None => return None,
+                }
+            }
+        }
+        b';' | b',' => {
+            (list[1], list[2]) = (next(WIDTH)?, next(2)?);
+            let seconds = next(4)?;
+            *(if mark == b';' { &mut list[6] } else { &mut list[5] }) = seconds;
+            list[6] *= 1_000_000;
+        }
+        _ => return None,
     }
     *record = list;
     rest.is_empty().then_some(())
@@ -180,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn record_is_read_in_both_its_forms() {
+    fn record_is_read_in_all_its_forms() {
         let bytes = |numbers: &[u64], width: usize| -> Vec<u8> {
             numbers.iter().flat_map(|number| number.to_le_bytes().into_iter().take(width)).collect()
         };
@@ -191,7 +209,11 @@ mod tests {
         };
         assert_eq!(read(&record).unwrap()[..8], [1, 2, 3, 4, 5, 6, 7, 0]);
         assert_eq!(read(&record[..34]).unwrap()[..8], [1, 2, 3, 4, 5, 6, 0, 0], "without a window");
-        for wrong in [&record[1..], &record[..33], &record[..40], b"1 2 3 4 5 6", b":"] {
+        let short = |mark: &[u8]| [b"1", mark, &bytes(&[2], 7), &bytes(&[3], 2), &bytes(&[4], 4)].concat();
+        assert_eq!(read(&short(b";")).unwrap()[..8], [1, 2, 3, 0, 0, 0, 4_000_000, 0], "of a window");
+        assert_eq!(read(&short(b",")).unwrap()[..8], [1, 2, 3, 0, 0, 4, 0, 0], "of a bucket");
+        let [short_of_one, long] = [short(b";")[..14].to_vec(), [&short(b",")[..], b"0"].concat()];
+        for wrong in [&short_of_one[..], &long, &record[1..], &record[..33], &record[..40], b"1 2 3 4 5 6", b":"] {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }
     }

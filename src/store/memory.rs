@@ -185,13 +185,28 @@ impl MemoryStore {
         let fresh = if view.id == ask.epoch { view.id.saturating_sub(1) } else { view.id };
         let epoch = view.head.map_or(fresh.max(1), |head| head.epoch);
         let reset = view.head.is_some_and(|head| head.reset);
-        let head = Head { epoch, reset, expires: view.expires_at() };
+        let head = Head { epoch, reset, expires: self.expires(&view, ask) };
         self.save(&view, head, view.limits)?;
         view.head = Some(head);
         if view.id != 0 {
             self.nodes.entry(view.digest).or_default().asked(view.node, view.census, view.lent, said);
         }
         Ok(view.grant(granted, Standing::New))
+    }
+
+    /// Until when the key is kept after an acquire. The scripts write that anew only where it can have changed, so it stays as
+    /// it was where neither the census has changed nor anything by which it is reckoned.
+    fn expires(&self, view: &View<'_>, ask: &Acquire) -> Timestamp {
+        let stored = match (view.head, view.limits, self.nodes.get(&view.digest)) {
+            (Some(head), [limit], Some(nodes))
+                if view.id != 0 && !ask.window.is_next() && nodes.census() == view.census =>
+            {
+                let before = Counter { used: nodes.lent.total(), ..self.cells.counter(view.digest, 0, limit) };
+                lifetime::lasts_as_before(limit, &before, &view.shown()[0]).then_some(head.expires)
+            }
+            _ => None,
+        };
+        stored.unwrap_or_else(|| view.expires_at())
     }
 
     fn save(&mut self, view: &View<'_>, head: Head, limits: &[Limit]) -> Result<(), Full> {

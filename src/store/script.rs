@@ -18,7 +18,7 @@ use crate::core::time::Timestamp;
 const EXACT: u64 = (1 << 53) - 1;
 
 /// Integers of a reply that come before those of the limits.
-const HEAD: usize = 7;
+const HEAD: usize = 4;
 
 /// One script.
 #[derive(Debug)]
@@ -367,11 +367,12 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
     for (number, value) in numbers.iter_mut().zip(reply) {
         *number = u64::try_from(*value).ok().filter(|value| *value <= EXACT).ok_or_else(|| BadReply::new(&reply))?;
     }
-    let [granted, replayed, damaged, epoch, reset, nodes, now, ..] = numbers;
-    let Ok(nodes) = u32::try_from(nodes) else {
+    let [granted, marks, epoch, now, ..] = numbers;
+    let (replayed, damaged, reset) = (marks & 3, marks & 4 != 0, marks & 8 != 0);
+    let Ok(nodes) = u32::try_from(marks >> 4) else {
         return Err(BadReply::new(&reply));
     };
-    if granted > most(&call.op) || nodes == 0 || replayed > 2 || [damaged, reset].iter().any(|flag| *flag > 1) {
+    if granted > most(&call.op) || nodes == 0 || replayed > 2 {
         return Err(BadReply::new(&reply));
     }
     let mut counters = [Counter::default(); MAX_LIMITS];
@@ -383,9 +384,9 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
         replayed: replayed == 1,
         outdated: replayed == 2,
         confirmed: true,
-        damaged: damaged == 1,
+        damaged,
         epoch,
-        reset: reset == 1,
+        reset,
         nodes,
         now: Timestamp(now),
         counters,
@@ -496,7 +497,7 @@ mod tests {
             known: Default::default(),
         };
         let call = call(Op::Acquire(ask), &["1/1s fixed"]);
-        let grant = grant(&call, &[3, 1, 0, 77, 1, 2, 1_000, 4, 5, 6]).unwrap();
+        let grant = grant(&call, &[3, 1 + 8 + 2 * 16, 77, 1_000, 4, 5, 6]).unwrap();
         assert_eq!((grant.granted, grant.replayed, grant.damaged), (3, true, false));
         assert_eq!((grant.epoch, grant.reset, grant.nodes, grant.now), (77, true, 2, Timestamp(1_000)));
         assert_eq!(grant.counters[0], Counter { used: 4, prev: 5, at: Timestamp(6) });
@@ -515,13 +516,13 @@ mod tests {
             },
             &["1/1s fixed"],
         );
-        let good = [5, 0, 0, 7, 0, 1, 1_000, 4, 5, 6];
+        let good = [5, 16, 7, 1_000, 4, 5, 6];
         assert!(grant(&call, &good).is_ok());
-        for (place, value) in [(0, 6), (0, -1), (1, 3), (2, 2), (3, 1 << 53), (4, 3), (5, 0), (5, 1 << 32), (9, -1)] {
+        for (place, value) in [(0, 6), (0, -1), (1, 16 + 3), (1, 15), (1, 1 << 36), (2, 1 << 53), (6, -1)] {
             let mut reply = good;
             reply[place] = value;
             assert!(grant(&call, &reply).is_err(), "{value} at {place} was taken");
         }
-        assert!(grant(&call, &good[..9]).is_err());
+        assert!(grant(&call, &good[..6]).is_err());
     }
 }

@@ -55,7 +55,7 @@ impl View<'_> {
     }
 
     /// The counters as nodes see them: `used` of a bucket is what all nodes are lent of it.
-    fn shown(&self) -> [Counter; MAX_LIMITS] {
+    pub(super) fn shown(&self) -> [Counter; MAX_LIMITS] {
         let mut counters = self.counters;
         for (limit, counter) in self.limits.iter().zip(&mut counters) {
             if limit.algorithm == Algorithm::Gcra {

@@ -76,7 +76,8 @@ impl<'a> Look<'a> {
     fn beside(&self, ran: &mut Ran<'_>, keyspace: &Keyspace, name: &[u8], before: Option<&[u8]>) {
         let is_there = keyspace.get(self.key).is_some_and(|entry| entry.field(name).is_some());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let asked = before.and_then(|record| text(record).split([' ', ':']).next().and_then(|cid| cid.parse().ok()));
+        let asked =
+            before.and_then(|record| text(record).split([' ', ':', ';', ',']).next().and_then(|cid| cid.parse().ok()));
         match asked {
             Some(cid) if !is_there && name.starts_with(b"n:") => ran.dropped.push((text(name), cid)),
             _ => ran.stray = Some(format!("{} was written", text(name))),

@@ -10,7 +10,7 @@ use super::excerpts::Look;
 use super::message::Reply;
 use super::network::Heading;
 use crate::earlier;
-use crate::observe::{Moment, Seen};
+use crate::observe::{Moment, Ran, Seen};
 
 /// Prefix of all keys.
 pub(super) const PREFIX: &str = "s";
@@ -78,9 +78,11 @@ impl World<'_> {
         let caller = Caller { prefix: PREFIX, node: &node.name, now: None };
         let call = &letter.call;
         let look = Look::before(&place.keyspace, key, &node.name, time, call);
-        let ran = if self.grapevine.build_of(letter.node) == Build::Older {
+        let is_earlier = self.grapevine.build_of(letter.node) == Build::Older;
+        let ran = if is_earlier {
             let arguments = |push: &mut dyn FnMut(&[u8])| earlier::arguments(&caller, call, push);
-            self.scripts.run(&mut place.keyspace, earlier::of(&call.op), key, time, arguments)
+            let ran = self.scripts.run(&mut place.keyspace, earlier::of(&call.op), key, time, arguments);
+            ran.map(|numbers| earlier::reply(&numbers))
         } else {
             let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, call, push);
             self.scripts.run(&mut place.keyspace, Script::of(call), key, time, arguments)
@@ -88,7 +90,7 @@ impl World<'_> {
         let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
         let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");
         let stale = place.standing != Standing::Primary;
-        let ran = &look.after(&place.keyspace);
+        let ran = &Ran { is_earlier, ..look.after(&place.keyspace) };
         if cut_to.is_some() && cut_to != self.cluster.cut_to(server, key) {
             self.cluster.renew(key);
         }

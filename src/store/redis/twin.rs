@@ -73,15 +73,8 @@ fn script_of(word: &[u8]) -> Option<&'static str> {
 
 fn integers(call: &Call, grant: &Grant) -> Vec<u8> {
     let replayed = if grant.outdated { 2 } else { u64::from(grant.replayed) };
-    let head = [
-        grant.granted,
-        replayed,
-        u64::from(grant.damaged),
-        grant.epoch,
-        u64::from(grant.reset),
-        u64::from(grant.nodes),
-        grant.now.0,
-    ];
+    let marks = replayed + 4 * u64::from(grant.damaged) + 8 * u64::from(grant.reset) + 16 * u64::from(grant.nodes);
+    let head = [grant.granted, marks, grant.epoch, grant.now.0];
     let counters = grant.counters[..call.rule.limits.len()].iter();
     let all: Vec<u64> = head.into_iter().chain(counters.flat_map(|c| [c.used, c.prev, c.at.0])).collect();
     let numbers: String = all.iter().map(|number| format!(":{number}\r\n")).collect();
