@@ -149,13 +149,19 @@ fn hiredis_in_all_its_ways() {
     print_row(&Client { command: Command::new(built), protocols, ..client }.row());
 }
 
-/// A client for the JVM, which cannot open a Unix socket. Starting a JVM costs more than what is asked, so it is started
-/// quickly rather than made to run fast.
-fn jvm(name: &'static str, version: &'static str) {
+/// Starting a JVM costs more than what is asked, so it is started quickly rather than made to run fast.
+fn java() -> Command {
     let (classes, jars) = (installed("jvm/classes"), installed("jvm/jars"));
     let mut command = Command::new("java");
     command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-cp"]);
-    command.arg(format!("{}:{}/*", classes.display(), jars.display())).args(["Driver", &name.to_lowercase()]);
+    command.arg(format!("{}:{}/*", classes.display(), jars.display()));
+    command
+}
+
+/// A client for the JVM, which cannot open a Unix socket.
+fn jvm(name: &'static str, version: &'static str) {
+    let mut command = java();
+    command.args(["Driver", &name.to_lowercase()]);
     let protocols = &["default", "2", "3"];
     print_row(&Client { name, version, command, protocols, ways: WAYS, is_remote: true, in_batch: ALL }.row());
 }
@@ -174,6 +180,27 @@ fn lettuce_in_all_its_ways() {
         return missing("Lettuce", "java mvn");
     }
     jvm("Lettuce", "7.");
+}
+
+#[test]
+fn valkey_glide_in_all_its_ways() {
+    if found("java").is_none() || found("mvn").is_none() || !cfg!(target_arch = "x86_64") {
+        return missing("valkey-glide", "java mvn");
+    }
+    jvm("valkey-glide", "2.");
+}
+
+/// Its defaults open a pool of connections before anything is asked.
+#[test]
+fn redisson_asks_by_a_script() {
+    if found("java").is_none() || found("mvn").is_none() {
+        return missing("Redisson", "java mvn");
+    }
+    let daemon = Daemon::start("tcp = \"127.0.0.1:0\"\n[policy.api]\nlimits = [\"3/1h fixed\"]\n");
+    let said = output(java().arg("Scripted").arg(daemon.tcp().to_string()), "");
+    let (version, answers) = said.split_once('\n').expect("a version and answers");
+    assert_eq!(answers, "[0, 3, 2, -1, 2]\n[0, 3, 1, -1, 4]\n[0, 3, 0, -1, 6]\n");
+    print_row(&format!("| Redisson | {version} | RESP2 | over TCP; a script, alone | 3 | - |"));
 }
 
 #[test]

@@ -1,7 +1,16 @@
-// Clients for the JVM as tests/clients.rs drives them: java Driver CLIENT URL PROTOCOL WAY, where CLIENT is `jedis`
-// or `lettuce`, PROTOCOL `default`, `2` or `3`, and WAY `alone`, `pipeline` or `multi`. A line of stdin is a command, its
+// Clients for the JVM as tests/clients.rs drives them: java Driver CLIENT URL PROTOCOL WAY, where CLIENT is `jedis`,
+// `lettuce` or `valkey-glide`, PROTOCOL `default`, `2` or `3`, and WAY `alone`, `pipeline` or `multi`. A line of stdin is a command, its
 // arguments in hexadecimal; a line of stdout an answer.
 
+import glide.api.GlideClient;
+import glide.api.logging.Logger;
+import glide.api.models.Batch;
+import glide.api.models.GlideString;
+import glide.api.models.configuration.GlideClientConfiguration;
+import glide.api.models.configuration.NodeAddress;
+import glide.api.models.configuration.ProtocolVersion;
+import glide.api.models.configuration.ServerCredentials;
+import glide.api.models.exceptions.RequestException;
 import io.lettuce.core.ClientOptions;
 import io.lettuce.core.LettuceVersion;
 import io.lettuce.core.RedisCommandExecutionException;
@@ -11,7 +20,6 @@ import io.lettuce.core.codec.ByteArrayCodec;
 import io.lettuce.core.output.NestedMultiOutput;
 import io.lettuce.core.protocol.CommandArgs;
 import io.lettuce.core.protocol.ProtocolKeyword;
-import io.lettuce.core.protocol.ProtocolVersion;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -23,6 +31,7 @@ import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.concurrent.ExecutionException;
+import java.util.stream.Stream;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
@@ -41,7 +50,11 @@ class Driver {
     URI place = URI.create(args[1]);
     String protocol = args[2], way = args[3];
     List<Object> answers =
-        args[0].equals("jedis") ? jedis(place, protocol, way, commands) : lettuce(place, protocol, way, commands);
+        switch (args[0]) {
+          case "jedis" -> jedis(place, protocol, way, commands);
+          case "lettuce" -> lettuce(place, protocol, way, commands);
+          default -> glide(place, protocol, way, commands);
+        };
     StringBuilder text = new StringBuilder("version " + version(args[0]) + "\n");
     answers.forEach(answer -> text.append(shown(answer)).append('\n'));
     new PrintStream(System.out, true, "ISO-8859-1").print(text);
@@ -51,11 +64,18 @@ class Driver {
 
   static String version(String client) throws IOException {
     if (client.equals("lettuce")) return LettuceVersion.getVersion();
+    if (client.equals("valkey-glide")) return jar(GlideClient.class, "valkey-glide-");
     var found = new java.util.Properties();
     try (var file = Jedis.class.getResourceAsStream("/redis/clients/jedis/pom.properties")) {
       if (file != null) found.load(file);
     }
     return found.getProperty("version");
+  }
+
+  /** The version in the name of the jar that a class is from. */
+  static String jar(Class<?> of, String before) {
+    String name = of.getProtectionDomain().getCodeSource().getLocation().getPath();
+    return name.substring(name.lastIndexOf(before) + before.length()).split("-|\\.jar")[0];
   }
 
   static List<Asked> commands() throws IOException {
@@ -71,6 +91,8 @@ class Driver {
   static String shown(Object answer) {
     if (answer instanceof List<?> list) return "[" + String.join(" ", list.stream().map(Driver::shown).toList()) + "]";
     if (answer instanceof Throwable error) return "-" + error.getMessage();
+    if (answer instanceof Object[] array) return shown(Arrays.asList(array));
+    if (answer instanceof GlideString text) return shown(text.getBytes());
     if (answer instanceof byte[] bytes) {
       StringBuilder text = new StringBuilder("\"");
       for (byte one : bytes) {
@@ -114,12 +136,50 @@ class Driver {
     return asked::name;
   }
 
+  static List<Object> glide(URI place, String protocol, String way, List<Asked> commands) throws Exception {
+    // It logs errors of the server to stdout.
+    Logger.setLoggerConfig(Logger.Level.OFF);
+    String[] login = place.getUserInfo().split(":");
+    var config =
+        GlideClientConfiguration.builder()
+            .address(NodeAddress.builder().host(place.getHost()).port(place.getPort()).build())
+            .credentials(ServerCredentials.builder().username(login[0]).password(login[1]).build())
+            .requestTimeout(PATIENCE_MS);
+    if (protocol.equals("2")) config.protocol(ProtocolVersion.RESP2);
+    if (protocol.equals("3")) config.protocol(ProtocolVersion.RESP3);
+    var client = GlideClient.createClient(config.build()).get();
+    List<Object> answers = new ArrayList<>();
+    if (way.equals("alone")) {
+      for (Asked asked : commands) {
+        try {
+          answers.add(client.customCommand(words(asked)).get());
+        } catch (ExecutionException error) {
+          if (!(error.getCause() instanceof RequestException)) throw error;
+          answers.add(error.getCause());
+        }
+      }
+      return answers;
+    }
+    var batch = new Batch(way.equals("multi")).withBinaryOutput();
+    commands.forEach(asked -> batch.customCommand(words(asked)));
+    return Arrays.asList(client.exec(batch, false).get());
+  }
+
+  static GlideString[] words(Asked asked) {
+    return Stream.concat(Stream.of(asked.name()), Arrays.stream(asked.rest()))
+        .map(GlideString::of)
+        .toArray(GlideString[]::new);
+  }
+
   static List<Object> lettuce(URI place, String protocol, String way, List<Asked> commands) throws Exception {
     var uri = RedisURI.create(place);
     uri.setTimeout(Duration.ofMillis(PATIENCE_MS));
     var client = io.lettuce.core.RedisClient.create(uri);
     if (!protocol.equals("default")) {
-      var version = protocol.equals("2") ? ProtocolVersion.RESP2 : ProtocolVersion.RESP3;
+      var version =
+          protocol.equals("2")
+              ? io.lettuce.core.protocol.ProtocolVersion.RESP2
+              : io.lettuce.core.protocol.ProtocolVersion.RESP3;
       client.setOptions(ClientOptions.builder().protocolVersion(version).build());
     }
     var connection = client.connect(ByteArrayCodec.INSTANCE);
