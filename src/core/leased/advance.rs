@@ -311,7 +311,7 @@ fn loan(key: &LeasedKey, now: Instant, tokens: u64, until: Due, wait: Micros) ->
     Loan {
         tokens,
         lasts: until.time().map(|until| until.since(now)),
-        clock: [key.view.clock().surely(now), key.view.clock().latest(now)],
+        clock: [key.view.clock().surely(now), key.view.clock().at_most(now)],
         epoch: key.view.epoch(),
         counters,
         wait,
