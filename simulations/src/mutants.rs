@@ -101,7 +101,7 @@ const LENDING: [Mutant; 11] = [
     Mutant::LendsWhatItAsksFor,
     Mutant::LendsOnItsShare,
     Mutant::OwnerLeasesForOne,
-    Mutant::DebtNotAskedFor,
+    Mutant::DebtNotPaidByLoans,
     Mutant::OtherRuleForgotten,
     Mutant::ShareBeforeRelay,
 ];

@@ -177,7 +177,7 @@ mutants! {
         "A node whose part of the store is away lends on of its share: lending, bound.";
     OwnerLeasesForOne, "owner-leases-for-one":
         "A key's owner leases what the node at hand asked for, and a call for each that comes after it: store calls.";
-    DebtNotAskedFor, "debt-not-asked-for":
+    DebtNotPaidByLoans, "debt-not-paid-by-loans":
         "What the share admitted is not paid from what peers lend, and a bucket stays above its limit by that: over.";
     OtherRuleForgotten, "other-rule-forgotten":
         "A peer that has refused an ask as it goes by other limits is asked again for the next check: lending.";

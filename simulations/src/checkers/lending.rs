@@ -15,18 +15,25 @@ use crate::maps::Map;
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 
 static OFF: Exemption = Exemption::new("runs whose nodes ask no peers", "Nobody lends anything on.");
+static LEARNS: Exemption = Exemption::new(
+    "limits that a node learns of while an ask waits",
+    "A key goes by the old ones until it is asked for again, and what it is lent is of those, as the ask is.",
+);
 
 pub(super) static SHEET: Sheet = Sheet {
     file: "lending.rs",
     invariants: &["lending"],
     proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by other limits.",
     judges: "All algorithms, several limits.",
-    exemptions: &[&OFF],
+    exemptions: &[&OFF, &LEARNS],
     mutant: Some("lends-under-other-limits"),
 };
 
 /// Clocks of nodes differ by less than one part in so many.
 const DRIFT_PART: u64 = 2_000;
+
+/// Of so many asks that wait for a key at a node it is remembered.
+const WAITING: usize = 64;
 
 /// For so long whoever goes by other limits is not asked for the same again.
 const LEFT_OUT: u64 = 1_000_000;
@@ -40,13 +47,22 @@ pub(super) struct Lending {
     open: Map<(Life, u32), (u64, u64)>,
     /// Who told a node last that it goes by other limits, than those of which rule, and until when that is believed.
     others: Map<(Life, u32), (Life, u64, u64)>,
+    /// The asks that each node lets wait, under limits that it goes by.
+    waiting: Map<(Life, u32), Vec<u64>>,
     found: Found,
 }
 
 impl Lending {
     pub(super) fn new(setting: &Setting) -> Self {
         let is_on = !OFF.when(!setting.plan.daemon.owners);
-        Self { is_on, asked: Ids::default(), open: Map::default(), others: Map::default(), found: Found::default() }
+        Self {
+            is_on,
+            asked: Ids::default(),
+            open: Map::default(),
+            others: Map::default(),
+            waiting: Map::default(),
+            found: Found::default(),
+        }
     }
 
     fn asks(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask) {
@@ -87,13 +103,27 @@ impl Lending {
             self.found
                 .add("lending", moment, || format!("key {key}: {life:?} asks a peer itself and lets {ask:?} wait"));
         }
+        let waiting = self.waiting.entry((life, key)).or_default();
+        waiting.push(ask.id);
+        if waiting.len() > WAITING {
+            waiting.remove(0);
+        }
+    }
+
+    /// Whether that node has let the ask wait.
+    fn has_waited(&mut self, life: Life, key: u32, ask: &Ask) -> bool {
+        let Some(waiting) = self.waiting.get_mut(&(life, key)) else { return false };
+        let before = waiting.len();
+        waiting.retain(|id| *id != ask.id);
+        waiting.len() < before
     }
 
     fn lends(&mut self, moment: Moment, life: Life, (key, leaves): (u32, bool), ask: &Ask, rule: &Rule, loan: &Loan) {
         let terms = ask.terms;
+        let has_waited = self.has_waited(life, key, ask);
         let is_asking = self.open.get(&(life, key)).is_some_and(|(_, until)| moment.at < *until);
         let why = match () {
-            () if rule.limits != ask.rule.limits => "goes by other limits",
+            () if rule.limits != ask.rule.limits && !LEARNS.when(has_waited) => "goes by other limits",
             () if leaves => "leaves",
             () if is_asking => "asks a peer itself",
             () if !(terms.least..=terms.want).contains(&loan.tokens) => "lends what is not wanted",

@@ -239,7 +239,7 @@ fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
     let most = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
     // What the share has admitted is paid from what peers lend, as from what the store does. A bucket that is never full again
     // would else stay above its limit by that for as long as the store is away.
-    let owed = if on(Mutant::DebtNotAskedFor) { 0 } else { key.debt(now).saturating_add(key.outage.credited()) };
+    let owed = if on(Mutant::DebtNotPaidByLoans) { 0 } else { key.debt(now).saturating_add(key.outage.credited()) };
     let want = key.line.wanted().saturating_add(owed).min(most).max(first.cost);
     let least = if owed > 0 { 1 } else { first.cost };
     let half = Micros(first.deadline.since(now).0 / 2).max(Micros(1));
@@ -311,7 +311,7 @@ fn loan(key: &LeasedKey, now: Instant, tokens: u64, until: Due, wait: Micros) ->
     Loan {
         tokens,
         lasts: until.time().map(|until| until.since(now)),
-        clock: [key.view.clock().surely(now), key.view.clock().possibly(now)],
+        clock: [key.view.clock().surely(now), key.view.clock().at_most(now)],
         epoch: key.view.epoch(),
         counters,
         wait,

@@ -95,8 +95,10 @@ fn take_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Askin
         if key.learn_from_loan(now, asking.sent, loan) {
             remember_denial(key, cx, now, loan);
         }
-        paid = pay_debt(key, cx, now, tokens);
-        paid += pay_credit(key, cx, tokens - paid);
+        if !on(Mutant::DebtNotPaidByLoans) {
+            paid = pay_debt(key, cx, now, tokens);
+            paid += pay_credit(key, cx, tokens - paid);
+        }
         taken = serve_from_loan(key, cx, now, tokens - paid, loan);
     }
     let stats = cx.policy_stats(key.policy());
