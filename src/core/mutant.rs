@@ -133,6 +133,8 @@ mutants! {
         "The part of a share that is for all alike is that of a fleet of one: static shares.";
     DebtNotCharged, "debt-not-charged":
         "What was admitted on the share is not charged to the store that is back: no free budget, bound.";
+    ComesTwice, "comes-twice":
+        "A share of a bucket fills up by what had been lent before it came, and was spent when it did: bound.";
     WindowBeforeForgiven, "window-before-forgiven":
         "What was admitted on the share of a sliding window is not charged once the next one has begun: bound.";
     RepaidForEver, "repaid-for-ever":
