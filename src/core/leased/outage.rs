@@ -283,8 +283,7 @@ impl LeasedKey {
         let to_come = self.to_come(now);
         let since = if to_come > Micros::ZERO { since.max(self.view.clock().latest(now) + to_come) } else { since };
         // So does what has come since then, and was spent.
-        let since =
-            if on(Mutant::ComesTwice) { since } else { since.max(self.last_came().min(self.view.clock().latest(now))) };
+        let since = since.max(self.last_came().min(self.view.clock().latest(now)));
         if !self.is_away(now) && self.view.rule().on_store_loss == OnStoreLoss::Share {
             self.outage.open_book(self.view.rule(), since);
         }
