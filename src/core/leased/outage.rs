@@ -282,10 +282,20 @@ impl LeasedKey {
         // What the store lent of a bucket before it comes takes the time in which a share would fill up.
         let to_come = self.to_come(now);
         let since = if to_come > Micros::ZERO { since.max(self.view.clock().latest(now) + to_come) } else { since };
+        // So does what has come since then, and was spent.
+        let since = since.max(self.last_came().min(self.view.clock().latest(now)));
         if !self.is_away(now) && self.view.rule().on_store_loss == OnStoreLoss::Share {
             self.outage.open_book(self.view.rule(), since);
         }
         self.outage.lose(now + ASK_AGAIN, noticed);
+    }
+
+    /// When the last token that this node was lent of a bucket has come or will.
+    fn last_came(&self) -> Timestamp {
+        let buckets =
+            self.view.rule().limits.iter().enumerate().filter(|(_, limit)| limit.algorithm == Algorithm::Gcra);
+        let came = buckets.map(|(index, limit)| self.view.charged_of(index, 0).at - gcra::depth(limit));
+        came.max().unwrap_or(Timestamp::NONE)
     }
 
     /// Ends the waits of an outage that are over at `now`.
