@@ -19,7 +19,8 @@
 --          z        "1" when the epoch was born by a reset
 --          c        census "cid nodes-now nodes-before nodes-before-seen-again"
 --          o        gcra: tokens lent that nobody has accounted for "now before period"; missing while there are none
---          n:NODE   a node's last calls and its account, in one of three forms, of which the third is read only:
+--          n:NODE   a node's last calls and its account (name_in_keys of script.rs shortens its name), in one of three
+--                   forms, of which the third is read only:
 --                   cid, a colon, and in binary acquire-id, granted, other-id, lent (seven bytes each), period (four) and at1,
 --                   at2, ... (seven each)
 --                   cid, a semicolon (of a bucket a comma), and in binary acquire-id (seven bytes), granted (two) and at1 in

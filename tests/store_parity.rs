@@ -261,6 +261,35 @@ fn a_key_of_the_build_before_is_read_once_and_rewritten() {
     }
 }
 
+/// With the longest name that a node may have, an id as they are drawn, and counts of several digits.
+#[test]
+fn a_key_of_one_limit_takes_two_hundred_bytes_in_redis() {
+    let server = RedisServer::start();
+    let mut connection = server.connect();
+    server.load_scripts(&mut connection);
+    let (node, mut id) = (script::name_in_keys(&"n".repeat(128)), 1_800_000_000_123_456);
+    for limit in ["1000/60s fixed", "10/60s burst 100", "5000/1h fixed"] {
+        let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).expect(limit)]));
+        let (digest, known) = (Digest::of("bytes", limit.as_bytes()), [Known::default(); MAX_LIMITS]);
+        let mut epoch = 0;
+        for tokens in [1, 80] {
+            id += 1;
+            let (window, ages) = (Window::Current, JUST_NOW);
+            let op = Op::Acquire(Acquire { need: tokens, want: tokens, least: 1, window, epoch, held: 0, ages, known });
+            let call = Call { id, digest, rule: rule.clone(), op, sent_at: Instant(0) };
+            let asked = Asked { prefix: "ration", node: &node, now: None };
+            let reply: Value = evalsha::command(&asked, &call, false).query(&mut connection).expect("an answer");
+            let grant = evalsha::grant(&call, &reply).expect("a grant");
+            assert_eq!(grant.granted, tokens, "{limit}");
+            epoch = grant.epoch;
+            let key = script::key("ration", digest);
+            let bytes: u64 = redis::cmd("MEMORY").arg("USAGE").arg(&key).query(&mut connection).expect("a number");
+            println!("{limit}, {tokens} lent: {bytes} bytes");
+            assert!(bytes <= 200, "{limit}, {tokens} lent: {bytes} bytes");
+        }
+    }
+}
+
 /// What two nodes say of the slots of one key, old words among it.
 fn occupy(random: &mut Random, rule: &Arc<Rule>, ids: &mut u64, past: &[Call]) -> Call {
     if !past.is_empty() && random.below(6) == 0 {

@@ -181,7 +181,14 @@ impl Tuner {
     /// Whether surely less than one check comes in `span`.
     #[must_use]
     pub fn is_slow(&self, span: Micros) -> bool {
-        self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < u128::from(BILLION) * u128::from(self.mean_cost())
+        self.expects_fewer(1, span)
+    }
+
+    /// Whether surely fewer than so many checks come in `span`.
+    #[must_use]
+    pub fn expects_fewer(&self, checks: u64, span: Micros) -> bool {
+        let tokens = u128::from(self.mean_cost()) * u128::from(checks);
+        self.rate > 0 && u128::from(self.rate) * u128::from(span.0) < u128::from(BILLION) * tokens
     }
 
     /// Whether surely so many tokens are used in `span`.
@@ -303,6 +310,16 @@ mod tests {
         (0..FEW).for_each(|_| tuner.spent(1));
         tuner.refill(Instant(1_020_000), bounds(1, 100));
         assert!(tuner.uses(100, HALF));
+    }
+
+    #[test]
+    fn expects_fewer_checks_than_its_rate_says_in_shorter_spans_only() {
+        let mut tuner = Tuner::default();
+        assert!(!tuner.expects_fewer(4, Micros(1)), "nothing was measured");
+        tuner.refill(Instant(1_000_000), bounds(1, 100));
+        (0..10).for_each(|_| tuner.spent(3));
+        tuner.refill(Instant(11_000_000), bounds(1, 100)); // a check a second
+        assert!(tuner.expects_fewer(4, Micros(3_900_000)) && !tuner.expects_fewer(4, Micros(4_100_000)));
     }
 
     #[test]

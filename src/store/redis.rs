@@ -133,7 +133,7 @@ impl RedisStore {
                 async move { cluster.watch().await }
             }))
         });
-        let (node, prefix) = (options.node.as_str().into(), options.prefix.as_str().into());
+        let (node, prefix) = (script::name_in_keys(&options.node).into(), options.prefix.as_str().into());
         Self { context: Arc::new(CallContext { cluster, node, prefix, born: clock.now() }), watch }
     }
 

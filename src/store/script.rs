@@ -249,6 +249,21 @@ pub fn key(prefix: &str, digest: Digest) -> String {
     [prefix, ":{", tag, "}"].concat()
 }
 
+/// Under this name a node's records stand in the hashes of its keys: its own, or of a longer one eleven letters made from its
+/// digest, because each byte of it stands in each key that the node has leased.
+#[must_use]
+pub fn name_in_keys(node: &str) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    if node.len() <= LONGEST_NAME {
+        return node.to_owned();
+    }
+    let Digest(digest) = Digest::of("node", node.as_bytes());
+    (0..LONGEST_NAME).map(|place| char::from(LETTERS[(digest >> (6 * place) & 63) as usize])).collect()
+}
+
+/// Letters of a node's name in its keys: those of 66 bits, of which no two nodes of a fleet have the same.
+const LONGEST_NAME: usize = 11;
+
 /// The 32 hexadecimal digits of a digest. They choose the key's slot in a cluster.
 #[must_use]
 pub fn digits(digest: Digest) -> [u8; 32] {
@@ -457,6 +472,17 @@ mod tests {
         assert_eq!(key("ration", Digest(0xab)), "ration:{000000000000000000000000000000ab}");
         let digest = Digest(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
         assert_eq!(digits(digest), digest.to_string().as_bytes());
+    }
+
+    #[test]
+    fn a_long_name_is_a_short_one_in_keys_and_stays_its_own() {
+        assert_eq!(name_in_keys("node-7:7946"), "node-7:7946");
+        let names = ["host-17.example:7946", "host-18.example:7946", "rationd-7c9f8b5d4-x2x9z.default.svc:7946"];
+        let short = names.map(name_in_keys);
+        assert!(short.iter().all(|name| name.len() == 11 && name.chars().all(|letter| letter.is_ascii_graphic())));
+        assert!(short[0] != short[1] && short[1] != short[2] && short[0] == name_in_keys(names[0]));
+        // It must be the same in every build, or a node would count as two.
+        assert_eq!(short[0], "AZrk1-syyj4");
     }
 
     #[test]

@@ -158,7 +158,7 @@ fn difference_is_seen() {
     let mutants = [
         ("sum = (sum - 1) / b", "sum = (sum - b) / b"),
         ("if now >= at then", "if now > at then"),
-        ("(lasts - lasts % 1000) / 1000 + 1", "(lasts - lasts % 1000) / 1000"),
+        ("(lasts - lasts % 1000 - now + now % 1000) / 1000 + 1", "(lasts - lasts % 1000 - now + now % 1000) / 1000"),
         ("if #stale > 0 then", "if #stale > 500 then"),
     ];
     for edit in mutants {
