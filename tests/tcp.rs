@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -14,7 +15,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::serve::tcp::{RemoteAccess, TcpFiles};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use support::daemon::{Client, TestDaemon, until};
+use support::process::Daemon;
 use support::server::Certificates;
 
 /// The users of the tests: `app` may use one policy, `ops` is an administrator, and `default` may use all. The password
@@ -86,7 +90,7 @@ fn with_tls(certificates: &Certificates, clients_too: bool) -> RemoteAccess {
         ca: clients_too.then(|| certificates.path("ca.pem")),
         users: None,
     };
-    RemoteAccess::read(&files).expect("the certificates are right")
+    RemoteAccess::read(&files, &policies()).expect("the certificates are right")
 }
 
 #[test]
@@ -274,6 +278,56 @@ fn a_long_answer_over_tls_arrives_whole() {
     }
 }
 
+/// Who leaves a connection open that the daemon has closed keeps none of the daemon's descriptors.
+#[test]
+fn a_connection_with_tls_ends_when_the_daemon_ends_it() {
+    let certificates = Certificates::make();
+    let path = |name: &str| certificates.path(name).display().to_string();
+    fs::set_permissions(certificates.path("server.key"), fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let (cert, key) = (path("server.pem"), path("server.key"));
+    let daemon = Daemon::start(&format!(
+        "tcp = \"127.0.0.1:0\"\ntcp_cert = {cert:?}\ntcp_key = {key:?}\n[policy.api]\nlimits = [\"5/1h fixed\"]\n"
+    ));
+    let open = || fs::read_dir(format!("/proc/{}/fd", daemon.id())).expect("it runs").count();
+    let before = open();
+    let left: Vec<_> = (0..8).map(|_| quit_and_stay(daemon.tcp(), &certificates)).collect();
+    until("the daemon has closed its ends", || open() <= before);
+    drop(left);
+}
+
+/// A client that says QUIT over TLS, hears the answer, and does not close its end.
+fn quit_and_stay(address: SocketAddr, certificates: &Certificates) -> TcpStream {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(certificates.path("ca.pem")).expect("it is PEM") {
+        roots.add(certificate.expect("it is whole")).expect("it is a CA");
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.expect("there are some").with_root_certificates(roots).with_no_client_auth();
+    let name = "localhost".try_into().expect("a name");
+    let mut session = rustls::ClientConnection::new(Arc::new(config), name).expect("it is right");
+    let mut stream = TcpStream::connect(address).expect("the daemon listens");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+    let mut text = Vec::new();
+    let mut tls = rustls::Stream::new(&mut session, &mut stream);
+    tls.write_all(b"QUIT\r\n").expect("the daemon reads");
+    tls.read_to_end(&mut text).expect("it says that it ends");
+    assert_eq!(text, b"+OK\r\n");
+    stream
+}
+
+#[test]
+fn who_does_not_say_who_it_is_may_not_stay() {
+    let served = Served::with(with_users(), |options| options.limits.patience = Duration::from_millis(50));
+    let mut stranger = served.client();
+    assert!(stranger.is_closed(), "it has said nothing");
+    let mut app = served.client();
+    assert_eq!(app.ask("AUTH app secret"), "OK");
+    let mut other = served.client();
+    assert!(other.is_closed(), "as long has passed for who is known");
+    assert_eq!(app.ask("PING"), "PONG");
+}
+
 /// The problem of a configuration, as `rationd config check` tells it.
 fn problem(listen: &str, files: &[(&str, &str)]) -> String {
     let directory = tempfile::tempdir().expect("a directory");
@@ -327,5 +381,5 @@ fn files_of_the_tcp_address_that_are_wrong_are_named() {
     }
     let stranger = USERS.replace("[\"api\"]", "[\"absent\"]");
     let told = problem(users, &[("users.toml", &stranger)]);
-    assert!(told.contains("listen.tcp_users gives [app] policy 'absent': there is none"), "{told}");
+    assert!(told.contains("users.toml: [app] is given policy 'absent': there is none"), "{told}");
 }

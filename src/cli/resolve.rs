@@ -52,18 +52,9 @@ pub(crate) fn resolve(loaded: &Loaded) -> Result<Resolved, ConfigErrors> {
     if let Err(problem) = &digests {
         complain("store.digest_secret_file", problem.clone());
     }
-    let remote = RemoteAccess::read(&TcpFiles::of(&config.listen));
-    match &remote {
-        Ok(remote) => {
-            let users = remote.users.iter();
-            for (user, policy) in users.flat_map(|users| users.unknown_policies(&loaded.policies)) {
-                complain(
-                    "listen.tcp_users",
-                    format!("listen.tcp_users gives [{user}] policy '{policy}': there is none"),
-                );
-            }
-        }
-        Err((key, problem)) => complain(key, problem.clone()),
+    let remote = RemoteAccess::read(&TcpFiles::of(&config.listen), &loaded.policies);
+    if let Err((key, problem)) = &remote {
+        complain(key, problem.clone());
     }
     let store = (config.store.url != "memory:").then(|| store_options(loaded));
     if let Some(error) = store.as_ref().and_then(|store| store.validate().err()) {

@@ -166,10 +166,11 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// Whether the client has left a request or a long transaction incomplete for too long. Time in which its input
+    /// Whether the client has left a request or a long transaction incomplete for too long, or has not said for as long who
+    /// it is where it has to. Time in which its input
     /// is not read does not count, since that is not the client's delay.
     fn is_overdue(&mut self, cx: &mut Context<'_>, hub: &ServerState) -> bool {
-        let is_half = !self.intake.pending.is_empty() || self.session.queued() > KEEP;
+        let is_half = !self.intake.pending.is_empty() || self.session.queued() > KEEP || self.session.is_stranger(hub);
         if !is_half || self.intake.halted || self.session.is_closing() || !self.has_room(hub) {
             self.deadline = None;
             return false;

@@ -82,7 +82,7 @@ impl Reloader {
         if !is_same {
             return Ok((**self.remote.load()).clone());
         }
-        RemoteAccess::read(&TcpFiles::of(&loaded.config.listen)).map_err(|(key, problem)| {
+        RemoteAccess::read(&TcpFiles::of(&loaded.config.listen), &loaded.policies).map_err(|(key, problem)| {
             let origin =
                 loaded.entries.iter().find(|entry| entry.key == key).map_or("configuration", |entry| &entry.origin);
             ConfigErrors(vec![Problem { place: Place::Named(origin.to_owned()), message: problem, hint: None }])
@@ -96,8 +96,8 @@ impl Reloader {
     /// All that is wrong with the new configuration, on one line.
     pub fn dry_run(&self) -> Result<String, String> {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let loaded =
-            config::load(&self.sources).map_err(|errors| format!("{WOULD_BE_REFUSED}: {}", one_line(&errors)))?;
+        let read = config::load(&self.sources).and_then(|loaded| self.read_remote(&running, &loaded).map(|_| loaded));
+        let loaded = read.map_err(|errors| format!("{WOULD_BE_REFUSED}: {}", one_line(&errors)))?;
         let waiting: Vec<&str> = changed(&running, &loaded.entries).collect();
         let old = self.policies.load();
         let list = |policies: &PolicySet| serde_json::from_str(&listing::policies(policies)).unwrap_or_default();

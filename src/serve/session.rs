@@ -110,6 +110,12 @@ impl Session {
         self.closing
     }
 
+    /// Whether the client has yet to say who it is.
+    #[must_use]
+    pub fn is_stranger(&self, hub: &ServerState) -> bool {
+        self.caller.may_ask(hub).is_err()
+    }
+
     /// The connection has closed: permits that were taken over it are released.
     pub fn end(&self, hub: &ServerState) {
         self.permits.end(hub);
@@ -195,7 +201,7 @@ impl Session {
         }
         batch.stats.commands += 1;
         let parsed = Command::parse(args);
-        if self.caller.may_ask(batch.hub).is_err() && !parsed.as_ref().is_ok_and(is_for_strangers) {
+        if self.is_stranger(batch.hub) && !parsed.as_ref().is_ok_and(is_for_strangers) {
             return self.error(batch, UNKNOWN);
         }
         match parsed {
@@ -357,7 +363,8 @@ impl Session {
                 true
             }
             None => {
-                let seen = login.user.unwrap_or(tcp::users::DEFAULT.as_bytes()).escape_ascii().to_string();
+                let seen = login.user.unwrap_or(tcp::users::DEFAULT.as_bytes());
+                let seen = seen[..seen.len().min(64)].escape_ascii().to_string();
                 tracing::warn!(user = seen, "a client of the TCP address has a wrong user name or password");
                 self.error(batch, WRONG_PASSWORD);
                 false
@@ -371,7 +378,7 @@ impl Session {
         {
             return;
         }
-        if self.caller.may_ask(batch.hub).is_err() {
+        if self.is_stranger(batch.hub) {
             return self.error(batch, UNKNOWN_HELLO);
         }
         match protocol {

@@ -14,6 +14,7 @@ use rustls::server::{NoClientAuth, NoServerSessionStorage, WebPkiClientVerifier}
 
 use super::users::Users;
 use crate::config::Listen;
+use crate::core::policy::PolicySet;
 
 /// The files that the TCP address needs; see the keys `listen.tcp_…`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,11 +49,11 @@ impl TcpFiles {
 }
 
 impl RemoteAccess {
-    /// Reads the files.
+    /// Reads the files; users may be given `policies` only.
     ///
     /// # Errors
     /// The key whose file is wrong, and what is wrong with it.
-    pub fn read(files: &TcpFiles) -> Result<Self, (&'static str, String)> {
+    pub fn read(files: &TcpFiles, policies: &PolicySet) -> Result<Self, (&'static str, String)> {
         let tls = match &files.identity {
             Some((cert, key)) => Some(Arc::new(tls(cert, key, files.ca.as_deref())?)),
             None => None,
@@ -60,7 +61,12 @@ impl RemoteAccess {
         let users = match &files.users {
             Some(path) => {
                 let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
-                let users = text.and_then(|text| Users::parse(&text));
+                let users = text.and_then(|text| Users::parse(&text)).and_then(|users| {
+                    let unknown = users.unknown_policies(policies).next();
+                    let problem =
+                        unknown.map(|(user, policy)| format!("[{user}] is given policy '{policy}': there is none"));
+                    problem.map_or(Ok(users), Err)
+                });
                 Some(users.map_err(|problem| told("listen.tcp_users", path, &problem))?)
             }
             None => None,

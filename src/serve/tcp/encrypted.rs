@@ -8,12 +8,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncWriteExt, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsAcceptor;
 
 /// Longest time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Longest time in which a client that has bytes to read reads none. The served end cannot tell, because the bytes have
+/// left it.
+const STALL: Duration = Duration::from_secs(60);
 
 /// Bytes that are carried at once, each way.
 const PIECE: usize = 16 << 10;
@@ -23,21 +27,50 @@ pub(super) fn split(
     client: TcpStream,
     config: Arc<rustls::ServerConfig>,
 ) -> io::Result<(UnixStream, impl Future<Output = ()> + Send + 'static)> {
-    let (served, mut inner) = UnixStream::pair()?;
+    let (served, inner) = UnixStream::pair()?;
     let carrying = async move {
         let handshake = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(client));
-        let mut outer = match handshake.await {
+        let outer = match handshake.await {
             Ok(Ok(outer)) => outer,
             Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
             Err(_) => return tracing::debug!("a TLS handshake was not completed in time"),
         };
-        match copy_bidirectional_with_sizes(&mut outer, &mut inner, PIECE, PIECE).await {
-            Ok(_) => {}
-            Err(error) => {
-                tracing::debug!(%error, "a connection with TLS ended badly");
-                let _ = outer.shutdown().await;
+        let (from_client, to_client) = tokio::io::split(outer);
+        let (from_served, to_served) = inner.into_split();
+        let asking = async {
+            if carry(from_client, to_served).await.is_err() {
+                return;
             }
+            // The client says no more, and may still read.
+            std::future::pending::<()>().await;
+        };
+        // The daemon closes a connection whether or not its client does, so the last of its bytes ends it.
+        tokio::select! {
+            () = asking => {}
+            _ = carry(from_served, to_client) => {}
         }
     };
     Ok((served, carrying))
+}
+
+/// Carries bytes until there are no more, and then says so to the other side.
+///
+/// # Errors
+/// One side is broken, or takes nothing for [`STALL`].
+async fn carry(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    loop {
+        let len = from.read(&mut piece).await?;
+        let taken = async {
+            if len == 0 {
+                return to.shutdown().await;
+            }
+            to.write_all(&piece[..len]).await?;
+            to.flush().await
+        };
+        tokio::time::timeout(STALL, taken).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        if len == 0 {
+            return Ok(());
+        }
+    }
 }
