@@ -79,6 +79,7 @@ async fn respond(
     form::check(&head)?;
     let caller = local.map_or_else(|| remote::caller(hub, &head), Ok)?;
     let allowed: &[Method] = match head.uri.path() {
+        "/v1/check" if caller == Caller::Remote(None) => &[Method::HEAD, Method::POST],
         "/v1/check" => &[Method::GET, Method::HEAD, Method::POST],
         "/v1/explain" => &[Method::GET, Method::HEAD],
         "/v1/release" => &[Method::POST],
@@ -88,7 +89,13 @@ async fn respond(
         }
     };
     if !allowed.contains(&head.method) {
-        return Ok(not_allowed(&head.method, allowed, ""));
+        let why = match head.uri.path() {
+            "/v1/check" if caller == Caller::Remote(None) => {
+                " (over TCP without listen.tcp_users a GET charges nothing, because web pages can send it)"
+            }
+            _ => "",
+        };
+        return Ok(not_allowed(&head.method, allowed, why));
     }
     let mut parameters = Parameters::default();
     parameters.read_form(head.uri.query().unwrap_or_default().as_bytes()).map_err(bad)?;

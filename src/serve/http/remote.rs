@@ -5,9 +5,9 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use hyper::StatusCode;
 use hyper::header::AUTHORIZATION;
 use hyper::http::request::Parts;
-use hyper::{Method, StatusCode};
 
 use super::form::host;
 use super::origin::{self, Names};
@@ -27,11 +27,6 @@ pub(super) fn caller(hub: &ServerState, head: &Parts) -> Result<Caller, Refusal>
         let host = host(head)?;
         if let Some(detail) = origin::refusal(head, &host, access.tls.is_none().then_some(&names)) {
             return Err(Refusal { status: StatusCode::FORBIDDEN, detail });
-        }
-        if head.method == Method::GET && head.uri.path() == "/v1/check" {
-            let detail = "over TCP without listen.tcp_users a GET charges nothing, because web pages can send it: \
-                          send a POST";
-            return Err(Refusal { status: StatusCode::METHOD_NOT_ALLOWED, detail: detail.into() });
         }
         return Ok(Caller::Remote(None));
     };

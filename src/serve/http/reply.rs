@@ -28,9 +28,6 @@ impl Refusal {
             let how = HeaderValue::from_static("Basic realm=\"rationd\", charset=\"UTF-8\"");
             reply.headers_mut().insert(WWW_AUTHENTICATE, how);
         }
-        if self.status == StatusCode::METHOD_NOT_ALLOWED {
-            reply.headers_mut().insert(ALLOW, HeaderValue::from_static("HEAD, POST"));
-        }
         reply
     }
 }
