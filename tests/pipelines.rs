@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rationd::core::policy::{PolicySet, PolicySpec};
 use rationd::wire::value::Value;
+use support::clock::Watch;
 use support::daemon::{Client, TestDaemon, encode, flood, show, until};
 use support::memory::{peak_of, resident_of};
 use support::poll::wait_until;
@@ -162,6 +163,25 @@ fn a_long_request_that_is_half_is_ended_where_there_is_no_room() {
     assert!(told.starts_with("-ERR") && told.contains("no memory is left for so long a request"), "{told}");
     assert!(long.reply().is_none(), "it is closed");
     assert_charged(&other.ask_bytes(&[b"RATION.CHECK", b"deep", b"other"]), 1);
+}
+
+/// Many clients write a pipeline to its end before they read, and on a busy machine that takes them long.
+#[test]
+fn who_still_writes_its_pipeline_is_not_closed() {
+    let stall_after = Duration::from_millis(300);
+    let daemon = daemon(32 << 20, 256 << 20, stall_after);
+    let (mut client, mut other) = (daemon.client(), daemon.client());
+    let check = encode(&[b"RATION.CHECK", b"deep", b"k"]);
+    client.send(&check.repeat(40_000));
+    until("more than a MiB is kept", || daemon.daemon().stats().kept > 2 * MIB);
+    let (mut written, watch) = (40_000, Watch::start());
+    while watch.elapsed() < 4 * stall_after {
+        client.send(&check);
+        written += 1;
+        assert_eq!(other.ask("PING"), "PONG");
+    }
+    (1..=written).for_each(|number| assert_charged(&client.reply().expect("an answer"), number));
+    assert_eq!(daemon.daemon().stats().stalled, 0);
 }
 
 #[test]

@@ -330,6 +330,23 @@ fn a_slow_reader_hurts_nobody_and_loses_nothing() {
     }
 }
 
+/// Each command is read alone, so the daemon stops reading between two of them when too many replies wait. When the
+/// client has read enough, the daemon writes all that waits at once: nothing is left to write, whose end would tell it
+/// to read on.
+#[test]
+fn a_client_whose_replies_all_fit_at_once_is_read_again() {
+    let daemon = TestDaemon::with(|options| options.limits.kept = 20_000);
+    let (mut slow, mut other) = (daemon.client(), daemon.client());
+    let line = encode(&[b"ECHO", &[b'x'; 1_000]]);
+    for _ in 0..150 {
+        slow.send(&line);
+        assert_eq!(other.ask("PING"), "PONG");
+    }
+    for _ in 0..150 {
+        assert!(matches!(slow.reply(), Some(Value::Bulk(text)) if text.len() == 1_000));
+    }
+}
+
 #[test]
 fn small_requests_with_large_replies_are_held_too() {
     let daemon = TestDaemon::with(|options| options.limits.kept = 256 << 10);

@@ -38,7 +38,7 @@ pub struct Limits {
     pub kept_in_all: usize,
     /// Most bytes of holds.
     pub held: usize,
-    /// How long a client may read nothing while too many bytes wait for it.
+    /// How long a client may neither read nor ask while too many bytes wait for it.
     pub stall_after: Duration,
 }
 
@@ -199,7 +199,7 @@ impl Admission {
         self.limits.patience
     }
 
-    /// How long a client may read nothing while too much waits for it.
+    /// How long a client may neither read nor ask while too much waits for it.
     #[must_use]
     pub fn stall_after(&self) -> Duration {
         self.limits.stall_after

@@ -47,6 +47,18 @@ enum Turn {
     Http,
 }
 
+/// What became of a client's input.
+enum Input {
+    /// There is more to run at once.
+    Full,
+    /// Something was done.
+    Some,
+    /// Nothing can be done before a wake-up, which is arranged.
+    Awaited,
+    /// It is not read, since too many replies or answers are awaited.
+    Withheld,
+}
+
 /// One connection.
 #[derive(Debug)]
 pub struct Connection<S> {
@@ -146,15 +158,16 @@ impl<S: ClientStream> Connection<S> {
             }
             let told = self.unsent.is_empty() && self.session.replies().is_empty();
             let last = self.ended || self.session.is_closing();
-            let idle = !self.intake.halted && matches!(input, Poll::Pending);
+            let idle = !self.intake.halted && matches!(input, Input::Awaited | Input::Withheld);
             if told && ((last && !self.intake.halted) || (idle && hub.admission.is_stopping())) {
                 return Poll::Ready(Turn::Over);
             }
             match input {
-                Poll::Ready(true) => return Poll::Ready(Turn::Yield),
-                Poll::Ready(false) => {}
-                Poll::Pending if self.intake.halted && self.has_room(hub) => {}
-                Poll::Pending => {
+                Input::Full => return Poll::Ready(Turn::Yield),
+                Input::Some => {}
+                // What was sent may have made room. No wake-up would tell: all was sent, and the stream was not asked.
+                Input::Withheld if self.has_room(hub) => {}
+                Input::Awaited | Input::Withheld => {
                     if self.is_stalled(cx, hub) || self.is_overdue(cx, hub) {
                         return Poll::Ready(Turn::Over);
                     }
@@ -201,26 +214,23 @@ impl<S: ClientStream> Connection<S> {
         self.unsent.len() + self.session.replies().held_back() + self.session.queued() + half
     }
 
-    /// Runs what there is to run. `Ready` means that something was done; true if a full buffer was read. `Pending`
-    /// means that nothing can be done before a wake-up.
-    fn poll_input(
-        &mut self,
-        cx: &mut Context<'_>,
-        hub: &Arc<ServerState>,
-        scratch: &mut Scratch,
-    ) -> io::Result<Poll<bool>> {
+    /// Runs what there is to run.
+    fn poll_input(&mut self, cx: &mut Context<'_>, hub: &Arc<ServerState>, scratch: &mut Scratch) -> io::Result<Input> {
         if scratch.direct.len() >= BATCH {
-            return Ok(Poll::Ready(true));
+            return Ok(Input::Full);
         }
-        if self.session.is_closing() || !self.has_room(hub) {
-            return Ok(Poll::Pending);
+        if self.session.is_closing() {
+            return Ok(Input::Awaited);
+        }
+        if !self.has_room(hub) {
+            return Ok(Input::Withheld);
         }
         if self.intake.halted {
             self.run_pending(hub, scratch, hub.node.clock.now());
-            return Ok(Poll::Ready(true));
+            return Ok(Input::Full);
         }
         if self.ended {
-            return Ok(Poll::Pending);
+            return Ok(Input::Awaited);
         }
         let mut read = std::mem::take(&mut scratch.read);
         let mut buffer = ReadBuf::new(&mut read);
@@ -234,11 +244,11 @@ impl<S: ClientStream> Connection<S> {
         }
         let full = buffer.remaining() == 0;
         let result = match polled {
-            Poll::Pending => Ok(Poll::Pending),
+            Poll::Pending => Ok(Input::Awaited),
             Poll::Ready(Err(error)) => Err(error),
             Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
                 self.ended = true;
-                Ok(Poll::Ready(false))
+                Ok(Input::Some)
             }
             Poll::Ready(Ok(())) => {
                 let now = hub.node.clock.now();
@@ -249,7 +259,7 @@ impl<S: ClientStream> Connection<S> {
                     self.intake.pending.extend_from_slice(buffer.filled());
                     self.run_pending(hub, scratch, now);
                 }
-                Ok(Poll::Ready(full))
+                Ok(if full { Input::Full } else { Input::Some })
             }
         };
         scratch.read = read;
@@ -319,8 +329,12 @@ impl<S: ClientStream> Connection<S> {
         if half >= FLOOR && !session.is_closing() && !self.account.has_room(kept + session.queued() + half) {
             session.break_off(&mut batch, &NO_ROOM);
         }
-        if used > 0 && session.queued() <= KEEP {
-            self.deadline = None;
+        if used > 0 {
+            // Many clients write a long pipeline to its end before they read.
+            self.stall = None;
+            if session.queued() <= KEEP {
+                self.deadline = None;
+            }
         }
         let at_once = std::mem::take(&mut batch.stats.at_once);
         if at_once > 0 {
@@ -389,8 +403,8 @@ impl<S: ClientStream> Connection<S> {
         }
     }
 
-    /// Whether the client has read nothing for too long, while it has either more unread bytes than allowed or so
-    /// many that its input is not read.
+    /// Whether the client has neither read nor asked anything for too long, while it has either more unread bytes than
+    /// allowed or so many that its input is not read.
     fn is_stalled(&mut self, cx: &mut Context<'_>, hub: &ServerState) -> bool {
         let (bytes, limit) = (self.unsent.len(), hub.admission.stall_after());
         if bytes <= LENIENT && !(bytes > 0 && self.intake.halted && may_run(&mut self.session, &self.place, false)) {
