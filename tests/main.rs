@@ -59,6 +59,7 @@ mod packages;
 mod parked;
 mod patience;
 mod pipelines;
+mod plan;
 mod proxies;
 mod refusals;
 mod requests;

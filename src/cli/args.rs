@@ -19,7 +19,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 ok or allowed, 1 limited, not well, different or a promise broken (demo --script), 2 usage, 69 daemon unreachable, \
+const EXIT_CODES: &str = "Exit codes: 0 ok or allowed, 1 limited, not well, different, too much newly denied or a promise broken (demo --script), 2 usage, 69 daemon unreachable, \
 71 refused by the operating system, 75 store unreachable, 78 bad configuration.";
 
 /// The commands.
@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// List what the daemon has denied of late, by key, limit and reason
     Denials(DenialsArgs),
+    /// Say what another configuration would have done to recorded checks: exit 0, or 1 with --max-newly-denied
+    Plan(PlanArgs),
     /// List the daemon's policies
     Policies,
     /// List keys that the daemon knows
@@ -210,6 +212,30 @@ pub(crate) struct DoctorArgs {
     /// End with 1 where there are warnings, too [env: RATIOND_STRICT=true]
     #[arg(long, env = "RATIOND_STRICT", hide_env = true)]
     pub(crate) strict: bool,
+}
+
+/// Arguments of `plan`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// The new configuration; the present one is what --config names, or the default
+    #[arg(value_name = "NEW")]
+    pub(crate) new: PathBuf,
+    /// What a daemon has recorded (record.file); once for each node [env: RATIOND_PLAN_FROM]
+    #[arg(long, value_name = "FILE", required = true, env = "RATIOND_PLAN_FROM", hide_env = true)]
+    pub(crate) from: Vec<PathBuf>,
+    /// Nodes that there are; those without a recording are taken to have what the others have [env: RATIOND_NODES]
+    #[arg(long, value_name = "N", default_value_t = 1, env = "RATIOND_NODES", hide_env = true)]
+    pub(crate) nodes: usize,
+    /// From a node to the store and back [env: RATIOND_PLAN_TRIP]
+    #[arg(long, value_name = "TIME", default_value = "1ms", env = "RATIOND_PLAN_TRIP", hide_env = true)]
+    pub(crate) trip: String,
+    /// End with 1 if more of the checks would be newly denied, like 0.1% [env: RATIOND_MAX_NEWLY_DENIED]
+    #[arg(long, value_name = "PERCENT", value_parser = super::percent::parse, env = "RATIOND_MAX_NEWLY_DENIED",
+        hide_env = true)]
+    pub(crate) max_newly_denied: Option<u64>,
+    /// Most keys listed [env: RATIOND_COUNT]
+    #[arg(long, default_value_t = 20, value_name = "N", env = "RATIOND_COUNT", hide_env = true)]
+    pub(crate) count: u32,
 }
 
 /// The commands of `config`.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::log;
-use crate::config::{ConfigErrors, Confirm, Loaded, Place, Problem};
+use crate::config::{Config, ConfigErrors, Confirm, Loaded, Place, Problem};
 use crate::core::key::DigestKey;
 use crate::serve::tcp::{RemoteAccess, TcpFiles};
 use crate::store::redis::{Confirm as StoreConfirm, OptionsError, RedisOptions};
@@ -48,7 +48,7 @@ pub(crate) fn resolve(loaded: &Loaded) -> Result<Resolved, ConfigErrors> {
     if let Err(problem) = log::parse(&config.log.level) {
         complain("log.level", format!("log.level is {:?}: {problem}", config.log.level));
     }
-    let digests = config.store.digest_secret_file.as_deref().map_or_else(|| Ok(DigestKey::default()), read_secret);
+    let digests = digest_key(config);
     if let Err(problem) = &digests {
         complain("store.digest_secret_file", problem.clone());
     }
@@ -68,6 +68,14 @@ pub(crate) fn resolve(loaded: &Loaded) -> Result<Resolved, ConfigErrors> {
         (Ok(digests), Ok(remote)) if problems.is_empty() => Ok(Resolved { group, store, remote, digests }),
         _ => Err(ConfigErrors(problems)),
     }
+}
+
+/// The key of the digests that a configuration names.
+///
+/// # Errors
+/// What is wrong with its file.
+pub(crate) fn digest_key(config: &Config) -> Result<DigestKey, String> {
+    config.store.digest_secret_file.as_deref().map_or_else(|| Ok(DigestKey::default()), read_secret)
 }
 
 /// The key of the digests, which is derived from the only line of a file.

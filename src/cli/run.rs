@@ -10,8 +10,8 @@ use super::exit::{Code, ExitError};
 use super::globals::Globals;
 use super::output::{self, Paint};
 use super::{
-    bench, cert, check, completions, config, demo, denials, doctor, key, keys, leases, log, peers, policies, reload,
-    serve, top, version,
+    bench, cert, check, completions, config, demo, denials, doctor, key, keys, leases, log, peers, plan, policies,
+    reload, serve, top, version,
 };
 use crate::clock;
 use crate::config::{Override, Sources, load};
@@ -50,6 +50,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Peers => peers::run(globals, &socket(globals)?),
         Command::Top(args) => top::run(&args, globals, &socket(globals)?),
         Command::Denials(args) => denials::run(&args, globals, &socket(globals)?),
+        Command::Plan(args) => plan::run(&args, globals, &sources(None)),
         Command::Policies => policies::run(globals, &socket(globals)?),
         Command::Leases(args) => leases::run(&args, globals, &socket(globals)?),
         Command::Completions { shell } => completions::completions(shell),

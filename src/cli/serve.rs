@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::denials_file::DenialsFile;
 use super::exit::{Code, ExitError};
 use super::globals::Globals;
+use super::record_file::RecordFile;
 use super::resolve::{Resolved, resolve};
 use super::{key_files, log, memory, open_files, service_manager};
 use crate::clock::{self, Clock};
@@ -120,6 +121,10 @@ async fn bring_up(
         daemon.join(fleet, incoming, Duration::from_micros(options.tick.0));
     }
     let denials = write_denials(&config, &daemon)?;
+    if let Some(path) = config.record.file.clone() {
+        let file = RecordFile { path, size: config.record.size, keys: config.record.keys };
+        file.start(daemon.hub().clone()).map_err(|problem| ExitError::new(Code::System, problem))?;
+    }
     let told = Arc::new(Told {
         hub: daemon.hub().clone(),
         shared,

@@ -27,5 +27,5 @@ pub use reference::{Described, reference};
 pub use schema::SAMPLE;
 pub use show::Entry;
 pub use tree::{
-    Config, Confirm, DenialKeys, Denials, Fleet, Listen, ListenAddress, Log, LogFormat, Node, Owner, Store,
+    Config, Confirm, DenialKeys, Denials, Fleet, Listen, ListenAddress, Log, LogFormat, Node, Owner, Record, Store,
 };

@@ -69,6 +69,9 @@ pub(crate) const KEYS: &[Key] = &[
     key("fleet", "crl", Kind::Path, None),
     key("denials", "file", Kind::Path, None),
     key("denials", "keys", choice(&["clipped", "digest"]), Some("clipped")),
+    key("record", "file", Kind::Path, None),
+    key("record", "size", Kind::Size(1 << 20, 1 << 40), Some("64MiB")),
+    key("record", "keys", Kind::Bool, Some("false")),
     key("log", "format", choice(&["auto", "text", "json"]), Some("auto")),
     key("log", "level", Kind::Text, Some("info")),
 ];
@@ -112,7 +115,7 @@ pub(crate) const ROUTE: &[(&str, Kind)] =
 
 /// The sections, each once, in order.
 pub(crate) fn sections() -> impl Iterator<Item = &'static str> {
-    ["listen", "store", "node", FLEET, "denials", "log"].into_iter()
+    ["listen", "store", "node", FLEET, "denials", "record", "log"].into_iter()
 }
 
 /// The keys of a section.

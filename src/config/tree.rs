@@ -25,6 +25,8 @@ pub struct Config {
     pub fleet: Option<Fleet>,
     /// Where it tells of denials.
     pub denials: Denials,
+    /// Where it records what comes.
+    pub record: Record,
     /// Its log.
     pub log: Log,
     /// Policies by name, not yet compiled.
@@ -211,6 +213,19 @@ pub enum DenialKeys {
     Clipped,
     /// By their digests alone.
     Digest,
+}
+
+/// `[record]`: the file of what comes, for `rationd plan`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The file; `None` for none.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+    /// About how many bytes it takes at most.
+    pub size: u64,
+    /// It has the keys' first bytes.
+    pub keys: bool,
 }
 
 /// `[log]`: the daemon's log.

@@ -157,14 +157,14 @@ impl MultiCheck {
         let end = |(index, item): (usize, Item)| {
             let raw = several.answer(index)?;
             let mut decision = item.told(raw);
-            let Item { inquiry: CheckRequest { policy, key, cost, asker, .. }, rule, digest, .. } = item;
+            let Item { inquiry: CheckRequest { policy, key, cost, peek, asker }, rule, digest, .. } = item;
             let charged = several.is_charged(index);
             match &rule {
                 None => {
                     hub.control_stats().count(&policy.name, &decision);
-                    if decision.verdict == Verdict::Deny {
+                    if !peek && cost > 0 {
                         let subject = Subject { policy: &policy.name, rule: None, digest, key: &key };
-                        hub.node.note_denial(now, &subject, &decision);
+                        hub.node.note_fixed(now, &subject, cost, &decision);
                     }
                 }
                 Some(_) if charged && raw.verdict == Verdict::Deny && decision.verdict == Verdict::Allow => {

@@ -45,6 +45,7 @@ pub mod peer_outcome;
 pub mod peer_reply;
 pub mod policy_diff;
 pub mod process;
+pub mod recording;
 pub mod reload;
 pub mod reply_queue;
 mod requests;

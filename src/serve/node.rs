@@ -21,6 +21,8 @@ use super::hot_keys::{HotKeys, Kind};
 use super::lending::Lending;
 use super::mailbox::{Answer, Mailbox, Waiter};
 use super::peer_reply::PeerReply;
+use super::recording::file::Event;
+use super::recording::{Arrived, Recording};
 use super::sketch::{KeyStart, Seen};
 use super::turnstile::Turnstile;
 use super::vital;
@@ -86,6 +88,8 @@ pub struct Node {
     rests: AtomicBool,
     /// Wakes the gossip when there is.
     pub(super) news: Notify,
+    /// What comes is recorded.
+    records: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -108,12 +112,34 @@ struct Locked {
 struct Watched {
     hot: HotKeys,
     denied: Denied,
+    /// What `record.file` is told of; `None` where there is none.
+    recording: Option<Recording>,
 }
 
 impl Watched {
     fn denied(&mut self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
         self.hot.at(now, Kind::Denied).count(subject.digest, subject.policy, subject.key);
         self.denied.count(now, subject, decision);
+    }
+
+    /// A check that charges was decided.
+    fn decided(&mut self, now: Instant, came: Instant, subject: &Subject<'_>, cost: u64, decision: &Decision) {
+        let is_denied = decision.verdict == Verdict::Deny;
+        if is_denied {
+            self.denied(now, subject, decision);
+        }
+        if let Some(recording) = &mut self.recording {
+            let event = if is_denied { Event::Denied } else { Event::Admitted };
+            recording.add(came, subject.policy, (subject.digest, subject.key), cost, event);
+        }
+    }
+
+    /// A key was reset, or a cost given back.
+    fn undone(&mut self, now: Instant, request: &Request<'_>, event: Event) {
+        if let Some(recording) = &mut self.recording {
+            let Request { rule, digest, key, cost, .. } = *request;
+            recording.add(now, &rule.policy, (digest, key), cost, event);
+        }
     }
 }
 
@@ -148,6 +174,8 @@ struct Charged {
     rule: Arc<Rule>,
     digest: Digest,
     key: KeyStart,
+    cost: u64,
+    came: Instant,
 }
 
 impl Node {
@@ -186,6 +214,7 @@ impl Node {
             wakeup: Notify::new(),
             rests: AtomicBool::new(false),
             news: Notify::new(),
+            records: AtomicBool::new(false),
         }
     }
 
@@ -205,6 +234,11 @@ impl Node {
         if is_charged {
             watched.hot.at(now, Kind::Used).count(request.digest, &request.rule.policy, request.key);
         }
+        match ask {
+            Ask::Refund | Ask::GiveBack(_) => watched.undone(now, &request, Event::GivenBack),
+            Ask::Reset => watched.undone(now, &request, Event::Reset),
+            Ask::Check(_) | Ask::PeekLocal | Ask::Prefetch => {}
+        }
         let leasing = match engine {
             Engine::Embedded(embedded) => {
                 let at = self.store_time(now);
@@ -215,8 +249,8 @@ impl Node {
                     Ask::GiveBack(charge) => embedded.give_back(at, request, &charge),
                     Ask::Reset => embedded.reset(at, request),
                 };
-                if is_charged && decision.verdict == Verdict::Deny {
-                    watched.denied(now, &subject(&request), &decision);
+                if is_charged {
+                    watched.decided(now, now, &subject(&request), request.cost, &decision);
                 }
                 return Some(decision);
             }
@@ -235,15 +269,15 @@ impl Node {
         };
         let decision = match outcome {
             Outcome::Decided(decision) => {
-                if is_charged && decision.verdict == Verdict::Deny {
-                    watched.denied(now, &subject(&request), &decision);
+                if is_charged {
+                    watched.decided(now, now, &subject(&request), request.cost, &decision);
                 }
                 Some(decision)
             }
             Outcome::Parked(ticket) => {
-                let Request { rule, digest, key, .. } = request;
-                let charged =
-                    is_charged.then(|| Box::new(Charged { rule: rule.clone(), digest, key: KeyStart::of(key) }));
+                let Request { rule, digest, key, cost, .. } = request;
+                let charged = is_charged
+                    .then(|| Box::new(Charged { rule: rule.clone(), digest, key: KeyStart::of(key), cost, came: now }));
                 let waiter = Waiter { mailbox: mailbox.clone(), seq };
                 leasing.parked.insert(ticket, Parked { waiter, charged });
                 None
@@ -257,6 +291,7 @@ impl Node {
     pub fn rollback(&self, now: Instant, asker: Asker, request: Request<'_>, decision: &Decision, out: &mut Outgoing) {
         let cell = self.cell(request.digest);
         let Locked { engine, watched } = &mut *cell.lock();
+        watched.undone(now, &request, Event::GivenBack);
         match engine {
             Engine::Embedded(embedded) => embedded.rollback(self.store_time(now), request, decision),
             Engine::Leasing(leasing) => {
@@ -350,14 +385,28 @@ impl Node {
         self.rests.store(false, Ordering::Relaxed);
     }
 
-    /// Counts a denial for which no shard was asked.
-    pub fn note_denial(&self, now: Instant, subject: &Subject<'_>, decision: &Decision) {
-        self.cell(subject.digest).lock().watched.denied(now, subject, decision);
+    /// Notes a check that the policy decided, for which no shard was asked.
+    pub fn note_fixed(&self, now: Instant, subject: &Subject<'_>, cost: u64, decision: &Decision) {
+        if decision.verdict == Verdict::Deny || self.records.load(Ordering::Relaxed) {
+            self.cell(subject.digest).lock().watched.decided(now, now, subject, cost, decision);
+        }
     }
 
     /// Moves what was denied since the last call.
     pub fn take_denials(&self, into: &mut Vec<Denial>) {
         self.cells.iter().for_each(|cell| cell.lock().watched.denied.take(into));
+    }
+
+    /// Records what comes from now on, until it is taken.
+    pub fn record(&self, with_keys: bool) {
+        self.records.store(true, Ordering::Relaxed);
+        self.cells.iter().for_each(|cell| cell.lock().watched.recording = Some(Recording::new(with_keys)));
+    }
+
+    /// Moves what was recorded since the last call, shard by shard, and returns how much was lost for want of room.
+    pub fn take_arrived(&self, into: &mut Vec<Arrived>) -> u64 {
+        let take = |cell: &Cell| cell.lock().watched.recording.as_mut().map_or(0, |recording| recording.take(into));
+        self.cells.iter().map(take).sum()
     }
 
     /// The keys that all shards have seen often of late; a key may come up twice.
@@ -476,11 +525,11 @@ impl Node {
                 Effect::Call(call) => self.send(asker, call, out),
                 Effect::Reply { ticket, decision } => {
                     if let Some(Parked { waiter, charged }) = leasing.parked.remove(&ticket) {
-                        if let Some(charged) = charged.filter(|_| decision.verdict == Verdict::Deny) {
-                            let Charged { rule, digest, key } = &*charged;
+                        if let Some(charged) = charged {
+                            let Charged { rule, digest, key, cost, came } = &*charged;
                             let subject =
                                 Subject { policy: &rule.policy, rule: Some(rule), digest: *digest, key: key.bytes() };
-                            watched.denied(now, &subject, &decision);
+                            watched.decided(now, *came, &subject, *cost, &decision);
                         }
                         out.replies.push((waiter, decision));
                     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::{Batch, Session};
-use crate::core::decision::{Decision, Verdict};
+use crate::core::decision::Decision;
 use crate::core::key::Digest;
 use crate::core::policy::{AD_HOC, Plan, Policy, Rule};
 use crate::core::shard::Request;
@@ -74,9 +74,9 @@ impl Session {
                 let digest = batch.hub.node.digests.digest(&policy.name, key);
                 let decision = policy.enforced(digest, decision);
                 batch.stats.count(&policy.name, &decision);
-                if decision.verdict == Verdict::Deny {
+                if !peek && cost > 0 {
                     let subject = Subject { policy: &policy.name, rule: None, digest, key };
-                    batch.hub.node.note_denial(batch.now, &subject, &decision);
+                    batch.hub.node.note_fixed(batch.now, &subject, cost, &decision);
                 }
                 return self.writer(batch).decision(&decision, None);
             }

@@ -1,0 +1,278 @@
+//! Replays recorded arrivals through the core: each recording is a node that leases from one store, on virtual time.
+//!
+//! The nodes are shards of the shipped core and the store is the memory store, which answers as the scripts do. The fleet
+//! does not gossip here, and the store is never away.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::core::call::{Call, Grant, StoreError};
+use crate::core::decision::{Decision, Verdict};
+use crate::core::key::{Digest, DigestKey};
+use crate::core::overrides::Subject;
+use crate::core::policy::{Plan, Policy, PolicySet};
+use crate::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
+use crate::core::time::{Instant, Micros, Timestamp};
+use crate::serve::recording::file::{Arrival, Event, policy_tag};
+use crate::store::memory::MemoryStore;
+
+/// Where the monotonic clocks begin, so that nothing is before their beginning.
+const BEGIN: u64 = 3_600_000_000;
+
+/// How arrivals are replayed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// Nodes; those for which there is no recording take another's, a little later.
+    pub(super) nodes: usize,
+    /// From a node to the store and back.
+    pub(super) trip: Micros,
+    /// How long a check waits for the store.
+    pub(super) timeout: Micros,
+    /// By which the digests were made.
+    pub(super) digests: DigestKey,
+}
+
+/// What became of a recorded check.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It is no check, its policy is not there, or it has a concurrent limit, whose ends are not recorded.
+    #[default]
+    Unknown,
+    /// It passed.
+    Admitted,
+    /// It was denied.
+    Denied,
+    /// A limit denied it, and it passed because its policy does not deny for its key.
+    Shadowed,
+}
+
+/// The policies, found by what a record has of them.
+pub(super) struct Policies<'a> {
+    by_tag: HashMap<u64, &'a Arc<Policy>>,
+    /// Overrides of single keys, by digest.
+    single: HashMap<Digest, &'a Plan>,
+    /// Recordings have keys, so overrides are found by them.
+    has_keys: bool,
+}
+
+impl<'a> Policies<'a> {
+    pub(super) fn new(set: &'a PolicySet, digests: DigestKey, has_keys: bool) -> Self {
+        let by_tag = set.iter().map(|policy| (policy_tag(&policy.name), policy)).collect();
+        let single =
+            set.iter().flat_map(|policy| policy.overrides.iter().map(move |(name, plan)| (policy, name, plan)));
+        let single = single.filter_map(|(policy, name, plan)| match Subject::parse(name) {
+            Ok(Subject::Key(key)) => Some((digests.digest(&policy.name, &key), plan)),
+            _ => None,
+        });
+        Self { by_tag, single: single.collect(), has_keys }
+    }
+
+    /// The policy of an arrival.
+    pub(super) fn policy(&self, arrival: &Arrival) -> Option<&'a Arc<Policy>> {
+        self.by_tag.get(&arrival.policy).copied()
+    }
+
+    fn plan(&self, policy: &'a Policy, arrival: &Arrival) -> &'a Plan {
+        let single = self.single.get(&arrival.digest).copied();
+        single.unwrap_or_else(|| if self.has_keys { policy.plan(&arrival.key) } else { &policy.plan })
+    }
+}
+
+/// A node of the replay.
+struct Node {
+    shard: Shard,
+    name: String,
+    /// Checks that wait, by the arrival that each is.
+    waiting: HashMap<Ticket, usize>,
+    /// Which recording it takes, and by how much later.
+    recording: usize,
+    shift: u64,
+    next: usize,
+    due: Option<Instant>,
+}
+
+/// An answer of the store on its way.
+struct Answer {
+    at: Instant,
+    node: usize,
+    call: Call,
+    outcome: Result<Grant, StoreError>,
+}
+
+/// A replay while it runs.
+struct Replay<'a> {
+    policies: Policies<'a>,
+    recordings: &'a [Vec<Arrival>],
+    terms: Terms,
+    store: MemoryStore,
+    nodes: Vec<Node>,
+    timers: BTreeSet<(Instant, usize)>,
+    /// In the order in which they come, since all take equally long.
+    answers: VecDeque<Answer>,
+    /// The wall clock less the monotonic ones.
+    offset: u64,
+    fates: Vec<Vec<Fate>>,
+}
+
+/// Replays the recordings under these policies, and returns what became of each arrival.
+pub(super) fn replay(set: &PolicySet, recordings: &[Vec<Arrival>], has_keys: bool, terms: Terms) -> Vec<Vec<Fate>> {
+    let first = recordings.iter().filter_map(|arrivals| arrivals.first()).map(|arrival| arrival.at.0).min();
+    let Some(first) = first else { return recordings.iter().map(|_| Vec::new()).collect() };
+    let keys: BTreeSet<_> = recordings.iter().flatten().map(|arrival| arrival.digest).collect();
+    let settings = Settings { max_keys: keys.len() + 16, timeout: terms.timeout, lease_ahead: true };
+    let total = terms.nodes.max(recordings.len());
+    let nodes = (0..total).map(|number| {
+        let clock = (Instant(BEGIN), Timestamp(first));
+        let (recording, lap) = (number % recordings.len(), (number / recordings.len()) as u64);
+        Node {
+            shard: Shard::new(settings, number as u64 + 1, 1, 1, clock),
+            name: format!("n{number}"),
+            waiting: HashMap::new(),
+            recording,
+            shift: gap(&recordings[recording]) * lap / total as u64 + lap,
+            next: 0,
+            due: None,
+        }
+    });
+    let mut replay = Replay {
+        policies: Policies::new(set, terms.digests, has_keys),
+        recordings,
+        terms,
+        store: MemoryStore::new(keys.len() * crate::core::limit::MAX_LIMITS + 16, 7),
+        nodes: nodes.collect(),
+        timers: BTreeSet::new(),
+        answers: VecDeque::new(),
+        offset: first - BEGIN.min(first),
+        fates: recordings.iter().map(|arrivals| vec![Fate::Unknown; arrivals.len()]).collect(),
+    };
+    replay.run();
+    replay.fates
+}
+
+/// The mean time between two arrivals. Nodes that take the same recording share it evenly, so that none comes first with
+/// all that it has.
+fn gap(arrivals: &[Arrival]) -> u64 {
+    let span = arrivals.first().zip(arrivals.last()).map_or(0, |(first, last)| last.at.0 - first.at.0);
+    span / arrivals.len().max(1) as u64
+}
+
+impl Replay<'_> {
+    fn run(&mut self) {
+        let mut coming: BinaryHeap<Reverse<(Instant, usize)>> =
+            (0..self.nodes.len()).filter_map(|node| Some(Reverse((self.next_arrival(node)?, node)))).collect();
+        loop {
+            let arrival = coming.peek().map(|Reverse((at, _))| *at);
+            // The last answers are awaited, but not the timers after them.
+            if arrival.is_none() && self.nodes.iter().all(|node| node.waiting.is_empty()) {
+                return;
+            }
+            let answer = self.answers.front().map(|answer| answer.at);
+            let timer = self.timers.first().map(|(at, _)| *at);
+            let Some(now) = [arrival, answer, timer].into_iter().flatten().min() else { return };
+            let node = if answer == Some(now) {
+                let Some(Answer { node, call, outcome, .. }) = self.answers.pop_front() else { return };
+                self.nodes[node].shard.handle_outcome(now, &call, outcome);
+                node
+            } else if timer == Some(now) {
+                let Some((_, node)) = self.timers.pop_first() else { return };
+                self.nodes[node].due = None;
+                self.nodes[node].shard.handle_timeout(now);
+                node
+            } else {
+                let Some(Reverse((_, node))) = coming.pop() else { return };
+                self.arrive(now, node);
+                coming.extend(self.next_arrival(node).map(|at| Reverse((at, node))));
+                node
+            };
+            self.settle(now, node);
+        }
+    }
+
+    fn next_arrival(&self, node: usize) -> Option<Instant> {
+        let node = &self.nodes[node];
+        let arrival = self.recordings[node.recording].get(node.next)?;
+        Some(Instant(arrival.at.0.saturating_sub(self.offset) + node.shift))
+    }
+
+    fn arrive(&mut self, now: Instant, node: usize) {
+        let node = &mut self.nodes[node];
+        let (index, is_counted) = (node.next, node.shift == 0);
+        node.next += 1;
+        let arrival = &self.recordings[node.recording][index];
+        let Some(policy) = self.policies.policy(arrival) else { return };
+        let fates = &mut self.fates[node.recording];
+        let rule = match self.policies.plan(policy, arrival) {
+            Plan::Limited(rule) => rule,
+            plan => {
+                let is_check = matches!(arrival.event, Event::Admitted | Event::Denied);
+                if let Some(decision) = plan.fixed_decision().filter(|_| is_counted && is_check) {
+                    fates[index] = fate(policy, arrival, decision);
+                }
+                return;
+            }
+        };
+        if rule.is_concurrent() {
+            return;
+        }
+        let request = Request { rule, digest: arrival.digest, key: &arrival.key, cost: arrival.cost, peek: false };
+        let outcome = match arrival.event {
+            Event::Admitted | Event::Denied => node.shard.check(now, request),
+            // Nobody waits for the answers to these.
+            Event::GivenBack => {
+                node.shard.refund(now, request);
+                return;
+            }
+            Event::Reset => {
+                node.shard.reset(now, request);
+                return;
+            }
+        };
+        match outcome {
+            Outcome::Decided(decision) if is_counted => fates[index] = fate(policy, arrival, decision),
+            Outcome::Decided(_) => {}
+            Outcome::Parked(ticket) => drop(node.waiting.insert(ticket, index)),
+        }
+    }
+
+    /// Carries out what the node's shard wants done.
+    fn settle(&mut self, now: Instant, at: usize) {
+        let node = &mut self.nodes[at];
+        while let Some(effect) = node.shard.poll_effect() {
+            match effect {
+                Effect::Call(call) => {
+                    let store_time = Timestamp(now.0 + self.offset + self.terms.trip.0 / 2);
+                    let outcome = self.store.call(store_time, &node.name, &call);
+                    let at_node = Answer { at: now + self.terms.trip, node: at, call, outcome };
+                    self.answers.push_back(at_node);
+                }
+                Effect::Reply { ticket, decision } => {
+                    if let Some(index) = node.waiting.remove(&ticket).filter(|_| node.shift == 0) {
+                        let arrival = &self.recordings[node.recording][index];
+                        if let Some(policy) = self.policies.policy(arrival) {
+                            self.fates[node.recording][index] = fate(policy, arrival, decision);
+                        }
+                    }
+                }
+                // The shards were not told of any peers.
+                Effect::Ask { .. } | Effect::Answer { .. } => {}
+            }
+        }
+        let due = node.shard.poll_timeout();
+        if due != node.due {
+            if let Some(before) = node.due {
+                self.timers.remove(&(before, at));
+            }
+            self.timers.extend(due.map(|due| (due, at)));
+            node.due = due;
+        }
+    }
+}
+
+fn fate(policy: &Policy, arrival: &Arrival, decision: Decision) -> Fate {
+    match (decision.verdict, policy.enforced(arrival.digest, decision).verdict) {
+        (Verdict::Allow, _) => Fate::Admitted,
+        (Verdict::Deny, Verdict::Deny) => Fate::Denied,
+        (Verdict::Deny, Verdict::Allow) => Fate::Shadowed,
+    }
+}

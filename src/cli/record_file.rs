@@ -1,0 +1,76 @@
+//! `record.file`: the thread that writes what has come, which may stall without stopping anything else.
+//!
+//! It takes the arrivals of all shards fifty times a second. When the file stalls, the shards keep a bounded number of
+//! them; what has no room is lost and counted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::serve::ServerState;
+use crate::serve::recording::file::{Arrival, ArrivalsError, Ring, digest_tag};
+
+/// Between two times that arrivals are taken.
+const EVERY: Duration = Duration::from_millis(20);
+
+/// Losses are told about as often as this at most.
+const TOLD: Duration = Duration::from_secs(10);
+
+/// What to record, and where.
+#[derive(Clone, Debug)]
+pub(super) struct RecordFile {
+    /// The file.
+    pub(super) path: PathBuf,
+    /// About how many bytes it takes at most.
+    pub(super) size: u64,
+    /// It has the keys' first bytes.
+    pub(super) keys: bool,
+}
+
+impl RecordFile {
+    /// Opens the file and starts the thread that writes it, until the process ends.
+    ///
+    /// # Errors
+    /// It cannot be opened, is another file, or no thread is left.
+    pub(super) fn start(&self, hub: Arc<ServerState>) -> Result<(), String> {
+        let told = |error: ArrivalsError| format!("record.file {}: {error}", self.path.display());
+        let digests = digest_tag(hub.node.digests);
+        let ring = Ring::open(&self.path, self.size, self.keys, digests).map_err(told)?;
+        hub.node.record(self.keys);
+        let path = self.path.clone();
+        let thread = std::thread::Builder::new().name("rationd-record".into());
+        let started = thread.spawn(move || write(ring, &path, &hub));
+        started.map(|_| ()).map_err(|error| told(error.into()))
+    }
+}
+
+fn write(mut ring: Ring, path: &Path, hub: &ServerState) {
+    let (mut arrived, mut arrivals) = (Vec::new(), Vec::new());
+    let (mut lost, mut problem, mut since) = (0, None::<io::Error>, Duration::ZERO);
+    loop {
+        std::thread::park_timeout(EVERY);
+        lost += hub.node.take_arrived(&mut arrived);
+        let (now, wall) = (hub.node.clock.now(), hub.node.clock.wall());
+        arrivals.extend(arrived.drain(..).map(|arrived| Arrival {
+            at: wall - now.since(arrived.at),
+            digest: arrived.digest,
+            policy: arrived.policy,
+            cost: arrived.cost,
+            event: arrived.event,
+            key: arrived.key,
+        }));
+        arrivals.sort_by_key(|arrival| arrival.at);
+        if let Err(error) = ring.append(&arrivals) {
+            lost += arrivals.len() as u64;
+            problem = Some(error);
+        }
+        arrivals.clear();
+        since += EVERY;
+        if lost > 0 && since >= TOLD {
+            let error = problem.take().map(|error| error.to_string());
+            tracing::warn!(path = %path.display(), lost, error, "record.file did not keep up: arrivals are missing in it");
+            (lost, since) = (0, Duration::ZERO);
+        }
+    }
+}
