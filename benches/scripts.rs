@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::clock;
+use rationd::core::call::{Acquire, CALL_LIFE, Call, JUST_NOW, Known, OPEN, Op, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
-use rationd::core::time::Instant;
+use rationd::core::time::{Instant, Micros};
 use rationd::store::redis::evalsha;
 use rationd::store::script::{self, Caller};
 use redis::{Cmd, Connection, Pipeline, Value};
@@ -121,7 +122,8 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 /// As a check asks for a key that nothing is held of.
 fn acquire(epoch: u64) -> Op {
     let known = [Known::default(); MAX_LIMITS];
-    Op::Acquire(Acquire { need: 1, want: 1, least: 1, window: Window::Current, epoch, held: 0, ages: JUST_NOW, known })
+    let (window, until) = (Window::Current, clock::wall() + Micros(CALL_LIFE.0 / 2));
+    Op::Acquire(Acquire { need: 1, want: 1, least: 1, window, epoch, held: 0, ages: JUST_NOW, known, until })
 }
 
 /// As a node gives the rest of a lease back under gcra: it says what it spent.

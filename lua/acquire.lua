@@ -3,10 +3,12 @@
 -- KEYS[1]  the key's hash (lib.lua says what is in it)
 -- ARGV     a need, b want, c least (tokens), d ahead_of (us; 0 = lend of now, else of the window
 --          after the one that ends then), e epoch (as the node knows it; 0 = none), f held (tokens
---          lent before that it has not spent); of each limit x age (gcra: us since it
+--          lent before that it has not spent), until (us; 0 = for ever); of each limit x age (gcra: us since it
 --          spent the others, taken as spent in one go), y known_used (tokens), z known_at (us)
 -- Reply    lib.lua's; granted = tokens lent: none where the node brings back what the store has lost. With
---          an id that was executed before, the answer of then.
+--          an id that was executed before, the answer of then. Where nothing is known of an acquire of this node,
+--          this one may have been executed and forgotten: it is not executed after `until`, nor more than CALL_LIFE
+--          before, which is less than it takes to forget it
 
 --<divide_up a, b
 -- Where a + b is not exact, the quotient could reach the next integer. (x - x % 1 is x rounded down.)
@@ -27,8 +29,13 @@ if need > EXACT or want > EXACT or least > EXACT or ahead_of > EXACT or epoch > 
   return redis.error_reply(WRONG)
 end
 
+-- The last number of its argument, at the place that stands behind the others, is read only where it is needed.
+local until_at = acquire_id == 0 and numbers_of('<I7', head, a7) or 0
+if until_at > EXACT then return redis.error_reply(WRONG) end
 if id ~= 0 and id < acquire_id then
   replayed = 2
+elseif until_at > 0 and (now > until_at or now + CALL_LIFE < until_at) then
+  replayed = 3
 elseif id ~= 0 and id == acquire_id then
   -- What was granted under this id, as far as it can still be spent: a window that is over took its
   -- tokens with it, and so did an account that was closed for this node.

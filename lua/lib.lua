@@ -36,8 +36,8 @@
 --          period in lowest terms; the script says what x, y and z are). Each number has seven bytes, the lowest first;
 --          the formats of struct.unpack are in the lines before this file
 -- Reply    granted, marks, epoch, now, then used, prev, at of each limit: seven integers for one limit, because Redis takes as
---          long for each of them as Lua takes to put five together. The marks are 1 (executed before) or 2 (the node's
---          last id was higher: nothing was done), 4 (damaged), 8 (the epoch was born by a reset), and 16 for each of the nodes
+--          long for each of them as Lua takes to put five together. The marks are 1 (executed before), 2 (the node's last
+--          id was higher: nothing was done) or 3 (it came outside of its time: nothing was done), 4 (damaged), 8 (the epoch was born by a reset), and 16 for each of the nodes
 -- Units    tokens and microseconds. All numbers are integers below 2^53, exact in doubles.
 
 local call, pack, numbers_of, match, format = redis.call, struct.pack, struct.unpack, string.match, string.format
@@ -54,6 +54,8 @@ local PERIOD = 2 * SECOND
 local AHEAD = 500000
 local WRONG = 'ERR rationd: wrong arguments: daemon and script differ in version'
 local THREE = '^(%d+) (%d+) (%d+)$'
+-- For so long an acquire that was executed is remembered at least, with its node's record and its key.
+local CALL_LIFE = SECOND
 -- A node's record behind its colon, and how long that is; and behind its semicolon or comma.
 local RECORD, RECORD_BYTES, RECORD_OF_ONE = '<I7I7I7I7I4', 32, '<I7I7I7I7I4I7'
 local SHORT, SHORT_BYTES = '<I7I2I4', 13

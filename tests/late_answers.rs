@@ -5,7 +5,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use rationd::core::call::{Call, Known, Op, StoreError};
+use rationd::core::call::{CALL_LIFE, Call, Known, Op, StoreError};
 use rationd::core::decision::{Reason, Source, Verdict};
 use rationd::core::fleet::FleetView;
 use rationd::core::key::Digest;
@@ -271,4 +271,67 @@ fn leftovers_of_a_bucket_wait_for_the_acquire_under_way() {
         }
     }
     assert!(SECOND < lone.store_time().since(Timestamp(1_800_000_000_123_457)));
+}
+
+/// Until when the store may execute an acquire.
+fn until(bench: &Bench, call: &Call) -> Timestamp {
+    bench.order(call).until
+}
+
+#[test]
+fn an_acquire_says_until_when_it_may_be_executed_counted_from_its_first_sending() {
+    let mut bench = Bench::new("100/1s fixed");
+    let first = park(&mut bench, 1);
+    // Nobody has seen the store's clock yet.
+    assert_eq!(until(&bench, &first), bench.store_now() + Micros(CALL_LIFE.0 / 2));
+    bench.advance(Micros(30_000));
+    bench.fail(&first, StoreError::Unknown);
+    let again = bench.acquire();
+    assert_eq!((again.id, until(&bench, &again)), (first.id, until(&bench, &first)));
+    bench.advance(Micros(2_000));
+    bench.grant(&again, 1);
+    bench.advance(SECOND);
+    let next = park(&mut bench, 1);
+    // The store may have read its clock as late as the answer came, and either clock may drift.
+    let earliest = bench.store_now();
+    let ends = until(&bench, &next);
+    assert!(earliest + CALL_LIFE - Micros(300) <= ends && ends <= earliest + CALL_LIFE, "{ends:?} of {earliest:?}");
+}
+
+#[test]
+fn a_refused_acquire_is_asked_anew_by_the_clock_that_the_store_has() {
+    let mut bench = Bench::new("100/1s fixed");
+    let first = park(&mut bench, 1);
+    bench.advance(Micros(1_000));
+    let store = bench.store_now() + Micros::from_secs(7);
+    bench.refuse(&first, store);
+    let second = bench.acquire();
+    assert!(second.id > first.id && bench.replies().is_empty(), "whoever waits is denied nothing");
+    let ends = until(&bench, &second);
+    assert!(store < ends && ends <= store + CALL_LIFE, "{ends:?} by a clock of {store:?}");
+    // So do keys that nobody has asked for yet.
+    assert_eq!(bench.check_key(9, 1), None);
+    let other = bench.acquire();
+    assert!(store < until(&bench, &other) && until(&bench, &other) <= store + CALL_LIFE);
+}
+
+#[test]
+fn a_store_that_is_slow_for_all_calls_may_execute_them_whenever_they_come() {
+    for (timeout, is_bounded) in [(500, true), (501, false)] {
+        let mut bench = Bench::with_timeout("100/1s fixed", Micros::from_millis(timeout));
+        let call = park(&mut bench, 1);
+        assert_eq!(until(&bench, &call).is_some(), is_bounded, "{timeout} ms");
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_is_not_asked_anew_of_a_slow_store() {
+    let mut bench = Bench::new("100/1s fixed");
+    let call = park(&mut bench, 1);
+    bench.advance(SECOND + SECOND);
+    assert_eq!(bench.replies().len(), 1, "it was answered in time");
+    bench.refuse(&call, bench.store_now());
+    assert!(bench.try_acquire().is_none());
+    assert_eq!(bench.check(1), None, "the next one is asked for");
+    assert!(bench.acquire().id > call.id);
 }

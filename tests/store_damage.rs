@@ -65,6 +65,7 @@ fn acquire(tokens: u64) -> Op {
         held: 0,
         ages: JUST_NOW,
         known,
+        until: Timestamp::NONE,
     })
 }
 
@@ -228,7 +229,7 @@ fn wrong_arguments_are_refused_before_anything_is_written() {
         .skip(1)
         .flat_map(|(at, argument)| (argument.len() % WIDTH..argument.len()).step_by(WIDTH).map(move |byte| (at, byte)))
         .collect();
-    assert_eq!(places.len(), 8 + 4 * 6);
+    assert_eq!(places.len(), 9 + 4 * 6);
     let mut refused = |at: usize, edited: Vec<u8>, what: &str| {
         let mut arguments = good.clone();
         arguments[at] = edited;

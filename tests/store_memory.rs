@@ -58,6 +58,7 @@ fn acquire(tokens: u64) -> Op {
         held: 0,
         ages: JUST_NOW,
         known,
+        until: Timestamp::NONE,
     })
 }
 

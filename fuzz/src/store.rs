@@ -9,7 +9,7 @@ use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, OPEN, Occupy, Op, Void
 use rationd::core::key::Digest;
 use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
-use rationd::core::time::{Instant, Micros};
+use rationd::core::time::{Instant, Micros, Timestamp};
 use rationd::store::redis::{cluster_slots, evalsha, refused};
 use redis::Value;
 
@@ -83,6 +83,7 @@ fn ops() -> [Op; 6] {
         held: 0,
         ages: JUST_NOW,
         known: Default::default(),
+        until: Timestamp(9),
     };
     let back = Op::Return { amount: 5, epoch: 1, held: 0, ages: JUST_NOW, windows: OPEN, voids: Voided::default() };
     let occupy = Occupy { used: 1, need: 1, want: 3, lease: Micros::from_secs(30) };

@@ -7,6 +7,7 @@
 
 use rationd::core::call::{Acquire, Call, Op};
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT};
+use rationd::core::time::Timestamp;
 use rationd::store::script::{Caller, Script};
 
 /// The largest integer that the scripts' numbers hold exactly.
@@ -59,6 +60,16 @@ pub fn of(op: &Op) -> &'static Script {
         Op::Reset => &RESET,
         Op::Occupy(_) => &OCCUPY,
     }
+}
+
+/// The call as that build makes it: it may be executed whenever it comes.
+#[must_use]
+pub fn call(call: &Call) -> Call {
+    let op = match call.op {
+        Op::Acquire(order) => Op::Acquire(Acquire { until: Timestamp::NONE, ..order }),
+        op => op,
+    };
+    Call { op, ..call.clone() }
 }
 
 /// The ARGV of a call: the time, the node, the id and the integers of the call, then each limit.

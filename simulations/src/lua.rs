@@ -85,7 +85,8 @@ mod tests {
     }
 
     fn acquire(scripts: &mut Scripts, keyspace: &mut Keyspace) -> Vec<i64> {
-        let argv = [b"n".to_vec(), numbers("", &[0, 7, 2, 4, 0, 0, 0, 0]), numbers("f", &[10, 1_000_000, 10, 0, 0, 0])];
+        let argv =
+            [b"n".to_vec(), numbers("", &[0, 7, 2, 4, 0, 0, 0, 0, 0]), numbers("f", &[10, 1_000_000, 10, 0, 0, 0])];
         run(scripts, keyspace, "acquire", &argv).unwrap()
     }
 

@@ -106,7 +106,7 @@ const LENDING: [Mutant; 11] = [
     Mutant::ShareBeforeRelay,
 ];
 
-static SCRIPTS: [ScriptBug; 35] = [
+static SCRIPTS: [ScriptBug; 36] = [
     ScriptBug {
         name: "lends-what-it-lost",
         about: "Whoever brings back what the store has lost is lent at once what others have yet to bring: no free budget.",
@@ -121,6 +121,11 @@ static SCRIPTS: [ScriptBug; 35] = [
         name: "older-acquire-executed",
         about: "An acquire that arrives after a later one of its node is lent for nobody: at most once, utilisation.",
         edits: &[("if id ~= 0 and id < acquire_id then", "if false then")],
+    },
+    ScriptBug {
+        name: "late-acquire-executed",
+        about: "An acquire is executed when the store may have forgotten that it has done so before: second opinion, at most once.",
+        edits: &[("elseif until_at > 0 and (now > until_at", "elseif until_at < 0 and (now > until_at")],
     },
     ScriptBug {
         name: "replay-crosses-window",

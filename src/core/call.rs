@@ -92,6 +92,20 @@ pub struct Acquire {
     pub ages: Ages,
     /// For each limit, what this node has spent or holds. It is added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
+    /// The store's time after which, and [`CALL_LIFE`] before which, a store that remembers no acquire of this node does not
+    /// execute the call; 0 for never. It may have executed it before and have forgotten that, together with the key.
+    pub until: Timestamp,
+}
+
+/// For so long the store remembers at least that it has executed an acquire: as long as the shortest census period.
+pub const CALL_LIFE: Micros = Micros::from_secs(1);
+
+impl Acquire {
+    /// Whether a store that remembers no acquire of this node does nothing at that time of its clock.
+    #[must_use]
+    pub fn is_late(&self, now: Timestamp) -> bool {
+        self.until.is_some() && (now > self.until || now + CALL_LIFE < self.until)
+    }
 }
 
 /// The window that an acquire asks for tokens of.
@@ -193,8 +207,11 @@ pub struct Grant {
     pub granted: u64,
     /// The answer is that of an earlier execution.
     pub replayed: bool,
-    /// This node has used a higher id for the key, because its clock was ahead in an earlier run. Nothing was done.
+    /// Nothing was done: this node has used a higher id for the key, because its clock was ahead in an earlier run; or the
+    /// answer is `late`.
     pub outdated: bool,
+    /// Nothing was done, because the call came outside of the time in which it may be executed: see [`Acquire::until`].
+    pub late: bool,
     /// A majority has confirmed the grant (always true when `store.confirm` is off).
     pub confirmed: bool,
     /// A stored value was invalid, and was treated as missing.

@@ -85,7 +85,12 @@ impl Context {
         }
     }
 
-    /// An estimate of the store's clock from the wall clock at the start, for use until the store has answered.
+    /// The store's clock is another than was estimated.
+    pub(super) fn correct_clock(&mut self, now: Instant, store: Timestamp) {
+        self.clock = (now, store);
+    }
+
+    /// An estimate of the store's clock, from the wall clock at the start, for use until the store has answered.
     pub(super) fn first_clock(&self) -> StoreClock {
         StoreClock::new(self.clock.0, self.clock.0, self.clock.1)
     }

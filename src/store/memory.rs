@@ -169,6 +169,9 @@ impl MemoryStore {
                 return Ok(view.grant(view.granted_before(&record, ask), Standing::Same));
             }
             (Standing::Older, _) => return Ok(view.grant(0, Standing::Older)),
+            (_, record) if record.is_none_or(|record| record.id == 0) && ask.is_late(view.now) => {
+                return Ok(view.grant(0, Standing::Late));
+            }
             _ => {}
         }
         let restored = view.restore(ask);
@@ -240,7 +243,7 @@ impl MemoryStore {
         let mut account = None;
         // An acquire that the node sent after this return has already reported what the node holds.
         let latest = view.record.map_or(0, |record| record.id).max(voids.id);
-        if view.has_gcra() && (view.id > latest || latest == 0) {
+        if view.has_gcra() && view.id > latest {
             let rest = amount.saturating_add(held.min(MAX_COUNT));
             let before = view.close_account(rest, &ages, most);
             taken |= before.is_some_and(|account| account > 0 || rest > 0);

@@ -64,7 +64,7 @@ macro_rules! source {
 }
 
 static SOURCES: [Source; 5] = [
-    source!("acquire", "I7I7I7I7I7I7" 42, "I7I7I7" 21, ["lib", "account", "acquire", "tail"]),
+    source!("acquire", "I7I7I7I7I7I7" 49, "I7I7I7" 21, ["lib", "account", "acquire", "tail"]),
     source!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "account", "return", "tail"]),
     source!("peek", "" 0, "" 0, ["lib", "peek", "tail"]),
     source!("refund", "I7" 7, "I7" 7, ["lib", "account", "refund", "tail"]),
@@ -281,7 +281,7 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
         Op::Acquire(ask) => {
             let [need, want, least, held] =
                 [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
-            words.add_all(&[need, want, least, ask.window.on_wire().0, ask.epoch, held]);
+            words.add_all(&[need, want, least, ask.window.on_wire().0, ask.epoch, held, ask.until.0]);
         }
         Op::Return { amount, epoch, held, voids, .. } => {
             let [amount, held, need, told, spent] =
@@ -387,7 +387,8 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
     let Ok(nodes) = u32::try_from(marks >> 4) else {
         return Err(BadReply::new(&reply));
     };
-    if granted > most(&call.op) || nodes == 0 || replayed > 2 {
+    let is_bounded = matches!(call.op, Op::Acquire(Acquire { until, .. }) if until.is_some());
+    if granted > most(&call.op) || nodes == 0 || replayed == 3 && !is_bounded {
         return Err(BadReply::new(&reply));
     }
     let mut counters = [Counter::default(); MAX_LIMITS];
@@ -397,7 +398,8 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
     Ok(Grant {
         granted,
         replayed: replayed == 1,
-        outdated: replayed == 2,
+        outdated: replayed >= 2,
+        late: replayed == 3,
         confirmed: true,
         damaged,
         epoch,
@@ -521,6 +523,7 @@ mod tests {
             held: 0,
             ages: crate::core::call::JUST_NOW,
             known: Default::default(),
+            until: Timestamp::NONE,
         };
         let call = call(Op::Acquire(ask), &["1/1s fixed"]);
         let grant = grant(&call, &[3, 1 + 8 + 2 * 16, 77, 1_000, 4, 5, 6]).unwrap();

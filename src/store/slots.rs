@@ -46,6 +46,7 @@ impl Slots {
                 granted: slots,
                 replayed,
                 outdated,
+                late: false,
                 confirmed: true,
                 damaged: false,
                 epoch: 0,

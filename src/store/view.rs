@@ -17,6 +17,8 @@ pub(super) enum Standing {
     New,
     Same,
     Older,
+    /// An acquire that came outside of its time: see [`Acquire::until`].
+    Late,
 }
 
 /// A key during a call.
@@ -43,7 +45,8 @@ impl View<'_> {
         Grant {
             granted,
             replayed: standing == Standing::Same,
-            outdated: standing == Standing::Older,
+            outdated: matches!(standing, Standing::Older | Standing::Late),
+            late: standing == Standing::Late,
             confirmed: true,
             damaged: false,
             epoch: self.head.map_or(0, |head| head.epoch),

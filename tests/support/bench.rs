@@ -54,6 +54,13 @@ impl Bench {
         Self::build(limit, OnStoreLoss::Share, max_keys)
     }
 
+    pub fn with_timeout(limit: &str, timeout: Micros) -> Self {
+        let mut bench = Self::new(limit);
+        let settings = Settings { max_keys: 1_000, timeout, lease_ahead: true };
+        bench.shard = Shard::new(settings, 7, 1, 1, (bench.now, bench.store_now()));
+        bench
+    }
+
     fn build(limit: &str, on_store_loss: OnStoreLoss, max_keys: usize) -> Self {
         let mut rule = Rule::of("test", &[Limit::parse(limit).expect(limit)]);
         rule.on_store_loss = on_store_loss;
@@ -240,6 +247,7 @@ impl Bench {
             granted: tokens,
             replayed: false,
             outdated: false,
+            late: false,
             confirmed: true,
             damaged: false,
             epoch: self.epoch,
@@ -247,6 +255,31 @@ impl Bench {
             nodes: self.nodes,
             now: store,
             counters,
+        };
+        self.shard.handle_outcome(self.now, call, Ok(grant));
+        self.collect();
+    }
+
+    /// The store's clock, which the shard was told of at its start.
+    pub fn store_now(&self) -> Timestamp {
+        Timestamp(self.now.0 + SKEW)
+    }
+
+    /// The store, whose clock reads so, remembers nothing of the key and has not executed the call, which came outside of its
+    /// time.
+    pub fn refuse(&mut self, call: &Call, now: Timestamp) {
+        let grant = Grant {
+            granted: 0,
+            replayed: false,
+            outdated: true,
+            late: true,
+            confirmed: true,
+            damaged: false,
+            epoch: 0,
+            reset: false,
+            nodes: 1,
+            now,
+            counters: Default::default(),
         };
         self.shard.handle_outcome(self.now, call, Ok(grant));
         self.collect();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::core::call::{Acquire, CALL_LIFE, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -170,7 +170,15 @@ impl Caller {
         let known = std::array::from_fn(|index| self.known(random, rule, index));
         let held = self.held(random);
         let ages = [self.age(random); MAX_LIMITS];
-        Acquire { need, want, least, window, epoch, held, ages, known }
+        let until = self.until(random);
+        Acquire { need, want, least, window, epoch, held, ages, known, until }
+    }
+
+    /// Until when an acquire may be executed: often for ever, and else around the time that it has for that.
+    fn until(&self, random: &mut Random) -> Timestamp {
+        let near = [self.now, self.now + CALL_LIFE].map(|at| Timestamp((at.0 + random.below(3)).saturating_sub(1)));
+        let within = self.now + Micros(random.below(CALL_LIFE.0));
+        random.one_of(&[Timestamp::NONE, Timestamp::NONE, Timestamp::NONE, within, within, near[0], near[1]])
     }
 
     /// Tokens that the node says it has not spent: often none, or what it was lent last.

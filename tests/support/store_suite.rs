@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::core::call::{Acquire, CALL_LIFE, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -45,6 +45,7 @@ const BEHAVIOURS: &[(&str, Behaviour)] = &[
     ("lends what is left, or nothing when that is too little", lends_a_part),
     ("debits a repeated acquire once", debits_a_repeated_acquire_once),
     ("lends nothing to a duplicate of an older acquire", lends_nothing_to_an_older_duplicate),
+    ("executes an acquire of which it may have forgotten in its time only", executes_in_its_time_only),
     ("remembers nothing of id 0", remembers_nothing_of_id_zero),
     ("takes unspent tokens back once", takes_tokens_back_once),
     ("takes nothing back of another epoch or window", takes_nothing_back_of_another_time),
@@ -76,7 +77,8 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 
 fn ask(tokens: u64) -> Acquire {
     let known = [Known::default(); MAX_LIMITS];
-    Acquire { need: tokens, want: tokens, least: 0, window: Window::Current, epoch: 0, held: 0, ages: JUST_NOW, known }
+    let (window, until) = (Window::Current, Timestamp::NONE);
+    Acquire { need: tokens, want: tokens, least: 0, window, epoch: 0, held: 0, ages: JUST_NOW, known, until }
 }
 
 impl Key<'_> {
@@ -149,6 +151,25 @@ fn lends_nothing_to_an_older_duplicate(key: &mut Key<'_>) {
     let late = key.call(0, older, Op::Acquire(ask(2)));
     assert_eq!((late.granted, late.replayed, late.outdated), (0, false, true));
     assert_eq!(key.used(), 5);
+}
+
+fn executes_in_its_time_only(key: &mut Key<'_>) {
+    let now = key.peek().now;
+    let early = now + CALL_LIFE + Micros::from_secs(60);
+    for until in [Timestamp(now.0 - 1), early] {
+        let grant = key.acquire(0, Acquire { until, ..ask(3) });
+        assert_eq!((grant.granted, grant.late, grant.epoch), (0, true, 0), "{until:?} at {now:?}");
+    }
+    assert_eq!(key.used(), 0);
+    let (id, until) = (key.id(), now + CALL_LIFE);
+    assert_eq!(key.call(0, id, Op::Acquire(Acquire { until, ..ask(3) })).granted, 3);
+    // What it remembers of the node tells it more than the time does.
+    let (past, another) = (Timestamp(now.0 - 1), key.id());
+    let again = key.call(0, id, Op::Acquire(Acquire { until: past, ..ask(3) }));
+    assert_eq!((again.granted, again.replayed, again.late), (3, true, false));
+    assert_eq!(key.call(0, another, Op::Acquire(Acquire { until: past, ..ask(3) })).granted, 3);
+    assert!(key.acquire(1, Acquire { until: past, ..ask(3) }).late, "of another node it remembers nothing");
+    assert_eq!(key.used(), 6);
 }
 
 fn remembers_nothing_of_id_zero(key: &mut Key<'_>) {

@@ -15,7 +15,7 @@ use rationd::core::limit::MAX_LIMITS;
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::shard::{Effect, Outcome, Request, Ticket};
 use rationd::core::store_clock::StoreClock;
-use rationd::core::time::{Instant, Micros};
+use rationd::core::time::{Instant, Micros, Timestamp};
 
 use crate::limiter::{Limiter, Start};
 use crate::observe::Balance;
@@ -97,6 +97,7 @@ impl Leasing {
             held: 0,
             ages: rationd::core::call::JUST_NOW,
             known,
+            until: Timestamp::NONE,
         };
         let rule = self.books[&digest].rule.clone();
         self.effects.push_back(Effect::Call(Call { id, digest, rule, op: Op::Acquire(order), sent_at: now }));

@@ -21,7 +21,7 @@ static FORGOTTEN: Exemption = Exemption::new(
 
 static EXPIRED: Exemption = Exemption::new(
     "a key of windows that are over, which nobody called for as long as the store keeps it",
-    "It is forgotten, and with it who called last: a call that was held for as long lends of another window.",
+    "It is forgotten, and with it who called last. An acquire that says until when it may be executed is judged for ever.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -56,6 +56,8 @@ struct Key {
 struct Done {
     times: u32,
     windows: [u64; MAX_LIMITS],
+    /// The call says until when it may be executed.
+    is_bounded: bool,
 }
 
 /// The checker.
@@ -137,7 +139,7 @@ impl Observer for Ids {
                 self.epoch(moment, *key, call, grant);
                 let state = self.keys.of(*key);
                 if EXPIRED.when(state.until > 0 && grant.now.0 > state.until) {
-                    state.done.clear();
+                    state.done.retain(|_, done| done.is_bounded);
                 }
                 state.until = state.until.max(forgotten_by(call, grant));
                 if grant.replayed {
@@ -149,6 +151,7 @@ impl Observer for Ids {
                 let state = self.keys.of(*key);
                 let done = state.done.entry((*node, call.id, grant.epoch)).or_default();
                 done.times += 1;
+                done.is_bounded = matches!(call.op, Op::Acquire(order) if order.until.is_some());
                 done.windows = std::array::from_fn(|index| grant.counters[index].at.0);
                 if done.times > 1 {
                     self.found.add("at-most-once", moment, || format!("key {key}, node {node}: {call:?} ran again"));

@@ -509,6 +509,7 @@ mod tests {
                 granted,
                 replayed: false,
                 outdated: false,
+                late: false,
                 confirmed: true,
                 damaged: false,
                 epoch: 0,

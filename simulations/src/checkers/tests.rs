@@ -137,7 +137,8 @@ impl History {
             known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
         }
         let (window, epoch, ages) = (Window::Current, self.asks_under, rationd::core::call::JUST_NOW);
-        let order = Acquire { need: 1, want, least: 1, window, epoch, held: 0, ages, known };
+        let until = Timestamp::NONE;
+        let order = Acquire { need: 1, want, least: 1, window, epoch, held: 0, ages, known, until };
         let op = Op::Acquire(order);
         Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) }
     }
@@ -149,6 +150,7 @@ impl History {
             granted,
             replayed: false,
             outdated: false,
+            late: false,
             confirmed: true,
             damaged: false,
             epoch: self.epoch,

@@ -76,9 +76,10 @@ impl World<'_> {
         place.busy_until = done;
         let node = &self.nodes[letter.node as usize];
         let caller = Caller { prefix: PREFIX, node: &node.name, now: None };
-        let call = &letter.call;
-        let look = Look::before(&place.keyspace, key, &node.name, time, call);
         let is_earlier = self.grapevine.build_of(letter.node) == Build::Older;
+        let of_earlier = is_earlier.then(|| earlier::call(&letter.call));
+        let call = of_earlier.as_ref().unwrap_or(&letter.call);
+        let look = Look::before(&place.keyspace, key, &node.name, time, call);
         let ran = if is_earlier {
             let arguments = |push: &mut dyn FnMut(&[u8])| earlier::arguments(&caller, call, push);
             let ran = self.scripts.run(&mut place.keyspace, earlier::of(&call.op), key, time, arguments);
@@ -88,7 +89,7 @@ impl World<'_> {
             self.scripts.run(&mut place.keyspace, Script::of(call), key, time, arguments)
         };
         let numbers = ran.unwrap_or_else(|error| panic!("a script failed: {error}"));
-        let grant = script::grant(&letter.call, &numbers).expect("the scripts answer as script.rs reads");
+        let grant = script::grant(call, &numbers).expect("the scripts answer as script.rs reads");
         let stale = place.standing != Standing::Primary;
         let ran = &Ran { is_earlier, ..look.after(&place.keyspace) };
         if cut_to.is_some() && cut_to != self.cluster.cut_to(server, key) {

@@ -201,7 +201,7 @@ impl LeasedKey {
     }
 
     /// An acquire of nothing, with all that every acquire reports: the account, and what this node knows of each
-    /// limit.
+    /// limit. Until when it may be executed is said when it is sent.
     pub(super) fn order(&self, now: Instant) -> Acquire {
         Acquire {
             need: 0,
@@ -212,6 +212,7 @@ impl LeasedKey {
             held: self.held(),
             ages: self.ages(now, 0),
             known: self.known(now),
+            until: Timestamp::NONE,
         }
     }
 

@@ -16,7 +16,7 @@ use super::timers::{has_to_tell, keep_until, remaining};
 use crate::core::answer::Resolution;
 use crate::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use crate::core::batch::{Bounds, refill_interval};
-use crate::core::call::{Acquire, Call, Counter, Grant, JUST_NOW, Op, StoreError, Voided};
+use crate::core::call::{Acquire, CALL_LIFE, Call, Counter, Grant, JUST_NOW, Op, StoreError, Voided};
 use crate::core::calls::{Ended, Flight, PeerAsks, Waiter};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
@@ -438,8 +438,9 @@ fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 }
 
 fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
-    let outdated = key.calls.end_acquire();
-    if let Some(Op::Acquire(order)) = outdated.map(|acquire| acquire.call.op) {
+    let refused = key.calls.end_acquire();
+    if let Some(Op::Acquire(Acquire { need, want, least, window, .. })) = refused.map(|acquire| acquire.call.op) {
+        let order = Acquire { need, want, least, window, ..key.order(now) };
         send_acquire(key, cx, now, order);
     }
 }
@@ -507,7 +508,10 @@ fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acqu
     }
     // Refunds and resets that were requested earlier must reach the store first.
     key.calls.send_all_queued(cx, now);
-    let call = key.call(now, cx.id(), Op::Acquire(order));
+    // A store whose answers are waited for longer could not answer before the time is over.
+    let is_quick = cx.settings.timeout <= Micros(CALL_LIFE.0 / 2);
+    let until = if is_quick { key.view.until(now) } else { Timestamp::NONE };
+    let call = key.call(now, cx.id(), Op::Acquire(Acquire { until, ..order }));
     key.calls.send_acquire(cx, now, call);
 }
 

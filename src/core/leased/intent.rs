@@ -61,8 +61,8 @@ pub(super) enum Wish {
     /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, a check is
     /// about to come, or a peer has reported a loss.
     Tokens,
-    /// To repeat the acquire under way under a new id, because the store knew a higher id than it had, and did
-    /// nothing.
+    /// To repeat the acquire under way under a new id, because the store did nothing: it knew a higher id than the acquire
+    /// had, or that came outside of its time.
     Again,
     /// To turn away all who wait in line, because the acquire was not sent: too many calls were waiting.
     TurnAway,

@@ -9,7 +9,7 @@ use super::intent::Wish;
 use super::key::LeasedKey;
 use super::phase::Phase;
 use super::timers::longest_spent;
-use crate::core::call::{Acquire, Call, Grant, Op, StoreError};
+use crate::core::call::{Acquire, CALL_LIFE, Call, Grant, Op, StoreError};
 use crate::core::calls::{Ended, Flight};
 use crate::core::context::Context;
 use crate::core::gcra;
@@ -149,6 +149,7 @@ fn take_acquired(
         return None;
     }
     Some(match outcome {
+        Ok(grant) if grant.late => News::of(refused(key, cx, now, call, &grant)),
         Ok(grant) if grant.outdated && cx.skip_ids() => News::of(Wish::Again),
         Ok(grant) => {
             let sent = key.calls.end_acquire().map_or(now, |acquire| acquire.sent);
@@ -232,6 +233,25 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     let is_recalled = key.peers.take_recalled().is_some_and(|epoch| epoch != key.view.epoch());
     let wish = if is_recalled && !key.outage.phase().waits(now) { Wish::Tokens } else { Wish::Nothing };
     News { wish, for_peers }
+}
+
+/// The store has not executed the acquire, because that came outside of its time: it was under way for too long, or this
+/// node knows too little of the store's clock, which the answer shows. What is still wanted is asked for anew.
+fn refused(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> Wish {
+    cx.note_trip(now.since(call.sent_at));
+    cx.correct_clock(now, grant.now);
+    let guess = key.view.clock().latest(now);
+    key.view.note_clock(StoreClock::new(call.sent_at, now, grant.now));
+    if key.view.answered().is_none() {
+        key.outage.correct_clock(key.view.rule(), guess, key.view.clock().latest(now));
+    }
+    // A store that is so slow is not asked for tokens that nobody waits for.
+    let is_wanted = !key.line.is_empty() || key.is_away(now) || key.is_due(now);
+    if is_wanted || now.since(call.sent_at) < CALL_LIFE {
+        return Wish::Again;
+    }
+    key.calls.end_acquire();
+    Wish::Nothing
 }
 
 /// Drops a grant that was made under limits that no longer apply, or by a store that has lost or reset the key since:

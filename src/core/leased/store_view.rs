@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::core::call::{Acquire, Ages, Call, Counter, Grant, JUST_NOW, Known, Op, Voided};
+use crate::core::call::{Acquire, Ages, CALL_LIFE, Call, Counter, Grant, JUST_NOW, Known, Op, Voided};
 use crate::core::gcra;
 use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
@@ -165,6 +165,16 @@ impl StoreView {
     /// the latest answer.
     pub(super) fn latest_heard(&self, now: Instant) -> Timestamp {
         self.clock.latest(now).max(self.heard)
+    }
+
+    /// Until when the store may execute an acquire that is first sent now: see [`Acquire::until`]. Where the store's clock is
+    /// known so vaguely that it could not be told whether the time has begun, this time lies around the likeliest.
+    pub(super) fn until(&self, now: Instant) -> Timestamp {
+        let (earliest, latest) = (self.clock.surely(now), self.clock.at_most(now));
+        let around = (earliest + Micros(latest.since(earliest).0 / 2)) - Micros(CALL_LIFE.0 / 2);
+        // Before an answer there is but an estimate, of which nobody knows how good it is.
+        let begins = if self.trip == Micros::ZERO { around } else { earliest.max(around) };
+        begins + CALL_LIFE
     }
 
     /// The store's time in the latest answer that counts.
@@ -559,6 +569,7 @@ mod tests {
             held,
             ages: JUST_NOW,
             known: [Known::default(); MAX_LIMITS],
+            until: Timestamp::NONE,
         };
         view.note_counter(0, Counter { used: 8, prev: 0, at: now });
         view.note_lent(0, now, 8, &order(0));

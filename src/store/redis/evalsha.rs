@@ -144,7 +144,7 @@ mod tests {
     use crate::core::key::Digest;
     use crate::core::limit::{Limit, MAX_LIMITS};
     use crate::core::policy::Rule;
-    use crate::core::time::{Instant, Micros};
+    use crate::core::time::{Instant, Micros, Timestamp};
 
     #[test]
     fn numbers_are_written_as_they_are_read() {
@@ -164,6 +164,7 @@ mod tests {
             held: 12,
             ages: JUST_NOW,
             known: Default::default(),
+            until: Timestamp(9),
         };
         let back = Op::Return { amount: 5, epoch: 1, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: OPEN };
         let occupy = Op::Occupy(Occupy { used: 1, need: 2, want: 3, lease: Micros(4) });

@@ -72,7 +72,13 @@ fn script_of(word: &[u8]) -> Option<&'static str> {
 }
 
 fn integers(call: &Call, grant: &Grant) -> Vec<u8> {
-    let replayed = if grant.outdated { 2 } else { u64::from(grant.replayed) };
+    let replayed = if grant.late {
+        3
+    } else if grant.outdated {
+        2
+    } else {
+        u64::from(grant.replayed)
+    };
     let marks = replayed + 4 * u64::from(grant.damaged) + 8 * u64::from(grant.reset) + 16 * u64::from(grant.nodes);
     let head = [grant.granted, marks, grant.epoch, grant.now.0];
     let counters = grant.counters[..call.rule.limits.len()].iter();
@@ -147,6 +153,7 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
             held: head.next()?,
             ages: Default::default(),
             known: Default::default(),
+            until: head.time()?,
         }),
         "return" => Op::Return {
             amount: head.next()?,
@@ -210,7 +217,17 @@ mod tests {
         let window = Window::Next { begins: Timestamp(77) };
         let voids = Voided { id: 4, need: 5, told: 6, spent: 7, answered: 8 };
         let ops = [
-            Op::Acquire(Acquire { need: 1, want: 2, least: 3, window, epoch: 5, held: 6, ages, known }),
+            Op::Acquire(Acquire {
+                need: 1,
+                want: 2,
+                least: 3,
+                window,
+                epoch: 5,
+                held: 6,
+                ages,
+                known,
+                until: Timestamp(7),
+            }),
             Op::Return { amount: 1, epoch: 2, held: 3, voids, ages, windows },
             Op::Peek,
             Op::Refund { amount: 1, windows },
