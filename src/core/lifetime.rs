@@ -62,6 +62,19 @@ pub fn lasts_as_before(limit: &Limit, before: &Counter, after: &Counter) -> bool
     }
 }
 
+/// Whether a key of one limit that is kept until `end` anyway is kept long enough for this counter, if nobody was counted: as
+/// long as [`expires_at`] asks for before it rounds up. So most charges of a key need no renewal, and no division to find that out.
+#[must_use]
+pub fn is_kept(limit: &Limit, counter: &Counter, end: Timestamp) -> bool {
+    match limit.algorithm {
+        _ if counter.at.is_none() => false,
+        Algorithm::Gcra => counter.used == 0 && counter.at + span(limit) <= end,
+        Algorithm::Fixed | Algorithm::FixedFromFirst => counter.at + limit.period <= end,
+        Algorithm::Sliding => counter.at + limit.period + limit.period + limit.period <= end,
+        Algorithm::Concurrent => false,
+    }
+}
+
 /// When a bucket is full again, rounded up to a quarter of the time in which it fills: by that its key is kept, so that not
 /// every charge has to renew the key.
 fn full_in_steps(depth: u64, at: Timestamp) -> Timestamp {
@@ -112,6 +125,24 @@ mod tests {
         assert!(!lasts_as_before(&limit, &deeper, &at(225)), "by the depth at which it was charged");
         let lent = Counter { used: 1, ..at(225) };
         assert!(!lasts_as_before(&limit, &lent, &at(225)) && !lasts_as_before(&limit, &at(225), &lent));
+    }
+
+    #[test]
+    fn what_is_kept_as_long_as_a_charge_asks_for_need_not_be_renewed() {
+        for text in ["10/100s", "9/1s fixed", "9/1s fixed from-first", "9/1s sliding"] {
+            let (limit, now) = (Limit::parse(text).expect(text), Timestamp(1_000_000_000));
+            let mut counter = Counter::default().rolled(&limit, now);
+            counter.debit(&limit, now, 1);
+            let end = expires_at(&[limit], &[counter], now);
+            assert!(is_kept(&limit, &counter, end), "{text}");
+            assert!(
+                !is_kept(&limit, &Counter { at: counter.at + limit.period + limit.period, ..counter }, end),
+                "{text}"
+            );
+            assert!(!is_kept(&limit, &Counter::default(), end), "{text}: it has no time yet");
+        }
+        let (limit, lent) = (Limit::parse("10/100s").expect("a limit"), Counter { used: 1, prev: 9, at: Timestamp(1) });
+        assert!(!is_kept(&limit, &lent, Timestamp(u64::MAX)), "what is lent comes back at any time");
     }
 
     #[test]

@@ -35,6 +35,7 @@ impl Caller {
     ///
     /// # Errors
     /// It has to authenticate before.
+    #[inline]
     pub fn may_ask(&self, hub: &ServerState) -> Result<(), Forbidden> {
         self.may(hub, |_| true)
     }
@@ -43,6 +44,7 @@ impl Caller {
     ///
     /// # Errors
     /// It may not.
+    #[inline]
     pub fn may_use(&self, hub: &ServerState, policy: &str) -> Result<(), Forbidden> {
         self.may(hub, |user| user.may_use(policy))
     }
@@ -51,6 +53,7 @@ impl Caller {
     ///
     /// # Errors
     /// They may not.
+    #[inline]
     pub fn may_bring_limits(&self, hub: &ServerState) -> Result<(), Forbidden> {
         self.may(hub, User::may_bring_limits)
     }
@@ -70,11 +73,24 @@ impl Caller {
 
     /// Whether `is_allowed` of its user, where clients have to be users. The users are looked up each time, so that a
     /// reload changes the rights of connections that are open.
+    #[inline]
     fn may(&self, hub: &ServerState, is_allowed: impl FnOnce(&User) -> bool) -> Result<(), Forbidden> {
-        let Self::Remote(name) = self else { return Ok(()) };
+        match self {
+            Self::Process(_) => Ok(()),
+            Self::Remote(name) => Self::user_may(name.as_deref(), hub, is_allowed),
+        }
+    }
+
+    /// The same for a client of the TCP address. Apart, so that the checks of processes do not pay for it.
+    #[inline(never)]
+    fn user_may(
+        name: Option<&str>,
+        hub: &ServerState,
+        is_allowed: impl FnOnce(&User) -> bool,
+    ) -> Result<(), Forbidden> {
         let access = hub.remote.load();
         let Some(users) = &access.users else { return Ok(()) };
-        match name.as_deref().and_then(|name| users.get(name)) {
+        match name.and_then(|name| users.get(name)) {
             None => Err(Forbidden::Unknown),
             Some(user) if is_allowed(user) => Ok(()),
             Some(_) => Err(Forbidden::This),

@@ -506,7 +506,8 @@ impl Node {
     fn send(&self, asker: Asker, call: Call, out: &mut Outgoing) {
         if let Some(calls) = &self.calls {
             self.in_flight.fetch_add(1, Ordering::AcqRel);
-            calls.enter(asker, call);
+            // It is large, and passes through many hands from here on.
+            calls.enter(asker, Box::new(call));
             out.calls = true;
         }
     }

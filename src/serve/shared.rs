@@ -23,7 +23,7 @@ impl RemoteStore for RedisStore {
         Some(RedisStore::snapshot(self))
     }
 
-    fn send(self: Arc<Self>, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
+    fn send(self: Arc<Self>, asker: Asker, call: Box<Call>, outcomes: Arc<dyn Outcomes>) {
         RedisStore::send(&self, asker, call, outcomes);
     }
 }

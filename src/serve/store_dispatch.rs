@@ -43,7 +43,7 @@ pub trait RemoteStore: Send + Sync + 'static {
     ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>>;
 
     /// The same without waiting; `outcomes` learns how it ended. The default runs a task for each call.
-    fn send(self: Arc<Self>, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
+    fn send(self: Arc<Self>, asker: Asker, call: Box<Call>, outcomes: Arc<dyn Outcomes>) {
         // Unconstrained, because after some number of calls tokio's cooperative budget would keep the rest from being
         // sent in this turn.
         let mut answered = Box::pin(unconstrained(async move {
@@ -113,7 +113,7 @@ struct Home {
 }
 
 impl Outcomes for Home {
-    fn handle_outcome(&self, asker: Asker, call: Call, outcome: Result<Grant, StoreError>) {
+    fn handle_outcome(&self, asker: Asker, call: Box<Call>, outcome: Result<Grant, StoreError>) {
         let _watched = Vital::new("a call to the store");
         let node = &self.node;
         let now = node.clock.now();

@@ -13,13 +13,13 @@ use crate::store::turns::{Asker, Turns};
 /// Calls that wait to be dispatched.
 #[derive(Debug, Default)]
 pub struct Turnstile {
-    calls: Mutex<Turns<(Asker, Call)>>,
+    calls: Mutex<Turns<(Asker, Box<Call>)>>,
     wakeup: Notify,
 }
 
 impl Turnstile {
     /// Adds a call. The caller must [`Self::ring`] afterwards, once for all calls that it has added.
-    pub fn enter(&self, asker: Asker, call: Call) {
+    pub fn enter(&self, asker: Asker, call: Box<Call>) {
         self.lock().push(asker, call.digest.0, (asker, call));
     }
 
@@ -29,7 +29,7 @@ impl Turnstile {
     }
 
     /// Waits for calls, and appends up to `most` of them. Dropping the future before it is ready takes none.
-    pub async fn pass(&self, into: &mut Vec<(Asker, Call)>, most: usize) {
+    pub async fn pass(&self, into: &mut Vec<(Asker, Box<Call>)>, most: usize) {
         loop {
             {
                 let mut calls = self.lock();
@@ -42,7 +42,7 @@ impl Turnstile {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Turns<(Asker, Call)>> {
+    fn lock(&self) -> MutexGuard<'_, Turns<(Asker, Box<Call>)>> {
         // No code panics while it holds this lock, and the queue would be consistent even if it did.
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -126,7 +126,9 @@ impl MemoryStore {
         if lent {
             counter.debit(limit, now, tokens);
             cell.set(counter);
-            cell.live_until(lifetime::expires_at(limits, &[counter], now));
+            if !lifetime::is_kept(limit, &counter, cell.expires()) {
+                cell.live_until(lifetime::expires_at(limits, &[counter], now));
+            }
         }
         Some((lent, counter))
     }

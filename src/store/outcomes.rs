@@ -10,5 +10,5 @@ use crate::core::call::{Call, Grant, StoreError};
 pub trait Outcomes: Send + Sync {
     /// Takes the outcome of a call that was sent in the turn of `asker`. It is called once per call, and possibly
     /// before the function that sends the call has returned.
-    fn handle_outcome(&self, asker: Asker, call: Call, outcome: Result<Grant, StoreError>);
+    fn handle_outcome(&self, asker: Asker, call: Box<Call>, outcome: Result<Grant, StoreError>);
 }

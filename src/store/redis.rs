@@ -151,13 +151,13 @@ impl RedisStore {
     /// As [`Self::call`].
     pub async fn call_for(&self, asker: Asker, call: &Call) -> Result<Grant, StoreError> {
         let (sender, outcome) = oneshot::channel();
-        self.send(asker, call.clone(), Arc::new(Alone(Mutex::new(Some(sender)))));
+        self.send(asker, Box::new(call.clone()), Arc::new(Alone(Mutex::new(Some(sender)))));
         // The sender is dropped without an outcome only when the store has ended.
         outcome.await.unwrap_or(Err(StoreError::Unknown))
     }
 
     /// Sends `call`, which waits in the line of `asker` if it must; `outcomes` learns how it ended. Returns at once.
-    pub fn send(&self, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
+    pub fn send(&self, asker: Asker, call: Box<Call>, outcomes: Arc<dyn Outcomes>) {
         RoutedCall::begin(&self.context, asker, call, outcomes);
     }
 
@@ -207,7 +207,7 @@ impl RedisStore {
 struct Alone(Mutex<Option<oneshot::Sender<Result<Grant, StoreError>>>>);
 
 impl Outcomes for Alone {
-    fn handle_outcome(&self, _: Asker, _: Call, outcome: Result<Grant, StoreError>) {
+    fn handle_outcome(&self, _: Asker, _: Box<Call>, outcome: Result<Grant, StoreError>) {
         if let Some(sender) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // The future that waits may have been dropped.
             let _ = sender.send(outcome);

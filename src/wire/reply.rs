@@ -46,11 +46,10 @@ impl<'a> Writer<'a> {
 
     /// `:value`.
     pub fn integer(&mut self, value: i64) {
-        if (0..10).contains(&value) {
-            return self.out.extend_from_slice(&[b':', b'0' + value as u8, b'\r', b'\n']);
+        match value {
+            -1 => self.out.extend_from_slice(b":-1\r\n"),
+            _ => self.number(b':', value),
         }
-        let mut digits = Digits::default();
-        self.line(b':', digits.write(value));
     }
 
     /// `:value` of a count, limited to the largest integer of RESP.
@@ -155,8 +154,15 @@ impl<'a> Writer<'a> {
     }
 
     fn header(&mut self, kind: u8, len: usize) {
-        let mut digits = Digits::default();
-        self.line(kind, digits.write(i64::try_from(len).unwrap_or(i64::MAX)));
+        self.number(kind, i64::try_from(len).unwrap_or(i64::MAX));
+    }
+
+    /// A line that is a number.
+    fn number(&mut self, kind: u8, value: i64) {
+        if (0..10).contains(&value) {
+            return self.out.extend_from_slice(&[kind, b'0' + value as u8, b'\r', b'\n']);
+        }
+        self.out.extend_from_slice(Digits::default().line(kind, value));
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {
@@ -170,27 +176,55 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Room for the decimal digits of any 64-bit integer and its sign.
+/// Room for a line with any 64-bit integer: its kind, a sign, the decimal digits and a CRLF.
 #[derive(Debug, Default)]
-struct Digits([u8; 20]);
+struct Digits([u8; 23]);
+
+/// The digits of all numbers below 100, two each: a division gives two of them.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[0; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    pairs
+};
 
 impl Digits {
+    /// The number alone.
     fn write(&mut self, value: i64) -> &[u8] {
+        let from = self.end_at(self.0.len(), value);
+        &self.0[from..]
+    }
+
+    /// The number as a line of this kind.
+    fn line(&mut self, kind: u8, value: i64) -> &[u8] {
+        let end = self.0.len() - 2;
+        self.0[end..].copy_from_slice(b"\r\n");
+        let from = self.end_at(end, value) - 1;
+        self.0[from] = kind;
+        &self.0[from..]
+    }
+
+    /// Writes the number so that it ends at `at`, and returns where it begins.
+    fn end_at(&mut self, mut at: usize, value: i64) -> usize {
         let mut rest = value.unsigned_abs();
-        let mut at = self.0.len();
-        loop {
+        while rest >= 10 {
+            at -= 2;
+            self.0[at..at + 2].copy_from_slice(&PAIRS[(rest % 100) as usize]);
+            rest /= 100;
+        }
+        // Of an even number of digits none is left, and 0 has one.
+        if rest > 0 || value == 0 {
             at -= 1;
-            self.0[at] = b'0' + (rest % 10) as u8; // one digit
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
+            self.0[at] = b'0' + rest as u8; // one digit
         }
         if value < 0 {
             at -= 1;
             self.0[at] = b'-';
         }
-        &self.0[at..]
+        at
     }
 }
 
@@ -263,7 +297,8 @@ mod tests {
 
     #[test]
     fn integers_are_written_whole() {
-        for value in [0, 9, 10, -1, 1_234_567, i64::MAX, i64::MIN] {
+        for value in [0, 7, 9, 10, 11, 99, 100, 101, 999, 1_000, -1, -9, -10, 1_234_567, 12_345_678, i64::MAX, i64::MIN]
+        {
             assert_eq!(written(Protocol::Two, |w| w.integer(value)), format!(":{value}\r\n"));
         }
     }

@@ -216,7 +216,27 @@ fn begins_as_http(head: &[u8]) -> bool {
 }
 
 /// The number in `input` between `start` and a CRLF, and the position after the CRLF.
+#[inline]
 fn length(
+    input: &[u8],
+    start: usize,
+    bad: ProtocolError,
+    endless: ProtocolError,
+) -> Result<Option<(i64, usize)>, ProtocolError> {
+    let digit = |byte: u8| i64::from(byte - b'0');
+    // Nearly all numbers of a check have one or two digits.
+    match input.get(start..) {
+        Some(&[ones @ b'0'..=b'9', b'\r', b'\n', ..]) => Ok(Some((digit(ones), start + 3))),
+        Some(&[tens @ b'0'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..]) => {
+            Ok(Some((10 * digit(tens) + digit(ones), start + 4)))
+        }
+        _ => any_length(input, start, bad, endless),
+    }
+}
+
+/// The same for a number of any length, which may have arrived in part.
+#[inline(never)]
+fn any_length(
     input: &[u8],
     start: usize,
     bad: ProtocolError,

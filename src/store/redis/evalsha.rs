@@ -11,8 +11,29 @@ use super::reply::text;
 use crate::core::call::{Call, Grant};
 use crate::store::script::{self, BadReply, Caller, Script};
 
-static HASHES: LazyLock<Vec<(&'static str, String)>> =
-    LazyLock::new(|| script::all().into_iter().map(|script| (script.name, hash(script.text))).collect());
+static HASHED: LazyLock<Vec<Hashed>> = LazyLock::new(|| script::all().into_iter().map(Hashed::of).collect());
+
+/// A script, and how calls of it begin.
+struct Hashed {
+    script: &'static Script,
+    sha: String,
+    /// The arguments that are the same in all calls, as they are sent: command, hash and number of keys.
+    head: Vec<u8>,
+}
+
+impl Hashed {
+    fn of(script: &'static Script) -> Self {
+        let (sha, mut head) = (hash(script.text), Vec::new());
+        [b"EVALSHA", sha.as_bytes(), b"1"].into_iter().for_each(|argument| bulk(&mut head, argument));
+        Self { script, sha, head }
+    }
+
+    /// That of one of the scripts.
+    fn find(script: &Script) -> &'static Self {
+        let found = HASHED.iter().find(|hashed| std::ptr::eq(hashed.script, script));
+        found.expect("scripts are static, and all of them are hashed")
+    }
+}
 
 /// The SHA1 of a text in hexadecimal.
 #[must_use]
@@ -26,8 +47,7 @@ pub fn hash(text: &str) -> String {
 /// Never: every script is hashed.
 #[must_use]
 pub fn sha(script: &Script) -> &'static str {
-    let found = HASHES.iter().find(|(name, _)| *name == script.name);
-    &found.expect("every script is hashed").1
+    &Hashed::find(script).sha
 }
 
 /// The `EVALSHA` command of a call, or the `EVAL` command with the script's source.
@@ -45,46 +65,35 @@ pub fn command(caller: &Caller<'_>, call: &Call, with_source: bool) -> Cmd {
 
 /// Writes the same command as bytes, without building a `Cmd`.
 pub(crate) fn write(line: &mut Vec<u8>, caller: &Caller<'_>, call: &Call, with_source: bool) {
-    let count = BEFORE_LIMITS + call.rule.limits.len();
-    line.push(b'*');
-    line.extend_from_slice(decimal(count as u64, &mut [0; 20]));
-    line.extend_from_slice(b"\r\n");
+    length(line, b'*', BEFORE_LIMITS + call.rule.limits.len());
     let script = Script::of(call);
-    let mut written = 0;
-    let mut push = |argument: &[u8]| {
-        written += 1;
-        bulk(line, argument);
-    };
-    push(if with_source { b"EVAL" } else { b"EVALSHA" });
-    push(if with_source { script.text } else { sha(script) }.as_bytes());
-    push(b"1");
-    push(script::key(caller.prefix, call.digest).as_bytes());
-    script::arguments(caller, call, &mut push);
-    debug_assert_eq!(written, count);
+    if with_source {
+        [b"EVAL", script.text.as_bytes(), b"1"].into_iter().for_each(|argument| bulk(line, argument));
+    } else {
+        line.extend_from_slice(&Hashed::find(script).head);
+    }
+    script::with_key(caller.prefix, call.digest, |key| bulk(line, key));
+    script::arguments(caller, call, &mut |argument| bulk(line, argument));
 }
 
 /// Arguments before the limits: command, script, number of keys, the key, and of the ARGV the node and the call.
 const BEFORE_LIMITS: usize = 6;
 
-/// The decimal digits of a number, written to the end of `room`.
-fn decimal(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
-    let mut first = room.len();
-    loop {
-        first -= 1;
-        room[first] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            return &room[first..];
-        }
+/// Writes the line of a length.
+fn length(line: &mut Vec<u8>, kind: u8, length: usize) {
+    let digit = |number: usize| b'0' + (number % 10) as u8;
+    match length {
+        0..10 => line.extend_from_slice(&[kind, digit(length), b'\r', b'\n']),
+        10..100 => line.extend_from_slice(&[kind, digit(length / 10), digit(length), b'\r', b'\n']),
+        // Nothing of a call is so long but a long prefix and the source of a script.
+        _ => line.extend_from_slice(format!("{}{length}\r\n", char::from(kind)).as_bytes()),
     }
 }
 
 fn bulk(line: &mut Vec<u8>, bytes: &[u8]) {
     // Reserves room for the length line, too, so that the buffer grows once.
     line.reserve(bytes.len() + 25);
-    line.push(b'$');
-    line.extend_from_slice(decimal(bytes.len() as u64, &mut [0; 20]));
-    line.extend_from_slice(b"\r\n");
+    length(line, b'$', bytes.len());
     line.extend_from_slice(bytes);
     line.extend_from_slice(b"\r\n");
 }
@@ -147,9 +156,23 @@ mod tests {
     use crate::core::time::{Instant, Micros, Timestamp};
 
     #[test]
-    fn numbers_are_written_as_they_are_read() {
-        for value in [0, 9, 10, 1_234_567_890, (1 << 53) - 1, u64::MAX] {
-            assert_eq!(decimal(value, &mut [0; 20]), value.to_string().as_bytes());
+    fn lengths_are_written_in_decimal() {
+        for value in [0, 9, 10, 63, 99, 100, 1_234_567_890] {
+            let mut line = Vec::new();
+            length(&mut line, b'$', value);
+            assert_eq!(line, format!("${value}\r\n").as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_prefix_may_be_long() {
+        let rule = Arc::new(Rule::of("p", &[Limit::parse("1/1s fixed").unwrap()]));
+        let call = Call { id: 9, digest: Digest(0xab), rule, op: Op::Peek, sent_at: Instant(0) };
+        for length in [0, 1, 92, 93, 94, 300] {
+            let (prefix, mut line) = ("x".repeat(length), Vec::new());
+            let caller = Caller { prefix: &prefix, node: "node-1", now: None };
+            write(&mut line, &caller, &call, false);
+            assert_eq!(line, command(&caller, &call, false).get_packed_command(), "{length}");
         }
     }
 

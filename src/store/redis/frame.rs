@@ -76,12 +76,16 @@ fn read_integers(bytes: &[u8], integers: &mut Vec<i64>) -> Option<usize> {
 fn read_integer(bytes: &[u8], at: usize, kind: u8) -> Option<(i64, usize)> {
     let rest = bytes.get(at..)?.strip_prefix(&[kind])?;
     let (is_negative, rest) = rest.strip_prefix(b"-").map_or((false, rest), |rest| (true, rest));
-    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    // A number with more digits may exceed 64 bits; the crate parses it.
-    if digits == 0 || digits > 18 || rest.get(digits..digits + 2)? != b"\r\n" {
-        return None;
+    let (mut value, mut digits) = (0, 0);
+    loop {
+        match rest.get(digits)? {
+            // A number with more digits may exceed 64 bits; the crate parses it.
+            digit @ b'0'..=b'9' if digits < 18 => value = value * 10 + i64::from(digit - b'0'),
+            b'\r' if digits > 0 && rest.get(digits + 1) == Some(&b'\n') => break,
+            _ => return None,
+        }
+        digits += 1;
     }
-    let value = rest[..digits].iter().fold(0, |value, digit| value * 10 + i64::from(digit - b'0'));
     let value = if is_negative { -value } else { value };
     Some((value, bytes.len() - rest.len() + digits + 2))
 }

@@ -104,7 +104,7 @@ pub(super) struct RoutedCall {
     context: Arc<CallContext>,
     asker: Asker,
     /// `None` once the outcome was delivered.
-    call: Option<(Call, Arc<dyn Outcomes>)>,
+    call: Option<(Box<Call>, Arc<dyn Outcomes>)>,
     started: Instant,
     server: Option<Arc<Master>>,
     /// Its grant must be confirmed by a replica.
@@ -122,7 +122,7 @@ impl Drop for RoutedCall {
 
 impl RoutedCall {
     /// Sends `call` to the server that owns its key.
-    pub(super) fn begin(context: &Arc<CallContext>, asker: Asker, call: Call, outcomes: Arc<dyn Outcomes>) {
+    pub(super) fn begin(context: &Arc<CallContext>, asker: Asker, call: Box<Call>, outcomes: Arc<dyn Outcomes>) {
         let started = context.cluster.shared.clock.now();
         let owner = context.owner(&call, started);
         let mut routed = Self {
