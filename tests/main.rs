@@ -70,6 +70,7 @@ mod shard;
 mod shard_away;
 mod shard_peers;
 mod shares;
+mod size;
 mod slow_store;
 mod socket;
 mod start_stop;

@@ -200,7 +200,24 @@ impl Fleet {
             }
             print(&format!("{name}: {failures:?}, but a client stood still for {late:?}"));
         }
+        if !failures.is_empty() {
+            failures.extend(self.state_of_stores());
+        }
         failures.into_iter().map(|what| format!("{name}: {what}")).collect()
+    }
+
+    /// What each node knows of the store and of its keys, for who reads a failure.
+    fn state_of_stores(&self) -> impl Iterator<Item = String> + use<'_> {
+        self.daemons.iter().enumerate().map(|(node, daemon)| {
+            let told: serde_json::Value = serde_json::from_str(&daemon.ask("RATION.TOP").text()).unwrap_or_default();
+            let log = daemon.log();
+            let last: Vec<_> = log.lines().rev().take(12).collect();
+            format!(
+                "node {node}: store {}, keys {}, last of the log {last:#?}",
+                told["store"],
+                daemon.ask("RATION.KEYS COUNT 9").text()
+            )
+        })
     }
 
     /// The last that each daemon had to say, unless all is well.

@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Denials(DenialsArgs),
     /// Say what another configuration would have done to recorded checks: exit 0, or 1 with --max-newly-denied
     Plan(PlanArgs),
+    /// Reckon what a fleet asks of its store, by simulating a part of its keys
+    Size(SizeArgs),
     /// List the daemon's policies
     Policies,
     /// List keys that the daemon knows
@@ -236,6 +238,32 @@ pub(crate) struct PlanArgs {
     /// Most keys listed [env: RATIOND_COUNT]
     #[arg(long, default_value_t = 20, value_name = "N", env = "RATIOND_COUNT", hide_env = true)]
     pub(crate) count: u32,
+}
+
+/// Arguments of `size`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SizeArgs {
+    /// Nodes of the fleet [env: RATIOND_NODES]
+    #[arg(long, value_name = "N", default_value_t = 3, env = "RATIOND_NODES", hide_env = true,
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) nodes: u32,
+    /// Different keys that are in use [env: RATIOND_SIZE_KEYS]
+    #[arg(long, value_name = "N", default_value_t = 10_000, env = "RATIOND_SIZE_KEYS", hide_env = true,
+        value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) keys: u64,
+    /// Checks a second at all nodes together [env: RATIOND_SIZE_RATE]
+    #[arg(long, value_name = "N", default_value_t = 10_000, env = "RATIOND_SIZE_RATE", hide_env = true,
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) rate: u64,
+    /// A limit of each key; once for each [env: RATIOND_SIZE_LIMIT]
+    #[arg(long, value_name = "LIMIT", default_value = "100/1s burst 200", env = "RATIOND_SIZE_LIMIT", hide_env = true)]
+    pub(crate) limit: Vec<String>,
+    /// How unevenly keys are asked for: 0 evenly, 1 as words of a language (Zipf) [env: RATIOND_SIZE_ZIPF]
+    #[arg(long, value_name = "S", default_value_t = 1.0, env = "RATIOND_SIZE_ZIPF", hide_env = true)]
+    pub(crate) zipf: f64,
+    /// From a node to the store and back [env: RATIOND_SIZE_TRIP]
+    #[arg(long, value_name = "TIME", default_value = "1ms", env = "RATIOND_SIZE_TRIP", hide_env = true)]
+    pub(crate) trip: String,
 }
 
 /// The commands of `config`.

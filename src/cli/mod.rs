@@ -31,10 +31,12 @@ mod plan;
 mod policies;
 mod record_file;
 mod reload;
+mod replay;
 mod resolve;
 mod run;
 mod serve;
 mod service_manager;
+mod size;
 mod top;
 mod version;
 

@@ -1,24 +1,23 @@
 //! `rationd plan`: what another configuration would have done to the checks that a daemon has recorded.
 
-mod replay;
 mod report;
 
 use std::process::ExitCode;
 
 use serde_json::json;
 
-use self::replay::{Policies, Terms, replay};
 use self::report::Report;
 use super::args::PlanArgs;
 use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
+use super::replay::{Policies, Terms, replay};
 use super::resolve::digest_key;
 use super::{output, percent};
 use crate::config::{self, Loaded, Sources};
 use crate::core::key::DigestKey;
 use crate::core::limit::parse_period;
 use crate::core::policy::PolicySet;
-use crate::core::time::Micros;
+use crate::core::time::{Micros, Timestamp};
 use crate::serve::recording::file::{self, Arrival, digest_tag};
 use crate::serve::{listing, policy_diff};
 
@@ -29,8 +28,14 @@ pub(crate) fn run(args: &PlanArgs, globals: &Globals, present: &Sources) -> anyh
     let then = load(&Sources { file: Some(args.new.clone()), ..present.clone() })?;
     let digests = digest_key(&now.config).map_err(|problem| ExitError::new(Code::BadConfig, problem))?;
     let recorded = Recorded::read(args, digests)?;
-    let terms = Terms { nodes: args.nodes, trip: trip(args, &now)?, timeout: now.config.store.timeout, digests };
-    let fates = |set: &PolicySet| replay(set, &recorded.nodes, recorded.has_keys, terms);
+    let terms = Terms {
+        nodes: args.nodes,
+        trip: trip(args, &now)?,
+        timeout: now.config.store.timeout,
+        digests,
+        counted_from: Timestamp(0),
+    };
+    let fates = |set: &PolicySet| replay(set, &recorded.nodes, recorded.has_keys, terms).fates;
     let (of_now, of_then) = (fates(&now.policies), fates(&then.policies));
     let sets = [&now, &then].map(|loaded| Policies::new(&loaded.policies, digests, recorded.has_keys));
     let name = |arrival: &Arrival| {

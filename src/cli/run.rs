@@ -11,7 +11,7 @@ use super::globals::Globals;
 use super::output::{self, Paint};
 use super::{
     bench, cert, check, completions, config, demo, denials, doctor, key, keys, leases, log, peers, plan, policies,
-    reload, serve, top, version,
+    reload, serve, size, top, version,
 };
 use crate::clock;
 use crate::config::{Override, Sources, load};
@@ -51,6 +51,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Top(args) => top::run(&args, globals, &socket(globals)?),
         Command::Denials(args) => denials::run(&args, globals, &socket(globals)?),
         Command::Plan(args) => plan::run(&args, globals, &sources(None)),
+        Command::Size(args) => size::run(&args, globals),
         Command::Policies => policies::run(globals, &socket(globals)?),
         Command::Leases(args) => leases::run(&args, globals, &socket(globals)?),
         Command::Completions { shell } => completions::completions(shell),

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Value, json};
 
-use super::replay::Fate;
 use crate::cli::output;
+use crate::cli::replay::Fate;
 use crate::core::key::Digest;
 use crate::serve::recording::file::{Arrival, Event};
 

@@ -1,4 +1,4 @@
-//! Replays recorded arrivals through the core: each recording is a node that leases from one store, on virtual time.
+//! Replays arrivals through the core: those of each node lease from one store, on virtual time.
 //!
 //! The nodes are shards of the shipped core and the store is the memory store, which answers as the scripts do. The fleet
 //! does not gossip here, and the store is never away.
@@ -31,6 +31,19 @@ pub(super) struct Terms {
     pub(super) timeout: Micros,
     /// By which the digests were made.
     pub(super) digests: DigestKey,
+    /// Calls and waits before this do not count.
+    pub(super) counted_from: Timestamp,
+}
+
+/// What a replay showed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Replayed {
+    /// What became of each arrival, by recording.
+    pub(super) fates: Vec<Vec<Fate>>,
+    /// Calls to the store.
+    pub(super) calls: u64,
+    /// Checks that waited for the store.
+    pub(super) waits: u64,
 }
 
 /// What became of a recorded check.
@@ -112,13 +125,15 @@ struct Replay<'a> {
     answers: VecDeque<Answer>,
     /// The wall clock less the monotonic ones.
     offset: u64,
-    fates: Vec<Vec<Fate>>,
+    told: Replayed,
 }
 
-/// Replays the recordings under these policies, and returns what became of each arrival.
-pub(super) fn replay(set: &PolicySet, recordings: &[Vec<Arrival>], has_keys: bool, terms: Terms) -> Vec<Vec<Fate>> {
+/// Replays the recordings under these policies.
+pub(super) fn replay(set: &PolicySet, recordings: &[Vec<Arrival>], has_keys: bool, terms: Terms) -> Replayed {
     let first = recordings.iter().filter_map(|arrivals| arrivals.first()).map(|arrival| arrival.at.0).min();
-    let Some(first) = first else { return recordings.iter().map(|_| Vec::new()).collect() };
+    let Some(first) = first else {
+        return Replayed { fates: recordings.iter().map(|_| Vec::new()).collect(), ..Replayed::default() };
+    };
     let keys: BTreeSet<_> = recordings.iter().flatten().map(|arrival| arrival.digest).collect();
     let settings = Settings { max_keys: keys.len() + 16, timeout: terms.timeout, lease_ahead: true };
     let total = terms.nodes.max(recordings.len());
@@ -144,10 +159,13 @@ pub(super) fn replay(set: &PolicySet, recordings: &[Vec<Arrival>], has_keys: boo
         timers: BTreeSet::new(),
         answers: VecDeque::new(),
         offset: first - BEGIN.min(first),
-        fates: recordings.iter().map(|arrivals| vec![Fate::Unknown; arrivals.len()]).collect(),
+        told: Replayed {
+            fates: recordings.iter().map(|arrivals| vec![Fate::Unknown; arrivals.len()]).collect(),
+            ..Replayed::default()
+        },
     };
     replay.run();
-    replay.fates
+    replay.told
 }
 
 /// The mean time between two arrivals. Nodes that take the same recording share it evenly, so that none comes first with
@@ -201,7 +219,7 @@ impl Replay<'_> {
         node.next += 1;
         let arrival = &self.recordings[node.recording][index];
         let Some(policy) = self.policies.policy(arrival) else { return };
-        let fates = &mut self.fates[node.recording];
+        let fates = &mut self.told.fates[node.recording];
         let rule = match self.policies.plan(policy, arrival) {
             Plan::Limited(rule) => rule,
             plan => {
@@ -231,7 +249,10 @@ impl Replay<'_> {
         match outcome {
             Outcome::Decided(decision) if is_counted => fates[index] = fate(policy, arrival, decision),
             Outcome::Decided(_) => {}
-            Outcome::Parked(ticket) => drop(node.waiting.insert(ticket, index)),
+            Outcome::Parked(ticket) => {
+                self.told.waits += u64::from(Timestamp(now.0 + self.offset) >= self.terms.counted_from);
+                node.waiting.insert(ticket, index);
+            }
         }
     }
 
@@ -242,6 +263,7 @@ impl Replay<'_> {
             match effect {
                 Effect::Call(call) => {
                     let store_time = Timestamp(now.0 + self.offset + self.terms.trip.0 / 2);
+                    self.told.calls += u64::from(store_time >= self.terms.counted_from);
                     let outcome = self.store.call(store_time, &node.name, &call);
                     let at_node = Answer { at: now + self.terms.trip, node: at, call, outcome };
                     self.answers.push_back(at_node);
@@ -250,7 +272,7 @@ impl Replay<'_> {
                     if let Some(index) = node.waiting.remove(&ticket).filter(|_| node.shift == 0) {
                         let arrival = &self.recordings[node.recording][index];
                         if let Some(policy) = self.policies.policy(arrival) {
-                            self.fates[node.recording][index] = fate(policy, arrival, decision);
+                            self.told.fates[node.recording][index] = fate(policy, arrival, decision);
                         }
                     }
                 }
