@@ -450,7 +450,7 @@ impl Budget {
             _ if self.window == now.0 / limit.period.0 => self.spent,
             _ => 0,
         };
-        open.min(self.spent).saturating_sub(self.paid)
+        open.min(self.spent.saturating_sub(self.paid))
     }
 
     /// What was admitted in the sliding window before and is not paid, as far as it still weighs, rounded up. The store does
@@ -478,7 +478,9 @@ impl Budget {
             self.before -= u64::try_from(paid).unwrap_or(self.before);
             self.carried += part;
         }
-        self.paid = self.paid.saturating_add(tokens - part).min(self.spent);
+        // What a bucket does not remember any more need not be paid, and what is admitted later has to be.
+        let paid = if limit.algorithm == Algorithm::Gcra { self.spent - self.debt(limit, now) } else { self.paid };
+        self.paid = paid.saturating_add(tokens - part).min(self.spent);
     }
 
     /// This node's part of a window's tokens.

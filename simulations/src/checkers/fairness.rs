@@ -32,7 +32,7 @@ static SHAPES: Exemption = Exemption::new(
 static LEAPS: Exemption =
     Exemption::new("the census of slots that move between clocks that differ", "Periods are by the owner's clock.");
 static GROWN: Exemption = Exemption::new(
-    "what is asked for while a fleet has not heard of a node that has come",
+    "what is asked for where the store counts more nodes than the fleet has heard of",
     "The store counts nodes for a while that are gone, so the fewer count: those that it knows, or those of the fleet. A newcomer is known to the store first.",
 );
 
@@ -172,11 +172,11 @@ impl Fairness {
         }
     }
 
-    /// How many nodes all have heard of; where that is all that live, any number.
+    /// How many nodes that live all others have heard of; any number where nobody hears of others.
     fn known(&self, moment: Moment) -> u64 {
         let Some(after) = self.heard_after else { return u64::MAX };
         let known = self.came.values().filter(|at| **at + after <= moment.at).count();
-        if GROWN.when(known > 0 && known < self.came.len()) { known as u64 } else { u64::MAX }
+        if GROWN.when(known > 0) { known as u64 } else { u64::MAX }
     }
 
     /// The store lent some.
@@ -313,6 +313,28 @@ mod tests {
             history.settled(&mut checker, 4 * SECOND, 1, 2);
             history.called(&mut checker, 4 * SECOND + 1, 2, 10);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn nodes_that_have_left_have_no_part() {
+        for (left, seen) in [(true, 0), (false, 1)] {
+            let mut history = History::new("12/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(crate::plan::Gossip { join: Span(SECOND), ..Default::default() });
+            let mut checker = Fairness::new(&setting);
+            for node in 0..3 {
+                history.see(&mut checker, 0, &Seen::Joined { node, incarnation: 0 });
+            }
+            if left {
+                history.see(&mut checker, 3 * SECOND, &Seen::Left { node: 2, drained: true });
+            }
+            history.nodes = 3;
+            history.settled(&mut checker, 4 * SECOND, 1, 2);
+            history.called(&mut checker, 4 * SECOND + 1, 2, 6);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+            history.called(&mut checker, 4 * SECOND + 2, 3, 7);
+            assert_eq!(checker.violations().len(), seen + 1, "it is half of it for two");
         }
     }
 

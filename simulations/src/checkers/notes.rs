@@ -111,6 +111,8 @@ impl Stops {
 pub(super) struct Clocks {
     /// A server that is busy executes a call by so much later than it arrived, and shows that time.
     busy: u64,
+    /// Clocks of masters differ.
+    differ: bool,
     /// How far each key's clock is ahead of true time, and when that became another one.
     keys: Numbered<(Option<u64>, Option<u64>)>,
 }
@@ -118,8 +120,8 @@ pub(super) struct Clocks {
 impl Clocks {
     pub(super) fn new(plan: &Plan) -> Self {
         // Where masters' clocks differ, who is late cannot be told from who is ahead.
-        let busy = if plan.redis.skew.0 == 0 { BUSY } else { SAME };
-        Self { busy, keys: Numbered::default() }
+        let differ = plan.redis.skew.0 != 0;
+        Self { busy: if differ { SAME } else { BUSY }, differ, keys: Numbered::default() }
     }
 
     pub(super) fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
@@ -136,6 +138,15 @@ impl Clocks {
         if behind.min(ahead) > if ahead < behind { late } else { SAME } {
             (*known, *leapt) = (Some(skew), Some(moment.at));
         }
+    }
+
+    /// Whether a server that reads its clock so goes by another one than the key's owner. Where nobody has shown the owner's, any
+    /// may be another, as far as clocks of masters differ.
+    pub(super) fn is_another(&self, moment: Moment, key: u32, now: u64) -> bool {
+        let skew = now.wrapping_sub(moment.store.0);
+        let known = self.keys.get(key).and_then(|(known, _)| *known);
+        let differs = |known: u64| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME;
+        self.differ && known.is_none_or(differs)
     }
 
     /// When that was last, if ever.

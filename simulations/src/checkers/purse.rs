@@ -26,6 +26,10 @@ static LEAPS: Exemption = Exemption::new(
     "a key, once another clock counts it",
     "When a window ends is then known by neither clock: what was lent ends never, and begins at once.",
 );
+static STALE: Exemption = Exemption::new(
+    "what a former owner lends whose clock is another",
+    "Its windows end by that clock, which counts the key no more: it ends never.",
+);
 static REFUNDS: Exemption = Exemption::new(
     "what is handed back of a key of which a cost was refunded, or that another clock counts, or of a bucket",
     "Into which window a refund goes is known when the store has taken it, and of a bucket it is lent anew.",
@@ -38,7 +42,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["conservation"],
     proves: "A node admits no more of a key than it was lent and has not handed back, and hands back no more than it has, of windows only while they are open, and after a reset only what was lent since. What it lends on it has spent, and the peer admits no more with it.",
     judges: "All algorithms, several limits.",
-    exemptions: &[&BASELINES, &LEAPS, &LAPSED, &REFUNDS],
+    exemptions: &[&BASELINES, &LEAPS, &STALE, &LAPSED, &REFUNDS],
     mutant: Some("lease-crosses-window"),
 };
 
@@ -48,6 +52,21 @@ struct Lot {
     starts: u64,
     ends: u64,
     tokens: u64,
+}
+
+impl Lot {
+    fn is_open(&self, now: u64) -> bool {
+        self.starts <= now && now < self.ends
+    }
+}
+
+/// What is left of a window that is over is handed back, where a window of another limit is still open. A node that is not
+/// run meanwhile does so later, and by then it may have spent of another lot.
+const HANDED_BACK: u64 = 20_000_000;
+
+/// Forgets lots that are used up, or were over long ago.
+fn forget(lots: &mut Vec<Lot>, now: u64) {
+    lots.retain(|lot| now < lot.ends || lot.tokens > 0 && now < lot.ends.saturating_add(HANDED_BACK));
 }
 
 /// What a peer lent on: how much of it is left, and when the first window of it ends.
@@ -69,6 +88,8 @@ pub(super) struct Purse {
     refunded: Set<(Life, u32)>,
     lives: Lives,
     lent: Ids,
+    /// Acquires that a former owner has executed, by another clock than the owner's.
+    stale: Set<(Life, u64)>,
     returned: Ids,
     /// Refunds that no call has taken along yet: when their windows end, and their costs.
     asked: Refunds<(u64, u64)>,
@@ -100,6 +121,7 @@ impl Purse {
             refunded: Set::default(),
             lives: Lives::default(),
             lent: Ids::default(),
+            stale: Set::default(),
             returned: Ids::default(),
             asked: Refunds::default(),
             held: Map::default(),
@@ -126,7 +148,8 @@ impl Purse {
         // Only one aligned window is ever lent of ahead.
         let (ahead, period) = (order.window.is_next(), call.rule.limits[0].period.0);
         let at = grant.counters.map(|counter| counter.at.0 + if ahead { period } else { 0 });
-        let ends = self.ends(key, &call.rule, &at);
+        let is_stale = self.stale.remove(&(life, call.id));
+        let ends = if STALE.when(is_stale) { u64::MAX } else { self.ends(key, &call.rule, &at) };
         let starts = if ahead && ends != u64::MAX { ends - period } else { 0 };
         let (tokens, lots) = (grant.granted, self.held.entry((life, key)).or_default());
         match lots.iter_mut().find(|lot| lot.ends == ends) {
@@ -156,7 +179,9 @@ impl Purse {
         match &call.op {
             Op::Return { amount, windows, .. } if self.returned.is_first(life, call.id) => {
                 let ends = self.ends(key, &call.rule, &windows.map(|window| window.0));
+                // What a former owner has lent is looked for last.
                 let missing = self.take_last(life, key, *amount, ends);
+                let missing = self.take_last(life, key, missing, u64::MAX);
                 let is_known = !REFUNDS.when(ends == u64::MAX || self.refunded.contains(&(life, key)));
                 if missing > 0 && is_known && self.leases {
                     self.found.add("conservation", moment, || {
@@ -192,8 +217,8 @@ impl Purse {
 
     fn spend(&mut self, moment: Moment, request: &Request, now: u64) {
         let lots = self.of(request);
-        lots.retain(|lot| lot.ends > now);
-        let missing = take(lots.iter_mut().filter(|lot| lot.starts <= now), request.cost);
+        forget(lots, now);
+        let missing = take(lots.iter_mut().filter(|lot| lot.is_open(now)), request.cost);
         if missing > 0 {
             let left = lots.clone();
             self.found.add("conservation", moment, || {
@@ -205,9 +230,9 @@ impl Purse {
     /// A node lends on to a peer, of what ends first.
     fn lend_on(&mut self, moment: Moment, (life, key): (Life, u32), (peer, ask): (Life, &Ask), loan: &Loan, now: u64) {
         let lots = self.held.entry((life, key)).or_default();
-        lots.retain(|lot| lot.ends > now);
-        let ends = lots.iter().filter(|lot| lot.starts <= now && lot.tokens > 0).map(|lot| lot.ends).min();
-        let missing = take(lots.iter_mut().filter(|lot| lot.starts <= now), loan.tokens);
+        forget(lots, now);
+        let ends = lots.iter().filter(|lot| lot.is_open(now) && lot.tokens > 0).map(|lot| lot.ends).min();
+        let missing = take(lots.iter_mut().filter(|lot| lot.is_open(now)), loan.tokens);
         if missing > 0 {
             self.found.add("conservation", moment, || {
                 format!("key {key}: {life:?} lends {loan:?} on for {ask:?}, and {missing} had not been lent")
@@ -283,6 +308,11 @@ impl Observer for Purse {
                 }
                 _ => {}
             },
+            Seen::Executed { node, incarnation, key, call, grant, stale: true, .. }
+                if grant.granted > 0 && self.clocks.is_another(moment, *key, grant.now.0) =>
+            {
+                self.stale.insert(((*node, *incarnation), call.id));
+            }
             Seen::Called { node, key, call, .. } => {
                 let life = self.lives.of(*node);
                 self.leave(moment, life, *key, call);
@@ -369,6 +399,41 @@ mod tests {
             history.check(&mut checker, 2, 1, Source::Lease, true);
             history.handed_back(&mut checker, 3, amount, amount);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_is_over_is_handed_back_once_and_not_spent() {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Purse::new(&history.setting());
+        history.settled(&mut checker, 0, 1, 4);
+        history.opened = SECOND;
+        history.settled(&mut checker, SECOND, 2, 3);
+        history.check(&mut checker, SECOND + 1, 3, Source::Lease, true);
+        history.opened = 0;
+        history.handed_back(&mut checker, SECOND + 2, 4, 4);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, SECOND + 3, 1, Source::Lease, true);
+        assert_eq!(checker.violations().len(), 1, "it is over");
+    }
+
+    #[test]
+    fn what_a_former_owner_lends_by_another_clock_ends_by_that() {
+        // How far clocks of masters may differ, whether one lends that is no owner any more, and what is seen.
+        for (skew, stale, seen) in [(5, true, 0), (5, false, 1), (0, true, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.redis.skew = crate::span::Span::secs(skew);
+            let mut checker = Purse::new(&setting);
+            history.stale = stale;
+            history.executed(&mut checker, 1, 1);
+            history.settled_in(&mut checker, 2, [1, 1], 4);
+            let join = Seen::Joined { node: 0, incarnation: 1 };
+            history.see(&mut checker, 2, &join);
+            history.check(&mut checker, SECOND + 1, 2, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+            history.check(&mut checker, SECOND + 2, 3, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen + 1, "more than was lent");
         }
     }
 

@@ -28,6 +28,10 @@ static PUSHES: Exemption = Exemption::new(
 );
 static LEAPS: Exemption =
     Exemption::new("a key, once another clock counts it", "What is told has no window of this count.");
+static LENDERS: Exemption = Exemption::new(
+    "the window of what is admitted while a slot moves between clocks that differ by a few milliseconds",
+    "It is that of the clock that lent it or that of the present owner: it counts in both.",
+);
 static BASELINES: Exemption =
     Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
 static SEVERAL: Exemption = Exemption::new(
@@ -44,7 +48,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["gossip"],
     proves: "Of a window that is open a node tells its peers no more than it has admitted of it, and its peers can read it.",
     judges: "Windows of all kinds; of several limits, that it is no more than was lent.",
-    exemptions: &[&OFF, &LIARS, &PUSHES, &LEAPS, &BASELINES, &SEVERAL, &SOON_OVER],
+    exemptions: &[&OFF, &LIARS, &PUSHES, &LEAPS, &LENDERS, &BASELINES, &SEVERAL, &SOON_OVER],
     mutant: Some("granted-as-admitted"),
 };
 
@@ -63,6 +67,8 @@ type Window = (u32, u32, usize, u64);
 #[derive(Debug, Default)]
 pub(super) struct Telling {
     is_on: bool,
+    /// Clocks of masters differ, and slots move from one to another.
+    leaps: bool,
     /// See `EDGE`.
     edge: u64,
     /// By digest: the key, and its limits.
@@ -96,7 +102,7 @@ impl Telling {
     pub(super) fn new(setting: &Setting) -> Self {
         let plan = &setting.plan;
         let is_on = !BASELINES.when(plan.brain != Brain::Rationd) && !OFF.when(plan.gossip.is_none());
-        Self { is_on, edge: EDGE + 2 * plan.daemon.timeout.0, ..Self::default() }
+        Self { is_on, leaps: plan.clocks_leap(), edge: EDGE + 2 * plan.daemon.timeout.0, ..Self::default() }
     }
 
     fn follow(&mut self, moment: Moment, key: u32, now: u64) {
@@ -158,11 +164,18 @@ fn differ(one: u64, other: u64) -> u64 {
 }
 
 impl Telling {
-    /// A node has admitted so much at that time of the owner's clock, or has lent it on.
-    fn admit(&mut self, node: u32, key: u32, rule: &Rule, tokens: u64, store: u64) {
+    /// A node has admitted so much at that time of the owner's clock, or has lent it on. It goes by the clock that lent it the
+    /// tokens, which may be that of an owner of before, in another window.
+    fn admit(&mut self, moment: Moment, node: u32, key: u32, rule: &Rule, tokens: u64, store: u64) {
+        let lender = self.executed.get(&key).map(|skew| moment.store.0.wrapping_add(*skew));
+        let lender = lender.filter(|lender| LENDERS.when(self.leaps && differ(*lender, store) > SAME)).unwrap_or(store);
         for (index, limit) in rule.limits.iter().enumerate() {
-            let (start, shown) = (store / limit.period.0 * limit.period.0, self.shown.get(&(key, index)));
+            let [start, other] = [store, lender].map(|at| at / limit.period.0 * limit.period.0);
+            let shown = self.shown.get(&(key, index));
             let mut admit = |at| *self.admitted.entry((node, key, index, at)).or_default() += tokens;
+            if other != start && limit.algorithm != Algorithm::FixedFromFirst {
+                admit(if limit.algorithm == Algorithm::Fixed { other + limit.period.0 } else { other });
+            }
             match limit.algorithm {
                 Algorithm::Fixed => admit(start + limit.period.0),
                 Algorithm::Sliding => admit(start),
@@ -223,10 +236,10 @@ impl Observer for Telling {
                     *self.alone.entry((request.node, request.key)).or_default() += request.cost;
                     return;
                 }
-                self.admit(request.node, request.key, rule, request.cost, store.0);
+                self.admit(moment, request.node, request.key, rule, request.cost, store.0);
             }
             Seen::PeerAnswered { node, key, answer: Ok(loan), rule, store, .. } => {
-                self.admit(*node, *key, rule, loan.tokens, store.0);
+                self.admit(moment, *node, *key, rule, loan.tokens, store.0);
             }
             _ => {}
         }

@@ -229,8 +229,7 @@ impl LeasedKey {
         }
         let most = self.refundable_of_each(now).max().unwrap_or(0);
         // Unspent tokens are no part of a bucket's debt, so a refund can at most empty the debt.
-        let is_of_buckets = self.view.rule().limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
-        if is_of_buckets && most > 0 { u64::MAX } else { most }
+        if self.view.is_of_buckets() && most > 0 { u64::MAX } else { most }
     }
 
     /// Whether one limit was charged more than `cost` and another less.

@@ -235,7 +235,7 @@ pub(super) fn wants_tokens(key: &mut LeasedKey, cx: &Context, now: Instant, deci
             let spent = decision.verdict == Verdict::Allow;
             let is_lent_nothing = phase.is_restoring() || phase.is_repaid();
             let begins = decision.source == Source::Share && !is_lent_nothing && key.begins_share(now, spent);
-            begins || phase.asks_again(now)
+            begins || phase.asks_again(now) && !key.has_charged_all(now)
         }
         _ if decision.source == Source::Prefilter => key.doubts_fleet() || key.pacing.may_probe(now),
         _ if decision.verdict == Verdict::Deny => {

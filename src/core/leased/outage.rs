@@ -24,6 +24,9 @@ const ASK_AGAIN: Micros = Micros(250_000);
 /// How long a share goes on after the store is back. By then all nodes have charged what they admitted on theirs.
 const GRACE: Micros = Micros(1_000_000);
 
+/// A bucket's share that goes on beside leases of other nodes is charged to the store this often.
+const CHARGE_AGAIN: Micros = Micros(50_000);
+
 /// A longer wait for a share is not told to the client, because the store is asked again long before. It is a minute,
 /// and the doubt about its end.
 const LONG: Micros = Micros(61_000_000);
@@ -73,6 +76,11 @@ impl LeasedKey {
     pub(super) fn phase_after(&self, now: Instant, need: u64, granted: u64) -> Phase {
         let is_unpaid = self.outage.phase().is_unpaid() && !on(Mutant::SharesNotAwaited);
         let until = self.outage.phase().until().unwrap_or(now + GRACE);
+        // A bucket's share fills up while others pay for theirs, and some may lease from the store already. So it goes on, and
+        // the store is charged again and again for what it has admitted meanwhile.
+        if is_unpaid && self.owes(now) && self.view.is_of_buckets() && granted >= need && now < until {
+            return Phase::Repaying { retry_at: until.min(now + CHARGE_AGAIN), until };
+        }
         // The share goes on only if the store has lent all of it, so that no other node is lent it as well.
         if is_unpaid && self.owes(now) && granted >= self.debt(now) + self.share_left(now) {
             return Phase::Repaid { retry_at: until.max(now), until };
@@ -355,6 +363,12 @@ impl LeasedKey {
     /// What the share admitted, and the store was not charged for.
     pub(super) fn debt(&self, now: Instant) -> u64 {
         self.outage.debt(self.view.rule(), self.view.clock().latest(now))
+    }
+
+    /// Whether a bucket's share goes on beside leases of other nodes, and the store was charged for all that it has admitted.
+    pub(super) fn has_charged_all(&self, now: Instant) -> bool {
+        let goes_on = matches!(self.outage.phase(), Phase::Repaying { until, .. } if now < until);
+        goes_on && self.view.is_of_buckets() && self.owes(now) && self.debt(now) == 0
     }
 
     /// The store was charged so much of the debt.

@@ -217,6 +217,11 @@ impl StoreView {
         self.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra)
     }
 
+    /// Whether every limit is a bucket.
+    pub(super) fn is_of_buckets(&self) -> bool {
+        self.rule.limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra)
+    }
+
     /// Whether tokens of the present window were lent before it began.
     pub(super) fn is_lent_ahead(&self) -> bool {
         self.limits.first().is_some_and(|known| known.counter.at == self.ahead.window)

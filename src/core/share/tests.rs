@@ -98,6 +98,28 @@ fn debt_is_what_open_windows_admitted() {
 }
 
 #[test]
+fn a_bucket_owes_what_is_admitted_after_it_has_paid() {
+    let rule = rule("20/1s burst 5");
+    let mut book = FallbackBudget::open(&rule, Timestamp(0));
+    let half = [share_ppm(2)];
+    let mut at = Timestamp(2_000_000);
+    // For so long that the bucket has forgotten most of it.
+    for _ in 0..20 {
+        at = at + Micros(110_000);
+        assert!(book.spend(&rule, &half, at, 1, &NONE));
+    }
+    let open = book.debt(&rule, at);
+    assert!((1..=5).contains(&open), "{open}");
+    book.pay(&rule, at, open);
+    assert_eq!(book.debt(&rule, at), 0);
+    at = at + Micros(110_000);
+    assert!(book.spend(&rule, &half, at, 1, &NONE));
+    assert_eq!(book.debt(&rule, at), 1);
+    book.pay(&rule, at, 1);
+    assert_eq!(book.debt(&rule, at), 0);
+}
+
+#[test]
 fn a_sliding_window_is_owed_in_the_next_one_as_far_as_it_still_weighs() {
     let rule = rule("100/1s sliding");
     let mut book = FallbackBudget::open(&rule, Timestamp(0));
