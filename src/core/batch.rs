@@ -18,8 +18,8 @@ pub struct Tuner {
     since: Instant,
     /// Tokens that were spent since, plus the mean cost for each check that was denied since.
     demand: u64,
-    /// Checks that were admitted or denied since.
-    checks: u64,
+    /// Checks that were admitted or denied since; no more than fit.
+    checks: u32,
     /// The mean cost of a check, and the highest of late; 0 while unknown.
     cost: u64,
     dearest: u64,
@@ -113,12 +113,13 @@ impl Tuner {
     pub fn refill(&mut self, now: Instant, bounds: Bounds) -> u64 {
         // A shorter time than this says nothing about a rate.
         let elapsed = now.since(self.since).0.max(1_000);
-        self.cost = self.demand.checked_div(self.checks).map_or(self.cost, |mean| mean.max(1));
+        let checks = u64::from(self.checks);
+        self.cost = self.demand.checked_div(checks).map_or(self.cost, |mean| mean.max(1));
         // With few checks, one of them may as well be chance.
-        let by_chance = if self.checks > 0 && self.checks < FEW { self.mean_cost() } else { 0 };
+        let by_chance = if checks > 0 && checks < FEW { self.mean_cost() } else { 0 };
         let halves = (2 * u128::from(self.demand)).saturating_sub(by_chance.into());
         self.rate = clamp(halves * 500_000_000 / u128::from(elapsed));
-        self.sure = self.checks >= FEW;
+        self.sure = checks >= FEW;
         let slow = self.is_slow(bounds.window + bounds.window);
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
         let few = if bounds.for_all() { u64::MAX } else { self.few() };
@@ -134,10 +135,10 @@ impl Tuner {
         self.batch = tuned.min(bounds.ceiling).max(bounds.need).max(1);
         // Rare checks are measured over several refills.
         let longest = bounds.window.0.saturating_mul(4);
-        if self.checks >= 2 * FEW || self.checks == 0 {
+        if checks >= 2 * FEW || checks == 0 {
             (self.since, self.demand, self.checks) = (now, 0, 0);
             self.dearest -= self.dearest / 8;
-        } else if self.checks >= FEW || elapsed >= longest {
+        } else if checks >= FEW || elapsed >= longest {
             let half = now - Micros(elapsed.min(longest) / 2);
             (self.since, self.demand, self.checks) = (half, self.demand / 2, self.checks / 2);
         }

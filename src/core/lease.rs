@@ -9,7 +9,9 @@
 use super::gcra;
 use super::limit::Algorithm;
 use super::mutant::{Mutant, on};
+use super::per_limit::PerLimit;
 use super::rule::Rule;
+use super::segments::Segments;
 use super::store_clock::StoreClock;
 use super::time::{Due, Instant, Timestamp};
 
@@ -29,7 +31,7 @@ pub struct Segment {
     /// The tokens may not be spent from here on.
     pub ends: Due,
     /// `Counter::at` of each limit right after the grant, which identifies the window; 0 for GCRA.
-    pub windows: Box<[Timestamp]>,
+    pub windows: PerLimit<Timestamp>,
 }
 
 /// Tokens that left a lease unspent.
@@ -38,20 +40,20 @@ pub struct Leftover {
     /// How many.
     pub tokens: u64,
     /// `Counter::at` of each limit when the tokens were lent.
-    pub windows: Box<[Timestamp]>,
+    pub windows: PerLimit<Timestamp>,
 }
 
 /// All that a node holds for one key.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    segments: Vec<Segment>,
+    segments: Segments<Segment>,
     /// For GCRA: from here on, nothing may be spent that was not accounted for.
     until: Due,
 }
 
 impl Default for Lease {
     fn default() -> Self {
-        Self { segments: Vec::new(), until: Due::NEVER }
+        Self { segments: Segments::default(), until: Due::NEVER }
     }
 }
 
@@ -59,7 +61,7 @@ impl Segment {
     /// The tokens of a grant. If they were lent `ahead`, they start at the end of the present window.
     #[must_use]
     pub fn new(rule: &Rule, tokens: u64, sent: Instant, clock: StoreClock, windows: &[Timestamp], ahead: bool) -> Self {
-        let mut windows: Box<[Timestamp]> = windows[..rule.limits.len()].into();
+        let mut windows: PerLimit<Timestamp> = windows[..rule.limits.len()].into();
         let (mut starts, mut ends) = (Due::AT_ONCE, Due::NEVER);
         for (limit, at) in rule.limits.iter().zip(&mut windows) {
             let end = match limit.algorithm {
@@ -103,11 +105,9 @@ impl Lease {
         self.segments.retain(|segment| segment.left > 0);
         // Tokens of the next window may be there already. They must not delay those of this one.
         let place = self.segments.partition_point(|held| held.ends <= segment.ends);
-        // Most keys hold tokens of one window, and there are many keys, so no room is reserved for more.
-        self.segments.reserve_exact(1);
         self.segments.insert(place, segment);
         let full = self.segments.len() > MAX_SEGMENTS;
-        full.then(|| self.segments.remove(0).into())
+        if full { self.segments.take_first().map(Leftover::from) } else { None }
     }
 
     /// Records that the store has heard what is held, by a call that was sent at `sent` and answered at `arrived`.
@@ -158,7 +158,7 @@ impl Lease {
             return 0;
         }
         let mut usable = 0;
-        for segment in &self.segments {
+        for segment in self.segments.iter() {
             let part = segment.usable(now);
             usable += part;
             if part < segment.left {
@@ -192,7 +192,7 @@ impl Lease {
             return false;
         }
         let mut due = cost;
-        for segment in &mut self.segments {
+        for segment in self.segments.iter_mut() {
             let part = due.min(segment.left);
             segment.left -= part;
             segment.spent = segment.spent.saturating_add(part);
@@ -223,7 +223,7 @@ impl Lease {
 
     /// Adds tokens of a bucket that the store has charged, but that nobody has spent after all.
     pub fn put_back(&mut self, tokens: u64) {
-        let windows = Box::new([Timestamp::NONE]);
+        let windows = PerLimit::of_each(Timestamp::NONE, 1);
         let none_had_to_go =
             self.add(Segment { left: tokens, spent: 0, starts: Due::AT_ONCE, ends: Due::NEVER, windows });
         debug_assert!(none_had_to_go.is_none(), "all tokens of a bucket are one segment");
@@ -231,7 +231,7 @@ impl Lease {
 
     /// What was spent so far is counted in the store, so no refund brings it back to the lease.
     pub fn close_spent(&mut self) {
-        for segment in &mut self.segments {
+        for segment in self.segments.iter_mut() {
             segment.spent = 0;
         }
     }
@@ -259,7 +259,7 @@ impl Lease {
     pub fn ready(&self, cost: u64) -> Option<Due> {
         let mut due = cost;
         let mut ready = Due::AT_ONCE;
-        for segment in &self.segments {
+        for segment in self.segments.iter() {
             ready = ready.max(segment.starts);
             due = due.saturating_sub(segment.left);
             if due == 0 {

@@ -63,9 +63,46 @@ pub fn name(key: &[u8]) -> Box<[u8]> {
     key[..key.len().min(LONGEST_NAME)].into()
 }
 
+/// The same of one of millions of keys: a short one, as most are, needs no memory of its own.
+#[derive(Clone, Debug)]
+pub(super) enum KeyName {
+    Short(u8, [u8; KeyName::SHORT]),
+    Long(Box<[u8]>),
+}
+
+impl KeyName {
+    /// So many bytes fit into the room that it takes anyway.
+    const SHORT: usize = 22;
+
+    pub(super) fn of(key: &[u8]) -> Self {
+        if key.len() > Self::SHORT {
+            return Self::Long(name(key));
+        }
+        let mut bytes = [0; Self::SHORT];
+        bytes[..key.len()].copy_from_slice(key);
+        Self::Short(key.len() as u8, bytes) // at most SHORT
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(len, bytes) => &bytes[..usize::from(*len)],
+            Self::Long(name) => name,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_kept_as_listings_show_it() {
+        for length in [0, 1, 22, 23, 255, 256, 300] {
+            let key: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
+            assert_eq!(KeyName::of(&key).bytes(), &*name(&key), "{length}");
+        }
+        assert_eq!(size_of::<KeyName>(), 24);
+    }
 
     #[test]
     fn places_stand_in_the_order_of_pages() {

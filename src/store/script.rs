@@ -249,25 +249,6 @@ pub fn key(prefix: &str, digest: Digest) -> String {
     [prefix, ":{", tag, "}"].concat()
 }
 
-/// Passes the same name to `write`, without allocating for a prefix of the usual length.
-pub(crate) fn with_key<T>(prefix: &str, digest: Digest, write: impl FnOnce(&[u8]) -> T) -> T {
-    let mut room = [0; USUAL_KEY];
-    let len = prefix.len() + 2 + DIGITS + 1;
-    let Some(name) = room.get_mut(..len) else { return write(key(prefix, digest).as_bytes()) };
-    let (before, tag) = name.split_at_mut(prefix.len());
-    before.copy_from_slice(prefix.as_bytes());
-    tag[..2].copy_from_slice(b":{");
-    tag[2..2 + DIGITS].copy_from_slice(&digits(digest));
-    tag[2 + DIGITS] = b'}';
-    write(name)
-}
-
-/// Bytes of a key's name with a prefix of the usual length.
-const USUAL_KEY: usize = 128;
-
-/// Hexadecimal digits of a digest.
-const DIGITS: usize = 32;
-
 /// Under this name a node's records stand in the hashes of its keys: its own, or of a longer one eleven letters made from its
 /// digest, because each byte of it stands in each key that the node has leased.
 #[must_use]
@@ -285,7 +266,7 @@ const LONGEST_NAME: usize = 11;
 
 /// The 32 hexadecimal digits of a digest. They choose the key's slot in a cluster.
 #[must_use]
-pub fn digits(digest: Digest) -> [u8; DIGITS] {
+pub fn digits(digest: Digest) -> [u8; 32] {
     let bytes = digest.0.to_be_bytes();
     std::array::from_fn(|place| b"0123456789abcdef"[usize::from(bytes[place / 2] >> (4 - place % 2 * 4) & 15)])
 }

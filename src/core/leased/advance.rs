@@ -24,6 +24,7 @@ use crate::core::gcra;
 use crate::core::lease::Leftover;
 use crate::core::limit::{Algorithm, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
+use crate::core::per_limit::PerLimit;
 use crate::core::time::{Due, Instant, Micros, Timestamp};
 use crate::core::usage::Origin;
 
@@ -547,7 +548,7 @@ pub(super) fn give_unclaimed(key: &mut LeasedKey, cx: &mut Context, now: Instant
 /// Reports what was spent of a bucket, before the store counts it as spent later than it was; and that an abandoned
 /// acquire is void, so that whatever it was lent is taken back.
 fn report(key: &mut LeasedKey, cx: &mut Context, now: Instant, voids: Voided) {
-    let nothing = Leftover { tokens: 0, windows: vec![Timestamp::NONE; key.view.rule().limits.len()].into() };
+    let nothing = Leftover { tokens: 0, windows: PerLimit::of_each(Timestamp::NONE, key.view.rule().limits.len()) };
     hand_over(key, cx, now, nothing, voids);
 }
 

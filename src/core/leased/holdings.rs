@@ -10,7 +10,7 @@ pub(super) struct Holdings {
     lease: Lease,
     /// Tokens that can no longer be spent here. They are returned once the acquire under way is answered: see
     /// `advance::dispose`.
-    leftovers: Vec<Leftover>,
+    leftovers: Leftovers,
     /// Some tokens that are held of a bucket have yet to trickle in; they were lent in advance because this node is
     /// alone with the key.
     runs_ahead: bool,
@@ -23,12 +23,30 @@ pub(super) struct Holdings {
     unclaimed_until: Due,
 }
 
+/// Tokens that wait to be returned. A key without any, as most keys are at most times, needs only a pointer.
+#[derive(Debug, Default)]
+struct Leftovers(Option<Box<Waiting>>);
+
+#[derive(Debug, Default)]
+struct Waiting(Vec<Leftover>);
+
+impl Leftovers {
+    fn list(&self) -> &[Leftover] {
+        self.0.as_ref().map_or(&[], |waiting| &waiting.0)
+    }
+
+    /// Frees the memory when none are left.
+    fn close(&mut self) {
+        self.0.take_if(|waiting| waiting.0.is_empty());
+    }
+}
+
 impl Holdings {
     /// Nothing is held.
     pub(super) fn new() -> Self {
         Self {
             lease: Lease::default(),
-            leftovers: Vec::new(),
+            leftovers: Leftovers::default(),
             runs_ahead: false,
             last_grant: 0,
             spent_here: 0,
@@ -48,7 +66,7 @@ impl Holdings {
 
     /// Those of them that are returned once the acquire under way is answered.
     pub(super) fn waiting_to_return(&self) -> u64 {
-        self.leftovers.iter().map(|leftover| leftover.tokens).sum()
+        self.leftovers.list().iter().map(|leftover| leftover.tokens).sum()
     }
 
     /// Spends `cost` if so much may be spent now. Returns whether it did.
@@ -109,30 +127,35 @@ impl Holdings {
 
     /// Stores tokens to be returned later.
     pub(super) fn return_later(&mut self, leftover: Leftover) {
-        self.leftovers.push(leftover);
+        self.leftovers.0.get_or_insert_default().0.push(leftover);
     }
 
     /// Removes one batch of the tokens that wait to be returned.
     pub(super) fn take_leftover(&mut self) -> Option<Leftover> {
-        self.leftovers.pop()
+        let leftover = self.leftovers.0.as_mut()?.0.pop();
+        self.leftovers.close();
+        leftover
     }
 
     /// Adds to `leftover` all tokens that wait to be returned to the same windows, so that they are sent in one call.
     /// Of two calls that are sent at once, the second may reach the store first, and the store would then take the
     /// first for outdated.
     pub(super) fn gather(&mut self, mut leftover: Leftover) -> Leftover {
-        self.leftovers.retain(|other| {
-            let is_same = other.windows == leftover.windows;
-            leftover.tokens += if is_same { other.tokens } else { 0 };
-            !is_same
-        });
+        if let Some(waiting) = &mut self.leftovers.0 {
+            waiting.0.retain(|other| {
+                let is_same = other.windows == leftover.windows;
+                leftover.tokens += if is_same { other.tokens } else { 0 };
+                !is_same
+            });
+        }
+        self.leftovers.close();
         leftover
     }
 
     /// Drops the tokens that wait to be returned. Returns how many.
     pub(super) fn drop_leftovers(&mut self) -> u64 {
         let dropped = self.waiting_to_return();
-        self.leftovers.clear();
+        self.leftovers.0 = None;
         dropped
     }
 

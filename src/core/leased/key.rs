@@ -22,7 +22,7 @@ use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::line::Line;
 use crate::core::mutant::{Mutant, on};
-use crate::core::page::{LONGEST_NAME, name};
+use crate::core::page::{KeyName, LONGEST_NAME};
 use crate::core::request::KeyInfo;
 use crate::core::rule::Rule;
 use crate::core::store_clock::StoreClock;
@@ -51,7 +51,7 @@ const STALE: Micros = Micros(1_000_000);
 pub(in crate::core) struct LeasedKey {
     digest: u128,
     /// The key's name as far as listings show it. Decisions go by the digest.
-    name: Box<[u8]>,
+    name: KeyName,
     /// Index of the policy's counts in the shard.
     policy: u32,
     /// What is known of the store.
@@ -92,7 +92,7 @@ impl LeasedKey {
     ) -> Self {
         Self {
             digest,
-            name: name(key),
+            name: KeyName::of(key),
             policy,
             view: StoreView::new(rule, nodes, clock),
             holdings: Holdings::new(),
@@ -101,7 +101,7 @@ impl LeasedKey {
             calls: Calls::default(),
             outage: Outage::default(),
             peers: PeerUsage::default(),
-            pacing: Pacing::NEW,
+            pacing: Pacing::default(),
             wake: Due::NEVER,
         }
     }
@@ -484,7 +484,7 @@ impl LeasedKey {
 
     /// The key's bytes; `None` where some of them may not be kept.
     pub(super) fn whole_name(&self) -> Option<&[u8]> {
-        Some(&*self.name).filter(|name| name.len() < LONGEST_NAME)
+        Some(self.name.bytes()).filter(|name| name.len() < LONGEST_NAME)
     }
 
     /// The digest that names the key in calls.
@@ -511,7 +511,7 @@ impl LeasedKey {
     pub(in crate::core) fn listed(&self, now: Instant) -> KeyInfo {
         KeyInfo {
             digest: Digest(self.digest),
-            key: Some(self.name.clone()),
+            key: Some(self.name.bytes().into()),
             rule: self.view.rule().clone(),
             held: self.holdings.lease().held(),
             decision: self.answer(now, 0, Resolution::allow(Source::Lease)),

@@ -15,9 +15,13 @@ const ANSWERS_BEFORE_LONGER: u8 = 3;
 /// Most doublings of a pause, so that the shift cannot overflow; callers have lower bounds.
 const MOST_DOUBLINGS: u8 = 8;
 
-/// When a key asks the store although nobody waits for the answer.
+/// When a key asks the store although nobody waits for the answer. A key that has always been lent what it asked for, and
+/// has no window of which a part is leased ahead, needs only a pointer.
+#[derive(Debug, Default)]
+pub(super) struct Pacing(Option<Box<Paces>>);
+
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pacing {
+struct Paces {
     /// Answers in a row without tokens.
     fruitless: u8,
     /// The time before which a denied check causes no call in the background.
@@ -49,93 +53,115 @@ struct Plan {
     at: Due,
 }
 
-impl Pacing {
+impl Paces {
     /// Nothing has been asked, and nobody was told anything.
-    pub(super) const NEW: Self = Self {
+    const NEW: Self = Self {
         fruitless: 0,
         probe_at: Due::AT_ONCE,
         paced_until: Due::AT_ONCE,
         promise: None,
         plan: Plan { begins: Timestamp::NONE, at: Due::NEVER },
     };
+}
+
+impl Pacing {
+    fn paces(&self) -> &Paces {
+        self.0.as_deref().unwrap_or(&Paces::NEW)
+    }
+
+    fn paces_mut(&mut self) -> &mut Paces {
+        self.0.get_or_insert_with(|| Box::new(Paces::NEW))
+    }
 
     /// The key begins anew, and no pause for trickling tokens applies. Promises and plans stay.
     pub(super) fn begin_anew(&mut self) {
-        self.fruitless = 0;
-        (self.paced_until, self.probe_at) = (Due::AT_ONCE, Due::AT_ONCE);
+        if let Some(paces) = &mut self.0 {
+            paces.fruitless = 0;
+            (paces.paced_until, paces.probe_at) = (Due::AT_ONCE, Due::AT_ONCE);
+        }
     }
 
     /// Records that the store has answered an acquire with `granted` tokens.
     pub(super) fn note_answer(&mut self, granted: u64) {
-        self.fruitless = if granted > 0 { 0 } else { self.fruitless.saturating_add(1) };
+        if granted == 0 {
+            let paces = self.paces_mut();
+            paces.fruitless = paces.fruitless.saturating_add(1);
+        } else if let Some(paces) = &mut self.0 {
+            paces.fruitless = 0;
+        }
     }
 
     /// Whether the last answer had no tokens.
     pub(super) fn is_fruitless(&self) -> bool {
-        self.fruitless > 0
+        self.paces().fruitless > 0
     }
 
     /// A pause that grows with each answer without tokens.
     pub(super) fn drawn_out(&self, pause: u64) -> u64 {
-        pause << self.fruitless.saturating_sub(ANSWERS_BEFORE_LONGER).min(MOST_DOUBLINGS)
+        pause << self.paces().fruitless.saturating_sub(ANSWERS_BEFORE_LONGER).min(MOST_DOUBLINGS)
     }
 
     /// Whether a denied check may cause a call in the background.
     pub(super) fn may_probe(&self, now: Instant) -> bool {
-        self.probe_at.has_come(now)
+        self.paces().probe_at.has_come(now)
     }
 
     /// Whether a low lease may cause a call. Where tokens trickle in, it may from shortly before there are some, so
     /// that nobody waits for the answer.
     pub(super) fn may_refill(&self, now: Instant) -> bool {
-        self.probe_at.min(self.paced_until).has_come(now)
+        self.paces().probe_at.min(self.paces().paced_until).has_come(now)
     }
 
     /// Denied checks cause no call in the background before that time.
     pub(super) fn probe_at(&mut self, at: Instant) {
-        self.probe_at = Due::at(at);
+        self.paces_mut().probe_at = Due::at(at);
     }
 
     /// Whether a denied check may cause a call before that time.
     pub(super) fn probes_before(&self, at: Instant) -> bool {
-        self.probe_at < Due::at(at)
+        self.paces().probe_at < Due::at(at)
     }
 
     /// Whether checks are denied until tokens have trickled in.
     pub(super) fn is_paced(&self, now: Instant) -> bool {
-        !self.paced_until.has_come(now)
+        !self.paces().paced_until.has_come(now)
     }
 
     /// How long that will last.
     pub(super) fn pause(&self, now: Instant) -> Micros {
-        self.paced_until.after(now)
+        self.paces().paced_until.after(now)
     }
 
     /// Ends the pause: the store may be asked whenever somebody waits.
     pub(super) fn go_on(&mut self) {
-        self.paced_until = Due::AT_ONCE;
+        if let Some(paces) = &mut self.0 {
+            paces.paced_until = Due::AT_ONCE;
+        }
     }
 
     /// Starts a pause until `at`, in which the store is not asked. In the background it is asked earlier by `early`.
     pub(super) fn pause_until(&mut self, at: Instant, early: Micros) {
-        (self.paced_until, self.probe_at) = (Due::at(at), Due::at(at - early));
+        let paces = self.paces_mut();
+        (paces.paced_until, paces.probe_at) = (Due::at(at), Due::at(at - early));
     }
 
     /// The wait that denied clients were told.
     pub(super) fn promise(&self) -> Option<Promise> {
-        self.promise
+        self.paces().promise
     }
 
     /// Records the wait that a client was told.
     pub(super) fn note_promise(&mut self, now: Instant, cost: u64, decision: &Decision) {
-        let standing = self.promise.filter(|promise| promise.at > now);
+        let standing = self.promise().filter(|promise| promise.at > now);
         let Some(wait) = decision.retry_after else {
             // The tokens for clients that came back have been spent.
-            self.promise = standing;
+            if let Some(paces) = &mut self.0 {
+                paces.promise = standing;
+            }
             return;
         };
         let at = now + wait;
-        self.promise = Some(match standing {
+        self.paces_mut().promise = Some(match standing {
             Some(promise) => Promise { at: promise.at.min(at), cost: promise.cost.max(cost) },
             None => Promise { at, cost },
         });
@@ -143,28 +169,29 @@ impl Pacing {
 
     /// Whether a plan for the window that begins at that time was made.
     pub(super) fn has_planned(&self, begins: Timestamp) -> bool {
-        self.plan.begins == begins
+        self.paces().plan.begins == begins
     }
 
     /// Plans to lease a part of the window that begins at that time.
     pub(super) fn plan_ahead(&mut self, begins: Timestamp, at: Instant) {
-        self.plan = Plan { begins, at: Due::at(at) };
+        self.paces_mut().plan = Plan { begins, at: Due::at(at) };
     }
 
     /// When a part of the next window is to be leased.
     pub(super) fn ahead_at(&self) -> Due {
-        self.plan.at
+        self.paces().plan.at
     }
 
     /// The window of which to lease a part, if it is time.
     pub(super) fn plan_due(&self, now: Instant) -> Option<Window> {
-        self.plan.at.has_come(now).then_some(Window::Next { begins: self.plan.begins })
+        let plan = self.paces().plan;
+        plan.at.has_come(now).then_some(Window::Next { begins: plan.begins })
     }
 
     /// Drops a plan whose time has come, because it was carried out or there was a reason not to.
     pub(super) fn drop_plan(&mut self, now: Instant) {
-        if self.plan.at.has_come(now) {
-            self.plan.at = Due::NEVER;
+        if let Some(paces) = self.0.as_mut().filter(|paces| paces.plan.at.has_come(now)) {
+            paces.plan.at = Due::NEVER;
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::core::gcra;
 use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
 use crate::core::mutant::{Mutant, on};
+use crate::core::per_limit::PerLimit;
 use crate::core::rule::Rule;
 use crate::core::store_clock::StoreClock;
 use crate::core::time::{Instant, Micros, Timestamp};
@@ -22,7 +23,7 @@ use crate::core::time::{Instant, Micros, Timestamp};
 pub(super) struct StoreView {
     rule: Arc<Rule>,
     /// One for each limit of the rule.
-    limits: Box<[LimitView]>,
+    limits: PerLimit<LimitView>,
     /// What was lent of the next window.
     ahead: LentOf,
     clock: StoreClock,
@@ -95,7 +96,7 @@ impl StoreView {
     pub(super) fn new(rule: &Arc<Rule>, nodes: u32, clock: StoreClock) -> Self {
         Self {
             rule: rule.clone(),
-            limits: vec![LimitView::default(); rule.limits.len()].into(),
+            limits: PerLimit::of_each(LimitView::default(), rule.limits.len()),
             ahead: LentOf::default(),
             clock,
             trip: Micros::ZERO,
@@ -252,7 +253,7 @@ impl StoreView {
 
     /// Takes over other limits, of which nothing is known yet.
     pub(super) fn change_limits(&mut self, rule: &Arc<Rule>) {
-        self.limits = vec![LimitView::default(); rule.limits.len()].into();
+        self.limits = PerLimit::of_each(LimitView::default(), rule.limits.len());
         (self.ahead, self.is_known) = (LentOf::default(), false);
         self.rule = rule.clone();
     }
