@@ -148,6 +148,31 @@ fn nodes_that_share_a_store_are_replayed_together() {
     assert!((3..=7).contains(&denied), "of 15 about 10 pass where another node has as many: {told}");
 }
 
+/// Limits on trial are counted, whatever the store, and deny nobody; keys with an override have none.
+#[test]
+fn a_candidate_is_counted_and_denies_nobody() {
+    let redis = Server::plain();
+    for store in [String::new(), format!("[store]\nurl = \"{}\"\n", redis.url())] {
+        let daemon = Daemon::start(&format!(
+            "{store}[policy.api]\nlimits = [\"10/1h fixed from-first\"]\ncandidate = [\"4/1h fixed from-first\"]\n\
+             [policy.api.override.vip]\nunlimited = true\n"
+        ));
+        check(&daemon, "api", 12, &["a", "vip"]);
+        let _ = daemon.ask("RATION.MCHECK 2 api b 3 api c 5");
+        let _ = daemon.ask("RATION.CHECK api a PEEK");
+        let tried = |verdict| {
+            let labels = ["policy=\"api\"", verdict];
+            daemon.metrics().sum("rationd_candidate_checks_total", &labels)
+        };
+        // Of a the first four, and b's three; c's five are more than there is.
+        wait_until("all is counted", 5, || tried("verdict=\"allow\"") + tried("verdict=\"deny\"") == 14.0);
+        assert_eq!((tried("verdict=\"allow\""), tried("verdict=\"deny\"")), (5.0, 9.0), "{store}");
+        let denied = daemon.metrics().sum("rationd_checks_total", &["policy=\"api\"", "verdict=\"deny\""]);
+        assert_eq!(denied, 2.0, "{store}");
+        assert!(daemon.ask("RATION.POLICIES").text().contains("\"candidate\":[\"4/1h fixed from-first\"]"));
+    }
+}
+
 #[test]
 fn what_is_no_recording_of_this_configuration_is_refused() {
     let daemon = Daemon::start(&config("", FIVE));

@@ -376,6 +376,7 @@ impl Tell for Told {
             suppressed: self.log.suppressed(),
             dropped: self.log.dropped(),
             hot: &hot,
+            tried: &self.hub.node.tried(),
             process: process.as_ref(),
         };
         scrape.render()

@@ -92,6 +92,7 @@ pub(crate) const FLEET_NEEDS: &[(&str, &str)] = &[
 /// Keys of `[policy.NAME]`.
 pub(crate) const POLICY: &[(&str, Kind)] = &[
     ("limits", Kind::Texts),
+    ("candidate", Kind::Texts),
     ("on_store_loss", choice(&["share", "allow", "deny"])),
     ("shadow", Kind::Bool),
     ("enforce", Kind::Count(0, 100)),

@@ -255,6 +255,7 @@ pub enum LogFormat {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RawPolicy {
     limits: Vec<String>,
+    candidate: Vec<String>,
     #[serde(deserialize_with = "on_store_loss")]
     on_store_loss: OnStoreLoss,
     shadow: bool,
@@ -300,6 +301,7 @@ impl RawPolicy {
     fn spec(&self) -> PolicySpec {
         PolicySpec {
             limits: self.limits.clone(),
+            candidate: self.candidate.clone(),
             on_store_loss: self.on_store_loss,
             shadow: self.shadow,
             enforce: self.enforce,

@@ -20,6 +20,9 @@ pub const AD_HOC: &str = "cl.throttle";
 /// The policy name of limits in a descriptor. No configured policy can have it.
 pub const OVERRIDDEN: &str = "envoy.limit";
 
+/// What follows a policy's name where its `candidate` is meant. No configured policy ends with it.
+pub const ON_TRIAL: &str = " (candidate)";
+
 /// A policy as it applies to keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -33,6 +36,9 @@ pub struct Policy {
     pub enforce: u8,
     /// Whether clients may refund what was spent.
     pub refunds: bool,
+    /// Limits on trial: they decide for keys without an override beside `plan`, and are counted, not followed. Their
+    /// policy's name is this one's with [`ON_TRIAL`] behind it.
+    pub candidate: Option<Arc<Rule>>,
 }
 
 /// All policies of one configuration.
@@ -47,6 +53,8 @@ pub struct PolicySet {
 pub struct PolicySpec {
     /// Limits in the grammar of `limit.rs`.
     pub limits: Vec<String>,
+    /// Limits on trial: see [`Policy::candidate`]. Empty for none. An override has none.
+    pub candidate: Vec<String>,
     /// What to do while the store is away.
     pub on_store_loss: OnStoreLoss,
     /// Shadow mode: decide, count and report, but never deny.
@@ -60,7 +68,7 @@ pub struct PolicySpec {
     /// Every check is denied (only in an override).
     pub blocked: bool,
     /// Other plans for single keys, or with a `*` at one end for keys with a common prefix or suffix. Their own
-    /// `overrides`, `shadow`, `enforce` and `refunds` are ignored.
+    /// `overrides`, `candidate`, `shadow`, `enforce` and `refunds` are ignored.
     pub overrides: BTreeMap<String, PolicySpec>,
 }
 
@@ -102,6 +110,12 @@ impl fmt::Display for PolicyError {
 impl std::error::Error for PolicyError {}
 
 impl Policy {
+    /// The limits on trial for a key with this plan.
+    #[must_use]
+    pub fn candidate_beside(&self, plan: &Plan) -> Option<&Arc<Rule>> {
+        self.candidate.as_ref().filter(|_| std::ptr::eq(plan, &self.plan))
+    }
+
     /// The plan for `key`.
     #[must_use]
     pub fn plan(&self, key: &[u8]) -> &Plan {
@@ -175,6 +189,9 @@ fn compile_policy(name: &str, spec: &PolicySpec, errors: &mut Vec<PolicyError>) 
     if name == OVERRIDDEN {
         problem(None, None, "that is the name of limits that Envoy sends itself: choose another".into());
     }
+    if name.ends_with(ON_TRIAL) {
+        problem(None, None, format!("names that end with {ON_TRIAL:?} are those of candidates: choose another"));
+    }
     if spec.blocked {
         problem(None, None, "`blocked` belongs to an override: a policy that blocks every key is no policy".into());
     }
@@ -203,8 +220,31 @@ fn compile_policy(name: &str, spec: &PolicySpec, errors: &mut Vec<PolicyError>) 
         }
     }
     let overrides = Overrides::new(overrides);
+    let candidate = compile_candidate(name, spec, &mut |limit, text| problem(None, limit, text));
     let enforce = if spec.shadow { 0 } else { spec.enforce.unwrap_or(100) };
-    Policy { name: shared, plan: base, overrides, enforce, refunds: spec.refunds.unwrap_or(true) }
+    Policy { name: shared, plan: base, overrides, enforce, refunds: spec.refunds.unwrap_or(true), candidate }
+}
+
+fn compile_candidate(
+    name: &str,
+    spec: &PolicySpec,
+    problem: &mut dyn FnMut(Option<usize>, String),
+) -> Option<Arc<Rule>> {
+    if spec.candidate.is_empty() {
+        return None;
+    }
+    if spec.limits.is_empty() || spec.is_concurrent() {
+        problem(None, "`candidate` needs `limits` beside it, and no concurrent ones".into());
+    }
+    let tried = PolicySpec { limits: spec.candidate.clone(), ..PolicySpec::default() };
+    if tried.is_concurrent() {
+        problem(None, "`candidate` cannot be concurrent: what its checks are of would have to end twice".into());
+    }
+    let shared: Arc<str> = format!("{name}{ON_TRIAL}").into();
+    let plan = compile_plan(&shared, &tried, spec.on_store_loss, &mut |limit, text| {
+        problem(limit, format!("candidate: {text}"));
+    });
+    if let Plan::Limited(rule) = plan { Some(rule) } else { None }
 }
 
 fn compile_plan(

@@ -86,6 +86,12 @@ impl MultiCheck {
                 asked.answered(index, decision);
             }
         }
+        for item in asked.items.iter().filter(|item| item.charges()) {
+            let CheckRequest { policy, key, cost, asker, .. } = &item.inquiry;
+            if let Some(candidate) = policy.candidate_beside(policy.plan(key)) {
+                hub.node.attempt(now, (candidate, key, *cost), *asker, out);
+            }
+        }
         asked.advance(hub, now, out);
         if !asked.is_complete() {
             asked.prefetch(hub, now, out);

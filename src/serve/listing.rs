@@ -70,6 +70,10 @@ pub fn policies(policies: &PolicySet) -> String {
         .map(|policy| {
             let mut object = plan(&policy.plan);
             object.insert("name".into(), json!(&*policy.name));
+            if let Some(candidate) = &policy.candidate {
+                let limits: Vec<String> = candidate.limits.iter().map(ToString::to_string).collect();
+                object.insert("candidate".into(), json!(limits));
+            }
             object.insert("enforce".into(), json!(policy.enforce));
             object.insert("refunds".into(), json!(policy.refunds));
             let overrides: Map<String, Value> =

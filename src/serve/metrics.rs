@@ -2,6 +2,7 @@
 //!
 //! No label ever holds a key: labels are policies, words of fixed lists, and addresses of store servers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::exposition::{Exposition, Type};
@@ -40,6 +41,8 @@ pub struct Scrape<'a> {
     pub dropped: u64,
     /// The keys that were checked most of late, the most first.
     pub hot: &'a [Seen],
+    /// What candidates have admitted and denied, by policy.
+    pub tried: &'a BTreeMap<Arc<str>, [u64; 2]>,
     /// What the operating system says of the process, if it does.
     pub process: Option<&'a ProcessUse>,
 }
@@ -51,6 +54,7 @@ impl Scrape<'_> {
         let mut out = Exposition::default();
         self.checks(&mut out);
         self.hot_keys(&mut out);
+        self.candidates(&mut out);
         self.leases(&mut out);
         self.keys(&mut out);
         self.connections(&mut out);
@@ -113,6 +117,21 @@ impl Scrape<'_> {
             let of_policy = self.hot.iter().filter(|seen| seen.name.policy == *policy);
             for (rank, seen) in RANKS.iter().zip(of_policy) {
                 out.sample(name, &[("policy", policy), ("rank", rank)], seen.times);
+            }
+        }
+    }
+
+    /// What limits on trial would have done.
+    fn candidates(&self, out: &mut Exposition) {
+        let name = "rationd_candidate_checks_total";
+        out.family(
+            name,
+            Type::Counter,
+            "Checks by what a policy's candidate limits would have said; nobody is denied by them.",
+        );
+        for (policy, counts) in self.tried {
+            for (verdict, count) in ["allow", "deny"].iter().zip(counts) {
+                out.sample(name, &[("policy", policy), ("verdict", verdict)], *count);
             }
         }
     }

@@ -32,7 +32,7 @@ use crate::core::call::{Call, Grant, StoreError};
 use crate::core::decision::{Decision, Verdict};
 use crate::core::fleet::FleetView;
 use crate::core::key::{Digest, DigestKey};
-use crate::core::policy::Rule;
+use crate::core::policy::{ON_TRIAL, Rule};
 use crate::core::shard::{Effect, Outcome, Request, Settings, Shard, Ticket};
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::core::usage::{Origin, Usage};
@@ -114,6 +114,8 @@ struct Watched {
     denied: Denied,
     /// What `record.file` is told of; `None` where there is none.
     recording: Option<Recording>,
+    /// What candidates would have admitted and denied, by the names of their rules.
+    tried: BTreeMap<Arc<str>, [u64; 2]>,
 }
 
 impl Watched {
@@ -131,6 +133,16 @@ impl Watched {
         if let Some(recording) = &mut self.recording {
             let event = if is_denied { Event::Denied } else { Event::Admitted };
             recording.add(came, subject.policy, (subject.digest, subject.key), cost, event);
+        }
+    }
+
+    /// A candidate has decided.
+    fn tried(&mut self, rule: &Rule, decision: &Decision) {
+        let index = usize::from(decision.verdict == Verdict::Deny);
+        if let Some(counts) = self.tried.get_mut(&rule.policy) {
+            counts[index] += 1;
+        } else {
+            self.tried.entry(rule.policy.clone()).or_default()[index] += 1;
         }
     }
 
@@ -164,7 +176,8 @@ struct Leasing {
 /// A request that waits for its decision.
 #[derive(Debug)]
 struct Parked {
-    waiter: Waiter,
+    /// Who is answered; `None` for a candidate's check, whose answer is only counted.
+    waiter: Option<Waiter>,
     /// The key, if it is a check that charges: a denial of it is counted.
     charged: Option<Box<Charged>>,
 }
@@ -279,12 +292,47 @@ impl Node {
                 let charged = is_charged
                     .then(|| Box::new(Charged { rule: rule.clone(), digest, key: KeyStart::of(key), cost, came: now }));
                 let waiter = Waiter { mailbox: mailbox.clone(), seq };
-                leasing.parked.insert(ticket, Parked { waiter, charged });
+                leasing.parked.insert(ticket, Parked { waiter: Some(waiter), charged });
                 None
             }
         };
         self.drain_effects(now, cell, (leasing, watched), mailbox.asker(), out);
         decision
+    }
+
+    /// Has a candidate decide about `cost`; nobody learns of the answer, which is counted. The caller must
+    /// [`Self::flush`] afterwards.
+    pub fn attempt(&self, now: Instant, (rule, key, cost): (&Arc<Rule>, &[u8], u64), asker: Asker, out: &mut Outgoing) {
+        let digest = self.digests.digest(&rule.policy, key);
+        let request = Request { rule, digest, key, cost, peek: false };
+        let cell = self.cell(digest);
+        let Locked { engine, watched } = &mut *cell.lock();
+        match engine {
+            Engine::Embedded(embedded) => watched.tried(rule, &embedded.check(self.store_time(now), request)),
+            Engine::Leasing(leasing) => {
+                match leasing.shard.check(now, request) {
+                    Outcome::Decided(decision) => watched.tried(rule, &decision),
+                    Outcome::Parked(ticket) => {
+                        let charged = Charged { rule: rule.clone(), digest, key: KeyStart::of(key), cost, came: now };
+                        leasing.parked.insert(ticket, Parked { waiter: None, charged: Some(Box::new(charged)) });
+                    }
+                }
+                self.drain_effects(now, cell, (leasing, watched), asker, out);
+            }
+        }
+    }
+
+    /// What candidates have admitted and denied, by the names of their policies.
+    #[must_use]
+    pub fn tried(&self) -> BTreeMap<Arc<str>, [u64; 2]> {
+        let mut all = BTreeMap::<Arc<str>, [u64; 2]>::new();
+        for cell in &self.cells {
+            for (rule, counts) in &cell.lock().watched.tried {
+                let sums = all.entry(rule.strip_suffix(ON_TRIAL).unwrap_or(rule).into()).or_default();
+                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            }
+        }
+        all
     }
 
     /// Takes back an admission whose request was denied by another key. The caller must [`Self::flush`] afterwards.
@@ -526,6 +574,10 @@ impl Node {
                 Effect::Call(call) => self.send(asker, call, out),
                 Effect::Reply { ticket, decision } => {
                     if let Some(Parked { waiter, charged }) = leasing.parked.remove(&ticket) {
+                        let Some(waiter) = waiter else {
+                            charged.into_iter().for_each(|charged| watched.tried(&charged.rule, &decision));
+                            continue;
+                        };
                         if let Some(charged) = charged {
                             let Charged { rule, digest, key, cost, came } = &*charged;
                             let subject =

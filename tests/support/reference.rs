@@ -243,6 +243,7 @@ fn scrape() -> String {
         suppressed: 0,
         dropped: 0,
         hot: &hot,
+        tried: &[(Arc::from("api"), [1, 1])].into(),
         process: Some(&process),
     }
     .render();

@@ -284,7 +284,7 @@ mod tests {
 
     fn limited(place: usize, name: &str) -> Limited {
         let (plan, overrides) = (Plan::Unlimited, Overrides::default());
-        let policy = Policy { name: name.into(), plan, overrides, enforce: 100, refunds: true };
+        let policy = Policy { name: name.into(), plan, overrides, enforce: 100, refunds: true, candidate: None };
         let inquiry =
             CheckRequest { policy: Arc::new(policy), key: b"k"[..].into(), cost: 1, peek: false, asker: Asker::NODE };
         Limited { place, hits: Hits::Take(1), inquiry }

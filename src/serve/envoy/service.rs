@@ -184,7 +184,7 @@ impl Routed<'_> {
                 Plan::Limited(Arc::new(Rule { policy: name.clone(), limits, on_store_loss }))
             }
         };
-        let policy = Policy { name, plan, overrides: Overrides::default(), enforce, refunds };
+        let policy = Policy { name, plan, overrides: Overrides::default(), enforce, refunds, candidate: None };
         Ok((Arc::new(policy), whole_key(domain, self.entries)))
     }
 }

@@ -88,6 +88,11 @@ impl Session {
         }
         let digest = batch.hub.node.digests.digest(&policy.name, key);
         let charged = cost > 0 && !peek;
+        if let Some(candidate) = policy.candidate.as_ref().filter(|_| charged)
+            && policy.candidate_beside(policy.plan(key)).is_some()
+        {
+            batch.hub.node.attempt(batch.now, (candidate, key, cost), self.mailbox.asker(), batch.outgoing);
+        }
         let decision = self.ask(batch, &Question { ask: Ask::Check(batch.deadline()), rule, digest, key, cost, peek });
         match decision {
             Some(decision) => {
