@@ -121,7 +121,17 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 /// As a check asks for a key that nothing is held of.
 fn acquire(epoch: u64) -> Op {
     let known = [Known::default(); MAX_LIMITS];
-    Op::Acquire(Acquire { need: 1, want: 1, least: 1, window: Window::Current, epoch, held: 0, ages: JUST_NOW, known })
+    Op::Acquire(Acquire {
+        need: 1,
+        want: 1,
+        least: 1,
+        window: Window::Current,
+        epoch,
+        held: 0,
+        ages: JUST_NOW,
+        known,
+        claim: None,
+    })
 }
 
 /// As a node gives the rest of a lease back under gcra: it says what it spent.

@@ -65,6 +65,7 @@ fn acquire(tokens: u64) -> Op {
         held: 0,
         ages: JUST_NOW,
         known,
+        claim: None,
     })
 }
 

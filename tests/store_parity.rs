@@ -133,6 +133,7 @@ fn a_debt_outlasts_other_numbers_and_no_longer_than_its_bucket_takes() {
             held: 0,
             ages: JUST_NOW,
             known: [none; MAX_LIMITS],
+            claim: None,
         };
         let op = if tokens == 0 { Op::Peek } else { Op::Acquire(ask) };
         let call = Call { id, digest, rule, op, sent_at: Instant(0) };
@@ -194,6 +195,7 @@ fn scripts_of_before_and_after_read_each_others_buckets() {
             held: 0,
             ages: JUST_NOW,
             known: [Known::default(); MAX_LIMITS],
+            claim: None,
         }),
         sent_at: Instant(0),
     };
@@ -243,7 +245,7 @@ fn a_key_of_the_build_before_is_read_once_and_rewritten() {
         let acquire = |held: u64| {
             let known = [Known::default(); MAX_LIMITS];
             let (window, ages) = (Window::Current, JUST_NOW);
-            Op::Acquire(Acquire { need: 2, want: 5, least: 1, window, epoch: 7, held, ages, known })
+            Op::Acquire(Acquire { need: 2, want: 5, least: 1, window, epoch: 7, held, ages, known, claim: None })
         };
         let again = call(41, acquire(0));
         assert_eq!((again.granted, again.replayed), (granted, true), "{limit}: the answer of then");
@@ -275,7 +277,17 @@ fn a_key_of_one_limit_takes_two_hundred_bytes_in_redis() {
         for tokens in [1, 80] {
             id += 1;
             let (window, ages) = (Window::Current, JUST_NOW);
-            let op = Op::Acquire(Acquire { need: tokens, want: tokens, least: 1, window, epoch, held: 0, ages, known });
+            let op = Op::Acquire(Acquire {
+                need: tokens,
+                want: tokens,
+                least: 1,
+                window,
+                epoch,
+                held: 0,
+                ages,
+                known,
+                claim: None,
+            });
             let call = Call { id, digest, rule: rule.clone(), op, sent_at: Instant(0) };
             let asked = Asked { prefix: "ration", node: &node, now: None };
             let reply: Value = evalsha::command(&asked, &call, false).query(&mut connection).expect("an answer");

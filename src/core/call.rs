@@ -26,6 +26,14 @@ pub struct Call {
     pub sent_at: Instant,
 }
 
+impl Call {
+    /// Whether tokens are set aside of what the call is about. A call that leaves no record has no part of that.
+    #[must_use]
+    pub fn sets_aside(&self) -> bool {
+        self.id != 0 && self.rule.is_entitled()
+    }
+}
+
 /// For each limit, whichever window is open (see [`Op::Refund`]).
 pub const OPEN: [Timestamp; MAX_LIMITS] = [Timestamp::NONE; MAX_LIMITS];
 
@@ -92,6 +100,29 @@ pub struct Acquire {
     pub ages: Ages,
     /// For each limit, what this node has spent or holds. It is added again to a store that has lost it.
     pub known: [Known; MAX_LIMITS],
+    /// Where tokens are set aside ([`Rule::is_entitled`]), what this node says of its own.
+    pub claim: Option<Claim>,
+}
+
+/// What an acquire says of the tokens that are set aside for its node. Amounts are tokens of one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Those that the node takes to be set aside for it. They stay so until a call says fewer.
+    pub believes: u64,
+    /// Those that it uses in a window.
+    pub wishes: u64,
+    /// Until then by the store's clock, the call frees in its window what is set aside for this node, which lives on what it
+    /// is lent from then on. After that time it changes nothing and is lent nothing; zero: it only looks whether the
+    /// store answers.
+    pub frees_until: Timestamp,
+}
+
+impl Claim {
+    /// Whether the call only looks whether the store answers.
+    #[must_use]
+    pub fn is_probe(&self) -> bool {
+        self.frees_until.is_none()
+    }
 }
 
 /// The window that an acquire asks for tokens of.
@@ -207,8 +238,11 @@ pub struct Grant {
     pub nodes: u32,
     /// The store's clock at the answer.
     pub now: Timestamp,
-    /// The counters after the call, one per limit of the rule; the rest are zero.
+    /// The counters after the call, one per limit of the rule; the rest are zero. What is set aside for other nodes counts as
+    /// used.
     pub counters: [Counter; MAX_LIMITS],
+    /// Tokens of each window that are set aside for this node: see [`Claim`].
+    pub entitled: u64,
 }
 
 /// Why a store gave no answer. It is data for the core, and never a panic.

@@ -112,6 +112,7 @@ impl Embedded {
             held: 0,
             ages: crate::core::call::JUST_NOW,
             known,
+            claim: None,
         };
         let cells = self.store.len();
         let grant = self.ask(now, request, Op::Acquire(order));

@@ -53,6 +53,7 @@ impl Slots {
                 nodes: live,
                 now,
                 counters,
+                entitled: 0,
             }
         };
         match own {

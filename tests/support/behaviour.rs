@@ -122,6 +122,7 @@ fn acquire(key: &Key, random: &mut Random) -> Acquire {
         held: 0,
         ages: JUST_NOW,
         known: [Known::default(); MAX_LIMITS],
+        claim: None,
     };
     if let Some((_, _, last)) = key.past.last() {
         ask.epoch = last.epoch * random.below(2);

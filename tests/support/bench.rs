@@ -247,6 +247,7 @@ impl Bench {
             nodes: self.nodes,
             now: store,
             counters,
+            entitled: 0,
         };
         self.shard.handle_outcome(self.now, call, Ok(grant));
         self.collect();

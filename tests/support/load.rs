@@ -31,6 +31,7 @@ pub fn acquire_one(clock: &Clock, rule: &Arc<Rule>, digest: Digest, id: u64) -> 
         held: 0,
         ages: rationd::core::call::JUST_NOW,
         known: [Known::default(); MAX_LIMITS],
+        claim: None,
     });
     Call { id, digest, rule: rule.clone(), op, sent_at: clock.now() }
 }

@@ -76,7 +76,17 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 
 fn ask(tokens: u64) -> Acquire {
     let known = [Known::default(); MAX_LIMITS];
-    Acquire { need: tokens, want: tokens, least: 0, window: Window::Current, epoch: 0, held: 0, ages: JUST_NOW, known }
+    Acquire {
+        need: tokens,
+        want: tokens,
+        least: 0,
+        window: Window::Current,
+        epoch: 0,
+        held: 0,
+        ages: JUST_NOW,
+        known,
+        claim: None,
+    }
 }
 
 impl Key<'_> {

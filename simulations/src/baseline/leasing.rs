@@ -97,6 +97,7 @@ impl Leasing {
             held: 0,
             ages: rationd::core::call::JUST_NOW,
             known,
+            claim: None,
         };
         let rule = self.books[&digest].rule.clone();
         self.effects.push_back(Effect::Call(Call { id, digest, rule, op: Op::Acquire(order), sent_at: now }));

@@ -167,7 +167,7 @@ mod tests {
     fn found(but: impl FnOnce(&mut Grant, &mut Ran<'_>)) -> usize {
         let (need, want, least, window) = (1, 4, 0, Window::Current);
         let known = [Default::default(); MAX_LIMITS];
-        let ask = Acquire { need, want, least, window, epoch: 0, held: 0, ages: JUST_NOW, known };
+        let ask = Acquire { need, want, least, window, epoch: 0, held: 0, ages: JUST_NOW, known, claim: None };
         let (call, mut store) = (call("10/1s fixed", Op::Acquire(ask)), MemoryStore::new(CELLS, 9));
         let mut grant = store.call(NOW, "n", &call).expect("there is room");
         let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");

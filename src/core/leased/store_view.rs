@@ -559,6 +559,7 @@ mod tests {
             held,
             ages: JUST_NOW,
             known: [Known::default(); MAX_LIMITS],
+            claim: None,
         };
         view.note_counter(0, Counter { used: 8, prev: 0, at: now });
         view.note_lent(0, now, 8, &order(0));
