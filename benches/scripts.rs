@@ -123,7 +123,18 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 fn acquire(epoch: u64) -> Op {
     let known = [Known::default(); MAX_LIMITS];
     let (window, until) = (Window::Current, clock::wall() + Micros(CALL_LIFE.0 / 2));
-    Op::Acquire(Acquire { need: 1, want: 1, least: 1, window, epoch, held: 0, ages: JUST_NOW, known, until })
+    Op::Acquire(Acquire {
+        need: 1,
+        want: 1,
+        least: 1,
+        window,
+        epoch,
+        held: 0,
+        ages: JUST_NOW,
+        known,
+        until,
+        claim: None,
+    })
 }
 
 /// As a node gives the rest of a lease back under gcra: it says what it spent.

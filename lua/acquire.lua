@@ -9,6 +9,7 @@
 --          an id that was executed before, the answer of then. Where nothing is known of an acquire of this node,
 --          this one may have been executed and forgotten: it is not executed after `until`, nor more than CALL_LIFE
 --          before, which is less than it takes to forget it
+--          Where tokens are set aside, ARGV has what claim.lua says, and entitled.lua says what is done
 
 --<divide_up a, b
 -- Where a + b is not exact, the quotient could reach the next integer. (x - x % 1 is x rounded down.)
@@ -29,8 +30,8 @@ if need > EXACT or want > EXACT or least > EXACT or ahead_of > EXACT or epoch > 
   return redis.error_reply(WRONG)
 end
 
--- The last number of its argument, at the place that stands behind the others, is read only where it is needed.
-local until_at = acquire_id == 0 and numbers_of('<I7', head, a7) or 0
+-- The number behind these six, at byte 57 of its argument, is read only where it is needed.
+local until_at = acquire_id == 0 and numbers_of('<I7', head, 57) or 0
 if until_at > EXACT then return redis.error_reply(WRONG) end
 if id ~= 0 and id < acquire_id then
   replayed = 2
@@ -97,6 +98,60 @@ else
     --=close held, 0, EXACT
   end
 
+--<entitled
+  -- This node's entitlement is taken out of the sums, and put back as it is from now on.
+  local believes, wishes, frees_until = a8, a9, a10
+  if believes > EXACT or wishes > EXACT or frees_until > EXACT then return redis.error_reply(WRONG) end
+  if believes > limit_count then believes = limit_count end
+  if wishes > limit_count then wishes = limit_count end
+  local frees = now <= frees_until
+  local has_called_ahead = part_called == limit_at + limit_period
+  local has_called = has_called_ahead or part_called == limit_at
+  local aside, aside_ahead, freed = 0, 0, 0
+  if frees then
+    -- Who knows nothing of its entitlement may have been another process under this name, which spent it in this window.
+    local stays = part_called == limit_at + 1 or believes == 0 and part_held > 0 and wishes > 0
+    if part_of == generation then
+      entitled_now = entitled_now > part_held and entitled_now - part_held or 0
+      demand_now = demand_now > part_demand and demand_now - part_demand or 0
+    else
+      entitled_before = entitled_before > part_held and entitled_before - part_held or 0
+      demand_before = demand_before > part_demand and demand_before - part_demand or 0
+    end
+    if has_called then called = called > part_held and called - part_held or 0 end
+    if has_called_ahead then called_ahead = called_ahead > part_held and called_ahead - part_held or 0 end
+
+    -- It is 95 % of the limit by this node's part of the demand, rounded up, of what is not entitled to others. A node says what it
+    -- used since its last call, which may be a moment: an eighth of that counts, and seven of what counted before.
+    if wishes > 0 and part_demand > 0 then
+      wishes = 7 * part_demand + wishes + 7
+      wishes = (wishes - wishes % 8) / 8
+    end
+    local free, all, given = limit_count * 19, demand_now + demand_before + wishes, 0
+    free = (free - free % 20) / 20
+    if wishes > 0 then
+      given = free * wishes + all - 1
+      given = (given - given % all) / all
+    end
+    free = free - entitled_now - entitled_before
+    if given > free then given = free > 0 and free or 0 end
+    -- What the node believes stays set aside until a call of it shows that it knows of less.
+    local held = believes > given and believes or given
+    if stays and part_held > held then held = part_held end
+
+    local is_ahead = ahead_of ~= 0 and limit_at == ahead_of
+    if not stays and (is_ahead and not has_called_ahead or not is_ahead and not has_called) then freed = held end
+    has_called_ahead = not stays and (has_called_ahead or is_ahead)
+    entitled_now, demand_now = entitled_now + held, demand_now + wishes
+    if not stays then called = called + held end
+    if has_called_ahead then called_ahead = called_ahead + held end
+    part_of, part_held, part_given, part_demand = generation, held, given, wishes
+    part_called = stays and limit_at + 1 or has_called_ahead and limit_at + limit_period or limit_at
+    part_is_new = true
+    aside = entitled_now + entitled_before - called
+    aside_ahead = entitled_now + entitled_before - called_ahead
+  end
+-->
   -- The tokens that are left under all limits. Of buckets also those that have yet to trickle in, which a node that
   -- is alone with the key may be lent: it knows from the answer when each of them comes, and spends none before. If
   -- another node asks, it finds them lent.
@@ -135,6 +190,9 @@ else
         -- all the time, and is lent in larger lots.
         parts = 32
       end
+--<entitled
+      left = frees and left - aside or 0
+-->
       if left < 0 then left = 0 end
       if left < with_coming then with_coming = left end
     end
@@ -150,6 +208,9 @@ else
       local fifth = math.floor(first.count / 5)
       local for_then = 2 * fifth + math.floor((2 * (first.count - 5 * fifth) + 4) / 5)
       tokens = math.max(first.count - for_then - first.prev, 0)
+--<entitled
+      tokens = frees and math.min(tokens, math.max(limit_count - aside_ahead - limit_prev, 0)) or 0
+-->
     end
   elseif has_gcra and id ~= 0 and nodes == 1 and tokens >= need then
     -- What somebody waits for is charged at once, and has to be there.
@@ -165,6 +226,10 @@ else
     end
     --=divide_up capacity, parts * nodes
     if part < quotient then part = quotient end
+--<entitled
+    -- Its own part nobody else takes.
+    if part < freed then part = freed end
+-->
     if part < need then part = need end
     granted = want > need and want or need
     if granted > tokens then granted = tokens end
@@ -208,7 +273,7 @@ else
     census_is_new = false
   end
 
---<one
+--<plain
   -- Mostly the hash lasts until when it lasted before, which need not be written again: nothing has changed by which that
   -- time is reckoned. (Of a sliding window only the start is stored, which says nothing of how long it is.)
   if id ~= 0 and limit_stored and limit_stored > 0 and epoch_now == stored_epoch and not census_is_new and ahead_of == 0 then

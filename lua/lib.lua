@@ -12,7 +12,8 @@
 -- For the same reason src/store/script.rs makes two scripts of these files, and `written` there says by which rules: one
 -- for a policy of one limit, which most are, where a limit's fields are local variables, and one for several, where
 -- they are in tables. Lines between --<one, --<several and the arrow that ends them are of one of the two, and lines
--- between another such head and its arrow are a block that stands wherever --= names it.
+-- between another such head and its arrow are a block that stands wherever --= names it. The script for one limit there is
+-- twice more: --<entitled where tokens are set aside for nodes that may lose the store (entitled.lua), --<plain where not.
 --
 -- KEYS[1]  the hash of one key under one policy. Its fields:
 --          e        epoch: never 0; another one than before = the store lost or reset the key
@@ -70,7 +71,13 @@ if not head or #head ~= HEAD_BYTES or #node > 255 or #argv < 3 or #argv > 10 the
 --<one
 if #argv ~= 3 or #head ~= HEAD_BYTES or #node > 255 then return redis.error_reply(WRONG) end
 -->
+--<several
 local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
+--<plain
+local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
+--<entitled
+local now, id, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = numbers_of(HEAD, head)
+-->
 if now > 2 ^ 52 or id > EXACT then return redis.error_reply(WRONG) end
 local has_gcra = false
 --<one
@@ -175,7 +182,9 @@ local names = { 'e', 'z', 'c', own }
 for i = 1, #limits do names[i + 4] = limits[i].name end
 names[#names + 1] = has_gcra and 'o' or nil
 values = redis.pcall('HMGET', hash, unpack(names))
---<one
+--<entitled
+values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, limit_name, 'o', 'a', 'a:' .. node)
+--<plain
 if has_gcra then
   values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, limit_name, 'o')
 else

@@ -90,6 +90,13 @@ if writes then
 --<one
   end
 -->
+--<entitled
+  if part_is_new then
+    local sums = pack(ASIDE, generation, entitled_now, entitled_before, demand_now, demand_before, called_in, called,
+      called_ahead)
+    call('HSET', hash, 'a', sums, own_part, pack(PART, part_of, part_held, part_given, part_demand, part_called))
+  end
+-->
   if renews then
     -- Redis may drop the hash when it says nothing that a missing one would not say.
     local lasts = (census_id + 2) * census_period
@@ -112,6 +119,12 @@ if writes then
       end
       if ends > lasts then lasts = ends end
     end
+--<entitled
+    -- As long as a node may live on its entitlement, it has to be known that it has one.
+    if entitled_now + entitled_before > 0 and lasts < (generation + 2) * GENERATION then
+      lasts = (generation + 2) * GENERATION
+    end
+-->
     lasts = lasts + 999
     call('PEXPIRE', hash, format('%d', (lasts - lasts % 1000 - now + now % 1000) / 1000 + 1))
   end
@@ -137,6 +150,22 @@ if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + #
   if #stale > 0 then call('HDEL', hash, unpack(stale)) end
 end
 
+--<entitled
+-- Entitlements that have lapsed are dropped when a generation begins, a bounded number at a time.
+if part_is_new and generation_is_new then
+  local parts, stale = {}, {}
+  for _, name in ipairs(call('HKEYS', hash)) do
+    if string.find(name, '^a:') and name ~= own_part and #parts < 500 then parts[#parts + 1] = name end
+  end
+  if #parts > 0 then
+    for i, text in ipairs(call('HMGET', hash, unpack(parts))) do
+      if not text or #text ~= PART_BYTES or numbers_of('<I4', text) + 1 < generation then stale[#stale + 1] = parts[i] end
+    end
+  end
+  if #stale > 0 then call('HDEL', hash, unpack(stale)) end
+end
+-->
+
 local lent = 0
 if has_gcra then
   lent = lent_now + lent_before
@@ -145,7 +174,16 @@ end
 local marks = nodes * 16 + replayed
 if damaged then marks = marks + 4 end
 if was_reset then marks = marks + 8 end
---<one
+--<entitled
+-- What is set aside for others nobody can be lent, so it counts as used. At last stands this node's entitlement.
+local set_aside = entitled_now + entitled_before - called
+if part_called ~= limit_at and part_called ~= limit_at + 1 and part_called ~= limit_at + limit_period then
+  set_aside = set_aside - part_held
+end
+set_aside = set_aside > 0 and limit_used + set_aside or limit_used
+if set_aside > EXACT then set_aside = EXACT end
+return { granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, part_given }
+--<plain
 return { granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at }
 --<several
 local reply = {

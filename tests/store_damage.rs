@@ -66,6 +66,7 @@ fn acquire(tokens: u64) -> Op {
         ages: JUST_NOW,
         known,
         until: Timestamp::NONE,
+        claim: None,
     })
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided, Window};
+use rationd::core::call::{Acquire, Call, Claim, Grant, JUST_NOW, Known, OPEN, Op, StoreError, Voided, Window};
+use rationd::core::entitled::{NEVER, generation, lapses};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -59,6 +60,7 @@ fn acquire(tokens: u64) -> Op {
         ages: JUST_NOW,
         known,
         until: Timestamp::NONE,
+        claim: None,
     })
 }
 
@@ -218,4 +220,116 @@ fn key_of_one_limit_costs_less_than_sixty_bytes() {
     }
     let each = bench.store.bytes() / bench.store.len();
     assert!((50..60).contains(&each), "{each} bytes a key");
+}
+
+/// A node's acquire of so many tokens, where a fifth of the demand for a window of 100 tokens is its own, and it believes that so
+/// many are set aside for it.
+fn claim(tokens: u64, believes: u64, frees_until: Timestamp) -> Op {
+    let Op::Acquire(ask) = acquire(tokens) else { unreachable!() };
+    Op::Acquire(Acquire { claim: Some(Claim { believes, wishes: 20, frees_until }), ..ask })
+}
+
+/// Nodes of whom each has asked twice, and knows what is set aside for it; in the window after that.
+fn entitled(nodes: [&str; 5]) -> (Bench, [u64; 5]) {
+    let mut bench = Bench::new(&["100/10s fixed"]);
+    Arc::get_mut(&mut bench.rule).expect("nobody else has it").on_store_loss = OnStoreLoss::Entitled;
+    let mut known = [0; 5];
+    for _ in 0..3 {
+        for (node, known) in nodes.iter().zip(&mut known) {
+            bench.next_id += 1;
+            *known = bench.ask(1, node, bench.next_id, claim(0, *known, NEVER)).expect("room").entitled;
+        }
+    }
+    bench.pass(Micros(10_000_000));
+    (bench, known)
+}
+
+const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+impl Bench {
+    fn claim(&mut self, node: &str, op: Op) -> Grant {
+        self.next_id += 1;
+        self.ask(1, node, self.next_id, op).expect("room")
+    }
+}
+
+#[test]
+fn what_is_set_aside_follows_demand_and_is_95_percent_at_most() {
+    let (_, known) = entitled(NODES);
+    assert_eq!(known, [19; 5]);
+}
+
+#[test]
+fn nobody_is_lent_what_is_set_aside_for_nodes_that_have_not_called() {
+    let (mut bench, _) = entitled(NODES);
+    let grant = bench.claim("a", claim(100, 19, NEVER));
+    assert_eq!((grant.granted, grant.counters[0].used), (24, 100), "its own, and what is nobody's");
+    assert_eq!(bench.claim("b", claim(100, 19, NEVER)).granted, 19);
+    for node in ["c", "d"] {
+        assert_eq!(bench.claim(node, claim(0, 19, NEVER)).granted, 0);
+    }
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 38, "they have called");
+    assert_eq!(bench.claim("e", claim(100, 19, NEVER)).granted, 19);
+}
+
+#[test]
+fn a_call_that_only_looks_frees_nothing_and_is_lent_nothing() {
+    for frees_until in [Timestamp(0), NOW + Micros(9_999_999)] {
+        let (mut bench, _) = entitled(NODES);
+        assert_eq!(bench.claim("b", claim(5, 19, frees_until)).granted, 0);
+        assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
+    }
+}
+
+#[test]
+fn a_call_ahead_of_a_window_frees_what_is_set_aside_of_it() {
+    let (mut bench, _) = entitled(NODES);
+    let Op::Acquire(ask) = claim(1, 19, NEVER) else { unreachable!() };
+    let ahead = Op::Acquire(Acquire { window: Window::Next { begins: NOW + Micros(20_000_000) }, ..ask });
+    assert_eq!(bench.claim("b", ahead).granted, 1);
+    bench.pass(Micros(10_000_000));
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 5 + 19 + 19 - 1);
+}
+
+#[test]
+fn a_lowered_entitlement_stays_set_aside_until_its_node_knows() {
+    let (mut bench, _) = entitled(NODES);
+    let Op::Acquire(ask) = claim(0, 19, NEVER) else { unreachable!() };
+    let few = |believes| Claim { believes, wishes: 0, frees_until: NEVER };
+    let told = bench.claim("b", Op::Acquire(Acquire { claim: Some(few(19)), ..ask }));
+    assert_eq!(told.entitled, 0);
+    bench.pass(Micros(10_000_000));
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24, "the answer may have been lost");
+    bench.claim("b", Op::Acquire(Acquire { claim: Some(few(0)), ..ask }));
+    bench.pass(Micros(10_000_000));
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24 + 19);
+}
+
+#[test]
+fn another_process_under_the_name_frees_nothing_in_the_window_in_which_it_comes() {
+    let (mut bench, _) = entitled(NODES);
+    let grant = bench.claim("b", claim(0, 0, NEVER));
+    assert_eq!(grant.entitled, 19);
+    bench.claim("b", claim(0, 19, NEVER));
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24, "the one before may have spent it");
+    bench.pass(Micros(10_000_000)).claim("b", claim(0, 19, NEVER));
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24 + 19);
+}
+
+#[test]
+fn an_entitlement_lapses_that_is_not_renewed_and_outlasts_the_window_till_then() {
+    let (mut bench, _) = entitled(NODES);
+    bench.now = Timestamp(lapses(generation(NOW)).0 - 10_000_000);
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
+    bench.pass(Micros(10_000_000));
+    let lent = bench.claim("a", claim(100, 19, NEVER));
+    assert_eq!((lent.granted, lent.entitled), (100, 95), "nobody else asks");
+}
+
+#[test]
+fn a_reset_forgets_what_was_spent_and_not_what_is_set_aside() {
+    let (mut bench, _) = entitled(NODES);
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
+    assert_eq!(bench.claim("a", Op::Reset).counters[0].used, 76);
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
 }

@@ -134,6 +134,7 @@ fn a_debt_outlasts_other_numbers_and_no_longer_than_its_bucket_takes() {
             ages: JUST_NOW,
             known: [none; MAX_LIMITS],
             until: Timestamp::NONE,
+            claim: None,
         };
         let op = if tokens == 0 { Op::Peek } else { Op::Acquire(ask) };
         let call = Call { id, digest, rule, op, sent_at: Instant(0) };
@@ -196,6 +197,7 @@ fn scripts_of_before_and_after_read_each_others_buckets() {
             ages: JUST_NOW,
             known: [Known::default(); MAX_LIMITS],
             until: Timestamp::NONE,
+            claim: None,
         }),
         sent_at: Instant(0),
     };
@@ -255,6 +257,7 @@ fn a_key_of_the_build_before_is_read_once_and_rewritten() {
                 ages,
                 known,
                 until: Timestamp::NONE,
+                claim: None,
             })
         };
         let again = call(41, acquire(0));
@@ -297,6 +300,7 @@ fn a_key_of_one_limit_takes_two_hundred_bytes_in_redis() {
                 ages,
                 known,
                 until: Timestamp::NONE,
+                claim: None,
             });
             let call = Call { id, digest, rule: rule.clone(), op, sent_at: Instant(0) };
             let asked = Asked { prefix: "ration", node: &node, now: None };

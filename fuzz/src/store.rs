@@ -84,6 +84,7 @@ fn ops() -> [Op; 6] {
         ages: JUST_NOW,
         known: Default::default(),
         until: Timestamp(9),
+        claim: None,
     };
     let back = Op::Return { amount: 5, epoch: 1, held: 0, ages: JUST_NOW, windows: OPEN, voids: Voided::default() };
     let occupy = Occupy { used: 1, need: 1, want: 3, lease: Micros::from_secs(30) };

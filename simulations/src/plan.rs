@@ -248,7 +248,7 @@ pub struct Gossip {
 pub struct Policy {
     /// By the grammar of the configuration: `100/1s burst 200`.
     pub limits: Vec<String>,
-    /// `share`, `allow` or `deny`.
+    /// `share`, `entitled`, `allow` or `deny`.
     pub on_store_loss: OnStoreLoss,
 }
 
@@ -259,6 +259,8 @@ pub enum OnStoreLoss {
     /// Go on within the node's share.
     #[default]
     Share,
+    /// Go on within what the store has set aside for the node.
+    Entitled,
     /// Let everything pass.
     Allow,
     /// Let nothing pass.

@@ -93,7 +93,7 @@ pub(crate) const FLEET_NEEDS: &[(&str, &str)] = &[
 pub(crate) const POLICY: &[(&str, Kind)] = &[
     ("limits", Kind::Texts),
     ("candidate", Kind::Texts),
-    ("on_store_loss", choice(&["share", "allow", "deny"])),
+    ("on_store_loss", choice(&["share", "entitled", "allow", "deny"])),
     ("shadow", Kind::Bool),
     ("enforce", Kind::Count(0, 100)),
     ("refunds", Kind::Bool),

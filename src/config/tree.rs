@@ -334,6 +334,7 @@ fn door<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ListenAddre
 fn on_store_loss<'de, D: Deserializer<'de>>(deserializer: D) -> Result<OnStoreLoss, D::Error> {
     match String::deserialize(deserializer)?.as_str() {
         "share" => Ok(OnStoreLoss::Share),
+        "entitled" => Ok(OnStoreLoss::Entitled),
         "allow" => Ok(OnStoreLoss::Allow),
         "deny" => Ok(OnStoreLoss::Deny),
         other => Err(serde::de::Error::custom(format!("on_store_loss {other:?}"))),

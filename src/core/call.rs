@@ -26,6 +26,14 @@ pub struct Call {
     pub sent_at: Instant,
 }
 
+impl Call {
+    /// Whether tokens are set aside of what the call is about. A call that leaves no record has no part of that.
+    #[must_use]
+    pub fn sets_aside(&self) -> bool {
+        self.id != 0 && self.rule.is_entitled()
+    }
+}
+
 /// For each limit, whichever window is open (see [`Op::Refund`]).
 pub const OPEN: [Timestamp; MAX_LIMITS] = [Timestamp::NONE; MAX_LIMITS];
 
@@ -95,6 +103,8 @@ pub struct Acquire {
     /// The store's time after which, and [`CALL_LIFE`] before which, a store that remembers no acquire of this node does not
     /// execute the call; 0 for never. It may have executed it before and have forgotten that, together with the key.
     pub until: Timestamp,
+    /// Where tokens are set aside ([`Rule::is_entitled`]), what this node says of its own.
+    pub claim: Option<Claim>,
 }
 
 /// For so long the store remembers at least that it has executed an acquire: as long as the shortest census period.
@@ -105,6 +115,27 @@ impl Acquire {
     #[must_use]
     pub fn is_late(&self, now: Timestamp) -> bool {
         self.until.is_some() && (now > self.until || now + CALL_LIFE < self.until)
+    }
+}
+
+/// What an acquire says of the tokens that are set aside for its node. Amounts are tokens of one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// Those that the node takes to be set aside for it. They stay so until a call says fewer.
+    pub believes: u64,
+    /// Those that it uses in a window.
+    pub wishes: u64,
+    /// Until then by the store's clock, the call frees in its window what is set aside for this node, which lives on what it
+    /// is lent from then on. After that time it changes nothing and is lent nothing; zero: it only looks whether the
+    /// store answers.
+    pub frees_until: Timestamp,
+}
+
+impl Claim {
+    /// Whether the call only looks whether the store answers.
+    #[must_use]
+    pub fn is_probe(&self) -> bool {
+        self.frees_until.is_none()
     }
 }
 
@@ -224,8 +255,11 @@ pub struct Grant {
     pub nodes: u32,
     /// The store's clock at the answer.
     pub now: Timestamp,
-    /// The counters after the call, one per limit of the rule; the rest are zero.
+    /// The counters after the call, one per limit of the rule; the rest are zero. What is set aside for other nodes counts as
+    /// used.
     pub counters: [Counter; MAX_LIMITS],
+    /// Tokens of each window that are set aside for this node: see [`Claim`].
+    pub entitled: u64,
 }
 
 /// Why a store gave no answer. It is data for the core, and never a panic.

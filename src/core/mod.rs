@@ -12,6 +12,7 @@ mod concurrent;
 mod context;
 pub mod counter;
 pub mod decision;
+pub mod entitled;
 pub mod fleet;
 pub mod gcra;
 pub mod holds;

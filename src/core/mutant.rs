@@ -125,6 +125,10 @@ mutants! {
         "The store is not asked whether all is spent, as peers tell: evidence, no denial by gossip below the limit.";
     GrantedAsAdmitted, "granted-as-admitted":
         "What a node was lent counts as admitted by it: no denial by gossip below the limit.";
+    LapsedEntitlementSpent, "lapsed-entitlement-spent":
+        "What is set aside for a node is spent after the store may have given it to others: entitled.";
+    ShareAfterAcquire, "share-after-acquire":
+        "A node spends what is set aside for it in a window for which it has asked the store for tokens: entitled, bound.";
     StrangerTakesAll, "stranger-takes-all":
         "A node that has just come and has met nobody takes the share of a fleet of one: static shares.";
     SmallFleetAssumed, "small-fleet-assumed":

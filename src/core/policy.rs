@@ -12,6 +12,7 @@ use super::key::Digest;
 use super::limit::{Algorithm, Limit, LimitError, MAX_LIMITS};
 use super::overrides::{Overrides, Subject};
 use super::route::RouteSet;
+use super::rule::can_be_entitled;
 pub use super::rule::{OnStoreLoss, Plan, Rule};
 
 /// The policy name of limits in the command (`CL.THROTTLE`). No configured policy can have it.
@@ -283,6 +284,11 @@ fn compile_plan(
     {
         let text = "a concurrent limit stands alone: give it a policy of its own, and ask both with RATION.MCHECK";
         problem(Some(index), text.into());
+    }
+    if on_store_loss == OnStoreLoss::Entitled && !limits.is_empty() && !can_be_entitled(&limits) {
+        let text = "on_store_loss = \"entitled\" is for one `fixed` limit with a window of at most 1m and at most 67108864 tokens: \
+                    write on_store_loss = \"share\"";
+        problem(Some(0), text.into());
     }
     Plan::Limited(Arc::new(Rule { policy: policy.clone(), limits: limits.into(), on_store_loss }))
 }

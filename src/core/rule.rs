@@ -13,6 +13,8 @@ pub enum OnStoreLoss {
     /// Go on within this node's share of the limit.
     #[default]
     Share,
+    /// Go on within what the store has set aside for this node, as far as [`Rule::is_entitled`]; else as [`Self::Share`].
+    Entitled,
     /// Admit everything.
     Allow,
     /// Deny everything.
@@ -41,7 +43,27 @@ pub enum Plan {
     Blocked,
 }
 
+/// The longest window of which tokens are set aside. A node that loses the store admits nothing new in the window in which that
+/// happens, which may take no longer.
+const LONGEST_ENTITLED: Micros = Micros::from_secs(60);
+
+/// The most tokens of a limit of which some are set aside: products of two such numbers are exact in the scripts.
+const MOST_ENTITLED: u64 = 1 << 26;
+
 impl Rule {
+    /// Whether the store sets aside, for each node, what that may admit without the store: see
+    /// `docs/decisions/0013-entitlements.md`. That is so for one fixed limit alone, with windows of a minute at most.
+    #[must_use]
+    pub fn is_entitled(&self) -> bool {
+        self.on_store_loss == OnStoreLoss::Entitled && can_be_entitled(&self.limits)
+    }
+
+    /// Whether a node goes on within a part of the limits while the store is away.
+    #[must_use]
+    pub fn has_share(&self) -> bool {
+        matches!(self.on_store_loss, OnStoreLoss::Share | OnStoreLoss::Entitled)
+    }
+
     /// The rule of an anonymous policy with these limits.
     ///
     /// # Panics
@@ -65,6 +87,13 @@ impl Rule {
     pub fn is_concurrent(&self) -> bool {
         self.limits[0].algorithm == Algorithm::Concurrent
     }
+}
+
+/// Whether tokens of these limits can be set aside.
+#[must_use]
+pub(super) fn can_be_entitled(limits: &[Limit]) -> bool {
+    let fits = |limit: &Limit| limit.period <= LONGEST_ENTITLED && limit.count <= MOST_ENTITLED;
+    matches!(limits, [limit] if limit.algorithm == Algorithm::Fixed && fits(limit))
 }
 
 impl Plan {

@@ -93,6 +93,7 @@ fn plan(plan: &Plan) -> Map<String, Value> {
             object.insert("limits".into(), json!(limits));
             let on_store_loss = match rule.on_store_loss {
                 OnStoreLoss::Share => "share",
+                OnStoreLoss::Entitled => "entitled",
                 OnStoreLoss::Allow => "allow",
                 OnStoreLoss::Deny => "deny",
             };

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::aside::{Aside, Part, Sums};
 use crate::core::gcra;
 use crate::core::limit::{MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
@@ -63,6 +64,9 @@ pub(super) struct Nodes {
     census: Census,
     pub(super) lent: Lent,
     records: BTreeMap<Box<str>, Record>,
+    /// What is set aside for nodes that may lose the store.
+    pub(super) sums: Sums,
+    parts: BTreeMap<Box<str>, Part>,
 }
 
 /// As the scripts write it: the numbers of the field `c`, in their order.
@@ -186,7 +190,7 @@ impl Nodes {
     /// The records of a key that only `node` has asked for.
     pub(super) fn of(census: Census, lent: Lent, node: &str, record: Option<Record>) -> Self {
         let records = record.map(|record| (node.into(), record)).into_iter().collect();
-        Self { census, lent, records }
+        Self { census, lent, records, ..Self::default() }
     }
 
     pub(super) fn census(&self) -> Census {
@@ -229,7 +233,31 @@ impl Nodes {
     pub(super) fn reset(node: &str, id: u64, asked: u64) -> Self {
         let record = Record { id: id.max(asked), other: id, ..Record::default() };
         let records = BTreeMap::from([(node.into(), record)]);
-        Self { census: Census::default(), lent: Lent::default(), records }
+        Self { records, ..Self::default() }
+    }
+
+    /// What is set aside for a node.
+    pub(super) fn part(&self, node: &str) -> Option<Part> {
+        self.parts.get(node).copied()
+    }
+
+    /// Replaces what is set aside, of which one node is known.
+    pub(super) fn put_aside(&mut self, node: &str, sums: Sums, part: Option<Part>) {
+        (self.sums, self.parts) = (sums, part.map(|part| (node.into(), part)).into_iter().collect());
+    }
+
+    /// Takes over what was set aside before a reset.
+    pub(super) fn keep_aside(&mut self, before: Self) {
+        (self.sums, self.parts) = (before.sums, before.parts);
+    }
+
+    /// Records what a node was entitled to. Entitlements that have lapsed are dropped when a generation begins.
+    pub(super) fn claimed(&mut self, node: &str, aside: &Aside) {
+        self.sums = aside.sums;
+        self.parts.insert(node.into(), aside.part);
+        if aside.begins {
+            self.parts.retain(|_, part| !part.has_lapsed(&aside.sums));
+        }
     }
 
     fn entry(&mut self, node: &str) -> &mut Record {

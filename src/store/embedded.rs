@@ -113,6 +113,7 @@ impl Embedded {
             ages: crate::core::call::JUST_NOW,
             known,
             until: Timestamp::NONE,
+            claim: None,
         };
         let cells = self.store.len();
         let grant = self.ask(now, request, Op::Acquire(order));

@@ -5,9 +5,11 @@
 //! `lua/lib.lua` describes. Records of other nodes are not part of it. Knows no connection, and the daemon does not
 //! use it.
 
+use super::aside::{Aside, PART, Part, SUMS, Sums};
 use super::census::RECORD;
 use super::script::WIDTH;
 use crate::core::call::Counter;
+use crate::core::entitled::window_end;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use crate::core::time::Timestamp;
 
@@ -29,6 +31,10 @@ pub struct Excerpt {
     pub lent: [u64; 3],
     /// The field `n:NODE`, in whichever of its forms; windows that it does not name are zero.
     pub record: Option<[u64; RECORD]>,
+    /// The field `a`, zeros if it is missing.
+    pub aside: [u64; SUMS],
+    /// The field `a:NODE`.
+    pub part: Option<[u64; PART]>,
 }
 
 /// A field with a content that no script writes.
@@ -56,7 +62,27 @@ pub fn field_of_node(node: &str) -> Vec<u8> {
     [b"n:", &node.as_bytes()[..node.len().min(255)]].concat()
 }
 
+/// The name of the field for what is set aside for a node, by the name of the field for the node.
+#[must_use]
+pub fn field_of_part(node: &[u8]) -> Vec<u8> {
+    [b"a:", &node[2..]].concat()
+}
+
 impl Excerpt {
+    /// Tokens of a fixed window that are set aside for other nodes than the one that the excerpt is of. Answers count them as
+    /// used.
+    #[must_use]
+    pub fn set_aside(&self, limit: &Limit, now: Timestamp) -> u64 {
+        let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
+        Aside::new(sums, part, limit, now, window_end(limit, now)).shown()
+    }
+
+    /// Those of each window that are set aside for this one, in any case.
+    #[must_use]
+    pub fn entitled(&self) -> u64 {
+        self.part.map_or(0, |[_, held, ..]| held)
+    }
+
     /// Whether two excerpts are equal in everything but the expiry of the key.
     #[must_use]
     pub fn says_as(&self, other: &Self) -> bool {
@@ -94,6 +120,14 @@ impl Excerpt {
         if lent[0] + lent[1] == 0 {
             lent = [0; 3];
         }
+        let own_part = field_of_part(node);
+        let binary = |name: &[u8], list: &mut [u64]| match value(name) {
+            None => Ok(false),
+            Some(text) => numbers_of(text, list).ok_or_else(|| unreadable(name, text)).map(|()| true),
+        };
+        let (mut aside, mut part) = ([0; SUMS], [0; PART]);
+        binary(b"a", &mut aside)?;
+        let part = binary(&own_part, &mut part)?.then_some(part);
         let mut counters = [None; MAX_LIMITS];
         for (index, limit) in limits.iter().enumerate() {
             let mut stored = [0; 3];
@@ -113,6 +147,8 @@ impl Excerpt {
             census: is_counted.then_some(census),
             lent,
             record: is_known.then_some(record),
+            aside,
+            part,
         }))
     }
 }
@@ -167,6 +203,19 @@ fn packed(text: &[u8], record: &mut [u64; RECORD]) -> Option<()> {
     }
     *record = list;
     rest.is_empty().then_some(())
+}
+
+/// Numbers as the scripts pack them: one of four bytes, and others of seven.
+fn numbers_of(text: &[u8], list: &mut [u64]) -> Option<()> {
+    let (first, rest) = text.split_at_checked(4)?;
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let (place, places) = list.split_first_mut()?;
+    if rest.len() != WIDTH * places.len() {
+        return None;
+    }
+    *place = number(first);
+    places.iter_mut().zip(rest.chunks_exact(WIDTH)).for_each(|(place, bytes)| *place = number(bytes));
+    Some(())
 }
 
 fn unreadable(name: &[u8], text: &[u8]) -> Unreadable {

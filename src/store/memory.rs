@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use super::aside::{Aside, Part, Sums};
 use super::cells::{Cells, Head};
 use super::census::{Census, Lent, Nodes, Record};
 use super::excerpt::Excerpt;
@@ -71,7 +72,9 @@ impl MemoryStore {
         self.cells.put(digest.0, head, limits, &excerpt.counters);
         let census = excerpt.census.map(Census::of).unwrap_or_default();
         let record = excerpt.record.as_ref().map(Record::of);
-        self.nodes.insert(digest.0, Nodes::of(census, Lent::of(excerpt.lent), node, record));
+        let mut nodes = Nodes::of(census, Lent::of(excerpt.lent), node, record);
+        nodes.put_aside(node, Sums::of(excerpt.aside), excerpt.part.map(Part::of));
+        self.nodes.insert(digest.0, nodes);
     }
 
     /// The state of a key, as far as it affects calls of one node under these limits.
@@ -91,6 +94,8 @@ impl MemoryStore {
             census: nodes.and_then(|nodes| nodes.census().numbers()),
             lent: nodes.map(|nodes| nodes.lent.numbers()).unwrap_or_default(),
             record: nodes.and_then(|nodes| nodes.record(node)).map(Record::numbers),
+            aside: nodes.map(|nodes| nodes.sums.numbers()).unwrap_or_default(),
+            part: nodes.and_then(|nodes| nodes.part(node)).map(|part| part.numbers()),
         })
     }
 
@@ -156,7 +161,12 @@ impl MemoryStore {
         let record = nodes.and_then(|nodes| nodes.record(node)).copied();
         let id = call.id.min(MAX_ID);
         let lent = nodes.map(|nodes| nodes.lent).unwrap_or_default();
-        let mut view = View { now, node, id, digest, head, record, census, lent, limits, counters };
+        let aside = call.sets_aside().then(|| {
+            let part = nodes.and_then(|nodes| nodes.part(node)).unwrap_or_default();
+            let sums = nodes.map(|nodes| nodes.sums).unwrap_or_default();
+            Aside::new(sums, part, &limits[0], now, counters[0].at)
+        });
+        let mut view = View { now, node, id, digest, head, record, census, lent, limits, counters, aside };
         if view.has_gcra() {
             view.lent = lent.rolled(now, |tokens, end| view.spend(tokens, end));
         }
@@ -179,6 +189,7 @@ impl MemoryStore {
         let restored = view.restore(ask);
         view.count_node();
         view.close_account(ask.held, &ask.ages, u64::MAX);
+        view.claim(ask);
         let granted = if restored { 0 } else { view.lend(ask) };
         let mut said = Record { id: view.id, granted, at: view.windows(), ..Record::default() };
         if view.id != 0 && view.has_gcra() {
@@ -194,7 +205,11 @@ impl MemoryStore {
         self.save(&view, head, view.limits)?;
         view.head = Some(head);
         if view.id != 0 {
-            self.nodes.entry(view.digest).or_default().asked(view.node, view.census, view.lent, said);
+            let nodes = self.nodes.entry(view.digest).or_default();
+            nodes.asked(view.node, view.census, view.lent, said);
+            if let Some(aside) = view.aside.filter(Aside::is_claimed) {
+                nodes.claimed(view.node, &aside);
+            }
         }
         Ok(view.grant(granted, Standing::New))
     }
@@ -204,7 +219,7 @@ impl MemoryStore {
     fn expires(&self, view: &View<'_>, ask: &Acquire) -> Timestamp {
         let stored = match (view.head, view.limits, self.nodes.get(&view.digest)) {
             (Some(head), [limit], Some(nodes))
-                if view.id != 0 && !ask.window.is_next() && nodes.census() == view.census =>
+                if view.id != 0 && view.aside.is_none() && !ask.window.is_next() && nodes.census() == view.census =>
             {
                 let before = Counter { used: nodes.lent.total(), ..self.cells.counter(view.digest, 0, limit) };
                 lifetime::lasts_as_before(limit, &before, &view.shown()[0]).then_some(head.expires)
@@ -306,15 +321,21 @@ impl MemoryStore {
         let epoch = if view.id > old.epoch { view.id } else { following };
         let longest = view.limits.iter().map(lifetime::span).max().unwrap_or_default();
         let life = (longest + longest).max(Micros::from_secs(2));
-        let head = Head { epoch, reset: true, expires: lifetime::expires_after(view.now, life) };
+        let expires = lifetime::expires_after(view.now, life).max(view.aside_until());
+        let head = Head { epoch, reset: true, expires };
         self.cells.forget(view.digest);
-        self.nodes.remove(&view.digest);
+        let nodes = self.nodes.remove(&view.digest);
         view.counters = [Counter::default(); MAX_LIMITS];
         // The key was dropped above, so at least one cell is free.
         self.save(&view, head, &view.limits[..1])?;
         if view.id != 0 {
             let asked = view.record.map_or(0, |record| record.id);
-            self.nodes.insert(view.digest, Nodes::reset(view.node, view.id, asked));
+            let mut after = Nodes::reset(view.node, view.id, asked);
+            if let Some(nodes) = nodes.filter(|_| view.aside.is_some()) {
+                // A node that has lost the store hears of no reset, and goes on within its entitlement.
+                after.keep_aside(nodes);
+            }
+            self.nodes.insert(view.digest, after);
         }
         for (index, limit) in view.limits.iter().enumerate() {
             view.counters[index].roll(limit, view.now);

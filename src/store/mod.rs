@@ -8,6 +8,7 @@
 //! decide without doing IO: [`pulse`] when a server counts as silent, [`breaker`] when a server is not asked at all,
 //! [`limiter`] how many calls may be at a server at a time, and [`turns`] which waiting call leaves next.
 
+mod aside;
 pub mod breaker;
 mod cell;
 mod cells;

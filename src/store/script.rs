@@ -36,6 +36,8 @@ struct Source {
     name: &'static str,
     /// The name of the script for one limit.
     name_of_one: &'static str,
+    /// The name of that for one of which tokens are set aside.
+    name_entitled: &'static str,
     /// What its files say.
     text: &'static str,
 }
@@ -43,7 +45,10 @@ struct Source {
 /// How many limits a text is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
+    /// One limit.
     One,
+    /// One limit, of which tokens are set aside for nodes that may lose the store.
+    Entitled,
     Several,
 }
 
@@ -54,6 +59,7 @@ macro_rules! source {
         Source {
             name: $name,
             name_of_one: concat!($name, " of one"),
+            name_entitled: concat!($name, " entitled"),
             text: concat!(
                 "local HEAD, HEAD_BYTES = '<I7I7", $call, "', 14 + ", $call_bytes, "\n",
                 "local LIMIT, LIMIT_BYTES = '<c1I7I7I7", $limit, "', 22 + ", $limit_bytes, "\n",
@@ -64,17 +70,18 @@ macro_rules! source {
 }
 
 static SOURCES: [Source; 5] = [
-    source!("acquire", "I7I7I7I7I7I7" 49, "I7I7I7" 21, ["lib", "account", "acquire", "tail"]),
-    source!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "account", "return", "tail"]),
-    source!("peek", "" 0, "" 0, ["lib", "peek", "tail"]),
-    source!("refund", "I7" 7, "I7" 7, ["lib", "account", "refund", "tail"]),
-    source!("reset", "" 0, "" 0, ["lib", "reset", "tail"]),
+    source!("acquire", "I7I7I7I7I7I7" 49, "I7I7I7" 21, ["claim", "lib", "entitled", "account", "acquire", "tail"]),
+    source!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "entitled", "account", "return", "tail"]),
+    source!("peek", "" 0, "" 0, ["lib", "entitled", "peek", "tail"]),
+    source!("refund", "I7" 7, "I7" 7, ["lib", "entitled", "account", "refund", "tail"]),
+    source!("reset", "" 0, "" 0, ["lib", "entitled", "reset", "tail"]),
 ];
 
 /// Slots are another matter: it shares nothing.
 static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/occupy.lua") };
 
 static OF_ONE: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::One));
+static ENTITLED: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Entitled));
 static OF_SEVERAL: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Several));
 
 fn each(form: Form) -> [Script; 5] {
@@ -89,6 +96,7 @@ impl Source {
     fn name_in(&self, form: Form) -> &'static str {
         match form {
             Form::One => self.name_of_one,
+            Form::Entitled => self.name_entitled,
             Form::Several => self.name,
         }
     }
@@ -101,19 +109,21 @@ impl Source {
 /// and no loop is needed. Lines between `--<NAME PARAMETERS` and `-->` are a block, which stands in the place of each line
 /// `--=NAME VALUES` behind it: a function would be made anew in every call, with a cell for each variable that it uses.
 fn written(source: &str, form: Form) -> String {
-    let (mut blocks, mut text, mut part) = (Blocks::new(), String::with_capacity(source.len()), Part::Both);
+    let (mut blocks, mut text, mut part) = (Blocks::new(), String::with_capacity(source.len()), Part::All);
     for line in source.lines() {
         match line.trim_start() {
-            "--<one" => part = Part::Of(Form::One),
-            "--<several" => part = Part::Of(Form::Several),
-            "-->" => part = Part::Both,
+            "--<one" => part = Part::Of(&[Form::One, Form::Entitled]),
+            "--<plain" => part = Part::Of(&[Form::One]),
+            "--<entitled" => part = Part::Of(&[Form::Entitled]),
+            "--<several" => part = Part::Of(&[Form::Several]),
+            "-->" => part = Part::All,
             head if head.starts_with("--<") => {
                 let (name, parameters) = head[3..].split_once(' ').unwrap_or((&head[3..], ""));
                 blocks.push(Block { name, parameters, lines: Vec::new() });
                 part = Part::Block;
             }
             _ if part == Part::Block => blocks.last_mut().expect("a block was begun").lines.push(line),
-            _ if part == Part::Both || part == Part::Of(form) => write_line(line, &blocks, &mut text),
+            _ if part.is_of(form) => write_line(line, &blocks, &mut text),
             _ => {}
         }
     }
@@ -127,9 +137,19 @@ fn written(source: &str, form: Form) -> String {
 /// What the lines of a file that are read belong to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    Both,
-    Of(Form),
+    All,
+    Of(&'static [Form]),
     Block,
+}
+
+impl Part {
+    fn is_of(self, form: Form) -> bool {
+        match self {
+            Self::All => true,
+            Self::Of(forms) => forms.contains(&form),
+            Self::Block => false,
+        }
+    }
 }
 
 type Blocks<'a> = Vec<Block<'a>>;
@@ -161,10 +181,11 @@ fn write_line(line: &str, blocks: &Blocks<'_>, text: &mut String) {
 
 /// All scripts: what to load on a new connection.
 #[must_use]
-pub fn all() -> [&'static Script; 11] {
+pub fn all() -> [&'static Script; 16] {
     std::array::from_fn(|place| match place {
         0..5 => &OF_ONE[place],
         5..10 => &OF_SEVERAL[place - 5],
+        10..15 => &ENTITLED[place - 10],
         _ => &OCCUPY,
     })
 }
@@ -181,7 +202,9 @@ pub fn edited(edit: impl Fn(&str) -> String) -> Vec<(&'static str, String)> {
     let mut texts = vec![(OCCUPY.name, edit(OCCUPY.text))];
     for source in &SOURCES {
         let text = edit(source.text);
-        texts.extend([Form::One, Form::Several].map(|form| (source.name_in(form), written(&text, form))));
+        texts.extend(
+            [Form::One, Form::Entitled, Form::Several].map(|form| (source.name_in(form), written(&text, form))),
+        );
     }
     texts
 }
@@ -229,7 +252,11 @@ impl Script {
     /// The script for a call.
     #[must_use]
     pub fn of(call: &Call) -> &'static Self {
-        let scripts = if call.rule.limits.len() == 1 { &OF_ONE } else { &OF_SEVERAL };
+        let scripts = match call.rule.limits.len() {
+            _ if call.sets_aside() => &ENTITLED,
+            1 => &OF_ONE,
+            _ => &OF_SEVERAL,
+        };
         match call.op {
             Op::Acquire(_) => &scripts[0],
             Op::Return { .. } => &scripts[1],
@@ -283,6 +310,10 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             let [need, want, least, held] =
                 [ask.need, ask.want, ask.least, ask.held].map(|tokens| tokens.min(MAX_COUNT));
             words.add_all(&[need, want, least, ask.window.on_wire().0, ask.epoch, held, ask.until.0]);
+            if call.sets_aside() {
+                let claim = ask.claim.unwrap_or_default();
+                words.add_all(&[claim.believes, claim.wishes, claim.frees_until.0]);
+            }
         }
         Op::Return { amount, epoch, held, voids, .. } => {
             let [amount, held, need, told, spent] =
@@ -318,8 +349,8 @@ struct Words {
 /// Bytes of a number in an argument, lowest first: enough for every number below 2^53.
 pub const WIDTH: usize = 7;
 
-/// Room for one argument. A return has most numbers, ten.
-const LONGEST: usize = 10 * WIDTH;
+/// Room for one argument. An acquire has most numbers, eleven.
+const LONGEST: usize = 11 * WIDTH;
 
 impl Default for Words {
     fn default() -> Self {
@@ -376,7 +407,9 @@ fn numbers(limit: &Limit) -> [u64; 3] {
 /// Anything but the integers that `lua/lib.lua` describes, within their ranges.
 pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
     let mut numbers = [0; HEAD + 3 * MAX_LIMITS];
-    let expected = HEAD + 3 * call.rule.limits.len();
+    let last = HEAD + 3 * call.rule.limits.len();
+    // Where tokens are set aside, those of this node come last.
+    let expected = last + usize::from(call.sets_aside());
     if reply.len() != expected || expected > numbers.len() {
         return Err(BadReply::new(&reply));
     }
@@ -393,7 +426,7 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
         return Err(BadReply::new(&reply));
     }
     let mut counters = [Counter::default(); MAX_LIMITS];
-    for (counter, triple) in counters.iter_mut().zip(numbers[HEAD..expected].chunks_exact(3)) {
+    for (counter, triple) in counters.iter_mut().zip(numbers[HEAD..last].chunks_exact(3)) {
         *counter = Counter { used: triple[0], prev: triple[1], at: Timestamp(triple[2]) };
     }
     Ok(Grant {
@@ -408,6 +441,7 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
         nodes,
         now: Timestamp(now),
         counters,
+        entitled: numbers[last..expected].first().copied().unwrap_or(0),
     })
 }
 
@@ -525,6 +559,7 @@ mod tests {
             ages: crate::core::call::JUST_NOW,
             known: Default::default(),
             until: Timestamp::NONE,
+            claim: None,
         };
         let call = call(Op::Acquire(ask), &["1/1s fixed"]);
         let grant = grant(&call, &[3, 1 + 8 + 2 * 16, 77, 1_000, 4, 5, 6]).unwrap();

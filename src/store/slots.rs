@@ -54,6 +54,7 @@ impl Slots {
                 nodes: live,
                 now,
                 counters,
+                entitled: 0,
             }
         };
         match own {

@@ -3,6 +3,7 @@
 //! The counters are rolled to the call's `now`, and nothing is stored yet. `lua/acquire.lua` has the same steps under
 //! the same names. Called by `memory.rs` only.
 
+use super::aside::Aside;
 use super::cells::Head;
 use super::census::{Census, Lent, Record};
 use crate::core::call::{Acquire, Ages, Counter, Grant, Voided, Window};
@@ -37,6 +38,8 @@ pub(super) struct View<'a> {
     pub(super) limits: &'a [Limit],
     /// One counter per limit; the rest are zero.
     pub(super) counters: [Counter; MAX_LIMITS],
+    /// What is set aside for nodes that may lose the store, if anything may be.
+    pub(super) aside: Option<Aside>,
 }
 
 impl View<'_> {
@@ -53,8 +56,18 @@ impl View<'_> {
             reset: self.head.is_some_and(|head| head.reset),
             nodes: u32::try_from(self.census.nodes()).expect("a census is clamped to a u32"),
             now: self.now,
-            counters: self.shown(),
+            counters: self.told(),
+            entitled: self.aside.map_or(0, |aside| aside.part.given),
         }
+    }
+
+    /// The counters as an answer tells them: what is set aside for other nodes nobody can be lent, so it counts as used.
+    fn told(&self) -> [Counter; MAX_LIMITS] {
+        let mut counters = self.shown();
+        if let Some(aside) = &self.aside {
+            counters[0].used = (counters[0].used + aside.shown()).min(MAX_COUNT);
+        }
+        counters
     }
 
     /// The counters as nodes see them: `used` of a bucket is what all nodes are lent of it.
@@ -209,6 +222,14 @@ impl View<'_> {
         }
     }
 
+    /// An acquire says what it knows of what is set aside for its node.
+    pub(super) fn claim(&mut self, ask: &Acquire) {
+        if let Some(aside) = &mut self.aside {
+            let is_ahead = ask.window == Window::Next { begins: self.counters[0].at };
+            aside.claim(&self.limits[0], self.now, ask.claim.unwrap_or_default(), is_ahead);
+        }
+    }
+
     /// Debits all limits by the tokens that can be lent, and returns how many those are.
     pub(super) fn lend(&mut self, ask: &Acquire) -> u64 {
         let tokens = self.share_of(self.reach(ask, self.left_of_all(ask)), ask);
@@ -232,14 +253,17 @@ impl View<'_> {
     fn left_of_all(&self, ask: &Acquire) -> u64 {
         let all = self.limits.iter().zip(&self.counters);
         if let Window::Next { begins } = ask.window {
-            if let [limit] = self.limits { self.counters[0].left_ahead(limit, begins) } else { 0 }
+            let [limit] = self.limits else { return 0 };
+            let (counter, left) = (&self.counters[0], self.counters[0].left_ahead(limit, begins));
+            self.aside.map_or(left, |aside| left.min(aside.leaves(limit.count.saturating_sub(counter.prev), true)))
         } else {
             let lent = self.lent.total().saturating_add(ask.held);
             let left = all.map(|(limit, counter)| match limit.algorithm {
                 Algorithm::Gcra => counter.left(limit, self.now).saturating_sub(lent),
                 _ => counter.left(limit, self.now),
             });
-            left.min().unwrap_or(0)
+            let left = left.min().unwrap_or(0);
+            self.aside.map_or(left, |aside| aside.leaves(left, false))
         }
     }
 
@@ -273,6 +297,8 @@ impl View<'_> {
         // all the time, and is lent in larger lots.
         let parts = if self.limits.iter().all(Limit::trickles) { 2 } else { 32 };
         let part = ask.need.max(left.div_ceil(nodes)).max(capacity.div_ceil(parts * nodes));
+        // Its own part nobody else takes.
+        let part = part.max(self.aside.map_or(0, |aside| aside.freed));
         ask.want.max(ask.need).min(left).min(part)
     }
 
@@ -284,6 +310,13 @@ impl View<'_> {
 
     /// When the store drops the key after this call, unless another one comes.
     pub(super) fn expires_at(&self) -> Timestamp {
-        lifetime::expires_at(self.limits, &self.shown(), self.now)
+        let expires = lifetime::expires_at(self.limits, &self.shown(), self.now);
+        expires.max(self.aside_until())
+    }
+
+    /// Until when the key is kept because nodes may live on what is set aside for them: it has to be known that it is.
+    pub(super) fn aside_until(&self) -> Timestamp {
+        let last = self.aside.and_then(|aside| aside.sums.last());
+        last.map_or(Timestamp::NONE, |last| lifetime::expires_after(self.now, last.since(self.now)))
     }
 }

@@ -123,6 +123,7 @@ fn acquire(key: &Key, random: &mut Random) -> Acquire {
         ages: JUST_NOW,
         known: [Known::default(); MAX_LIMITS],
         until: Timestamp::NONE,
+        claim: None,
     };
     if let Some((_, _, last)) = key.past.last() {
         ask.epoch = last.epoch * random.below(2);

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use rationd::core::call::{Acquire, CALL_LIFE, Call, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::core::call::{Acquire, CALL_LIFE, Call, Claim, Grant, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::core::entitled::NEVER;
 use rationd::core::key::Digest;
 use rationd::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS, MAX_PERIOD};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -67,6 +68,13 @@ pub fn limit(random: &mut Random) -> Limit {
 }
 
 fn rule(random: &mut Random) -> Arc<Rule> {
+    if random.percent(25) {
+        let (few, any) = (1 + random.below(12), 1 + random.below(1 << 26));
+        let count = random.one_of(&[few, 20, 100, 5_000, any]);
+        let period = random.one_of(&[7_001, 1_000_000, 1_000_000, 3_000_000, 60_000_000]);
+        let limit = Limit::new(count, Micros(period), Algorithm::Fixed, count).expect("a limit");
+        return Arc::new(Rule { policy: "p".into(), limits: [limit].into(), on_store_loss: OnStoreLoss::Entitled });
+    }
     let count = random.one_of(&[1, 1, 1, 2, 3, 8]);
     let limits = (0..count).map(|_| limit(random)).collect();
     Arc::new(Rule { policy: "p".into(), limits, on_store_loss: OnStoreLoss::Share })
@@ -128,6 +136,7 @@ impl Caller {
             12 => near(now + period, random),
             13 if random.percent(30) => expires.map_or(now, |at| near(at.0, random)),
             14 if random.percent(40) => now.saturating_sub(random.below(2 * period)),
+            15 if random.percent(20) => now + random.below(900_000_000),
             15 => now + random.below(3_000_000),
             _ => now,
         };
@@ -171,7 +180,8 @@ impl Caller {
         let held = self.held(random);
         let ages = [self.age(random); MAX_LIMITS];
         let until = self.until(random);
-        Acquire { need, want, least, window, epoch, held, ages, known, until }
+        let claim = rule.is_entitled().then(|| self.claim(random, capacity));
+        Acquire { need, want, least, window, epoch, held, ages, known, until, claim }
     }
 
     /// Until when an acquire may be executed: often for ever, and else around the time that it has for that.
@@ -179,6 +189,17 @@ impl Caller {
         let near = [self.now, self.now + CALL_LIFE].map(|at| Timestamp((at.0 + random.below(3)).saturating_sub(1)));
         let within = self.now + Micros(random.below(CALL_LIFE.0));
         random.one_of(&[Timestamp::NONE, Timestamp::NONE, Timestamp::NONE, within, within, near[0], near[1]])
+    }
+
+    /// What the node says of what is set aside for it: often what it was told last.
+    fn claim(&self, random: &mut Random, capacity: u64) -> Claim {
+        let (last, few) = (self.last().map_or(0, |grant| grant.entitled), random.below(6));
+        let (now, soon) = (self.now, self.now + Micros(random.below(1_000_000)));
+        Claim {
+            believes: random.one_of(&[0, last, last, last, few, capacity, u64::MAX]),
+            wishes: random.one_of(&[0, few, few, capacity / 4, capacity, u64::MAX]),
+            frees_until: random.one_of(&[Timestamp(0), now, now - Micros(1), soon, soon, NEVER, NEVER, NEVER]),
+        }
     }
 
     /// Tokens that the node says it has not spent: often none, or what it was lent last.

@@ -32,6 +32,7 @@ pub fn acquire_one(clock: &Clock, rule: &Arc<Rule>, digest: Digest, id: u64) -> 
         ages: rationd::core::call::JUST_NOW,
         known: [Known::default(); MAX_LIMITS],
         until: rationd::core::time::Timestamp::NONE,
+        claim: None,
     });
     Call { id, digest, rule: rule.clone(), op, sent_at: clock.now() }
 }

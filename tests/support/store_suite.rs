@@ -78,7 +78,18 @@ fn rule(limits: &[&str]) -> Arc<Rule> {
 fn ask(tokens: u64) -> Acquire {
     let known = [Known::default(); MAX_LIMITS];
     let (window, until) = (Window::Current, Timestamp::NONE);
-    Acquire { need: tokens, want: tokens, least: 0, window, epoch: 0, held: 0, ages: JUST_NOW, known, until }
+    Acquire {
+        need: tokens,
+        want: tokens,
+        least: 0,
+        window,
+        epoch: 0,
+        held: 0,
+        ages: JUST_NOW,
+        known,
+        until,
+        claim: None,
+    }
 }
 
 impl Key<'_> {

@@ -98,6 +98,7 @@ impl Leasing {
             ages: rationd::core::call::JUST_NOW,
             known,
             until: Timestamp::NONE,
+            claim: None,
         };
         let rule = self.books[&digest].rule.clone();
         self.effects.push_back(Effect::Call(Call { id, digest, rule, op: Op::Acquire(order), sent_at: now }));

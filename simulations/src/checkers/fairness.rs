@@ -14,7 +14,7 @@ use super::notes::{Answers, Ids, Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Moment, Observer, Ran, Seen, Setting, Violation};
 use crate::plan::Brain;
 
 static PUSHES: Exemption = Exemption::new(
@@ -180,7 +180,7 @@ impl Fairness {
     }
 
     /// The store lent some.
-    fn lent(&mut self, moment: Moment, key: u32, call: &Call, order: &Acquire, grant: &Grant) {
+    fn lent(&mut self, moment: Moment, key: u32, call: &Call, order: &Acquire, grant: &Grant, ran: &Ran<'_>) {
         let [limit] = &call.rule.limits[..] else { return };
         if SHAPES.when(!matches!(limit.algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst)) || grant.replayed {
             return;
@@ -189,6 +189,9 @@ impl Fairness {
         let used = if !order.window.is_next() { counter.used } else { counter.prev };
         let left = (limit.count + grant.granted).saturating_sub(used);
         let part = left.div_ceil(nodes).max(limit.capacity().div_ceil(SMALL * nodes)).max(order.need);
+        // What is set aside for a node nobody else could be lent.
+        let own = ran.hash[1].filter(|_| call.sets_aside()).map_or(0, |hash| hash.entitled());
+        let part = part.max(own);
         if grant.granted > part {
             self.found.add("fairness", moment, || {
                 format!("key {key}: {} of {left} for one of {nodes} nodes, {part} at most: {order:?}", grant.granted)
@@ -240,9 +243,9 @@ impl Observer for Fairness {
                 }
             }
             Seen::Executed { node, key, call, grant, stale: true, .. } => self.count(*key, *node, call, grant),
-            Seen::Executed { node, key, call, grant, .. } => {
+            Seen::Executed { node, key, call, grant, ran, .. } => {
                 if let Op::Acquire(order) = &call.op {
-                    self.lent(moment, *key, call, order, grant);
+                    self.lent(moment, *key, call, order, grant, ran);
                 }
                 self.count(*key, *node, call, grant);
                 if !LEAPS.when(self.leaps) {

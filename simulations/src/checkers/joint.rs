@@ -11,7 +11,7 @@ use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
 use super::bound::Bound;
-use super::notes::{Answers, Life, Lives};
+use super::notes::{Answers, Clocks, Life, Lives};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
@@ -55,12 +55,29 @@ static RELEASED: Exemption = Exemption::new(
 static EDGES: Exemption =
     Exemption::new("near a boundary", "What is spent of a share within 5 ms of it may be of either window.");
 
+static FORGOTTEN: Exemption = Exemption::new(
+    "what is set aside of a key for nodes without the store, once that has lost something of the key, or another clock counts it",
+    "The store sets aside anew what nodes believe in that may not reach it, and windows of another clock lie across: until those entitlements have lapsed.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "joint.rs",
     invariants: &["bound"],
-    proves: "What the store lent and what was admitted on shares come to no more than the limit together; where only some nodes have lost the store, to 95 % of it more.",
+    proves: "What the store lent and what was admitted on shares come to no more than the limit together; where only some nodes have lost the store and nothing is set aside for them, to 95 % of it more.",
     judges: "All algorithms, several limits, whatever goes wrong.",
-    exemptions: &[&BASELINES, &PARTIAL, &UNAWARE, &APART, &GONE, &UNTOLD, &ALONE, &FROM_FIRST, &RELEASED, &EDGES],
+    exemptions: &[
+        &BASELINES,
+        &PARTIAL,
+        &UNAWARE,
+        &APART,
+        &GONE,
+        &UNTOLD,
+        &ALONE,
+        &FROM_FIRST,
+        &RELEASED,
+        &EDGES,
+        &FORGOTTEN,
+    ],
     mutant: None,
 };
 
@@ -98,6 +115,9 @@ pub(super) struct Joint {
     left: u64,
     keys: Numbered<Key>,
     places: Map<(Life, u32), Place>,
+    /// Keys of which the store has lost something, or that are counted by another clock.
+    forgotten: Map<u32, ()>,
+    clocks: Clocks,
     found: Found,
 }
 
@@ -211,6 +231,8 @@ impl Joint {
             left: 0,
             keys: Numbered::default(),
             places: Map::default(),
+            forgotten: Map::default(),
+            clocks: Clocks::new(plan),
             found: Found::default(),
         }
     }
@@ -229,6 +251,9 @@ impl Joint {
 
     /// The store lends while others may go by their shares.
     fn lent(&mut self, moment: Moment, life: Life, key: u32, call: &Call, now: u64) {
+        if call.rule.is_entitled() {
+            return;
+        }
         let knows = self.places.get(&(life, key)).map_or(0, |place| place.alone);
         let state = self.keys.of(key);
         let is_shared = state.alone > 0 && moment.at <= state.alone + state.span + SAME_LOSS;
@@ -258,6 +283,12 @@ impl Joint {
     /// What is excused of an admission on a share, limit by limit.
     fn excused(&mut self, moment: Moment, request: &Request, rule: &Rule, now: u64) -> Vec<u64> {
         let life = self.lives.of(request.node);
+        if rule.is_entitled() {
+            // It was set aside, so nothing excuses more but that the store has forgotten it.
+            let is_forgotten =
+                FORGOTTEN.when(self.forgotten.contains_key(&request.key) || self.clocks.leapt(request.key).is_some());
+            return vec![if is_forgotten { request.cost } else { 0 }];
+        }
         let key = self.keys.of(request.key);
         let place = self.places.entry((life, request.key)).or_default();
         let is_partial = PARTIAL.when(self.partial.iter().any(|(from, until)| (*from..*until).contains(&moment.at)))
@@ -338,7 +369,11 @@ impl Observer for Joint {
         }
         self.all.excuse(moment, seen);
         self.lives.see(seen);
+        self.clocks.see(moment, seen);
         match seen {
+            Seen::Lost { key, .. } | Seen::Undone { key, .. } | Seen::Executed { key, stale: true, .. } => {
+                self.forgotten.insert(*key, ());
+            }
             Seen::Executed { node, incarnation, key, call, grant, stale: false, .. }
                 if matches!(call.op, Op::Acquire(_)) && grant.granted > 0 && !grant.replayed =>
             {

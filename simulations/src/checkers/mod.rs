@@ -6,6 +6,7 @@
 //! | `bound.rs` | **bound**, per algorithm, with what the README excepts and no more |
 //! | `joint.rs` | **bound** of leases and shares together |
 //! | `shares.rs` | **static-shares**: while the store is away all nodes together stay below 95 % |
+//! | `entitled.rs` | **entitled**: what the store sets aside for nodes that may lose it |
 //! | `books.rs`, `purse.rs`, `store.rs`, `bucket.rs` | **conservation**: of a node, of a key, of the store; **bounded** |
 //! | `tally.rs` | **conservation**: what stands charged is counted, window by window |
 //! | `holds.rs` | **conservation**, **at-most-once** of holds that are settled |
@@ -32,6 +33,7 @@ mod books;
 mod bound;
 mod bucket;
 mod early;
+mod entitled;
 mod fairness;
 mod flights;
 mod flow;
@@ -65,11 +67,22 @@ mod told;
 mod truth;
 mod window;
 
+use rationd::core::call::{Call, Grant};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
 pub use self::sheet::{Exemption, Sheet};
-use crate::observe::{Checker, Moment, Setting, Violation};
+use crate::observe::{Checker, Moment, Ran, Setting, Violation};
+
+/// An answer as the store counts: what it sets aside for others is shown as used, and nobody was lent it.
+fn counted(call: &Call, grant: &Grant, ran: &Ran<'_>) -> Grant {
+    let mut grant = *grant;
+    if let (true, Some(hash)) = (call.sets_aside(), &ran.hash[1]) {
+        let counter = &mut grant.counters[0];
+        counter.used = counter.used.saturating_sub(hash.set_aside(&call.rule.limits[0], grant.now));
+    }
+    grant
+}
 
 /// Clocks that differ by no more than a script takes are the same.
 const SAME: u64 = 1_000;
@@ -85,6 +98,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(joint::Joint::new(setting)),
         Box::new(shares::Shares::new(setting)),
         Box::new(together::Together::phased(setting)),
+        Box::new(entitled::Entitled::phased(setting)),
         Box::new(books::Books::new(setting)),
         Box::new(purse::Purse::new(setting)),
         Box::new(store::Store::phased(setting)),
@@ -115,12 +129,13 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
 
 /// What each of them proves and excuses, in the same order.
 #[must_use]
-pub fn sheets() -> [&'static Sheet; 29] {
+pub fn sheets() -> [&'static Sheet; 30] {
     [
         &bound::SHEET,
         &joint::SHEET,
         &shares::SHEET,
         &together::SHEET,
+        &entitled::SHEET,
         &books::SHEET,
         &purse::SHEET,
         &store::SHEET,

@@ -517,6 +517,7 @@ mod tests {
                 nodes: 2,
                 now,
                 counters,
+                entitled: 0,
             };
             self.see(at, &Seen::Called { node, key: 0, call: &call, sent: true });
             let (incarnation, key, call) = (0, 0, &call);

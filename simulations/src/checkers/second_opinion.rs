@@ -168,7 +168,7 @@ mod tests {
         let (need, want, least, window) = (1, 4, 0, Window::Current);
         let known = [Default::default(); MAX_LIMITS];
         let until = Timestamp::NONE;
-        let ask = Acquire { need, want, least, window, epoch: 0, held: 0, ages: JUST_NOW, known, until };
+        let ask = Acquire { need, want, least, window, epoch: 0, held: 0, ages: JUST_NOW, known, until, claim: None };
         let (call, mut store) = (call("10/1s fixed", Op::Acquire(ask)), MemoryStore::new(CELLS, 9));
         let mut grant = store.call(NOW, "n", &call).expect("there is room");
         let mut left = store.excerpt(call.digest, "n", &call.rule.limits).expect("a key");

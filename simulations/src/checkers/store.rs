@@ -10,9 +10,9 @@ use rationd::core::call::{Call, Counter, Grant, Op};
 use rationd::core::limit::{Algorithm, Limit, MAX_LIMITS};
 use rationd::core::time::Timestamp;
 
-use super::Found;
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
+use super::{Found, counted};
 use crate::observe::{Checker, Moment, Observer, Ran, Seen, Setting, Violation};
 
 static BUCKETS: Exemption = Exemption::new("buckets", "bucket.rs judges them.");
@@ -346,7 +346,7 @@ impl Observer for Store {
                 if !self.names.contains_key(ran.node) {
                     self.names.insert(ran.node.to_owned(), *node);
                 }
-                self.executed(moment, *node, *key, call, grant);
+                self.executed(moment, *node, *key, call, &counted(call, grant, ran));
                 self.remember(*node, *key, call, grant, false);
                 self.drop_records(*key, ran);
                 if call.op == Op::Reset && !grant.replayed && !grant.outdated {

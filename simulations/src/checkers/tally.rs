@@ -14,11 +14,11 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
-use super::Found;
 use super::flow::Flow;
 use super::notes::{Lives, Refunds, Trips};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
+use super::{Found, counted};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::Brain;
@@ -350,12 +350,12 @@ impl Observer for Tally {
                 }
                 self.forget(*key, grant.now.0);
             }
-            Seen::Executed { node, key, call, grant, .. } => {
+            Seen::Executed { node, key, call, grant, ran, .. } => {
                 // A call that has been under way since the limits changed shows windows of before, which nobody counts in.
                 let is_former =
                     |limit: &&Limit| self.keys.get(*key).and_then(|key| key.limit).is_some_and(|now| now != **limit);
                 if let Some(limit) = limit(&call.rule).filter(|limit| !is_former(limit)) {
-                    self.executed(moment, (*node, *key), limit, call, grant);
+                    self.executed(moment, (*node, *key), limit, call, &counted(call, grant, ran));
                 }
             }
             Seen::Undone { key, store } | Seen::Lost { key, store } => self.forget(*key, store.0),

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use rationd::core::ask::{Answer, Ask, Loan, Terms};
-use rationd::core::call::{Acquire, Call, Counter, Grant, Known, OPEN, Op, Voided, Window};
+use rationd::core::call::{Acquire, Call, Claim, Counter, Grant, Known, OPEN, Op, Voided, Window};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
-use rationd::core::policy::Rule;
+use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Micros, Timestamp};
 
 use crate::observe::{Kind, Moment, Observer, Ran, Request, Seen, Setting};
@@ -42,6 +42,9 @@ pub(super) struct History {
     pub(super) node: u32,
     /// A decision says that nothing is used.
     pub(super) whole_at_once: bool,
+    /// What the store sets aside for the node, and what that says that it believes.
+    pub(super) entitled: u64,
+    pub(super) believes: u64,
 }
 
 impl History {
@@ -61,7 +64,16 @@ impl History {
             stale: false,
             node: 0,
             whole_at_once: false,
+            entitled: 0,
+            believes: 0,
         }
+    }
+
+    /// Of a limit of which tokens are set aside for nodes that may lose the store.
+    pub(super) fn entitled(limit: &str) -> Self {
+        let rule = Rule::of("p0", &[Limit::parse(limit).expect(limit)]);
+        let rule = Arc::new(Rule { on_store_loss: OnStoreLoss::Entitled, ..rule });
+        Self { rule, ..Self::new(limit) }
     }
 
     pub(super) fn setting(&self) -> Setting {
@@ -136,9 +148,11 @@ impl History {
         if self.known > 0 {
             known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
         }
+        let claim = Claim { believes: self.believes, wishes: 1, frees_until: rationd::core::entitled::NEVER };
+        let claim = self.rule.is_entitled().then_some(claim);
         let (window, epoch, ages) = (Window::Current, self.asks_under, rationd::core::call::JUST_NOW);
         let until = Timestamp::NONE;
-        let order = Acquire { need: 1, want, least: 1, window, epoch, held: 0, ages, known, until };
+        let order = Acquire { need: 1, want, least: 1, window, epoch, held: 0, ages, known, until, claim };
         let op = Op::Acquire(order);
         Call { id, digest: Digest(1), rule: self.rule.clone(), op, sent_at: Instant(0) }
     }
@@ -158,6 +172,7 @@ impl History {
             nodes: self.nodes,
             now: Timestamp(START + at),
             counters,
+            entitled: self.entitled,
         }
     }
 

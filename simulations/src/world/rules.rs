@@ -40,6 +40,7 @@ pub(super) fn rule(index: usize, policy: &plan::Policy) -> Result<Arc<Rule>, Str
     }
     let on_store_loss = match policy.on_store_loss {
         plan::OnStoreLoss::Share => OnStoreLoss::Share,
+        plan::OnStoreLoss::Entitled => OnStoreLoss::Entitled,
         plan::OnStoreLoss::Allow => OnStoreLoss::Allow,
         plan::OnStoreLoss::Deny => OnStoreLoss::Deny,
     };

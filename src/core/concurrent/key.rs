@@ -199,8 +199,12 @@ impl ConcurrentKey {
         if self.away.is_some() {
             return Some(match self.rule.on_store_loss {
                 OnStoreLoss::Allow => self.take(cx, now, cost, Source::Policy),
-                OnStoreLoss::Share if used + cost <= self.share(cx) => self.take(cx, now, cost, Source::Share),
-                OnStoreLoss::Share => self.answer(cx, now, cost, Resolution::deny(Reason::Share, Source::Share)),
+                OnStoreLoss::Share | OnStoreLoss::Entitled if used + cost <= self.share(cx) => {
+                    self.take(cx, now, cost, Source::Share)
+                }
+                OnStoreLoss::Share | OnStoreLoss::Entitled => {
+                    self.answer(cx, now, cost, Resolution::deny(Reason::Share, Source::Share))
+                }
                 OnStoreLoss::Deny => {
                     let ending = Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1));
                     self.answer(cx, now, cost, ending)

@@ -7,7 +7,8 @@
 
 use super::key::LeasedKey;
 use crate::core::batch::refill_interval;
-use crate::core::call::{Acquire, Ages, Call, Counter, Known, Op, Voided, Window};
+use crate::core::call::{Acquire, Ages, Call, Claim, Counter, Grant, Known, Op, Voided, Window};
+use crate::core::entitled::{NEVER, generation, lapses, window_end};
 use crate::core::fleet::FleetView;
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
@@ -174,6 +175,70 @@ impl LeasedKey {
     }
 }
 
+/// Where a trip to the store takes no more than this fraction of a window, an acquire frees what is set aside for its node in the
+/// window in which it was sent, or not at all: then a node that loses the store may go on in the next one.
+const QUICK_PART: u64 = 16;
+
+/// Else until so much of a window later, within these bounds, or until two trips to the store later.
+const FREES_PART: u64 = 4;
+const FREES: (u64, u64) = (100_000, 2_000_000);
+
+/// What is set aside for this node.
+impl LeasedKey {
+    /// What an acquire that is sent now says of what is set aside for this node; of this window, and of whichever it may be
+    /// executed in, nothing may be spent any more. While the store is away, it only looks whether that answers.
+    pub(super) fn claim(&mut self, now: Instant, order: &Acquire) -> Option<Claim> {
+        if !self.view.rule().is_entitled() {
+            return None;
+        }
+        let (limit, latest) = (self.view.rule().limits[0], self.view.clock().at_most(now));
+        let believes = self.entitlement.believed(self.view.clock().latest(now));
+        if self.outage.phase().is_away() {
+            return Some(Claim { believes, wishes: 0, frees_until: Timestamp::NONE });
+        }
+        let used = self.demand.tuner().used_in(limit.period);
+        let wishes = used.max(order.need).clamp(1, limit.count);
+        let (trip, end) = (self.view.trip().0, window_end(&limit, latest));
+        let life = Micros((limit.period.0 / FREES_PART).max(2 * trip).clamp(FREES.0, FREES.1));
+        let last = if trip * QUICK_PART <= limit.period.0 { end - Micros(1) } else { latest + life };
+        let barred = window_end(&limit, last);
+        // A node for which nothing is set aside, as far as it knows, can spend nothing of it.
+        let frees_until = if believes == 0 { NEVER } else { last };
+        self.entitlement.bar(if order.window.is_next() {
+            barred.max(order.window.on_wire() + limit.period)
+        } else {
+            barred
+        });
+        Some(Claim { believes, wishes, frees_until })
+    }
+
+    /// The store has answered an acquire with that claim, which was first sent then.
+    pub(super) fn note_claimed(&mut self, sent: Instant, claim: &Claim, window: Window, grant: &Grant) {
+        // What a call that came too late, or is answered once more, says of it is as of an earlier call.
+        if grant.now > claim.frees_until {
+            return;
+        }
+        let limit = self.view.rule().limits[0];
+        let executed = self.view.clock().surely(sent).min(grant.now);
+        let end = window_end(&limit, grant.now);
+        let barred = if window.is_next() { end.max(window.on_wire() + limit.period) } else { end };
+        self.entitlement.give(grant.entitled, lapses(generation(executed)), barred);
+    }
+
+    /// Whether something is set aside for this node, as far as it knows.
+    pub(super) fn is_entitled(&self, now: Instant) -> bool {
+        self.view.rule().is_entitled() && self.entitlement.believed(self.view.clock().latest(now)) > 0
+    }
+
+    /// The acquire with which this node says that nothing need be set aside for it. What it has spent of that is paid.
+    pub(super) fn renouncement(&mut self, now: Instant) -> Acquire {
+        self.entitlement.renounce();
+        let debt = self.debt(now);
+        let claim = Some(Claim { believes: 0, wishes: 0, frees_until: NEVER });
+        Acquire { need: debt, want: debt, claim, ..self.order(now) }
+    }
+}
+
 impl LeasedKey {
     /// What this node knows to be spent or held of each limit: of the present window, or, if nothing of that was
     /// lent, of the one before, as long as that may still be open.
@@ -213,6 +278,7 @@ impl LeasedKey {
             ages: self.ages(now, 0),
             known: self.known(now),
             until: Timestamp::NONE,
+            claim: None,
         }
     }
 

@@ -70,8 +70,15 @@ pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish:
             let order = ahead(key, cx, now, window);
             send_acquire(key, cx, now, order);
         }
-        Intent::GiveBack(tokens) => give_back(key, cx, now, tokens),
+        Intent::GiveBack(tokens) => {
+            give_back(key, cx, now, tokens);
+            // Who gives back all that it has does not use the key, and what is set aside for it others may lack.
+            if key.holdings.lease().held() == 0 {
+                renounce(key, cx, now);
+            }
+        }
         Intent::Report => report(key, cx, now, Voided::default()),
+        Intent::Renounce => renounce(key, cx, now),
     }
     key.pacing.drop_plan(now);
 }
@@ -87,7 +94,7 @@ pub(in crate::core) fn handle_timer(key: &mut LeasedKey, cx: &mut Context, now: 
 /// Whether something would be lost by forgetting the key.
 fn is_of_use(key: &LeasedKey, now: Instant) -> bool {
     let is_busy = !key.is_quiet() || has_to_tell(key, now) || key.holdings.lease().held() > 0;
-    is_busy || now < keep_until(key, now) || key.is_indebted(now)
+    is_busy || now < keep_until(key, now) || key.is_indebted(now) || key.is_entitled(now)
 }
 
 // What has ended.
@@ -434,16 +441,33 @@ fn acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         key.end_waits(now);
     }
     let is_to_repay = key.outage.phase().is_unpaid() && (key.owes(now) || key.awaits_others(now));
-    let order = if is_to_repay { repayment(key, now) } else { refill(key, cx, now) };
+    let is_probe = key.view.rule().is_entitled() && key.outage.phase().is_away();
+    let order = match is_to_repay {
+        _ if is_probe => key.order(now),
+        true => repayment(key, now),
+        false => refill(key, cx, now),
+    };
     send_acquire(key, cx, now, order);
 }
 
 fn acquire_again(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     let refused = key.calls.end_acquire();
-    if let Some(Op::Acquire(Acquire { need, want, least, window, .. })) = refused.map(|acquire| acquire.call.op) {
-        let order = Acquire { need, want, least, window, ..key.order(now) };
+    if let Some(Op::Acquire(Acquire { need, want, least, window, claim, .. })) = refused.map(|acquire| acquire.call.op)
+    {
+        // Time has passed, so what is said of what is set aside is said anew.
+        let claim = claim.filter(|claim| claim.wishes == 0 && !claim.is_probe());
+        let order = Acquire { need, want, least, window, claim, ..key.order(now) };
         send_acquire(key, cx, now, order);
     }
+}
+
+/// Says that nothing need be set aside for this node.
+fn renounce(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
+    if !key.is_entitled(now) || key.calls.is_acquiring() || key.outage.phase().is_away() {
+        return;
+    }
+    let order = key.renouncement(now);
+    send_acquire(key, cx, now, order);
 }
 
 /// The acquire for those in line, for what was admitted without the store, and for the checks until the next refill.
@@ -512,7 +536,8 @@ fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acqu
     // A store whose answers are waited for longer could not answer before the time is over.
     let is_quick = cx.settings.timeout <= Micros(CALL_LIFE.0 / 2);
     let until = if is_quick { key.view.until(now) } else { Timestamp::NONE };
-    let call = key.call(now, cx.id(), Op::Acquire(Acquire { until, ..order }));
+    let claim = order.claim.or_else(|| key.claim(now, &order));
+    let call = key.call(now, cx.id(), Op::Acquire(Acquire { until, claim, ..order }));
     key.calls.send_acquire(cx, now, call);
 }
 
@@ -613,6 +638,7 @@ pub(in crate::core) fn give_all_back(key: &mut LeasedKey, cx: &mut Context, now:
         give_back(key, cx, now, u64::MAX);
     }
     give_back_ahead(key, cx, now);
+    renounce(key, cx, now);
 }
 
 /// The key is about to be forgotten: returns what it holds, and reports what was spent.

@@ -85,6 +85,8 @@ pub(super) enum Intent {
     GiveBack(u64),
     /// To report what was spent of a bucket, and an abandoned acquire.
     Report,
+    /// To say that nothing need be set aside for this node, which no longer uses the key.
+    Renounce,
 }
 
 /// What a key wants of the store in its present state, after all were answered who can be.
@@ -263,6 +265,9 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     let is_left_alone = key.is_quiet() && now >= keep_until(key, now);
     if key.has_unreported() && held == 0 && (is_closing || is_left_alone) && !is_acquiring {
         return Intent::Report;
+    }
+    if is_left_alone && held == 0 && !key.outage.phase().is_away() && key.is_entitled(now) {
+        return Intent::Renounce;
     }
     if held == 0 || !lease_ahead {
         return Intent::Wait;

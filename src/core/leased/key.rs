@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::calls::Calls;
 use super::demand::Demand;
+use super::entitlement::Entitlement;
 use super::holdings::Holdings;
 use super::pacing::Pacing;
 use super::peer_usage::PeerUsage;
@@ -66,6 +67,8 @@ pub(in crate::core) struct LeasedKey {
     pub(super) calls: Calls,
     /// Whether the key's store server answers, and what was admitted while it did not.
     pub(super) outage: Outage,
+    /// What the store has set aside for this node.
+    pub(super) entitlement: Entitlement,
     /// What this node and its peers have used in the latest windows.
     pub(super) peers: PeerUsage,
     /// When the store is asked although nobody waits.
@@ -100,6 +103,7 @@ impl LeasedKey {
             line: Line::default(),
             calls: Calls::default(),
             outage: Outage::default(),
+            entitlement: Entitlement::default(),
             peers: PeerUsage::default(),
             pacing: Pacing::default(),
             wake: Due::NEVER,
@@ -115,6 +119,8 @@ impl LeasedKey {
         }
         let voided = self.holdings.void();
         self.outage.change_limits(self.view.rule(), rule, self.view.clock().latest(now));
+        // The store may have set aside more than is entitled to this node of these limits.
+        self.entitlement.renounce();
         self.peers.forget();
         // To those who wait in line, the store has said nothing about these limits.
         self.line.forget_answers();

@@ -16,7 +16,7 @@
 //! | `peers.rs` | what peers are told, and what is made of what they tell |
 //! | `key.rs` | the key itself, and its decisions from memory |
 //!
-//! A key has eight parts. Each owns its fields: they are private to the part's file, and change by methods that say
+//! A key has nine parts. Each owns its fields: they are private to the part's file, and change by methods that say
 //! what has happened. A part knows no other part and not the key; only `calls.rs` knows the driver, to which it
 //! sends.
 //!
@@ -29,12 +29,14 @@
 //! | `calls.rs` | what is under way to the store, and who waits for it |
 //! | `phase.rs` | an outage: how the store is doing, and what was admitted without it |
 //! | `peer_usage.rs` | what this node and its peers did in the latest windows |
+//! | `entitlement.rs` | what the store has set aside for this node |
 //! | `pacing.rs` | when the store is asked though nobody waits |
 
 mod account;
 mod advance;
 mod calls;
 mod demand;
+mod entitlement;
 mod holdings;
 mod intent;
 mod key;

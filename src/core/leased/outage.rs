@@ -74,6 +74,10 @@ impl Counted {
 impl LeasedKey {
     /// The phase once the store has answered an acquire that needed `need` with `granted` tokens.
     pub(super) fn phase_after(&self, now: Instant, need: u64, granted: u64) -> Phase {
+        if self.view.rule().is_entitled() {
+            // What others spend without the store is set aside, and what this node owes is paid from its own part.
+            return Phase::Connected;
+        }
         let is_unpaid = self.outage.phase().is_unpaid() && !on(Mutant::SharesNotAwaited);
         let until = self.outage.phase().until().unwrap_or(now + GRACE);
         // A bucket's share fills up while others pay for theirs, and some may lease from the store already. So it goes on, and
@@ -99,6 +103,9 @@ impl LeasedKey {
     /// the store is back, and the time begins in which all nodes charge what they admitted. If only an acquire began
     /// that time, a key that is rarely checked would go on with its share long after the outage.
     pub(super) fn note_back(&mut self, now: Instant, sent: Instant) {
+        if self.view.rule().is_entitled() {
+            return self.outage.find(sent);
+        }
         self.outage.repay_until(now, sent, now + GRACE);
     }
 
@@ -115,7 +122,7 @@ impl LeasedKey {
             OnStoreLoss::Deny => {
                 self.answer(now, cost, Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
             }
-            OnStoreLoss::Share => {
+            OnStoreLoss::Share | OnStoreLoss::Entitled => {
                 let mut book = self.outage.take_book().unwrap_or_else(|| self.late_book(now));
                 let decision = self.ask_share(&mut book, now, cost, fleet);
                 self.outage.put_book(book);
@@ -131,7 +138,7 @@ impl LeasedKey {
             OnStoreLoss::Deny => {
                 self.answer(now, cost, Resolution::deny(Reason::Store, Source::Policy).after(Micros::from_secs(1)))
             }
-            OnStoreLoss::Share => {
+            OnStoreLoss::Share | OnStoreLoss::Entitled => {
                 let book = self.outage.book().cloned().map(Box::new);
                 let mut book = book.unwrap_or_else(|| self.late_book(now));
                 self.ask_share(&mut book, now, cost, fleet)
@@ -147,10 +154,12 @@ impl LeasedKey {
     /// Spends `cost` of the share, or denies.
     fn ask_share(&self, book: &mut FallbackBudget, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
         let (clock, rule) = (self.view.clock().latest(now), self.view.rule());
-        let (parts, counted) = (self.parts(book, fleet), self.counted(book, fleet));
+        let (parts, counted) = (self.parts(book, now, fleet), self.counted(book, fleet));
         let lent = counted.lent();
         let is_between = self.is_between_windows(now, clock);
-        if !is_between && book.spend(rule, &parts, clock, cost, &lent) {
+        let is_entitled = rule.is_entitled();
+        let is_barred = is_between || is_entitled && parts[0] == 0;
+        if !is_barred && book.spend(rule, &parts, clock, cost, &lent) {
             book.keep_parts(parts);
             let left = book.left(rule, clock, &lent);
             return Decision { remaining: left, ..self.answer(now, cost, Resolution::allow(Source::Share)) };
@@ -159,13 +168,19 @@ impl LeasedKey {
         let asked = self.outage.phase().retry_at().map_or(Micros::ZERO, |retry_at| retry_at.since(now));
         let is_restoring = self.outage.phase().is_restoring();
         let most = if is_restoring { asked } else { asked.max(Micros::from_secs(1)) };
-        let wait = match self.wait_offline(book, now, cost, &parts, &lent) {
+        let wait = if is_entitled && parts[0] == 0 {
+            let next = self.entitlement.next_window(&rule.limits[0], clock);
+            next.map(|begins| self.past_doubt(now + begins.since(clock), begins).since(clock))
+        } else {
+            self.wait_offline(book, now, cost, &parts, &lent)
+        };
+        let wait = match wait {
             Some(wait) if !is_restoring && wait <= LONG => wait,
             wait => wait.map_or(most, |wait| wait.min(most)),
         };
         let decision =
             self.answer(now, cost, Resolution::deny(Reason::Share, Source::Share).after(wait.max(Micros(1))));
-        let left = if is_between { decision.remaining } else { book.left(rule, clock, &lent) };
+        let left = if is_barred { decision.remaining } else { book.left(rule, clock, &lent) };
         Decision { remaining: left.min(cost.saturating_sub(1)), ..decision }
     }
 
@@ -205,9 +220,13 @@ impl LeasedKey {
     /// This node's part of each limit, in millionths. In a fleet it is fixed when the share is first spent. Without a
     /// fleet it is an equal part for each node that the store last counted, and does not grow, because a store that
     /// is back counts anew.
-    fn parts(&self, book: &FallbackBudget, fleet: Option<FleetView>) -> [u64; MAX_LIMITS] {
+    fn parts(&self, book: &FallbackBudget, now: Instant, fleet: Option<FleetView>) -> [u64; MAX_LIMITS] {
         let (kept, lost) = (book.parts(), book.since());
         let mut parts = [0; MAX_LIMITS];
+        if self.view.rule().is_entitled() {
+            parts[0] = self.entitled_part(now);
+            return parts;
+        }
         for (index, part) in parts.iter_mut().enumerate().take(self.view.rule().limits.len()) {
             let kept = kept.map(|kept| kept[index]);
             let drawn = || fleet.map_or(share_ppm(self.view.nodes()), |fleet| self.part_ppm(index, fleet, lost));
@@ -217,6 +236,17 @@ impl LeasedKey {
             };
         }
         parts
+    }
+
+    /// What is set aside for this node of the window that is open, in millionths of the limit: as much as gives just so many
+    /// tokens, or, of more than a million, not more.
+    fn entitled_part(&self, now: Instant) -> u64 {
+        let limit = &self.view.rule().limits[0];
+        let tokens = self.entitlement.of_window(limit, self.view.clock().latest(now));
+        let millionths = u128::from(tokens) * 1_000_000;
+        let count = u128::from(limit.count);
+        let part = if limit.count <= 1_000_000 { millionths.div_ceil(count) } else { millionths / count };
+        u64::try_from(part).unwrap_or(u64::MAX)
     }
 
     /// Whether two windows may be open, because the store's clock is known only to within a round trip. Then neither
@@ -249,12 +279,16 @@ impl LeasedKey {
 
     /// How long after a window of this period has begun the one before may still be open.
     fn doubt_of(&self, period: Micros, drift: Micros) -> Micros {
-        Micros(self.view.clock().trip().0.min(period.0 / DOUBT_PART)) + drift
+        let trip = self.view.clock().trip();
+        // No window of which tokens are set aside may be taken for another, however slow the store.
+        let trip = if self.view.rule().is_entitled() { trip } else { Micros(trip.0.min(period.0 / DOUBT_PART)) };
+        trip + drift
     }
 
     /// How far the store's clock may have drifted from this node's since the last answer.
     fn drift(&self, now: Instant) -> Micros {
-        self.view.answered().map_or(Micros::ZERO, |at| Micros((now.since(at).0 / DRIFT.0).min(DRIFT.1)))
+        let most = if self.view.rule().is_entitled() { u64::MAX } else { DRIFT.1 };
+        self.view.answered().map_or(Micros::ZERO, |at| Micros((now.since(at).0 / DRIFT.0).min(most)))
     }
 
     /// The store's first answer about a bucket is late. So that an unused key is not denied for that, its first check
@@ -271,7 +305,7 @@ impl LeasedKey {
         let is_stranger = fleet.is_some_and(|fleet| !fleet.is_settled) && !on(Mutant::StrangerTakesAll);
         let is_first = self.view.answered().is_none() && self.outage.credit().is_none();
         let all_buckets = self.view.rule().limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
-        if !is_first || !all_buckets || is_stranger || self.view.rule().on_store_loss != OnStoreLoss::Share {
+        if !is_first || !all_buckets || is_stranger || !self.view.rule().has_share() {
             return None;
         }
         let room = |limit: &Limit| gcra::tokens_in(limit, timeout).saturating_add(1).min(limit.burst);
@@ -292,7 +326,7 @@ impl LeasedKey {
         let since = if to_come > Micros::ZERO { since.max(self.view.clock().latest(now) + to_come) } else { since };
         // So does what has come since then, and was spent.
         let since = since.max(self.last_came().min(self.view.clock().latest(now)));
-        if !self.is_away(now) && self.view.rule().on_store_loss == OnStoreLoss::Share {
+        if !self.is_away(now) && self.view.rule().has_share() {
             self.outage.open_book(self.view.rule(), since);
         }
         self.outage.lose(now + ASK_AGAIN, noticed);
@@ -324,6 +358,9 @@ impl LeasedKey {
     /// The store has only just answered, if at all, and other nodes may not have charged it yet for what they
     /// admitted in the present window. The store would lend those tokens again.
     pub(super) fn awaits_others(&self, now: Instant) -> bool {
+        if self.view.rule().is_entitled() {
+            return false;
+        }
         let is_over = self.outage.phase().until().is_some_and(|until| now >= until);
         let clock = self.view.clock().latest(now);
         self.is_away(now) && !is_over && self.outage.book().is_some_and(|book| book.spans(self.view.rule(), clock))

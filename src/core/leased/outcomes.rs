@@ -166,6 +166,10 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
         return News::of(void_grant(key, cx, now, call, grant));
     }
     let ahead = order.window.is_next();
+    if let Some(claim) = &order.claim {
+        key.note_claimed(sent, claim, order.window, grant);
+    }
+    let is_refused = order.claim.is_some_and(|claim| grant.now > claim.frees_until);
     let for_peers = cx.fleet.is_some() && (key.lent_in_fleet(grant.granted > 0 && !ahead) || lost);
     let phase = key.phase_after(now, order.need, grant.granted);
     if matches!(phase, Phase::Repaying { .. }) && key.owes(now) && grant.granted < order.need {
@@ -204,12 +208,12 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
     // Nor does a full grant. Whoever it does not serve came later, or is behind somebody whose request reached the
     // daemon earlier, but this key later.
     let is_short = granted < order.need;
-    let answers = u8::from(!ahead && !lost && !is_late && !is_over && is_short);
+    let answers = u8::from(!ahead && !lost && !is_refused && !is_late && !is_over && is_short);
     let leftover = if is_over && segment.left > 0 { Some(segment.into()) } else { key.holdings.add(segment) };
     if let Some(leftover) = leftover {
         key.holdings.return_later(leftover);
     }
-    if !ahead {
+    if !ahead && !is_refused {
         // The store may have closed the account of a late grant by now, so nothing of it may be spent.
         key.holdings.measure_by(if is_late { 0 } else { key.holdings.lease().current(now) });
         key.pacing.note_answer(granted);

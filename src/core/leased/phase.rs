@@ -170,6 +170,14 @@ impl Outage {
         }
     }
 
+    /// A store that did not answer has answered a call that was sent then, and need not be charged before it lends: what other
+    /// nodes may spend without it is set aside.
+    pub(super) fn find(&mut self, sent: Instant) {
+        if matches!(self.phase(), Phase::Lost { noticed, .. } if noticed <= sent) {
+            self.enter(Phase::Connected);
+        }
+    }
+
     /// Ends the phase if its time is over at `now`, and enters the next one.
     ///
     /// A share ends with its windows once the store is back. Until all nodes surely know that it is, each keeps to
@@ -177,7 +185,7 @@ impl Outage {
     /// store for their shares or to tell it of a loss: then the store answers, and other nodes lease from it. A node
     /// that still waited would go on with its share beside them.
     pub(super) fn end_waits(&mut self, now: Instant, rule: &Rule, clock: Timestamp) {
-        let owes = || self.owes(rule, clock);
+        let owes = || !rule.is_entitled() && self.owes(rule, clock);
         // Of several limits one may have a new window, of whose share nothing is charged, while the window of another goes on.
         let is_over = || self.book().is_some_and(|book| book.has_turned(rule, clock));
         let phase = match self.phase() {

@@ -576,6 +576,7 @@ mod tests {
             ages: JUST_NOW,
             known: [Known::default(); MAX_LIMITS],
             until: Timestamp::NONE,
+            claim: None,
         };
         view.note_counter(0, Counter { used: 8, prev: 0, at: now });
         view.note_lent(0, now, 8, &order(0));

@@ -58,7 +58,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
             .min(closes(key).max(Due::at(now + PATIENCE)));
     } else if key.is_quiet() {
         // A key that is kept for another reason is looked at once a second, and not every microsecond.
-        let is_kept = key.is_indebted(now) || has_to_tell(key, now);
+        let is_kept = key.is_indebted(now) || has_to_tell(key, now) || key.is_entitled(now);
         let retry = if is_kept { Micros::from_secs(1) } else { Micros(1) };
         at = at.or(keep_until(key, now).max(now + retry));
     }

@@ -195,6 +195,7 @@ mod tests {
             ages: JUST_NOW,
             known: Default::default(),
             until: Timestamp(9),
+            claim: None,
         };
         let back = Op::Return { amount: 5, epoch: 1, held: 0, voids: Voided::default(), ages: JUST_NOW, windows: OPEN };
         let occupy = Op::Occupy(Occupy { used: 1, need: 2, want: 3, lease: Micros(4) });

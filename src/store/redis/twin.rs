@@ -4,10 +4,10 @@
 //! what it does with Redis; commands come as bytes and go as bytes, and whoever listens carries them. Reads arguments as
 //! `store/script.rs` writes them. Knows no socket and no clock.
 
-use crate::core::call::{Acquire, Call, Grant, Known, Occupy, Op, Voided, Window};
+use crate::core::call::{Acquire, Call, Claim, Grant, Known, Occupy, Op, Voided, Window};
 use crate::core::key::Digest;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
-use crate::core::policy::Rule;
+use crate::core::policy::{OnStoreLoss, Rule};
 use crate::core::time::{Instant, Micros, Timestamp};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::evalsha;
@@ -82,7 +82,9 @@ fn integers(call: &Call, grant: &Grant) -> Vec<u8> {
     let marks = replayed + 4 * u64::from(grant.damaged) + 8 * u64::from(grant.reset) + 16 * u64::from(grant.nodes);
     let head = [grant.granted, marks, grant.epoch, grant.now.0];
     let counters = grant.counters[..call.rule.limits.len()].iter();
-    let all: Vec<u64> = head.into_iter().chain(counters.flat_map(|c| [c.used, c.prev, c.at.0])).collect();
+    let entitled = call.sets_aside().then_some(grant.entitled);
+    let counters = counters.flat_map(|c| [c.used, c.prev, c.at.0]);
+    let all: Vec<u64> = head.into_iter().chain(counters).chain(entitled).collect();
     let numbers: String = all.iter().map(|number| format!(":{number}\r\n")).collect();
     format!("*{}\r\n{numbers}", all.len()).into_bytes()
 }
@@ -115,6 +117,7 @@ fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)>
     let digest = Digest(u128::from_str_radix(tag, 16).ok()?);
     let mut head = Numbers::of(head);
     let (_now, id) = (head.next()?, head.next()?);
+    let is_entitled = script.ends_with(" entitled");
     let mut op = read_op(script, &mut head)?;
     if each.is_empty() || each.len() > MAX_LIMITS {
         return None;
@@ -136,14 +139,17 @@ fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)>
             Op::Peek | Op::Reset | Op::Occupy(_) => {}
         }
     }
-    let rule = Rule::of("twin", &limits).into();
+    let on_store_loss = if is_entitled { OnStoreLoss::Entitled } else { OnStoreLoss::Share };
+    let rule = Rule { on_store_loss, ..Rule::of("twin", &limits) }.into();
     let node = String::from_utf8_lossy(node).into_owned();
     Some((node, Call { id, digest, rule, op, sent_at: Instant(0) }))
 }
 
 fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
     // A script for one limit is called with the same arguments.
-    Some(match script.strip_suffix(" of one").unwrap_or(script) {
+    let is_entitled = script.ends_with(" entitled");
+    let name = script.strip_suffix(" of one").or_else(|| script.strip_suffix(" entitled"));
+    Some(match name.unwrap_or(script) {
         "acquire" => Op::Acquire(Acquire {
             need: head.next()?,
             want: head.next()?,
@@ -154,6 +160,10 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
             ages: Default::default(),
             known: Default::default(),
             until: head.time()?,
+            claim: match is_entitled {
+                true => Some(Claim { believes: head.next()?, wishes: head.next()?, frees_until: head.time()? }),
+                false => None,
+            },
         }),
         "return" => Op::Return {
             amount: head.next()?,
@@ -227,6 +237,7 @@ mod tests {
                 ages,
                 known,
                 until: Timestamp(7),
+                claim: None,
             }),
             Op::Return { amount: 1, epoch: 2, held: 3, voids, ages, windows },
             Op::Peek,

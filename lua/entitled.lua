@@ -1,0 +1,60 @@
+-- Entitlements: what the store sets aside of a fixed window for each node, which that may admit when it has lost the store.
+-- Put after lib.lua. All of it is of the scripts for one limit of which tokens are set aside, and costs the others nothing.
+--
+-- Of a window the store lends what is left beside the entitlements of all nodes that have not called in it. The first call
+-- of a node in the window, or its call ahead of it, frees its own, for then it lives on what it is lent. So what nodes
+-- without the store admit, and what the others are lent, come to no more than the limit together, whoever is cut off.
+--
+-- Fields   a        generation, entitled in this generation, in the one before, demand of this one, of the one before,
+--                   the window (its `at`), entitled of those who have called in it, and ahead in the next one
+--          a:NODE   generation, tokens that the node may believe in, tokens that it was given last, its demand, and the
+--                   last window in which it has called (its `at`; one more: in which its part stays set aside all the same)
+-- An entitlement that no call renews lapses two generations after its own has begun. Other numbers: tokens of one window.
+
+--<entitled
+local GENERATION = 300 * SECOND
+local ASIDE, ASIDE_BYTES = '<I4I7I7I7I7I7I7I7', 53
+local PART, PART_BYTES = '<I4I7I7I7I7', 32
+
+local own_part = 'a:' .. node
+local generation, entitled_now, entitled_before, demand_now, demand_before = 0, 0, 0, 0, 0
+local called_in, called, called_ahead = 0, 0, 0
+local part_of, part_held, part_given, part_demand, part_called = 0, 0, 0, 0, 0
+local part_is_new = false
+local aside_text, part_text = values[7], values[8]
+if aside_text then
+  local a, b, c, d, e, f, g, h
+  if #aside_text == ASIDE_BYTES then a, b, c, d, e, f, g, h = numbers_of(ASIDE, aside_text) end
+  if a and b + c <= EXACT and d + e <= EXACT and f <= EXACT and g + h <= EXACT then
+    generation, entitled_now, entitled_before, demand_now, demand_before = a, b, c, d, e
+    called_in, called, called_ahead = f, g, h
+  else
+    bad, damaged = bad or {}, true
+    bad[#bad + 1] = 'a'
+  end
+end
+if part_text then
+  local a, b, c, d, e
+  if #part_text == PART_BYTES then a, b, c, d, e = numbers_of(PART, part_text) end
+  if a and b <= EXACT and c <= EXACT and d <= EXACT and e <= EXACT then
+    part_of, part_held, part_given, part_demand, part_called = a, b, c, d, e
+  else
+    bad, damaged = bad or {}, true
+    bad[#bad + 1] = own_part
+  end
+end
+local this_generation = (now - now % GENERATION) / GENERATION
+local generation_is_new = generation < this_generation
+if generation_is_new then
+  local follows = generation + 1 == this_generation
+  entitled_before, demand_before = follows and entitled_now or 0, follows and demand_now or 0
+  entitled_now, demand_now, generation = 0, 0, this_generation
+end
+if part_of ~= generation and part_of + 1 ~= generation then
+  part_of, part_held, part_given, part_demand = 0, 0, 0, 0
+end
+if called_in ~= limit_at then
+  called = called_in + limit_period == limit_at and called_ahead or 0
+  called_ahead, called_in = 0, limit_at
+end
+-->

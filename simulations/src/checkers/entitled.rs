@@ -1,0 +1,241 @@
+//! **entitled**: what the store has set aside for nodes that may lose it.
+//!
+//! At every moment, what all nodes believe to be set aside for them of a window is 95 % of the limit at most. What a node
+//! admits on that is no more than was set aside for it, before it lapses, and nothing in a window in which the store has
+//! executed an acquire of that node that freed it.
+
+use rationd::core::call::{Acquire, Call, Claim, Grant, Op};
+use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::entitled::{generation, lapses, most, window_end};
+use rationd::core::policy::Rule;
+use rationd::core::time::Timestamp;
+
+use super::Found;
+use super::notes::{Life, Lives};
+use super::phased::Phased;
+use super::sheet::{Exemption, Sheet};
+use crate::maps::Map;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "What was set aside of one limit is not what is set aside of another.",
+);
+static LEAPS: Exemption = Exemption::new(
+    "a key, once another clock counts it",
+    "By clocks that differ windows are not the same, and entitlements lapse at other times.",
+);
+static FORGOTTEN: Exemption = Exemption::new(
+    "a key, once the store has lost something of it",
+    "It sets aside anew what nodes believe in that may not reach it: until those entitlements have lapsed.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "entitled.rs",
+    invariants: &["entitled"],
+    proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits no more on it, not when it may have lapsed, and nothing in a window in which it has been freed.",
+    judges: "One fixed window of which tokens are set aside.",
+    exemptions: &[&PUSHES, &LEAPS, &FORGOTTEN],
+    mutant: Some("share-after-acquire"),
+};
+
+/// What one node believes of one key, and has made of it.
+#[derive(Debug, Default)]
+struct Place {
+    /// The latest acquire that it has sent.
+    latest: u64,
+    tokens: u64,
+    lapses: u64,
+    /// The window of which an acquire has freed it last.
+    freed: u64,
+    /// The window in which it was last spent from, how much that was, and the most that could be.
+    window: u64,
+    spent: u64,
+    most: u64,
+}
+
+/// The checker.
+#[derive(Debug, Default)]
+pub(super) struct Entitled {
+    lives: Lives,
+    places: Map<(u32, Life), Place>,
+    /// When acquires were executed, by node and id.
+    executed: Map<(Life, u64), u64>,
+    forgotten: Map<u32, ()>,
+    found: Found,
+}
+
+impl Entitled {
+    /// Scoped to keys whose limits do not change and that one clock counts.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, |_| Self::default()).until_leaps(&LEAPS, true)
+    }
+
+    fn is_forgotten(&self, key: u32) -> bool {
+        FORGOTTEN.when(self.forgotten.contains_key(&key))
+    }
+
+    /// A node says what it believes. It may have given up some, and never has more than it was told.
+    fn called(&mut self, moment: Moment, life: Life, key: u32, call: &Call, claim: &Claim) {
+        let place = self.places.entry((key, life)).or_default();
+        place.latest = place.latest.max(call.id);
+        let known = place.tokens;
+        place.tokens = known.min(claim.believes);
+        if claim.believes > known && !self.is_forgotten(key) {
+            self.found.add("entitled", moment, || format!("key {key}: {life:?} was told {known}, and says {claim:?}"));
+        }
+    }
+
+    fn executed(&mut self, life: Life, key: u32, call: &Call, claim: &Claim, grant: &Grant) {
+        if grant.replayed || grant.outdated || grant.now > claim.frees_until {
+            return;
+        }
+        self.executed.insert((life, call.id), grant.now.0);
+        let place = self.places.entry((key, life)).or_default();
+        // Who says that it knows of none has none, whatever else is under its name.
+        place.freed = if claim.believes > 0 { grant.counters[0].at.0 } else { place.freed };
+    }
+
+    fn settled(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
+        let Some(at) = self.executed.remove(&(life, call.id)) else { return };
+        let place = self.places.entry((key, life)).or_default();
+        if call.id < place.latest || grant.outdated {
+            return;
+        }
+        (place.tokens, place.lapses) = (grant.entitled, lapses(generation(Timestamp(at))).0);
+        let now = grant.now.0;
+        let of_key = self.places.iter().filter(|((of, _), place)| *of == key && now < place.lapses);
+        let all: u64 = of_key.map(|(_, place)| place.tokens).sum();
+        let most = most(&call.rule.limits[0]);
+        if all > most && !self.is_forgotten(key) {
+            self.found.add("entitled", moment, || format!("key {key}: {all} are set aside for all nodes, of {most}"));
+        }
+    }
+
+    fn admitted(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
+        let (life, key) = (self.lives.of(request.node), request.key);
+        if decision.source != Source::Share || self.is_forgotten(key) {
+            return;
+        }
+        let window = window_end(&rule.limits[0], Timestamp(store)).0;
+        let place = self.places.entry((key, life)).or_default();
+        if place.window != window {
+            (place.window, place.spent, place.most) = (window, 0, 0);
+        }
+        place.spent += request.cost;
+        place.most = place.most.max(place.tokens);
+        let wrong = match () {
+            () if place.freed == window => "of which an acquire has freed it",
+            () if place.lapses < window => "before whose end it lapses",
+            () if place.spent > place.most => "of which less is set aside for it",
+            () => return,
+        };
+        let seen =
+            format!("{request:?} is admitted on what is set aside of the window until {window}, {wrong}: {place:?}");
+        self.found.add("entitled", moment, || seen);
+    }
+}
+
+impl Observer for Entitled {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        match seen {
+            Seen::Joined { node, .. } => {
+                // What it was before has ended with what it believed.
+                let life = self.lives.of(*node);
+                self.places.retain(|(_, (of, incarnation)), _| *of != *node || *incarnation == life.1);
+            }
+            Seen::Lost { key, .. } | Seen::Undone { key, .. } | Seen::Executed { key, stale: true, .. } => {
+                self.forgotten.insert(*key, ());
+            }
+            Seen::Called { node, key, call, .. } if call.sets_aside() => {
+                let Op::Acquire(Acquire { claim: Some(claim), .. }) = &call.op else { return };
+                self.called(moment, self.lives.of(*node), *key, call, claim);
+            }
+            Seen::Executed { node, incarnation, key, call, grant, .. } if call.sets_aside() => {
+                let Op::Acquire(Acquire { claim: Some(claim), .. }) = &call.op else { return };
+                self.executed((*node, *incarnation), *key, call, claim, grant);
+            }
+            Seen::Settled { node, incarnation, key, call, grant: Some(grant) } if call.sets_aside() => {
+                self.settled(moment, (*node, *incarnation), *key, call, grant);
+            }
+            Seen::Answered { request, rule, decision, store, .. }
+                if rule.is_entitled() && request.kind == Kind::Check && decision.verdict == Verdict::Allow =>
+            {
+                self.admitted(moment, request, rule, decision, store.0);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Entitled {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    /// A node is told that so many of a hundred are set aside for it, by an acquire of the first window.
+    fn told(tokens: u64) -> (History, Entitled) {
+        let (mut history, mut checker) = (History::entitled("100/1s fixed"), Entitled::default());
+        history.entitled = tokens;
+        history.called(&mut checker, SECOND / 4, 1, 1);
+        history.executed(&mut checker, SECOND / 4, 1);
+        history.settled(&mut checker, SECOND / 3, 1, 1);
+        (history, checker)
+    }
+
+    #[test]
+    fn more_than_is_set_aside_is_seen() {
+        let (mut history, mut checker) = told(7);
+        history.check(&mut checker, 3 * SECOND / 2, 7, Source::Share, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+        history.check(&mut checker, 3 * SECOND / 2, 1, Source::Share, true);
+        assert_eq!(checker.violations()[0].invariant, "entitled");
+    }
+
+    #[test]
+    fn an_entitlement_that_has_lapsed_is_seen() {
+        for (at, seen) in [(SECOND + 1, 0), (900 * SECOND, 1)] {
+            let (mut history, mut checker) = told(7);
+            history.check(&mut checker, at, 1, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn an_entitlement_to_more_than_all_share_is_seen() {
+        for (tokens, seen) in [(95, 0), (96, 1)] {
+            let (_, checker) = told(tokens);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_window_of_which_an_acquire_has_freed_it_is_seen() {
+        let (mut history, mut checker) = told(7);
+        history.believes = 7;
+        history.executed(&mut checker, 3 * SECOND / 4, 2);
+        history.check(&mut checker, 4 * SECOND / 5, 1, Source::Share, true);
+        assert_eq!(checker.violations().len(), 1, "{:?}", checker.violations());
+    }
+
+    #[test]
+    fn who_says_more_than_it_was_told_is_seen() {
+        for (believes, seen) in [(7, 0), (8, 1)] {
+            let (mut history, mut checker) = told(7);
+            history.believes = believes;
+            history.called(&mut checker, SECOND / 2, 2, 1);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+}

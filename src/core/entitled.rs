@@ -1,0 +1,39 @@
+//! Entitlements: the tokens of a window that the store sets aside for a node, and that the node may admit when it has lost
+//! the store.
+//!
+//! Pure arithmetic, which the core and the memory store share; the scripts have the same in `lua/entitled.lua`. Why the sum
+//! of what nodes without the store admit and of what others are lent stays within the limit is said in
+//! `docs/decisions/0013-entitlements.md`.
+
+use super::limit::Limit;
+use super::time::{Micros, Timestamp};
+
+/// An entitlement that no call renews lapses two generations after the one has begun in which it was given.
+pub const GENERATION: Micros = Micros::from_secs(300);
+
+/// A time by the store's clock that never comes.
+pub const NEVER: Timestamp = Timestamp((1 << 53) - 1);
+
+/// The number of the generation at that time of the store's clock.
+#[must_use]
+pub const fn generation(at: Timestamp) -> u64 {
+    at.0 / GENERATION.0
+}
+
+/// When an entitlement lapses that was given in this generation.
+#[must_use]
+pub const fn lapses(generation: u64) -> Timestamp {
+    Timestamp((generation + 2) * GENERATION.0)
+}
+
+/// The most tokens of a window that are set aside for all nodes together: 95 %.
+#[must_use]
+pub const fn most(limit: &Limit) -> u64 {
+    limit.count * 19 / 20
+}
+
+/// When the fixed window that is open at that time ends, which is its `Counter::at`.
+#[must_use]
+pub const fn window_end(limit: &Limit, at: Timestamp) -> Timestamp {
+    Timestamp((at.0 / limit.period.0 + 1) * limit.period.0)
+}

@@ -1,0 +1,113 @@
+//! What the store has set aside for this node of the windows of a fixed limit, and in which of them it may be spent.
+//!
+//! A node that has sent an acquire for a window spends nothing of its entitlement in that window, whatever became of the call:
+//! if the store executed it, the tokens are no longer set aside. And an entitlement ends when the store may have given the
+//! tokens to others, because no call has renewed it. Knows no store, and not what was spent.
+
+use crate::core::entitled::window_end;
+use crate::core::limit::Limit;
+use crate::core::mutant::{Mutant, on};
+use crate::core::time::Timestamp;
+
+/// This node's entitlement to a key. A key that never had one, as most have not, needs only a pointer.
+#[derive(Debug, Default)]
+pub(super) struct Entitlement(Option<Box<Given>>);
+
+#[derive(Debug, Default)]
+struct Given {
+    /// Of each window, so many tokens.
+    tokens: u64,
+    /// By the store's clock.
+    lapses: Timestamp,
+    /// Windows that begin before then are those for which acquires were sent.
+    barred: Timestamp,
+}
+
+impl Entitlement {
+    /// The store has set aside so many tokens, until this time of its clock. The acquire that says so was of windows that begin
+    /// before `barred`.
+    pub(super) fn give(&mut self, tokens: u64, lapses: Timestamp, barred: Timestamp) {
+        if tokens == 0 && self.0.is_none() {
+            return;
+        }
+        let given = self.0.get_or_insert_default();
+        (given.tokens, given.lapses, given.barred) = (tokens, lapses, given.barred.max(barred));
+    }
+
+    /// An acquire is sent that the store may execute in windows that begin before this time of its clock.
+    pub(super) fn bar(&mut self, barred: Timestamp) {
+        if let Some(given) = &mut self.0 {
+            given.barred = given.barred.max(barred);
+        }
+    }
+
+    /// This node no longer goes by its entitlement.
+    pub(super) fn renounce(&mut self) {
+        if let Some(given) = &mut self.0 {
+            given.tokens = 0;
+        }
+    }
+
+    /// Tokens that this node takes to be set aside for it at that time of the store's clock.
+    pub(super) fn believed(&self, at: Timestamp) -> u64 {
+        let given = self.0.as_ref().filter(|given| at < given.lapses || on(Mutant::LapsedEntitlementSpent));
+        given.map_or(0, |given| given.tokens)
+    }
+
+    /// Those that may be spent in the window that is open at that time.
+    pub(super) fn of_window(&self, limit: &Limit, at: Timestamp) -> u64 {
+        let end = window_end(limit, at);
+        let is_barred = |given: &Given| end - limit.period < given.barred && !on(Mutant::ShareAfterAcquire);
+        let has_lapsed = |given: &Given| end > given.lapses && !on(Mutant::LapsedEntitlementSpent);
+        let given = self.0.as_ref().filter(|given| !is_barred(given) && !has_lapsed(given));
+        given.map_or(0, |given| given.tokens)
+    }
+
+    /// When the first window begins, later than the one that is open at that time, in which some may be spent.
+    pub(super) fn next_window(&self, limit: &Limit, at: Timestamp) -> Option<Timestamp> {
+        let given = self.0.as_ref()?;
+        let begins = window_end(limit, at).max(given.barred);
+        (self.of_window(limit, begins) > 0).then_some(begins)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAPSES: Timestamp = Timestamp(20_000_000);
+
+    fn entitlement(barred: u64) -> (Entitlement, Limit) {
+        let mut entitlement = Entitlement::default();
+        entitlement.give(7, LAPSES, Timestamp(barred));
+        (entitlement, Limit::parse("10/1s fixed").expect("a limit"))
+    }
+
+    #[test]
+    fn nothing_is_spent_in_a_window_for_which_an_acquire_was_sent() {
+        let (mut entitlement, limit) = entitlement(3_000_000);
+        let of = |entitlement: &Entitlement, at| entitlement.of_window(&limit, Timestamp(at));
+        assert_eq!([of(&entitlement, 2_999_999), of(&entitlement, 3_000_000)], [0, 7]);
+        entitlement.bar(Timestamp(5_000_000));
+        assert_eq!([of(&entitlement, 4_999_999), of(&entitlement, 5_000_000)], [0, 7]);
+        assert_eq!(entitlement.next_window(&limit, Timestamp(3_100_000)), Some(Timestamp(5_000_000)));
+    }
+
+    #[test]
+    fn nothing_is_spent_in_a_window_in_which_the_entitlement_lapses() {
+        let (entitlement, limit) = entitlement(0);
+        let of = |at| entitlement.of_window(&limit, Timestamp(at));
+        assert_eq!([of(19_999_999), of(20_000_000)], [7, 0]);
+        assert_eq!([entitlement.believed(Timestamp(19_999_999)), entitlement.believed(LAPSES)], [7, 0]);
+        assert_eq!(entitlement.next_window(&limit, Timestamp(19_100_000)), None);
+        let other = Limit::parse("10/3s fixed").expect("a limit");
+        assert_eq!(entitlement.of_window(&other, Timestamp(18_500_000)), 0, "it lapses before this window ends");
+    }
+
+    #[test]
+    fn what_was_renounced_is_not_believed() {
+        let (mut entitlement, limit) = entitlement(0);
+        entitlement.renounce();
+        assert_eq!((entitlement.believed(Timestamp(1)), entitlement.of_window(&limit, Timestamp(1))), (0, 0));
+    }
+}

@@ -1,0 +1,166 @@
+//! What the memory store sets aside of a window for each node: see `lua/entitled.lua`, which has the same steps.
+//!
+//! Called by `memory.rs` and `view.rs`; the sums and the parts of the nodes are kept by `census.rs`.
+
+use crate::core::call::Claim;
+use crate::core::entitled::{generation, lapses, most};
+use crate::core::limit::Limit;
+use crate::core::time::Timestamp;
+
+/// Numbers of [`Sums`] and of [`Part`], in the order of the fields `a` and `a:NODE`.
+pub(super) const SUMS: usize = 8;
+pub(super) const PART: usize = 5;
+
+/// The field `a`: what is set aside for all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    generation: u64,
+    /// Tokens that nodes are entitled to which called in this generation, or in the one before.
+    entitled: [u64; 2],
+    /// The demand of those nodes.
+    demand: [u64; 2],
+    /// A window, by its `Counter::at`, and what those are entitled to that have called in it, and ahead in the next.
+    window: u64,
+    called: [u64; 2],
+}
+
+/// The field `a:NODE`: one node's entitlement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Part {
+    generation: u64,
+    /// The most tokens that the node may believe in.
+    held: u64,
+    /// What it was given last.
+    pub(super) given: u64,
+    demand: u64,
+    /// The `Counter::at` of the last window in which it has called; one more where its part stays set aside all the same.
+    called: u64,
+}
+
+impl Sums {
+    pub(super) fn of([generation, now, before, demand, demand_before, window, called, ahead]: [u64; SUMS]) -> Self {
+        Self { generation, entitled: [now, before], demand: [demand, demand_before], window, called: [called, ahead] }
+    }
+
+    pub(super) fn numbers(&self) -> [u64; SUMS] {
+        let Self { generation, entitled: [now, before], demand, window, called, .. } = *self;
+        [generation, now, before, demand[0], demand[1], window, called[0], called[1]]
+    }
+
+    /// Until when the key must be kept, for the sake of nodes that may live on their entitlements.
+    pub(super) fn last(&self) -> Option<Timestamp> {
+        (self.entitled[0] + self.entitled[1] > 0).then(|| lapses(self.generation))
+    }
+}
+
+impl Part {
+    pub(super) fn of([generation, held, given, demand, called]: [u64; PART]) -> Self {
+        Self { generation, held, given, demand, called }
+    }
+
+    pub(super) fn numbers(&self) -> [u64; PART] {
+        [self.generation, self.held, self.given, self.demand, self.called]
+    }
+
+    /// Whether it has lapsed in a key that is in this generation.
+    pub(super) fn has_lapsed(&self, sums: &Sums) -> bool {
+        self.generation + 1 < sums.generation
+    }
+}
+
+/// What is set aside of one key, during one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Aside {
+    pub(super) sums: Sums,
+    /// That of the node that calls.
+    pub(super) part: Part,
+    /// A generation begins with this call.
+    pub(super) begins: bool,
+    /// What is set aside for others of this window, and of the next; all of it if the call frees nothing.
+    of_others: Option<[u64; 2]>,
+    /// What the call has freed of the window that it is about.
+    pub(super) freed: u64,
+    window: u64,
+    period: u64,
+}
+
+impl Aside {
+    /// Brings what is stored to `now`, in the window that ends at `at`.
+    pub(super) fn new(mut sums: Sums, mut part: Part, limit: &Limit, now: Timestamp, at: Timestamp) -> Self {
+        let this = generation(now);
+        let begins = sums.generation < this;
+        if begins {
+            let follows = sums.generation + 1 == this;
+            let before = |[now, _]: [u64; 2]| [0, if follows { now } else { 0 }];
+            (sums.entitled, sums.demand, sums.generation) = (before(sums.entitled), before(sums.demand), this);
+        }
+        if part.generation != sums.generation && part.generation + 1 != sums.generation {
+            part = Part { called: part.called, ..Part::default() };
+        }
+        let period = limit.period.0;
+        if sums.window != at.0 {
+            let ahead = if sums.window + period == at.0 { sums.called[1] } else { 0 };
+            (sums.window, sums.called) = (at.0, [ahead, 0]);
+        }
+        Self { sums, part, begins, of_others: None, freed: 0, window: at.0, period }
+    }
+
+    /// An acquire says what it knows of its node's entitlement, and is given another. `is_ahead`: it is about the next window.
+    pub(super) fn claim(&mut self, limit: &Limit, now: Timestamp, claim: Claim, is_ahead: bool) {
+        if now > claim.frees_until {
+            return;
+        }
+        let Self { sums, part, window, period, .. } = self;
+        let (believes, wishes) = (claim.believes.min(limit.count), claim.wishes.min(limit.count));
+        let has_called_ahead = part.called == *window + *period;
+        let has_called = has_called_ahead || part.called == *window;
+        // Who knows nothing of its entitlement may have been another process under this name, which spent it in this window.
+        let stays = part.called == *window + 1 || believes == 0 && part.held > 0 && wishes > 0;
+        let place = usize::from(part.generation != sums.generation);
+        sums.entitled[place] = sums.entitled[place].saturating_sub(part.held);
+        sums.demand[place] = sums.demand[place].saturating_sub(part.demand);
+        for (called, has_called) in sums.called.iter_mut().zip([has_called, has_called_ahead]) {
+            *called = called.saturating_sub(if has_called { part.held } else { 0 });
+        }
+        // A node says what it used since its last call, which may be a moment: an eighth of that counts.
+        let wishes = if wishes > 0 && part.demand > 0 { (7 * part.demand + wishes).div_ceil(8) } else { wishes };
+        let (others, demand) = (sums.entitled[0] + sums.entitled[1], sums.demand[0] + sums.demand[1] + wishes);
+        let target = if wishes > 0 { (most(limit) * wishes).div_ceil(demand) } else { 0 };
+        let given = target.min(most(limit).saturating_sub(others));
+        // What the node believes stays set aside until a call of it shows that it knows of less.
+        let held = believes.max(given).max(if stays { part.held } else { 0 });
+        let frees = !stays && if is_ahead { !has_called_ahead } else { !has_called };
+        self.freed = if frees { held } else { 0 };
+        let has_called_ahead = !stays && (has_called_ahead || is_ahead);
+        sums.entitled[0] += held;
+        sums.demand[0] += wishes;
+        sums.called[0] += if stays { 0 } else { held };
+        sums.called[1] += if has_called_ahead { held } else { 0 };
+        let called = match (stays, has_called_ahead) {
+            (true, _) => *window + 1,
+            (_, true) => *window + *period,
+            _ => *window,
+        };
+        *part = Part { generation: sums.generation, held, given, demand: wishes, called };
+        let all = sums.entitled[0] + sums.entitled[1];
+        self.of_others = Some(sums.called.map(|called| all.saturating_sub(called)));
+    }
+
+    /// Whether the call has changed something.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.of_others.is_some()
+    }
+
+    /// Of so many tokens that are left of this window, or of the next, those that may be lent.
+    pub(super) fn leaves(&self, left: u64, is_ahead: bool) -> u64 {
+        self.of_others.map_or(0, |of_others| left.saturating_sub(of_others[usize::from(is_ahead)]))
+    }
+
+    /// What is set aside of this window for nodes other than the one that calls.
+    pub(super) fn shown(&self) -> u64 {
+        let Self { sums, part, window, period, .. } = self;
+        let is_in = [*window, *window + 1, *window + *period].contains(&part.called);
+        let own = if is_in { 0 } else { part.held };
+        (sums.entitled[0] + sums.entitled[1]).saturating_sub(sums.called[0]).saturating_sub(own)
+    }
+}
