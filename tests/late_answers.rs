@@ -282,14 +282,18 @@ fn until(bench: &Bench, call: &Call) -> Timestamp {
 fn an_acquire_says_until_when_it_may_be_executed_counted_from_its_first_sending() {
     let mut bench = Bench::new("100/1s fixed");
     let first = park(&mut bench, 1);
-    // Nobody has seen the store's clock yet.
-    assert_eq!(until(&bench, &first), bench.store_now() + Micros(CALL_LIFE.0 / 2));
-    bench.advance(Micros(30_000));
-    bench.fail(&first, StoreError::Unknown);
-    let again = bench.acquire();
-    assert_eq!((again.id, until(&bench, &again)), (first.id, until(&bench, &first)));
+    assert_eq!(until(&bench, &first), Timestamp::NONE, "nobody has seen the store's clock yet");
     bench.advance(Micros(2_000));
-    bench.grant(&again, 1);
+    bench.grant(&first, 1);
+    // Of another key nobody knows which master has it.
+    assert_eq!(bench.check_key(9, 1), None);
+    let other = bench.acquire();
+    let middle = bench.store_now() + Micros(1_000);
+    assert_eq!(until(&bench, &other), middle + Micros(CALL_LIFE.0 / 2));
+    bench.advance(Micros(30_000));
+    bench.fail(&other, StoreError::Unknown);
+    let again = bench.acquire();
+    assert_eq!((again.id, until(&bench, &again)), (other.id, until(&bench, &other)));
     bench.advance(SECOND);
     let next = park(&mut bench, 1);
     // The store may have read its clock as late as the answer came, and either clock may drift.
@@ -301,6 +305,10 @@ fn an_acquire_says_until_when_it_may_be_executed_counted_from_its_first_sending(
 #[test]
 fn a_refused_acquire_is_asked_anew_by_the_clock_that_the_store_has() {
     let mut bench = Bench::new("100/1s fixed");
+    assert_eq!(bench.check_key(8, 1), None);
+    let before = bench.acquire();
+    bench.grant(&before, 1);
+    bench.replies();
     let first = park(&mut bench, 1);
     bench.advance(Micros(1_000));
     let store = bench.store_now() + Micros::from_secs(7);
@@ -319,6 +327,9 @@ fn a_refused_acquire_is_asked_anew_by_the_clock_that_the_store_has() {
 fn a_store_that_is_slow_for_all_calls_may_execute_them_whenever_they_come() {
     for (timeout, is_bounded) in [(500, true), (501, false)] {
         let mut bench = Bench::with_timeout("100/1s fixed", Micros::from_millis(timeout));
+        assert_eq!(bench.check_key(8, 1), None);
+        let before = bench.acquire();
+        bench.grant(&before, 1);
         let call = park(&mut bench, 1);
         assert_eq!(until(&bench, &call).is_some(), is_bounded, "{timeout} ms");
     }

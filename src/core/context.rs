@@ -56,6 +56,7 @@ pub(super) struct Context {
     skip: u64,
     next_ticket: u64,
     clock: (Instant, Timestamp),
+    heard: Option<StoreClock>,
     /// The round trip of the slowest recent answers.
     slowest: Micros,
 }
@@ -81,16 +82,22 @@ impl Context {
             skip: FIRST_SKIP,
             next_ticket: 0,
             clock,
+            heard: None,
             slowest: Micros::ZERO,
         }
     }
 
-    /// The store's clock is another than was estimated.
-    pub(super) fn correct_clock(&mut self, now: Instant, store: Timestamp) {
-        self.clock = (now, store);
+    /// Records the store's clock in an answer about whatever key. Masters may have several.
+    pub(super) fn note_clock(&mut self, clock: StoreClock) {
+        self.heard = Some(clock);
     }
 
-    /// An estimate of the store's clock, from the wall clock at the start, for use until the store has answered.
+    /// The store's clock in the latest answer; `None`: there was none yet.
+    pub(super) fn heard_clock(&self) -> Option<&StoreClock> {
+        self.heard.as_ref()
+    }
+
+    /// An estimate of the store's clock from the wall clock at the start, for use until the store has answered.
     pub(super) fn first_clock(&self) -> StoreClock {
         StoreClock::new(self.clock.0, self.clock.0, self.clock.1)
     }

@@ -535,7 +535,7 @@ fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acqu
     key.calls.send_all_queued(cx, now);
     // A store whose answers are waited for longer could not answer before the time is over.
     let is_quick = cx.settings.timeout <= Micros(CALL_LIFE.0 / 2);
-    let until = if is_quick { key.view.until(now) } else { Timestamp::NONE };
+    let until = if is_quick { key.view.until(now, cx.heard_clock()) } else { Timestamp::NONE };
     let claim = order.claim.or_else(|| key.claim(now, &order));
     let call = key.call(now, cx.id(), Op::Acquire(Acquire { until, claim, ..order }));
     key.calls.send_acquire(cx, now, call);

@@ -9,7 +9,7 @@ use super::intent::Wish;
 use super::key::LeasedKey;
 use super::phase::Phase;
 use super::timers::longest_spent;
-use crate::core::call::{Acquire, CALL_LIFE, Call, Grant, Op, StoreError};
+use crate::core::call::{Acquire, CALL_LIFE, Call, Counter, Grant, Op, StoreError};
 use crate::core::calls::{Ended, Flight};
 use crate::core::context::Context;
 use crate::core::gcra;
@@ -242,16 +242,17 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
 /// The store has not executed the acquire, because that came outside of its time: it was under way for too long, or this
 /// node knows too little of the store's clock, which the answer shows. What is still wanted is asked for anew.
 fn refused(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> Wish {
-    cx.note_trip(now.since(call.sent_at));
-    cx.correct_clock(now, grant.now);
+    let clock = StoreClock::new(call.sent_at, now, grant.now);
+    cx.note_trip(clock.trip());
+    cx.note_clock(clock);
     let guess = key.view.clock().latest(now);
-    key.view.note_clock(StoreClock::new(call.sent_at, now, grant.now));
+    key.view.note_clock(clock);
     if key.view.answered().is_none() {
         key.outage.correct_clock(key.view.rule(), guess, key.view.clock().latest(now));
     }
     // A store that is so slow is not asked for tokens that nobody waits for.
     let is_wanted = !key.line.is_empty() || key.is_away(now) || key.is_due(now);
-    if is_wanted || now.since(call.sent_at) < CALL_LIFE {
+    if is_wanted || clock.trip() < CALL_LIFE {
         return Wish::Again;
     }
     key.calls.end_acquire();
@@ -385,6 +386,7 @@ fn note_voided(key: &mut LeasedKey, now: Instant, op: &Op) {
 pub(super) fn learn(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, grant: &Grant) -> bool {
     let mut lost = false;
     cx.note_trip(now.since(call.sent_at));
+    cx.note_clock(StoreClock::new(call.sent_at, now, grant.now));
     cx.stats.damaged += u64::from(grant.damaged);
     if key.view.epoch() != 0
         && grant.epoch != 0
@@ -421,7 +423,13 @@ fn pace(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: &Acquire, gr
     let longest = trickles.map(|limit| key.pause_of(limit)).min().unwrap_or(Micros::ZERO);
     let hot = key.demand.tuner().used_in(longest) >= key.demand.tuner().mean_cost().saturating_mul(HOT);
     let contested = key.view.nodes() > 1 && !key.has_left_for_all(now);
-    if hot && contested && granted < order.want / CONTESTED_PART {
+    // A window that is spent comes back as a whole, when it ends, however much has trickled in of other limits by then.
+    let is_spent = |(limit, counter): (&Limit, &Counter)| {
+        matches!(limit.algorithm, Algorithm::Fixed | Algorithm::FixedFromFirst)
+            && counter.left(limit, key.view.clock().latest(now)) == 0
+    };
+    let waits_for_window = key.view.limits().any(is_spent);
+    if hot && contested && !waits_for_window && granted < order.want / CONTESTED_PART {
         let until = now + longest + cx.jitter(Micros(longest.0 / JITTER_PART));
         // A client that was told an earlier time finds tokens then, or the store is asked.
         let promised = key.pacing.promise().filter(|promise| key.holdings.lease().current(now) < promise.cost);

@@ -169,12 +169,14 @@ impl StoreView {
     }
 
     /// Until when the store may execute an acquire that is first sent now: see [`Acquire::until`]. Where the store's clock is
-    /// known so vaguely that it could not be told whether the time has begun, this time lies around the likeliest.
-    pub(super) fn until(&self, now: Instant) -> Timestamp {
-        let (earliest, latest) = (self.clock.surely(now), self.clock.at_most(now));
+    /// known so vaguely that it could not be told whether the time has begun, this time lies around the likeliest. Of a
+    /// key of which it has answered nothing yet, `heard` is its clock, which may be that of another master.
+    pub(super) fn until(&self, now: Instant, heard: Option<&StoreClock>) -> Timestamp {
+        let is_known = self.trip != Micros::ZERO;
+        let Some(clock) = (if is_known { Some(&self.clock) } else { heard }) else { return Timestamp::NONE };
+        let (earliest, latest) = (clock.surely(now), clock.at_most(now));
         let around = (earliest + Micros(latest.since(earliest).0 / 2)) - Micros(CALL_LIFE.0 / 2);
-        // Before an answer there is but an estimate, of which nobody knows how good it is.
-        let begins = if self.trip == Micros::ZERO { around } else { earliest.max(around) };
+        let begins = if is_known { earliest.max(around) } else { around };
         begins + CALL_LIFE
     }
 
