@@ -42,6 +42,7 @@ mod joint;
 mod landing;
 mod lending;
 mod liveness;
+mod needless;
 mod notes;
 mod permits;
 mod phased;
@@ -107,6 +108,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(remaining::Remaining::phased(setting)),
         Box::new(honest::Honest::new(setting)),
         Box::new(liveness::Liveness::new(setting)),
+        Box::new(needless::Needless::new(setting)),
         Box::new(second_opinion::SecondOpinion::default()),
         Box::new(permits::Permits::new(setting)),
         Box::new(several::SeveralKeys::new(setting)),
@@ -115,7 +117,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
 
 /// What each of them proves and excuses, in the same order.
 #[must_use]
-pub fn sheets() -> [&'static Sheet; 29] {
+pub fn sheets() -> [&'static Sheet; 30] {
     [
         &bound::SHEET,
         &joint::SHEET,
@@ -143,6 +145,7 @@ pub fn sheets() -> [&'static Sheet; 29] {
         &remaining::SHEET,
         &honest::SHEET,
         &liveness::SHEET,
+        &needless::SHEET,
         &second_opinion::SHEET,
         &permits::SHEET,
         &several::SHEET,
