@@ -1,18 +1,20 @@
 //! **lending**: who lends on to a peer, and who asks. A node lends on what it may lend: under the limits by which the peer
 //! spends it, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer
 //! itself. A node asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by
-//! other limits.
+//! other limits. A node that has lost the store does not go by its share while a peer would lend.
 //!
 //! That what is lent on was held, and is admitted once, is `purse.rs`'s.
 
 use rationd::core::ask::{Answer, Ask, Loan, Refusal};
+use rationd::core::decision::Source;
 use rationd::core::policy::Rule;
 
 use super::Found;
-use super::notes::{Ids, Life};
+use super::notes::{Ids, Life, Lives};
 use super::sheet::{Exemption, Sheet};
-use crate::maps::Map;
-use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+use crate::maps::{Map, Set};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::plan::What;
 
 static OFF: Exemption = Exemption::new("runs whose nodes ask no peers", "Nobody lends anything on.");
 static LEARNS: Exemption = Exemption::new(
@@ -20,12 +22,25 @@ static LEARNS: Exemption = Exemption::new(
     "A key goes by the old ones until it is asked for again, and what it is lent is of those, as the ask is.",
 );
 
+static SHARDS: Exemption = Exemption::new(
+    "shares of nodes that have several shards",
+    "Each shard knows for itself which peers would answer it.",
+);
+static LEAVES: Exemption = Exemption::new(
+    "shares while nodes are told to leave or datagrams are lost, and until two seconds later",
+    "Whoever leaves asks nobody, and a peer whose answers were lost is asked nothing for a second.",
+);
+static ANSWERED: Exemption = Exemption::new(
+    "shares of a key within 1.5 s after the store has answered for it, or once it has lost it",
+    "The share goes on until all have paid for theirs, or have told the store what it has lost.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "lending.rs",
     invariants: &["lending"],
-    proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by other limits.",
+    proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by other limits; it does not go by its share at once while a peer answers asks under the same limits.",
     judges: "All algorithms, several limits.",
-    exemptions: &[&OFF, &LEARNS],
+    exemptions: &[&OFF, &LEARNS, &SHARDS, &LEAVES, &ANSWERED],
     mutant: Some("lends-under-other-limits"),
 };
 
@@ -38,6 +53,15 @@ const WAITING: usize = 64;
 /// For so long whoever goes by other limits is not asked for the same again.
 const LEFT_OUT: u64 = 1_000_000;
 
+/// Whoever has answered an ask a moment ago would answer another.
+const OPEN: u64 = 50_000;
+
+/// So long a check waits for peers, of whom it asks one after the other.
+const BUSY: u64 = 200_000;
+
+/// So long a share goes on after the store has answered.
+const PAID: u64 = 1_500_000;
+
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Lending {
@@ -49,6 +73,16 @@ pub(super) struct Lending {
     others: Map<(Life, u32), (Life, u64, u64)>,
     /// The asks that each node lets wait, under limits that it goes by.
     waiting: Map<(Life, u32), Vec<u64>>,
+    /// Whether shares are judged, and not before then.
+    judges_shares: bool,
+    leaves_until: u64,
+    lives: Lives,
+    /// The peers that have answered a node's last ask, under the limits of which fingerprint, and when.
+    answers: Map<Life, Vec<(Life, u64, u64)>>,
+    /// When a node last asked a peer for a key, or was asked for it and let the peer wait; and when the store last answered it.
+    busy: Map<(Life, u32), u64>,
+    answered: Map<(Life, u32), u64>,
+    lost: Set<u32>,
     found: Found,
 }
 
@@ -61,8 +95,40 @@ impl Lending {
             open: Map::default(),
             others: Map::default(),
             waiting: Map::default(),
+            judges_shares: is_on && setting.plan.network.loss == 0 && !SHARDS.when(setting.plan.daemon.shards > 1),
+            leaves_until: 0,
+            lives: Lives::default(),
+            answers: Map::default(),
+            busy: Map::default(),
+            answered: Map::default(),
+            lost: Set::default(),
             found: Found::default(),
         }
+    }
+
+    /// A check was decided by the share at once. Somebody who has just answered an ask would have answered another.
+    fn goes_by_its_share(&mut self, moment: Moment, request: &Request, rule: &Rule) {
+        let place = (self.lives.of(request.node), request.key);
+        let within = |at: Option<&u64>, span: u64| at.is_some_and(|at| moment.at < at + span);
+        let is_excused = ANSWERED.when(within(self.answered.get(&place), PAID) || self.lost.contains(&request.key));
+        if is_excused || LEAVES.when(moment.at < self.leaves_until) || within(self.busy.get(&place), BUSY) {
+            return;
+        }
+        let of_rule = rule.fingerprint();
+        let is_open = |(_, of, at): &&(Life, u64, u64)| *of == of_rule && moment.at < at + OPEN;
+        let open = self.answers.get(&place.0).and_then(|peers| peers.iter().find(is_open)).copied();
+        if let Some((peer, _, at)) = open {
+            self.found.add("lending", moment, || {
+                format!("{request:?} was decided by the share, and {peer:?} has answered an ask at {at}")
+            });
+        }
+    }
+
+    /// Whether a peer has answered a node's last ask.
+    fn note_open(&mut self, life: Life, rule: u64, peer: Life, answered: Option<u64>) {
+        let peers = self.answers.entry(life).or_default();
+        peers.retain(|(other, _, _)| *other != peer);
+        peers.extend(answered.map(|at| (peer, rule, at)));
     }
 
     fn asks(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask) {
@@ -91,6 +157,9 @@ impl Lending {
     fn hears(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, (peer, answer): (Life, &Answer)) {
         let Some((_, until)) = self.open.get(&(life, key)).filter(|(id, _)| *id == ask.id).copied() else { return };
         self.open.remove(&(life, key));
+        if answer.is_ok() && moment.at < until {
+            self.note_open(life, ask.terms.rule, peer, Some(moment.at));
+        }
         if *answer == Err(Refusal::OtherRule) && moment.at < until {
             let until = moment.at + LEFT_OUT - LEFT_OUT.div_ceil(DRIFT_PART);
             self.others.insert((life, key), (peer, ask.terms.rule, until));
@@ -138,14 +207,31 @@ impl Observer for Lending {
         if !self.is_on {
             return;
         }
+        self.lives.see(seen);
         match seen {
             Seen::PeerAsked { node, incarnation, key, ask, peer } => {
                 self.asks(moment, (*node, *incarnation), *key, ask);
+                self.busy.insert(((*node, *incarnation), *key), moment.at);
                 if let Some(peer) = peer {
+                    self.note_open((*node, *incarnation), ask.terms.rule, *peer, None);
                     self.asks_in_vain(moment, (*node, *incarnation), *key, ask, *peer);
                 }
             }
-            Seen::PeerWaits { node, incarnation, key, ask } => self.waits(moment, (*node, *incarnation), *key, ask),
+            Seen::PeerWaits { node, incarnation, key, ask } => {
+                self.busy.insert(((*node, *incarnation), *key), moment.at);
+                self.waits(moment, (*node, *incarnation), *key, ask);
+            }
+            Seen::Answered { request, rule, decision, parked: false, .. }
+                if decision.source == Source::Share && request.kind == Kind::Check && self.judges_shares =>
+            {
+                self.goes_by_its_share(moment, request, rule);
+            }
+            Seen::Settled { node, incarnation, key, grant: Some(_), .. } => {
+                self.answered.insert(((*node, *incarnation), *key), moment.at);
+            }
+            Seen::Lost { key, .. } | Seen::Undone { key, .. } => _ = self.lost.insert(*key),
+            Seen::Begins(fault) if leaves(&fault.what) => self.leaves_until = u64::MAX,
+            Seen::Ends(fault) if leaves(&fault.what) => self.leaves_until = moment.at + 2_000_000,
             Seen::PeerAnswered { node, incarnation, key, ask, answer: Ok(loan), rule, leaves, .. }
                 if loan.tokens > 0 =>
             {
@@ -157,6 +243,14 @@ impl Observer for Lending {
             _ => {}
         }
     }
+}
+
+/// Whether nodes leave by that, or what they tell each other is lost.
+fn leaves(what: &What) -> bool {
+    matches!(
+        what,
+        What::Restart { .. } | What::Roll { .. } | What::Scale { .. } | What::Crash { .. } | What::Noise { .. }
+    )
 }
 
 impl Checker for Lending {
@@ -174,7 +268,7 @@ mod tests {
     use rationd::core::time::Timestamp;
 
     use super::*;
-    use crate::checkers::tests::{History, peer_ask};
+    use crate::checkers::tests::{History, loan, peer_ask};
 
     fn checker(history: &History) -> Lending {
         let mut setting = history.setting();
@@ -223,6 +317,33 @@ mod tests {
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
+
+    #[test]
+    fn a_share_beside_a_peer_that_answers_is_seen() {
+        // When the peer was asked and answered, when the store answered last, and when the share decides.
+        for (asked, answered, store, at, seen) in [
+            (400_000, true, 1, 440_000, 0),
+            (1_600_000, true, 1, 1_640_000, 1),
+            (1_600_000, false, 1, 1_640_000, 0),
+            (1_600_000, true, 300_000, 1_640_000, 0),
+            (1_600_000, true, 1, 1_660_000, 0),
+        ] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
+            history.settled(&mut checker, store, 1, 1);
+            let (node, incarnation, key, peer, ask) = (0, 0, 7, (1, 1), &peer_ask(9, 1, 1));
+            history.see(&mut checker, asked, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+            if answered {
+                let (answer, store) = (&loan(1), Timestamp(0));
+                let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store };
+                history.see(&mut checker, asked + 1_000, &heard);
+            }
+            history.check(&mut checker, at, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
     #[test]
     fn who_asks_those_who_go_by_other_limits_again_at_once_is_seen() {
         for (again, at, seen) in [((0, 0), 500_000, 1), ((0, 0), 1_100_000, 0), ((0, 1), 500_000, 0)] {

@@ -44,6 +44,7 @@ mod joint;
 mod landing;
 mod lending;
 mod liveness;
+mod needless;
 mod notes;
 mod permits;
 mod phased;
@@ -121,6 +122,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(remaining::Remaining::phased(setting)),
         Box::new(honest::Honest::new(setting)),
         Box::new(liveness::Liveness::new(setting)),
+        Box::new(needless::Needless::new(setting)),
         Box::new(second_opinion::SecondOpinion::default()),
         Box::new(permits::Permits::new(setting)),
         Box::new(several::SeveralKeys::new(setting)),
@@ -158,6 +160,7 @@ pub fn sheets() -> [&'static Sheet; 30] {
         &remaining::SHEET,
         &honest::SHEET,
         &liveness::SHEET,
+        &needless::SHEET,
         &second_opinion::SHEET,
         &permits::SHEET,
         &several::SHEET,

@@ -54,7 +54,7 @@ static HALF: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "permits.rs",
     invariants: &["bound", "conservation", "plenty"],
-    proves: "No more slots of a concurrent limit are in clients' hands at a time than there are; a node tells the store how many its clients have, gives each once and only while its lease lives, and lets go of what is released; nobody is denied while most are free.",
+    proves: "No more slots of a concurrent limit are in clients' hands at a time than there are, and whoever knows that there are gives out no more; a node tells the store how many its clients have, gives each once and only while its lease lives, and lets go of what is released; nobody is denied while most are free.",
     judges: "Concurrent limits, and no others.",
     exemptions: &[&ALONE, &FORGOTTEN, &UNHEARD, &CLOCKS, &CHANGES, &DRIFTS, &UNCALM, &HALF],
     mutant: Some("permits-kept"),
@@ -93,6 +93,8 @@ struct Lessee {
     until: u64,
     /// Since then the store may count it wrongly.
     dirty: Option<u64>,
+    /// What the store has lent it by the last answer that it knows, and what all others had by that.
+    shown: (u64, u64),
 }
 
 /// One key.
@@ -190,9 +192,15 @@ impl Permits {
             });
         }
         let (most, out) = (self.most(key.policy, at), key.counted(at));
-        if out > most && !FORGOTTEN.when(key.is_forgotten(at)) && !UNHEARD.when(key.is_unheard(at)) {
+        let is_over = out > most && !FORGOTTEN.when(key.is_forgotten(at)) && !UNHEARD.when(key.is_unheard(at));
+        // Whoever knows that more is lent than there is gives none beyond what the others leave, whatever is excused above.
+        let (lent, others) = key.lessees.get(&life).map_or((0, 0), |lessee| lessee.shown);
+        let [own, _] = key.held(life, at);
+        let is_known = lent > 0 && lent + others > most && own + others > most;
+        if is_over || is_known {
             self.found.add("bound", moment, || {
-                format!("key {}: {out} slots of {most} are out, {:?}", request.key, key.lessees.keys())
+                let knows = format!("{life:?} has given {own} and knows of {others} beside them");
+                format!("key {}: {out} slots of {most} are out, {:?}; {knows}", request.key, key.lessees.keys())
             });
         }
     }
@@ -272,6 +280,7 @@ impl Permits {
         let Some((sent, executed)) = lessee.calls.get(&call.id).copied() else { return };
         lessee.calls.retain(|id, _| *id > call.id);
         lessee.until = sent + LEASE;
+        lessee.shown = (grant.granted, grant.counters[0].used.saturating_sub(grant.granted));
         if let (Some(since), Some(executed)) = (lessee.dirty, executed)
             && executed >= since
         {
@@ -590,6 +599,19 @@ mod tests {
             story.release(130, 1, 10, true);
             assert_eq!(story.take(131, 1, Some(11)), 0);
             assert_eq!(story.take(132, 0, Some(11)), 1);
+        }
+    }
+
+    #[test]
+    fn who_knows_of_an_excess_gives_none_beyond_what_others_leave() {
+        for (others, seen) in [(6, 0), (7, 1)] {
+            let mut story = Story::new();
+            story.lend(0, 0, 1, 0, 10, 10);
+            assert_eq!((0..3).map(|slot| story.take(10 + slot, 0, Some(1 + slot))).max(), Some(0));
+            story.see(50, &Seen::Lost { key: 0, store: Timestamp(0) });
+            // The store has lent seven and more to others meanwhile; of its own ten the node may give out the rest.
+            story.lend(60, 0, 2, 3, 10, 10 + others);
+            assert_eq!(story.take(61, 0, Some(4)), seen, "{others}");
         }
     }
 

@@ -293,7 +293,7 @@ pub(super) fn peer_ask(id: u64, want: u64, least: u64) -> Ask {
     Ask { id, digest: Digest(1), key: b"k".as_slice().into(), rule, terms }
 }
 
-fn loan(tokens: u64) -> Answer {
+pub(super) fn loan(tokens: u64) -> Answer {
     let clock = [Timestamp(START); 2];
     let counters = [Counter::default(); MAX_LIMITS];
     Ok(Loan { tokens, lasts: None, clock, epoch: 1, counters, wait: Micros::ZERO })

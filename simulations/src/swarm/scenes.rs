@@ -283,7 +283,7 @@ fn brim(random: &mut Random, _: u64) -> Plan {
 /// Nothing goes wrong, and keys are asked for so seldom that the store drops some, while nodes still remember a spent window of
 /// theirs. Such a key begins anew under another epoch, though nothing was lost.
 fn rested(random: &mut Random, _: u64) -> Plan {
-    let keys = random.between(30, 40);
+    let keys = random.between(120, 160);
     let shape = Shape::Diurnal { period: Span::millis(random.between(5_500, 6_500)) };
     Plan {
         nodes: random.between(3, 4) as u32, // at most 4
@@ -297,7 +297,7 @@ fn rested(random: &mut Random, _: u64) -> Plan {
             ],
             ..Policy::default()
         }],
-        demand: vec![Demand { keys: keys as u32, shape, ..source(keys * 8 / 3, Spread::Even) }], // at most 40
+        demand: vec![Demand { keys: keys as u32, shape, ..source(keys * 8 / 3, Spread::Even) }], // at most 160
         ..Plan::default()
     }
 }

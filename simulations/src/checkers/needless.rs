@@ -1,0 +1,97 @@
+//! **liveness**: as long as nothing has gone wrong, nobody goes by its share: the store answers, and has lost nothing.
+//!
+//! A key that the store has dropped, because nobody asked for it, begins anew; that is no loss.
+
+use rationd::core::decision::Source;
+
+use super::Found;
+use super::sheet::{Exemption, Sheet};
+use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+use crate::plan::Brain;
+
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static FAULTS: Exemption = Exemption::new(
+    "from the first fault of a run on, and runs with losses, stalls or nodes far away",
+    "A store may then be late or lost, and nobody knows better.",
+);
+static PARKED: Exemption = Exemption::new(
+    "who has waited for the store",
+    "The first check of a bucket passes when a busy store is late, and the next grant pays for it.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "needless.rs",
+    invariants: &["liveness"],
+    proves: "As long as nothing has gone wrong nobody goes by its share.",
+    judges: "All but concurrent limits.",
+    exemptions: &[&BASELINES, &FAULTS, &PARKED],
+    mutant: Some("expiry-taken-for-loss"),
+};
+
+/// A store is quick where calls are under way for so small a part of the time that a check waits for it.
+const QUICK: u64 = 5;
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Needless {
+    /// Until then nothing goes wrong.
+    until: u64,
+    found: Found,
+}
+
+impl Needless {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let trip = 2 * (plan.network.latency.0 + plan.network.jitter.0);
+        let is_noisy = plan.network.loss + plan.network.repeats + plan.redis.stalls > 0;
+        let is_far = !plan.zones.is_empty() || QUICK * trip > plan.daemon.timeout.0;
+        let is_on = !BASELINES.when(plan.brain != Brain::Rationd) && !FAULTS.when(is_noisy || is_far);
+        let first = plan.faults.iter().map(|fault| fault.at.0).min().unwrap_or(u64::MAX);
+        Self { until: if is_on { first } else { 0 }, found: Found::default() }
+    }
+}
+
+impl Observer for Needless {
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        let Seen::Answered { request, decision, parked, .. } = seen else { return };
+        if request.kind != Kind::Check || decision.source != Source::Share || PARKED.when(*parked) {
+            return;
+        }
+        if !FAULTS.when(moment.at >= self.until) {
+            self.found.add("liveness", moment, || format!("{request:?}: {decision:?}, and nothing has gone wrong"));
+        }
+    }
+}
+
+impl Checker for Needless {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::History;
+    use crate::plan::{Fault, What};
+    use crate::span::Span;
+
+    #[test]
+    fn a_share_without_a_reason_is_seen_and_one_after_a_fault_is_not() {
+        for (at, loss, seen) in [(9, 0, 1), (10, 0, 0), (9, 1, 0)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.network.loss = loss;
+            setting.plan.faults = vec![Fault { at: Span(10), lasts: Span(0), what: What::FlushAll { master: 0 } }];
+            let mut checker = Needless::new(&setting);
+            history.check(&mut checker, 1, 1, Source::Lease, true);
+            history.check(&mut checker, at, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+}
