@@ -101,7 +101,7 @@ impl LeasedKey {
             calls: Calls::default(),
             outage: Outage::default(),
             peers: PeerUsage::default(),
-            pacing: Pacing::default(),
+            pacing: Pacing::NEW,
             wake: Due::NEVER,
         }
     }
