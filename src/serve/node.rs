@@ -59,6 +59,13 @@ pub struct Outgoing {
     news: bool,
 }
 
+impl Outgoing {
+    fn is_empty(&self) -> bool {
+        let Self { replies, asks, answers, timer, calls, news } = self;
+        replies.is_empty() && asks.is_empty() && answers.is_empty() && !(*timer || *calls || *news)
+    }
+}
+
 /// All shards, and what they share.
 #[derive(Debug)]
 pub struct Node {
@@ -489,7 +496,15 @@ impl Node {
     }
 
     /// Carries on the effects of the shards. No lock may be held.
+    #[inline]
     pub fn flush(&self, out: &mut Outgoing) {
+        // What was decided from memory had no effects.
+        if !out.is_empty() {
+            self.carry_on(out);
+        }
+    }
+
+    fn carry_on(&self, out: &mut Outgoing) {
         for (peer, ask) in out.asks.drain(..) {
             // Shards ask nobody before they are told of owners, which comes later.
             if let Some(lending) = self.lending.get() {

@@ -19,25 +19,32 @@ pub(super) struct Holdings {
     /// Tokens of a bucket that were spent here and not refunded. A refund keeps at most so many here, because what
     /// another node spent was never lent to this one.
     spent_here: u64,
-    /// When tokens are returned that the store has charged for a waiter who did not take them.
-    unclaimed_until: Due,
 }
 
-/// Tokens that wait to be returned. A key without any, as most keys are at most times, needs only a pointer.
+/// Tokens that wait to be returned, and until when others are kept that nobody has claimed. A key without any, as most keys are
+/// at most times, needs only a pointer.
 #[derive(Debug, Default)]
 struct Leftovers(Option<Box<Waiting>>);
 
-#[derive(Debug, Default)]
-struct Waiting(Vec<Leftover>);
+#[derive(Debug)]
+struct Waiting {
+    list: Vec<Leftover>,
+    /// When tokens of the lease are returned that the store has charged for a waiter who did not take them.
+    unclaimed_until: Due,
+}
 
 impl Leftovers {
     fn list(&self) -> &[Leftover] {
-        self.0.as_ref().map_or(&[], |waiting| &waiting.0)
+        self.0.as_ref().map_or(&[], |waiting| &waiting.list)
     }
 
-    /// Frees the memory when none are left.
+    fn waiting(&mut self) -> &mut Waiting {
+        self.0.get_or_insert_with(|| Box::new(Waiting { list: Vec::new(), unclaimed_until: Due::NEVER }))
+    }
+
+    /// Frees the memory when nothing is left to remember.
     fn close(&mut self) {
-        self.0.take_if(|waiting| waiting.0.is_empty());
+        self.0.take_if(|waiting| waiting.list.is_empty() && waiting.unclaimed_until == Due::NEVER);
     }
 }
 
@@ -50,7 +57,6 @@ impl Holdings {
             runs_ahead: false,
             last_grant: 0,
             spent_here: 0,
-            unclaimed_until: Due::NEVER,
         }
     }
 
@@ -97,7 +103,7 @@ impl Holdings {
     /// Keeps refunded tokens of a bucket that the store has charged, at most until that time.
     pub(super) fn keep_refunded(&mut self, tokens: u64, until: Instant) {
         self.lease.put_back(tokens);
-        self.unclaimed_until = self.unclaimed_until.or(until);
+        self.keep_unclaimed(self.unclaimed_until().or(until));
     }
 
     /// Removes up to `tokens` of a present window, to be returned.
@@ -127,12 +133,12 @@ impl Holdings {
 
     /// Stores tokens to be returned later.
     pub(super) fn return_later(&mut self, leftover: Leftover) {
-        self.leftovers.0.get_or_insert_default().0.push(leftover);
+        self.leftovers.waiting().list.push(leftover);
     }
 
     /// Removes one batch of the tokens that wait to be returned.
     pub(super) fn take_leftover(&mut self) -> Option<Leftover> {
-        let leftover = self.leftovers.0.as_mut()?.0.pop();
+        let leftover = self.leftovers.0.as_mut()?.list.pop();
         self.leftovers.close();
         leftover
     }
@@ -142,7 +148,7 @@ impl Holdings {
     /// first for outdated.
     pub(super) fn gather(&mut self, mut leftover: Leftover) -> Leftover {
         if let Some(waiting) = &mut self.leftovers.0 {
-            waiting.0.retain(|other| {
+            waiting.list.retain(|other| {
                 let is_same = other.windows == leftover.windows;
                 leftover.tokens += if is_same { other.tokens } else { 0 };
                 !is_same
@@ -155,7 +161,10 @@ impl Holdings {
     /// Drops the tokens that wait to be returned. Returns how many.
     pub(super) fn drop_leftovers(&mut self) -> u64 {
         let dropped = self.waiting_to_return();
-        self.leftovers.0 = None;
+        if let Some(waiting) = &mut self.leftovers.0 {
+            waiting.list.clear();
+        }
+        self.leftovers.close();
         dropped
     }
 
@@ -196,11 +205,16 @@ impl Holdings {
 
     /// When tokens are returned that the store has charged for a waiter who did not take them.
     pub(super) fn unclaimed_until(&self) -> Due {
-        self.unclaimed_until
+        self.leftovers.0.as_ref().map_or(Due::NEVER, |waiting| waiting.unclaimed_until)
     }
 
     /// Until then, other checks may spend tokens that their waiter did not take.
     pub(super) fn keep_unclaimed(&mut self, until: Due) {
-        self.unclaimed_until = until;
+        if until != Due::NEVER {
+            self.leftovers.waiting().unclaimed_until = until;
+        } else if let Some(waiting) = &mut self.leftovers.0 {
+            waiting.unclaimed_until = Due::NEVER;
+            self.leftovers.close();
+        }
     }
 }

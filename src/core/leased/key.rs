@@ -105,7 +105,7 @@ impl LeasedKey {
             outage: Outage::default(),
             entitlement: Entitlement::default(),
             peers: PeerUsage::default(),
-            pacing: Pacing::default(),
+            pacing: Pacing::NEW,
             wake: Due::NEVER,
         }
     }

@@ -15,17 +15,19 @@ const ANSWERS_BEFORE_LONGER: u8 = 3;
 /// Most doublings of a pause, so that the shift cannot overflow; callers have lower bounds.
 const MOST_DOUBLINGS: u8 = 8;
 
-/// When a key asks the store although nobody waits for the answer. A key that has always been lent what it asked for, and
-/// has no window of which a part is leased ahead, needs only a pointer.
-#[derive(Debug, Default)]
-pub(super) struct Pacing(Option<Box<Paces>>);
+/// When a key asks the store although nobody waits for the answer.
+#[derive(Debug)]
+pub(super) struct Pacing {
+    /// The time before which a denied check causes no call in the background. Each answer sets it.
+    probe_at: Due,
+    /// `None` for a key that has always been lent what it asked for, and has no window of which a part is leased ahead.
+    paces: Option<Box<Paces>>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Paces {
     /// Answers in a row without tokens.
     fruitless: u8,
-    /// The time before which a denied check causes no call in the background.
-    probe_at: Due,
     /// The time before which the store is not asked, because it had few tokens and they trickle in.
     paced_until: Due,
     /// The wait that denied clients were told.
@@ -54,10 +56,8 @@ struct Plan {
 }
 
 impl Paces {
-    /// Nothing has been asked, and nobody was told anything.
     const NEW: Self = Self {
         fruitless: 0,
-        probe_at: Due::AT_ONCE,
         paced_until: Due::AT_ONCE,
         promise: None,
         plan: Plan { begins: Timestamp::NONE, at: Due::NEVER },
@@ -65,20 +65,23 @@ impl Paces {
 }
 
 impl Pacing {
+    /// Nothing has been asked, and nobody was told anything.
+    pub(super) const NEW: Self = Self { probe_at: Due::AT_ONCE, paces: None };
+
     fn paces(&self) -> &Paces {
-        self.0.as_deref().unwrap_or(&Paces::NEW)
+        self.paces.as_deref().unwrap_or(&Paces::NEW)
     }
 
     fn paces_mut(&mut self) -> &mut Paces {
-        self.0.get_or_insert_with(|| Box::new(Paces::NEW))
+        self.paces.get_or_insert_with(|| Box::new(Paces::NEW))
     }
 
     /// The key begins anew, and no pause for trickling tokens applies. Promises and plans stay.
     pub(super) fn begin_anew(&mut self) {
-        if let Some(paces) = &mut self.0 {
-            paces.fruitless = 0;
-            (paces.paced_until, paces.probe_at) = (Due::AT_ONCE, Due::AT_ONCE);
+        if let Some(paces) = &mut self.paces {
+            (paces.fruitless, paces.paced_until) = (0, Due::AT_ONCE);
         }
+        self.probe_at = Due::AT_ONCE;
     }
 
     /// Records that the store has answered an acquire with `granted` tokens.
@@ -86,7 +89,7 @@ impl Pacing {
         if granted == 0 {
             let paces = self.paces_mut();
             paces.fruitless = paces.fruitless.saturating_add(1);
-        } else if let Some(paces) = &mut self.0 {
+        } else if let Some(paces) = &mut self.paces {
             paces.fruitless = 0;
         }
     }
@@ -103,23 +106,23 @@ impl Pacing {
 
     /// Whether a denied check may cause a call in the background.
     pub(super) fn may_probe(&self, now: Instant) -> bool {
-        self.paces().probe_at.has_come(now)
+        self.probe_at.has_come(now)
     }
 
     /// Whether a low lease may cause a call. Where tokens trickle in, it may from shortly before there are some, so
     /// that nobody waits for the answer.
     pub(super) fn may_refill(&self, now: Instant) -> bool {
-        self.paces().probe_at.min(self.paces().paced_until).has_come(now)
+        self.probe_at.min(self.paces().paced_until).has_come(now)
     }
 
     /// Denied checks cause no call in the background before that time.
     pub(super) fn probe_at(&mut self, at: Instant) {
-        self.paces_mut().probe_at = Due::at(at);
+        self.probe_at = Due::at(at);
     }
 
     /// Whether a denied check may cause a call before that time.
     pub(super) fn probes_before(&self, at: Instant) -> bool {
-        self.paces().probe_at < Due::at(at)
+        self.probe_at < Due::at(at)
     }
 
     /// Whether checks are denied until tokens have trickled in.
@@ -134,15 +137,15 @@ impl Pacing {
 
     /// Ends the pause: the store may be asked whenever somebody waits.
     pub(super) fn go_on(&mut self) {
-        if let Some(paces) = &mut self.0 {
+        if let Some(paces) = &mut self.paces {
             paces.paced_until = Due::AT_ONCE;
         }
     }
 
     /// Starts a pause until `at`, in which the store is not asked. In the background it is asked earlier by `early`.
     pub(super) fn pause_until(&mut self, at: Instant, early: Micros) {
-        let paces = self.paces_mut();
-        (paces.paced_until, paces.probe_at) = (Due::at(at), Due::at(at - early));
+        self.paces_mut().paced_until = Due::at(at);
+        self.probe_at = Due::at(at - early);
     }
 
     /// The wait that denied clients were told.
@@ -155,7 +158,7 @@ impl Pacing {
         let standing = self.promise().filter(|promise| promise.at > now);
         let Some(wait) = decision.retry_after else {
             // The tokens for clients that came back have been spent.
-            if let Some(paces) = &mut self.0 {
+            if let Some(paces) = &mut self.paces {
                 paces.promise = standing;
             }
             return;
@@ -190,7 +193,7 @@ impl Pacing {
 
     /// Drops a plan whose time has come, because it was carried out or there was a reason not to.
     pub(super) fn drop_plan(&mut self, now: Instant) {
-        if let Some(paces) = self.0.as_mut().filter(|paces| paces.plan.at.has_come(now)) {
+        if let Some(paces) = self.paces.as_mut().filter(|paces| paces.plan.at.has_come(now)) {
             paces.plan.at = Due::NEVER;
         }
     }
