@@ -67,6 +67,7 @@ mod rights;
 mod several;
 mod shard;
 mod shard_away;
+mod shard_entitled;
 mod shard_peers;
 mod shares;
 mod slow_store;

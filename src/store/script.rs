@@ -311,7 +311,8 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             words.add_all(&[need, want, least, ask.window.on_wire().0, ask.epoch, held]);
             if call.sets_aside() {
                 let claim = ask.claim.unwrap_or_default();
-                words.add_all(&[claim.believes, claim.wishes, claim.frees_until.0]);
+                let believes = claim.believes.map_or(0, |tokens| tokens.min(MAX_COUNT - 1) + 1);
+                words.add_all(&[believes, claim.wishes, claim.frees_until.0]);
             }
         }
         Op::Return { amount, epoch, held, voids, .. } => {
