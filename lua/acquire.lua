@@ -102,6 +102,8 @@ else
   -- This node's entitlement is taken out of the sums, and put back as it is from now on.
   local believes, wishes, frees_until = a8, a9, a10
   if believes > EXACT or wishes > EXACT or frees_until > EXACT then return redis.error_reply(WRONG) end
+  local is_stranger = believes == 0
+  believes = is_stranger and 0 or believes - 1
   if believes > limit_count then believes = limit_count end
   if wishes > limit_count then wishes = limit_count end
   local frees = now <= frees_until
@@ -109,8 +111,8 @@ else
   local has_called = has_called_ahead or part_called == limit_at
   local aside, aside_ahead, freed = 0, 0, 0
   if frees then
-    -- Who knows nothing of its entitlement may have been another process under this name, which spent it in this window.
-    local stays = part_called == limit_at + 1 or believes == 0 and part_held > 0 and wishes > 0
+    -- Another process under this name may have spent its entitlement in this window.
+    local stays = part_called == limit_at + 1 or is_stranger and part_held > 0
     if part_of == generation then
       entitled_now = entitled_now > part_held and entitled_now - part_held or 0
       demand_now = demand_now > part_demand and demand_now - part_demand or 0

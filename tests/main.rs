@@ -68,6 +68,7 @@ mod rights;
 mod several;
 mod shard;
 mod shard_away;
+mod shard_entitled;
 mod shard_peers;
 mod shares;
 mod size;

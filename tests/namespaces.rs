@@ -1,5 +1,6 @@
 //! Five daemons and a Redis Cluster of six nodes, each in a network namespace of its own, while real cuts
-//! part them: gossip alone, two daemons from everybody else, a daemon and a master from everybody else.
+//! part them: gossip alone, two daemons from everybody else (under shares, and under what the store sets aside), a daemon and a
+//! master from everybody else.
 //!
 //! Runs as root, with iproute2 and nftables; elsewhere it says that it was skipped. The figures of each
 //! scenario go to stderr whether it passes or not; `RATIOND_NAMESPACES=gossip,store` runs a part.
@@ -14,7 +15,7 @@ use support::clock::{Watch, wait_for_boundary, wall_us};
 use support::cluster::RedisCluster;
 use support::demand::{self, Client, Pace};
 use support::fleet::{Issuer, Sight, Sights};
-use support::ledger::word;
+use support::ledger::{Check, word};
 use support::namespaces::{Network, within};
 use support::process::Daemon;
 use support::run::Run;
@@ -72,8 +73,12 @@ fn a_fleet_in_namespaces_survives_real_cuts() {
         let watch = Watch::start();
         let mut fleet = Fleet::start(network);
         print(&format!("all came up in {:.1} s\n{}", watch.elapsed().as_secs_f64(), Run::head()));
-        let scenarios: [(&str, Scenario); 3] =
-            [("gossip", gossip_parted), ("store", store_on_one_side), ("master", master_isolated)];
+        let scenarios: [(&str, Scenario); 4] = [
+            ("gossip", gossip_parted),
+            ("store", store_on_one_side),
+            ("entitled", entitled_on_one_side),
+            ("master", master_isolated),
+        ];
         let mut failures = Vec::new();
         for (name, scenario) in scenarios {
             if chosen.is_empty() || chosen.split(',').any(|part| part == name) {
@@ -90,7 +95,7 @@ fn a_fleet_in_namespaces_survives_real_cuts() {
 fn gossip_parted(fleet: &mut Fleet, key: &str) -> Run {
     let mut run = Run::new(LIMIT, PERIOD, 0.97);
     let cut = Cut { sides: [nodes(0..3), nodes(3..5)], away: vec![3, 4] };
-    fleet.parted(&mut run, key, &cut);
+    fleet.parted(&mut run, "shared", key, &cut);
     run
 }
 
@@ -100,11 +105,29 @@ fn gossip_parted(fleet: &mut Fleet, key: &str) -> Run {
 /// happened to admit just before.
 fn store_on_one_side(fleet: &mut Fleet, key: &str) -> Run {
     let mut run = Run { most: LIMIT * 145 / 100, ..Run::new(LIMIT, PERIOD, 0.97) };
-    let near: Vec<_> = nodes(0..3).into_iter().chain((0..6).map(redis)).collect();
-    let cut = Cut { sides: [near, nodes(3..5)], away: vec![3, 4] };
-    let times = fleet.parted(&mut run, key, &cut);
+    let cut = two_cut_off();
+    let times = fleet.parted(&mut run, "shared", key, &cut);
     run.judge_cut(times, &cut);
     run
+}
+
+/// The same under a policy of which the store sets aside what those may admit who lose it: no window comes to more than the
+/// limit, and of what is set aside little stays unused.
+fn entitled_on_one_side(fleet: &mut Fleet, key: &str) -> Run {
+    let mut run = Run::new(LIMIT, PERIOD, 0.85);
+    let cut = two_cut_off();
+    let times = fleet.parted(&mut run, "entitled", key, &cut);
+    run.judge_cut(times, &cut);
+    let own = |check: &&Check| cut.away.contains(&usize::from(check.node)) && check.answer.source == word(b"share");
+    let admitted = run.ledger.checks.iter().filter(own).filter(|check| check.answer.allowed).count();
+    run.demand(admitted > 0, || "nobody has admitted what was set aside".into());
+    run
+}
+
+/// Two nodes from the others and the store.
+fn two_cut_off() -> Cut {
+    let near: Vec<_> = nodes(0..3).into_iter().chain((0..6).map(redis)).collect();
+    Cut { sides: [near, nodes(3..5)], away: vec![3, 4] }
 }
 
 /// A node and the master of the key hear each other and nobody else, until a replica has taken over and
@@ -117,7 +140,7 @@ fn master_isolated(fleet: &mut Fleet, key: &str) -> Run {
     let master = fleet.cluster.master_of(&slot_key, 5);
     let near = nodes(0..4).into_iter().chain((0..6).filter(|server| *server != master).map(redis)).collect();
     let cut = Cut { sides: [near, vec![node(4), redis(master)]], away: vec![4] };
-    let times = fleet.parted(&mut run, key, &cut);
+    let times = fleet.parted(&mut run, "shared", key, &cut);
     run.judge_cut(times, &cut);
     let slot = fleet.cluster.slot_of(&slot_key);
     let owner = fleet.cluster.owner_of(slot, 5);
@@ -167,7 +190,8 @@ impl Fleet {
                 let url = cluster.url();
                 format!(
                     "[store]\nurl = \"{url}\"\n\n{section}\nseeds = [\"{}:7946\"]\n\n\
-                     [policy.shared]\nlimits = [\"{LIMIT}/1s fixed\"]\n",
+                     [policy.shared]\nlimits = [\"{LIMIT}/1s fixed\"]\n\n\
+                     [policy.entitled]\nlimits = [\"{LIMIT}/1s fixed\"]\non_store_loss = \"entitled\"\n",
                     places[0].host
                 )
             })
@@ -231,11 +255,11 @@ impl Fleet {
 
     /// Loads a key at twice the limit, cuts, waits until every node sees who is left, lets two windows pass,
     /// heals, waits until every node sees everybody, and lets three windows pass.
-    fn parted(&mut self, run: &mut Run, key: &str, cut: &Cut) -> Times {
+    fn parted(&mut self, run: &mut Run, policy: &'static str, key: &str, cut: &Cut) -> Times {
         let mut times = Times::default();
-        let mut sights = Sights::new("shared");
+        let mut sights = Sights::new(policy);
         let before: Vec<_> = self.daemons.iter().map(Daemon::metrics).collect();
-        let clients = self.clients(key);
+        let clients = self.clients(policy, key);
         wait_for_boundary(PERIOD, MARGIN);
         run.ledger = demand::run_while(&clients, LONGEST, |watch| {
             sights.look(&self.daemons);
@@ -259,11 +283,11 @@ impl Fleet {
     }
 
     /// Two clients for each daemon.
-    fn clients(&self, key: &str) -> Vec<Client> {
+    fn clients(&self, policy: &str, key: &str) -> Vec<Client> {
         let client = |node: usize| Client {
             node: node as u8,
             socket: self.daemons[node].socket(),
-            policy: "shared".into(),
+            policy: policy.into(),
             key: key.into(),
             pace: Pace::PerSecond(RATE / 2.0),
         };

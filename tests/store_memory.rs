@@ -224,9 +224,9 @@ fn key_of_one_limit_costs_less_than_sixty_bytes() {
 
 /// A node's acquire of so many tokens, where a fifth of the demand for a window of 100 tokens is its own, and it believes that so
 /// many are set aside for it.
-fn claim(tokens: u64, believes: u64, frees_until: Timestamp) -> Op {
+fn claim(tokens: u64, believes: impl Into<Option<u64>>, frees_until: Timestamp) -> Op {
     let Op::Acquire(ask) = acquire(tokens) else { unreachable!() };
-    Op::Acquire(Acquire { claim: Some(Claim { believes, wishes: 20, frees_until }), ..ask })
+    Op::Acquire(Acquire { claim: Some(Claim { believes: believes.into(), wishes: 20, frees_until }), ..ask })
 }
 
 /// Nodes of whom each has asked twice, and knows what is set aside for it; in the window after that.
@@ -295,7 +295,7 @@ fn a_call_ahead_of_a_window_frees_what_is_set_aside_of_it() {
 fn a_lowered_entitlement_stays_set_aside_until_its_node_knows() {
     let (mut bench, _) = entitled(NODES);
     let Op::Acquire(ask) = claim(0, 19, NEVER) else { unreachable!() };
-    let few = |believes| Claim { believes, wishes: 0, frees_until: NEVER };
+    let few = |believes| Claim { believes: Some(believes), wishes: 0, frees_until: NEVER };
     let told = bench.claim("b", Op::Acquire(Acquire { claim: Some(few(19)), ..ask }));
     assert_eq!(told.entitled, 0);
     bench.pass(Micros(10_000_000));
@@ -306,9 +306,20 @@ fn a_lowered_entitlement_stays_set_aside_until_its_node_knows() {
 }
 
 #[test]
+fn who_was_told_that_nothing_is_set_aside_for_it_frees_what_was() {
+    let (mut bench, _) = entitled(NODES);
+    bench.claim("b", claim(0, 0, NEVER));
+    bench.pass(Micros(10_000_000));
+    for node in ["a", "b"] {
+        assert_eq!(bench.claim(node, claim(0, 19, NEVER)).entitled, 19);
+    }
+    assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24 + 19);
+}
+
+#[test]
 fn another_process_under_the_name_frees_nothing_in_the_window_in_which_it_comes() {
     let (mut bench, _) = entitled(NODES);
-    let grant = bench.claim("b", claim(0, 0, NEVER));
+    let grant = bench.claim("b", claim(0, None, NEVER));
     assert_eq!(grant.entitled, 19);
     bench.claim("b", claim(0, 19, NEVER));
     assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24, "the one before may have spent it");

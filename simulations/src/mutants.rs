@@ -77,6 +77,8 @@ impl Bug {
     pub fn first_seed(&self) -> u64 {
         match self {
             Self::Core(mutant) if LENDING.contains(mutant) => swarm::LENT_FROM,
+            Self::Core(mutant) if ENTITLED.contains(mutant) => swarm::ENTITLED_FROM,
+            Self::Script(bug) if ENTITLED_SCRIPTS.contains(&bug.name) => swarm::ENTITLED_FROM,
             _ => 1,
         }
     }
@@ -90,6 +92,16 @@ impl Bug {
         }
     }
 }
+
+/// Bugs of what the store sets aside for nodes that may lose it.
+const ENTITLED: [Mutant; 2] = [Mutant::LapsedEntitlementSpent, Mutant::ShareAfterAcquire];
+const ENTITLED_SCRIPTS: [&str; 5] = [
+    "set-aside-for-nobody",
+    "lowered-entitlement-freed",
+    "probe-frees-entitlement",
+    "late-call-frees-entitlement",
+    "stranger-frees-entitlement",
+];
 
 /// Bugs of what peers lend to each other.
 const LENDING: [Mutant; 11] = [
@@ -106,7 +118,32 @@ const LENDING: [Mutant; 11] = [
     Mutant::ShareBeforeRelay,
 ];
 
-static SCRIPTS: [ScriptBug; 36] = [
+static SCRIPTS: [ScriptBug; 41] = [
+    ScriptBug {
+        name: "set-aside-for-nobody",
+        about: "What is set aside for nodes that may lose the store is lent to the others: bound.",
+        edits: &[("left = frees and left - aside or 0", "left = frees and left or 0")],
+    },
+    ScriptBug {
+        name: "lowered-entitlement-freed",
+        about: "Of what is set aside for a node some is given to others before it knows that it has less: entitled.",
+        edits: &[("local held = believes > given and believes or given", "local held = given")],
+    },
+    ScriptBug {
+        name: "probe-frees-entitlement",
+        about: "A call that only looks whether the store answers frees what is set aside for its node: bound.",
+        edits: &[("local frees = now <= frees_until", "local frees = frees_until == 0 or now <= frees_until")],
+    },
+    ScriptBug {
+        name: "late-call-frees-entitlement",
+        about: "An acquire that arrives in a later window than it may frees what is set aside of that: bound.",
+        edits: &[("local frees = now <= frees_until", "local frees = frees_until > 0")],
+    },
+    ScriptBug {
+        name: "stranger-frees-entitlement",
+        about: "A process frees at once what another one under its name may have spent in this window: bound.",
+        edits: &[("or is_stranger and part_held > 0", "")],
+    },
     ScriptBug {
         name: "lends-what-it-lost",
         about: "Whoever brings back what the store has lost is lent at once what others have yet to bring: no free budget.",

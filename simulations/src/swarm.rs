@@ -5,6 +5,7 @@
 //! from a stream of its own, so that without one the rest stays as it was. About a tenth of the runs
 //! is free of faults. Every third seed plays a scene instead (`scenes.rs`): what hardly comes about by chance. Decides nothing of what must hold: the checkers do.
 
+mod entitled;
 mod faults;
 pub mod membership;
 mod scenes;
@@ -30,10 +31,16 @@ const FEW_KEYS: u32 = 1_000;
 /// From this seed on two of three play peers that lend to each other, the others what they play anyway.
 pub const LENT_FROM: u64 = scenes::LENT_FROM;
 
+/// From this seed on tokens are set aside for nodes that may lose the store.
+pub const ENTITLED_FROM: u64 = entitled::FROM;
+
 /// The configuration of a seed.
 #[must_use]
 pub fn plan(seed: u64) -> Plan {
-    let plan = scenes::draw(seed).unwrap_or_else(|| freely(seed));
+    let plan = match seed.checked_sub(ENTITLED_FROM) {
+        Some(number) => entitled::draw(seed, number, scenes::draw(number).unwrap_or_else(|| freely(number))),
+        None => scenes::draw(seed).unwrap_or_else(|| freely(seed)),
+    };
     // Until replicas are back, two seconds until leases flow again, two windows until no share is left of any, and a
     // whole one to be judged by.
     let longest = plan.policies.iter().map(traffic::longest_period).max().unwrap_or(0);

@@ -121,8 +121,9 @@ impl Acquire {
 /// What an acquire says of the tokens that are set aside for its node. Amounts are tokens of one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// Those that the node takes to be set aside for it. They stay so until a call says fewer.
-    pub believes: u64,
+    /// Those that the node takes to be set aside for it. They stay so until a call says fewer. `None`: this process has not been told
+    /// of any, so that another one under the node's name may have spent what is set aside for it in this window.
+    pub believes: Option<u64>,
     /// Those that it uses in a window.
     pub wishes: u64,
     /// Until then by the store's clock, the call frees in its window what is set aside for this node, which lives on what it
@@ -132,6 +133,12 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The tokens that the node believes in.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.believes.unwrap_or(0)
+    }
+
     /// Whether the call only looks whether the store answers.
     #[must_use]
     pub fn is_probe(&self) -> bool {

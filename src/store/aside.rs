@@ -111,11 +111,11 @@ impl Aside {
             return;
         }
         let Self { sums, part, window, period, .. } = self;
-        let (believes, wishes) = (claim.believes.min(limit.count), claim.wishes.min(limit.count));
+        let (believes, wishes) = (claim.tokens().min(limit.count), claim.wishes.min(limit.count));
         let has_called_ahead = part.called == *window + *period;
         let has_called = has_called_ahead || part.called == *window;
-        // Who knows nothing of its entitlement may have been another process under this name, which spent it in this window.
-        let stays = part.called == *window + 1 || believes == 0 && part.held > 0 && wishes > 0;
+        // Another process under this name may have spent its entitlement in this window.
+        let stays = part.called == *window + 1 || claim.believes.is_none() && part.held > 0;
         let place = usize::from(part.generation != sums.generation);
         sums.entitled[place] = sums.entitled[place].saturating_sub(part.held);
         sums.demand[place] = sums.demand[place].saturating_sub(part.demand);

@@ -312,7 +312,8 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
             words.add_all(&[need, want, least, ask.window.on_wire().0, ask.epoch, held, ask.until.0]);
             if call.sets_aside() {
                 let claim = ask.claim.unwrap_or_default();
-                words.add_all(&[claim.believes, claim.wishes, claim.frees_until.0]);
+                let believes = claim.believes.map_or(0, |tokens| tokens.min(MAX_COUNT - 1) + 1);
+                words.add_all(&[believes, claim.wishes, claim.frees_until.0]);
             }
         }
         Op::Return { amount, epoch, held, voids, .. } => {
@@ -349,8 +350,8 @@ struct Words {
 /// Bytes of a number in an argument, lowest first: enough for every number below 2^53.
 pub const WIDTH: usize = 7;
 
-/// Room for one argument. An acquire has most numbers, eleven.
-const LONGEST: usize = 11 * WIDTH;
+/// Room for one argument. An acquire has most numbers, where tokens are set aside twelve.
+const LONGEST: usize = 12 * WIDTH;
 
 impl Default for Words {
     fn default() -> Self {

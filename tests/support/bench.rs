@@ -35,6 +35,8 @@ pub struct Bench {
     pub nodes: u32,
     /// So long ago the store gave the answer that comes now.
     pub behind: u64,
+    /// What the store says that it sets aside of each window for this node.
+    pub entitled: u64,
     pub last: Option<Decision>,
     calls: Vec<Call>,
     asks: Vec<Ask>,
@@ -78,6 +80,7 @@ impl Bench {
             was_reset: false,
             nodes: 1,
             behind: 0,
+            entitled: 0,
             last: None,
             calls,
             asks,
@@ -247,7 +250,7 @@ impl Bench {
             granted: tokens,
             replayed: false,
             outdated: false,
-            entitled: 0,
+            entitled: self.entitled,
             late: false,
             confirmed: true,
             damaged: false,

@@ -196,7 +196,15 @@ impl Caller {
         let (last, few) = (self.last().map_or(0, |grant| grant.entitled), random.below(6));
         let (now, soon) = (self.now, self.now + Micros(random.below(1_000_000)));
         Claim {
-            believes: random.one_of(&[0, last, last, last, few, capacity, u64::MAX]),
+            believes: random.one_of(&[
+                None,
+                Some(0),
+                Some(last),
+                Some(last),
+                Some(few),
+                Some(capacity),
+                Some(u64::MAX),
+            ]),
             wishes: random.one_of(&[0, few, few, capacity / 4, capacity, u64::MAX]),
             frees_until: random.one_of(&[Timestamp(0), now, now - Micros(1), soon, soon, NEVER, NEVER, NEVER]),
         }

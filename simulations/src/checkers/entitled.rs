@@ -5,7 +5,7 @@
 //! executed an acquire of that node that freed it.
 
 use rationd::core::call::{Acquire, Call, Claim, Grant, Op};
-use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::decision::{Source, Verdict};
 use rationd::core::entitled::{generation, lapses, most, window_end};
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
@@ -80,8 +80,8 @@ impl Entitled {
         let place = self.places.entry((key, life)).or_default();
         place.latest = place.latest.max(call.id);
         let known = place.tokens;
-        place.tokens = known.min(claim.believes);
-        if claim.believes > known && !self.is_forgotten(key) {
+        place.tokens = known.min(claim.tokens());
+        if claim.tokens() > known && !self.is_forgotten(key) {
             self.found.add("entitled", moment, || format!("key {key}: {life:?} was told {known}, and says {claim:?}"));
         }
     }
@@ -93,7 +93,7 @@ impl Entitled {
         self.executed.insert((life, call.id), grant.now.0);
         let place = self.places.entry((key, life)).or_default();
         // Who says that it knows of none has none, whatever else is under its name.
-        place.freed = if claim.believes > 0 { grant.counters[0].at.0 } else { place.freed };
+        place.freed = if claim.tokens() > 0 { grant.counters[0].at.0 } else { place.freed };
     }
 
     fn settled(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
@@ -112,9 +112,17 @@ impl Entitled {
         }
     }
 
-    fn admitted(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, store: u64) {
+    /// What was admitted on it is given back to it.
+    fn refunded(&mut self, request: &Request, rule: &Rule, store: u64) {
+        let place = self.places.entry((request.key, self.lives.of(request.node))).or_default();
+        if place.window == window_end(&rule.limits[0], Timestamp(store)).0 {
+            place.spent = place.spent.saturating_sub(request.cost);
+        }
+    }
+
+    fn admitted(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
         let (life, key) = (self.lives.of(request.node), request.key);
-        if decision.source != Source::Share || self.is_forgotten(key) {
+        if self.is_forgotten(key) {
             return;
         }
         let window = window_end(&rule.limits[0], Timestamp(store)).0;
@@ -160,9 +168,13 @@ impl Observer for Entitled {
                 self.settled(moment, (*node, *incarnation), *key, call, grant);
             }
             Seen::Answered { request, rule, decision, store, .. }
-                if rule.is_entitled() && request.kind == Kind::Check && decision.verdict == Verdict::Allow =>
+                if rule.is_entitled() && decision.source == Source::Share && decision.verdict == Verdict::Allow =>
             {
-                self.admitted(moment, request, rule, decision, store.0);
+                match request.kind {
+                    Kind::Check => self.admitted(moment, request, rule, store.0),
+                    Kind::Refund => self.refunded(request, rule, store.0),
+                    _ => {}
+                }
             }
             _ => {}
         }
@@ -223,7 +235,7 @@ mod tests {
     #[test]
     fn a_window_of_which_an_acquire_has_freed_it_is_seen() {
         let (mut history, mut checker) = told(7);
-        history.believes = 7;
+        history.believes = Some(7);
         history.executed(&mut checker, 3 * SECOND / 4, 2);
         history.check(&mut checker, 4 * SECOND / 5, 1, Source::Share, true);
         assert_eq!(checker.violations().len(), 1, "{:?}", checker.violations());
@@ -233,7 +245,7 @@ mod tests {
     fn who_says_more_than_it_was_told_is_seen() {
         for (believes, seen) in [(7, 0), (8, 1)] {
             let (mut history, mut checker) = told(7);
-            history.believes = believes;
+            history.believes = Some(believes);
             history.called(&mut checker, SECOND / 2, 2, 1);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }

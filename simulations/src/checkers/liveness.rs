@@ -50,12 +50,17 @@ static CRAMPED: Exemption = Exemption::new(
     "One that holds slots of a concurrent limit makes no room for others.",
 );
 
+static ASIDE: Exemption = Exemption::new(
+    "the use of keys of which tokens are set aside for nodes that may lose the store, where messages are lost or anything goes wrong",
+    "What is set aside for a node that was killed, or has not heard of it, nobody is lent until it lapses, five to ten minutes later.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "liveness.rs",
     invariants: &["liveness", "livelock"],
     proves: "Two seconds after everything has healed no answer comes without the store, and the limit is used where it is asked for; time goes on.",
     judges: "All algorithms, several limits.",
-    exemptions: &[&SLOW_STORE, &ROOM_LEFT, &SHARES_END, &STEADY, &BURSTS, &SHALLOW, &FIRST, &STALLS, &CRAMPED],
+    exemptions: &[&SLOW_STORE, &ROOM_LEFT, &SHARES_END, &STEADY, &BURSTS, &SHALLOW, &FIRST, &STALLS, &CRAMPED, &ASIDE],
     mutant: Some("stays-away"),
 };
 
@@ -98,6 +103,8 @@ struct Stretch {
 /// The checker.
 #[derive(Debug)]
 pub(super) struct Liveness {
+    /// Messages are lost, or something goes wrong.
+    loses: bool,
     /// When leases must flow, when demand ends; nothing in between when there is no calm.
     from: u64,
     until: u64,
@@ -126,6 +133,7 @@ impl Liveness {
         let confirms = plan.daemon.confirm && plan.redis.replica;
         let slow = trip + if confirms { plan.redis.lag.0 } else { 0 } > plan.daemon.timeout.0 / 2;
         Self {
+            loses: setting.plan.network.loss > 0 || !setting.plan.faults.is_empty(),
             from,
             until: plan.span.0 + plan.calm.0,
             slow,
@@ -234,7 +242,7 @@ impl Observer for Liveness {
         let window = self.windows.entry(request.key).or_insert(fresh);
         let over = (window.number != number).then_some(*window);
         if over.is_some() {
-            *window = Window { whole: true, ..fresh };
+            *window = Window { whole: !ASIDE.when(rule.is_entitled() && self.loses), ..fresh };
         }
         window.asked += request.cost;
         window.late += if passed * 2 >= limit.period.0 { request.cost } else { 0 };

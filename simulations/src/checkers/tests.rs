@@ -44,7 +44,7 @@ pub(super) struct History {
     pub(super) whole_at_once: bool,
     /// What the store sets aside for the node, and what that says that it believes.
     pub(super) entitled: u64,
-    pub(super) believes: u64,
+    pub(super) believes: Option<u64>,
 }
 
 impl History {
@@ -65,7 +65,7 @@ impl History {
             node: 0,
             whole_at_once: false,
             entitled: 0,
-            believes: 0,
+            believes: None,
         }
     }
 

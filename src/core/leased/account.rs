@@ -192,7 +192,8 @@ impl LeasedKey {
             return None;
         }
         let (limit, latest) = (self.view.rule().limits[0], self.view.clock().at_most(now));
-        let believes = self.entitlement.believed(self.view.clock().latest(now));
+        let tokens = self.entitlement.believed(self.view.clock().latest(now));
+        let believes = self.entitlement.is_told().then_some(tokens);
         if self.outage.phase().is_away() {
             return Some(Claim { believes, wishes: 0, frees_until: Timestamp::NONE });
         }
@@ -203,7 +204,7 @@ impl LeasedKey {
         let last = if trip * QUICK_PART <= limit.period.0 { end - Micros(1) } else { latest + life };
         let barred = window_end(&limit, last);
         // A node for which nothing is set aside, as far as it knows, can spend nothing of it.
-        let frees_until = if believes == 0 { NEVER } else { last };
+        let frees_until = if tokens == 0 { NEVER } else { last };
         self.entitlement.bar(if order.window.is_next() {
             barred.max(order.window.on_wire() + limit.period)
         } else {
@@ -234,7 +235,7 @@ impl LeasedKey {
     pub(super) fn renouncement(&mut self, now: Instant) -> Acquire {
         self.entitlement.renounce();
         let debt = self.debt(now);
-        let claim = Some(Claim { believes: 0, wishes: 0, frees_until: NEVER });
+        let claim = Some(Claim { believes: Some(0), wishes: 0, frees_until: NEVER });
         Acquire { need: debt, want: debt, claim, ..self.order(now) }
     }
 }

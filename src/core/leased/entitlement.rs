@@ -27,9 +27,6 @@ impl Entitlement {
     /// The store has set aside so many tokens, until this time of its clock. The acquire that says so was of windows that begin
     /// before `barred`.
     pub(super) fn give(&mut self, tokens: u64, lapses: Timestamp, barred: Timestamp) {
-        if tokens == 0 && self.0.is_none() {
-            return;
-        }
         let given = self.0.get_or_insert_default();
         (given.tokens, given.lapses, given.barred) = (tokens, lapses, given.barred.max(barred));
     }
@@ -46,6 +43,11 @@ impl Entitlement {
         if let Some(given) = &mut self.0 {
             given.tokens = 0;
         }
+    }
+
+    /// Whether the store has told this process of any, if only that there are none.
+    pub(super) fn is_told(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Tokens that this node takes to be set aside for it at that time of the store's clock.

@@ -38,6 +38,9 @@ const TRIFLE_PART: u64 = 100;
 /// calls per 1000 checks instead of 225.
 const MISSED: u64 = 4;
 
+/// A node no longer uses a key when so many times a few checks are missing.
+const GONE: u64 = 4;
+
 /// The fraction of a batch that is leased of the next window before it begins. A whole batch would cost fewer calls
 /// (103 per 1000 checks of second-1x instead of 112); what other nodes would lack then was not measured.
 const AHEAD_PART: u64 = 4;
@@ -108,7 +111,9 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) ->
     if wish != Wish::Look {
         return Intent::Wait;
     }
-    if !is_acquiring && key.is_due(now) && key.outage.phase().asks_again(now) {
+    // What is set aside for a node that no longer uses the key others lack, so the store has to hear of that when it is back.
+    let is_awaited = key.is_due(now) || key.is_entitled(now) && (is_left_alone(key, now) || has_gone(key, now));
+    if !is_acquiring && is_awaited && key.outage.phase().asks_again(now) {
         return Intent::Acquire;
     }
     if key.calls.has_doubtful() && !key.outage.phase().waits(now) {
@@ -262,11 +267,12 @@ fn is_put_off(key: &mut LeasedKey) -> bool {
 fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() -> bool) -> Intent {
     let (is_closing, is_acquiring) = (closes(key).has_come(now), key.calls.is_acquiring());
     let held = key.holdings.lease().held();
-    let is_left_alone = key.is_quiet() && now >= keep_until(key, now);
+    let is_left_alone = is_left_alone(key, now);
     if key.has_unreported() && held == 0 && (is_closing || is_left_alone) && !is_acquiring {
         return Intent::Report;
     }
-    if is_left_alone && held == 0 && !key.outage.phase().is_away() && key.is_entitled(now) {
+    let may_renounce = held == 0 && key.is_quiet() && !key.outage.phase().is_away() && key.is_entitled(now);
+    if may_renounce && (is_left_alone || has_gone(key, now) && key.is_pressed(now)) {
         return Intent::Renounce;
     }
     if held == 0 || !lease_ahead {
@@ -279,6 +285,19 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
         0 => Intent::Wait,
         tokens => Intent::GiveBack(tokens),
     }
+}
+
+/// Whether who used this key lately is surely gone, so that others may use what is set aside for this node.
+fn has_gone(key: &LeasedKey, now: Instant) -> bool {
+    let (tuner, pause) = (key.demand.tuner(), key.demand.idle_for(now));
+    let interval = refill_interval(key.view.rule());
+    let missed = tuner.few().saturating_mul(GONE);
+    tuner.used_in(pause) > missed || pause > interval && !tuner.expects_fewer(MISSED, pause)
+}
+
+/// Whether nothing is under way about the key, and nobody has asked for it for as long as it is remembered.
+fn is_left_alone(key: &LeasedKey, now: Instant) -> bool {
+    key.is_quiet() && now >= keep_until(key, now)
 }
 
 /// Whether the key was checked lately. While a bucket has plenty of tokens, a client that pauses for a moment finds

@@ -61,6 +61,12 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         let is_kept = key.is_indebted(now) || has_to_tell(key, now) || key.is_entitled(now);
         let retry = if is_kept { Micros::from_secs(1) } else { Micros(1) };
         at = at.or(keep_until(key, now).max(now + retry));
+        if key.is_entitled(now) {
+            // What is set aside for a node that no longer uses the key others lack.
+            let is_away = key.outage.phase().is_away();
+            let pause = Micros(refill_interval(key.view.rule()).0 / LOOKS);
+            at = at.or(now + if is_away { pause.max(Micros::from_secs(1)) } else { pause });
+        }
     }
     at
 }

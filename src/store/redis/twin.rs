@@ -161,7 +161,11 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
             known: Default::default(),
             until: head.time()?,
             claim: match is_entitled {
-                true => Some(Claim { believes: head.next()?, wishes: head.next()?, frees_until: head.time()? }),
+                true => Some(Claim {
+                    believes: head.next()?.checked_sub(1),
+                    wishes: head.next()?,
+                    frees_until: head.time()?,
+                }),
                 false => None,
             },
         }),

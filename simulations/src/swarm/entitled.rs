@@ -1,0 +1,119 @@
+//! Runs in which tokens are set aside for nodes that may lose the store: what other seeds play, under limits of which that is
+//! possible; and what takes minutes to come about. Decides nothing of what must hold.
+
+use rationd::core::limit::{Algorithm, Limit};
+
+use crate::plan::{Demand, Fault, Gossip, OnStoreLoss, Plan, Policy, Spread, Way, What};
+use crate::random::Random;
+use crate::span::Span;
+
+/// From this seed on all do.
+pub(super) const FROM: u64 = 20_000_000_000_000;
+
+/// One run in so many is about what takes minutes.
+const EVERY: u64 = 10;
+
+/// Longer windows are not entitled.
+const LONGEST: u64 = 60_000_000;
+
+/// What a seed plays whose number, from the first of these on, is that: other than `plan` says, which it plays elsewhere.
+pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
+    let mut random = Random::stream(seed, "swarm-entitled");
+    if number % EVERY == 5 {
+        return lapsing(&mut random, seed);
+    }
+    let mut plan = Plan { seed, name: format!("swarm-{seed}"), ..plan };
+    plan.about = format!("{} With entitlements.", plan.about);
+    for policy in &mut plan.policies {
+        // One of several stays as it is.
+        if random.chance(850) && set(&mut policy.limits) {
+            policy.on_store_loss = OnStoreLoss::Entitled;
+        }
+    }
+    let of = plan.policies.len();
+    for fault in &mut plan.faults {
+        if let What::Push { policy, limits } = &mut fault.what
+            && plan.policies[*policy as usize % of].on_store_loss == OnStoreLoss::Entitled
+        {
+            set(limits);
+        }
+    }
+    let cuts = random.chance(700);
+    if cuts && plan.nodes > 1 {
+        cut(&mut random, &mut plan);
+    }
+    plan
+}
+
+/// Makes one fixed limit of them, if they are none of slots.
+fn set(limits: &mut Vec<String>) -> bool {
+    let first = limits.first().and_then(|text| Limit::parse(text).ok());
+    let Some(limit) = first.filter(|limit| limit.algorithm != Algorithm::Concurrent) else { return false };
+    let period = limit.period.0.clamp(20_000, LONGEST) / 1_000;
+    *limits = vec![format!("{}/{period}ms fixed", limit.count.min(1 << 20))];
+    true
+}
+
+/// Some of the nodes lose the store, in one way or another.
+fn cut(random: &mut Random, plan: &mut Plan) {
+    let span = plan.span.0;
+    for _ in 0..random.between(1, 3) {
+        let some = (0..plan.nodes).filter(|_| random.chance(500)).collect::<Vec<_>>();
+        let nodes = if some.is_empty() { vec![0] } else { some };
+        let at = random.between(span / 10, span * 8 / 10);
+        let lasts = random.between(50_000, (span - at).max(100_000));
+        let way = *random.pick(&[Way::Both, Way::Both, Way::ToRedis, Way::FromRedis]);
+        plan.faults.push(Fault {
+            at: Span(at),
+            lasts: Span(lasts),
+            what: What::Cut { nodes, masters: Vec::new(), way },
+        });
+    }
+    plan.faults.sort_by_key(|fault| fault.at);
+}
+
+/// Half of the nodes are cut off for longer than what is set aside for them lasts, while the others ask for all there is.
+fn lapsing(random: &mut Random, seed: u64) -> Plan {
+    let (nodes, count) = (random.between(2, 4), random.between(10, 30));
+    let at = random.between(3_000, 300_000);
+    let cut: Vec<_> = (0..nodes as u32 / 2).collect(); // a few
+    let lasts = random.between(610_000, 660_000);
+    Plan {
+        seed,
+        name: format!("swarm-{seed}"),
+        about: format!("What the swarm makes of seed {seed}: lapsing."),
+        span: Span::millis(at + lasts),
+        nodes: nodes as u32, // a few
+        gossip: random.chance(500).then(Gossip::default),
+        policies: vec![Policy {
+            limits: vec![format!("{count}/{}s fixed", random.between(2, 9))],
+            on_store_loss: OnStoreLoss::Entitled,
+        }],
+        demand: vec![Demand { rate: random.between(4, 12), spread: Spread::Even, ..Demand::default() }],
+        faults: vec![Fault {
+            at: Span::millis(at),
+            lasts: Span::millis(lasts),
+            what: What::Cut { nodes: cut, masters: Vec::new(), way: Way::Both },
+        }],
+        ..Plan::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::swarm;
+
+    #[test]
+    fn most_policies_are_entitled_and_all_limits_are_limits() {
+        let (mut entitled, mut all, mut lapse) = (0, 0, 0);
+        for seed in FROM..FROM + 100 {
+            let plan = swarm::plan(seed);
+            assert!(crate::scenario::check(&plan).is_ok() && plan.seed == seed, "{plan:?}");
+            lapse += u64::from(plan.about.ends_with("lapsing."));
+            all += plan.policies.len();
+            entitled += plan.policies.iter().filter(|policy| policy.on_store_loss == OnStoreLoss::Entitled).count();
+        }
+        assert!(entitled * 10 > all * 7 && entitled < all && lapse == 10, "{entitled} of {all}, {lapse}");
+    }
+}

@@ -1,0 +1,133 @@
+//! What a shard makes of tokens that the store has set aside for it: when it may admit them without the store, and what its
+//! calls say. On virtual time, against a store that the test plays.
+
+use crate::support;
+
+use rationd::core::call::{Call, Claim, Op, StoreError};
+use rationd::core::decision::{Reason, Source, Verdict};
+use rationd::core::policy::OnStoreLoss;
+use rationd::core::time::Micros;
+
+use support::bench::{Bench, SECOND};
+
+/// A window begins as this ends.
+const HALF: Micros = Micros(500_000);
+
+fn claim(call: &Call) -> Claim {
+    match call.op {
+        Op::Acquire(order) => order.claim.expect("of such a key each acquire says what is believed"),
+        other => panic!("not an acquire: {other:?}"),
+    }
+}
+
+/// Half a second after a window of a hundred tokens has begun, a node is lent one, and told that so many of each are set aside for
+/// it.
+fn entitled(tokens: u64) -> Bench {
+    let mut bench = Bench::with_loss("100/1s fixed", OnStoreLoss::Entitled);
+    bench.advance(HALF);
+    bench.entitled = tokens;
+    bench.check(1);
+    let first = bench.acquire();
+    assert_eq!(claim(&first).believes, None);
+    bench.grant(&first, 1);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    bench
+}
+
+/// The same, and then the store is gone.
+fn lost(tokens: u64) -> Bench {
+    let mut bench = entitled(tokens);
+    bench.check(1);
+    let call = bench.acquire();
+    let since = bench.now;
+    bench.fail(&call, StoreError::Away { since });
+    assert_eq!(bench.replies(), [Verdict::Deny], "its own call may have freed what was set aside");
+    bench
+}
+
+/// How many of so many checks pass.
+fn passed(bench: &mut Bench, checks: u32) -> usize {
+    (0..checks).filter(|_| bench.check(1) == Some(Verdict::Allow)).count()
+}
+
+#[test]
+fn what_is_set_aside_is_admitted_in_the_windows_after_the_loss() {
+    let mut bench = lost(7);
+    let denied = bench.last.expect("a decision");
+    assert_eq!((denied.reason, denied.source), (Reason::Share, Source::Share));
+    let wait = denied.retry_after.expect("a wait");
+    bench.advance(wait);
+    assert_eq!(passed(&mut bench, 20), 7);
+    assert_eq!(bench.last.expect("a decision").source, Source::Share);
+    bench.advance(SECOND);
+    for probe in bench.calls() {
+        let since = bench.now;
+        bench.fail(&probe, StoreError::Away { since });
+    }
+    assert_eq!(passed(&mut bench, 20), 7, "in each of them");
+}
+
+#[test]
+fn nothing_is_admitted_of_a_key_that_the_store_has_set_nothing_aside_of() {
+    let mut bench = lost(0);
+    bench.advance(SECOND);
+    assert_eq!(passed(&mut bench, 3), 0);
+}
+
+#[test]
+fn calls_only_look_while_the_store_is_away_and_the_first_after_that_pays() {
+    let mut bench = lost(7);
+    bench.advance(SECOND);
+    bench.calls();
+    assert_eq!(passed(&mut bench, 5), 5);
+    bench.advance(Micros(100_000));
+    bench.check(1);
+    let probe = bench.calls().into_iter().rfind(|call| matches!(call.op, Op::Acquire(_))).expect("a probe");
+    assert!(claim(&probe).is_probe() && bench.order(&probe).need == 0, "{probe:?}");
+    bench.grant(&probe, 0);
+    assert_eq!(bench.check(1), None, "the store decides again");
+    let paid = bench.acquire();
+    assert!(!claim(&paid).is_probe(), "{paid:?}");
+    assert_eq!((claim(&paid).believes, bench.order(&paid).need), (Some(7), 6 + 1), "six were admitted, and one waits");
+    let since = bench.now;
+    bench.fail(&paid, StoreError::Away { since });
+    assert_eq!(bench.replies(), [Verdict::Deny], "the call may have freed the rest");
+}
+
+#[test]
+fn an_acquire_frees_nothing_after_the_window_in_which_it_was_sent() {
+    let mut bench = entitled(7);
+    bench.check(1);
+    let call = bench.acquire();
+    let end = bench.now.0 + 1_800_000_000_000_000 - 1_000_000_000 + 500_000;
+    assert_eq!(claim(&call).frees_until.0, end - 1);
+}
+
+#[test]
+fn an_answer_that_came_too_late_gives_nothing() {
+    let mut bench = entitled(7);
+    bench.check(1);
+    let call = bench.acquire();
+    bench.entitled = 50;
+    bench.advance(SECOND);
+    bench.grant(&call, 0);
+    bench.calls();
+    bench.check(1);
+    let call = bench.acquire();
+    assert_eq!(claim(&call).believes, Some(7));
+}
+
+#[test]
+fn who_no_longer_uses_the_key_says_that_nothing_need_be_set_aside() {
+    let mut bench = entitled(7);
+    bench.advance(SECOND);
+    bench.calls();
+    bench.advance(SECOND + SECOND);
+    let call = bench.acquire();
+    let wanted = Claim { believes: Some(0), wishes: 0, frees_until: claim(&call).frees_until };
+    assert!(claim(&call) == wanted && !wanted.is_probe() && bench.order(&call).want == 0, "{call:?}");
+    bench.entitled = 0;
+    bench.grant(&call, 0);
+    bench.advance(SECOND);
+    assert!(bench.calls().is_empty() && bench.shard.poll_timeout().is_none(), "the key is forgotten");
+}
