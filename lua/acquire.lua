@@ -30,8 +30,8 @@ if need > EXACT or want > EXACT or least > EXACT or ahead_of > EXACT or epoch > 
   return redis.error_reply(WRONG)
 end
 
--- The number behind these six, at byte 57 of its argument, is read only where it is needed.
-local until_at = acquire_id == 0 and numbers_of('<I7', head, 57) or 0
+-- The last number of its argument, at the place that stands behind the others, is read only where it is needed.
+local until_at = acquire_id == 0 and numbers_of('<I7', head, a7) or 0
 if until_at > EXACT then return redis.error_reply(WRONG) end
 if id ~= 0 and id < acquire_id then
   replayed = 2
@@ -100,7 +100,7 @@ else
 
 --<entitled
   -- This node's entitlement is taken out of the sums, and put back as it is from now on.
-  local believes, wishes, frees_until = a8, a9, a10
+  local believes, wishes, frees_until = numbers_of('<I7I7I7', head, a7 + 7)
   if believes > EXACT or wishes > EXACT or frees_until > EXACT then return redis.error_reply(WRONG) end
   local is_stranger = believes == 0
   believes = is_stranger and 0 or believes - 1

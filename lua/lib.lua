@@ -71,13 +71,7 @@ if not head or #head ~= HEAD_BYTES or #node > 255 or #argv < 3 or #argv > 10 the
 --<one
 if #argv ~= 3 or #head ~= HEAD_BYTES or #node > 255 then return redis.error_reply(WRONG) end
 -->
---<several
 local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
---<plain
-local now, id, a1, a2, a3, a4, a5, a6, a7, a8 = numbers_of(HEAD, head)
---<entitled
-local now, id, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 = numbers_of(HEAD, head)
--->
 if now > 2 ^ 52 or id > EXACT then return redis.error_reply(WRONG) end
 local has_gcra = false
 --<one
