@@ -5,6 +5,7 @@
 //! and what this node knows of each limit in case the store has lost it; and it asks for an amount that leaves other
 //! nodes their part.
 
+use super::entitlement::Entitlement;
 use super::key::LeasedKey;
 use crate::core::batch::refill_interval;
 use crate::core::call::{Acquire, Ages, Call, Claim, Counter, Grant, Known, Op, Voided, Window};
@@ -192,8 +193,8 @@ impl LeasedKey {
             return None;
         }
         let (limit, latest) = (self.view.rule().limits[0], self.view.clock().at_most(now));
-        let tokens = self.entitlement.believed(self.view.clock().latest(now));
-        let believes = self.entitlement.is_told().then_some(tokens);
+        let tokens = self.outage.entitlement().believed(self.view.clock().latest(now));
+        let believes = self.outage.entitlement().is_told().then_some(tokens);
         if self.outage.phase().is_away() {
             return Some(Claim { believes, wishes: 0, frees_until: Timestamp::NONE });
         }
@@ -205,11 +206,8 @@ impl LeasedKey {
         let barred = window_end(&limit, last);
         // A node for which nothing is set aside, as far as it knows, can spend nothing of it.
         let frees_until = if tokens == 0 { NEVER } else { last };
-        self.entitlement.bar(if order.window.is_next() {
-            barred.max(order.window.on_wire() + limit.period)
-        } else {
-            barred
-        });
+        let ahead = if order.window.is_next() { order.window.on_wire() + limit.period } else { barred };
+        self.outage.change_entitlement(|entitlement| entitlement.bar(barred.max(ahead)));
         Some(Claim { believes, wishes, frees_until })
     }
 
@@ -223,17 +221,18 @@ impl LeasedKey {
         let executed = self.view.clock().surely(sent).min(grant.now);
         let end = window_end(&limit, grant.now);
         let barred = if window.is_next() { end.max(window.on_wire() + limit.period) } else { end };
-        self.entitlement.give(grant.entitled, lapses(generation(executed)), barred);
+        let lapses = lapses(generation(executed));
+        self.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
     }
 
     /// Whether something is set aside for this node, as far as it knows.
     pub(super) fn is_entitled(&self, now: Instant) -> bool {
-        self.view.rule().is_entitled() && self.entitlement.believed(self.view.clock().latest(now)) > 0
+        self.view.rule().is_entitled() && self.outage.entitlement().believed(self.view.clock().latest(now)) > 0
     }
 
     /// The acquire with which this node says that nothing need be set aside for it. What it has spent of that is paid.
     pub(super) fn renouncement(&mut self, now: Instant) -> Acquire {
-        self.entitlement.renounce();
+        self.outage.change_entitlement(Entitlement::renounce);
         let debt = self.debt(now);
         let claim = Some(Claim { believes: Some(0), wishes: 0, frees_until: NEVER });
         Acquire { need: debt, want: debt, claim, ..self.order(now) }

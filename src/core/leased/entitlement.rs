@@ -9,11 +9,11 @@ use crate::core::limit::Limit;
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::Timestamp;
 
-/// This node's entitlement to a key. A key that never had one, as most have not, needs only a pointer.
-#[derive(Debug, Default)]
-pub(super) struct Entitlement(Option<Box<Given>>);
+/// This node's entitlement to a key, if the store has told it of one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Entitlement(Option<Given>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Given {
     /// Of each window, so many tokens.
     tokens: u64,

@@ -67,8 +67,6 @@ pub(in crate::core) struct LeasedKey {
     pub(super) calls: Calls,
     /// Whether the key's store server answers, and what was admitted while it did not.
     pub(super) outage: Outage,
-    /// What the store has set aside for this node.
-    pub(super) entitlement: Entitlement,
     /// What this node and its peers have used in the latest windows.
     pub(super) peers: PeerUsage,
     /// When the store is asked although nobody waits.
@@ -103,7 +101,6 @@ impl LeasedKey {
             line: Line::default(),
             calls: Calls::default(),
             outage: Outage::default(),
-            entitlement: Entitlement::default(),
             peers: PeerUsage::default(),
             pacing: Pacing::NEW,
             wake: Due::NEVER,
@@ -120,7 +117,7 @@ impl LeasedKey {
         let voided = self.holdings.void();
         self.outage.change_limits(self.view.rule(), rule, self.view.clock().latest(now));
         // The store may have set aside more than is entitled to this node of these limits.
-        self.entitlement.renounce();
+        self.outage.change_entitlement(Entitlement::renounce);
         self.peers.forget();
         // To those who wait in line, the store has said nothing about these limits.
         self.line.forget_answers();

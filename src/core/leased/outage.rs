@@ -169,7 +169,7 @@ impl LeasedKey {
         let is_restoring = self.outage.phase().is_restoring();
         let most = if is_restoring { asked } else { asked.max(Micros::from_secs(1)) };
         let wait = if is_entitled && parts[0] == 0 {
-            let next = self.entitlement.next_window(&rule.limits[0], clock);
+            let next = self.outage.entitlement().next_window(&rule.limits[0], clock);
             next.map(|begins| self.past_doubt(now + begins.since(clock), begins).since(clock))
         } else {
             self.wait_offline(book, now, cost, &parts, &lent)
@@ -242,7 +242,7 @@ impl LeasedKey {
     /// tokens, or, of more than a million, not more.
     fn entitled_part(&self, now: Instant) -> u64 {
         let limit = &self.view.rule().limits[0];
-        let tokens = self.entitlement.of_window(limit, self.view.clock().latest(now));
+        let tokens = self.outage.entitlement().of_window(limit, self.view.clock().latest(now));
         let millionths = u128::from(tokens) * 1_000_000;
         let count = u128::from(limit.count);
         let part = if limit.count <= 1_000_000 { millionths.div_ceil(count) } else { millionths / count };

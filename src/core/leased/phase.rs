@@ -12,11 +12,13 @@
 //!
 //! [`Outage`] stores the phase and what was admitted without the store. `outage.rs` decides by them.
 
+use super::entitlement::Entitlement;
 use crate::core::rule::Rule;
 use crate::core::share::FallbackBudget;
 use crate::core::time::{Instant, Timestamp};
 
-/// The phase of a key, and what it owes from an outage. A key that never had one needs only a pointer.
+/// The phase of a key, what it owes from an outage, and what the store has set aside for one. A key that never had any of it
+/// needs only a pointer.
 #[derive(Debug, Default)]
 pub(super) struct Outage(Option<Box<Loss>>);
 
@@ -27,6 +29,8 @@ struct Loss {
     book: Option<Box<FallbackBudget>>,
     /// What passed before the store had answered about the key at all.
     credit: Option<Credit>,
+    /// What the store has set aside for this node.
+    entitlement: Entitlement,
 }
 
 /// Tokens of a check that passed before the store had answered about the key at all. The next grant pays for them.
@@ -108,12 +112,33 @@ impl Phase {
 
 impl Outage {
     fn loss(&mut self) -> &mut Loss {
-        self.0.get_or_insert_with(|| Box::new(Loss { phase: Phase::Connected, book: None, credit: None }))
+        let none = Loss { phase: Phase::Connected, book: None, credit: None, entitlement: Entitlement::default() };
+        self.0.get_or_insert_with(|| Box::new(none))
     }
 
     /// Frees the memory when nothing is left of the outage.
     fn close(&mut self) {
-        self.0.take_if(|loss| loss.phase == Phase::Connected && loss.book.is_none() && loss.credit.is_none());
+        let is_over = |loss: &mut Box<Loss>| {
+            loss.phase == Phase::Connected
+                && loss.book.is_none()
+                && loss.credit.is_none()
+                && !loss.entitlement.is_told()
+        };
+        self.0.take_if(is_over);
+    }
+
+    /// What the store has set aside for this node.
+    pub(super) fn entitlement(&self) -> Entitlement {
+        self.0.as_ref().map(|loss| loss.entitlement).unwrap_or_default()
+    }
+
+    /// Changes what is known of that.
+    pub(super) fn change_entitlement(&mut self, change: impl FnOnce(&mut Entitlement)) {
+        let mut entitlement = self.entitlement();
+        change(&mut entitlement);
+        if entitlement.is_told() {
+            self.loss().entitlement = entitlement;
+        }
     }
 
     fn book_mut(&mut self) -> Option<&mut FallbackBudget> {
