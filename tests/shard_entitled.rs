@@ -59,11 +59,16 @@ fn what_is_set_aside_is_admitted_in_the_windows_after_the_loss() {
     bench.advance(wait);
     assert_eq!(passed(&mut bench, 20), 7);
     assert_eq!(bench.last.expect("a decision").source, Source::Share);
-    bench.advance(SECOND);
-    for probe in bench.calls() {
-        let since = bench.now;
-        bench.fail(&probe, StoreError::Away { since });
+    for _ in 0..5 {
+        assert_eq!(bench.check(1), Some(Verdict::Deny), "there is no more of this window");
+        for probe in bench.calls() {
+            let since = bench.now;
+            bench.fail(&probe, StoreError::Away { since });
+        }
+        bench.advance(Micros(200_000));
     }
+    // Clocks drift while nobody hears of the store.
+    bench.advance(Micros(10_000));
     assert_eq!(passed(&mut bench, 20), 7, "in each of them");
 }
 
