@@ -16,7 +16,7 @@ use rationd::core::policy::Rule;
 use super::notes::{Lives, Refunds};
 use super::sheet::{Exemption, Sheet};
 use super::window::Count;
-use super::{Found, SAME};
+use super::{Found, SAME, counted};
 use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::Brain;
@@ -405,7 +405,7 @@ impl Bound {
             Seen::Answered { request, store, .. } if request.kind == Kind::Reset && self.resets_alone => {
                 self.forgive(&LOST, request.key, store.0, whole);
             }
-            Seen::Executed { node, key, call, grant, stale, .. } => {
+            Seen::Executed { node, key, call, grant, stale, ran, .. } => {
                 if *stale {
                     self.keys.of(*key).counted.stale = true;
                 } else {
@@ -456,7 +456,7 @@ impl Bound {
                     }
                 }
                 if !stale {
-                    self.shown(*key, call, grant);
+                    self.shown(*key, call, &counted(call, grant, ran));
                 }
             }
             Seen::Called { node, call, .. } if matches!(call.op, Op::Acquire(_)) => {

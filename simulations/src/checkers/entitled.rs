@@ -11,10 +11,10 @@ use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
 
 use super::Found;
-use super::notes::{Life, Lives};
+use super::notes::{Alone, Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use crate::maps::Map;
+use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
 static PUSHES: Exemption = Exemption::new(
@@ -49,6 +49,7 @@ struct Place {
     /// The window of which an acquire has freed it last.
     freed: u64,
     /// The window in which it was last spent from, how much that was, and the most that could be.
+    begun: u64,
     window: u64,
     spent: u64,
     most: u64,
@@ -62,6 +63,9 @@ pub(super) struct Entitled {
     /// When acquires were executed, by node and id.
     executed: Map<(Life, u64), u64>,
     forgotten: Map<u32, ()>,
+    holds: Alone,
+    /// Refunds that have been counted as what a hold was too much.
+    back: Set<u64>,
     found: Found,
 }
 
@@ -99,7 +103,10 @@ impl Entitled {
     fn settled(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let Some(at) = self.executed.remove(&(life, call.id)) else { return };
         let place = self.places.entry((key, life)).or_default();
-        if call.id < place.latest || grant.outdated {
+        // What is answered once more, or too late, a node does not take over.
+        let is_late =
+            matches!(&call.op, Op::Acquire(Acquire { claim: Some(claim), .. }) if grant.now > claim.frees_until);
+        if call.id < place.latest || grant.outdated || is_late {
             return;
         }
         (place.tokens, place.lapses) = (grant.entitled, lapses(generation(Timestamp(at))).0);
@@ -113,9 +120,9 @@ impl Entitled {
     }
 
     /// What was admitted on it is given back to it.
-    fn refunded(&mut self, request: &Request, rule: &Rule, store: u64) {
+    fn refunded(&mut self, request: &Request, store: u64) {
         let place = self.places.entry((request.key, self.lives.of(request.node))).or_default();
-        if place.window == window_end(&rule.limits[0], Timestamp(store)).0 {
+        if place.begun <= store && store < place.window {
             place.spent = place.spent.saturating_sub(request.cost);
         }
     }
@@ -129,6 +136,7 @@ impl Entitled {
         let place = self.places.entry((key, life)).or_default();
         if place.window != window {
             (place.window, place.spent, place.most) = (window, 0, 0);
+            place.begun = window - rule.limits[0].period.0;
         }
         place.spent += request.cost;
         place.most = place.most.max(place.tokens);
@@ -147,6 +155,10 @@ impl Entitled {
 impl Observer for Entitled {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
+        if let Some((request, store)) = self.holds.gives_back(seen) {
+            self.refunded(request, store);
+            self.back.insert(request.id);
+        }
         match seen {
             Seen::Joined { node, .. } => {
                 // What it was before has ended with what it believed.
@@ -172,7 +184,7 @@ impl Observer for Entitled {
             {
                 match request.kind {
                     Kind::Check => self.admitted(moment, request, rule, store.0),
-                    Kind::Refund => self.refunded(request, rule, store.0),
+                    Kind::Refund if !self.back.remove(&request.id) => self.refunded(request, store.0),
                     _ => {}
                 }
             }

@@ -4,7 +4,10 @@
 //!
 //! The state is read from the script's hash before each call, so this checker need not know of any fault.
 
+use std::sync::Arc;
+
 use rationd::core::call::{Call, Grant, Op};
+use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::Timestamp;
 use rationd::store::excerpt::Excerpt;
 use rationd::store::memory::MemoryStore;
@@ -64,6 +67,13 @@ impl SecondOpinion {
         if let Some(stray) = &ran.stray {
             return Some(format!("beside its fields: {stray}"));
         }
+        // The build before sets nothing aside.
+        let plain = |call: &Call| {
+            let (policy, limits) = (call.rule.policy.clone(), call.rule.limits.clone());
+            let rule = Arc::new(Rule { policy, limits, on_store_loss: OnStoreLoss::Share });
+            Call { rule, ..call.clone() }
+        };
+        let call = &if ran.is_earlier && call.sets_aside() { plain(call) } else { call.clone() };
         let (store, limits, [before, after]) = (&mut self.store, &call.rule.limits[..], &ran.hash);
         store.put(call.digest, ran.node, limits, before.as_ref());
         let own = match store.call(grant.now, ran.node, call) {
@@ -140,12 +150,9 @@ impl Checker for SecondOpinion {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use rationd::core::call::{Acquire, JUST_NOW, Occupy};
     use rationd::core::key::Digest;
     use rationd::core::limit::{Limit, MAX_LIMITS};
-    use rationd::core::policy::Rule;
     use rationd::core::time::{Instant, Micros};
 
     use super::*;
