@@ -30,12 +30,17 @@ static FORGOTTEN: Exemption = Exemption::new(
     "It sets aside anew what nodes believe in that may not reach it: until those entitlements have lapsed.",
 );
 
+static LOWERED: Exemption = Exemption::new(
+    "what was set aside of a larger limit",
+    "A node that is not asked for the key does not know that the limit is lower, and the store keeps that set aside for it.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "entitled.rs",
     invariants: &["entitled"],
     proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits no more on it, not when it may have lapsed, and nothing in a window in which it has been freed.",
     judges: "One fixed window of which tokens are set aside.",
-    exemptions: &[&PUSHES, &LEAPS, &FORGOTTEN],
+    exemptions: &[&PUSHES, &LEAPS, &FORGOTTEN, &LOWERED],
     mutant: Some("share-after-acquire"),
 };
 
@@ -63,6 +68,8 @@ pub(super) struct Entitled {
     /// When acquires were executed, by node and id.
     executed: Map<(Life, u64), u64>,
     forgotten: Map<u32, ()>,
+    /// The most that was ever set aside of a key.
+    largest: Map<u32, u64>,
     holds: Alone,
     /// Refunds that have been counted as what a hold was too much.
     back: Set<u64>,
@@ -113,7 +120,9 @@ impl Entitled {
         let now = grant.now.0;
         let of_key = self.places.iter().filter(|((of, _), place)| *of == key && now < place.lapses);
         let all: u64 = of_key.map(|(_, place)| place.tokens).sum();
-        let most = most(&call.rule.limits[0]);
+        let largest = self.largest.entry(key).or_default();
+        *largest = most(&call.rule.limits[0]).max(*largest);
+        let most = LOWERED.forgives(*largest);
         if all > most && !self.is_forgotten(key) {
             self.found.add("entitled", moment, || format!("key {key}: {all} are set aside for all nodes, of {most}"));
         }

@@ -123,6 +123,8 @@ pub(super) struct Joint {
     places: Map<(Life, u32), Place>,
     /// Keys of which the store has lost something, or that are counted by another clock.
     forgotten: Map<u32, ()>,
+    /// Keys of which something was admitted that was set aside.
+    entitled: Map<u32, ()>,
     clocks: Clocks,
     /// Some nodes are of the build before for a while.
     mixed: bool,
@@ -240,6 +242,7 @@ impl Joint {
             keys: Numbered::default(),
             places: Map::default(),
             forgotten: Map::default(),
+            entitled: Map::default(),
             clocks: Clocks::new(plan),
             mixed: plan.faults.iter().any(|fault| matches!(fault.what, What::Build { newer: false, .. })),
             found: Found::default(),
@@ -293,6 +296,7 @@ impl Joint {
     fn excused(&mut self, moment: Moment, request: &Request, rule: &Rule, now: u64) -> Vec<u64> {
         let life = self.lives.of(request.node);
         if rule.is_entitled() {
+            self.entitled.insert(request.key, ());
             // It was set aside, so nothing excuses more but that the store has forgotten it.
             let is_forgotten =
                 FORGOTTEN.when(self.forgotten.contains_key(&request.key) || self.clocks.leapt(request.key).is_some());
@@ -380,9 +384,14 @@ impl Observer for Joint {
         self.lives.see(seen);
         self.clocks.see(moment, seen);
         match seen {
-            Seen::Lost { key, .. } | Seen::Undone { key, .. } | Seen::Executed { key, stale: true, .. } => {
+            Seen::Lost { key, store } | Seen::Undone { key, store } => {
                 self.forgotten.insert(*key, ());
+                if self.entitled.contains_key(key) {
+                    // What was admitted on it so far the store may lend again.
+                    self.all.beside(*key, store.0, |_, limit| FORGOTTEN.forgives(whole(limit)));
+                }
             }
+            Seen::Executed { key, stale: true, .. } => drop(self.forgotten.insert(*key, ())),
             Seen::Executed { node, incarnation, key, call, grant, stale: false, .. }
                 if matches!(call.op, Op::Acquire(_)) && grant.granted > 0 && !grant.replayed =>
             {
