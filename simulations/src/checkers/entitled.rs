@@ -17,10 +17,6 @@ use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 
-static PUSHES: Exemption = Exemption::new(
-    "keys whose limits change, from then on until two periods after all nodes know of it",
-    "What was set aside of one limit is not what is set aside of another.",
-);
 static LEAPS: Exemption = Exemption::new(
     "a key, once another clock counts it",
     "By clocks that differ windows are not the same, and entitlements lapse at other times.",
@@ -40,7 +36,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["entitled"],
     proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits no more on it, not when it may have lapsed, and nothing in a window in which it has been freed.",
     judges: "One fixed window of which tokens are set aside.",
-    exemptions: &[&PUSHES, &LEAPS, &FORGOTTEN, &LOWERED],
+    exemptions: &[&LEAPS, &FORGOTTEN, &LOWERED],
     mutant: Some("share-after-acquire"),
 };
 
@@ -77,9 +73,9 @@ pub(super) struct Entitled {
 }
 
 impl Entitled {
-    /// Scoped to keys whose limits do not change and that one clock counts.
+    /// Scoped to keys that one clock counts.
     pub(super) fn phased(setting: &Setting) -> Phased<Self> {
-        Phased::new(&PUSHES, setting, |_| Self::default()).until_leaps(&LEAPS, true)
+        Phased::always(setting, |_| Self::default()).until_leaps(&LEAPS, true)
     }
 
     fn is_forgotten(&self, key: u32) -> bool {
