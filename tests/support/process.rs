@@ -88,7 +88,8 @@ impl Daemon {
     /// When the configuration has none.
     #[must_use]
     pub fn tcp(&self) -> SocketAddr {
-        self.logged("clients over TCP", "127.0.0.1:").expect("a TCP address is in the log")
+        // The log is written by a thread of its own, which may come after the socket.
+        wait_for("a TCP address is in the log", READY_SECONDS, || self.logged("clients over TCP", "127.0.0.1:"))
     }
 
     /// The admin address that the operating system chose.
