@@ -217,9 +217,10 @@ mod tests {
     fn told(tokens: u64) -> (History, Entitled) {
         let (mut history, mut checker) = (History::entitled("100/1s fixed"), Entitled::default());
         history.entitled = tokens;
+        history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
         history.called(&mut checker, SECOND / 4, 1, 1);
         history.executed(&mut checker, SECOND / 4, 1);
-        history.settled(&mut checker, SECOND / 3, 1, 1);
+        history.settled_in(&mut checker, SECOND / 3, [1, 1], 1);
         (history, checker)
     }
 
