@@ -129,7 +129,9 @@ fn has_patterns(policies: &PolicySet) -> bool {
 fn tell(recorded: &Recorded, report: &Report, differences: &serde_json::Value, most: usize) -> std::io::Result<()> {
     let all = report.all();
     let (checks, seconds) = (all.checks + all.unknown + report.strange, recorded.seconds().max(1));
-    output::data(&format!("recorded: {checks} checks at {} nodes in {seconds} s", recorded.nodes.len()))?;
+    let nodes = recorded.nodes.len();
+    let word = if nodes == 1 { "node" } else { "nodes" };
+    output::data(&format!("recorded: {checks} checks at {nodes} {word} in {seconds} s"))?;
     let share = percent::text(percent::of(all.checks - all.unlike, all.checks));
     output::data(&format!(
         "replayed: {} checks; under the present policies {share} end as they were recorded",

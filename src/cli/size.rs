@@ -176,7 +176,6 @@ fn replay_group(group: &Group, args: &SizeArgs, policies: &PolicySet, rule: &Rul
         let share = (rank as f64).powf(-args.zipf) / weight(group.ranks.clone(), args.zipf);
         arrive(rank, group.rate * share, warm_up + span, &mut draws, &mut recordings);
     }
-    // An idle group still has keys that are stored.
     recordings.iter_mut().for_each(|arrivals| arrivals.sort_by_key(|arrival| arrival.at));
     let counted_from = Timestamp(START + (warm_up * 1e6) as u64);
     let terms = Terms { nodes: recordings.len(), trip, timeout: TIMEOUT, digests: DigestKey::default(), counted_from };
