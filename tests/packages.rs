@@ -327,3 +327,36 @@ fn an_rpm_is_installed_upgraded_and_removed() {
     let output = in_a_copy_of_this_system(directory.path(), &script);
     assert!(output.status.success(), "{}", text(&output));
 }
+
+/// The bill of materials names each crate that the binary is built from, with its checksum and licence; what the
+/// manifests list beside it, for tests or the simulator, is not in it. The same commit gives the same file.
+#[test]
+fn a_bill_of_materials_names_what_the_binary_is_built_from() {
+    if !here("the bill of materials", &["cargo-cyclonedx", "git", "rustc"]) {
+        return;
+    }
+    let bills = [TempDir::new().expect("a directory"), TempDir::new().expect("a directory")].map(|directory| {
+        let said = Command::new(root().join("deploy/package/sbom")).arg(directory.path()).output().expect("a shell");
+        assert!(said.status.success(), "{}", text(&said));
+        fs::read_to_string(String::from_utf8(said.stdout).expect("a path").trim()).expect("the bill")
+    });
+    assert!(bills[0] == bills[1], "two bills differ");
+    let bill: serde_json::Value = serde_json::from_str(&bills[0]).expect("JSON");
+    assert_eq!((bill["bomFormat"].as_str(), bill["specVersion"].as_str()), (Some("CycloneDX"), Some("1.5")));
+    let mut named = BTreeSet::new();
+    for part in bill["components"].as_array().expect("crates") {
+        let name = format!("{} v{}", part["name"].as_str().unwrap(), part["version"].as_str().unwrap());
+        assert_eq!(part["hashes"][0]["alg"], "SHA-256", "{name}");
+        assert!(part["licenses"][0].is_object(), "{name}");
+        named.insert(name);
+    }
+    let tree = ["tree", "--locked", "-p", "rationd", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"];
+    let built = says(Command::new(env!("CARGO")).current_dir(root()).args(tree));
+    let built: BTreeSet<_> =
+        built.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect();
+    let missing: Vec<_> = built.iter().filter(|name| !name.starts_with("rationd ") && !named.contains(*name)).collect();
+    assert!(missing.is_empty(), "not in the bill: {missing:?}");
+    for tests_only in ["tempfile", "proptest", "mlua"] {
+        assert!(!named.iter().any(|name| name.starts_with(&format!("{tests_only} "))), "{tests_only} is in no binary");
+    }
+}
