@@ -152,6 +152,39 @@ fn doors_that_are_too_wide_are_found() {
 }
 
 #[test]
+fn a_tcp_address_for_everybody_and_a_certificate_that_lapses_are_found() {
+    let report = Site::new(&format!("tcp = \"127.0.0.1:1\"\n{POLICY}")).report(&[]);
+    report.assert("doors.tcp", "warning", "127.0.0.1:1: every program of this machine may spend");
+    // Any certificate serves: here that of a node, for a year, for a day, and of one that is over.
+    let issuer = Issuer::new("prod");
+    let with = |section: &str| {
+        let file = |key: &str| {
+            let line = section.lines().find_map(|line| line.strip_prefix(&format!("{key} = ")));
+            line.expect("the command prints it").to_owned()
+        };
+        let tcp = format!("tcp = \"127.0.0.1:1\"\ntcp_cert = {}\ntcp_key = {}", file("cert"), file("key"));
+        Site::new(&format!("{tcp}\ntcp_ca = {}\n{POLICY}", file("ca"))).report(&[])
+    };
+    let report = with(&issuer.node("a"));
+    report.assert("doors.tcp", "ok", "for who has a certificate");
+    report.assert("doors.certificate", "ok", "good for 36");
+    with(&issuer.node_for("a", 1)).assert("doors.certificate", "warning", "lapses in");
+}
+
+#[test]
+fn a_place_where_nothing_can_be_recorded_is_found() {
+    let site = |place: &str, size: &str| Site::new(&format!("[record]\nfile = {place:?}\nsize = {size:?}\n{POLICY}"));
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    site(&path("arrivals"), "1MiB").report(&[]).assert("machine.record", "ok", "1 MiB at most");
+    site(&path("nowhere/arrivals"), "1MiB").report(&[]).assert("machine.record", "fatal", "No such file");
+    // In memory, of which no machine has so much.
+    site("/dev/shm/arrivals", "1TiB").report(&[]).assert("machine.record", "warning", "are free");
+    fs::write(path("notes.txt"), "somebody's notes, longer than the beginning of a file of ours").expect("a file");
+    site(&path("notes.txt"), "1MiB").report(&[]).assert("machine.record", "fatal", "no file of arrivals");
+}
+
+#[test]
 fn a_machine_that_is_too_small_is_found() {
     let site = Site::new(&format!("[node]\nmax_memory = \"32MiB\"\n{POLICY}"));
     site.report(&[]).assert("machine.memory", "warning", "node.max_keys is 1000000");

@@ -5,6 +5,7 @@
 mod check;
 mod daemon;
 mod fleet;
+mod lapse;
 mod machine;
 mod patient;
 mod policies;

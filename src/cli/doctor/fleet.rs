@@ -13,13 +13,12 @@ use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 
 use super::check::{Check, Look};
+use super::lapse;
 use super::patient::Patient;
 use crate::clock;
 use crate::config::Fleet;
 use crate::fleet::{fleet_name, node_name};
 
-/// A certificate that lapses within so many days is due.
-const SOON: i64 = 21;
 /// A peer that was not heard of for so long is hardly there.
 const QUIET_MS: u64 = 5_000;
 
@@ -92,7 +91,7 @@ fn certificate(patient: &Patient) -> Look {
     let now = Duration::from_micros(clock::wall().0);
     match days_left(fleet, &config.node.name, now) {
         Err(problem) => Look::Fatal(problem),
-        Ok(days) if days < SOON => Look::Warning(format!("{} lapses in {days} days", fleet.cert.display())),
+        Ok(days) if days < lapse::SOON => Look::Warning(format!("{} lapses in {days} days", fleet.cert.display())),
         Ok(days) => Look::Ok(format!("{}, good for {days} days", fleet.cert.display())),
     }
 }
@@ -127,9 +126,7 @@ fn days_left(fleet: &Fleet, node: &str, now: Duration) -> Result<i64, String> {
     judge
         .verify_client_cert(&chain[0], &chain[1..], UnixTime::since_unix_epoch(now))
         .map_err(|error| of(&fleet.cert, &format_args!("{error} (its CA is {})", fleet.ca.display())))?;
-    let (_, parsed) = x509_parser::parse_x509_certificate(&chain[0]).map_err(|error| of(&fleet.cert, &error))?;
-    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-    Ok((parsed.validity().not_after.timestamp() - now).div_euclid(24 * 60 * 60))
+    lapse::days_left(&chain[0], now).map_err(|error| of(&fleet.cert, &error))
 }
 
 fn port(patient: &Patient) -> Look {

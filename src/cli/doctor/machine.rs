@@ -1,14 +1,22 @@
-//! Checks of the configuration's files and of this machine: secrets, the socket's place, doors, files, memory, unit.
+//! Checks of the configuration's files and of this machine: secrets, the socket's place, doors, what is
+//! recorded, files, memory, unit.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
+use std::{fs, io};
 
+use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 
 use super::super::{key_files, memory, open_files};
 use super::check::{Check, Look};
+use super::lapse;
 use super::patient::Patient;
+use crate::clock;
+use crate::serve::recording::file as arrivals;
 
 /// Writing is for everybody.
 const OPEN_TO_WRITE: u32 = 0o002;
@@ -72,6 +80,27 @@ pub(super) const CHECKS: &[Check] = &[
         next: "Write [[descriptors.DOMAIN]], or make one of an existing configuration: `rationd config import-envoy`.",
         see: "clients/envoy.md#routes",
         look: envoy,
+    },
+    Check {
+        id: "doors.tcp",
+        why: "Every program of this machine reaches a loopback address, whatever the socket's mode and allow_uids say.",
+        next: "Set listen.tcp_users (passwords) or listen.tcp_ca (certificates), or leave listen.tcp off.",
+        see: "clients/tcp.md",
+        look: tcp,
+    },
+    Check {
+        id: "doors.certificate",
+        why: "Clients refuse a server whose certificate has lapsed: nobody is answered over TCP.",
+        next: "Replace listen.tcp_cert and listen.tcp_key, and `rationd reload`.",
+        see: "clients/tcp.md",
+        look: tcp_certificate,
+    },
+    Check {
+        id: "machine.record",
+        why: "The daemon does not start when it cannot record, and what a full disk does not take is missing in every plan.",
+        next: "Name a file of its own in a directory that the daemon's user may write, with room for record.size.",
+        see: "operate/plan.md",
+        look: record,
     },
     Check {
         id: "machine.files",
@@ -188,6 +217,53 @@ fn envoy(patient: &Patient) -> Look {
         0 => Look::Warning(format!("listen.envoy is {door}, and there are no [descriptors]: nothing is limited")),
         domains => Look::Ok(format!("{door}, {domains} domains")),
     }
+}
+
+fn tcp(patient: &Patient) -> Look {
+    let Some(config) = patient.config() else { return Look::Apart };
+    let Some(address) = config.listen.tcp else { return Look::Apart };
+    match (&config.listen.tcp_users, &config.listen.tcp_ca) {
+        (None, None) => Look::Warning(format!("listen.tcp is {address}: every program of this machine may spend")),
+        (Some(_), None) => Look::Ok(format!("{address}, for who knows a password")),
+        (None, Some(_)) => Look::Ok(format!("{address}, for who has a certificate")),
+        (Some(_), Some(_)) => Look::Ok(format!("{address}, for who has a certificate and knows a password")),
+    }
+}
+
+fn tcp_certificate(patient: &Patient) -> Look {
+    let Some(config) = patient.config() else { return Look::Apart };
+    let Some(path) = &config.listen.tcp_cert else { return Look::Apart };
+    let now = Duration::from_micros(clock::wall().0);
+    let first = CertificateDer::from_pem_file(path).map_err(|error| error.to_string());
+    match first.and_then(|certificate| lapse::days_left(&certificate, now)) {
+        Err(problem) => Look::Fatal(format!("{}: {problem}", path.display())),
+        Ok(days) if days < 0 => Look::Fatal(format!("{} has lapsed", path.display())),
+        Ok(days) if days < lapse::SOON => Look::Warning(format!("{} lapses in {days} days", path.display())),
+        Ok(days) => Look::Ok(format!("{}, good for {days} days", path.display())),
+    }
+}
+
+fn record(patient: &Patient) -> Look {
+    let Some(config) = patient.config() else { return Look::Apart };
+    let Some(path) = &config.record.file else { return Look::Apart };
+    let shown = path.display();
+    let taken = match fs::metadata(path) {
+        Ok(metadata) => match arrivals::inspect(path) {
+            Ok(()) => metadata.len(),
+            Err(problem) => return Look::Fatal(format!("{shown}: {problem}")),
+        },
+        Err(_) => 0,
+    };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let Err(problem) = access(directory, Access::WRITE_OK | Access::EXEC_OK) {
+        return Look::Fatal(format!("{}: {}", directory.display(), io::Error::from(problem)));
+    }
+    let free = statvfs(directory).map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    let wanted = config.record.size.saturating_sub(taken);
+    if free < wanted {
+        return Look::Warning(format!("{shown} may take {} MiB more, and {} are free", wanted >> 20, free >> 20));
+    }
+    Look::Ok(format!("{shown}, {} MiB at most", config.record.size >> 20))
 }
 
 fn files(patient: &Patient) -> Look {

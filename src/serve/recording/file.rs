@@ -174,6 +174,17 @@ impl Ring {
     }
 }
 
+/// Whether [`Ring::open`] would take the file that is at `path`.
+///
+/// # Errors
+/// The operating system refuses, or it is no file of arrivals.
+pub fn inspect(path: &Path) -> Result<(), ArrivalsError> {
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut magic = [0; MAGIC.len()];
+    let is_ours = file.metadata()?.len() == 0 || file.read_exact_at(&mut magic, 0).is_ok() && magic == *MAGIC;
+    if is_ours { Ok(()) } else { Err(ArrivalsError::Alien) }
+}
+
 /// Reads a file, of which half-written records do not count.
 ///
 /// # Errors
