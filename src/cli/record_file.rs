@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::serve::ServerState;
-use crate::serve::recording::file::{Arrival, ArrivalsError, Ring, digest_tag};
+use crate::serve::recording::Arrived;
+use crate::serve::recording::file::{ArrivalsError, Ring, digest_tag};
 
 /// Between two times that arrivals are taken.
 const EVERY: Duration = Duration::from_millis(20);
@@ -46,26 +47,18 @@ impl RecordFile {
 }
 
 fn write(mut ring: Ring, path: &Path, hub: &ServerState) {
-    let (mut arrived, mut arrivals) = (Vec::new(), Vec::new());
+    let mut arrived = Arrived::default();
     let (mut lost, mut problem, mut since) = (0, None::<io::Error>, Duration::ZERO);
     loop {
         std::thread::park_timeout(EVERY);
-        lost += hub.node.take_arrived(&mut arrived);
         let (now, wall) = (hub.node.clock.now(), hub.node.clock.wall());
-        arrivals.extend(arrived.drain(..).map(|arrived| Arrival {
-            at: wall - now.since(arrived.at),
-            digest: arrived.digest,
-            policy: arrived.policy,
-            cost: arrived.cost,
-            event: arrived.event,
-            key: arrived.key,
-        }));
-        arrivals.sort_by_key(|arrival| arrival.at);
-        if let Err(error) = ring.append(&arrivals) {
-            lost += arrivals.len() as u64;
-            problem = Some(error);
-        }
-        arrivals.clear();
+        hub.node.take_arrived(&mut arrived, |arrived| {
+            lost += arrived.lost();
+            if let Err(error) = ring.append(arrived.arrivals(|at| wall - now.since(at))) {
+                lost += arrived.len() as u64;
+                problem = Some(error);
+            }
+        });
         since += EVERY;
         if lost > 0 && since >= TOLD {
             let error = problem.take().map(|error| error.to_string());

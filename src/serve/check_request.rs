@@ -174,7 +174,7 @@ impl MultiCheck {
                     }
                 }
                 Some(_) if charged && raw.verdict == Verdict::Deny && decision.verdict == Verdict::Allow => {
-                    hub.control_stats().enforced(&policy, digest, raw, true);
+                    hub.control_stats().enforce(&policy, digest, &mut { raw }, true);
                 }
                 Some(rule) if several.goes_back(index) => {
                     let request = Request { rule, digest, key: &key, cost, peek: false };

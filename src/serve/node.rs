@@ -57,12 +57,15 @@ pub struct Outgoing {
     calls: bool,
     /// The gossip rests, and there is something to report to peers.
     news: bool,
+    /// What came, for `record.file`.
+    arrived: Arrived,
 }
 
 impl Outgoing {
     fn is_empty(&self) -> bool {
-        let Self { replies, asks, answers, timer, calls, news } = self;
-        replies.is_empty() && asks.is_empty() && answers.is_empty() && !(*timer || *calls || *news)
+        let Self { replies, asks, answers, timer, calls, news, arrived } = self;
+        let has_none = replies.is_empty() && asks.is_empty() && answers.is_empty() && arrived.is_empty();
+        has_none && !(*timer || *calls || *news)
     }
 }
 
@@ -95,8 +98,8 @@ pub struct Node {
     rests: AtomicBool,
     /// Wakes the gossip when there is.
     pub(super) news: Notify,
-    /// What comes is recorded.
-    records: AtomicBool,
+    /// Where what comes is recorded; not set where it is not.
+    recording: OnceLock<Recording>,
 }
 
 #[derive(Debug)]
@@ -119,8 +122,6 @@ struct Locked {
 struct Watched {
     hot: HotKeys,
     denied: Denied,
-    /// What `record.file` is told of; `None` where there is none.
-    recording: Option<Recording>,
     /// What candidates would have admitted and denied, by the names of their rules.
     tried: BTreeMap<Arc<str>, [u64; 2]>,
 }
@@ -131,18 +132,6 @@ impl Watched {
         self.denied.count(now, subject, decision);
     }
 
-    /// A check that charges was decided.
-    fn decided(&mut self, now: Instant, came: Instant, subject: &Subject<'_>, cost: u64, decision: &Decision) {
-        let is_denied = decision.verdict == Verdict::Deny;
-        if is_denied {
-            self.denied(now, subject, decision);
-        }
-        if let Some(recording) = &mut self.recording {
-            let event = if is_denied { Event::Denied } else { Event::Admitted };
-            recording.add(came, subject.policy, (subject.digest, subject.key), cost, event);
-        }
-    }
-
     /// A candidate has decided.
     fn tried(&mut self, rule: &Rule, decision: &Decision) {
         let index = usize::from(decision.verdict == Verdict::Deny);
@@ -150,14 +139,6 @@ impl Watched {
             counts[index] += 1;
         } else {
             self.tried.entry(rule.policy.clone()).or_default()[index] += 1;
-        }
-    }
-
-    /// A key was reset, or a cost given back.
-    fn undone(&mut self, now: Instant, request: &Request<'_>, event: Event) {
-        if let Some(recording) = &mut self.recording {
-            let Request { rule, digest, key, cost, .. } = *request;
-            recording.add(now, &rule.policy, (digest, key), cost, event);
         }
     }
 }
@@ -234,7 +215,7 @@ impl Node {
             wakeup: Notify::new(),
             rests: AtomicBool::new(false),
             news: Notify::new(),
-            records: AtomicBool::new(false),
+            recording: OnceLock::new(),
         }
     }
 
@@ -255,8 +236,8 @@ impl Node {
             watched.hot.at(now, Kind::Used).count(request.digest, &request.rule.policy, request.key);
         }
         match ask {
-            Ask::Refund | Ask::GiveBack(_) => watched.undone(now, &request, Event::GivenBack),
-            Ask::Reset => watched.undone(now, &request, Event::Reset),
+            Ask::Refund | Ask::GiveBack(_) => self.undone(now, &request, Event::GivenBack, out),
+            Ask::Reset => self.undone(now, &request, Event::Reset, out),
             Ask::Check(_) | Ask::PeekLocal | Ask::Prefetch => {}
         }
         let leasing = match engine {
@@ -270,7 +251,7 @@ impl Node {
                     Ask::Reset => embedded.reset(at, request),
                 };
                 if is_charged {
-                    watched.decided(now, now, &subject(&request), request.cost, &decision);
+                    self.decided(now, watched, (now, &subject(&request), request.cost), &decision, out);
                 }
                 return Some(decision);
             }
@@ -290,7 +271,7 @@ impl Node {
         let decision = match outcome {
             Outcome::Decided(decision) => {
                 if is_charged {
-                    watched.decided(now, now, &subject(&request), request.cost, &decision);
+                    self.decided(now, watched, (now, &subject(&request), request.cost), &decision, out);
                 }
                 Some(decision)
             }
@@ -346,7 +327,7 @@ impl Node {
     pub fn rollback(&self, now: Instant, asker: Asker, request: Request<'_>, decision: &Decision, out: &mut Outgoing) {
         let cell = self.cell(request.digest);
         let Locked { engine, watched } = &mut *cell.lock();
-        watched.undone(now, &request, Event::GivenBack);
+        self.undone(now, &request, Event::GivenBack, out);
         match engine {
             Engine::Embedded(embedded) => embedded.rollback(self.store_time(now), request, decision),
             Engine::Leasing(leasing) => {
@@ -442,8 +423,45 @@ impl Node {
 
     /// Notes a check that the policy decided, for which no shard was asked.
     pub fn note_fixed(&self, now: Instant, subject: &Subject<'_>, cost: u64, decision: &Decision) {
-        if decision.verdict == Verdict::Deny || self.records.load(Ordering::Relaxed) {
-            self.cell(subject.digest).lock().watched.decided(now, now, subject, cost, decision);
+        if decision.verdict == Verdict::Deny || self.recording.get().is_some() {
+            let mut out = Outgoing::default();
+            let watched = &mut self.cell(subject.digest).lock().watched;
+            self.decided(now, watched, (now, subject, cost), decision, &mut out);
+            self.hand_over(&mut out);
+        }
+    }
+
+    /// Notes that a check that charges was decided; `came` is when it came.
+    fn decided(
+        &self,
+        now: Instant,
+        watched: &mut Watched,
+        (came, subject, cost): (Instant, &Subject<'_>, u64),
+        decision: &Decision,
+        out: &mut Outgoing,
+    ) {
+        let is_denied = decision.verdict == Verdict::Deny;
+        if is_denied {
+            watched.denied(now, subject, decision);
+        }
+        if let Some(recording) = self.recording.get() {
+            let event = if is_denied { Event::Denied } else { Event::Admitted };
+            recording.add(&mut out.arrived, came, subject.policy, (subject.digest, subject.key), cost, event);
+        }
+    }
+
+    /// Notes that a key was reset, or a cost given back.
+    fn undone(&self, now: Instant, request: &Request<'_>, event: Event, out: &mut Outgoing) {
+        if let Some(recording) = self.recording.get() {
+            let Request { rule, digest, key, cost, .. } = *request;
+            recording.add(&mut out.arrived, now, &rule.policy, (digest, key), cost, event);
+        }
+    }
+
+    /// Hands what came to the thread of `record.file`.
+    fn hand_over(&self, out: &mut Outgoing) {
+        if let Some(recording) = self.recording.get() {
+            recording.hand_over(&mut out.arrived);
         }
     }
 
@@ -454,14 +472,15 @@ impl Node {
 
     /// Records what comes from now on, until it is taken.
     pub fn record(&self, with_keys: bool) {
-        self.records.store(true, Ordering::Relaxed);
-        self.cells.iter().for_each(|cell| cell.lock().watched.recording = Some(Recording::new(with_keys)));
+        // Once set, it stays as it is: the file is opened once.
+        let _ = self.recording.set(Recording::new(with_keys));
     }
 
-    /// Moves what was recorded since the last call, shard by shard, and returns how much was lost for want of room.
-    pub fn take_arrived(&self, into: &mut Vec<Arrived>) -> u64 {
-        let take = |cell: &Cell| cell.lock().watched.recording.as_mut().map_or(0, |recording| recording.take(into));
-        self.cells.iter().map(take).sum()
+    /// Hands what was recorded since the last call to `act`, list by list. `arrived` is empty before and after.
+    pub fn take_arrived(&self, arrived: &mut Arrived, act: impl FnMut(&Arrived)) {
+        if let Some(recording) = self.recording.get() {
+            recording.take(arrived, act);
+        }
     }
 
     /// The keys that all shards have seen often of late; a key may come up twice.
@@ -505,6 +524,7 @@ impl Node {
     }
 
     fn carry_on(&self, out: &mut Outgoing) {
+        self.hand_over(out);
         for (peer, ask) in out.asks.drain(..) {
             // Shards ask nobody before they are told of owners, which comes later.
             if let Some(lending) = self.lending.get() {
@@ -597,7 +617,7 @@ impl Node {
                             let Charged { rule, digest, key, cost, came } = &*charged;
                             let subject =
                                 Subject { policy: &rule.policy, rule: Some(rule), digest: *digest, key: key.bytes() };
-                            watched.decided(now, *came, &subject, *cost, &decision);
+                            self.decided(now, watched, (*came, &subject, *cost), &decision, out);
                         }
                         out.replies.push((waiter, decision));
                     }

@@ -54,7 +54,9 @@ impl ReplyFormat {
             (Self::Throttle, Answer::Decision(decision)) => writer.throttle(decision),
             (Self::Throttlecrab(rule), Answer::Decision(decision)) => writer.throttlecrab(decision, &rule.limits[0]),
             (Self::Decision { policy, rule, digest, charged }, Answer::Decision(decision)) => {
-                writer.decision(&stats.enforced(policy, *digest, *decision, *charged), Some(rule));
+                let mut decision = *decision;
+                stats.enforce(policy, *digest, &mut decision, *charged);
+                writer.decision(&decision, Some(rule));
             }
             (Self::Done | Self::Whole, Answer::Decision(decision)) => write_done(&mut writer, decision),
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::core::decision::Decision;
+use crate::core::decision::{Decision, Verdict};
 use crate::core::key::Digest;
 use crate::core::policy::Policy;
 use crate::core::stats::PolicyStats;
@@ -63,13 +63,17 @@ impl ThreadStats {
         count(&mut self.policies, policy, decision);
     }
 
-    /// Turns a shard's `decision` into what the policy's mode makes of it; counts it if that differs.
-    pub fn enforced(&mut self, policy: &Policy, digest: Digest, decision: Decision, charged: bool) -> Decision {
-        let enforced = policy.enforced(digest, decision);
-        if charged && enforced.reason != decision.reason {
-            count(&mut self.shadows, &policy.name, &decision);
+    /// Turns a shard's `decision` into what the policy's mode makes of it; counts it if that differs. An admission stays
+    /// as it is, and is not copied: it was written a moment ago, and a copy would wait until all of it is in the cache.
+    pub fn enforce(&mut self, policy: &Policy, digest: Digest, decision: &mut Decision, charged: bool) {
+        if decision.verdict == Verdict::Allow {
+            return;
         }
-        enforced
+        let enforced = policy.enforced(digest, *decision);
+        if charged && enforced.reason != decision.reason {
+            count(&mut self.shadows, &policy.name, decision);
+        }
+        *decision = enforced;
     }
 }
 

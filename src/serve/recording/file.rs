@@ -1,7 +1,7 @@
 //! The file of recorded arrivals: which checks came when, and what was answered. `rationd plan` reads it.
 //!
-//! A header is followed by a ring of records of one size. Each record has a number that grows by one, so a reader needs
-//! nothing but the records to put them in order, and a checksum, so that one that was half written does not count. A
+//! A header is followed by a ring of records of one size. Each record has a number that grows by one, so a writer finds
+//! where to go on, and a checksum, so that one that was half written does not count. A
 //! file that was begun with the same settings is continued.
 
 use std::fmt;
@@ -35,6 +35,11 @@ pub enum Event {
     Reset,
 }
 
+impl Event {
+    /// Every event, in the order of its discriminants.
+    pub const ALL: [Self; 4] = [Self::Admitted, Self::Denied, Self::GivenBack, Self::Reset];
+}
+
 /// One arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -55,7 +60,7 @@ pub struct Arrival {
 /// What a file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrivals {
-    /// In the order in which they were written.
+    /// In the order in which they came.
     pub arrivals: Vec<Arrival>,
     /// Keys were recorded.
     pub has_keys: bool,
@@ -156,21 +161,21 @@ impl Ring {
     ///
     /// # Errors
     /// The operating system refuses; they are lost.
-    pub fn append(&mut self, arrivals: &[Arrival]) -> io::Result<()> {
-        let mut rest = arrivals;
-        while !rest.is_empty() {
+    pub fn append(&mut self, arrivals: impl IntoIterator<Item = Arrival>) -> io::Result<()> {
+        let mut arrivals = arrivals.into_iter();
+        loop {
             let place = (self.next - 1) % self.capacity;
-            // Up to the end of the ring at once.
-            let (now, later) = rest.split_at(rest.len().min((self.capacity - place) as usize));
             self.buffer.clear();
-            for (number, arrival) in (self.next..).zip(now) {
-                encode(number, arrival, self.record, &mut self.buffer);
+            // Up to the end of the ring at once.
+            for arrival in arrivals.by_ref().take((self.capacity - place) as usize) {
+                encode(self.next, &arrival, self.record, &mut self.buffer);
+                self.next += 1;
             }
-            self.next += now.len() as u64;
-            rest = later;
+            if self.buffer.is_empty() {
+                return Ok(());
+            }
             self.file.write_all_at(&self.buffer, HEADER as u64 + place * self.record as u64)?;
         }
-        Ok(())
     }
 }
 
@@ -201,7 +206,8 @@ pub fn parse(bytes: &[u8]) -> Option<Arrivals> {
     let header = bytes.get(..HEADER).filter(|header| header.starts_with(MAGIC))?;
     let record = usize::try_from(word(header, 16)).ok().filter(|size| [RECORD, RECORD + KEY].contains(size))?;
     let mut numbered: Vec<_> = bytes[HEADER..].chunks_exact(record).filter_map(decode).collect();
-    numbered.sort_by_key(|(number, _)| *number);
+    // Each shard's were written together.
+    numbered.sort_by_key(|(number, arrival)| (arrival.at, *number));
     let arrivals = numbered.into_iter().map(|(_, arrival)| arrival).collect();
     Some(Arrivals { arrivals, has_keys: record > RECORD, digests: word(header, 32) })
 }
@@ -247,13 +253,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, Arrival)> {
     if number == 0 || checksum(blank).to_le_bytes() != bytes[RECORD - 4..RECORD] {
         return None;
     }
-    let event = match bytes[48] {
-        0 => Event::Admitted,
-        1 => Event::Denied,
-        2 => Event::GivenBack,
-        3 => Event::Reset,
-        _ => return None,
-    };
+    let event = *Event::ALL.get(usize::from(bytes[48]))?;
     let digest = u128::from(word(bytes, 24)) << 64 | u128::from(word(bytes, 16));
     let arrival = Arrival {
         at: Timestamp(word(bytes, 8)),
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     fn arrival(number: u64) -> Arrival {
-        let event = [Event::Admitted, Event::Denied, Event::GivenBack, Event::Reset][number as usize % 4];
+        let event = Event::ALL[number as usize % 4];
         let (digest, key) = (Digest::of("p", &number.to_le_bytes()), number.to_string());
         let at = Timestamp(1_800_000_000_000_000 + number);
         Arrival { at, digest, policy: policy_tag("p"), cost: number * 3, event, key: key.as_bytes().into() }
@@ -296,10 +296,10 @@ mod tests {
         let bytes = (HEADER + 10 * RECORD) as u64;
         let open = || Ring::open(&path, bytes, false, 7).expect("a ring");
         let mut ring = open();
-        ring.append(&(0..7).map(without_key).collect::<Vec<_>>()).expect("written");
+        ring.append((0..7).map(without_key)).expect("written");
         drop(ring);
         let mut ring = open();
-        ring.append(&(7..25).map(without_key).collect::<Vec<_>>()).expect("written");
+        ring.append((7..25).map(without_key)).expect("written");
         assert_eq!(std::fs::metadata(&path).expect("a file").len(), bytes);
         let read = read(&path).expect("arrivals");
         assert_eq!(read.arrivals, (15..25).map(without_key).collect::<Vec<_>>());
@@ -311,7 +311,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("arrivals");
         let long = Arrival { key: vec![b'x'; 100].into(), ..arrival(9) };
-        Ring::open(&path, 1 << 20, true, 7).expect("a ring").append(&[arrival(1), long]).expect("written");
+        Ring::open(&path, 1 << 20, true, 7).expect("a ring").append([arrival(1), long]).expect("written");
         let read = read(&path).expect("arrivals");
         assert!(read.has_keys);
         assert_eq!((&*read.arrivals[0].key, read.arrivals[1].key.len()), (&b"1"[..], KEY));
@@ -321,7 +321,7 @@ mod tests {
     fn other_settings_begin_anew_and_another_file_is_left_alone() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("arrivals");
-        Ring::open(&path, 1 << 20, false, 7).expect("a ring").append(&[arrival(1)]).expect("written");
+        Ring::open(&path, 1 << 20, false, 7).expect("a ring").append([arrival(1)]).expect("written");
         Ring::open(&path, 1 << 20, true, 7).expect("a ring");
         assert!(read(&path).expect("arrivals").arrivals.is_empty());
         std::fs::write(&path, "my notes").expect("written");

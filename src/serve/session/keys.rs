@@ -53,11 +53,11 @@ impl Session {
             cost: quantity.unsigned_abs(),
             peek: quantity == 0,
         };
-        match self.ask(batch, &question) {
+        match &self.ask(batch, &question) {
             Some(decision) if rate.dialect == Dialect::Throttlecrab => {
-                self.writer(batch).throttlecrab(&decision, &rule.limits[0])
+                self.writer(batch).throttlecrab(decision, &rule.limits[0])
             }
-            Some(decision) => self.writer(batch).throttle(&decision),
+            Some(decision) => self.writer(batch).throttle(decision),
             None if rate.dialect == Dialect::Throttlecrab => {
                 self.replies.park(batch.now, ReplyFormat::Throttlecrab(rule))
             }
@@ -93,11 +93,10 @@ impl Session {
         {
             batch.hub.node.attempt(batch.now, (candidate, key, cost), self.mailbox.asker(), batch.outgoing);
         }
-        let decision = self.ask(batch, &Question { ask: Ask::Check(batch.deadline()), rule, digest, key, cost, peek });
-        match decision {
+        match &mut self.ask(batch, &Question { ask: Ask::Check(batch.deadline()), rule, digest, key, cost, peek }) {
             Some(decision) => {
-                let decision = batch.stats.enforced(policy, digest, decision, charged);
-                self.writer(batch).decision(&decision, Some(rule));
+                batch.stats.enforce(policy, digest, decision, charged);
+                self.writer(batch).decision(decision, Some(rule));
             }
             None => {
                 let rule = rule.clone();
