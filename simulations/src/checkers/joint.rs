@@ -103,6 +103,9 @@ const GRACE: u64 = 1_000_000;
 /// is asked for the key later does not know whether it still is.
 const REMEMBERED: u64 = 1_250_000;
 
+/// Within so long it has asked the store, and heard.
+const ASKS: u64 = 10_000;
+
 /// Clocks of nodes drift in that second, and a trip is soon over.
 const DRIFT: u64 = 1_000;
 
@@ -160,6 +163,8 @@ struct Second {
     back: u64,
     /// When it last learned that a call was not answered.
     lost: u64,
+    /// When it first answered by its share after that second.
+    asked: Option<u64>,
 }
 
 impl Second {
@@ -171,7 +176,11 @@ impl Second {
     fn is_alone(&mut self, at: u64) {
         self.alone = at;
         if at > self.back + GRACE + DRIFT {
-            self.back = 0;
+            // The first check after its second it answers so, and asks the store meanwhile.
+            let asked = *self.asked.get_or_insert(at);
+            if at > asked + ASKS {
+                self.back = 0;
+            }
         }
     }
 
@@ -182,6 +191,7 @@ impl Second {
 
     fn hears(&mut self, at: u64, answered: bool) {
         self.lost = if answered { self.lost } else { at };
+        self.asked = None;
         self.back = match self.back {
             _ if !answered => 0,
             0 => at,
@@ -503,6 +513,28 @@ mod tests {
             history.settled_in(&mut checker, at, [1, 2], 0);
             history.executed(&mut checker, at + later, 2);
             history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn who_asks_the_store_after_its_second_and_goes_by_its_share_meanwhile_has_not_lost_it_again() {
+        for (later, seen) in [(ASKS, 0), (ASKS + 1, 1)] {
+            let mut history = History::new("10/10s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = 5 * SECOND;
+            history.settled(&mut checker, 1, 1, 1);
+            history.check(&mut checker, at, 5, Source::Share, true);
+            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+            history.check(&mut checker, at, 0, Source::Share, false);
+            history.settled_in(&mut checker, at, [1, 2], 0);
+            for after in [2 * DRIFT, 2 * DRIFT + later] {
+                history.check(&mut checker, at + SECOND + after, 0, Source::Share, false);
+            }
+            history.executed(&mut checker, at + SECOND + 2 * DRIFT + later, 2);
+            history.check(&mut checker, at + SECOND + 3 * DRIFT + later, 6, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
