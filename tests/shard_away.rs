@@ -109,6 +109,26 @@ fn a_share_ends_a_second_after_the_store_has_answered_to_anything() {
     assert_eq!(bench.check(1), None, "the store decides");
 }
 
+/// A check that was looked up for its cost alone began the second in which others pay for their shares, however long ago the
+/// loss was and whether there are shares, and the next checks were denied (`bugs/denied-though-the-store-has-answered`).
+#[test]
+fn an_old_loss_begins_no_wait_once_the_store_has_answered_to_anything() {
+    let (deny, allow) = (Verdict::Deny, Verdict::Allow);
+    for (choice, verdict) in [(OnStoreLoss::Deny, deny), (OnStoreLoss::Allow, allow), (OnStoreLoss::Share, deny)] {
+        let mut bench = Bench::with_loss("10/1s fixed", choice);
+        bench.check(1);
+        let call = bench.acquire();
+        bench.fail(&call, StoreError::Away { since: bench.now });
+        assert_eq!(bench.replies(), [verdict]);
+        bench.advance(Micros(1_300_000));
+        assert!(!bench.peek(), "so long after a lost call the store is asked");
+        let looked = bench.calls().remove(0);
+        bench.grant(&looked, 0);
+        bench.advance(Micros(100_000));
+        assert_eq!(bench.check(1), None, "the store decides");
+    }
+}
+
 /// While a server is tried, one call goes to it, and all others are told that it is away, even if they are about the same key.
 /// That key took itself for lost though the answer to the one came, and it was asked by nobody for the second in which others
 /// pay: its next checks were denied for two seconds more.

@@ -15,8 +15,8 @@ use super::segments::Segments;
 use super::store_clock::StoreClock;
 use super::time::{Due, Instant, Timestamp};
 
-/// Most segments of a lease; older ones make room for new ones. Only policies with several limits ever need more than
-/// two.
+/// Most segments of a lease; older ones make room for new ones. Only policies with several limits, and stores whose clocks
+/// are set, ever need more than two.
 const MAX_SEGMENTS: usize = 6;
 
 /// Tokens of one grant, or of several of the same windows.
@@ -96,7 +96,11 @@ impl Lease {
         if segment.left == 0 {
             return None;
         }
-        if let Some(same) = self.segments.iter_mut().find(|held| held.windows == segment.windows) {
+        // A store whose clock was set back lends ahead of a window of which it has lent before the clock was set. The one may be
+        // spent at once, and the other is charged to a window that has yet to begin.
+        let is_apart = |held: &Segment| held.starts == Due::AT_ONCE && segment.starts != Due::AT_ONCE;
+        let mut same = self.segments.iter_mut().filter(|held| held.windows == segment.windows);
+        if let Some(same) = same.find(|held| !is_apart(held)) {
             same.left = same.left.saturating_add(segment.left);
             same.ends = same.ends.min(segment.ends);
             same.starts = same.starts.min(segment.starts);
@@ -372,6 +376,19 @@ mod tests {
         assert_eq!(lease.usable(NOW), 0);
         assert_eq!(lease.add(segment(2, 12_000_000, false)), None);
         assert_eq!((lease.usable(NOW), lease.held()), (5, 5));
+    }
+
+    /// Its number is the same, and the window begins once more.
+    #[test]
+    fn tokens_lent_ahead_by_a_clock_that_was_set_back_wait_for_their_window() {
+        let mut lease = Lease::default();
+        assert_eq!(lease.add(segment(1, 12_000_000, false)), None);
+        assert_eq!(lease.add(segment(2, 11_000_000, false)), None);
+        assert_eq!(lease.add(segment(3, 12_000_000, true)), None);
+        assert_eq!(lease.add(segment(1, 12_000_000, true)), None);
+        assert_eq!((lease.usable(NOW), lease.current(NOW), lease.held()), (3, 3, 7));
+        assert!(lease.spend(NOW, 3));
+        assert_eq!((lease.usable(NOW), lease.held_of(0, Timestamp(12_000_000))), (0, 4));
     }
 
     #[test]

@@ -25,8 +25,8 @@ static PARTIAL: Exemption = Exemption::new(
     "Those go on within their shares while others are lent: up to 95 % of the limit more in a window. So are runs that lose messages all the time, or whose nodes are far from the store.",
 );
 static UNAWARE: Exemption = Exemption::new(
-    "two periods of a key of which a node is lent that has not gone without the store, while others go by their shares",
-    "It does not know that they owe, or has forgotten: up to 95 % of the limit more, twice where two windows are at hand.",
+    "two periods of a key of which a node is lent that has not gone without the store, or not within 1.25 s, while others go by their shares",
+    "It does not know that they owe, or has forgotten: who was asked for nothing so long asks the store as if that had never been away. Up to 95 % of the limit more, twice where two windows are at hand.",
 );
 static APART: Exemption = Exemption::new(
     "two periods of a key of which the store lends after the second that a node waits with the store back, while that of another that goes by its share is not over, or has not begun",
@@ -99,6 +99,13 @@ const SAME_LOSS: u64 = 1_000_000;
 /// With the store back, a node goes on within its share for so long, and leases nothing more.
 const GRACE: u64 = 1_000_000;
 
+/// A node asks a store that gave no answer again after a quarter of a second, and counts it as away for a second more: who
+/// is asked for the key later does not know whether it still is.
+const REMEMBERED: u64 = 1_250_000;
+
+/// Within so long it has asked the store, and heard.
+const ASKS: u64 = 10_000;
+
 /// Clocks of nodes drift in that second, and a trip is soon over.
 const DRIFT: u64 = 1_000;
 
@@ -154,6 +161,10 @@ struct Second {
     alone: u64,
     /// When the store first answered an acquire of it since it was lost last; 0 while it is lost.
     back: u64,
+    /// When it last learned that a call was not answered.
+    lost: u64,
+    /// When it first answered by its share after that second.
+    asked: Option<u64>,
 }
 
 impl Second {
@@ -165,11 +176,22 @@ impl Second {
     fn is_alone(&mut self, at: u64) {
         self.alone = at;
         if at > self.back + GRACE + DRIFT {
-            self.back = 0;
+            // The first check after its second it answers so, and asks the store meanwhile.
+            let asked = *self.asked.get_or_insert(at);
+            if at > asked + ASKS {
+                self.back = 0;
+            }
         }
     }
 
+    /// It does not know any more that the store is away.
+    fn has_forgotten(&self, at: u64) -> bool {
+        self.back == 0 && self.lost > 0 && at >= self.lost + REMEMBERED
+    }
+
     fn hears(&mut self, at: u64, answered: bool) {
+        self.lost = if answered { self.lost } else { at };
+        self.asked = None;
         self.back = match self.back {
             _ if !answered => 0,
             0 => at,
@@ -272,7 +294,8 @@ impl Joint {
         let is_over = |second: &Second| second.is_over(state.since, moment.at);
         let goes_on = |second: &Second| second.alone >= state.since && !is_over(second);
         let is_apart = state.seconds.get(&life).is_some_and(is_over) && state.seconds.values().any(goes_on);
-        let is_unpaid = UNAWARE.when(knows < state.since)
+        let has_forgotten = state.seconds.get(&life).is_some_and(|second| second.has_forgotten(moment.at));
+        let is_unpaid = UNAWARE.when(knows < state.since || has_forgotten)
             || APART.when(is_apart)
             || GONE.when(self.left > 0 && self.left >= state.since);
         if !is_shared || !is_unpaid {
@@ -495,6 +518,28 @@ mod tests {
     }
 
     #[test]
+    fn who_asks_the_store_after_its_second_and_goes_by_its_share_meanwhile_has_not_lost_it_again() {
+        for (later, seen) in [(ASKS, 0), (ASKS + 1, 1)] {
+            let mut history = History::new("10/10s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = 5 * SECOND;
+            history.settled(&mut checker, 1, 1, 1);
+            history.check(&mut checker, at, 5, Source::Share, true);
+            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+            history.check(&mut checker, at, 0, Source::Share, false);
+            history.settled_in(&mut checker, at, [1, 2], 0);
+            for after in [2 * DRIFT, 2 * DRIFT + later] {
+                history.check(&mut checker, at + SECOND + after, 0, Source::Share, false);
+            }
+            history.executed(&mut checker, at + SECOND + 2 * DRIFT + later, 2);
+            history.check(&mut checker, at + SECOND + 3 * DRIFT + later, 6, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
     fn who_never_was_without_the_store_is_lent_beside_a_share() {
         for (knows, seen) in [(true, 1), (false, 0)] {
             let mut history = History::new("10/1s fixed");
@@ -512,6 +557,26 @@ mod tests {
             history.executed(&mut checker, at + 1, 2);
             history.check(&mut checker, at + 2, 6, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn who_was_not_asked_since_a_call_was_lost_is_lent_beside_a_share() {
+        for (later, seen) in [(REMEMBERED, 0), (REMEMBERED - 1, 1)] {
+            let mut history = History::new("10/10s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(Gossip::default());
+            let mut checker = Joint::new(&setting);
+            let at = 5 * SECOND;
+            history.settled(&mut checker, 1, 1, 1);
+            history.check(&mut checker, at, 5, Source::Share, true);
+            // The node that is lent went by its share, too, and had no answer then.
+            checker.lives.see(&Seen::Joined { node: 0, incarnation: 1 });
+            history.check(&mut checker, at, 0, Source::Share, false);
+            history.unanswered_in(&mut checker, at, [1, 2]);
+            history.executed(&mut checker, at + later, 3);
+            history.check(&mut checker, at + later + 1, 6, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{later}: {:?}", checker.violations());
         }
     }
 }

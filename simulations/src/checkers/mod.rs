@@ -78,7 +78,8 @@ use crate::observe::{Checker, Moment, Ran, Setting, Violation};
 /// An answer as the store counts: what it sets aside for others is shown as used, and nobody was lent it.
 fn counted(call: &Call, grant: &Grant, ran: &Ran<'_>) -> Grant {
     let mut grant = *grant;
-    if let (true, Some(hash)) = (call.sets_aside(), &ran.hash[1]) {
+    // Scripts of the build before show what they count, and know of nothing that is set aside.
+    if let (true, Some(hash)) = (call.sets_aside() && !ran.is_earlier, &ran.hash[1]) {
         let counter = &mut grant.counters[0];
         counter.used = counter.used.saturating_sub(hash.set_aside(&call.rule.limits[0], grant.now));
     }

@@ -143,6 +143,12 @@ impl History {
         self.see(observer, at, &Seen::Settled { node: 0, incarnation, key: 0, call, grant });
     }
 
+    /// A node in that life learns that the call of that id was not answered.
+    pub(super) fn unanswered_in(&mut self, observer: &mut dyn Observer, at: u64, [incarnation, id]: [u64; 2]) {
+        let call = &self.acquire(id, 1);
+        self.see(observer, at, &Seen::Settled { node: 0, incarnation, key: 0, call, grant: None });
+    }
+
     fn acquire(&self, id: u64, want: u64) -> Call {
         let mut known: [Known; MAX_LIMITS] = Default::default();
         if self.known > 0 {

@@ -30,9 +30,11 @@ pub(super) struct Count {
     /// gcra: tokens that the store charged long before their answer came, and until when they may be spent.
     late: u64,
     late_until: u64,
-    /// gcra: tokens that were set aside by a store that has forgotten them, and until when they may be spent.
+    /// gcra: tokens that were set aside by a store that has forgotten them, until when they may be spent, and what was
+    /// admitted since: those may be among it.
     aside: u64,
     aside_until: u64,
+    admitted_since: u64,
 }
 
 impl Count {
@@ -40,10 +42,11 @@ impl Count {
     pub(super) fn roll(&mut self, limit: &Limit, now: u64) {
         match limit.algorithm {
             Algorithm::Gcra => {
-                let leaked = i128::from(now.saturating_sub(self.at)) * i128::from(limit.count);
-                // What was forgiven is below zero, and is forgotten as a bucket fills.
-                self.level = if self.level > 0 { (self.level - leaked).max(0) } else { (self.level + leaked).min(0) };
-                self.at = self.at.max(now);
+                if self.aside > 0 && now >= self.aside_until {
+                    self.leak(limit, self.aside_until);
+                    self.end_aside(limit);
+                }
+                self.leak(limit, now);
                 // Where the bucket has been full since, it does not matter any more when they were charged.
                 if self.level <= 0 && now >= self.late_until {
                     self.late = 0;
@@ -62,6 +65,21 @@ impl Count {
             // The store says when one opens.
             Algorithm::FixedFromFirst | Algorithm::Concurrent => {}
         }
+    }
+
+    fn leak(&mut self, limit: &Limit, now: u64) {
+        let leaked = i128::from(now.saturating_sub(self.at)) * i128::from(limit.count);
+        // What was forgiven is below zero, and is forgotten as a bucket fills.
+        self.level = if self.level > 0 { (self.level - leaked).max(0) } else { (self.level + leaked).min(0) };
+        self.at = self.at.max(now);
+    }
+
+    /// Nobody spends any more what a store has forgotten to have set aside. What was spent of it by then, while the bucket
+    /// had room for it, is in the level still, and the store knows nothing of it: it lends as much again.
+    fn end_aside(&mut self, limit: &Limit) {
+        let spent = i128::from(self.aside.min(self.admitted_since)) * i128::from(limit.period.0);
+        self.level -= spent.min(self.level.max(0));
+        (self.aside, self.admitted_since) = (0, 0);
     }
 
     /// The store opened a window `from-first` that ends then. One that was still open has been reset
@@ -107,6 +125,7 @@ impl Count {
     pub(super) fn spend_aside(&mut self, limit: &Limit, now: u64, beyond: u64) {
         let tokens = if now < self.aside_until { beyond.min(self.aside) } else { 0 };
         self.aside -= tokens;
+        self.admitted_since = self.admitted_since.saturating_sub(tokens);
         self.forgive(limit, tokens);
     }
 
@@ -123,6 +142,9 @@ impl Count {
     pub(super) fn admit(&mut self, limit: &Limit, tokens: u64) {
         self.used += tokens;
         self.level += i128::from(tokens) * i128::from(limit.period.0);
+        if self.aside > 0 {
+            self.admitted_since += tokens;
+        }
     }
 
     /// So many were lent of the next window.
@@ -254,6 +276,27 @@ mod tests {
         count.admit(&limit, 8);
         count.spend_aside(&limit, 4_900_000, count.excess(&limit, 4_900_000, 0));
         assert_eq!(count.excess(&limit, 4_900_000, 0), 1, "one was held still, and a burst and one fit");
+    }
+
+    #[test]
+    fn what_was_set_aside_and_spent_in_time_counts_for_nothing_later() {
+        let limit = limit("10/1s burst 50");
+        for (spent, more) in [(0, 51), (1, 52), (2, 53), (3, 53)] {
+            let mut count = Count::default();
+            count.roll(&limit, 1_000_000);
+            count.forgive(&limit, 2);
+            count.forget_aside(&limit, 2, 5_000_000);
+            count.roll(&limit, 4_900_000);
+            // The bucket has room for all of it, so that nothing is beyond the limit then.
+            count.admit(&limit, spent);
+            count.spend_aside(&limit, 4_900_000, count.excess(&limit, 4_900_000, 0));
+            // One leaks until it is over, of what was admitted by then and of the rest.
+            count.roll(&limit, 5_000_000);
+            count.admit(&limit, more - spent);
+            assert_eq!(count.excess(&limit, 5_000_000, 0), 0, "{spent}");
+            count.admit(&limit, 2);
+            assert!(count.excess(&limit, 5_000_000, 0) > 0, "{spent}");
+        }
     }
 
     #[test]

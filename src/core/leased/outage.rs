@@ -101,9 +101,12 @@ impl LeasedKey {
 
     /// Records that the store has answered a call that asks for no tokens. If that was sent after the store was lost,
     /// the store is back, and the time begins in which all nodes charge what they admitted. If only an acquire began
-    /// that time, a key that is rarely checked would go on with its share long after the outage.
+    /// that time, a key that is rarely checked would go on with its share long after the outage. Where there is no share,
+    /// nobody has anything to charge; nor does a loss of long ago begin again with that, of which an acquire would not know.
     pub(super) fn note_back(&mut self, now: Instant, sent: Instant) {
-        if self.view.rule().is_entitled() {
+        let has_none = !self.view.rule().has_share() && self.outage.book().is_none();
+        let is_old = !self.is_away(now) && !self.owes(now);
+        if self.view.rule().is_entitled() || has_none || is_old {
             return self.outage.find(sent);
         }
         self.outage.repay_until(now, sent, now + GRACE);
