@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use rationd::clock;
-use rationd::core::call::{Acquire, CALL_LIFE, Call, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::core::call::{Acquire, CALL_LIFE, Call, Claim, JUST_NOW, Known, OPEN, Op, Voided, Window};
+use rationd::core::entitled::NEVER;
 use rationd::core::key::Digest;
 use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
@@ -29,12 +30,13 @@ const NODE: &str = "host-17.example:7946";
 /// Ids are microseconds since 1970, or more.
 const FIRST_ID: u64 = 1_800_000_000_000_000;
 
-/// Limits as applications have them: a bucket, a window, both, and three.
-const LIMITS: [&[&str]; 4] = [
-    &["10/60s burst 100"],
-    &["1000/60s fixed"],
-    &["10/60s burst 100", "1000/60s fixed"],
-    &["10/60s burst 100", "1000/60s fixed", "5000/1h sliding"],
+/// Limits as applications have them: a bucket, a window, one of which the store sets tokens aside, bucket and window, and three.
+const LIMITS: [(&[&str], OnStoreLoss); 5] = [
+    (&["10/60s burst 100"], OnStoreLoss::Share),
+    (&["1000/60s fixed"], OnStoreLoss::Share),
+    (&["1000/60s fixed"], OnStoreLoss::Entitled),
+    (&["10/60s burst 100", "1000/60s fixed"], OnStoreLoss::Share),
+    (&["10/60s burst 100", "1000/60s fixed", "5000/1h sliding"], OnStoreLoss::Share),
 ];
 
 /// What is asked of a key of that epoch.
@@ -73,9 +75,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for known in ["new key", "known key"] {
             note(format!("plain GCRA, {known}"), measure(&mut redis, plain)?);
         }
-        for limits in LIMITS {
-            let rule = rule(limits);
-            let said = limits.join(" and ");
+        for (limits, on_store_loss) in LIMITS {
+            let rule = rule(limits, on_store_loss);
+            let said = limits.join(" and ") + if rule.is_entitled() { ", entitled" } else { "" };
             redis::cmd("FLUSHALL").exec(&mut redis)?;
             // A key's epoch is the id of the first order for it.
             let mut epochs = vec![0; KEYS as usize];
@@ -90,7 +92,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let taken = measure(&mut redis, |key| {
                     let id = ids.next().unwrap_or(u64::MAX);
                     let (digest, epoch) = (Digest(u128::from(key)), &mut epochs[key as usize]);
-                    let call = Call { id, digest, rule: rule.clone(), op: op(*epoch), sent_at: Instant(0) };
+                    let op = claimed(op(*epoch), &rule);
+                    let call = Call { id, digest, rule: rule.clone(), op, sent_at: Instant(0) };
                     *epoch = if *epoch == 0 { id } else { *epoch };
                     evalsha::command(&caller, &call, false)
                 })?;
@@ -114,9 +117,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn rule(limits: &[&str]) -> Arc<Rule> {
+fn rule(limits: &[&str], on_store_loss: OnStoreLoss) -> Arc<Rule> {
     let limits = limits.iter().map(|text| Limit::parse(text).expect(text)).collect();
-    Arc::new(Rule { policy: "bench".into(), limits, on_store_loss: OnStoreLoss::Share })
+    Arc::new(Rule { policy: "bench".into(), limits, on_store_loss })
+}
+
+/// What an acquire also says where the store sets tokens aside: that this node knows of none yet, and uses some.
+fn claimed(op: Op, rule: &Rule) -> Op {
+    match op {
+        Op::Acquire(order) if rule.is_entitled() => {
+            Op::Acquire(Acquire { claim: Some(Claim { believes: Some(0), wishes: 10, frees_until: NEVER }), ..order })
+        }
+        op => op,
+    }
 }
 
 /// As a check asks for a key that nothing is held of.

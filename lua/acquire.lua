@@ -289,5 +289,11 @@ else
       renews = stepped ~= before
     end
   end
+--<entitled
+  -- It is kept as long as something may be set aside in this generation, which is longer than a window asks for.
+  if was_kept and entitled_now + entitled_before > 0 and limit_at == limit_stored and epoch_now == stored_epoch
+    and id ~= 0 and not census_is_new and ahead_of == 0 then
+    renews = false
+  end
 -->
 end

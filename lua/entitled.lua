@@ -20,7 +20,7 @@ local own_part = 'a:' .. node
 local generation, entitled_now, entitled_before, demand_now, demand_before = 0, 0, 0, 0, 0
 local called_in, called, called_ahead = 0, 0, 0
 local part_of, part_held, part_given, part_demand, part_called = 0, 0, 0, 0, 0
-local part_is_new = false
+local part_is_new, part_is_stored = false, false
 local aside_text, part_text = values[7], values[8]
 if aside_text then
   local a, b, c, d, e, f, g, h
@@ -45,6 +45,8 @@ if part_text then
 end
 local this_generation = (now - now % GENERATION) / GENERATION
 local generation_is_new = generation < this_generation
+-- Something was set aside when this was stored, and the hash is kept for its sake.
+local was_kept = not generation_is_new and entitled_now + entitled_before > 0
 if generation_is_new then
   local follows = generation + 1 == this_generation
   entitled_before, demand_before = follows and entitled_now or 0, follows and demand_now or 0

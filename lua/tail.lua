@@ -37,7 +37,20 @@ if writes then
         or format('%d %d %d', limit_used, limit_prev, limit_at)
     end
   end
+--<entitled
+  local sums, part
+  if part_is_new then
+    sums = pack(ASIDE, generation, entitled_now, entitled_before, demand_now, demand_before, called_in, called,
+      called_ahead)
+    part = pack(PART, part_of, part_held, part_given, part_demand, part_called)
+  end
+  if part_is_new and record and counter and not epoch_is_new and not census_is_new then
+    call('HSET', hash, limit_name, counter, own, record, 'a', sums, own_part, part)
+    part_is_stored = true
+  elseif record and counter and epoch_is_new == census_is_new then
+--<plain
   if record and counter and epoch_is_new == census_is_new then
+--<one
     -- As it is asked for mostly: a key that is new, or one of which nothing but this has changed.
     if not epoch_is_new then
       if lent then
@@ -91,11 +104,7 @@ if writes then
   end
 -->
 --<entitled
-  if part_is_new then
-    local sums = pack(ASIDE, generation, entitled_now, entitled_before, demand_now, demand_before, called_in, called,
-      called_ahead)
-    call('HSET', hash, 'a', sums, own_part, pack(PART, part_of, part_held, part_given, part_demand, part_called))
-  end
+  if part_is_new and not part_is_stored then call('HSET', hash, 'a', sums, own_part, part) end
 -->
   if renews then
     -- Redis may drop the hash when it says nothing that a missing one would not say.

@@ -31,7 +31,10 @@ const FEW_KEYS: u32 = 1_000;
 /// From this seed on two of three play peers that lend to each other, the others what they play anyway.
 pub const LENT_FROM: u64 = scenes::LENT_FROM;
 
-/// From this seed on tokens are set aside for nodes that may lose the store.
+/// Of a thousand other runs, those in which they are, too.
+const ENTITLED: u64 = 100;
+
+/// From this seed on tokens are set aside for nodes that may lose the store, in all runs.
 pub const ENTITLED_FROM: u64 = entitled::FROM;
 
 /// The configuration of a seed.
@@ -39,7 +42,11 @@ pub const ENTITLED_FROM: u64 = entitled::FROM;
 pub fn plan(seed: u64) -> Plan {
     let plan = match seed.checked_sub(ENTITLED_FROM) {
         Some(number) => entitled::draw(seed, number, scenes::draw(number).unwrap_or_else(|| freely(number))),
-        None => scenes::draw(seed).unwrap_or_else(|| freely(seed)),
+        None => {
+            let plan = scenes::draw(seed).unwrap_or_else(|| freely(seed));
+            let is_entitled = Random::stream(seed, "swarm-is-entitled").chance(ENTITLED);
+            if is_entitled { entitled::change(seed, plan) } else { plan }
+        }
     };
     // Until replicas are back, two seconds until leases flow again, two windows until no share is left of any, and a
     // whole one to be judged by.
@@ -144,6 +151,7 @@ mod tests {
     use rationd::core::limit::Limit;
 
     use super::*;
+    use crate::plan::{OnStoreLoss, Policy};
 
     const SEEDS: u64 = 300;
 
@@ -195,6 +203,13 @@ mod tests {
     fn nodes_of_some_runs_have_several_shards() {
         let several = (1..=SEEDS).filter(|seed| plan(*seed).daemon.shards > 1).count() as u64;
         assert!((SEEDS / 4..SEEDS / 2).contains(&several), "{several} of {SEEDS}");
+    }
+
+    #[test]
+    fn some_runs_set_tokens_aside() {
+        let is_entitled = |policy: &Policy| policy.on_store_loss == OnStoreLoss::Entitled;
+        let some = (1..=SEEDS).filter(|seed| plan(*seed).policies.iter().any(is_entitled)).count() as u64;
+        assert!((SEEDS / 30..SEEDS / 5).contains(&some), "{some} of {SEEDS}");
     }
 
     #[test]

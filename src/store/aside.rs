@@ -151,6 +151,12 @@ impl Aside {
         self.of_others.is_some()
     }
 
+    /// Whether the key is kept for the sake of what is set aside as long as it was before: in this generation, where something
+    /// was and is.
+    pub(super) fn keeps(&self, before: &Sums) -> bool {
+        before.generation == self.sums.generation && before.last().is_some() && self.sums.last().is_some()
+    }
+
     /// Of so many tokens that are left of this window, or of the next, those that may be lent.
     pub(super) fn leaves(&self, left: u64, is_ahead: bool) -> u64 {
         self.of_others.map_or(0, |of_others| left.saturating_sub(of_others[usize::from(is_ahead)]))

@@ -219,7 +219,10 @@ impl MemoryStore {
     fn expires(&self, view: &View<'_>, ask: &Acquire) -> Timestamp {
         let stored = match (view.head, view.limits, self.nodes.get(&view.digest)) {
             (Some(head), [limit], Some(nodes))
-                if view.id != 0 && view.aside.is_none() && !ask.window.is_next() && nodes.census() == view.census =>
+                if view.id != 0
+                    && view.aside.is_none_or(|aside| aside.keeps(&nodes.sums))
+                    && !ask.window.is_next()
+                    && nodes.census() == view.census =>
             {
                 let before = Counter { used: nodes.lent.total(), ..self.cells.counter(view.digest, 0, limit) };
                 lifetime::lasts_as_before(limit, &before, &view.shown()[0]).then_some(head.expires)

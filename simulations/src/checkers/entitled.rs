@@ -26,6 +26,10 @@ static FORGOTTEN: Exemption = Exemption::new(
     "It sets aside anew what nodes believe in that may not reach it: until those entitlements have lapsed.",
 );
 
+static MIXED: Exemption = Exemption::new(
+    "a key that a node of the build before has called, and that has come to its end since",
+    "Its scripts know of nothing that is set aside, and keep the key for less long than that is in force: as if the store had lost it.",
+);
 static LOWERED: Exemption = Exemption::new(
     "what was set aside of a larger limit",
     "A node that is not asked for the key does not know that the limit is lower, and the store keeps that set aside for it.",
@@ -36,7 +40,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["entitled"],
     proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits no more on it, not when it may have lapsed, and nothing in a window in which it has been freed.",
     judges: "One fixed window of which tokens are set aside.",
-    exemptions: &[&LEAPS, &FORGOTTEN, &LOWERED],
+    exemptions: &[&LEAPS, &FORGOTTEN, &MIXED, &LOWERED],
     mutant: Some("share-after-acquire"),
 };
 
@@ -54,6 +58,8 @@ struct Place {
     window: u64,
     spent: u64,
     most: u64,
+    /// The epoch of the key as it knows it, and the store's time in the answer that said so.
+    epoch: (u64, u64),
 }
 
 /// The checker.
@@ -64,6 +70,10 @@ pub(super) struct Entitled {
     /// When acquires were executed, by node and id.
     executed: Map<(Life, u64), u64>,
     forgotten: Map<u32, ()>,
+    /// Keys that a node of the build before has called.
+    earlier: Set<u32>,
+    /// The epoch of each key as the store last said it.
+    epochs: Map<u32, u64>,
     /// The most that was ever set aside of a key.
     largest: Map<u32, u64>,
     holds: Alone,
@@ -93,6 +103,29 @@ impl Entitled {
         }
     }
 
+    /// A key that has come to its end begins anew under another epoch.
+    fn ended(&mut self, key: u32, grant: &Grant) {
+        if grant.epoch == 0 || grant.replayed || grant.outdated {
+            return;
+        }
+        let known = self.epochs.insert(key, grant.epoch);
+        let is_anew = known.is_some_and(|known| known != grant.epoch) && !grant.reset;
+        if MIXED.when(is_anew && self.earlier.remove(&key)) {
+            self.forgotten.insert(key, ());
+        }
+    }
+
+    /// Whether a node hears of an epoch that is over, as it has heard of the one that followed: it takes over nothing of what
+    /// the store said under that, and goes on saying what it believed before.
+    fn is_of_before(&mut self, life: Life, key: u32, grant: &Grant) -> bool {
+        let place = self.places.entry((key, life)).or_default();
+        let (epoch, heard) = place.epoch;
+        if grant.now.0 >= heard {
+            place.epoch = (grant.epoch, grant.now.0);
+        }
+        grant.now.0 < heard && grant.epoch != epoch
+    }
+
     fn executed(&mut self, life: Life, key: u32, call: &Call, claim: &Claim, grant: &Grant) {
         if grant.replayed || grant.outdated || grant.now > claim.frees_until {
             return;
@@ -104,12 +137,13 @@ impl Entitled {
     }
 
     fn settled(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
+        let is_of_before = self.is_of_before(life, key, grant);
         let Some(at) = self.executed.remove(&(life, call.id)) else { return };
         let place = self.places.entry((key, life)).or_default();
         // What is answered once more, or too late, a node does not take over.
         let is_late =
             matches!(&call.op, Op::Acquire(Acquire { claim: Some(claim), .. }) if grant.now > claim.frees_until);
-        if call.id < place.latest || grant.outdated || is_late {
+        if call.id < place.latest || grant.outdated || is_late || is_of_before {
             return;
         }
         (place.tokens, place.lapses) = (grant.entitled, lapses(generation(Timestamp(at))).0);
@@ -177,7 +211,11 @@ impl Observer for Entitled {
                 let Op::Acquire(Acquire { claim: Some(claim), .. }) = &call.op else { return };
                 self.called(moment, self.lives.of(*node), *key, call, claim);
             }
-            Seen::Executed { node, incarnation, key, call, grant, .. } if call.sets_aside() => {
+            Seen::Executed { node, incarnation, key, call, grant, ran, .. } if call.sets_aside() => {
+                self.ended(*key, grant);
+                if ran.is_earlier {
+                    self.earlier.insert(*key);
+                }
                 let Op::Acquire(Acquire { claim: Some(claim), .. }) = &call.op else { return };
                 self.executed((*node, *incarnation), *key, call, claim, grant);
             }
@@ -257,6 +295,37 @@ mod tests {
         history.executed(&mut checker, 3 * SECOND / 4, 2);
         history.check(&mut checker, 4 * SECOND / 5, 1, Source::Share, true);
         assert_eq!(checker.violations().len(), 1, "{:?}", checker.violations());
+    }
+
+    #[test]
+    fn an_answer_of_before_a_reset_is_not_taken_over() {
+        for (epoch, at, seen) in [(2, SECOND / 2, 1), (1, SECOND / 4, 0)] {
+            let (mut history, mut checker) = told(7);
+            history.epoch = 2;
+            history.settled_in(&mut checker, SECOND / 3, [1, 2], 0);
+            // The store has lowered it, by a call that was executed before the reset or after it.
+            (history.entitled, history.epoch, history.believes) = (5, epoch, Some(7));
+            history.called(&mut checker, SECOND / 3, 3, 1);
+            history.executed(&mut checker, at, 3);
+            history.settled_in(&mut checker, at, [1, 3], 0);
+            history.called(&mut checker, SECOND / 2, 4, 1);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_key_that_the_build_before_has_cut_short_is_as_if_lost() {
+        for (mixed, seen) in [(true, 0), (false, 1)] {
+            let (mut history, mut checker) = told(7);
+            if mixed {
+                checker.earlier.insert(0);
+            }
+            history.epoch = 2;
+            (history.entitled, history.believes) = (96, Some(7));
+            history.executed(&mut checker, SECOND / 2, 2);
+            history.settled_in(&mut checker, SECOND / 2, [1, 2], 0);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use rationd::core::call::{Acquire, Call, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
+use rationd::core::entitled::window_end;
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
+use rationd::core::time::Timestamp;
 
 use super::bound::Bound;
 use super::notes::{Answers, Clocks, Life, Lives};
@@ -60,6 +62,11 @@ static FORGOTTEN: Exemption = Exemption::new(
     "The store sets aside anew what nodes believe in that may not reach it, and windows of another clock lie across: until those entitlements have lapsed.",
 );
 
+static RESET: Exemption = Exemption::new(
+    "what was admitted on what is set aside, in windows at hand, before a client reset the key",
+    "A reset asks for the whole limit anew. What the store had counted bound.rs excuses; this it had not.",
+);
+
 static MIXED: Exemption = Exemption::new(
     "what is set aside for nodes without the store, in runs in which some nodes are of the build before",
     "Its scripts know of nothing that is set aside, and lend it: up to 95 % of the limit more.",
@@ -82,6 +89,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &RELEASED,
         &EDGES,
         &FORGOTTEN,
+        &RESET,
         &MIXED,
     ],
     mutant: None,
@@ -132,6 +140,8 @@ pub(super) struct Joint {
     forgotten: Map<u32, ()>,
     /// Keys of which something was admitted that was set aside.
     entitled: Map<u32, ()>,
+    /// How much that was in its latest window, by the end of that.
+    aside: Map<u32, (u64, u64)>,
     clocks: Clocks,
     /// Some nodes are of the build before for a while.
     mixed: bool,
@@ -265,6 +275,7 @@ impl Joint {
             places: Map::default(),
             forgotten: Map::default(),
             entitled: Map::default(),
+            aside: Map::default(),
             clocks: Clocks::new(plan),
             mixed: plan.faults.iter().any(|fault| matches!(fault.what, What::Build { newer: false, .. })),
             found: Found::default(),
@@ -320,6 +331,10 @@ impl Joint {
         let life = self.lives.of(request.node);
         if rule.is_entitled() {
             self.entitled.insert(request.key, ());
+            let (end, tokens) = self.aside.entry(request.key).or_default();
+            let open = window_end(&rule.limits[0], Timestamp(now)).0;
+            *tokens = if *end == open { *tokens + request.cost } else { request.cost };
+            *end = open;
             // It was set aside, so nothing excuses more but that the store has forgotten it.
             let is_forgotten =
                 FORGOTTEN.when(self.forgotten.contains_key(&request.key) || self.clocks.leapt(request.key).is_some());
@@ -419,6 +434,13 @@ impl Observer for Joint {
                 if matches!(call.op, Op::Acquire(_)) && grant.granted > 0 && !grant.replayed =>
             {
                 self.lent(moment, (*node, *incarnation), *key, call, grant.now.0);
+            }
+            Seen::Executed { key, call, grant, stale: false, .. }
+                if call.op == Op::Reset && !grant.replayed && !grant.outdated =>
+            {
+                let aside = self.aside.remove(key).filter(|(end, _)| grant.now.0 < *end);
+                let (_, tokens) = aside.unwrap_or_default();
+                self.all.beside(*key, grant.now.0, |_, _| RESET.forgives(tokens));
             }
             Seen::Left { .. } => self.left = moment.at,
             Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(Acquire { epoch: 0, .. })) => {
@@ -536,6 +558,23 @@ mod tests {
             history.executed(&mut checker, at + SECOND + 2 * DRIFT + later, 2);
             history.check(&mut checker, at + SECOND + 3 * DRIFT + later, 6, Source::Lease, true);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_reset_is_forgiven_what_was_admitted_on_what_is_set_aside() {
+        // With the token that the store had counted.
+        for (resets, after, seen) in [(true, 11, 0), (true, 12, 1), (false, 2, 1)] {
+            let mut history = History::entitled("10/1s fixed");
+            let mut checker = Joint::new(&history.setting());
+            let at = SECOND / 10;
+            history.executed(&mut checker, 1, 1);
+            history.check(&mut checker, at, 9, Source::Share, true);
+            if resets {
+                history.reset(&mut checker, at + 1, 2);
+            }
+            history.check(&mut checker, at + 2, after, Source::Lease, true);
+            assert_eq!(checker.violations().len(), seen, "{after}: {:?}", checker.violations());
         }
     }
 

@@ -75,10 +75,10 @@ use rationd::core::policy::Rule;
 pub use self::sheet::{Exemption, Sheet};
 use crate::observe::{Checker, Moment, Ran, Setting, Violation};
 
-/// An answer as the store counts: what it sets aside for others is shown as used, and nobody was lent it.
+/// An answer as the store counts: what it sets aside for others is shown as used, and nobody was lent it. Scripts of the build
+/// before know of none of that.
 fn counted(call: &Call, grant: &Grant, ran: &Ran<'_>) -> Grant {
     let mut grant = *grant;
-    // Scripts of the build before show what they count, and know of nothing that is set aside.
     if let (true, Some(hash)) = (call.sets_aside() && !ran.is_earlier, &ran.hash[1]) {
         let counter = &mut grant.counters[0];
         counter.used = counter.used.saturating_sub(hash.set_aside(&call.rule.limits[0], grant.now));

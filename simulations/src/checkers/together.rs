@@ -54,6 +54,10 @@ static FORGETFUL: Exemption = Exemption::new(
     "a key that the store has forgotten, for two periods",
     "It lends again what peers know to be spent: the most that it showed counts, and that it has lent refutes nobody.",
 );
+static ASIDE: Exemption = Exemption::new(
+    "what is set aside of a key for nodes without the store, once that has lost something of the key",
+    "It sets aside anew what nodes believe in that may not reach it: until those entitlements have lapsed.",
+);
 static TURNS: Exemption = Exemption::new(
     "near a boundary, where limits are several or begin with the first request",
     "A node goes by the window before for as long as an answer may be under way: what was spent of that counts, too.",
@@ -66,7 +70,20 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["static-shares", "prefilter"],
     proves: "What all nodes together admit on shares in one window stays below 95 % of the limit, and below the limit in a fleet that is torn; and nobody is denied by what peers told of a window of which the store had more.",
     judges: "Shares: fixed and sliding windows, several limits. Denials by peers: windows of all kinds, several limits.",
-    exemptions: &[&OFF, &PUSHES, &LEAPS, &SKEWED, &TORN, &EDGES, &SHAPES, &LIARS, &FORGETFUL, &TURNS, &NO_WINDOWS],
+    exemptions: &[
+        &OFF,
+        &PUSHES,
+        &LEAPS,
+        &SKEWED,
+        &TORN,
+        &EDGES,
+        &SHAPES,
+        &LIARS,
+        &FORGETFUL,
+        &ASIDE,
+        &TURNS,
+        &NO_WINDOWS,
+    ],
     mutant: Some("merge-adds"),
 };
 
@@ -121,6 +138,8 @@ pub(super) struct Together {
     refuted: Map<(u32, Place), bool>,
     /// When the store last lost something that it knew of a key.
     forgot: Map<u32, u64>,
+    /// Keys of which it has, other than by a reset.
+    lost: Set<u32>,
     found: Found,
 }
 
@@ -151,11 +170,15 @@ impl Together {
             opened: Map::default(),
             refuted: Map::default(),
             forgot: Map::default(),
+            lost: Set::default(),
             found: Found::default(),
         }
     }
 
     fn share(&mut self, moment: Moment, request: &Request, rule: &Rule, store: u64) {
+        if ASIDE.when(rule.is_entitled() && self.lost.contains(&request.key)) {
+            return;
+        }
         for (index, limit) in rule.limits.iter().enumerate() {
             let passed = store % limit.period.0;
             let plain = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
@@ -252,6 +275,9 @@ impl Together {
         let Op::Acquire(order) = call.op else { return };
         if order.epoch != 0 && grant.epoch != order.epoch {
             self.forgot.insert(key, moment.at);
+            if !grant.reset {
+                self.lost.insert(key);
+            }
         }
         if grant.granted == 0 || grant.replayed || order.window.is_next() {
             return;
@@ -310,9 +336,13 @@ impl Observer for Together {
                 self.executed(moment, *key, call, grant);
                 if *stale {
                     self.forgot.insert(*key, moment.at);
+                    self.lost.insert(*key);
                 }
             }
-            Seen::Lost { key, .. } | Seen::Undone { key, .. } => drop(self.forgot.insert(*key, moment.at)),
+            Seen::Lost { key, .. } | Seen::Undone { key, .. } => {
+                self.forgot.insert(*key, moment.at);
+                self.lost.insert(*key);
+            }
             Seen::Told { to, frames, lies: true, .. } => {
                 let told = frames.iter().flat_map(|frame| digest::decode(frame).unwrap_or_default());
                 self.lied.extend(told.map(|told| (*to, told.digest.0, told.limit.into(), told.window.0)));
@@ -392,6 +422,21 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 6 * SECOND + SECOND / 5, 1, Source::Share, true);
         assert_eq!(checker.violations()[0].invariant, "static-shares");
+    }
+
+    #[test]
+    fn what_is_set_aside_sums_to_more_once_the_store_has_lost_it() {
+        for (is_lost, seen) in [(false, 1), (true, 0)] {
+            let mut history = History::entitled("100/1s fixed");
+            let mut checker = checker(&history);
+            history.settled(&mut checker, SECOND, 1, 1);
+            if is_lost {
+                let store = Timestamp(0);
+                history.see(&mut checker, 2 * SECOND, &Seen::Lost { key: 0, store });
+            }
+            history.check(&mut checker, 6 * SECOND + SECOND / 10, 96, Source::Share, true);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

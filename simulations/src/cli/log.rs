@@ -64,13 +64,14 @@ fn order(call: &Call) -> String {
     let limits = 0..call.rule.limits.len();
     match &call.op {
         Op::Acquire(ask) => {
-            let Acquire { need, want, least, window, epoch, held, .. } = ask;
+            let Acquire { need, want, least, window, epoch, held, claim, .. } = ask;
             let known = limits.clone().map(|index| (ask.known[index].used, ask.known[index].at.0));
             let ages = limits.map(|index| ask.ages[index].0);
             let (known, ages): (Vec<_>, Vec<_>) = (known.collect(), ages.collect());
             let ahead = window.on_wire().0;
+            let says = claim.map_or_else(String::new, |claim| format!(", {claim:?}"));
             format!(
-                "acquire {need} {want} {least}, ahead {ahead}, epoch {epoch}, held {held}, {known:?}, ages {ages:?}"
+                "acquire {need} {want} {least}, ahead {ahead}, epoch {epoch}, held {held}, {known:?}, ages {ages:?}{says}"
             )
         }
         Op::Return { amount, epoch, held, ages, windows, voids } => {
@@ -89,7 +90,8 @@ fn answer(call: &Call, grant: &Grant) -> String {
     let marks: String = marks.iter().filter(|(is_set, _)| *is_set).map(|(_, text)| *text).collect();
     let counters = grant.counters.iter().take(call.rule.limits.len());
     let counters: Vec<_> = counters.map(|counter| (counter.used, counter.prev, counter.at.0)).collect();
-    format!("{granted} {marks}at {}, epoch {epoch}, {nodes} nodes, {counters:?}", now.0)
+    let aside = if call.sets_aside() { format!(", entitled to {}", grant.entitled) } else { String::new() };
+    format!("{granted} {marks}at {}, epoch {epoch}, {nodes} nodes, {counters:?}{aside}", now.0)
 }
 
 /// What a peer says.

@@ -22,7 +22,13 @@ pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
     if number % EVERY == 5 {
         return lapsing(&mut random, seed);
     }
-    let mut plan = Plan { seed, name: format!("swarm-{seed}"), ..plan };
+    change(seed, Plan { name: format!("swarm-{seed}"), ..plan })
+}
+
+/// What a seed plays whose tokens are set aside, where it would play `plan` otherwise.
+pub(super) fn change(seed: u64, plan: Plan) -> Plan {
+    let mut random = Random::stream(seed, "swarm-entitled");
+    let mut plan = Plan { seed, ..plan };
     plan.about = format!("{} With entitlements.", plan.about);
     for policy in &mut plan.policies {
         // One of several stays as it is.
