@@ -1,8 +1,9 @@
 //! The file of recorded arrivals: which checks came when, and what was answered. `rationd plan` reads it.
 //!
 //! A header is followed by a ring of records of one size. Each record has a number that grows by one, so a writer finds
-//! where to go on, and a checksum, so that one that was half written does not count. A
-//! file that was begun with the same settings is continued.
+//! where to go on, and a checksum, so that a record that was half written does not count. The records of a thread are
+//! written together, so a reader puts them in order by their times. A file that was begun with the same settings is
+//! continued.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
