@@ -49,7 +49,7 @@ struct Row {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (_server, socket) = redis_server()?;
+    let (_server, socket) = redis_server(None)?;
     let client = redis::Client::open(format!("redis+unix://{}", socket.display()))?;
     let mut redis = await_condition("redis-server", || client.get_connection().ok())?;
     evalsha::introduction().query::<Value>(&mut redis)?;

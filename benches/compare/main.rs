@@ -1,10 +1,12 @@
-//! How fast is a check here, in Redis, and in throttlecrab? `cargo bench --bench compare`
+//! How fast is a check here, in Redis, and in throttlecrab? `cargo bench --bench compare`; with Redis as the store:
+//! `cargo bench --bench compare -- --store redis`
 //!
 //! One client program (`rationd bench`) loads all of them in turn, round after round, so that what
 //! disturbs the machine disturbs all. Medians of the rounds are compared. Servers run on one core
 //! and the client on another where `taskset` can arrange it. A gate that is not met is printed, and
 //! fails nothing: on a busy machine the same binary may read a tenth.
 
+mod cold;
 mod gates;
 mod probe;
 #[path = "../support/process.rs"]
@@ -40,6 +42,12 @@ const WORKLOADS: [Workload; 4] = [
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::args().any(|argument| argument == "--list") {
         return Ok(()); // `cargo test --benches` asks; there is nothing to test here.
+    }
+    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] | ["--store", "memory"] => {}
+        ["--store", "redis"] => return Ok(cold::run()?),
+        _ => return Err(format!("{arguments:?}: wanted is nothing, or --store memory, or --store redis").into()),
     }
     let servers = Servers::start()?;
     let mut gates = gates::Gates::default();

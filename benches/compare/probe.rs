@@ -20,6 +20,11 @@ pub(crate) struct Bench<'a> {
     pub(crate) rate: Option<u32>,
     /// Send one command for each key, then end.
     pub(crate) every_key_once: bool,
+    /// Choose keys by Zipf's law with exponent 1, not evenly.
+    pub(crate) zipf: bool,
+    pub(crate) seed: u32,
+    /// Seconds before it is counted.
+    pub(crate) warmup: f64,
 }
 
 /// What a run came to.
@@ -27,6 +32,7 @@ pub(crate) struct Bench<'a> {
 pub(crate) struct Sample {
     /// Replies a second.
     pub(crate) rate: f64,
+    pub(crate) replies: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     /// CPU time of the server for each reply.
@@ -36,7 +42,17 @@ pub(crate) struct Sample {
 impl<'a> Bench<'a> {
     /// One key, no pipeline, one second.
     pub(crate) fn of(command: &'a str) -> Self {
-        Self { command, pipeline: 1, keys: 1, seconds: 1.0, rate: None, every_key_once: false }
+        Self {
+            command,
+            pipeline: 1,
+            keys: 1,
+            seconds: 1.0,
+            rate: None,
+            every_key_once: false,
+            zipf: false,
+            seed: 1,
+            warmup: 0.2,
+        }
     }
 
     /// Loads the server of process `server` through `door`.
@@ -54,7 +70,11 @@ impl<'a> Bench<'a> {
         if self.every_key_once {
             client.args(["--sequence", "--requests", &self.keys.to_string()]);
         } else {
-            client.args(["--warmup", "0.2", "--duration", &self.seconds.to_string()]);
+            client.args(["--warmup", &self.warmup.to_string(), "--duration", &self.seconds.to_string()]);
+            client.args(["--seed", &self.seed.to_string()]);
+        }
+        if self.zipf {
+            client.args(["--zipf", "1"]);
         }
         let before = cpu_seconds(server);
         let output = output(client)?;
@@ -66,9 +86,10 @@ impl<'a> Bench<'a> {
         }
         let replies = number(&report["replies"]);
         // The warm-up cost CPU too, at the same rate.
-        let counted = if self.every_key_once { 1.0 } else { self.seconds / (self.seconds + 0.2) };
+        let counted = if self.every_key_once { 1.0 } else { self.seconds / (self.seconds + self.warmup) };
         Ok(Sample {
             rate: number(&report["replies_per_second"]),
+            replies,
             p50_us: number(&report["latency_us"]["p50"]),
             p99_us: number(&report["latency_us"]["p99"]),
             cpu_us: cpu * counted * 1e6 / replies,

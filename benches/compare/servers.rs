@@ -1,7 +1,7 @@
 //! The servers that are compared: started alone on sockets and ports of their own, ended with the run.
 
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rationd::client::{Client, Reply};
@@ -38,11 +38,9 @@ impl Servers {
     /// Starts whatever can be started; Redis must be.
     pub(crate) fn start() -> Result<Self, Failed> {
         let mut all = vec![rationd()?];
-        let (redis, socket) = redis_server()?;
+        let (redis, socket) = redis_server(None)?;
         let mut client = await_socket(&socket, "redis-server")?;
-        let script = include_bytes!("gcra.lua");
-        let sha = client.command(&[b"SCRIPT", b"LOAD", script]).map_err(|error| Failed(error.to_string()))?;
-        let sha = sha.as_bytes().map(|sha| String::from_utf8_lossy(sha).into_owned()).unwrap_or_default();
+        let sha = load_gcra(&mut client)?;
         // Every command is over the same server, one at a time.
         let over_redis = |name, template: String| Server {
             name,
@@ -91,17 +89,34 @@ impl Server {
     }
 }
 
-/// This daemon, with nothing but defaults.
-pub(crate) fn rationd() -> Result<Server, Failed> {
+/// The hash by which a plain GCRA check can be called.
+pub(crate) fn load_gcra(client: &mut Client) -> Result<String, Failed> {
+    let script = include_bytes!("gcra.lua");
+    let sha = client.command(&[b"SCRIPT", b"LOAD", script]).map_err(|error| Failed(error.to_string()))?;
+    Ok(sha.as_bytes().map(|sha| String::from_utf8_lossy(sha).into_owned()).unwrap_or_default())
+}
+
+/// This daemon with a Redis for its store, and its socket.
+pub(crate) fn rationd_beside(redis: &Path) -> Result<(Process, PathBuf), Failed> {
+    start(&format!("[store]\nurl = \"redis+unix://{}\"\n", redis.display()))
+}
+
+fn start(config: &str) -> Result<(Process, PathBuf), Failed> {
     let directory = directory()?;
     let socket = directory.path().join("rationd.sock");
-    let config = directory.path().join("rationd.toml");
-    std::fs::write(&config, "").map_err(|error| Failed(error.to_string()))?;
+    let file = directory.path().join("rationd.toml");
+    std::fs::write(&file, config).map_err(|error| Failed(error.to_string()))?;
     let mut command = pinned(CLIENT, 0);
     without_settings(&mut command);
-    command.args(["serve", "--admin", "off", "--config"]).arg(config).arg("--socket").arg(&socket);
+    command.args(["serve", "--admin", "off", "--config"]).arg(file).arg("--socket").arg(&socket);
     let process = Process::start(command, directory)?;
     await_socket(&socket, "rationd")?;
+    Ok((process, socket))
+}
+
+/// This daemon, with nothing but defaults.
+pub(crate) fn rationd() -> Result<Server, Failed> {
+    let (process, socket) = start("")?;
     Ok(Server {
         name: "rationd",
         template: "CL.THROTTLE {key} {limit}".to_owned(),
@@ -144,7 +159,7 @@ fn free_port() -> Result<u16, Failed> {
     Ok(port.map_err(|error| Failed(format!("no free port: {error}")))?.port())
 }
 
-fn await_socket(socket: &Path, name: &str) -> Result<Client, Failed> {
+pub(crate) fn await_socket(socket: &Path, name: &str) -> Result<Client, Failed> {
     await_condition(name, || {
         let mut client = Client::connect(socket).ok()?;
         (client.command(&[b"PING"]).ok()? == Reply::Simple("PONG".into())).then_some(client)

@@ -61,12 +61,16 @@ pub fn pinned(program: &str, core: usize) -> Command {
     command
 }
 
-/// A Redis of its own that keeps nothing, and its socket: on the core of servers, where that can be arranged.
-pub fn redis_server() -> Result<(Process, PathBuf), Failed> {
+/// A Redis of its own that keeps nothing, and its socket: on the core of servers, where that can be arranged, with a module
+/// where one is named.
+pub fn redis_server(module: Option<&str>) -> Result<(Process, PathBuf), Failed> {
     let directory = directory()?;
     let socket = directory.path().join("redis.sock");
     let mut command = pinned("redis-server", 0);
     command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+    if let Some(module) = module {
+        command.args(["--loadmodule", module]);
+    }
     let server = Process::start(command, directory)
         .map_err(|Failed(why)| Failed(format!("{why}; install it: apt-get install redis-server")))?;
     Ok((server, socket))

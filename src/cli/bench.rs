@@ -12,15 +12,19 @@ mod template;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::link::Target;
 use self::load::Plan;
 use self::outcome::LoadError;
-use self::template::{Order, Template};
+use self::template::{Order, Template, Zipf};
 use super::exit::{Code, ExitError};
 use super::globals::{Globals, Output};
 use super::output;
+
+/// Most keys that `--zipf` chooses of: a table takes eight bytes for each.
+const MOST_BY_ZIPF: u64 = 10_000_000;
 
 /// Arguments of `bench`.
 #[derive(Clone, Debug, clap::Args)]
@@ -52,6 +56,11 @@ pub(crate) struct BenchArgs {
     /// Take the keys in turn instead [env: RATIOND_BENCH_SEQUENCE=true]
     #[arg(long, env = "RATIOND_BENCH_SEQUENCE", hide_env = true)]
     sequence: bool,
+    /// Choose the n-th key 1 / n^EXPONENT times as often as the first, as popular keys are (Zipf's law); of at most
+    /// 10,000,000 keys [env: RATIOND_BENCH_ZIPF]
+    #[arg(long, value_name = "EXPONENT", env = "RATIOND_BENCH_ZIPF", hide_env = true, conflicts_with = "sequence",
+        value_parser = exponent)]
+    zipf: Option<f64>,
     /// Seed of the choice of keys [env: RATIOND_BENCH_SEED]
     #[arg(long, value_name = "N", default_value_t = 1, env = "RATIOND_BENCH_SEED", hide_env = true)]
     seed: u64,
@@ -88,7 +97,7 @@ pub(crate) fn run(
         Some(address) => Target::Tcp(address.clone()),
         None => Target::Unix(socket()?),
     };
-    let plan = args.plan(target, template);
+    let plan = args.plan(target, template)?;
     let outcome = load::run(&plan).map_err(|error| ExitError::new(error_code(&error), error))?;
     match globals.output {
         Output::Json => output::data(&report::json(&outcome).to_string())?,
@@ -108,25 +117,45 @@ fn error_code(error: &LoadError) -> Code {
 }
 
 impl BenchArgs {
-    fn plan(&self, target: Target, template: Template) -> Plan {
+    fn plan(&self, target: Target, template: Template) -> Result<Plan, ExitError> {
         let duration = match (self.duration, self.requests) {
             (None, None) => Some(Duration::from_secs(5)),
             (duration, _) => duration,
         };
-        Plan {
+        Ok(Plan {
             target,
             template,
             connections: self.connections as usize,
             pipeline: self.pipeline as usize,
             keys: self.keys,
-            order: if self.sequence { Order::Sequence } else { Order::Random { seed: self.seed } },
+            order: self.order()?,
             requests: self.requests,
             duration,
             warmup: self.warmup,
             rate: self.rate,
             threads: self.threads.min(self.connections) as usize,
-        }
+        })
     }
+
+    fn order(&self) -> Result<Order, ExitError> {
+        let seed = self.seed;
+        let Some(exponent) = self.zipf else {
+            return Ok(if self.sequence { Order::Sequence } else { Order::Random { seed } });
+        };
+        if self.keys > MOST_BY_ZIPF {
+            let problem = format!("--zipf chooses of at most {MOST_BY_ZIPF} keys, and --keys is {}", self.keys);
+            return Err(ExitError::new(Code::Usage, problem));
+        }
+        Ok(Order::Zipf { seed, law: Arc::new(Zipf::new(self.keys, exponent)) })
+    }
+}
+
+fn exponent(text: &str) -> Result<f64, String> {
+    let exponent: f64 = text.parse().map_err(|_| format!("{text:?} is not a number, like 1 or 0.8"))?;
+    if !(0.0..=10.0).contains(&exponent) {
+        return Err(format!("{text} is not between 0 and 10"));
+    }
+    Ok(exponent)
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

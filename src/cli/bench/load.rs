@@ -101,7 +101,7 @@ impl<'p> Load<'p> {
             idle: (0..connections).collect(),
             busy: Vec::with_capacity(connections),
             batch: Batch::new(plan.template.clone(), plan.pipeline),
-            keys: Keys::new(plan.order, plan.keys, index, plan.threads),
+            keys: Keys::new(plan.order.clone(), plan.keys, index, plan.threads),
             pace: Pace::Closed { end: u64::MAX },
             issued: 0,
             requests: plan.requests.map_or(u64::MAX, |all| part(all, index, plan.threads)),

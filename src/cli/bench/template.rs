@@ -1,5 +1,7 @@
 //! The command to send, with places for keys, and the choice of keys.
 
+use std::sync::Arc;
+
 use crate::client::write_request;
 
 /// The placeholder of a key in a template.
@@ -66,16 +68,42 @@ impl Batch {
     }
 }
 
-/// The order in which keys are used.
-#[derive(Clone, Copy, Debug)]
+/// The order in which keys are used. Equal seeds choose equal keys.
+#[derive(Clone, Debug)]
 pub(super) enum Order {
     /// Evenly at random.
-    Random {
-        /// Equal seeds choose equal keys.
-        seed: u64,
-    },
+    Random { seed: u64 },
+    /// By Zipf's law at random, the first key most often.
+    Zipf { seed: u64, law: Arc<Zipf> },
     /// One after another, and then from the first again.
     Sequence,
+}
+
+/// How probable each key is, where the n-th is chosen 1 / n^exponent times as often as the first.
+#[derive(Debug)]
+pub(super) struct Zipf {
+    /// Of each key, the probability that it or one before it is chosen, scaled to 2^64.
+    sums: Vec<u64>,
+}
+
+impl Zipf {
+    /// Takes eight bytes a key.
+    pub(super) fn new(keys: u64, exponent: f64) -> Self {
+        let mut sum = 0.0;
+        let sums: Vec<f64> = (1..=keys)
+            .map(|rank| {
+                sum += (rank as f64).powf(-exponent);
+                sum
+            })
+            .collect();
+        // A cast of what is too large gives the largest number.
+        Self { sums: sums.into_iter().map(|below| (below / sum * 2_f64.powi(64)) as u64).collect() }
+    }
+
+    /// The key for a random number.
+    fn key(&self, random: u64) -> u64 {
+        self.sums.partition_point(|below| *below <= random).min(self.sums.len() - 1) as u64
+    }
 }
 
 /// The keys that one thread uses.
@@ -91,31 +119,34 @@ impl Keys {
     /// Keys 0 to `count` - 1 for thread `index` of `threads`. In a sequence each thread has a part of its own.
     pub(super) fn new(order: Order, count: u64, index: usize, threads: usize) -> Self {
         let state = match order {
-            Order::Random { seed } => seed.wrapping_add((index as u64) << 40),
+            Order::Random { seed } | Order::Zipf { seed, .. } => seed.wrapping_add((index as u64) << 40),
             Order::Sequence => index as u64,
         };
         Self { order, count, state, step: threads as u64 }
     }
 
     fn next(&mut self) -> u64 {
-        match self.order {
+        match &self.order {
             _ if self.count == 1 => 0,
             Order::Sequence => {
                 let key = self.state % self.count;
                 self.state = self.state.wrapping_add(self.step);
                 key
             }
-            Order::Random { .. } => {
-                // SplitMix64 (Steele, Lea and Flood 2014), scaled to the range by its upper half.
-                self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                let mut mixed = self.state;
-                mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-                mixed ^= mixed >> 31;
-                ((u128::from(mixed) * u128::from(self.count)) >> 64) as u64 // below `count`
-            }
+            // Scaled to the range by its upper half, which is below `count`.
+            Order::Random { .. } => ((u128::from(next_random(&mut self.state)) * u128::from(self.count)) >> 64) as u64,
+            Order::Zipf { law, .. } => law.key(next_random(&mut self.state)),
         }
     }
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+fn next_random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
 }
 
 #[cfg(test)]
@@ -153,5 +184,20 @@ mod tests {
         assert_ne!(draw(7), draw(8));
         let drawn = draw(7);
         assert!((0..8).all(|key| drawn.contains(&key)) && drawn.iter().all(|key| *key < 8), "{drawn:?}");
+    }
+
+    #[test]
+    fn by_zipfs_law_the_first_key_comes_as_often_as_the_law_says() {
+        let order = Order::Zipf { seed: 3, law: Arc::new(Zipf::new(4, 1.0)) };
+        let mut keys = Keys::new(order, 4, 0, 1);
+        let mut counts = [0_u32; 4];
+        for _ in 0..25_000 {
+            counts[keys.next() as usize] += 1;
+        }
+        // 1 + 1/2 + 1/3 + 1/4 = 25/12.
+        for (count, wanted) in counts.into_iter().zip([12_000, 6_000, 4_000, 3_000]) {
+            assert!(count.abs_diff(wanted) < wanted / 20, "{counts:?}");
+        }
+        assert_eq!([0, u64::MAX].map(|random| Zipf::new(3, 0.0).key(random)), [0, 2]);
     }
 }
