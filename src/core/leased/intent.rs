@@ -279,7 +279,8 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
         return Intent::Wait;
     }
     if is_closing && is_in_use(key, now) && !is_acquiring && !key.is_away(now) {
-        return Intent::Acquire;
+        // Tokens of an account that could not be renewed in time are returned when it has closed.
+        return if key.pacing.crowded_until().has_come(now) { Intent::Acquire } else { Intent::Wait };
     }
     match surplus(key, now, is_for_all) {
         0 => Intent::Wait,
@@ -370,24 +371,30 @@ fn surplus(key: &LeasedKey, now: Instant, is_for_all: impl Fn() -> bool) -> u64 
 mod tests {
     use std::sync::Arc;
 
+    use super::super::timers::next_timeout;
     use super::*;
     use crate::core::call::Counter;
     use crate::core::calls::Waiter;
+    use crate::core::key::Digest;
     use crate::core::lease::Segment;
     use crate::core::limit::Limit;
     use crate::core::request::Ticket;
     use crate::core::rule::Rule;
     use crate::core::store_clock::StoreClock;
-    use crate::core::time::Timestamp;
+    use crate::core::time::{Due, Timestamp};
 
     const NOW: Instant = Instant(100_000_000);
     const LATER: Instant = Instant(NOW.0 + 5_000_000);
 
     /// A key that holds 40 tokens of a limit of which the store has lent so many, all read at `NOW`.
     fn key(limit: &str, lent: u64) -> LeasedKey {
+        key_of(1, limit, lent)
+    }
+
+    fn key_of(digest: u128, limit: &str, lent: u64) -> LeasedKey {
         let rule = Arc::new(Rule::of("p", &[Limit::parse(limit).expect("a limit")]));
         let clock = StoreClock::new(NOW, NOW, Timestamp(NOW.0));
-        let mut key = LeasedKey::new(1, b"k", &rule, 0, 2, clock);
+        let mut key = LeasedKey::new(digest, b"k", &rule, 0, 2, clock);
         let at = if key.view.has_account() { Timestamp(NOW.0) } else { Timestamp(120_000_000) };
         key.view.note_answered(NOW);
         key.view.note_counter(0, Counter { used: lent, prev: 0, at });
@@ -431,6 +438,39 @@ mod tests {
         assert_eq!(look(&key, closing, true, || false), Intent::Acquire);
         key.demand.note_check(NOW);
         assert_eq!(look(&key, closing, true, || false), Intent::GiveBack(40), "nobody has asked for long");
+    }
+
+    #[test]
+    fn an_account_is_not_renewed_while_the_store_has_more_to_do_than_it_can() {
+        let mut key = key("100/1s", 40);
+        let closing = closes(&key).time().expect("an account closes");
+        key.demand.note_check(closing);
+        key.pacing.note_crowd(closing, Micros(70_000));
+        assert_eq!(look(&key, closing, true, || false), Intent::Wait);
+        assert_eq!(
+            next_timeout(&key, closing),
+            Due::at(closing + Micros(70_000)),
+            "and is not looked at all the while"
+        );
+        assert_eq!(look(&key, closing + Micros(70_000), true, || false), Intent::Acquire);
+        let closed = key.holdings.lease().until().time().expect("it closes");
+        key.pacing.note_crowd(closing, Micros(7_000_000));
+        assert!(next_timeout(&key, closing) <= Due::at(closed), "it is looked at when it has closed");
+    }
+
+    #[test]
+    fn accounts_of_many_keys_are_not_renewed_at_one_moment() {
+        let until = key("100/1s", 40).holdings.lease().until().time().expect("it closes");
+        let mut leads: Vec<_> = (0..200_u64)
+            .map(|number| {
+                let key = key_of(Digest::of("p", &number.to_be_bytes()).0, "100/1s", 40);
+                until.since(closes(&key).time().expect("it closes")).0 / 100_000
+            })
+            .collect();
+        assert!(leads.iter().all(|lead| (6..16).contains(lead)), "not before its last period, nor too late: {leads:?}");
+        leads.sort_unstable();
+        let most = leads.chunk_by(|one, other| one == other).map(<[u64]>::len).max();
+        assert!(most < Some(40), "{leads:?}");
     }
 
     #[test]

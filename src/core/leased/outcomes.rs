@@ -297,6 +297,7 @@ fn miss(key: &mut LeasedKey, cx: &mut Context, now: Instant, error: &StoreError)
         _ if acquire.is_retried(error) => key.calls.lose_acquire(),
         StoreError::Busy { wait } if acquire.attempts == 1 => {
             cx.note_trip(*wait);
+            key.pacing.note_crowd(now, *wait);
             key.calls.end_acquire();
             return Wish::TurnAway;
         }

@@ -34,6 +34,8 @@ struct Paces {
     promise: Option<Promise>,
     /// The plan to lease a part of the next window.
     plan: Plan,
+    /// The time before which nothing is asked for of the key's own accord, because too many calls wait for the store.
+    crowded_until: Due,
 }
 
 /// The wait that denied clients were told. A client that comes back after it finds tokens here, or the store is
@@ -61,6 +63,7 @@ impl Paces {
         paced_until: Due::AT_ONCE,
         promise: None,
         plan: Plan { begins: Timestamp::NONE, at: Due::NEVER },
+        crowded_until: Due::AT_ONCE,
     };
 }
 
@@ -146,6 +149,17 @@ impl Pacing {
     pub(super) fn pause_until(&mut self, at: Instant, early: Micros) {
         self.paces_mut().paced_until = Due::at(at);
         self.probe_at = Due::at(at - early);
+    }
+
+    /// An acquire was not sent, because too many calls were waiting: another one would wait as long.
+    pub(super) fn note_crowd(&mut self, now: Instant, wait: Micros) {
+        self.paces_mut().crowded_until = Due::at(now + wait);
+    }
+
+    /// Before that time nothing is asked for of the key's own accord. It would be turned down again, and all the keys that
+    /// do so would keep the store from those for whom somebody waits.
+    pub(super) fn crowded_until(&self) -> Due {
+        self.paces().crowded_until
     }
 
     /// The wait that denied clients were told.
