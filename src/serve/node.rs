@@ -285,6 +285,11 @@ impl Node {
             }
         };
         self.drain_effects(now, cell, (leasing, watched), mailbox.asker(), out);
+        if decision.is_none()
+            && let Some(calls) = &self.calls
+        {
+            out.calls |= calls.hurry(mailbox.asker(), request.digest);
+        }
         decision
     }
 

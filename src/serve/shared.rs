@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::store_dispatch::RemoteStore;
 use crate::core::call::{Call, Grant, StoreError};
+use crate::core::key::Digest;
 use crate::store::outcomes::Outcomes;
 use crate::store::redis::{RedisStore, Snapshot};
 use crate::store::turns::Asker;
@@ -17,6 +18,14 @@ impl RemoteStore for RedisStore {
         call: &'a Call,
     ) -> Pin<Box<dyn Future<Output = Result<Grant, StoreError>> + Send + 'a>> {
         Box::pin(self.call_for(asker, call))
+    }
+
+    fn is_late(&self) -> bool {
+        RedisStore::is_late(self)
+    }
+
+    fn hurry(&self, asker: Asker, digest: Digest) {
+        RedisStore::hurry(self, asker, digest);
     }
 
     fn snapshot(&self) -> Option<Snapshot> {

@@ -16,6 +16,7 @@ use super::node::{Node, Outgoing};
 use super::turnstile::Turnstile;
 use super::vital::{Pulse, Vital, vital};
 use crate::core::call::{Call, Grant, StoreError};
+use crate::core::key::Digest;
 use crate::core::time::Micros;
 use crate::store::outcomes::Outcomes;
 use crate::store::redis::Snapshot;
@@ -55,6 +56,16 @@ pub trait RemoteStore: Send + Sync + 'static {
         if answered.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             tokio::spawn(vital("a call to the store", answered));
         }
+    }
+
+    /// Whether calls wait here until they may go to the store.
+    fn is_late(&self) -> bool {
+        false
+    }
+
+    /// `asker` waits for what was asked about a key: that leaves in the turns of that asker, if it waits here.
+    fn hurry(&self, asker: Asker, digest: Digest) {
+        let _ = (asker, digest);
     }
 
     /// What its client counts, if it counts.
@@ -99,6 +110,9 @@ pub async fn run(node: Arc<Node>, calls: Arc<Turnstile>, store: Arc<dyn RemoteSt
             } else {
                 home.handle_outcome(asker, call, Err(StoreError::Busy { wait: RELIEF }));
             }
+        }
+        for (asker, digest) in calls.take_hurried(store.is_late()) {
+            store.hurry(asker, digest);
         }
     }
 }

@@ -3,17 +3,23 @@
 //! However many calls one client causes, those of others pass between them. Filled from any thread, under the lock of
 //! the call's shard; emptied by `store_dispatch`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::core::call::Call;
+use crate::core::key::Digest;
 use crate::store::turns::{Asker, Turns};
 
 /// Calls that wait to be dispatched.
 #[derive(Debug, Default)]
 pub struct Turnstile {
     calls: Mutex<Turns<(Asker, Box<Call>)>>,
+    /// Who waits for calls of a key that may have left already.
+    hurried: Mutex<Vec<(Asker, Digest)>>,
+    /// Calls that have left may still wait on this side of the store.
+    is_late: AtomicBool,
     wakeup: Notify,
 }
 
@@ -23,19 +29,38 @@ impl Turnstile {
         self.lock().push(asker, call.digest.0, (asker, call));
     }
 
+    /// `asker` waits for a call about a key that another has caused. Where calls wait, it leaves in the turns of that
+    /// asker if that is sooner. The caller must [`Self::ring`] afterwards, if this says so.
+    #[must_use]
+    pub fn hurry(&self, asker: Asker, digest: Digest) -> bool {
+        if !self.is_late.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.lock().hurry(asker, digest.0);
+        lock(&self.hurried).push((asker, digest));
+        true
+    }
+
+    /// Takes those who wait for calls that may have left. `is_late`: calls that have left wait on this side of the store.
+    pub fn take_hurried(&self, is_late: bool) -> Vec<(Asker, Digest)> {
+        self.is_late.store(is_late, Ordering::Relaxed);
+        std::mem::take(&mut lock(&self.hurried))
+    }
+
     /// Tells the dispatcher that calls were added.
     pub fn ring(&self) {
         self.wakeup.notify_one();
     }
 
-    /// Waits for calls, and appends up to `most` of them. Dropping the future before it is ready takes none.
+    /// Waits for calls, or for somebody who is in a hurry, and appends up to `most` calls. Dropping the future before it is
+    /// ready takes none.
     pub async fn pass(&self, into: &mut Vec<(Asker, Box<Call>)>, most: usize) {
         loop {
             {
                 let mut calls = self.lock();
                 into.extend(std::iter::from_fn(|| calls.pop()).take(most));
             }
-            if !into.is_empty() {
+            if !into.is_empty() || !lock(&self.hurried).is_empty() {
                 return;
             }
             self.wakeup.notified().await;
@@ -43,7 +68,11 @@ impl Turnstile {
     }
 
     fn lock(&self) -> MutexGuard<'_, Turns<(Asker, Box<Call>)>> {
-        // No code panics while it holds this lock, and the queue would be consistent even if it did.
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.calls)
     }
+}
+
+fn lock<T>(guarded: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code panics while it holds one of these locks, and the queue would be consistent even if it did.
+    guarded.lock().unwrap_or_else(PoisonError::into_inner)
 }

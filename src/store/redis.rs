@@ -192,6 +192,18 @@ impl RedisStore {
         self.stats().snapshot(self.context.cluster.map().masters.iter().map(|master| master.view()).collect())
     }
 
+    /// Whether calls wait here until they may go to their servers.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.context.cluster.map().masters.iter().any(|master| master.is_late())
+    }
+
+    /// `asker` waits for what was asked about a key: if that waits here, it leaves in the turns of that asker, where they
+    /// come sooner.
+    pub fn hurry(&self, asker: Asker, digest: Digest) {
+        self.context.hurry(asker, digest);
+    }
+
     /// The name under which the store keeps a key: what `redis-cli` shows.
     #[must_use]
     pub fn key_of(&self, digest: Digest) -> String {

@@ -2,9 +2,9 @@
 //! turns.
 //!
 //! An asker who wants little waits for no more than one turn of each other, however much those ask for (after Nagle,
-//! "On packet switches with infinite storage", 1985). Items about one key leave in the order in which they came: a
-//! later one joins the line in which the key's first item waits, whoever asked for that. Knows neither calls nor
-//! servers. Called by `redis/gate.rs` and by `serve/turnstile.rs`.
+//! "On packet switches with infinite storage", 1985). Items about one key leave in the order in which they came, so they
+//! wait in one line. When somebody else asks about the key whose line is shorter, they all move there: the turns of that
+//! asker are used for them. Knows neither calls nor servers. Called by `redis/gate.rs` and by `serve/turnstile.rs`.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
@@ -48,22 +48,37 @@ pub struct Turns<T> {
     /// The line in which the items of a key wait.
     places: HashMap<u128, Place, Secret>,
     len: usize,
+    /// The number of the latest item.
+    last: u64,
     spare_users: Vec<User<T>>,
-    spare_lines: Vec<VecDeque<(u128, T)>>,
+    spare_lines: Vec<Line<T>>,
+}
+
+/// Items, in the order in which they came.
+type Line<T> = VecDeque<Item<T>>;
+
+#[derive(Debug)]
+struct Item<T> {
+    /// Counts all items, from one on.
+    number: u64,
+    key: u128,
+    thing: T,
 }
 
 #[derive(Debug)]
 struct User<T> {
-    lines: HashMap<u64, VecDeque<(u128, T)>, Secret>,
+    lines: HashMap<u64, Line<T>, Secret>,
     /// Connections with waiting items, the next first.
     order: VecDeque<u64>,
     len: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Place {
     asker: Asker,
     count: usize,
+    /// The number of the key's first item. An item before it in the line is of another key.
+    first: u64,
 }
 
 impl<T> Default for Turns<T> {
@@ -74,6 +89,7 @@ impl<T> Default for Turns<T> {
             order: VecDeque::new(),
             places: HashMap::with_hasher(secret),
             len: 0,
+            last: 0,
             spare_users: Vec::new(),
             spare_lines: Vec::new(),
         }
@@ -152,69 +168,106 @@ impl<T> Turns<T> {
         self.len + user.map_or(0, |user| user.len) + connection < most / 4 * 3
     }
 
-    /// Adds an item, and returns the asker in whose line it waits.
-    pub fn push(&mut self, asker: Asker, key: u128, thing: T) -> Asker {
-        let place = self.places.entry(key).or_insert(Place { asker, count: 0 });
+    /// Adds an item, and returns its number, which is larger than those of all items before.
+    pub fn push(&mut self, asker: Asker, key: u128, thing: T) -> u64 {
+        self.last += 1;
+        let number = self.last;
+        self.hurry(asker, key);
+        let place = self.places.entry(key).or_insert(Place { asker, count: 0, first: number });
         place.count += 1;
         let asker = place.asker;
+        self.line(asker, 1).push_back(Item { number, key, thing });
+        self.len += 1;
+        number
+    }
+
+    /// Moves the items of a key into the line of `asker`, who waits for them, where that is shorter.
+    pub fn hurry(&mut self, asker: Asker, key: u128) {
+        let Some(place) = self.places.get(&key).copied().filter(|place| place.asker != asker) else { return };
+        if self.line_of(place.asker).map_or(0, VecDeque::len) <= self.line_of(asker).map_or(0, VecDeque::len) {
+            return;
+        }
+        let mut moved = Vec::with_capacity(place.count);
+        if let Some(line) = self.line_of_mut(place.asker) {
+            let mut at = line.partition_point(|item| item.number < place.first);
+            while moved.len() < place.count && at < line.len() {
+                if line[at].key == key { moved.extend(line.remove(at)) } else { at += 1 }
+            }
+        }
+        self.shrink(place.asker, moved.len());
+        let line = self.line(asker, moved.len());
+        for item in moved {
+            // A line is ordered by numbers, and those that move came before some that wait there.
+            let at = line.partition_point(|other| other.number < item.number);
+            line.insert(at, item);
+        }
+        self.places.insert(key, Place { asker, ..place });
+    }
+
+    /// Removes the item whose turn it is.
+    pub fn pop(&mut self) -> Option<T> {
+        let asked = *self.order.front()?;
+        let connection = *self.users.get(&asked)?.order.front()?;
+        let asker = Asker { user: asked, connection };
+        let Item { key, thing, .. } = self.line_of_mut(asker)?.pop_front()?;
+        // Both have had their turn.
+        self.order.rotate_left(1);
+        if let Some(user) = self.users.get_mut(&asked) {
+            user.order.rotate_left(1);
+        }
+        self.shrink(asker, 1);
+        self.release(key);
+        Some(thing)
+    }
+
+    /// Removes the item of a key with this number.
+    pub fn strike(&mut self, key: u128, number: u64) -> Option<T> {
+        let asker = self.places.get(&key)?.asker;
+        let line = self.line_of_mut(asker)?;
+        let index = line.binary_search_by_key(&number, |item| item.number).ok()?;
+        let Item { thing, .. } = line.remove(index)?;
+        self.shrink(asker, 1);
+        self.release(key);
+        Some(thing)
+    }
+
+    fn line_of(&self, asker: Asker) -> Option<&Line<T>> {
+        self.users.get(&asker.user)?.lines.get(&asker.connection)
+    }
+
+    fn line_of_mut(&mut self, asker: Asker) -> Option<&mut Line<T>> {
+        self.users.get_mut(&asker.user)?.lines.get_mut(&asker.connection)
+    }
+
+    /// The line of an asker, which is about to get `more` items.
+    fn line(&mut self, asker: Asker, more: usize) -> &mut Line<T> {
         let secret = *self.users.hasher();
         let user = self.users.entry(asker.user).or_insert_with(|| {
             self.order.push_back(asker.user);
             let empty = || User { lines: HashMap::with_hasher(secret), order: VecDeque::new(), len: 0 };
             self.spare_users.pop().unwrap_or_else(empty)
         });
-        let line = user.lines.entry(asker.connection).or_insert_with(|| {
+        user.len += more;
+        user.lines.entry(asker.connection).or_insert_with(|| {
             user.order.push_back(asker.connection);
             self.spare_lines.pop().unwrap_or_default()
-        });
-        line.push_back((key, thing));
-        user.len += 1;
-        self.len += 1;
-        asker
+        })
     }
 
-    /// Removes the item whose turn it is.
-    pub fn pop(&mut self) -> Option<T> {
-        let asked = self.order.pop_front()?;
-        let user = self.users.get_mut(&asked)?;
-        let connection = user.order.pop_front()?;
-        let line = user.lines.get_mut(&connection)?;
-        let (key, thing) = line.pop_front()?;
-        if line.is_empty() {
-            let line = user.lines.remove(&connection);
+    /// So many items have left the line of an asker, which takes no more turns once it is empty.
+    fn shrink(&mut self, asker: Asker, fewer: usize) {
+        let Some(user) = self.users.get_mut(&asker.user) else { return };
+        user.len -= fewer;
+        if user.lines.get(&asker.connection).is_some_and(VecDeque::is_empty) {
+            let line = user.lines.remove(&asker.connection);
+            remove(&mut user.order, asker.connection);
             keep(&mut self.spare_lines, line.filter(|line| line.capacity() <= 4 * SPARE));
-        } else {
-            user.order.push_back(connection);
         }
-        user.len -= 1;
         if user.len == 0 {
-            let user = self.users.remove(&asked);
+            let user = self.users.remove(&asker.user);
+            remove(&mut self.order, asker.user);
             keep(&mut self.spare_users, user.filter(|user| user.lines.capacity() <= 4 * SPARE));
-        } else {
-            self.order.push_back(asked);
         }
-        self.release(key);
-        Some(thing)
-    }
-
-    /// Removes the item with the number `wanted` from a line. `number` gives an item's number; numbers grow within a
-    /// line.
-    pub fn strike(&mut self, asker: Asker, wanted: u64, number: impl Fn(&T) -> u64) -> Option<T> {
-        let user = self.users.get_mut(&asker.user)?;
-        let line = user.lines.get_mut(&asker.connection)?;
-        let index = line.binary_search_by_key(&wanted, |(_, thing)| number(thing)).ok()?;
-        let (key, thing) = line.remove(index)?;
-        if line.is_empty() {
-            user.lines.remove(&asker.connection);
-            user.order.retain(|connection| *connection != asker.connection);
-        }
-        user.len -= 1;
-        if user.len == 0 {
-            self.users.remove(&asker.user);
-            self.order.retain(|user| *user != asker.user);
-        }
-        self.release(key);
-        Some(thing)
     }
 
     fn release(&mut self, key: u128) {
@@ -225,6 +278,15 @@ impl<T> Turns<T> {
                 self.places.remove(&key);
             }
         }
+    }
+}
+
+/// Removes who takes no more turns. Who has just had one is the last.
+fn remove(order: &mut VecDeque<u64>, gone: u64) {
+    if order.back() == Some(&gone) {
+        order.pop_back();
+    } else {
+        order.retain(|other| *other != gone);
     }
 }
 
@@ -276,25 +338,42 @@ mod tests {
     fn what_concerns_one_key_leaves_in_order() {
         let mut turns = Turns::default();
         for number in 0..3 {
-            turns.push(of(1, 1), number, number);
+            turns.push(of(2, 2), 20 + number, 20 + number);
         }
-        assert_eq!(turns.push(of(2, 2), 2, 10), of(1, 1), "it lines up behind the key's first");
-        turns.push(of(2, 2), 20, 11);
-        assert_eq!(all(&mut turns), [0, 11, 1, 2, 10]);
-        assert_eq!(turns.push(of(2, 2), 2, 12), of(2, 2), "nothing of the key waits any more");
+        turns.push(of(1, 1), 2, 2);
+        turns.push(of(2, 2), 2, 10);
+        turns.push(of(2, 2), 23, 23);
+        assert_eq!(all(&mut turns), [20, 2, 21, 10, 22, 23], "it lines up behind the key's first, in the shorter line");
+        turns.push(of(2, 2), 2, 12);
+        assert!(turns.line_of(of(1, 1)).is_none(), "nothing of the key waits any more");
+    }
+
+    #[test]
+    fn who_waits_for_what_another_has_asked_lends_it_the_own_turns() {
+        let mut turns = Turns::default();
+        for number in 0..1_000 {
+            turns.push(Asker::NODE, number, number);
+        }
+        let last = turns.push(Asker::NODE, 500, 1_000);
+        turns.push(of(1, 1), 7_000, 7_000);
+        turns.hurry(of(2, 2), 500);
+        turns.hurry(of(3, 3), 8_000);
+        turns.push(of(1, 1), 600, 1_001);
+        assert_eq!((turns.len(), turns.users[&0].len, turns.users[&2].len, turns.users[&3].len), (1_003, 998, 3, 2));
+        let first: Vec<_> = (0..10).filter_map(|_| turns.pop()).collect();
+        assert_eq!(first, [0, 600, 500, 1, 7_000, 1_000, 2, 1_001, 3, 4]);
+        assert_eq!(turns.strike(500, last), None);
+        assert_eq!((all(&mut turns).len(), turns.len(), turns.users.len(), turns.places.len()), (993, 0, 0, 0));
     }
 
     #[test]
     fn what_is_struck_out_has_no_turn() {
         let mut turns = Turns::default();
-        for number in 0..6 {
-            turns.push(of(1, number % 2), u128::from(number), number);
-        }
-        turns.push(of(2, 5), 6, 6);
-        let same = |number: &u64| *number;
-        assert_eq!(turns.strike(of(2, 5), 6, same), Some(6));
-        assert_eq!(turns.strike(of(1, 0), 2, same), Some(2));
-        assert_eq!(turns.strike(of(1, 0), 2, same), None);
+        let numbers: Vec<_> = (0..6).map(|number| turns.push(of(1, number % 2), u128::from(number), number)).collect();
+        let last = turns.push(of(2, 5), 6, 6);
+        assert_eq!(turns.strike(6, last), Some(6));
+        assert_eq!(turns.strike(2, numbers[2]), Some(2));
+        assert_eq!(turns.strike(2, numbers[2]), None);
         assert_eq!((all(&mut turns), turns.len()), (vec![0, 1, 4, 3, 5], 0));
     }
 

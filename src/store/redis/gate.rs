@@ -72,12 +72,12 @@ pub(super) enum Entry {
     Full(Submission, Micros),
 }
 
-/// A request's position in a line.
+/// A request in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Spot {
     number: u64,
     errand: bool,
-    asker: Asker,
+    key: u128,
 }
 
 /// When a waiting request must have left. `Reverse` makes the earliest deadline the top of the heap.
@@ -96,7 +96,6 @@ pub(super) struct Called {
 
 /// A request in a line.
 struct Waiting {
-    number: u64,
     came: Instant,
     submission: Submission,
 }
@@ -124,7 +123,6 @@ struct Lines {
     departing: bool,
     /// The last request that left from a line was an errand.
     errands_had: bool,
-    last: u64,
 }
 
 /// Where the requests of one key wait, and how many they are.
@@ -180,7 +178,6 @@ impl Gate {
             errands_out: 0,
             departing: false,
             errands_had: false,
-            last: 0,
         };
         Self { clock, patience, room: Notify::new(), lines: Mutex::new(lines) }
     }
@@ -208,22 +205,28 @@ impl Gate {
             lines.errands_out += u32::from(errand);
             return Entry::Leave(self.permit(permit, errand), submission);
         }
-        lines.last += 1;
-        let number = lines.last;
         let line = if errand { &lines.errands } else { &lines.checks };
         if !line.has_room(submission.asker, LINE) {
             let wait = lines.wait();
             return Entry::Full(submission, wait);
         }
-        let until = submission.until;
-        let asker = lines.line_up(Waiting { number, came: now, submission }, errand);
+        let (until, key) = (submission.until, submission.key);
+        let number = lines.line_up(Waiting { came: now, submission }, errand);
         let is_first = lines.deadlines.peek().is_none_or(|Reverse((first, ..))| until < *first);
-        lines.deadlines.push(Reverse((until, false, Spot { number, errand, asker })));
+        lines.deadlines.push(Reverse((until, false, Spot { number, errand, key })));
         drop(lines);
         if is_first {
             self.room.notify_one();
         }
         Entry::Wait
+    }
+
+    /// `asker` waits for what was requested about a key. It leaves in the turns of that asker, where that is sooner.
+    pub(super) fn hurry(&self, asker: Asker, key: u128) {
+        let mut lines = self.lock();
+        if let Some(errand) = lines.places.get(&key).map(|place| place.errand) {
+            lines.line(errand).hurry(asker, key);
+        }
     }
 
     /// The requests that may leave now, in order. The caller must send them before it calls this again.
@@ -298,6 +301,12 @@ impl Gate {
             .collect()
     }
 
+    /// Whether requests wait.
+    pub(super) fn is_late(&self) -> bool {
+        let lines = self.lock();
+        !(lines.checks.is_empty() && lines.errands.is_empty())
+    }
+
     /// A new connection was made.
     pub(super) fn handle_connection(&self) {
         self.lock().limiter.handle_connection(self.clock.now());
@@ -340,8 +349,8 @@ impl Lines {
         self.limiter.wait(self.checks.len() + self.errands.len() + 1)
     }
 
-    /// Adds a request to a line, and returns the asker in whose part of the line it waits.
-    fn line_up(&mut self, waiting: Waiting, errand: bool) -> Asker {
+    /// Adds a request to a line, and returns its number there.
+    fn line_up(&mut self, waiting: Waiting, errand: bool) -> u64 {
         let (asker, key) = (waiting.submission.asker, waiting.submission.key);
         self.places.entry(key).or_insert(Place { errand, requests: 0 }).requests += 1;
         self.line(errand).push(asker, key, waiting)
@@ -353,9 +362,9 @@ impl Lines {
         Some(waiting)
     }
 
-    fn strike(&mut self, Spot { errand, asker, number }: Spot) -> Option<Waiting> {
-        let waiting = self.line(errand).strike(asker, number, |waiting| waiting.number)?;
-        self.release(waiting.submission.key);
+    fn strike(&mut self, Spot { errand, key, number }: Spot) -> Option<Waiting> {
+        let waiting = self.line(errand).strike(key, number)?;
+        self.release(key);
         Some(waiting)
     }
 

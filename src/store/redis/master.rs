@@ -28,6 +28,7 @@ use super::supervised::supervised;
 use super::wire::{Answer, Pending};
 use crate::core::time::{Instant, Micros};
 use crate::store::breaker::{Breaker, BreakerState, Fault, Pass};
+use crate::store::turns::Asker;
 
 /// A server, with its monitor and dispatcher, which end with it.
 pub(crate) struct Master {
@@ -132,6 +133,16 @@ impl Master {
             Entry::Wait => {}
             Entry::Full(submission, wait) => submission.request.handle_answer(Err(Failure::Busy(wait))),
         }
+    }
+
+    /// Whether requests wait here.
+    pub(crate) fn is_late(&self) -> bool {
+        self.inner.gate.is_late()
+    }
+
+    /// `asker` waits for what was requested about a key, if that has not left.
+    pub(crate) fn hurry(&self, asker: Asker, key: u128) {
+        self.inner.gate.hurry(asker, key);
     }
 
     /// Sends the server commands that are no calls; `None` when it does not answer in time.

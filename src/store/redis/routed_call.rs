@@ -21,6 +21,7 @@ use super::slots;
 use super::stats::{CallOutcome, StoreStats};
 use super::wire::Answer;
 use crate::core::call::{Call, Grant, Op, StoreError};
+use crate::core::key::Digest;
 use crate::core::time::{Instant, Micros};
 use crate::store::outcomes::Outcomes;
 use crate::store::script::{self, Caller};
@@ -28,6 +29,10 @@ use crate::store::turns::Asker;
 
 /// How long a return may wait to leave, at least.
 const RETURNING: Micros = Micros::from_secs(1);
+
+/// How long an acquire that nobody waited for when it was sent may wait to leave, at least. An account is renewed 600 ms
+/// before it closes.
+const RENEWING: Micros = Micros::from_millis(300);
 
 /// How long a redirected call waits for a connection to its new server, which is the only one that has its key.
 const DIALLING: Duration = Duration::from_secs(1);
@@ -46,22 +51,35 @@ impl CallContext {
     }
 
     /// How long a call may wait to leave. Nobody waits for the answer to a return, but its tokens are lost until the
-    /// window ends if it never leaves, so it may wait longer.
-    fn patience(&self, op: &Op) -> Micros {
+    /// window ends if it never leaves, so it may wait longer. So may an acquire of the node itself: turned down, it would only
+    /// be sent again, and a check that waits for it by then hurries it.
+    fn patience(&self, asker: Asker, op: &Op) -> Micros {
         let timeout = u64::try_from(self.cluster.shared.timeout.as_micros()).unwrap_or(u64::MAX);
+        // The answer must also come back before the deadline, so some time is kept for that.
+        let patience = Micros(timeout - timeout / 8);
         match op {
             Op::Return { .. } => Micros(timeout).max(RETURNING),
-            // The answer must also come back before the deadline, so some time is kept for that.
-            _ => Micros(timeout - timeout / 8),
+            Op::Acquire(_) if asker == Asker::NODE => patience.max(RENEWING),
+            _ => patience,
         }
+    }
+
+    /// `asker` waits for what was asked about a key, if that has not left.
+    pub(super) fn hurry(&self, asker: Asker, digest: Digest) {
+        if let Some(server) = self.cluster.owner(self.slot(digest)) {
+            server.hurry(asker, digest.0);
+        }
+    }
+
+    fn slot(&self, digest: Digest) -> u16 {
+        if self.cluster.shared.cluster { slots::slot_of(&script::digits(digest)) } else { 0 }
     }
 
     /// The server that owns the call's key, or why the call can be sent to none.
     fn owner(&self, call: &Call, now: Instant) -> Result<Arc<Master>, Failure> {
-        let slot = if self.cluster.shared.cluster { slots::slot_of(&script::digits(call.digest)) } else { 0 };
         // An empty map means that no server has answered yet. Otherwise the slot has no owner at present.
         let unowned = || Failure::Away(if self.cluster.map().masters.is_empty() { self.born } else { now });
-        self.cluster.owner(slot).ok_or_else(unowned)
+        self.cluster.owner(self.slot(call.digest)).ok_or_else(unowned)
     }
 
     /// The server to which `from` redirects us, once it is connected; `None` when that takes too long.
@@ -154,7 +172,7 @@ impl RoutedCall {
         // use the same one, or they would overtake each other: a refund that came before the acquire that it belongs
         // to would find nothing to take back, and a peek before a return would not see the returned tokens. So even
         // calls that need no confirmation are sent the same way.
-        let (key, until) = (call.digest.0, call.sent_at + self.context.patience(&call.op));
+        let (key, until) = (call.digest.0, call.sent_at + self.context.patience(self.asker, &call.op));
         let errand = matches!(call.op, Op::Peek | Op::Refund { .. } | Op::Reset);
         self.expects = expects;
         server.dispatch(Submission {

@@ -212,6 +212,20 @@ fn a_line_that_many_fill_has_room_for_who_is_not_in_it() {
 }
 
 #[test]
+fn who_waits_for_a_call_of_the_node_does_not_wait_for_all_that_the_node_asks() {
+    let gate = gate();
+    let permits = fill(&gate, false);
+    (0..40).for_each(|key| line_up(&gate, key, false));
+    line_up_until(&gate, 40, false, EARLY);
+    gate.hurry(Asker::new(Some(7), 1), 39);
+    gate.hurry(Asker::new(Some(7), 1), 40);
+    gate.hurry(Asker::new(Some(7), 2), 41);
+    assert_eq!(expired(&gate, EARLY), [40], "who has moved still has a deadline");
+    drop(permits);
+    assert_eq!(keys(&gate.depart())[..4], [0, 39, 1, 2]);
+}
+
+#[test]
 fn all_are_turned_away_from_a_server_that_is_away() {
     let gate = gate();
     let _permits = fill(&gate, false);
