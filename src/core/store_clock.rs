@@ -83,6 +83,12 @@ impl StoreClock {
         starts(self) - drift <= i128::from(later.offset) && starts(later) <= i128::from(self.offset) + drift
     }
 
+    /// Whether the later reading is of a clock that was set back, or of another server's that is behind.
+    #[must_use]
+    pub fn is_set_back(&self, later: &Self) -> bool {
+        later.offset < self.offset && !self.agrees(later)
+    }
+
     /// Combines two readings: the more precise one counts, as long as they agree. An answer with a long round trip
     /// says little about when the clock was read.
     #[must_use]
@@ -140,7 +146,7 @@ mod tests {
         let quick = reading(0, 1_000, 70);
         for ahead in [40_000, 1_000_000] {
             let slow = reading(9_000, 50_000, ahead);
-            assert!(!quick.agrees(&slow));
+            assert!(!quick.agrees(&slow) && !quick.is_set_back(&slow) && slow.is_set_back(&quick));
             assert_eq!(quick.refined(slow), slow);
         }
     }

@@ -3,7 +3,9 @@
 //! A lost connection, a refusal or silence (defined in `pulse.rs`) opens the breaker at once. Where calls have
 //! deadlines, [`SILENCES`] late calls in a row open it too. While it is open every call fails without leaving the
 //! process, and the server's monitor probes in the background. After silence or a refusal one trial call goes before
-//! the others, because a server that answers PING may still be unable to run scripts. Called by `redis/master.rs` and
+//! the others, because a server that answers PING may still be unable to run scripts. Nobody knows when the first call
+//! comes, perhaps long after the probe, so the others should wait for its outcome: `redis/gate.rs` sees to that, and
+//! here they would fail. Called by `redis/master.rs` and
 //! `redis/monitor.rs`, and by simulations.
 
 use crate::core::time::{Instant, Micros};
@@ -95,6 +97,12 @@ impl Breaker {
     /// When the next probe is due; `None` while none is needed.
     pub fn probe_at(&self) -> Option<Instant> {
         (self.state == BreakerState::Open).then_some(self.probe_at)
+    }
+
+    /// Whether a trial call must go first once a probe is answered.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        self.doubtful
     }
 
     /// Lets a call pass, or says since when the server is away.

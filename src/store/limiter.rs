@@ -62,6 +62,8 @@ pub struct Limiter {
     open: u32,
     /// Calls at the server now.
     out: u32,
+    /// The server is in doubt until it has answered a call.
+    is_doubted: bool,
     /// The window has never been too large, so it doubles instead of growing by an eighth (slow start).
     young: bool,
     /// The base latency: the time of the quickest reply.
@@ -143,6 +145,7 @@ impl Limiter {
             window: FIRST,
             open: FIRST,
             out: 0,
+            is_doubted: false,
             young: true,
             way: None,
             usual: Micros::ZERO,
@@ -167,6 +170,9 @@ impl Limiter {
         if self.is_looking(now) {
             self.open = LEAST;
         }
+        if self.is_doubted && self.out > 0 {
+            return None;
+        }
         if self.out >= self.open {
             self.was_full = true;
             return None;
@@ -188,6 +194,7 @@ impl Limiter {
     pub fn handle_answer(&mut self, now: Instant, permit: Permit, took: Micros) {
         let Permit { left, among } = permit;
         self.out = self.out.saturating_sub(1);
+        self.is_doubted = false;
         self.way = Some(self.way.map_or(took, |way| way.min(took)));
         self.usual = if self.usual == Micros::ZERO { took } else { Micros((self.usual.0 * 7 + took.0) / 8) };
         if among <= LEAST {
@@ -228,10 +235,10 @@ impl Limiter {
     }
 
     /// A new connection was made: the base latency of the old one says nothing about it. Calls at the server stay
-    /// counted.
-    pub fn handle_connection(&mut self, now: Instant) {
+    /// counted. Where it `is_doubted` that the server executes calls, one leaves before all others.
+    pub fn handle_connection(&mut self, now: Instant, is_doubted: bool) {
         let out = self.out;
-        *self = Self { out, begun: now, looked: now, ..Self::new(Micros(self.goal.0 * 4)) };
+        *self = Self { out, is_doubted, begun: now, looked: now, ..Self::new(Micros(self.goal.0 * 4)) };
     }
 
     fn is_looking(&self, now: Instant) -> bool {

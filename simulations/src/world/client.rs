@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use rationd::core::time::Instant;
-use rationd::store::breaker::{Breaker, Fault, Pass};
+use rationd::store::breaker::{Breaker, BreakerState, Fault, Pass};
 
 use super::cluster::{Cluster, SLOTS};
 
@@ -17,6 +17,8 @@ pub(super) struct Client {
     /// The server of each slot.
     map: Vec<u32>,
     breakers: BTreeMap<u32, Breaker>,
+    /// Calls that wait for a trial call of their server, in the order in which they came.
+    waiting: BTreeMap<u32, Vec<u64>>,
     /// Servers that failed to confirm. They are not asked to until the next check.
     alone: BTreeMap<u32, Instant>,
     /// A reading of the map is under way.
@@ -26,7 +28,13 @@ pub(super) struct Client {
 impl Client {
     /// The client of a node that starts with a map and without a connection.
     pub(super) fn new() -> Self {
-        Self { map: vec![0; usize::from(SLOTS)], breakers: BTreeMap::new(), alone: BTreeMap::new(), reading: false }
+        Self {
+            map: vec![0; usize::from(SLOTS)],
+            breakers: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            alone: BTreeMap::new(),
+            reading: false,
+        }
     }
 
     /// Takes over the map that a server knows. Returns the servers that are new to this node.
@@ -49,6 +57,29 @@ impl Client {
     /// Lets a call pass, or says since when the server is away.
     pub(super) fn admit(&mut self, server: u32, now: Instant) -> Result<Pass, Instant> {
         self.breakers.entry(server).or_insert_with(|| connected(now)).admit()
+    }
+
+    /// Whether a trial call is at the server, so that others wait for its outcome.
+    pub(super) fn is_on_trial(&self, server: u32) -> bool {
+        self.breakers.get(&server).is_some_and(|breaker| breaker.state() == BreakerState::HalfOpen)
+    }
+
+    /// A call waits for the trial call.
+    pub(super) fn wait(&mut self, server: u32, letter: u64) {
+        self.waiting.entry(server).or_default().push(letter);
+    }
+
+    /// A call waits no longer; whether it did.
+    pub(super) fn stop_waiting(&mut self, server: u32, letter: u64) -> bool {
+        let line = self.waiting.entry(server).or_default();
+        let before = line.len();
+        line.retain(|other| *other != letter);
+        line.len() < before
+    }
+
+    /// The calls that need not wait any longer.
+    pub(super) fn released(&mut self, server: u32) -> Vec<u64> {
+        if self.is_on_trial(server) { Vec::new() } else { self.waiting.remove(&server).unwrap_or_default() }
     }
 
     /// The server answered.

@@ -15,6 +15,8 @@ pub(super) struct Letter {
     pub(super) server: u32,
     pub(super) pass: Pass,
     pub(super) started: Instant,
+    /// When the node gives up waiting: for the answer, or for a trial call that goes before it.
+    pub(super) until: u64,
     /// Redirected by a MOVED; one MOVED and one ASK are followed.
     pub(super) moved: bool,
     pub(super) asking: bool,

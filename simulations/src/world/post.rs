@@ -3,7 +3,7 @@
 //! unknown.
 
 use rationd::core::call::{Call, Grant, Op, StoreError};
-use rationd::core::time::Instant;
+use rationd::core::time::{Instant, Micros};
 use rationd::store::breaker::{Breaker, Fault};
 use rationd::store::script;
 
@@ -18,6 +18,9 @@ use crate::observe::Seen;
 /// How soon a node learns that a call was never sent.
 const TURNED_BACK: u64 = 20;
 
+/// A call waits to leave for the timeout less this part of it: the answer has to come in time, too.
+const LEAVES_PART: u64 = 8;
+
 /// Time between two readings of the slot map while a server is away.
 const WATCHFUL: u64 = 250_000;
 
@@ -28,14 +31,19 @@ impl World<'_> {
         let place = &mut self.nodes[node as usize];
         let started = place.clock.local(self.now);
         let server = place.client.server(slot_of(call.digest));
-        let (pass, barred) = match place.client.admit(server, started) {
+        let admitted = place.client.admit(server, started);
+        let waits_for_trial = admitted.is_err() && place.client.is_on_trial(server);
+        let (pass, barred) = match admitted {
             Ok(pass) => (pass, None),
+            Err(_) if waits_for_trial => (Breaker::on_behalf_of(0), None),
             Err(since) => (Breaker::on_behalf_of(0), Some(since)),
         };
         let incarnation = place.incarnation;
         let expects = self.plan.daemon.confirm && self.plan.redis.replica && matches!(call.op, Op::Acquire(_));
         let wait = expects && place.client.can_confirm(server, started);
-        let limit = place.clock.when(started + self.plan.daemon.timeout.micros());
+        let patience = self.plan.daemon.timeout.micros();
+        let patience = if waits_for_trial { Micros(patience.0 - patience.0 / LEAVES_PART) } else { patience };
+        let until = place.clock.when(started + patience);
         self.see(&Seen::Called { node, key, call: &call, sent: barred.is_none() });
         let letter = Letter {
             node,
@@ -45,6 +53,7 @@ impl World<'_> {
             server,
             pass,
             started,
+            until,
             moved: false,
             asking: false,
             with_source: false,
@@ -60,11 +69,39 @@ impl World<'_> {
         if let Some(since) = barred {
             let reply = Box::new(Reply::Barred(since));
             self.queue.push(self.now + TURNED_BACK, Event::AtNode { letter: id, reply });
+        } else if waits_for_trial {
+            self.nodes[node as usize].client.wait(server, id);
+            self.queue.push(until, Event::Deadline { letter: id });
         } else {
             if !self.is_streams() {
-                self.queue.push(limit, Event::Deadline { letter: id });
+                self.queue.push(until, Event::Deadline { letter: id });
             }
             self.dispatch(id);
+        }
+    }
+
+    /// The outcome of a trial call is known, or there is another: sends those on that have waited for it, or fails them.
+    pub(super) fn send_waiting(&mut self, node: u32, server: u32) {
+        for id in self.nodes[node as usize].client.released(server) {
+            if !self.letters.contains_key(&id) || !self.is_alive(id) {
+                continue;
+            }
+            let place = &mut self.nodes[node as usize];
+            let now = place.clock.local(self.now);
+            let admitted = place.client.admit(server, now);
+            let until = place.clock.when(now + self.plan.daemon.timeout.micros());
+            match admitted {
+                Ok(pass) => {
+                    let is_streams = self.is_streams();
+                    let letter = self.letters.get_mut(&id).expect("looked up above");
+                    (letter.pass, letter.until) = (pass, until);
+                    if !is_streams {
+                        self.queue.push(until, Event::Deadline { letter: id });
+                    }
+                    self.dispatch(id);
+                }
+                Err(since) => self.settle(id, Err(StoreError::Away { since })),
+            }
         }
     }
 
@@ -121,6 +158,7 @@ impl World<'_> {
             }
             reply => {
                 self.nodes[node as usize].client.answered(server, pass);
+                self.send_waiting(node, server);
                 self.follow(id, now, reply);
             }
         }
@@ -187,11 +225,16 @@ impl World<'_> {
     pub(super) fn deadline(&mut self, id: u64) {
         let Some(letter) = self.letters.get(&id) else { return };
         let (node, server) = (letter.node, letter.server);
-        if letter.settled || !self.is_alive(id) {
+        if letter.settled || self.now < letter.until || !self.is_alive(id) {
             return;
         }
         if self.thaws_at(node) > self.now {
             return self.queue.push(self.thaws_at(node), Event::Deadline { letter: id });
+        }
+        let place = &mut self.nodes[node as usize];
+        if place.client.stop_waiting(server, id) {
+            let since = place.client.away_since(server).unwrap_or_else(|| place.clock.local(self.now));
+            return self.settle(id, Err(StoreError::Away { since }));
         }
         self.fault(node, server, id, Fault::Late);
         self.settle(id, Err(StoreError::Unknown));
@@ -239,6 +282,7 @@ impl World<'_> {
             self.queue.push(at, Event::Probe { node, incarnation, server });
             self.alarm(node);
         }
+        self.send_waiting(node, server);
     }
 
     /// A node dials a server that is away.
@@ -287,6 +331,7 @@ impl World<'_> {
         if let Some(at) = place.client.probe_at(server) {
             self.queue.push(place.clock.when(at).max(self.now), Event::Probe { node, incarnation, server });
         }
+        self.send_waiting(node, server);
     }
 
     /// The slot map of a node may be out of date.

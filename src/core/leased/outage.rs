@@ -78,7 +78,7 @@ impl LeasedKey {
             // What others spend without the store is set aside, and what this node owes is paid from its own part.
             return Phase::Connected;
         }
-        let is_unpaid = self.outage.phase().is_unpaid() && !on(Mutant::SharesNotAwaited);
+        let is_unpaid = self.outage.phase().is_unpaid() && !self.forgets_loss(now) && !on(Mutant::SharesNotAwaited);
         let until = self.outage.phase().until().unwrap_or(now + GRACE);
         // A bucket's share fills up while others pay for theirs, and some may lease from the store already. So it goes on, and
         // the store is charged again and again for what it has admitted meanwhile.
@@ -116,6 +116,13 @@ impl LeasedKey {
     /// store.
     pub(super) fn is_away(&self, now: Instant) -> bool {
         self.outage.phase().retry_at().is_some_and(|retry_at| now < retry_at + STALE)
+    }
+
+    /// Nobody has asked for a key of buckets since the store was lost, for so long that the loss is old knowledge. A bucket's
+    /// share is open until it has filled up, which may take an hour: its next check is not decided by that, but charged
+    /// together with what is owed.
+    pub(super) fn forgets_loss(&self, now: Instant) -> bool {
+        self.view.is_of_buckets() && !self.is_away(now)
     }
 
     /// Decides while the key's store server is away.

@@ -245,11 +245,7 @@ fn refused(key: &mut LeasedKey, cx: &mut Context, now: Instant, call: &Call, gra
     let clock = StoreClock::new(call.sent_at, now, grant.now);
     cx.note_trip(clock.trip());
     cx.note_clock(clock);
-    let guess = key.view.clock().latest(now);
-    key.view.note_clock(clock);
-    if key.view.answered().is_none() {
-        key.outage.correct_clock(key.view.rule(), guess, key.view.clock().latest(now));
-    }
+    key.note_clock(now, clock);
     // A store that is so slow is not asked for tokens that nobody waits for.
     let is_wanted = !key.line.is_empty() || key.is_away(now) || key.is_due(now);
     if is_wanted || clock.trip() < CALL_LIFE {
@@ -479,11 +475,7 @@ impl LeasedKey {
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
         let lost = self.view.shows_loss(grant);
         let overtaken = self.view.has_overtaken(now, call, grant);
-        let (guess, was_answered) = (self.view.clock().latest(now), self.view.answered().is_some());
-        self.view.note_clock(StoreClock::new(call.sent_at, now, grant.now));
-        if !was_answered {
-            self.outage.correct_clock(self.view.rule(), guess, self.view.clock().latest(now));
-        }
+        self.note_clock(now, StoreClock::new(call.sent_at, now, grant.now));
         self.view.note_nodes(call, grant);
         if !self.view.is_of_these_limits(call) {
             return;
@@ -502,6 +494,16 @@ impl LeasedKey {
             self.view.note_counter(index, fresh);
         }
         self.roll(now);
+    }
+
+    /// Records the store's clock as an answer shows it. What a share has admitted is remembered by the clock that was known
+    /// then. Where that was a guess, or the store's clock was set back since, it would count for as long as the clocks differ.
+    fn note_clock(&mut self, now: Instant, clock: StoreClock) {
+        let (before, was_answered) = (*self.view.clock(), self.view.answered().is_some());
+        self.view.note_clock(clock);
+        if !was_answered || before.is_set_back(&clock) {
+            self.outage.correct_clock(self.view.rule(), before.latest(now), self.view.clock().latest(now));
+        }
     }
 
     /// The key begins anew: nobody waits for tokens to trickle in, and to those who wait in line the store has said

@@ -229,10 +229,23 @@ fn a_lost_call_makes_room_and_a_new_connection_begins_anew() {
     let mut limiter = Limiter::new(PATIENCE);
     let permits: Vec<_> = std::iter::from_fn(|| limiter.admit(NOW)).collect();
     assert_eq!(limiter.out(), FIRST);
-    limiter.handle_connection(NOW);
+    limiter.handle_connection(NOW, false);
     assert!(limiter.admit(NOW).is_none(), "calls of the old connection are still out");
     permits.into_iter().for_each(|permit| limiter.handle_loss(permit));
     assert!(limiter.admit(NOW).is_some());
+}
+
+#[test]
+fn one_call_goes_before_the_others_where_the_server_is_doubted() {
+    let mut limiter = Limiter::new(PATIENCE);
+    limiter.handle_connection(NOW, true);
+    let lost = limiter.admit(NOW).expect("the first");
+    assert!(limiter.admit(NOW).is_none());
+    limiter.handle_loss(lost);
+    let first = limiter.admit(NOW).expect("another");
+    assert!(limiter.admit(NOW).is_none());
+    limiter.handle_answer(NOW + Micros(200), first, Micros(200));
+    assert_eq!(std::iter::from_fn(|| limiter.admit(NOW)).count(), FIRST as usize);
 }
 
 #[test]

@@ -307,9 +307,10 @@ impl Gate {
         !(lines.checks.is_empty() && lines.errands.is_empty())
     }
 
-    /// A new connection was made.
-    pub(super) fn handle_connection(&self) {
-        self.lock().limiter.handle_connection(self.clock.now());
+    /// A new connection was made. Where it `is_doubted` that the server executes calls, the others wait until one is
+    /// answered.
+    pub(super) fn handle_connection(&self, is_doubted: bool) {
+        self.lock().limiter.handle_connection(self.clock.now(), is_doubted);
     }
 
     /// The window, the requests at the server, and the waiting requests.

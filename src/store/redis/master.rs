@@ -170,18 +170,12 @@ async fn dispatch_waiting(inner: Arc<Inner>) {
             for (permit, submission) in called.leaving {
                 inner.carry(permit, submission);
             }
-            turn_down(called.late);
+            inner.turn_down(called.late);
             if none_left {
                 break;
             }
         }
-        turn_down(inner.gate.expire(inner.shared.clock.now()));
-    }
-}
-
-fn turn_down(late: Vec<(Submission, Micros)>) {
-    for (submission, wait) in late {
-        submission.request.handle_answer(Err(Failure::Busy(wait)));
+        inner.turn_down(inner.gate.expire(inner.shared.clock.now()));
     }
 }
 
@@ -207,13 +201,16 @@ impl Pending for InFlight {
             drop(permit);
             return request.handle_answer(Err(Failure::Unknown));
         };
-        permit.answered(answer.took);
+        let took = answer.took;
         inner.shared.stats.count_latency(inner.shared.clock.now().since(started));
         if confirmed && answer.replicas.is_some_and(|replicas| replicas < 1) {
             inner.has_replica.store(false, Relaxed);
             inner.wake.notify_one();
         }
-        request.handle_answer(inner.judge(pass, answer));
+        // The breaker hears of a trial call's answer before those who wait for it may leave.
+        let judged = inner.judge(pass, answer);
+        permit.answered(took);
+        request.handle_answer(judged);
     }
 }
 
@@ -237,6 +234,14 @@ impl Inner {
             link.send_confirmed(asking, in_flight);
         } else {
             link.send(asking, in_flight);
+        }
+    }
+
+    /// Answers those who have waited at the gate for too long. Where they waited for a trial call, the server is still away.
+    fn turn_down(&self, late: Vec<(Submission, Micros)>) {
+        for (submission, wait) in late {
+            let since = lock(&self.breaker).away_since();
+            submission.request.handle_answer(Err(since.map_or(Failure::Busy(wait), Failure::Away)));
         }
     }
 

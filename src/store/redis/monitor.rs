@@ -129,7 +129,8 @@ impl Inner {
         let learnt = learnt.map_err(|_| "no answer in time")?.map_err(|ConnectionLost| "the connection broke")?;
         evalsha::check_introduction(&learnt)?;
         *lock(&self.link) = Some(Arc::new(link));
-        self.gate.handle_connection();
+        let is_doubted = lock(&self.breaker).is_doubtful();
+        self.gate.handle_connection(is_doubted);
         lock(&self.breaker).handle_probe();
         self.connected.send_replace(true);
         if gone.load(SeqCst) {
