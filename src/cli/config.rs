@@ -44,7 +44,7 @@ pub(crate) fn run(command: &ConfigCommand, globals: &Globals, sources: &Sources)
         }
     };
     match (command, globals.output) {
-        (ConfigCommand::Show, Output::Json) => output::data(&serde_json::to_string(&loaded.entries)?)?,
+        (ConfigCommand::Show, Output::Json) => output::data(&serde_json::to_string(&loaded.entries())?)?,
         (ConfigCommand::Show, Output::Text) => show(&loaded, Paint::stdout(globals.color))?,
         (_, Output::Json) => output::data(&summary_as_json(&loaded))?,
         (_, Output::Text) => {
@@ -72,7 +72,8 @@ pub(crate) fn diff(globals: &Globals, sources: &Sources, socket: &Path) -> anyho
 }
 
 fn show(loaded: &Loaded, paint: Paint) -> std::io::Result<()> {
-    let rows = loaded.entries.iter().map(|entry| {
+    let entries = loaded.entries();
+    let rows = entries.iter().map(|entry| {
         let value = entry.value.as_deref().unwrap_or("(unset)");
         vec![format!("{} = {value}", entry.key), paint.faint(&format!("# {}", entry.origin))]
     });

@@ -34,9 +34,8 @@ pub(crate) fn resolve(loaded: &Loaded) -> Result<Resolved, ConfigErrors> {
     let config = &loaded.config;
     let mut problems = Vec::new();
     let mut complain = |key: &str, message: String| {
-        let origin =
-            loaded.entries.iter().find(|entry| entry.key == key).map_or("configuration", |entry| &entry.origin);
-        problems.push(Problem { place: Place::Named(origin.to_owned()), message, hint: None });
+        let origin = loaded.entry(key).map_or_else(|| "configuration".to_owned(), |entry| entry.origin);
+        problems.push(Problem { place: Place::Named(origin), message, hint: None });
     };
     let group = config.listen.group.as_deref().and_then(|group| {
         let number = group_id(group);

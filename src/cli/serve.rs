@@ -100,7 +100,7 @@ async fn bring_up(
     log: log::Started,
 ) -> anyhow::Result<Up> {
     let config = loaded.config.clone();
-    let admin_is_default = loaded.entries.iter().any(|entry| entry.key == "listen.admin" && entry.origin == "default");
+    let admin_is_default = loaded.entry("listen.admin").is_some_and(|entry| entry.origin == "default");
     let policies = loaded.policies.iter().count();
     let reloader = Arc::new(Reloader::new(sources, loaded, settled.remote.clone()));
     let shared = match &settled.store {

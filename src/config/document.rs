@@ -43,10 +43,10 @@ pub(crate) struct Document {
 pub(super) type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
 
 impl Document {
-    /// Reads and checks a file.
+    /// Reads and checks a file. What is wrong in it is reported in `problems`.
     ///
-    /// The file cannot be read. Errors in its content are in `problems`.
-    /// The file cannot be read. What it says is reported in `problems`.
+    /// # Errors
+    /// The file cannot be read.
     pub(crate) fn read(path: &Path, role: Role) -> io::Result<Self> {
         if std::fs::metadata(path)?.len() > MAX_FILE {
             return Err(io::Error::other(format!("larger than {} MiB", MAX_FILE >> 20)));

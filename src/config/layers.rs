@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use figment::Figment;
 use figment::value::{Dict, Value};
@@ -56,10 +57,31 @@ pub struct Loaded {
     pub config: Config,
     /// Its policies, compiled.
     pub policies: PolicySet,
-    /// Each key with its value and origin, for `config show`.
-    pub entries: Vec<Entry>,
     /// The files that were read, in this order.
     pub files: Vec<PathBuf>,
+    layers: Arc<[Layer]>,
+}
+
+impl Loaded {
+    /// Each key with its value and origin, for `config show`.
+    #[must_use]
+    pub fn entries(&self) -> Vec<Entry> {
+        let mut entries = self.settings();
+        entries.extend(show::policies_and_routes(&self.layers));
+        entries
+    }
+
+    /// The keys outside of the policies and routes, which may be many.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Entry> {
+        show::settings(&self.layers)
+    }
+
+    /// One of those; `None` when there is none of that name.
+    #[must_use]
+    pub fn entry(&self, key: &str) -> Option<Entry> {
+        self.settings().into_iter().find(|entry| entry.key == key)
+    }
 }
 
 /// Reads, checks and merges all layers.
@@ -119,7 +141,7 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigErrors> {
     match PolicySet::compile(&specs) {
         Ok(policies) if problems.is_empty() => {
             let policies = policies.with_routes(routes);
-            Ok(Loaded { entries: show::entries(&layers), config, policies, files })
+            Ok(Loaded { config, policies, files, layers: layers.into() })
         }
         compiled => {
             let errors = compiled.err().unwrap_or_default();

@@ -19,10 +19,14 @@ pub struct Entry {
     pub origin: String,
 }
 
-/// All keys outside of the policies, then all that policies set, then the routes.
-pub(crate) fn entries(layers: &[Layer]) -> Vec<Entry> {
-    let mut entries: Vec<_> =
-        KEYS.iter().map(|key| entry(&[key.section.to_owned(), key.name.to_owned()], key.kind, layers)).collect();
+/// All keys outside of the policies and routes.
+pub(crate) fn settings(layers: &[Layer]) -> Vec<Entry> {
+    KEYS.iter().map(|key| entry(&[key.section.to_owned(), key.name.to_owned()], key.kind, layers)).collect()
+}
+
+/// All that policies set, then the routes.
+pub(crate) fn policies_and_routes(layers: &[Layer]) -> Vec<Entry> {
+    let mut entries = Vec::new();
     for path in policy_paths(layers) {
         let known = if path.len() > 3 { OVERRIDE } else { POLICY };
         let kind = known.iter().find(|(key, _)| path.last().is_some_and(|last| last == key));

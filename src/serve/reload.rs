@@ -38,9 +38,9 @@ impl Reloader {
     pub fn new(sources: Sources, loaded: Loaded, remote: RemoteAccess) -> Self {
         Self {
             sources,
+            running: Mutex::new(loaded.settings()),
             policies: Arc::new(ArcSwap::from_pointee(loaded.policies)),
             remote: Arc::new(ArcSwap::from_pointee(remote)),
-            running: Mutex::new(loaded.entries),
             generation: AtomicU64::new(1),
             successful: AtomicBool::new(true),
         }
@@ -78,14 +78,13 @@ impl Reloader {
 
     /// Reads the files of the TCP address again, which the running configuration names: its keys wait for a restart.
     fn read_remote(&self, running: &[Entry], loaded: &Loaded) -> Result<RemoteAccess, ConfigErrors> {
-        let is_same = changed(running, &loaded.entries).all(|key| !key.starts_with("listen.tcp"));
+        let is_same = changed(running, loaded).all(|key| !key.starts_with("listen.tcp"));
         if !is_same {
             return Ok((**self.remote.load()).clone());
         }
         RemoteAccess::read(&TcpFiles::of(&loaded.config.listen), &loaded.policies).map_err(|(key, problem)| {
-            let origin =
-                loaded.entries.iter().find(|entry| entry.key == key).map_or("configuration", |entry| &entry.origin);
-            ConfigErrors(vec![Problem { place: Place::Named(origin.to_owned()), message: problem, hint: None }])
+            let origin = loaded.entry(key).map_or_else(|| "configuration".to_owned(), |entry| entry.origin);
+            ConfigErrors(vec![Problem { place: Place::Named(origin), message: problem, hint: None }])
         })
     }
 
@@ -98,7 +97,7 @@ impl Reloader {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let read = config::load(&self.sources).and_then(|loaded| self.read_remote(&running, &loaded).map(|_| loaded));
         let loaded = read.map_err(|errors| format!("{WOULD_BE_REFUSED}: {}", one_line(&errors)))?;
-        let waiting: Vec<&str> = changed(&running, &loaded.entries).collect();
+        let waiting: Vec<String> = changed(&running, &loaded).collect();
         let old = self.policies.load();
         let list = |policies: &PolicySet| serde_json::from_str(&listing::policies(policies)).unwrap_or_default();
         let differences = policy_diff::between(&list(&old), &list(&loaded.policies));
@@ -107,7 +106,7 @@ impl Reloader {
     }
 
     fn take(&self, running: &[Entry], loaded: Loaded, remote: RemoteAccess) -> String {
-        let waiting: Vec<&str> = changed(running, &loaded.entries).collect();
+        let waiting: Vec<String> = changed(running, &loaded).collect();
         let count = loaded.policies.iter().count();
         self.policies.store(Arc::new(loaded.policies));
         self.remote.store(Arc::new(remote));
@@ -134,11 +133,10 @@ impl Reloader {
 }
 
 /// The settings outside of the policies and routes whose values differ.
-fn changed<'a>(running: &'a [Entry], new: &'a [Entry]) -> impl Iterator<Item = &'a str> {
-    let outside = |entry: &&Entry| !["policy.", "descriptors."].iter().any(|part| entry.key.starts_with(part));
-    new.iter().filter(outside).filter_map(|entry| {
+fn changed(running: &[Entry], new: &Loaded) -> impl Iterator<Item = String> {
+    new.settings().into_iter().filter_map(|entry| {
         let before = running.iter().find(|before| before.key == entry.key);
-        before.is_none_or(|before| before.value != entry.value).then_some(entry.key.as_str())
+        before.is_none_or(|before| before.value != entry.value).then_some(entry.key)
     })
 }
 

@@ -138,7 +138,7 @@ fn valid(patient: &Patient) -> Look {
 
 fn policies(patient: &Patient) -> Look {
     let Ok((loaded, _)) = &patient.loaded else { return Look::Apart };
-    let set = loaded.entries.iter().any(|entry| entry.key.starts_with("policy.") && entry.origin != "default");
+    let set = loaded.entries().iter().any(|entry| entry.key.starts_with("policy.") && entry.origin != "default");
     match loaded.policies.iter().count() {
         0 => Look::Warning("there is no policy: nothing is limited".to_owned()),
         _ if !set => Look::Warning("only the built-in sample policy".to_owned()),
@@ -153,7 +153,7 @@ fn secrets(patient: &Patient) -> Look {
 
 fn password(patient: &Patient) -> Look {
     let Ok((loaded, _)) = &patient.loaded else { return Look::Apart };
-    let Some(entry) = loaded.entries.iter().find(|entry| entry.key == "store.url") else { return Look::Apart };
+    let Some(entry) = loaded.entry("store.url") else { return Look::Apart };
     if !entry.value.as_deref().is_some_and(|url| url.contains(":***@")) {
         return Look::Apart;
     }
