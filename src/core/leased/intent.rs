@@ -272,7 +272,7 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
         return Intent::Report;
     }
     let may_renounce = held == 0 && key.is_quiet() && !key.outage.phase().is_away() && key.is_entitled(now);
-    if may_renounce && (is_left_alone || has_gone(key, now) && key.is_pressed(now)) {
+    if may_renounce && (is_left_alone || has_gone(key, now) && is_lacking(key, now)) {
         return Intent::Renounce;
     }
     if held == 0 || !lease_ahead {
@@ -294,6 +294,13 @@ fn has_gone(key: &LeasedKey, now: Instant) -> bool {
     let interval = refill_interval(key.view.rule());
     let missed = tuner.few().saturating_mul(GONE);
     tuner.used_in(pause) > missed || pause > interval && !tuner.expects_fewer(MISSED, pause)
+}
+
+/// Whether others may lack what is set aside for this node. Of the window that is open a node that asks for nothing may not
+/// know. But when it was not asked for as long as a window lasts, its part of one was of use to nobody.
+fn is_lacking(key: &LeasedKey, now: Instant) -> bool {
+    let window = key.view.rule().limits[0].period;
+    key.is_pressed(now) || key.demand.idle_for(now) >= window
 }
 
 /// Whether nothing is under way about the key, and nobody has asked for it for as long as it is remembered.
