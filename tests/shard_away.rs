@@ -129,8 +129,8 @@ fn an_old_loss_begins_no_wait_once_the_store_has_answered_to_anything() {
     }
 }
 
-/// While a server is tried, one call goes to it, and all others are told that it is away, even if they are about the same key.
-/// That key took itself for lost though the answer to the one came, and it was asked by nobody for the second in which others
+/// While a server is tried, one call goes to it, and all others were told that it is away, even if they are about the same key.
+/// (They wait for its outcome since; one that a redirect sends there is told so still.) That key took itself for lost though the answer to the one came, and it was asked by nobody for the second in which others
 /// pay: its next checks were denied for two seconds more.
 #[test]
 fn the_answer_to_the_call_that_tries_a_server_ends_the_loss_of_its_key() {
@@ -630,6 +630,28 @@ fn a_clock_that_was_set_back_before_a_restart_locks_nobody_out() {
         }
         assert_eq!(reply, Some(Verdict::Allow), "round {round}");
     }
+}
+
+/// A bucket's share is open until it has filled up. A check that came long after an outage, the key's first since, began the
+/// second in which others pay for their shares, and was decided by the share though the store had answered
+/// (`bugs/a-buckets-share-long-after-an-outage`).
+#[test]
+fn an_old_loss_of_a_bucket_begins_no_wait() {
+    let mut bench = Bench::new("10/10s burst 10");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.fail(&call, StoreError::Away { since: bench.now });
+    bench.replies();
+    bench.advance(Micros(200_000));
+    bench.advance(Micros(3 * SECOND.0));
+    bench.calls();
+    assert_eq!(bench.check(1), None, "the store is asked");
+    let call = bench.acquire();
+    let need = bench.order(&call).need;
+    assert!((1..=2).contains(&need), "for the check, and for what is owed: {need}");
+    bench.grant(&call, need);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    assert_eq!(bench.last.unwrap().source, Source::Store);
 }
 
 #[test]

@@ -245,6 +245,27 @@ fn server_that_cannot_serve_is_away_until_it_can() {
     assert_eq!(bench.used(b"k"), id);
 }
 
+/// One call tries a server that had refused calls, however long after it answers again. All that came before that call was
+/// answered failed, and their keys went by their shares.
+#[test]
+fn calls_that_come_while_a_server_is_tried_wait_for_the_outcome() {
+    let server = Server::plain();
+    let bench = Bench::connected(&options(&server.url()));
+    server.ask("CONFIG SET maxmemory 1").expect("no memory");
+    assert!(matches!(bench.acquire(b"k", 1), Err(StoreError::Away { .. })));
+    server.ask("CONFIG SET maxmemory 0").expect("memory");
+    wait_until("a call may try the server", 5, || bench.breaker() == BreakerState::HalfOpen);
+    server.ask("CLIENT PAUSE 100 ALL").expect("a pause");
+    let failed: Vec<_> = std::thread::scope(|scope| {
+        let bench = &bench;
+        let call = |id: u8| scope.spawn(move || bench.acquire(&[id], id.into()).err());
+        let calls: Vec<_> = (2..22).map(call).collect();
+        calls.into_iter().filter_map(|call| call.join().expect("an outcome")).collect()
+    });
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(bench.breaker(), BreakerState::Closed);
+}
+
 #[test]
 fn busy_server_is_away_until_its_script_ends() {
     let server = Server::start(|_, _| vec!["--busy-reply-threshold".into(), "20".into()]);

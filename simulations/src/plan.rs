@@ -215,6 +215,8 @@ pub struct Redis {
     pub replica: bool,
     /// How far a replica lags behind.
     pub lag: Span,
+    /// Each half second it stands still for up to so long (a quarter of a second at most), and has caught up then.
+    pub lag_stalls: Span,
     /// How long after its master went a replica takes over; an isolated master stops taking writes
     /// then.
     pub failover: Span,
@@ -226,6 +228,8 @@ pub struct Redis {
     pub replica_skew: Span,
     /// What one script costs a server.
     pub script_cost: Span,
+    /// That is the mean of what each costs.
+    pub script_cost_varies: bool,
     /// Of a thousand scripts, so many take up to 20 ms longer.
     pub stalls: u32,
 }
@@ -696,11 +700,13 @@ impl Default for Redis {
             masters: 3,
             replica: true,
             lag: Span::millis(1),
+            lag_stalls: Span(0),
             failover: Span::secs(2),
             alone: Span::secs(2),
             skew: Span(0),
             replica_skew: Span(0),
             script_cost: Span(15),
+            script_cost_varies: false,
             stalls: 0,
         }
     }

@@ -53,7 +53,16 @@ pub fn plan(seed: u64) -> Plan {
     let longest = plan.policies.iter().map(traffic::longest_period).max().unwrap_or(0);
     let wanted = plan.longest_recovery().0 + 2_000_000 + 3 * longest.min(JUDGED) + 500_000;
     let shards = shards(&mut Random::stream(seed, "swarm-shards"), &plan.daemon);
-    Plan { calm: plan.calm.max(Span(wanted)), daemon: Daemon { shards, ..plan.daemon }, ..plan }
+    let redis = varying(&mut Random::stream(seed, "swarm-redis-varies"), plan.redis);
+    Plan { calm: plan.calm.max(Span(wanted)), daemon: Daemon { shards, ..plan.daemon }, redis, ..plan }
+}
+
+/// In a fifth of the runs replicas lag now more and now less, and in a fifth each script costs something else.
+fn varying(random: &mut Random, redis: Redis) -> Redis {
+    let (stalls, script_cost_varies) = (random.chance(200), random.chance(200));
+    let longest = Span::millis(random.between(1, 250));
+    let lag_stalls = if stalls && redis.replica { longest } else { redis.lag_stalls };
+    Redis { lag_stalls, script_cost_varies, ..redis }
 }
 
 /// What is drawn without any scene in mind.
@@ -141,6 +150,7 @@ fn redis(random: &mut Random) -> Redis {
         script_cost: Span(random.between(5, 30)),
         replica_skew: Span::millis(*random.pick(&[0, 0, 0, 2, 1_000])),
         stalls: *random.pick(&[0, 0, 0, 1, 10]),
+        ..Redis::default()
     }
 }
 

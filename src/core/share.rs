@@ -42,6 +42,9 @@ impl Lent<'_> {
 #[derive(Clone, Debug)]
 pub struct FallbackBudget {
     since: Timestamp,
+    /// When the first call left that the lost store never answered, if that is earlier: others may go by their shares since then.
+    /// What they may owe is waited for by this time. The share itself is released by `since`.
+    unanswered: Timestamp,
     /// When the store was last lost. `None` means that the next loss will be another one.
     lost: Option<Timestamp>,
     /// A budget that is opened now in its place would begin earlier, and with more.
@@ -80,7 +83,7 @@ impl FallbackBudget {
     #[must_use]
     pub fn open(rule: &Rule, since: Timestamp) -> Self {
         let limits = vec![Budget::default(); rule.limits.len()].into();
-        Self { since, lost: Some(since), late: false, begun: [0; 2], parts: None, limits }
+        Self { since, unanswered: since, lost: Some(since), late: false, begun: [0; 2], parts: None, limits }
     }
 
     /// The budget of a key whose store server has been away for longer. What was spent before `since` is forgotten,
@@ -235,13 +238,18 @@ impl FallbackBudget {
         })
     }
 
+    /// A call that left then was never answered.
+    pub fn note_unanswered(&mut self, sent: Timestamp) {
+        self.unanswered = self.unanswered.min(sent);
+    }
+
     /// Whether a window is open of which shares were released since the store was lost.
     #[must_use]
     pub fn spans(&self, rule: &Rule, now: Timestamp) -> bool {
         let part = |limit: &Limit, at: Timestamp| (at.0 / limit.period.0, at.0 % limit.period.0 / slice(limit));
         // Windows that open with their first request begin anew with the first grant, so they do not count.
         let is_aligned = |limit: &&Limit| matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
-        rule.limits.iter().filter(is_aligned).any(|limit| part(limit, now) > part(limit, self.since))
+        rule.limits.iter().filter(is_aligned).any(|limit| part(limit, now) > part(limit, self.unanswered))
     }
 
     /// Takes back up to `cost` that was admitted here and is not paid. Returns how much.
@@ -285,6 +293,7 @@ impl FallbackBudget {
     pub fn rebase(&mut self, rule: &Rule, guess: Timestamp, known: Timestamp) {
         let shift = |at: Timestamp| (at + known.since(guess)) - guess.since(known);
         (self.since, self.lost, self.begun) = (shift(self.since), self.lost.map(shift), [0; 2]);
+        self.unanswered = shift(self.unanswered);
         for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
             if budget.tat.is_some() {
                 budget.tat = shift(budget.tat);
@@ -309,7 +318,8 @@ impl FallbackBudget {
     /// Another loss began at `since`, however short a time after the last one, because the store has lent meanwhile.
     /// The next one will be another one, too.
     pub fn begin_anew(&mut self, since: Timestamp) {
-        (self.since, self.lost, self.late, self.parts) = (since, None, false, None);
+        (self.since, self.unanswered, self.lost) = (since, since, None);
+        (self.late, self.parts) = (false, None);
     }
 }
 

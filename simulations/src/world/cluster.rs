@@ -5,6 +5,7 @@
 //! the plan, a *server* is who takes that place at a time. Knows nothing of nodes' inner life.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use rationd::core::key::Digest;
 use rationd::core::time::Timestamp;
@@ -15,6 +16,9 @@ use crate::random::Random;
 
 /// Slots of the model: enough that every master has some, few enough for a thousand maps.
 pub(super) const SLOTS: u16 = 64;
+
+/// A replica stands still once in so long, if it ever does, and for at most half of that.
+const STALL_EVERY: u64 = 500_000;
 
 /// The slot of a key.
 pub(super) fn slot_of(digest: Digest) -> u16 {
@@ -82,6 +86,7 @@ pub(super) struct Cluster {
     epoch: u64,
     /// Of the clocks of replicas, and of scripts that take long.
     random: Random,
+    seed: u64,
 }
 
 /// Where a server sends a call that it does not run itself.
@@ -123,6 +128,7 @@ impl Cluster {
             primaries: (0..masters).collect(),
             slots: slots.collect(),
             cut: BTreeMap::new(),
+            seed,
             epoch,
             random: Random::stream(seed, "servers"),
         }
@@ -199,13 +205,36 @@ impl Cluster {
 
     /// The server and its replica part at `now`: what the replica lacks is lost if it takes over.
     pub(super) fn part(&mut self, server: u32, now: u64) {
-        let seen = self.time(server, now).saturating_sub(self.plan.lag.0);
+        let seen = self.seen(server, now);
         let place = &mut self.servers[server as usize];
         if place.has_replica && place.successor.is_none() {
             let mut copy = place.keyspace.clone();
             copy.undo_after(seen);
             place.successor = Some((copy, seen));
         }
+    }
+
+    /// When the replica stands still that does at `at`.
+    fn stands_still(&self, server: u32, at: u64) -> Option<Range<u64>> {
+        let most = self.plan.lag_stalls.0.min(STALL_EVERY / 2);
+        let turn = at / STALL_EVERY;
+        let mut random = Random::stream(self.seed ^ (turn << 8) ^ u64::from(server), "replica-stalls");
+        let begins = turn * STALL_EVERY + random.below(STALL_EVERY / 2);
+        let stall = begins..begins + random.between(0, most);
+        (most > 0 && stall.contains(&at)).then_some(stall)
+    }
+
+    /// What the replica has at `now`: all that its server has written until then, by that one's clock. It never has less than
+    /// before.
+    fn seen(&self, server: u32, now: u64) -> u64 {
+        let until = self.stands_still(server, now).map_or(now, |stall| stall.start);
+        self.time(server, until).saturating_sub(self.plan.lag.0)
+    }
+
+    /// When the replica will have what its server writes at `at`.
+    pub(super) fn replicates(&self, server: u32, at: u64) -> u64 {
+        let there = at + self.plan.lag.0;
+        self.stands_still(server, there).filter(|stall| stall.start < there).map_or(there, |stall| stall.end)
     }
 
     /// They meet again before anybody took over.
@@ -288,13 +317,15 @@ impl Cluster {
     pub(super) fn cost(&mut self) -> u64 {
         let stalls = u64::from(self.plan.stalls);
         let longer = if stalls > 0 && self.random.chance(stalls) { self.random.between(1_000, 20_000) } else { 0 };
-        self.plan.script_cost.0 + longer
+        let mean = self.plan.script_cost.0;
+        let cost = if self.plan.script_cost_varies { self.random.exponential(mean).max(1) } else { mean };
+        cost + longer
     }
 
     /// Drops what no failover can need any more.
     pub(super) fn settle(&mut self, now: u64) {
         for server in 0..self.servers.len() as u32 {
-            let before = self.time(server, now).saturating_sub(self.plan.lag.0 + 1);
+            let before = self.seen(server, now).saturating_sub(1);
             let place = &self.servers[server as usize];
             if place.standing == Standing::Primary && place.successor.is_none() {
                 let time = self.time(server, now);

@@ -104,8 +104,9 @@ impl World<'_> {
             return Some((done, Reply::Grant { numbers, replicated: None }));
         }
         let patience = self.plan.daemon.timeout.0 / PATIENCE;
-        if self.cluster.confirms(server) && self.cluster.plan.lag.0 <= patience {
-            self.queue.push(done + self.cluster.plan.lag.0, Event::Replicated { letter: id, server, numbers });
+        let replicated = self.cluster.replicates(server, done);
+        if self.cluster.confirms(server) && replicated - done <= patience {
+            self.queue.push(replicated, Event::Replicated { letter: id, server, numbers });
             return None;
         }
         Some((done + patience, Reply::Grant { numbers, replicated: Some(false) }))

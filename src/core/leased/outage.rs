@@ -342,6 +342,13 @@ impl LeasedKey {
         self.outage.lose(now + ASK_AGAIN, noticed);
     }
 
+    /// The acquire that was lost left then. A connection shows a loss late: other nodes may have known of it since, and owe for
+    /// shares of each window that has begun.
+    pub(super) fn note_unanswered(&mut self, sent: Instant) {
+        let sent = self.view.clock().latest(sent.max(self.view.last_answered()));
+        self.outage.note_unanswered(sent);
+    }
+
     /// When the last token that this node was lent of a bucket has come or will.
     fn last_came(&self) -> Timestamp {
         let buckets =

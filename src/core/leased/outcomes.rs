@@ -313,6 +313,7 @@ fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError) {
         key.calls.give_up(order, acquire.sent);
     }
     key.lose_store(now, since, noticed);
+    key.note_unanswered(acquire.sent);
     if on(Mutant::WaiterDropped) {
         key.line.drop_all();
     }

@@ -275,6 +275,13 @@ impl Outage {
         }
     }
 
+    /// A call that left then was not answered before the loss.
+    pub(super) fn note_unanswered(&mut self, sent: Timestamp) {
+        if let Some(book) = self.book_mut() {
+            book.note_unanswered(sent);
+        }
+    }
+
     /// A loss that is not the one before began at `since`.
     pub(super) fn open_book_anew(&mut self, since: Timestamp) {
         if let Some(book) = self.book_mut() {
