@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::aside::{Aside, Part, Sums};
+use super::aside::{Part, Sums};
 use crate::core::gcra;
 use crate::core::limit::{MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
@@ -163,6 +163,28 @@ impl Lent {
         self.now + self.before
     }
 
+    /// The number of this period.
+    pub(super) fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// Those that nodes reported in this period.
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// So many tokens were not renewed: they count as spent when this period is over.
+    pub(super) fn let_lapse(&mut self, tokens: u64) {
+        self.before += tokens;
+    }
+
+    /// The account that was just opened is as of the period before: nothing of it was renewed.
+    pub(super) fn backdate(&mut self, record: &mut Record) {
+        self.now = self.now.saturating_sub(record.lent);
+        self.before += record.lent;
+        record.period = self.period.saturating_sub(1);
+    }
+
     /// Whether the tokens of this record are still counted in `now` or `before`.
     pub(super) fn is_open(&self, record: &Record) -> bool {
         record.period != 0 && (record.period == self.period || record.period + 1 == self.period)
@@ -252,11 +274,11 @@ impl Nodes {
     }
 
     /// Records what a node was entitled to. Entitlements that have lapsed are dropped when a generation begins.
-    pub(super) fn claimed(&mut self, node: &str, aside: &Aside) {
-        self.sums = aside.sums;
-        self.parts.insert(node.into(), aside.part);
-        if aside.begins {
-            self.parts.retain(|_, part| !part.has_lapsed(&aside.sums));
+    pub(super) fn claimed(&mut self, node: &str, sums: Sums, part: Part, begins: bool) {
+        self.sums = sums;
+        self.parts.insert(node.into(), part);
+        if begins {
+            self.parts.retain(|_, part| !part.has_lapsed(&sums));
         }
     }
 

@@ -8,10 +8,12 @@
 use super::aside::{Aside, PART, Part, SUMS, Sums};
 use super::census::RECORD;
 use super::script::WIDTH;
+use super::silent::Silent;
 use crate::core::call::Counter;
 use crate::core::entitled::window_end;
+use crate::core::gcra::PERIOD;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
-use crate::core::time::Timestamp;
+use crate::core::time::{Micros, Timestamp};
 
 /// One key, as one node's calls see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +71,25 @@ pub fn field_of_part(node: &[u8]) -> Vec<u8> {
 }
 
 impl Excerpt {
-    /// Tokens of a fixed window that are set aside for other nodes than the one that the excerpt is of. Answers count them as
-    /// used.
+    /// Tokens of a fixed window, or of a bucket, that are set aside for other nodes than the one that the excerpt is of. Answers count
+    /// them as used.
     #[must_use]
     pub fn set_aside(&self, limit: &Limit, now: Timestamp) -> u64 {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
+        if limit.algorithm == Algorithm::Gcra {
+            return Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::NONE, 0)).shown();
+        }
         Aside::new(sums, part, limit, now, window_end(limit, now)).shown()
+    }
+
+    /// The most that an acquire of this node may charge a bucket of which parts are set aside, beside what it is lent and owes: for nodes
+    /// that have been silent, time and tokens; and whether what is reported as spent counts as spent now.
+    #[must_use]
+    pub fn silence(&self, limit: &Limit, now: Timestamp) -> (Micros, u64, bool) {
+        let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
+        let silent = Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::NONE, 0));
+        let (charge, tokens) = silent.due();
+        (charge, tokens, silent.is_late(now))
     }
 
     /// Those of each window that are set aside for this one, in any case.
@@ -126,7 +141,9 @@ impl Excerpt {
             Some(text) => numbers_of(text, list).ok_or_else(|| unreadable(name, text)).map(|()| true),
         };
         let (mut aside, mut part) = ([0; SUMS], [0; PART]);
-        binary(b"a", &mut aside)?;
+        // Of a bucket more is known.
+        let is_bucket = limits.first().is_some_and(|limit| limit.algorithm == Algorithm::Gcra);
+        binary(b"a", &mut aside[..if is_bucket { SUMS } else { SUMS - 3 }])?;
         let part = binary(&own_part, &mut part)?.then_some(part);
         let mut counters = [None; MAX_LIMITS];
         for (index, limit) in limits.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! When a key must be looked at again, and for how long a quiet key is remembered.
 
+use super::intent::SILENCE;
 use super::key::{LeasedKey, PATIENCE};
 use crate::core::batch::refill_interval;
 use crate::core::limit::{Algorithm, Limit};
@@ -57,6 +58,12 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     }
     if key.has_unreported() {
         at = at.min(closes(key).max(Due::at(now + PATIENCE)));
+    }
+    if let Some(silent) = key.silent_from()
+        && !key.calls.is_acquiring()
+        && !key.outage.phase().is_away()
+    {
+        at = at.or(key.view.clock().before(silent - SILENCE).max(now + PATIENCE));
     }
     if key.holdings.lease().held() > 0 {
         let renews = closes(key).max(key.pacing.crowded_until().min(key.holdings.lease().until()));
