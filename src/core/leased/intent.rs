@@ -7,7 +7,7 @@
 use super::key::{LeasedKey, PATIENCE};
 use super::peers::DOUBTED;
 use super::phase::Phase;
-use super::timers::{closes, keep_until, remaining};
+use super::timers::{SILENCE, closes, keep_until, remaining};
 use crate::core::batch::refill_interval;
 use crate::core::call::{Acquire, Window};
 use crate::core::context::Context;
@@ -40,9 +40,6 @@ const MISSED: u64 = 4;
 
 /// A node no longer uses a key when so many times a few checks are missing.
 const GONE: u64 = 4;
-
-/// So long before it would count as silent a node calls.
-pub(super) const SILENCE: Micros = Micros(600_000);
 
 /// The fraction of a batch that is leased of the next window before it begins. A whole batch would cost fewer calls
 /// (103 per 1000 checks of second-1x instead of 112); what other nodes would lack then was not measured.
@@ -275,7 +272,7 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
         return Intent::Report;
     }
     // A node that falls silent is taken to spend its part.
-    if falls_silent(key, now) && !is_acquiring && !key.is_away(now) {
+    if falls_silent(key, now) && !is_acquiring && !key.is_away(now) && key.pacing.crowded_until().has_come(now) {
         let is_asked = key.demand.idle_for(now) < gcra::PERIOD || held > 0;
         return if is_asked { Intent::Acquire } else { Intent::Renounce };
     }

@@ -1,6 +1,5 @@
 //! When a key must be looked at again, and for how long a quiet key is remembered.
 
-use super::intent::SILENCE;
 use super::key::{LeasedKey, PATIENCE};
 use crate::core::batch::refill_interval;
 use crate::core::limit::{Algorithm, Limit};
@@ -18,6 +17,9 @@ const CLOSING: Micros = Micros(600_000);
 /// before, the store would have nothing to do at most times and at one moment more than it can: of 20,000 keys that one node
 /// held, renewals kept checks waiting for 130 ms. An account that closes in more than two seconds cannot be renewed yet.
 const SPREAD: u64 = 1_000_000;
+
+/// So long before it would count as silent a node calls.
+pub(super) const SILENCE: Micros = Micros(600_000);
 
 /// How often a key that holds tokens is looked at in a refill interval.
 const LOOKS: u64 = 4;
@@ -63,7 +65,8 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
         && !key.calls.is_acquiring()
         && !key.outage.phase().is_away()
     {
-        at = at.or(key.view.clock().before(silent - SILENCE).max(now + PATIENCE));
+        let calls = key.view.clock().before(silent - SILENCE).max(now + PATIENCE);
+        at = at.min(Due::at(calls).max(key.pacing.crowded_until()));
     }
     if key.holdings.lease().held() > 0 {
         let renews = closes(key).max(key.pacing.crowded_until().min(key.holdings.lease().until()));
