@@ -235,7 +235,7 @@ else
   if for_silent > 0 then
     local room = account_period == lent_period and closed or limit.burst - for_silent - lent_now
     if kept > room then kept = room > 0 and room or 0 end
-    lent_before = lent_before + held - kept
+    lent_before = math.min(lent_before + held - kept, EXACT)
   end
   not_kept = held - kept
   held = kept

@@ -83,7 +83,8 @@ elseif epoch_now and knows then
 --<bucket
     -- While others are silent a return renews nothing, which no node takes it to do.
     if silent > 0 and account_was + 1 == lent_period then
-      lent_now, lent_before, account_period = lent_now - account, lent_before + account, account_was
+      lent_now, lent_before = lent_now - account, math.min(lent_before + account, EXACT)
+      account_period = account_was
     end
 -->
     -- The hash has to last as long as this node holds any of it.

@@ -175,13 +175,13 @@ impl Lent {
 
     /// So many tokens were not renewed: they count as spent when this period is over.
     pub(super) fn let_lapse(&mut self, tokens: u64) {
-        self.before += tokens;
+        self.before = (self.before + tokens).min(MAX_COUNT);
     }
 
     /// The account that was just opened is as of the period before: nothing of it was renewed.
     pub(super) fn backdate(&mut self, record: &mut Record) {
         self.now = self.now.saturating_sub(record.lent);
-        self.before += record.lent;
+        self.before = (self.before + record.lent).min(MAX_COUNT);
         record.period = self.period.saturating_sub(1);
     }
 
