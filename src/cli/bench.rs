@@ -143,7 +143,8 @@ impl BenchArgs {
             return Ok(if self.sequence { Order::Sequence } else { Order::Random { seed } });
         };
         if self.keys > MOST_BY_ZIPF {
-            let problem = format!("--zipf chooses of at most {MOST_BY_ZIPF} keys, and --keys is {}", self.keys);
+            let problem =
+                format!("--keys is {}, and --zipf chooses of {MOST_BY_ZIPF} at most: ask for fewer", self.keys);
             return Err(ExitError::new(Code::Usage, problem));
         }
         Ok(Order::Zipf { seed, law: Arc::new(Zipf::new(self.keys, exponent)) })
