@@ -125,9 +125,10 @@ fn rule(limits: &[&str], on_store_loss: OnStoreLoss) -> Arc<Rule> {
 /// What an acquire also says where the store sets tokens aside: that this node knows of none yet, and uses some.
 fn claimed(op: Op, rule: &Rule) -> Op {
     match op {
-        Op::Acquire(order) if rule.is_entitled() => {
-            Op::Acquire(Acquire { claim: Some(Claim { believes: Some(0), wishes: 10, frees_until: NEVER }), ..order })
-        }
+        Op::Acquire(order) if rule.is_entitled() => Op::Acquire(Acquire {
+            claim: Some(Claim { believes: Some(0), wishes: 10, frees_until: NEVER, owes: 0 }),
+            ..order
+        }),
         op => op,
     }
 }

@@ -5,13 +5,13 @@
 if limit.kind ~= 'g' then
   limit.used = limit.used > tokens and limit.used - tokens or 0
 elseif tokens * limit.whole > EXACT then
-  -- Worth more than any debt, and not exact.
-  limit.at = 0
+  -- Worth more than any debt, and not exact. A bucket without a debt is as one that was never charged.
+  limit.at, limit.prev = 0, 0
 else
   -- What tokens are worth when they come back is rounded down.
   local at = limit.at - tokens * limit.whole
   if limit.part > 0 then at = at - scaled(tokens, limit.part, limit.count, 0) end
-  limit.at = at > 0 and at or 0
+  if at > 0 then limit.at = at else limit.at, limit.prev = 0, 0 end
 end
 -->
 

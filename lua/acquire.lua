@@ -55,6 +55,14 @@ elseif id ~= 0 and id == acquire_id then
     if not still_open then granted = 0 end
     place = place + 7
   end
+--<bucket
+  -- What of its account was not renewed then.
+  if is_open then
+    local kept = account - (granted_then - math.min(granted_then, need))
+    if kept < 0 then kept = 0 end
+    not_kept = held > kept and held - kept or 0
+  end
+-->
 else
   -- Restores what the store has lost. It happens once per node, in its first acquire under an epoch that it does not
   -- know, unless a reset began the epoch; a return or a refund since then does not count as an acquire. What this
@@ -93,6 +101,31 @@ else
   nodes = nodes_before + seen_again
   if nodes < 1 then nodes = 1 elseif nodes > MOST then nodes = MOST end
 
+--<bucket
+  local believes, wishes, frees_until, owes = numbers_of('<I7I7I7I7', head, a7 + 7)
+  if believes > EXACT or wishes > EXACT or frees_until > EXACT or owes > EXACT then return redis.error_reply(WRONG) end
+  local is_stranger = believes == 0
+  believes = is_stranger and 0 or believes - 1
+  if believes > WHOLE then believes = WHOLE end
+  if wishes > MOST then wishes = MOST end
+  local frees = frees_until >= now
+  -- While silent nodes are charged, the bucket leaks more slowly, and no report of what was spent before takes effect as of then.
+  if silent > 0 or now < late_until then limit.x = 0 end
+  if frees then
+    if silent > 0 then
+      late_until = now + 2 * PERIOD
+      if limit.at > 0 then
+        local latest = now + (limit.prev > limit.depth and limit.prev or limit.depth)
+        limit.at = limit.at + charge < latest and limit.at + charge or latest
+      end
+    end
+    charged_until, charge = now, 0
+    if lapsed_parts > 0 then
+      --=burst_of lapsed_parts
+      --=spend tokens_of, now
+    end
+  end
+-->
   -- What this node was lent and holds no more it has spent.
   if has_record and has_gcra then
     --=close held, 0, EXACT
@@ -150,9 +183,67 @@ else
     part_of, part_held, part_given, part_demand = generation, held, given, wishes
     part_called = stays and limit_at + 1 or has_called_ahead and limit_at + limit_period or limit_at
     part_is_new = true
+    -- Those who called in this window under another limit may have had more than there is now.
     aside = entitled_now + entitled_before - called
+    if aside < 0 then aside = 0 end
     aside_ahead = entitled_now + entitled_before - called_ahead
+    if aside_ahead < 0 then aside_ahead = 0 end
   end
+-->
+--<bucket
+  if frees then
+    -- Another process under this name may have spent all that its share held.
+    if is_stranger and not calls_in_time then
+      --=burst_of part_held
+      if owes < tokens_of then owes = tokens_of end
+    end
+    if owes > limit.burst then owes = limit.burst end
+    --=spend owes, now
+    -- This node's part is taken out of the sums, and put back as it is from now on.
+    if part_of == generation then
+      entitled_now = entitled_now > part_held and entitled_now - part_held or 0
+      demand_now = demand_now > part_demand and demand_now - part_demand or 0
+    else
+      entitled_before = entitled_before > part_held and entitled_before - part_held or 0
+      demand_before = demand_before > part_demand and demand_before - part_demand or 0
+    end
+    if part_called == lent_period then
+      called_now = called_now > part_held and called_now - part_held or 0
+    elseif calls_in_time then
+      called_before = called_before > part_held and called_before - part_held or 0
+    end
+    -- It is 95 % by this node's part of the demand, rounded up, of what is not given to others. An eighth of what it says counts.
+    if wishes > 0 and part_demand > 0 then
+      wishes = 7 * part_demand + wishes + 7
+      wishes = (wishes - wishes % 8) / 8
+    end
+    local free, sum, given = 950000, demand_now + demand_before + wishes, 0
+    if wishes > 0 then
+      given = free * wishes + sum - 1
+      given = (given - given % sum) / sum
+    end
+    free = free - entitled_now - entitled_before
+    if given > free then given = free > 0 and free or 0 end
+    -- What the node believes stays its own until a call of it shows that it knows of less.
+    local part = believes > given and believes or given
+    entitled_now, demand_now, called_now = entitled_now + part, demand_now + wishes, called_now + part
+    part_of, part_held, part_given, part_demand, part_called = generation, part, given, wishes, lent_period
+    part_is_new, calls_in_time = true, true
+  end
+  --=count_silent 0
+  --=burst_of silent
+  local for_silent = tokens_of
+  -- Accounts are renewed only up to what silent nodes leave. The rest is charged at the end of this period.
+  local kept = held
+  if for_silent > 0 then
+    local room = is_open and account_period == lent_period and closed or limit.burst - for_silent - lent_now
+    if kept > room then kept = room > 0 and room or 0 end
+    -- Exact up to there, so the difference first.
+    local lapses = held - kept
+    lent_before = math.min(lent_before + lapses, EXACT)
+  end
+  not_kept = held - kept
+  held = kept
 -->
   -- The tokens that are left under all limits. Of buckets also those that have yet to trickle in, which a node that
   -- is alone with the key may be lent: it knows from the answer when each of them comes, and spends none before. If
@@ -182,6 +273,10 @@ else
       more = left - held + limit.coming
       if more < with_coming then with_coming = more end
       left = (left > 0 and left or 0) - held
+--<bucket
+      left = frees and left - for_silent or 0
+      if entitled_now + entitled_before > part_held then with_coming = 0 end
+-->
       if left < 0 then left = 0 end
     else
       left = limit.count - limit.used
@@ -288,6 +383,22 @@ else
       --=in_steps limit_at
       renews = stepped ~= before
     end
+  end
+--<bucket
+  if part_is_new then
+    --=count_silent 0
+    --=burst_of silent
+    --=over_at now
+    if over <= limit.depth or fitted > silent then fitted = silent end
+  end
+  if id ~= 0 and limit_stored and limit_stored > 0 and epoch_now == stored_epoch and not census_is_new and ahead_of == 0
+    and was_kept and entitled_now + entitled_before > 0 and not lent_is_stored and lent_now + lent_before == 0
+    and limit_prev == depth_then then
+    local stepped
+    --=in_steps limit_stored
+    local before = stepped
+    --=in_steps limit_at
+    renews = before ~= stepped
   end
 --<entitled
   -- It is kept as long as something may be set aside in this generation, which is longer than a window asks for.

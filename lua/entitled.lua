@@ -16,7 +16,6 @@ local GENERATION = 300 * SECOND
 local ASIDE, ASIDE_BYTES = '<I4I7I7I7I7I7I7I7', 53
 local PART, PART_BYTES = '<I4I7I7I7I7', 32
 
-local own_part = 'a:' .. node
 local generation, entitled_now, entitled_before, demand_now, demand_before = 0, 0, 0, 0, 0
 local called_in, called, called_ahead = 0, 0, 0
 local part_of, part_held, part_given, part_demand, part_called = 0, 0, 0, 0, 0
@@ -30,7 +29,7 @@ if aside_text then
     called_in, called, called_ahead = f, g, h
   else
     bad, damaged = bad or {}, true
-    bad[#bad + 1] = 'a'
+    bad[#bad + 1] = aside_field
   end
 end
 if part_text then

@@ -13,7 +13,8 @@
 -- for a policy of one limit, which most are, where a limit's fields are local variables, and one for several, where
 -- they are in tables. Lines between --<one, --<several and the arrow that ends them are of one of the two, and lines
 -- between another such head and its arrow are a block that stands wherever --= names it. The script for one limit there is
--- twice more: --<entitled where tokens are set aside for nodes that may lose the store (entitled.lua), --<plain where not.
+-- there more than once: --<plain where nothing is set aside for nodes that may lose the store, --<aside where something is,
+-- namely --<entitled of a fixed window (entitled.lua) and --<bucket of a bucket (silent.lua).
 --
 -- KEYS[1]  the hash of one key under one policy. Its fields:
 --          e        epoch: never 0; another one than before = the store lost or reset the key
@@ -177,7 +178,12 @@ for i = 1, #limits do names[i + 4] = limits[i].name end
 names[#names + 1] = has_gcra and 'o' or nil
 values = redis.pcall('HMGET', hash, unpack(names))
 --<entitled
-values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, limit_name, 'o', 'a', 'a:' .. node)
+local aside_field = 'a'
+--<bucket
+local aside_field = 'b'
+--<aside
+local own_part = aside_field .. ':' .. node
+values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, limit_name, 'o', aside_field, own_part)
 --<plain
 if has_gcra then
   values = redis.pcall('HMGET', hash, 'e', 'z', 'c', own, limit_name, 'o')

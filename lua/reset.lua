@@ -28,17 +28,17 @@ elseif exists or wrong_type then
     if limit.kind == 'f' then limit.at = now - now % period + period end
     if limit.kind == 's' then limit.at = now - now % period end
   end
---<entitled
+--<aside
   -- A node that has lost the store hears of no reset, and goes on within its entitlement.
   local parts, kept = {}, {}
   for _, name in ipairs(wrong_type and {} or call('HKEYS', hash)) do
-    if string.find(name, '^a') then parts[#parts + 1] = name end
+    if string.find(name, '^' .. aside_field) then parts[#parts + 1] = name end
   end
   for i = 1, #parts do kept[i] = call('HMGET', hash, parts[i])[1] end
 -->
   call('DEL', hash)
   call('HSET', hash, unpack(written))
---<entitled
+--<aside
   for i = 1, #parts do call('HSET', hash, parts[i], kept[i]) end
   if entitled_now + entitled_before > 0 and now + span < (generation + 2) * GENERATION then
     span = (generation + 2) * GENERATION - now

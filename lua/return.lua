@@ -66,14 +66,27 @@ elseif epoch_now and knows then
 
   -- gcra: closes the account, and opens it anew with what this node keeps. A later acquire has done so already.
   if has_gcra and id > acquire_id then
+--<bucket
+    if silent > 0 or now < late_until then limit.x = 0 end
+-->
     if has_record then
       --=close held, amount, most
     end
     taken = taken or closed > 0 or settled and held + amount > 0
     -- What was credited to an account that was late, and the node keeps, it may spend yet: by a clock that stepped back
     -- an account is over here sooner than there.
+--<bucket
+    local account_was = account_period
+-->
     account, account_period = settled and held or 0, lent_period
     lent_now = math.min(lent_now + account, EXACT)
+--<bucket
+    -- While others are silent a return renews nothing, which no node takes it to do.
+    if silent > 0 and account_was + 1 == lent_period then
+      lent_now, lent_before = lent_now - account, math.min(lent_before + account, EXACT)
+      account_period = account_was
+    end
+-->
     -- The hash has to last as long as this node holds any of it.
     renews = account > 0
   end

@@ -45,7 +45,22 @@ if writes then
     part = pack(PART, part_of, part_held, part_given, part_demand, part_called)
   end
   if part_is_new and record and counter and not epoch_is_new and not census_is_new then
-    call('HSET', hash, limit_name, counter, own, record, 'a', sums, own_part, part)
+    call('HSET', hash, limit_name, counter, own, record, aside_field, sums, own_part, part)
+    part_is_stored = true
+  elseif record and counter and epoch_is_new == census_is_new then
+--<bucket
+  local sums, part
+  if part_is_new then
+    sums = pack(ASIDE, generation, entitled_now, entitled_before, demand_now, demand_before, called_in, called_now,
+      called_before, charged_until, late_until, fitted)
+    part = pack(PART, part_of, part_held, part_given, part_demand, part_called)
+  end
+  if part_is_new and record and counter and not epoch_is_new and not census_is_new then
+    if lent then
+      call('HSET', hash, limit_name, counter, own, record, 'o', lent, aside_field, sums, own_part, part)
+    else
+      call('HSET', hash, limit_name, counter, own, record, aside_field, sums, own_part, part)
+    end
     part_is_stored = true
   elseif record and counter and epoch_is_new == census_is_new then
 --<plain
@@ -103,8 +118,8 @@ if writes then
 --<one
   end
 -->
---<entitled
-  if part_is_new and not part_is_stored then call('HSET', hash, 'a', sums, own_part, part) end
+--<aside
+  if part_is_new and not part_is_stored then call('HSET', hash, aside_field, sums, own_part, part) end
 -->
   if renews then
     -- Redis may drop the hash when it says nothing that a missing one would not say.
@@ -128,7 +143,7 @@ if writes then
       end
       if ends > lasts then lasts = ends end
     end
---<entitled
+--<aside
     -- As long as a node may live on its entitlement, it has to be known that it has one.
     if entitled_now + entitled_before > 0 and lasts < (generation + 2) * GENERATION then
       lasts = (generation + 2) * GENERATION
@@ -159,12 +174,12 @@ if counts_nodes and id ~= 0 and census_has_rolled and call('HLEN', hash) > 6 + #
   if #stale > 0 then call('HDEL', hash, unpack(stale)) end
 end
 
---<entitled
+--<aside
 -- Entitlements that have lapsed are dropped when a generation begins, a bounded number at a time.
 if part_is_new and generation_is_new then
   local parts, stale = {}, {}
   for _, name in ipairs(call('HKEYS', hash)) do
-    if string.find(name, '^a:') and name ~= own_part and #parts < 500 then parts[#parts + 1] = name end
+    if string.find(name, '^' .. aside_field .. ':') and name ~= own_part and #parts < 500 then parts[#parts + 1] = name end
   end
   if #parts > 0 then
     for i, text in ipairs(call('HMGET', hash, unpack(parts))) do
@@ -192,6 +207,15 @@ end
 set_aside = set_aside > 0 and limit_used + set_aside or limit_used
 if set_aside > EXACT then set_aside = EXACT end
 return { granted, marks, epoch_now or 0, now, set_aside, limit_prev, limit_at, part_given }
+--<bucket
+-- What silent nodes may have nobody can be lent, so it counts as lent. At last stand this node's part, and what of its account was
+-- not renewed.
+--=count_silent 0
+if not calls_in_time then silent = silent > part_held and silent - part_held or 0 end
+--=burst_of silent
+lent = lent + tokens_of
+if lent > EXACT then lent = EXACT end
+return { granted, marks, epoch_now or 0, now, lent, limit_prev, limit_at, part_given, not_kept }
 --<plain
 return { granted, marks, epoch_now or 0, now, has_gcra and lent or limit_used, limit_prev, limit_at }
 --<several

@@ -129,10 +129,86 @@ fn who_no_longer_uses_the_key_says_that_nothing_need_be_set_aside() {
     bench.calls();
     bench.advance(SECOND + SECOND);
     let call = bench.acquire();
-    let wanted = Claim { believes: Some(0), wishes: 0, frees_until: claim(&call).frees_until };
+    let wanted = Claim { believes: Some(0), wishes: 0, frees_until: claim(&call).frees_until, owes: 0 };
     assert!(claim(&call) == wanted && !wanted.is_probe() && bench.order(&call).want == 0, "{call:?}");
     bench.entitled = 0;
     bench.grant(&call, 0);
     bench.advance(SECOND);
     assert!(bench.calls().is_empty() && bench.shard.poll_timeout().is_none(), "the key is forgotten");
+}
+
+/// A bucket that the node asks for a while, of which half is its own. Then the store is gone, at the beginning of an even second.
+fn lost_bucket() -> Bench {
+    let mut bench = Bench::with_loss("100/1s burst 100", OnStoreLoss::Entitled);
+    bench.entitled = 500_000;
+    for _ in 0..40 {
+        bench.check(1);
+        for call in bench.calls() {
+            match call.op {
+                Op::Acquire(order) => bench.grant(&call, order.need),
+                _ => bench.grant(&call, 0),
+            }
+        }
+        bench.advance(Micros(100_000));
+    }
+    bench.check(1);
+    let call = bench.acquire();
+    assert!(claim(&call).wishes > 0 && claim(&call).believes == Some(500_000), "{call:?}");
+    let since = bench.now;
+    bench.fail(&call, StoreError::Away { since });
+    bench
+}
+
+/// How many of so many checks pass, while the store answers nothing.
+fn passed_alone(bench: &mut Bench, checks: u32) -> usize {
+    let mut passed = 0;
+    for _ in 0..checks {
+        passed += usize::from(bench.check(1) == Some(Verdict::Allow));
+        for probe in bench.calls() {
+            let since = bench.now;
+            bench.fail(&probe, StoreError::Away { since });
+        }
+    }
+    passed
+}
+
+/// Lets time pass in which the store answers nothing.
+fn advance_alone(bench: &mut Bench, span: Micros) {
+    bench.advance(span);
+    passed_alone(bench, 0);
+}
+
+#[test]
+fn a_share_of_a_bucket_is_empty_until_others_have_made_room_for_it() {
+    let mut bench = lost_bucket();
+    advance_alone(&mut bench, Micros(5_900_000));
+    assert_eq!(passed_alone(&mut bench, 5), 0);
+    advance_alone(&mut bench, Micros(1_110_000));
+    let passed = passed_alone(&mut bench, 100);
+    assert!((49..=50).contains(&passed), "{passed} come in a second of half of the rate");
+    advance_alone(&mut bench, Micros(10_000_000));
+    let passed = passed_alone(&mut bench, 100);
+    assert!((49..=50).contains(&passed), "{passed}, as it has half of the burst");
+}
+
+#[test]
+fn the_first_acquire_of_a_bucket_says_what_was_admitted_and_ends_the_share() {
+    let mut bench = lost_bucket();
+    advance_alone(&mut bench, Micros(6_900_000));
+    // It has forgotten that the store was away, and asks it.
+    passed_alone(&mut bench, 1);
+    advance_alone(&mut bench, Micros(110_000));
+    assert_eq!(passed_alone(&mut bench, 20), 20);
+    bench.advance(Micros(300_000));
+    let probe = bench.calls().into_iter().rfind(|call| matches!(call.op, Op::Acquire(_))).expect("a probe");
+    assert!(claim(&probe).is_probe() && claim(&probe).owes == 0, "{probe:?}");
+    bench.grant(&probe, 0);
+    bench.check(1);
+    let paid = bench.acquire();
+    assert!(!claim(&paid).is_probe() && (4..=20).contains(&claim(&paid).owes), "{paid:?}");
+    assert_eq!(bench.order(&paid).need, 1, "what it owes is not lent");
+    let since = bench.now;
+    bench.fail(&paid, StoreError::Away { since });
+    bench.advance(SECOND);
+    assert_eq!(passed_alone(&mut bench, 5), 0, "the call may have been executed");
 }

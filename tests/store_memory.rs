@@ -226,7 +226,7 @@ fn key_of_one_limit_costs_less_than_sixty_bytes() {
 /// many are set aside for it.
 fn claim(tokens: u64, believes: impl Into<Option<u64>>, frees_until: Timestamp) -> Op {
     let Op::Acquire(ask) = acquire(tokens) else { unreachable!() };
-    Op::Acquire(Acquire { claim: Some(Claim { believes: believes.into(), wishes: 20, frees_until }), ..ask })
+    Op::Acquire(Acquire { claim: Some(Claim { believes: believes.into(), wishes: 20, frees_until, owes: 0 }), ..ask })
 }
 
 /// Nodes of whom each has asked twice, and knows what is set aside for it; in the window after that.
@@ -295,7 +295,7 @@ fn a_call_ahead_of_a_window_frees_what_is_set_aside_of_it() {
 fn a_lowered_entitlement_stays_set_aside_until_its_node_knows() {
     let (mut bench, _) = entitled(NODES);
     let Op::Acquire(ask) = claim(0, 19, NEVER) else { unreachable!() };
-    let few = |believes| Claim { believes: Some(believes), wishes: 0, frees_until: NEVER };
+    let few = |believes| Claim { believes: Some(believes), wishes: 0, frees_until: NEVER, owes: 0 };
     let told = bench.claim("b", Op::Acquire(Acquire { claim: Some(few(19)), ..ask }));
     assert_eq!(told.entitled, 0);
     bench.pass(Micros(10_000_000));
@@ -343,4 +343,92 @@ fn a_reset_forgets_what_was_spent_and_not_what_is_set_aside() {
     assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
     assert_eq!(bench.claim("a", Op::Reset).counters[0].used, 76);
     assert_eq!(bench.claim("a", claim(100, 19, NEVER)).granted, 24);
+}
+
+/// The parts of two nodes of a bucket of 100 tokens, each of which has asked twice.
+fn entitled_bucket() -> (Bench, [u64; 2]) {
+    let mut bench = Bench::new(&["10/1s burst 100"]);
+    Arc::get_mut(&mut bench.rule).expect("nobody else has it").on_store_loss = OnStoreLoss::Entitled;
+    let mut known = [0; 2];
+    for _ in 0..3 {
+        for (node, known) in ["a", "b"].iter().zip(&mut known) {
+            *known = bench.claim(node, claim(0, *known, NEVER)).entitled;
+        }
+    }
+    (bench, known)
+}
+
+/// An acquire of so many tokens of which nobody waits, where so many are held.
+fn keep(tokens: u64, held: u64, believes: u64) -> Op {
+    let Op::Acquire(ask) = claim(0, believes, NEVER) else { unreachable!() };
+    Op::Acquire(Acquire { want: tokens, held, ..ask })
+}
+
+/// When the second period after this one begins, in which who calls no more is silent.
+const SILENT: Micros = Micros(4_000_000);
+
+#[test]
+fn nothing_of_a_bucket_is_withheld_while_all_call() {
+    let (mut bench, known) = entitled_bucket();
+    assert_eq!(known, [475_000; 2]);
+    assert_eq!(bench.pass(Micros(3_999_999)).claim("a", claim(100, known[0], NEVER)).granted, 100);
+}
+
+#[test]
+fn who_falls_silent_leaves_its_part_of_a_bucket_to_nobody() {
+    let (mut bench, known) = entitled_bucket();
+    bench.pass(SILENT);
+    let told = bench.claim("a", claim(100, known[0], NEVER));
+    assert_eq!((told.granted, told.counters[0].used), (52, 48), "47.5 tokens are the part of b");
+    // In a second ten come, of which b has 4.75.
+    bench.pass(SECOND);
+    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 5);
+    let owes = |owes| {
+        let Op::Acquire(ask) = claim(0, known[1], NEVER) else { unreachable!() };
+        let claim = ask.claim.map(|claim| Claim { owes, ..claim });
+        Op::Acquire(Acquire { claim, ..ask })
+    };
+    bench.claim("b", owes(40));
+    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 8, "b is back, and has spent all but 8");
+}
+
+#[test]
+fn accounts_are_renewed_only_up_to_what_silent_nodes_leave() {
+    let (mut bench, known) = entitled_bucket();
+    bench.pass(Micros(2_000_000));
+    let mut held = 0;
+    for _ in 0..3 {
+        held += bench.claim("a", keep(100, held, known[0])).granted;
+    }
+    assert!(held > 80, "{held}");
+    bench.pass(Micros(2_000_000));
+    let told = bench.claim("a", keep(0, held, known[0]));
+    assert_eq!(told.not_kept, held - 52);
+    bench.pass(Micros(2_000_000));
+    let left = bench.claim("a", keep(0, 52, known[0]));
+    assert_eq!((left.not_kept, left.counters[0].used), (0, 52 + 48));
+}
+
+#[test]
+fn another_process_under_the_name_is_charged_what_the_one_before_may_have_spent() {
+    let (mut bench, known) = entitled_bucket();
+    bench.pass(SILENT);
+    bench.claim("b", claim(0, None, NEVER));
+    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 52);
+}
+
+#[test]
+fn a_part_of_a_bucket_that_lapses_is_charged() {
+    let (mut bench, known) = entitled_bucket();
+    let lapses = lapses(generation(NOW));
+    for second in 1..lapses.0 / 1_000_000 - NOW.0 / 1_000_000 {
+        bench.now = NOW + Micros(second * 1_000_000);
+        bench.claim("a", claim(0, known[0], NEVER));
+    }
+    bench.now = lapses;
+    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 52);
+    for _ in 0..10 {
+        bench.pass(SECOND).claim("a", claim(0, known[0], NEVER));
+    }
+    assert_eq!(bench.claim("a", claim(100, known[0], NEVER)).granted, 100);
 }

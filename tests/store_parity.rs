@@ -20,6 +20,8 @@ use support::redis_server::RedisServer;
 /// Calls to compare; `PARITY_CALLS` and `PARITY_SEED` in the environment ask for more, or others.
 const CALLS: u64 = 110_000;
 const SEED: u64 = 0x5eed_0002;
+/// Batches that were once answered differently, most of them where the limit of a key changes.
+const ONCE_BAD: [u64; 7] = [0x5eed_12c2, 0x5eed_2fd2, 0x10ff, 0x4_d6bd, 0x7_b7f2, 0x9_3d9d, 0x1_ed25];
 const BATCH: usize = 240;
 
 /// One call, what the memory store answered, and what Redis has to say.
@@ -88,13 +90,16 @@ fn memory_store_and_scripts_answer_alike() {
     server.load_scripts(&mut connection);
     let (wanted, first_seed) = (setting("PARITY_CALLS", CALLS), setting("PARITY_SEED", SEED));
     let (mut calls, mut granted, mut replayed, mut credited) = (0, 0, 0, 0);
+    let mut seeds = ONCE_BAD.into_iter();
     while calls < wanted as usize {
-        let seed = first_seed + calls as u64;
+        let seed = seeds.next().unwrap_or(first_seed + calls as u64);
         let mut random = Random(seed);
         // Each key has a clock of its own, and so a store of its own.
         let secret = u128::from(random.next()) << 64 | 1;
         let mut keys = [(); 2].map(|()| (MemoryStore::new(1_000, secret), Caller::new(&mut random)));
         let mut pipe = redis::pipe();
+        // A seed that comes twice has the same keys.
+        pipe.cmd("FLUSHALL").ignore();
         let mut batch = Vec::new();
         for _ in 0..BATCH {
             let (store, caller) = &mut keys[random.below(2) as usize];

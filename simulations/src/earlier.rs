@@ -106,12 +106,16 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
 /// What that build answered, as `lua/lib.lua` says it now: its replayed, damaged, reset and nodes are marks of one number. It
 /// sets nothing aside.
 #[must_use]
-pub fn reply(numbers: &[i64], sets_aside: bool) -> Vec<i64> {
+pub fn reply(numbers: &[i64], call: &Call) -> Vec<i64> {
     let [granted, replayed, damaged, epoch, reset, nodes, now, counters @ ..] = numbers else {
         return numbers.to_vec();
     };
     let marks = replayed + 4 * damaged + 8 * reset + 16 * nodes;
-    let entitled: &[i64] = if sets_aside { &[0] } else { &[] };
+    let entitled: &[i64] = match () {
+        () if call.sets_aside() && call.rule.is_entitled_bucket() => &[0, 0],
+        () if call.sets_aside() => &[0],
+        () => &[],
+    };
     [&[*granted, marks, *epoch, *now], counters, entitled].concat()
 }
 

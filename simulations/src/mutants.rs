@@ -95,12 +95,17 @@ impl Bug {
 
 /// Bugs of what the store sets aside for nodes that may lose it.
 const ENTITLED: [Mutant; 2] = [Mutant::LapsedEntitlementSpent, Mutant::ShareAfterAcquire];
-const ENTITLED_SCRIPTS: [&str; 5] = [
+const ENTITLED_SCRIPTS: [&str; 10] = [
     "set-aside-for-nobody",
     "lowered-entitlement-freed",
     "probe-frees-entitlement",
     "late-call-frees-entitlement",
     "stranger-frees-entitlement",
+    "silent-part-lent",
+    "silent-rate-lent",
+    "all-renewed-beside-silent",
+    "lowered-part-freed",
+    "owed-not-charged",
 ];
 
 /// Bugs of what peers lend to each other.
@@ -118,7 +123,7 @@ const LENDING: [Mutant; 11] = [
     Mutant::ShareBeforeRelay,
 ];
 
-static SCRIPTS: [ScriptBug; 41] = [
+static SCRIPTS: [ScriptBug; 46] = [
     ScriptBug {
         name: "set-aside-for-nobody",
         about: "What is set aside for nodes that may lose the store is lent to the others: bound.",
@@ -143,6 +148,31 @@ static SCRIPTS: [ScriptBug; 41] = [
         name: "stranger-frees-entitlement",
         about: "A process frees at once what another one under its name may have spent in this window: bound.",
         edits: &[("or is_stranger and part_held > 0", "")],
+    },
+    ScriptBug {
+        name: "silent-part-lent",
+        about: "What silent nodes may hold of a bucket is lent to the others: bound.",
+        edits: &[("left = frees and left - for_silent or 0", "left = frees and left or 0")],
+    },
+    ScriptBug {
+        name: "silent-rate-lent",
+        about: "What comes into a bucket for silent nodes is lent to the others: bound.",
+        edits: &[("charge = charge * silent + WHOLE - 1", "charge = 0")],
+    },
+    ScriptBug {
+        name: "all-renewed-beside-silent",
+        about: "Nodes keep what they hold of a bucket, though silent ones may hold as much: bound.",
+        edits: &[("if kept > room then kept", "if false then kept")],
+    },
+    ScriptBug {
+        name: "lowered-part-freed",
+        about: "Of a node's part of a bucket some is given to others before it knows that it has less: entitled.",
+        edits: &[("local part = believes > given and believes or given", "local part = given")],
+    },
+    ScriptBug {
+        name: "owed-not-charged",
+        about: "What a node has admitted on its part of a bucket is forgotten when it calls again: bound.",
+        edits: &[("--=spend owes, now", "--=spend 0, now")],
     },
     ScriptBug {
         name: "lends-what-it-lost",

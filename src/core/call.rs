@@ -118,7 +118,8 @@ impl Acquire {
     }
 }
 
-/// What an acquire says of the tokens that are set aside for its node. Amounts are tokens of one window.
+/// What an acquire says of the tokens that are set aside for its node. Amounts are tokens of one window; of a bucket, `believes` is a part
+/// of the limit in millionths, and `wishes` tokens of a period of accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
     /// Those that the node takes to be set aside for it. They stay so until a call says fewer. `None`: this process has not been told
@@ -130,6 +131,8 @@ pub struct Claim {
     /// is lent from then on. After that time it changes nothing and is lent nothing; zero: it only looks whether the
     /// store answers.
     pub frees_until: Timestamp,
+    /// Of a bucket, what the node has admitted on its part, as far as the bucket has not forgotten it. It is charged at once.
+    pub owes: u64,
 }
 
 impl Claim {
@@ -265,8 +268,10 @@ pub struct Grant {
     /// The counters after the call, one per limit of the rule; the rest are zero. What is set aside for other nodes counts as
     /// used.
     pub counters: [Counter; MAX_LIMITS],
-    /// Tokens of each window that are set aside for this node: see [`Claim`].
+    /// Tokens of each window that are set aside for this node, or its part of a bucket: see [`Claim`].
     pub entitled: u64,
+    /// Of a bucket, tokens that the node said it holds and may not keep, because others may spend them without the store.
+    pub not_kept: u64,
 }
 
 /// Why a store gave no answer. It is data for the core, and never a panic.

@@ -100,7 +100,13 @@ impl Counter {
     /// Takes back `tokens` that were spent, into the present window or bucket, but no more than are missing there.
     pub fn credit(&mut self, limit: &Limit, tokens: u64) {
         match limit.algorithm {
-            Algorithm::Gcra => self.at = gcra::credit(limit, self.at, tokens),
+            Algorithm::Gcra => {
+                self.at = gcra::credit(limit, self.at, tokens);
+                // A bucket without a debt is as one that was never charged.
+                if self.at.is_none() {
+                    self.prev = 0;
+                }
+            }
             Algorithm::Fixed | Algorithm::FixedFromFirst | Algorithm::Sliding | Algorithm::Concurrent => {
                 self.used = self.used.saturating_sub(tokens);
             }

@@ -5,6 +5,7 @@
 //! of what nodes without the store admit and of what others are lent stays within the limit is said in
 //! `docs/decisions/0013-entitlements.md`.
 
+use super::gcra::PERIOD;
 use super::limit::Limit;
 use super::time::{Micros, Timestamp};
 
@@ -13,6 +14,12 @@ pub const GENERATION: Micros = Micros::from_secs(300);
 
 /// A time by the store's clock that never comes.
 pub const NEVER: Timestamp = Timestamp((1 << 53) - 1);
+
+/// Parts of a bucket are millionths.
+pub const WHOLE: u64 = 1_000_000;
+
+/// The most of a bucket that is entitled to all nodes together: 95 %.
+pub const MOST_PPM: u64 = 950_000;
 
 /// The number of the generation at that time of the store's clock.
 #[must_use]
@@ -30,6 +37,19 @@ pub const fn lapses(generation: u64) -> Timestamp {
 #[must_use]
 pub const fn most(limit: &Limit) -> u64 {
     limit.count * 19 / 20
+}
+
+/// When a node's share of a bucket begins to fill whose last acquire was executed at that time: in the second period of accounts
+/// after that one the node is silent, and when that is over all that was lent beyond what it leaves has been charged.
+#[must_use]
+pub const fn fills_from(executed: Timestamp) -> Timestamp {
+    Timestamp((executed.0 / PERIOD.0 + 3) * PERIOD.0)
+}
+
+/// Until when a node counts as calling whose share begins to fill then.
+#[must_use]
+pub const fn silent_from(fills: Timestamp) -> Timestamp {
+    Timestamp(fills.0.saturating_sub(PERIOD.0))
 }
 
 /// When the fixed window that is open at that time ends, which is its `Counter::at`.

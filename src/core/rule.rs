@@ -52,10 +52,16 @@ const MOST_ENTITLED: u64 = 1 << 26;
 
 impl Rule {
     /// Whether the store sets aside, for each node, what that may admit without the store: see
-    /// `docs/decisions/0013-entitlements.md`. That is so for one fixed limit alone, with windows of a minute at most.
+    /// `docs/decisions/0013-entitlements.md`. That is so for one bucket alone, and for one fixed limit with windows of a minute at most.
     #[must_use]
     pub fn is_entitled(&self) -> bool {
         self.on_store_loss == OnStoreLoss::Entitled && can_be_entitled(&self.limits)
+    }
+
+    /// Whether it does so of a bucket.
+    #[must_use]
+    pub fn is_entitled_bucket(&self) -> bool {
+        self.is_entitled() && self.limits[0].algorithm == Algorithm::Gcra
     }
 
     /// Whether a node goes on within a part of the limits while the store is away.
@@ -92,8 +98,11 @@ impl Rule {
 /// Whether tokens of these limits can be set aside.
 #[must_use]
 pub(super) fn can_be_entitled(limits: &[Limit]) -> bool {
-    let fits = |limit: &Limit| limit.period <= LONGEST_ENTITLED && limit.count <= MOST_ENTITLED;
-    matches!(limits, [limit] if limit.algorithm == Algorithm::Fixed && fits(limit))
+    let fits = |limit: &Limit| match limit.algorithm {
+        Algorithm::Fixed => limit.period <= LONGEST_ENTITLED,
+        algorithm => algorithm == Algorithm::Gcra,
+    };
+    matches!(limits, [limit] if fits(limit) && limit.count.max(limit.burst) <= MOST_ENTITLED)
 }
 
 impl Plan {

@@ -197,6 +197,25 @@ impl FallbackBudget {
         left.min().unwrap_or(0)
     }
 
+    /// A bucket's share is empty at that time, and fills from then on.
+    pub fn empty_until(&mut self, rule: &Rule, from: Timestamp) {
+        for (limit, budget) in rule.limits.iter().zip(&mut self.limits) {
+            if limit.algorithm == Algorithm::Gcra {
+                budget.tat = budget.tat.max(from + gcra::depth(limit));
+            }
+        }
+    }
+
+    /// Of what a bucket's share has admitted, what the bucket has not forgotten, where its own part of the rate makes room for it.
+    #[must_use]
+    pub fn level(&self, rule: &Rule, now: Timestamp) -> u64 {
+        let ([limit], [budget]) = (&rule.limits[..], &self.limits[..]) else { return 0 };
+        let missing = u128::from(budget.tat.since(now).min(gcra::depth(limit)).0) * u128::from(budget.ppm);
+        let tokens = missing * u128::from(limit.burst);
+        let tokens = tokens.div_ceil(u128::from(gcra::depth(limit).0.max(1)) * 1_000_000);
+        u64::try_from(tokens).unwrap_or(u64::MAX).min(budget.spent.saturating_sub(budget.paid))
+    }
+
     /// What was admitted here in the aligned window of a limit with that number, and is not paid.
     #[must_use]
     pub fn unpaid(&self, index: usize, window: u64) -> u64 {

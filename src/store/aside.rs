@@ -4,47 +4,84 @@
 
 use crate::core::call::Claim;
 use crate::core::entitled::{generation, lapses, most};
-use crate::core::limit::Limit;
+use crate::core::limit::{Algorithm, Limit};
 use crate::core::time::Timestamp;
 
-/// Numbers of [`Sums`] and of [`Part`], in the order of the fields `a` and `a:NODE`.
-pub(super) const SUMS: usize = 8;
+/// Numbers of [`Sums`] and of [`Part`], in the order of their fields. Of a fixed window the last three of the former are zero,
+/// and not stored.
+pub(super) const SUMS: usize = 11;
 pub(super) const PART: usize = 5;
 
-/// The field `a`: what is set aside for all nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sums {
-    generation: u64,
-    /// Tokens that nodes are entitled to which called in this generation, or in the one before.
-    entitled: [u64; 2],
-    /// The demand of those nodes.
-    demand: [u64; 2],
-    /// A window, by its `Counter::at`, and what those are entitled to that have called in it, and ahead in the next.
-    window: u64,
-    called: [u64; 2],
+/// What entitlements are counted in. A key whose limit was changed may have some of both kinds; a call sees those of its
+/// own limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Tokens of a fixed window: the fields `a` and `a:NODE`.
+    Window,
+    /// Millionths of a bucket: the fields `b` and `b:NODE`.
+    Bucket,
 }
 
-/// The field `a:NODE`: one node's entitlement.
+impl Form {
+    /// That of a policy with these limits.
+    pub(super) fn of(limits: &[Limit]) -> Self {
+        match limits.first().map(|limit| limit.algorithm) {
+            Some(Algorithm::Gcra) => Self::Bucket,
+            _ => Self::Window,
+        }
+    }
+}
+
+/// The field `a` or `b`: what is set aside for all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    pub(super) generation: u64,
+    /// Tokens that nodes are entitled to which called in this generation, or in the one before.
+    pub(super) entitled: [u64; 2],
+    /// The demand of those nodes.
+    pub(super) demand: [u64; 2],
+    /// A window, by its `Counter::at`, and what those are entitled to that have called in it, and ahead in the next. Of a bucket a period
+    /// of accounts, and those that have called in it, and in the one before.
+    pub(super) window: u64,
+    pub(super) called: [u64; 2],
+    /// Of a bucket, until when silent nodes have been charged, and until when what is reported as spent counts as spent now.
+    pub(super) charged_until: u64,
+    pub(super) late_until: u64,
+    /// The parts of those who were silent when what is charged and lent last fitted beside what silent nodes may hold.
+    pub(super) fitted: u64,
+}
+
+/// The field `a:NODE` or `b:NODE`: one node's entitlement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
-    generation: u64,
+    pub(super) generation: u64,
     /// The most tokens that the node may believe in.
-    held: u64,
+    pub(super) held: u64,
     /// What it was given last.
     pub(super) given: u64,
-    demand: u64,
-    /// The `Counter::at` of the last window in which it has called; one more where its part stays set aside all the same.
-    called: u64,
+    pub(super) demand: u64,
+    /// The `Counter::at` of the last window in which it has called; one more where its part stays set aside all the same. Of a bucket
+    /// that period of accounts.
+    pub(super) called: u64,
 }
 
 impl Sums {
-    pub(super) fn of([generation, now, before, demand, demand_before, window, called, ahead]: [u64; SUMS]) -> Self {
-        Self { generation, entitled: [now, before], demand: [demand, demand_before], window, called: [called, ahead] }
+    pub(super) fn of(numbers: [u64; SUMS]) -> Self {
+        let [generation, now, before, demand, demand_before, window, called, other, ..] = numbers;
+        let [.., charged_until, late_until, fitted] = numbers;
+        let (entitled, demand, called) = ([now, before], [demand, demand_before], [called, other]);
+        Self { generation, entitled, demand, window, called, charged_until, late_until, fitted }
     }
 
     pub(super) fn numbers(&self) -> [u64; SUMS] {
         let Self { generation, entitled: [now, before], demand, window, called, .. } = *self;
-        [generation, now, before, demand[0], demand[1], window, called[0], called[1]]
+        let Self { charged_until, late_until, fitted, .. } = *self;
+        [generation, now, before, demand[0], demand[1], window, called[0], called[1], charged_until, late_until, fitted]
+    }
+
+    /// See [`Aside::keeps`].
+    pub(super) fn keeps(&self, before: &Self) -> bool {
+        before.generation == self.generation && before.last().is_some() && self.last().is_some()
     }
 
     /// Until when the key must be kept, for the sake of nodes that may live on their entitlements.
@@ -105,6 +142,11 @@ impl Aside {
         Self { sums, part, begins, of_others: None, freed: 0, window: at.0, period }
     }
 
+    /// The window that it is about ends at `at`.
+    pub(super) fn of_window(&mut self, at: Timestamp) {
+        self.window = at.0;
+    }
+
     /// An acquire says what it knows of its node's entitlement, and is given another. `is_ahead`: it is about the next window.
     pub(super) fn claim(&mut self, limit: &Limit, now: Timestamp, claim: Claim, is_ahead: bool) {
         if now > claim.frees_until {
@@ -154,7 +196,7 @@ impl Aside {
     /// Whether the key is kept for the sake of what is set aside as long as it was before: in this generation, where something
     /// was and is.
     pub(super) fn keeps(&self, before: &Sums) -> bool {
-        before.generation == self.sums.generation && before.last().is_some() && self.sums.last().is_some()
+        self.sums.keeps(before)
     }
 
     /// Of so many tokens that are left of this window, or of the next, those that may be lent.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::aside::{Aside, Part, Sums};
+use super::aside::{Form, Part, Sums};
 use crate::core::gcra;
 use crate::core::limit::{MAX_COUNT, MAX_LIMITS};
 use crate::core::time::{Micros, Timestamp};
@@ -64,8 +64,14 @@ pub(super) struct Nodes {
     census: Census,
     pub(super) lent: Lent,
     records: BTreeMap<Box<str>, Record>,
-    /// What is set aside for nodes that may lose the store.
-    pub(super) sums: Sums,
+    /// What is set aside for nodes that may lose the store, by [`Form`].
+    aside: [Option<Box<Entitlements>>; 2],
+}
+
+/// What is set aside of one key for the nodes that ask for it.
+#[derive(Clone, Debug, Default)]
+struct Entitlements {
+    sums: Sums,
     parts: BTreeMap<Box<str>, Part>,
 }
 
@@ -163,6 +169,28 @@ impl Lent {
         self.now + self.before
     }
 
+    /// The number of this period.
+    pub(super) fn period(&self) -> u64 {
+        self.period
+    }
+
+    /// Those that nodes reported in this period.
+    pub(super) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// So many tokens were not renewed: they count as spent when this period is over.
+    pub(super) fn let_lapse(&mut self, tokens: u64) {
+        self.before = (self.before + tokens).min(MAX_COUNT);
+    }
+
+    /// The account that was just opened is as of the period before: nothing of it was renewed.
+    pub(super) fn backdate(&mut self, record: &mut Record) {
+        self.now = self.now.saturating_sub(record.lent);
+        self.before = (self.before + record.lent).min(MAX_COUNT);
+        record.period = self.period.saturating_sub(1);
+    }
+
     /// Whether the tokens of this record are still counted in `now` or `before`.
     pub(super) fn is_open(&self, record: &Record) -> bool {
         record.period != 0 && (record.period == self.period || record.period + 1 == self.period)
@@ -236,27 +264,34 @@ impl Nodes {
         Self { records, ..Self::default() }
     }
 
+    /// What is set aside for all nodes.
+    pub(super) fn sums(&self, form: Form) -> Sums {
+        self.aside[form as usize].as_ref().map(|aside| aside.sums).unwrap_or_default()
+    }
+
     /// What is set aside for a node.
-    pub(super) fn part(&self, node: &str) -> Option<Part> {
-        self.parts.get(node).copied()
+    pub(super) fn part(&self, form: Form, node: &str) -> Option<Part> {
+        self.aside[form as usize].as_ref()?.parts.get(node).copied()
     }
 
     /// Replaces what is set aside, of which one node is known.
-    pub(super) fn put_aside(&mut self, node: &str, sums: Sums, part: Option<Part>) {
-        (self.sums, self.parts) = (sums, part.map(|part| (node.into(), part)).into_iter().collect());
+    pub(super) fn put_aside(&mut self, form: Form, node: &str, sums: Sums, part: Option<Part>) {
+        let parts = part.map(|part| (node.into(), part)).into_iter().collect();
+        self.aside[form as usize] = Some(Entitlements { sums, parts }.into());
     }
 
     /// Takes over what was set aside before a reset.
-    pub(super) fn keep_aside(&mut self, before: Self) {
-        (self.sums, self.parts) = (before.sums, before.parts);
+    pub(super) fn keep_aside(&mut self, form: Form, mut before: Self) {
+        self.aside[form as usize] = before.aside[form as usize].take();
     }
 
     /// Records what a node was entitled to. Entitlements that have lapsed are dropped when a generation begins.
-    pub(super) fn claimed(&mut self, node: &str, aside: &Aside) {
-        self.sums = aside.sums;
-        self.parts.insert(node.into(), aside.part);
-        if aside.begins {
-            self.parts.retain(|_, part| !part.has_lapsed(&aside.sums));
+    pub(super) fn claimed(&mut self, form: Form, node: &str, sums: Sums, part: Part, begins: bool) {
+        let aside = self.aside[form as usize].get_or_insert_default();
+        aside.sums = sums;
+        aside.parts.insert(node.into(), part);
+        if begins {
+            aside.parts.retain(|_, part| !part.has_lapsed(&sums));
         }
     }
 

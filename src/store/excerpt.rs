@@ -5,13 +5,15 @@
 //! `lua/lib.lua` describes. Records of other nodes are not part of it. Knows no connection, and the daemon does not
 //! use it.
 
-use super::aside::{Aside, PART, Part, SUMS, Sums};
+use super::aside::{Aside, Form, PART, Part, SUMS, Sums};
 use super::census::RECORD;
 use super::script::WIDTH;
+use super::silent::Silent;
 use crate::core::call::Counter;
 use crate::core::entitled::window_end;
+use crate::core::gcra::PERIOD;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
-use crate::core::time::Timestamp;
+use crate::core::time::{Micros, Timestamp};
 
 /// One key, as one node's calls see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,9 +33,9 @@ pub struct Excerpt {
     pub lent: [u64; 3],
     /// The field `n:NODE`, in whichever of its forms; windows that it does not name are zero.
     pub record: Option<[u64; RECORD]>,
-    /// The field `a`, zeros if it is missing.
+    /// The field `a`, or `b` where the limit is a bucket; zeros if it is missing.
     pub aside: [u64; SUMS],
-    /// The field `a:NODE`.
+    /// The field `a:NODE` or `b:NODE`.
     pub part: Option<[u64; PART]>,
 }
 
@@ -62,19 +64,26 @@ pub fn field_of_node(node: &str) -> Vec<u8> {
     [b"n:", &node.as_bytes()[..node.len().min(255)]].concat()
 }
 
-/// The name of the field for what is set aside for a node, by the name of the field for the node.
-#[must_use]
-pub fn field_of_part(node: &[u8]) -> Vec<u8> {
-    [b"a:", &node[2..]].concat()
-}
-
 impl Excerpt {
-    /// Tokens of a fixed window that are set aside for other nodes than the one that the excerpt is of. Answers count them as
-    /// used.
+    /// Tokens of a fixed window, or of a bucket, that are set aside for other nodes than the one that the excerpt is of. Answers count
+    /// them as used.
     #[must_use]
     pub fn set_aside(&self, limit: &Limit, now: Timestamp) -> u64 {
         let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
+        if limit.algorithm == Algorithm::Gcra {
+            return Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::NONE, 0)).shown();
+        }
         Aside::new(sums, part, limit, now, window_end(limit, now)).shown()
+    }
+
+    /// The most that an acquire of this node may charge a bucket of which parts are set aside, beside what it is lent and owes: for nodes
+    /// that have been silent, time and tokens; and whether what is reported as spent counts as spent now.
+    #[must_use]
+    pub fn silence(&self, limit: &Limit, now: Timestamp) -> (Micros, u64, bool) {
+        let (sums, part) = (Sums::of(self.aside), Part::of(self.part.unwrap_or_default()));
+        let silent = Silent::new(sums, part, limit, now, now.0 / PERIOD.0, (Timestamp::NONE, 0));
+        let (charge, tokens) = silent.due();
+        (charge, tokens, silent.is_late(now))
     }
 
     /// Those of each window that are set aside for this one, in any case.
@@ -120,14 +129,17 @@ impl Excerpt {
         if lent[0] + lent[1] == 0 {
             lent = [0; 3];
         }
-        let own_part = field_of_part(node);
         let binary = |name: &[u8], list: &mut [u64]| match value(name) {
             None => Ok(false),
             Some(text) => numbers_of(text, list).ok_or_else(|| unreadable(name, text)).map(|()| true),
         };
         let (mut aside, mut part) = ([0; SUMS], [0; PART]);
-        binary(b"a", &mut aside)?;
-        let part = binary(&own_part, &mut part)?.then_some(part);
+        let (name, known): (&[u8], usize) = match Form::of(limits) {
+            Form::Window => (b"a", SUMS - 3),
+            Form::Bucket => (b"b", SUMS),
+        };
+        binary(name, &mut aside[..known])?;
+        let part = binary(&[name, b":", &node[2..]].concat(), &mut part)?.then_some(part);
         let mut counters = [None; MAX_LIMITS];
         for (index, limit) in limits.iter().enumerate() {
             let mut stored = [0; 3];

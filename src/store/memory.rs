@@ -7,13 +7,14 @@
 
 use std::collections::HashMap;
 
-use super::aside::{Aside, Part, Sums};
+use super::aside::{Aside, Form, Part, Sums};
 use super::cells::{Cells, Head};
 use super::census::{Census, Lent, Nodes, Record};
 use super::excerpt::Excerpt;
+use super::silent::Silent;
 use super::slots::Slots;
 use super::view::{Standing, View};
-use crate::core::call::{Acquire, Call, Counter, Grant, Op, StoreError};
+use crate::core::call::{Acquire, Call, Counter, Grant, JUST_NOW, Op, StoreError};
 use crate::core::key::Digest;
 use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
@@ -73,7 +74,7 @@ impl MemoryStore {
         let census = excerpt.census.map(Census::of).unwrap_or_default();
         let record = excerpt.record.as_ref().map(Record::of);
         let mut nodes = Nodes::of(census, Lent::of(excerpt.lent), node, record);
-        nodes.put_aside(node, Sums::of(excerpt.aside), excerpt.part.map(Part::of));
+        nodes.put_aside(Form::of(limits), node, Sums::of(excerpt.aside), excerpt.part.map(Part::of));
         self.nodes.insert(digest.0, nodes);
     }
 
@@ -85,7 +86,7 @@ impl MemoryStore {
         for (index, limit) in limits.iter().enumerate() {
             counters[index] = Some(self.cells.counter(digest.0, index, limit));
         }
-        let nodes = self.nodes.get(&digest.0);
+        let (nodes, form) = (self.nodes.get(&digest.0), Form::of(limits));
         Some(Excerpt {
             epoch,
             reset,
@@ -94,8 +95,8 @@ impl MemoryStore {
             census: nodes.and_then(|nodes| nodes.census().numbers()),
             lent: nodes.map(|nodes| nodes.lent.numbers()).unwrap_or_default(),
             record: nodes.and_then(|nodes| nodes.record(node)).map(Record::numbers),
-            aside: nodes.map(|nodes| nodes.sums.numbers()).unwrap_or_default(),
-            part: nodes.and_then(|nodes| nodes.part(node)).map(|part| part.numbers()),
+            aside: nodes.map(|nodes| nodes.sums(form).numbers()).unwrap_or_default(),
+            part: nodes.and_then(|nodes| nodes.part(form, node)).map(|part| part.numbers()),
         })
     }
 
@@ -161,14 +162,19 @@ impl MemoryStore {
         let record = nodes.and_then(|nodes| nodes.record(node)).copied();
         let id = call.id.min(MAX_ID);
         let lent = nodes.map(|nodes| nodes.lent).unwrap_or_default();
-        let aside = call.sets_aside().then(|| {
-            let part = nodes.and_then(|nodes| nodes.part(node)).unwrap_or_default();
-            let sums = nodes.map(|nodes| nodes.sums).unwrap_or_default();
-            Aside::new(sums, part, &limits[0], now, counters[0].at)
-        });
-        let mut view = View { now, node, id, digest, head, record, census, lent, limits, counters, aside };
+        let form = Form::of(limits);
+        let part = nodes.and_then(|nodes| nodes.part(form, node)).unwrap_or_default();
+        let sums = nodes.map(|nodes| nodes.sums(form)).unwrap_or_default();
+        let is_window = call.sets_aside() && form == Form::Window;
+        let aside = is_window.then(|| Aside::new(sums, part, &limits[0], now, counters[0].at));
+        let silent = None;
+        let mut view = View { now, node, id, digest, head, record, census, lent, limits, counters, aside, silent };
         if view.has_gcra() {
             view.lent = lent.rolled(now, |tokens, end| view.spend(tokens, end));
+            if call.sets_aside() {
+                let charged = (view.counters[0].at, view.lent.total());
+                view.silent = Some(Silent::new(sums, part, &limits[0], now, view.lent.period(), charged));
+            }
         }
         view
     }
@@ -178,6 +184,7 @@ impl MemoryStore {
         let ask = &Acquire { need, want, least, held, ..*ask };
         match (view.standing(view.record.map(|record| record.id)), view.record) {
             (Standing::Same, Some(record)) => {
+                view.note_not_kept(&record, ask);
                 return Ok(view.grant(view.granted_before(&record, ask), Standing::Same));
             }
             (Standing::Older, _) => return Ok(view.grant(0, Standing::Older)),
@@ -188,13 +195,19 @@ impl MemoryStore {
         }
         let restored = view.restore(ask);
         view.count_node();
-        view.close_account(ask.held, &ask.ages, u64::MAX);
+        let ask = &view.charge_silent(ask);
+        let closed = view.close_account(ask.held, &ask.ages, u64::MAX);
         view.claim(ask);
+        let ask = &view.renew(ask, closed);
         let granted = if restored { 0 } else { view.lend(ask) };
         let mut said = Record { id: view.id, granted, at: view.windows(), ..Record::default() };
         if view.id != 0 && view.has_gcra() {
             let aside = granted - view.at_once(ask, granted);
             view.lent.open(&mut said, ask.held.saturating_add(aside));
+            let (at, lent) = (view.counters[0].at, view.lent.total());
+            if let Some(silent) = &mut view.silent {
+                silent.settle(view.now, at, lent);
+            }
         }
         // Nodes draw ids independently, so the new epoch could equal the one that was lost. The node would then not
         // notice the loss.
@@ -208,7 +221,10 @@ impl MemoryStore {
             let nodes = self.nodes.entry(view.digest).or_default();
             nodes.asked(view.node, view.census, view.lent, said);
             if let Some(aside) = view.aside.filter(Aside::is_claimed) {
-                nodes.claimed(view.node, &aside);
+                nodes.claimed(Form::Window, view.node, aside.sums, aside.part, aside.begins);
+            }
+            if let Some(silent) = view.silent.filter(Silent::is_claimed) {
+                nodes.claimed(Form::Bucket, view.node, silent.sums, silent.part, silent.begins);
             }
         }
         Ok(view.grant(granted, Standing::New))
@@ -220,7 +236,8 @@ impl MemoryStore {
         let stored = match (view.head, view.limits, self.nodes.get(&view.digest)) {
             (Some(head), [limit], Some(nodes))
                 if view.id != 0
-                    && view.aside.is_none_or(|aside| aside.keeps(&nodes.sums))
+                    && view.aside.is_none_or(|aside| aside.keeps(&nodes.sums(Form::Window)))
+                    && view.silent.is_none_or(|silent| silent.sums.keeps(&nodes.sums(Form::Bucket)))
                     && !ask.window.is_next()
                     && nodes.census() == view.census =>
             {
@@ -265,12 +282,18 @@ impl MemoryStore {
         let latest = view.record.map_or(0, |record| record.id).max(voids.id);
         if view.has_gcra() && view.id > latest {
             let rest = amount.saturating_add(held.min(MAX_COUNT));
-            let before = view.close_account(rest, &ages, most);
+            let is_late = view.silent.is_some_and(|silent| silent.is_late(view.now));
+            let was = view.record.map_or(0, |record| record.period);
+            let before = view.close_account(rest, if is_late { &JUST_NOW } else { &ages }, most);
             taken |= before.is_some_and(|account| account > 0 || rest > 0);
             let mut record = Record::default();
             // This return credited an account that had lapsed. Tokens that the node keeps of it may still be spent,
             // so they are lent again.
             view.lent.open(&mut record, before.map_or(0, |_| held.min(MAX_COUNT)));
+            // While others are silent a return renews nothing, which no node takes it to do.
+            if view.silent.is_some_and(|silent| silent.is_any()) && was + 1 == view.lent.period() {
+                view.lent.backdate(&mut record);
+            }
             account = Some(record);
         }
         if taken || voids.id != 0 {
@@ -334,14 +357,18 @@ impl MemoryStore {
         if view.id != 0 {
             let asked = view.record.map_or(0, |record| record.id);
             let mut after = Nodes::reset(view.node, view.id, asked);
-            if let Some(nodes) = nodes.filter(|_| view.aside.is_some()) {
+            if let Some(nodes) = nodes.filter(|_| view.aside.is_some() || view.silent.is_some()) {
                 // A node that has lost the store hears of no reset, and goes on within its entitlement.
-                after.keep_aside(nodes);
+                after.keep_aside(Form::of(view.limits), nodes);
             }
             self.nodes.insert(view.digest, after);
         }
         for (index, limit) in view.limits.iter().enumerate() {
             view.counters[index].roll(limit, view.now);
+        }
+        if let Some(aside) = &mut view.aside {
+            // Under a limit that was changed, the window that is open now may be another.
+            aside.of_window(view.counters[0].at);
         }
         (view.head, view.census, view.lent) = (Some(head), Census::default(), Default::default());
         Ok(view.grant(0, Standing::New))

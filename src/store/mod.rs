@@ -24,6 +24,7 @@ pub mod pulse;
 #[cfg(feature = "daemon")]
 pub mod redis;
 pub mod script;
+mod silent;
 mod slots;
 pub mod turns;
 mod view;

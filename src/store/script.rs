@@ -38,6 +38,8 @@ struct Source {
     name_of_one: &'static str,
     /// The name of that for one of which tokens are set aside.
     name_entitled: &'static str,
+    /// The name of that for a bucket of which it is so.
+    name_bucket: &'static str,
     /// What its files say.
     text: &'static str,
 }
@@ -47,8 +49,10 @@ struct Source {
 enum Form {
     /// One limit.
     One,
-    /// One limit, of which tokens are set aside for nodes that may lose the store.
+    /// One fixed limit, of which tokens are set aside for nodes that may lose the store.
     Entitled,
+    /// One bucket of which it is so.
+    Bucket,
     Several,
 }
 
@@ -60,6 +64,7 @@ macro_rules! source {
             name: $name,
             name_of_one: concat!($name, " of one"),
             name_entitled: concat!($name, " entitled"),
+            name_bucket: concat!($name, " entitled bucket"),
             text: concat!(
                 "local HEAD, HEAD_BYTES = '<I7I7", $call, "', 14 + ", $call_bytes, "\n",
                 "local LIMIT, LIMIT_BYTES = '<c1I7I7I7", $limit, "', 22 + ", $limit_bytes, "\n",
@@ -70,11 +75,11 @@ macro_rules! source {
 }
 
 static SOURCES: [Source; 5] = [
-    source!("acquire", "I7I7I7I7I7I7" 49, "I7I7I7" 21, ["claim", "lib", "entitled", "account", "acquire", "tail"]),
-    source!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "entitled", "account", "return", "tail"]),
-    source!("peek", "" 0, "" 0, ["lib", "entitled", "peek", "tail"]),
-    source!("refund", "I7" 7, "I7" 7, ["lib", "entitled", "account", "refund", "tail"]),
-    source!("reset", "" 0, "" 0, ["lib", "entitled", "reset", "tail"]),
+    source!("acquire", "I7I7I7I7I7I7" 49, "I7I7I7" 21, ["claim", "lib", "entitled", "silent", "account", "acquire", "tail"]),
+    source!("return", "I7I7I7I7I7I7I7I7" 56, "I7I7" 14, ["lib", "entitled", "silent", "account", "return", "tail"]),
+    source!("peek", "" 0, "" 0, ["lib", "entitled", "silent", "peek", "tail"]),
+    source!("refund", "I7" 7, "I7" 7, ["lib", "entitled", "silent", "account", "refund", "tail"]),
+    source!("reset", "" 0, "" 0, ["lib", "entitled", "silent", "reset", "tail"]),
 ];
 
 /// Slots are another matter: it shares nothing.
@@ -82,6 +87,7 @@ static OCCUPY: Script = Script { name: "occupy", text: include_str!("../../lua/o
 
 static OF_ONE: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::One));
 static ENTITLED: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Entitled));
+static BUCKET: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Bucket));
 static OF_SEVERAL: LazyLock<[Script; 5]> = LazyLock::new(|| each(Form::Several));
 
 fn each(form: Form) -> [Script; 5] {
@@ -97,6 +103,7 @@ impl Source {
         match form {
             Form::One => self.name_of_one,
             Form::Entitled => self.name_entitled,
+            Form::Bucket => self.name_bucket,
             Form::Several => self.name,
         }
     }
@@ -112,9 +119,11 @@ fn written(source: &str, form: Form) -> String {
     let (mut blocks, mut text, mut part) = (Blocks::new(), String::with_capacity(source.len()), Part::All);
     for line in source.lines() {
         match line.trim_start() {
-            "--<one" => part = Part::Of(&[Form::One, Form::Entitled]),
+            "--<one" => part = Part::Of(&[Form::One, Form::Entitled, Form::Bucket]),
             "--<plain" => part = Part::Of(&[Form::One]),
+            "--<aside" => part = Part::Of(&[Form::Entitled, Form::Bucket]),
             "--<entitled" => part = Part::Of(&[Form::Entitled]),
+            "--<bucket" => part = Part::Of(&[Form::Bucket]),
             "--<several" => part = Part::Of(&[Form::Several]),
             "-->" => part = Part::All,
             head if head.starts_with("--<") => {
@@ -181,11 +190,12 @@ fn write_line(line: &str, blocks: &Blocks<'_>, text: &mut String) {
 
 /// All scripts: what to load on a new connection.
 #[must_use]
-pub fn all() -> [&'static Script; 16] {
+pub fn all() -> [&'static Script; 21] {
     std::array::from_fn(|place| match place {
         0..5 => &OF_ONE[place],
         5..10 => &OF_SEVERAL[place - 5],
         10..15 => &ENTITLED[place - 10],
+        15..20 => &BUCKET[place - 15],
         _ => &OCCUPY,
     })
 }
@@ -203,7 +213,8 @@ pub fn edited(edit: impl Fn(&str) -> String) -> Vec<(&'static str, String)> {
     for source in &SOURCES {
         let text = edit(source.text);
         texts.extend(
-            [Form::One, Form::Entitled, Form::Several].map(|form| (source.name_in(form), written(&text, form))),
+            [Form::One, Form::Entitled, Form::Bucket, Form::Several]
+                .map(|form| (source.name_in(form), written(&text, form))),
         );
     }
     texts
@@ -253,6 +264,7 @@ impl Script {
     #[must_use]
     pub fn of(call: &Call) -> &'static Self {
         let scripts = match call.rule.limits.len() {
+            _ if call.sets_aside() && call.rule.limits[0].algorithm == Algorithm::Gcra => &BUCKET,
             _ if call.sets_aside() => &ENTITLED,
             1 => &OF_ONE,
             _ => &OF_SEVERAL,
@@ -314,6 +326,9 @@ pub fn arguments(caller: &Caller<'_>, call: &Call, push: &mut dyn FnMut(&[u8])) 
                 let claim = ask.claim.unwrap_or_default();
                 let believes = claim.believes.map_or(0, |tokens| tokens.min(MAX_COUNT - 1) + 1);
                 words.add_all(&[believes, claim.wishes, claim.frees_until.0]);
+                if call.rule.limits[0].algorithm == Algorithm::Gcra {
+                    words.add(claim.owes.min(MAX_COUNT));
+                }
             }
         }
         Op::Return { amount, epoch, held, voids, .. } => {
@@ -350,8 +365,8 @@ struct Words {
 /// Bytes of a number in an argument, lowest first: enough for every number below 2^53.
 pub const WIDTH: usize = 7;
 
-/// Room for one argument. An acquire has most numbers, where tokens are set aside twelve.
-const LONGEST: usize = 12 * WIDTH;
+/// Room for one argument. An acquire has most numbers, of a bucket of which tokens are set aside thirteen.
+const LONGEST: usize = 13 * WIDTH;
 
 impl Default for Words {
     fn default() -> Self {
@@ -409,8 +424,9 @@ fn numbers(limit: &Limit) -> [u64; 3] {
 pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
     let mut numbers = [0; HEAD + 3 * MAX_LIMITS];
     let last = HEAD + 3 * call.rule.limits.len();
-    // Where tokens are set aside, those of this node come last.
-    let expected = last + usize::from(call.sets_aside());
+    // Where tokens are set aside, those of this node come last; of a bucket also what it may not keep.
+    let is_bucket = call.rule.limits[0].algorithm == Algorithm::Gcra;
+    let expected = last + if call.sets_aside() { 1 + usize::from(is_bucket) } else { 0 };
     if reply.len() != expected || expected > numbers.len() {
         return Err(BadReply::new(&reply));
     }
@@ -443,6 +459,7 @@ pub fn grant(call: &Call, reply: &[i64]) -> Result<Grant, BadReply> {
         now: Timestamp(now),
         counters,
         entitled: numbers[last..expected].first().copied().unwrap_or(0),
+        not_kept: numbers[last..expected].get(1).copied().unwrap_or(0),
     })
 }
 

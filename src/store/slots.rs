@@ -55,6 +55,7 @@ impl Slots {
                 now,
                 counters,
                 entitled: 0,
+                not_kept: 0,
             }
         };
         match own {

@@ -3,14 +3,15 @@
 //! The counters are rolled to the call's `now`, and nothing is stored yet. `lua/acquire.lua` has the same steps under
 //! the same names. Called by `memory.rs` only.
 
-use super::aside::Aside;
+use super::aside::{Aside, Part};
 use super::cells::Head;
 use super::census::{Census, Lent, Record};
-use crate::core::call::{Acquire, Ages, Counter, Grant, Voided, Window};
+use super::silent::Silent;
+use crate::core::call::{Acquire, Ages, Counter, Grant, JUST_NOW, Voided, Window};
 use crate::core::gcra;
 use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
-use crate::core::time::Timestamp;
+use crate::core::time::{Micros, Timestamp};
 
 /// How the id of a call compares with the last id that the node used for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub(super) struct View<'a> {
     pub(super) counters: [Counter; MAX_LIMITS],
     /// What is set aside for nodes that may lose the store, if anything may be.
     pub(super) aside: Option<Aside>,
+    /// The same, of a bucket.
+    pub(super) silent: Option<Silent>,
 }
 
 impl View<'_> {
@@ -57,8 +60,13 @@ impl View<'_> {
             nodes: u32::try_from(self.census.nodes()).expect("a census is clamped to a u32"),
             now: self.now,
             counters: self.told(),
-            entitled: self.aside.map_or(0, |aside| aside.part.given),
+            entitled: self.part().map_or(0, |part| part.given),
+            not_kept: self.silent.map_or(0, |silent| silent.not_kept),
         }
+    }
+
+    fn part(&self) -> Option<Part> {
+        self.aside.map(|aside| aside.part).or(self.silent.map(|silent| silent.part))
     }
 
     /// The counters as an answer tells them: what is set aside for other nodes nobody can be lent, so it counts as used.
@@ -66,6 +74,9 @@ impl View<'_> {
         let mut counters = self.shown();
         if let Some(aside) = &self.aside {
             counters[0].used = (counters[0].used + aside.shown()).min(MAX_COUNT);
+        }
+        if let Some(silent) = &self.silent {
+            counters[0].used = (counters[0].used + silent.shown()).min(MAX_COUNT);
         }
         counters
     }
@@ -228,6 +239,42 @@ impl View<'_> {
             let is_ahead = ask.window == Window::Next { begins: self.counters[0].at };
             aside.claim(&self.limits[0], self.now, ask.claim.unwrap_or_default(), is_ahead);
         }
+        let owes = self.silent.as_mut().map_or(0, |silent| silent.claim(ask.claim.unwrap_or_default()));
+        self.spend(owes, self.now);
+    }
+
+    /// Charges a bucket with what silent nodes may have spent. Returns the acquire as it counts then.
+    pub(super) fn charge_silent(&mut self, ask: &Acquire) -> Acquire {
+        let Some(silent) = &mut self.silent else { return *ask };
+        let ages = if silent.is_late(self.now) { JUST_NOW } else { ask.ages };
+        let frees_until = ask.claim.unwrap_or_default().frees_until;
+        let (charge, lapsed) = silent.charge(self.now, frees_until, gcra::LEASE_LIFE);
+        let (limit, counter) = (&self.limits[0], &mut self.counters[0]);
+        if charge > Micros::ZERO && counter.at.is_some() {
+            counter.at = counter.at + charge;
+            counter.roll(limit, self.now);
+        }
+        self.spend(lapsed, self.now);
+        Acquire { ages, ..*ask }
+    }
+
+    /// Of what the node holds of a bucket, only what silent nodes leave is renewed. `closed` is what it was lent.
+    pub(super) fn renew(&mut self, ask: &Acquire, closed: Option<u64>) -> Acquire {
+        let Some(silent) = &mut self.silent else { return *ask };
+        let is_same =
+            self.record.is_some_and(|record| self.lent.is_open(&record) && record.period == self.lent.period());
+        let same = is_same.then(|| closed.unwrap_or(0));
+        let held = silent.keep(ask.held, self.lent.now(), same);
+        self.lent.let_lapse(silent.not_kept);
+        Acquire { held, ..*ask }
+    }
+
+    /// What an acquire that is answered once more may not keep of what it said it holds.
+    pub(super) fn note_not_kept(&mut self, record: &Record, ask: &Acquire) {
+        let kept = record.lent.saturating_sub(record.granted.saturating_sub(record.granted.min(ask.need)));
+        if let Some(silent) = self.silent.as_mut().filter(|_| self.lent.is_open(record)) {
+            silent.not_kept = ask.held.saturating_sub(kept);
+        }
     }
 
     /// Debits all limits by the tokens that can be lent, and returns how many those are.
@@ -263,7 +310,8 @@ impl View<'_> {
                 _ => counter.left(limit, self.now),
             });
             let left = left.min().unwrap_or(0);
-            self.aside.map_or(left, |aside| aside.leaves(left, false))
+            let left = self.aside.map_or(left, |aside| aside.leaves(left, false));
+            self.silent.map_or(left, |silent| silent.leaves(left))
         }
     }
 
@@ -273,7 +321,7 @@ impl View<'_> {
     /// already be there.
     fn reach(&self, ask: &Acquire, left: u64) -> u64 {
         let is_alone = !ask.window.is_next() && self.id != 0 && self.has_gcra() && self.census.nodes() == 1;
-        if !is_alone || left < ask.need {
+        if !is_alone || left < ask.need || self.silent.is_some_and(|silent| silent.is_shared()) {
             return left;
         }
         let lent = self.lent.total().saturating_add(ask.held);
@@ -316,7 +364,8 @@ impl View<'_> {
 
     /// Until when the key is kept because nodes may live on what is set aside for them: it has to be known that it is.
     pub(super) fn aside_until(&self) -> Timestamp {
-        let last = self.aside.and_then(|aside| aside.sums.last());
+        let sums = self.aside.map(|aside| aside.sums).or(self.silent.map(|silent| silent.sums));
+        let last = sums.and_then(|sums| sums.last());
         last.map_or(Timestamp::NONE, |last| lifetime::expires_after(self.now, last.since(self.now)))
     }
 }

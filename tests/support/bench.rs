@@ -37,6 +37,8 @@ pub struct Bench {
     pub behind: u64,
     /// What the store says that it sets aside of each window for this node.
     pub entitled: u64,
+    /// What it says that nodes may not keep of a bucket.
+    pub not_kept: u64,
     pub last: Option<Decision>,
     calls: Vec<Call>,
     asks: Vec<Ask>,
@@ -81,6 +83,7 @@ impl Bench {
             nodes: 1,
             behind: 0,
             entitled: 0,
+            not_kept: 0,
             last: None,
             calls,
             asks,
@@ -251,6 +254,7 @@ impl Bench {
             replayed: false,
             outdated: false,
             entitled: self.entitled,
+            not_kept: self.not_kept,
             late: false,
             confirmed: true,
             damaged: false,
@@ -278,6 +282,7 @@ impl Bench {
             outdated: true,
             late: true,
             entitled: 0,
+            not_kept: 0,
             confirmed: true,
             damaged: false,
             epoch: 0,

@@ -6,16 +6,16 @@
 
 use std::collections::BTreeMap;
 
-use rationd::core::call::{Call, Grant, Op};
+use rationd::core::call::{Acquire, Call, Grant, JUST_NOW, Op};
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::gcra::{AHEAD, PERIOD};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
-use super::Found;
 use super::notes::{Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
+use super::{Found, counted};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Ran, Seen, Setting, Violation};
 use crate::plan::Brain;
@@ -50,6 +50,10 @@ static OVERTAKEN: Exemption = Exemption::new(
     "a return that an acquire has overtaken",
     "That has said of what is on its way back that it was spent.",
 );
+static SILENT: Exemption = Exemption::new(
+    "what a bucket is charged for nodes that may live on their parts of it",
+    "They may have spent that without the store: their part of the rate for as long as they were silent.",
+);
 static ALONE: Exemption =
     Exemption::new("a node that is alone with a key", "It is lent what trickles in within half a second.");
 
@@ -58,7 +62,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["conservation", "bound"],
     proves: "What was lent of a bucket is set aside or charged, once, and falls by what a call took back, no more and no less; what is lent fits into it; no node spends of an account that is closed.",
     judges: "Buckets, several limits.",
-    exemptions: &[&PUSHES, &LEAPS, &BASELINES, &UNKNOWN, &FULL, &LATER, &LAPSED, &OVERTAKEN, &ALONE],
+    exemptions: &[&PUSHES, &LEAPS, &BASELINES, &UNKNOWN, &FULL, &LATER, &LAPSED, &OVERTAKEN, &ALONE, &SILENT],
     mutant: Some("set-aside-lent-again"),
 };
 
@@ -211,7 +215,8 @@ impl Account {
         match call.op {
             Op::Acquire(order) => {
                 let at_once = grant.granted.min(order.need);
-                *self = Self { order: call.id, at_once, open: order.held + (grant.granted - at_once), at: grant.now.0 };
+                let open = order.held.saturating_sub(grant.not_kept) + (grant.granted - at_once);
+                *self = Self { order: call.id, at_once, open, at: grant.now.0 };
                 0
             }
             // A key that has begun anew has no such account, and what is said of it is heard by nobody.
@@ -270,7 +275,8 @@ impl Bucket {
         kept.iter_mut().map(|account| account.freed(call, grant)).max().unwrap_or(0)
     }
 
-    fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant) {
+    fn executed(&mut self, moment: Moment, node: u32, key: u32, call: &Call, grant: &Grant, ran: &Ran<'_>) {
+        let kept = counted(call, grant, ran);
         let known = self.lent.get(&(key, node)).filter(|accounts| !accounts.unsure);
         let account = known.map_or(Account::default(), |accounts| accounts.now[0]);
         let freed = self.freed(node, key, call, grant, false);
@@ -278,7 +284,7 @@ impl Bucket {
             if limit.algorithm != Algorithm::Gcra {
                 continue;
             }
-            let (counter, now) = (grant.counters[index], grant.now.0);
+            let (counter, now) = (kept.counters[index], grant.now.0);
             // Of what is not known any more it is known when anything of the key was set aside last.
             let latest = || self.opened.get(&key).copied().unwrap_or(now);
             let before = self.shown.get(&(key, index)).filter(|_| !opens(call, grant));
@@ -290,7 +296,9 @@ impl Bucket {
             // A node that is alone with a key is lent what comes soon; whether it waits for that is for other
             // checkers to see.
             let soon = if ALONE.when(grant.nodes == 1) { AHEAD.0 } else { 0 };
-            if lends && level(&after) > i128::from(limit.depth().0) + i128::from(soon) + ROUNDED {
+            // What silent nodes may hold has to fit beside it.
+            let beside = Shown { aside: grant.counters[index].used, ..after };
+            if lends && level(&beside) > i128::from(limit.depth().0) + i128::from(soon) + ROUNDED {
                 self.found.add("bound", moment, || format!("key {key}: lent {} into {after:?}", grant.granted));
             }
             let Some(before) = before.filter(|before| call.op != Op::Reset && !before.is_over(now)) else { continue };
@@ -304,7 +312,8 @@ impl Bucket {
                     format!("key {key}: {before:?} became {after:?} by {} of {:?}", grant.granted, call.op)
                 });
             }
-            let most = before.most(index, call, grant, &account, acts);
+            let most = before.most(index, &late(limit, call, grant, ran), grant, &account, acts);
+            let most = most + silence(limit, call, grant, ran);
             if after.sum() > most {
                 let much = (after.sum() - most) / i128::from(limit.period.0) + 1;
                 self.found.add("conservation", moment, || {
@@ -355,6 +364,29 @@ fn level(shown: &Shown) -> i128 {
     i128::from(shown.tat.saturating_sub(shown.now)) + aside
 }
 
+/// The call as it counts: where nodes are silent, or were lately, what it reports as spent counts as spent now.
+fn late(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran<'_>) -> Call {
+    let hash = ran.hash[0].as_ref().filter(|_| call.sets_aside() && !ran.is_earlier);
+    let is_late = hash.is_some_and(|hash| hash.silence(limit, grant.now).2);
+    let mut call = call.clone();
+    if let (true, Op::Acquire(Acquire { ages, .. }) | Op::Return { ages, .. }) = (is_late, &mut call.op) {
+        *ages = JUST_NOW;
+    }
+    call
+}
+
+/// What is charged for nodes that are silent, and what the node that calls says that it owes.
+fn silence(limit: &Limit, call: &Call, grant: &Grant, ran: &Ran<'_>) -> i128 {
+    let Some(hash) = ran.hash[0].as_ref().filter(|_| call.sets_aside() && !ran.is_earlier) else { return 0 };
+    let (charge, tokens, _) = hash.silence(limit, grant.now);
+    let owes = match call.op {
+        Op::Acquire(Acquire { claim: Some(claim), .. }) => claim.owes.min(limit.burst),
+        _ => 0,
+    };
+    let tokens = i128::from(tokens) + i128::from(owes);
+    i128::from(SILENT.forgives(charge.0)) * i128::from(limit.count) + tokens * i128::from(limit.period.0)
+}
+
 /// Only buckets have accounts.
 fn has_bucket(rule: &Rule) -> bool {
     rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra)
@@ -383,7 +415,7 @@ impl Observer for Bucket {
                     self.freed(*node, *key, call, grant, true);
                     self.shown.retain(|(other, _), _| other != key);
                 } else {
-                    self.executed(moment, *node, *key, call, grant);
+                    self.executed(moment, *node, *key, call, grant, ran);
                     self.drop_records(*node, *key, call, grant, ran);
                 }
             }

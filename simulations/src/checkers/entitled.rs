@@ -2,13 +2,17 @@
 //!
 //! At every moment, what all nodes believe to be set aside for them of a window is 95 % of the limit at most. What a node
 //! admits on that is no more than was set aside for it, before it lapses, and nothing in a window in which the store has
-//! executed an acquire of that node that freed it.
+//! executed an acquire of that node that freed it. Of a bucket it is a part of the rate and of the burst: a node's share is empty
+//! until others have made room for it, and fills by that.
 
 use rationd::core::call::{Acquire, Call, Claim, Grant, Op};
 use rationd::core::decision::{Source, Verdict};
-use rationd::core::entitled::{generation, lapses, most, window_end};
+use rationd::core::entitled::{MOST_PPM, fills_from, generation, lapses, most, window_end};
+use rationd::core::limit::Limit;
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
+
+use std::sync::Arc;
 
 use super::Found;
 use super::notes::{Alone, Life, Lives};
@@ -38,8 +42,8 @@ static LOWERED: Exemption = Exemption::new(
 pub(super) static SHEET: Sheet = Sheet {
     file: "entitled.rs",
     invariants: &["entitled"],
-    proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits no more on it, not when it may have lapsed, and nothing in a window in which it has been freed.",
-    judges: "One fixed window of which tokens are set aside.",
+    proves: "What is set aside of a window for all nodes is at every moment 95 % of the limit at most, as far as nodes believe in it; a node admits no more on it, not when it may have lapsed, and nothing in a window in which it has been freed, or before others have made room in a bucket.",
+    judges: "One fixed window, or one bucket, of which tokens are set aside.",
     exemptions: &[&LEAPS, &FORGOTTEN, &MIXED, &LOWERED],
     mutant: Some("share-after-acquire"),
 };
@@ -55,6 +59,9 @@ struct Place {
     freed: u64,
     /// The window in which it was last spent from, how much that was, and the most that could be.
     begun: u64,
+    /// Of a bucket, millionths of tokens that its share had then.
+    filled: u64,
+    micros: u64,
     window: u64,
     spent: u64,
     most: u64,
@@ -74,6 +81,8 @@ pub(super) struct Entitled {
     earlier: Set<u32>,
     /// The epoch of each key as the store last said it.
     epochs: Map<u32, u64>,
+    /// By which rule a key was last decided.
+    rules: Map<u32, Arc<Rule>>,
     /// The most that was ever set aside of a key.
     largest: Map<u32, u64>,
     holds: Alone,
@@ -133,7 +142,13 @@ impl Entitled {
         self.executed.insert((life, call.id), grant.now.0);
         let place = self.places.entry((key, life)).or_default();
         // Who says that it knows of none has none, whatever else is under its name.
-        place.freed = if claim.tokens() > 0 { grant.counters[0].at.0 } else { place.freed };
+        if claim.tokens() == 0 {
+            return;
+        }
+        place.freed = grant.counters[0].at.0;
+        if call.rule.is_entitled_bucket() {
+            (place.freed, place.filled, place.micros) = (fills_from(grant.now).0, fills_from(grant.now).0, 0);
+        }
     }
 
     fn settled(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
@@ -151,7 +166,8 @@ impl Entitled {
         let of_key = self.places.iter().filter(|((of, _), place)| *of == key && now < place.lapses);
         let all: u64 = of_key.map(|(_, place)| place.tokens).sum();
         let largest = self.largest.entry(key).or_default();
-        *largest = most(&call.rule.limits[0]).max(*largest);
+        let is_bucket = call.rule.is_entitled_bucket();
+        *largest = (if is_bucket { MOST_PPM } else { most(&call.rule.limits[0]) }).max(*largest);
         let most = LOWERED.forgives(*largest);
         if all > most && !self.is_forgotten(key) {
             self.found.add("entitled", moment, || format!("key {key}: {all} are set aside for all nodes, of {most}"));
@@ -159,8 +175,12 @@ impl Entitled {
     }
 
     /// What was admitted on it is given back to it.
-    fn refunded(&mut self, request: &Request, store: u64) {
+    fn refunded(&mut self, request: &Request, rule: &Rule, store: u64) {
         let place = self.places.entry((request.key, self.lives.of(request.node))).or_default();
+        if rule.is_entitled_bucket() {
+            place.micros += request.cost.saturating_mul(1_000_000);
+            return;
+        }
         if place.begun <= store && store < place.window {
             place.spent = place.spent.saturating_sub(request.cost);
         }
@@ -170,6 +190,9 @@ impl Entitled {
         let (life, key) = (self.lives.of(request.node), request.key);
         if self.is_forgotten(key) {
             return;
+        }
+        if rule.is_entitled_bucket() {
+            return self.admitted_of_bucket(moment, request, &rule.limits[0], store);
         }
         let window = window_end(&rule.limits[0], Timestamp(store)).0;
         let place = self.places.entry((key, life)).or_default();
@@ -191,11 +214,41 @@ impl Entitled {
     }
 }
 
+/// By so much of a bucket's rate a share may be ahead, by a clock that is known to within a trip, and costs are rounded.
+const EARLY: u64 = 1_000;
+
+impl Entitled {
+    /// A node's share of a bucket is empty when its last acquire may have taken effect everywhere, and fills by its part of the rate.
+    fn admitted_of_bucket(&mut self, moment: Moment, request: &Request, limit: &Limit, store: u64) {
+        let place = self.places.entry((request.key, self.lives.of(request.node))).or_default();
+        let part = u128::from(place.tokens);
+        let passed = u128::from((store + EARLY).saturating_sub(place.filled));
+        let comes = part * u128::from(limit.count) * passed / u128::from(limit.period.0);
+        let micros = (u128::from(place.micros) + comes).min(part * u128::from(limit.burst));
+        let cost = request.cost.saturating_mul(1_000_000);
+        let wrong = match () {
+            () if store < place.freed => "before it fills",
+            () if place.lapses <= store => "after it has lapsed",
+            () if micros < u128::from(cost) => "which has not so much",
+            () => {
+                place.micros = u64::try_from(micros).unwrap_or(u64::MAX) - cost;
+                place.filled = store + EARLY;
+                return;
+            }
+        };
+        let seen = format!("{request:?} is admitted on its node's part of a bucket at {store}, {wrong}: {place:?}");
+        self.found.add("entitled", moment, || seen);
+    }
+}
+
 impl Observer for Entitled {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         if let Some((request, store)) = self.holds.gives_back(seen) {
-            self.refunded(request, store);
+            let rule = self.rules.get(&request.key).cloned();
+            if let Some(rule) = rule {
+                self.refunded(request, &rule, store);
+            }
             self.back.insert(request.id);
         }
         match seen {
@@ -225,9 +278,10 @@ impl Observer for Entitled {
             Seen::Answered { request, rule, decision, store, .. }
                 if rule.is_entitled() && decision.source == Source::Share && decision.verdict == Verdict::Allow =>
             {
+                self.rules.insert(request.key, (*rule).clone());
                 match request.kind {
                     Kind::Check => self.admitted(moment, request, rule, store.0),
-                    Kind::Refund if !self.back.remove(&request.id) => self.refunded(request, store.0),
+                    Kind::Refund if !self.back.remove(&request.id) => self.refunded(request, rule, store.0),
                     _ => {}
                 }
             }

@@ -332,8 +332,12 @@ impl Joint {
         if rule.is_entitled() {
             self.entitled.insert(request.key, ());
             let (end, tokens) = self.aside.entry(request.key).or_default();
-            let open = window_end(&rule.limits[0], Timestamp(now)).0;
-            *tokens = if *end == open { *tokens + request.cost } else { request.cost };
+            // A bucket remembers for as long as it takes to fill.
+            let is_bucket = rule.is_entitled_bucket();
+            let limit = &rule.limits[0];
+            let open = if is_bucket { now + limit.depth().0 } else { window_end(limit, Timestamp(now)).0 };
+            let is_same = *end == open || is_bucket && now < *end;
+            *tokens = if is_same { *tokens + request.cost } else { request.cost };
             *end = open;
             // It was set aside, so nothing excuses more but that the store has forgotten it.
             let is_forgotten =

@@ -252,7 +252,8 @@ impl Observer for Liveness {
         let Some(limit) = aligned(rule) else {
             let is_shallow = |limit: &Limit| limit.algorithm == Algorithm::Gcra && limit.depth().0 < SHALLOWEST;
             let is_too_much = rule.limits.iter().any(|limit| request.cost > limit.capacity());
-            if back && !SHALLOW.when(is_too_much || rule.limits.iter().any(is_shallow)) {
+            let is_aside = ASIDE.when(rule.is_entitled() && (self.loses || self.cramped));
+            if back && !is_aside && !SHALLOW.when(is_too_much || rule.limits.iter().any(is_shallow)) {
                 self.watch(moment, request, rule, decision);
             }
             return;

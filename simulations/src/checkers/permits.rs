@@ -527,6 +527,7 @@ mod tests {
                 now,
                 counters,
                 entitled: 0,
+                not_kept: 0,
             };
             self.see(at, &Seen::Called { node, key: 0, call: &call, sent: true });
             let (incarnation, key, call) = (0, 0, &call);

@@ -154,7 +154,7 @@ impl History {
         if self.known > 0 {
             known[0] = Known { used: self.known, at: Timestamp(START + SECOND) };
         }
-        let claim = Claim { believes: self.believes, wishes: 1, frees_until: rationd::core::entitled::NEVER };
+        let claim = Claim { believes: self.believes, wishes: 1, frees_until: rationd::core::entitled::NEVER, owes: 0 };
         let claim = self.rule.is_entitled().then_some(claim);
         let (window, epoch, ages) = (Window::Current, self.asks_under, rationd::core::call::JUST_NOW);
         let until = Timestamp::NONE;
@@ -179,6 +179,7 @@ impl History {
             now: Timestamp(START + at),
             counters,
             entitled: self.entitled,
+            not_kept: 0,
         }
     }
 

@@ -28,20 +28,22 @@ pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
 /// What a seed plays whose tokens are set aside, where it would play `plan` otherwise.
 pub(super) fn change(seed: u64, plan: Plan) -> Plan {
     let mut random = Random::stream(seed, "swarm-entitled");
+    let mut buckets = Random::stream(seed, "swarm-entitled-buckets");
     let mut plan = Plan { seed, ..plan };
     plan.about = format!("{} With entitlements.", plan.about);
     for policy in &mut plan.policies {
         // One of several stays as it is.
-        if random.chance(850) && set(&mut policy.limits) {
+        let is_bucket = is_bucket(&mut buckets, &policy.limits);
+        if random.chance(850) && set(&mut policy.limits, is_bucket) {
             policy.on_store_loss = OnStoreLoss::Entitled;
         }
     }
     let of = plan.policies.len();
     for fault in &mut plan.faults {
         if let What::Push { policy, limits } = &mut fault.what
-            && plan.policies[*policy as usize % of].on_store_loss == OnStoreLoss::Entitled
+            && let Policy { limits: now, on_store_loss: OnStoreLoss::Entitled } = &plan.policies[*policy as usize % of]
         {
-            set(limits);
+            set(limits, algorithm(now) == Some(Algorithm::Gcra));
         }
     }
     let cuts = random.chance(700);
@@ -51,10 +53,24 @@ pub(super) fn change(seed: u64, plan: Plan) -> Plan {
     plan
 }
 
-/// Makes one fixed limit of them, if they are none of slots.
-fn set(limits: &mut Vec<String>) -> bool {
+fn algorithm(limits: &[String]) -> Option<Algorithm> {
+    limits.first().and_then(|text| Limit::parse(text).ok()).map(|limit| limit.algorithm)
+}
+
+/// Most buckets stay buckets, and some other limits become some.
+fn is_bucket(random: &mut Random, limits: &[String]) -> bool {
+    random.chance(if algorithm(limits) == Some(Algorithm::Gcra) { 800 } else { 150 })
+}
+
+/// Makes one bucket or one fixed limit of them, if they are none of slots.
+fn set(limits: &mut Vec<String>, is_bucket: bool) -> bool {
     let first = limits.first().and_then(|text| Limit::parse(text).ok());
     let Some(limit) = first.filter(|limit| limit.algorithm != Algorithm::Concurrent) else { return false };
+    if is_bucket {
+        let (count, period) = (limit.count.min(1 << 20), (limit.period.0 / 1_000).max(1));
+        *limits = vec![format!("{count}/{period}ms burst {}", limit.burst.clamp(1, 1 << 20))];
+        return Limit::parse(&limits[0]).is_ok();
+    }
     let period = limit.period.0.clamp(20_000, LONGEST) / 1_000;
     *limits = vec![format!("{}/{period}ms fixed", limit.count.min(1 << 20))];
     true
@@ -84,6 +100,9 @@ fn lapsing(random: &mut Random, seed: u64) -> Plan {
     let at = random.between(3_000, 300_000);
     let cut: Vec<_> = (0..nodes as u32 / 2).collect(); // a few
     let lasts = random.between(610_000, 660_000);
+    let period = random.between(2, 9);
+    let is_bucket = Random::stream(seed, "swarm-entitled-buckets").chance(500);
+    let limit = if is_bucket { format!("{count}/{period}s burst {count}") } else { format!("{count}/{period}s fixed") };
     Plan {
         seed,
         name: format!("swarm-{seed}"),
@@ -91,10 +110,7 @@ fn lapsing(random: &mut Random, seed: u64) -> Plan {
         span: Span::millis(at + lasts),
         nodes: nodes as u32, // a few
         gossip: random.chance(500).then(Gossip::default),
-        policies: vec![Policy {
-            limits: vec![format!("{count}/{}s fixed", random.between(2, 9))],
-            on_store_loss: OnStoreLoss::Entitled,
-        }],
+        policies: vec![Policy { limits: vec![limit], on_store_loss: OnStoreLoss::Entitled }],
         demand: vec![Demand { rate: random.between(4, 12), spread: Spread::Even, ..Demand::default() }],
         faults: vec![Fault {
             at: Span::millis(at),

@@ -66,9 +66,9 @@ impl<'a> Look<'a> {
     fn is_own(&self, name: &[u8]) -> bool {
         let limits = self.call.rule.limits.iter().enumerate();
         match name {
-            [b'e' | b'z' | b'c' | b'o' | b'a'] => true,
+            [b'e' | b'z' | b'c' | b'o' | b'a' | b'b'] => true,
             // Those of other nodes are dropped when they have lapsed, and written again by a reset.
-            [b'a', b':', ..] => self.call.sets_aside(),
+            [b'a' | b'b', b':', ..] => self.call.sets_aside(),
             [_, _] => limits.into_iter().any(|(index, limit)| field(index, limit) == name),
             _ => name == self.record,
         }

@@ -83,7 +83,7 @@ impl World<'_> {
         let ran = if is_earlier {
             let arguments = |push: &mut dyn FnMut(&[u8])| earlier::arguments(&caller, call, push);
             let ran = self.scripts.run(&mut place.keyspace, earlier::of(&call.op), key, time, arguments);
-            ran.map(|numbers| earlier::reply(&numbers, call.sets_aside()))
+            ran.map(|numbers| earlier::reply(&numbers, call))
         } else {
             let arguments = |push: &mut dyn FnMut(&[u8])| script::arguments(&caller, call, push);
             self.scripts.run(&mut place.keyspace, Script::of(call), key, time, arguments)

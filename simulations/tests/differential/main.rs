@@ -123,7 +123,7 @@ fn one_call(
     seen.by_earlier += u64::from(by_earlier);
     seen.refused += u64::from(reply.is_err());
     let reply = reply.ok().filter(|_| !spoiled)?;
-    let reply = if by_earlier { earlier::reply(&reply, call.sets_aside()) } else { reply };
+    let reply = if by_earlier { earlier::reply(&reply, call) } else { reply };
     let grant = script::grant(call, &reply).unwrap_or_else(|error| panic!("{call:?}: {error}"));
     seen.granted += u64::from(grant.granted > 0);
     seen.replayed += u64::from(grant.replayed || grant.outdated);

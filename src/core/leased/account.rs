@@ -9,7 +9,7 @@ use super::entitlement::Entitlement;
 use super::key::LeasedKey;
 use crate::core::batch::refill_interval;
 use crate::core::call::{Acquire, Ages, Call, Claim, Counter, Grant, Known, Op, Voided, Window};
-use crate::core::entitled::{NEVER, generation, lapses, window_end};
+use crate::core::entitled::{NEVER, fills_from, generation, lapses, silent_from, window_end};
 use crate::core::fleet::FleetView;
 use crate::core::gcra;
 use crate::core::limit::{Algorithm, Limit, MAX_LIMITS};
@@ -184,6 +184,12 @@ const QUICK_PART: u64 = 16;
 const FREES_PART: u64 = 4;
 const FREES: (u64, u64) = (100_000, 2_000_000);
 
+/// A node that expects fewer checks in a period of accounts has no part of a bucket.
+const SELDOM: u64 = 4;
+
+/// How much later a share of a bucket begins to fill than it might: clocks drift while it does not.
+const FILLS_LATER: Micros = Micros(10_000);
+
 /// What is set aside for this node.
 impl LeasedKey {
     /// What an acquire that is sent now says of what is set aside for this node; of this window, and of whichever it may be
@@ -196,7 +202,10 @@ impl LeasedKey {
         let tokens = self.outage.entitlement().believed(self.view.clock().latest(now));
         let believes = self.outage.entitlement().is_told().then_some(tokens);
         if self.outage.phase().is_away() {
-            return Some(Claim { believes, wishes: 0, frees_until: Timestamp::NONE });
+            return Some(Claim { believes, wishes: 0, frees_until: Timestamp::NONE, owes: 0 });
+        }
+        if self.view.has_account() {
+            return Some(self.claim_of_bucket(latest, believes));
         }
         let used = self.demand.tuner().used_in(limit.period);
         let wishes = used.max(order.need).clamp(1, limit.count);
@@ -208,7 +217,43 @@ impl LeasedKey {
         let frees_until = if tokens == 0 { NEVER } else { last };
         let ahead = if order.window.is_next() { order.window.on_wire() + limit.period } else { barred };
         self.outage.change_entitlement(|entitlement| entitlement.bar(barred.max(ahead)));
-        Some(Claim { believes, wishes, frees_until })
+        Some(Claim { believes, wishes, frees_until, owes: 0 })
+    }
+
+    /// The same of a bucket. A node that calls too seldom to be known to call has no part.
+    fn claim_of_bucket(&mut self, latest: Timestamp, believes: Option<u64>) -> Claim {
+        let (tuner, period) = (self.demand.tuner(), gcra::PERIOD);
+        let is_seldom = tuner.expects_fewer(SELDOM, period) || !tuner.is_warm();
+        let wishes = if is_seldom { 0 } else { tuner.used_in(period).min(u32::MAX.into()) };
+        let life = Micros((2 * self.view.trip().0).clamp(FREES.0, FREES.1));
+        let end = Timestamp((latest.0 / period.0 + 1) * period.0);
+        let last = if latest + life < end { end - Micros(1) } else { latest + life };
+        let frees_until = if believes.unwrap_or(0) == 0 { NEVER } else { last };
+        let fills = self.fills_from(last);
+        self.outage.change_entitlement(|entitlement| entitlement.bar(fills));
+        Claim { believes, wishes, frees_until, owes: self.level(latest) }
+    }
+
+    /// When this node's share of a bucket begins to fill, by the latest that the store's clock can show, if its last acquire was executed
+    /// at that time of it.
+    fn fills_from(&self, executed: Timestamp) -> Timestamp {
+        fills_from(executed) + self.doubt_of_clock()
+    }
+
+    fn doubt_of_clock(&self) -> Micros {
+        self.view.clock().trip() + self.view.trip() + FILLS_LATER
+    }
+
+    /// What this node has admitted on its part of a bucket, and the bucket has not forgotten.
+    pub(super) fn level(&self, clock: Timestamp) -> u64 {
+        let book = self.outage.book().filter(|_| self.view.rule().is_entitled_bucket());
+        book.map_or(0, |book| book.level(self.view.rule(), clock))
+    }
+
+    /// From when on this node would count as silent, if it has a part of a bucket.
+    pub(super) fn silent_from(&self) -> Option<Timestamp> {
+        let fills = self.outage.entitlement().fills_from().filter(|_| self.view.rule().is_entitled_bucket())?;
+        Some(silent_from(fills - self.doubt_of_clock()))
     }
 
     /// The store has answered an acquire with that claim, which was first sent then.
@@ -219,6 +264,12 @@ impl LeasedKey {
         }
         let limit = self.view.rule().limits[0];
         let executed = self.view.clock().surely(sent).min(grant.now);
+        if self.view.has_account() {
+            let (barred, lapses) = (self.fills_from(grant.now), lapses(generation(executed)));
+            self.outage.change_entitlement(|entitlement| entitlement.give(grant.entitled, lapses, barred));
+            // The share is empty again, and what it had admitted is charged.
+            return self.outage.drop_book();
+        }
         let end = window_end(&limit, grant.now);
         let barred = if window.is_next() { end.max(window.on_wire() + limit.period) } else { end };
         let lapses = lapses(generation(executed));
@@ -234,7 +285,8 @@ impl LeasedKey {
     pub(super) fn renouncement(&mut self, now: Instant) -> Acquire {
         self.outage.change_entitlement(Entitlement::renounce);
         let debt = self.debt(now);
-        let claim = Some(Claim { believes: Some(0), wishes: 0, frees_until: NEVER });
+        let owes = self.level(self.view.clock().latest(now));
+        let claim = Some(Claim { believes: Some(0), wishes: 0, frees_until: NEVER, owes });
         Acquire { need: debt, want: debt, claim, ..self.order(now) }
     }
 }

@@ -1,4 +1,5 @@
-//! What the store has set aside for this node of the windows of a fixed limit, and in which of them it may be spent.
+//! What the store has set aside for this node of the windows of a fixed limit, and in which of them it may be spent; or its part of a
+//! bucket, and from when on that fills its share.
 //!
 //! A node that has sent an acquire for a window spends nothing of its entitlement in that window, whatever became of the call:
 //! if the store executed it, the tokens are no longer set aside. And an entitlement ends when the store may have given the
@@ -19,7 +20,7 @@ struct Given {
     tokens: u64,
     /// By the store's clock.
     lapses: Timestamp,
-    /// Windows that begin before then are those for which acquires were sent.
+    /// Windows that begin before then are those for which acquires were sent. A bucket's share is empty then, and fills from then on.
     barred: Timestamp,
 }
 
@@ -63,6 +64,12 @@ impl Entitlement {
         let has_lapsed = |given: &Given| end > given.lapses && !on(Mutant::LapsedEntitlementSpent);
         let given = self.0.as_ref().filter(|given| !is_barred(given) && !has_lapsed(given));
         given.map_or(0, |given| given.tokens)
+    }
+
+    /// When this node's share of a bucket begins to fill; `None` without any.
+    pub(super) fn fills_from(&self) -> Option<Timestamp> {
+        let at = self.0.as_ref().filter(|given| given.tokens > 0).map(|given| given.barred);
+        if on(Mutant::ShareAfterAcquire) { at.map(|_| Timestamp::NONE) } else { at }
     }
 
     /// When the first window begins, later than the one that is open at that time, in which some may be spent.

@@ -111,6 +111,24 @@ impl Holdings {
         self.lease.take(now, tokens)
     }
 
+    /// Drops so many tokens of a bucket, those first that wait to be returned. Returns how many those were.
+    pub(super) fn drop_some(&mut self, now: Instant, tokens: u64) -> u64 {
+        let mut due = tokens;
+        while due > 0 {
+            let Some(mut leftover) = self.take_leftover() else { break };
+            let part = due.min(leftover.tokens);
+            (leftover.tokens, due) = (leftover.tokens - part, due - part);
+            if leftover.tokens > 0 {
+                self.return_later(leftover);
+            }
+        }
+        while due > 0 {
+            let Some(leftover) = self.lease.take(now, due) else { break };
+            due -= leftover.tokens;
+        }
+        tokens - due
+    }
+
     /// Removes all tokens of a window that has not begun, to be returned.
     pub(super) fn take_ahead(&mut self, now: Instant) -> Option<Leftover> {
         self.lease.take_ahead(now)

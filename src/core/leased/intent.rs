@@ -7,7 +7,7 @@
 use super::key::{LeasedKey, PATIENCE};
 use super::peers::DOUBTED;
 use super::phase::Phase;
-use super::timers::{closes, keep_until, remaining};
+use super::timers::{SILENCE, closes, keep_until, remaining};
 use crate::core::batch::refill_interval;
 use crate::core::call::{Acquire, Window};
 use crate::core::context::Context;
@@ -271,6 +271,11 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     if key.has_unreported() && held == 0 && (is_closing || is_left_alone) && !is_acquiring {
         return Intent::Report;
     }
+    // A node that falls silent is taken to spend its part.
+    if falls_silent(key, now) && !is_acquiring && !key.is_away(now) && key.pacing.crowded_until().has_come(now) {
+        let is_asked = key.demand.idle_for(now) < gcra::PERIOD || held > 0;
+        return if is_asked { Intent::Acquire } else { Intent::Renounce };
+    }
     let may_renounce = held == 0 && key.is_quiet() && !key.outage.phase().is_away() && key.is_entitled(now);
     if may_renounce && (is_left_alone || has_gone(key, now) && is_lacking(key, now)) {
         return Intent::Renounce;
@@ -296,10 +301,15 @@ fn has_gone(key: &LeasedKey, now: Instant) -> bool {
     tuner.used_in(pause) > missed || pause > interval && !tuner.expects_fewer(MISSED, pause)
 }
 
+/// Whether this node will soon count as silent about a bucket of which it has a part.
+fn falls_silent(key: &LeasedKey, now: Instant) -> bool {
+    key.silent_from().is_some_and(|silent| key.view.clock().latest(now) + SILENCE >= silent)
+}
+
 /// Whether others may lack what is set aside for this node. Of the window that is open a node that asks for nothing may not
 /// know. But when it was not asked for as long as a window lasts, its part of one was of use to nobody.
 fn is_lacking(key: &LeasedKey, now: Instant) -> bool {
-    let window = key.view.rule().limits[0].period;
+    let window = if key.view.has_account() { gcra::PERIOD } else { key.view.rule().limits[0].period };
     key.is_pressed(now) || key.demand.idle_for(now) >= window
 }
 

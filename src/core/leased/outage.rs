@@ -49,6 +49,9 @@ const DOUBT_PART: u64 = 4;
 /// however long the outage lasts.
 const DRIFT: (u64, u64) = (5_000, 1_000);
 
+/// A share of a bucket of which a part is set aside fills more slowly by this fraction: more than two clocks drift apart.
+const CLOCKS_PART: u64 = 2_048;
+
 /// Iterations after which the ends of shares and of windows must agree on a wait.
 const ROUNDS: usize = 8;
 
@@ -164,6 +167,9 @@ impl LeasedKey {
     /// Spends `cost` of the share, or denies.
     fn ask_share(&self, book: &mut FallbackBudget, now: Instant, cost: u64, fleet: Option<FleetView>) -> Decision {
         let (clock, rule) = (self.view.clock().latest(now), self.view.rule());
+        if rule.is_entitled_bucket() {
+            book.empty_until(rule, self.outage.entitlement().fills_from().unwrap_or(clock));
+        }
         let (parts, counted) = (self.parts(book, now, fleet), self.counted(book, fleet));
         let lent = counted.lent();
         let is_between = self.is_between_windows(now, clock);
@@ -178,7 +184,9 @@ impl LeasedKey {
         let asked = self.outage.phase().retry_at().map_or(Micros::ZERO, |retry_at| retry_at.since(now));
         let is_restoring = self.outage.phase().is_restoring();
         let most = if is_restoring { asked } else { asked.max(Micros::from_secs(1)) };
-        let wait = if is_entitled && parts[0] == 0 {
+        let wait = if rule.is_entitled_bucket() && parts[0] == 0 {
+            None
+        } else if is_entitled && parts[0] == 0 {
             let next = self.outage.entitlement().next_window(&rule.limits[0], clock);
             next.map(|begins| self.past_doubt(now + begins.since(clock), begins).since(clock))
         } else {
@@ -252,6 +260,11 @@ impl LeasedKey {
     /// tokens, or, of more than a million, not more.
     fn entitled_part(&self, now: Instant) -> u64 {
         let limit = &self.view.rule().limits[0];
+        if self.view.rule().is_entitled_bucket() {
+            // A clock that is fast would fill it too soon.
+            let part = self.outage.entitlement().believed(self.view.clock().at_most(now));
+            return part - part.div_ceil(CLOCKS_PART);
+        }
         let tokens = self.outage.entitlement().of_window(limit, self.view.clock().latest(now));
         let millionths = u128::from(tokens) * 1_000_000;
         let count = u128::from(limit.count);
@@ -315,7 +328,8 @@ impl LeasedKey {
         let is_stranger = fleet.is_some_and(|fleet| !fleet.is_settled) && !on(Mutant::StrangerTakesAll);
         let is_first = self.view.answered().is_none() && self.outage.credit().is_none();
         let all_buckets = self.view.rule().limits.iter().all(|limit| limit.algorithm == Algorithm::Gcra);
-        if !is_first || !all_buckets || is_stranger || !self.view.rule().has_share() {
+        let is_aside = self.view.rule().is_entitled();
+        if !is_first || !all_buckets || is_stranger || is_aside || !self.view.rule().has_share() {
             return None;
         }
         let room = |limit: &Limit| gcra::tokens_in(limit, timeout).saturating_add(1).min(limit.burst);
@@ -369,7 +383,7 @@ impl LeasedKey {
 
     /// The store must still be charged for checks that passed without it.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.debt(now) > 0 || self.outage.credit().is_some()
+        self.debt(now) > 0 || self.level(self.view.clock().latest(now)) > 0 || self.outage.credit().is_some()
     }
 
     /// The store has only just answered, if at all, and other nodes may not have charged it yet for what they
@@ -414,8 +428,11 @@ impl LeasedKey {
         self.outage.book().map_or(0, |book| book.left(self.view.rule(), clock, &counted.lent()))
     }
 
-    /// What the share admitted, and the store was not charged for.
+    /// What the share admitted, and the store was not charged for. Of an entitlement to a bucket a claim says what is owed.
     pub(super) fn debt(&self, now: Instant) -> u64 {
+        if self.view.rule().is_entitled_bucket() {
+            return 0;
+        }
         self.outage.debt(self.view.rule(), self.view.clock().latest(now))
     }
 

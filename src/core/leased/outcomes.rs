@@ -190,6 +190,11 @@ fn apply_grant(key: &mut LeasedKey, cx: &mut Context, now: Instant, granted: &Gr
         let at = lender.at;
         windows[position] = if ahead { at + limit.period } else { at };
     }
+    // What it may not keep has been charged, or will be.
+    let kept = order.held.saturating_sub(grant.not_kept);
+    let order = &Acquire { held: kept, ..*order };
+    let beyond = key.holdings.unspent().saturating_sub(if grant.not_kept > 0 { kept } else { u64::MAX });
+    cx.policy_stats(key.policy()).expired += key.holdings.drop_some(now, beyond);
     for (position, window) in windows.iter().enumerate().take(key.view.rule().limits.len()) {
         key.view.note_lent(position, *window, granted, order);
     }

@@ -18,6 +18,9 @@ const CLOSING: Micros = Micros(600_000);
 /// held, renewals kept checks waiting for 130 ms. An account that closes in more than two seconds cannot be renewed yet.
 const SPREAD: u64 = 1_000_000;
 
+/// So long before it would count as silent a node calls.
+pub(super) const SILENCE: Micros = Micros(600_000);
+
 /// How often a key that holds tokens is looked at in a refill interval.
 const LOOKS: u64 = 4;
 
@@ -57,6 +60,13 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     }
     if key.has_unreported() {
         at = at.min(closes(key).max(Due::at(now + PATIENCE)));
+    }
+    if let Some(silent) = key.silent_from()
+        && !key.calls.is_acquiring()
+        && !key.outage.phase().is_away()
+    {
+        let calls = key.view.clock().before(silent - SILENCE).max(now + PATIENCE);
+        at = at.min(Due::at(calls).max(key.pacing.crowded_until()));
     }
     if key.holdings.lease().held() > 0 {
         let renews = closes(key).max(key.pacing.crowded_until().min(key.holdings.lease().until()));

@@ -83,8 +83,10 @@ fn integers(call: &Call, grant: &Grant) -> Vec<u8> {
     let head = [grant.granted, marks, grant.epoch, grant.now.0];
     let counters = grant.counters[..call.rule.limits.len()].iter();
     let entitled = call.sets_aside().then_some(grant.entitled);
+    let is_bucket = call.sets_aside() && call.rule.limits[0].algorithm == Algorithm::Gcra;
+    let not_kept = is_bucket.then_some(grant.not_kept);
     let counters = counters.flat_map(|c| [c.used, c.prev, c.at.0]);
-    let all: Vec<u64> = head.into_iter().chain(counters).chain(entitled).collect();
+    let all: Vec<u64> = head.into_iter().chain(counters).chain(entitled).chain(not_kept).collect();
     let numbers: String = all.iter().map(|number| format!(":{number}\r\n")).collect();
     format!("*{}\r\n{numbers}", all.len()).into_bytes()
 }
@@ -117,7 +119,7 @@ fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)>
     let digest = Digest(u128::from_str_radix(tag, 16).ok()?);
     let mut head = Numbers::of(head);
     let (_now, id) = (head.next()?, head.next()?);
-    let is_entitled = script.ends_with(" entitled");
+    let is_entitled = script.contains(" entitled");
     let mut op = read_op(script, &mut head)?;
     if each.is_empty() || each.len() > MAX_LIMITS {
         return None;
@@ -147,9 +149,8 @@ fn read(script: &str, key: &[u8], arguments: &[&[u8]]) -> Option<(String, Call)>
 
 fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
     // A script for one limit is called with the same arguments.
-    let is_entitled = script.ends_with(" entitled");
-    let name = script.strip_suffix(" of one").or_else(|| script.strip_suffix(" entitled"));
-    Some(match name.unwrap_or(script) {
+    let is_entitled = script.contains(" entitled");
+    Some(match script.split(' ').next().unwrap_or(script) {
         "acquire" => Op::Acquire(Acquire {
             need: head.next()?,
             want: head.next()?,
@@ -165,6 +166,7 @@ fn read_op(script: &str, head: &mut Numbers<'_>) -> Option<Op> {
                     believes: head.next()?.checked_sub(1),
                     wishes: head.next()?,
                     frees_until: head.time()?,
+                    owes: if script.ends_with(" bucket") { head.next()? } else { 0 },
                 }),
                 false => None,
             },

@@ -1,0 +1,217 @@
+//! What the memory store makes room for in a bucket when a node falls silent: see `lua/silent.lua`, which has the same steps.
+//!
+//! Called by `memory.rs` and `view.rs`; the sums and the parts of the nodes are kept by `census.rs`.
+
+use super::aside::{Part, Sums};
+use crate::core::call::Claim;
+use crate::core::entitled::{GENERATION, MOST_PPM, WHOLE, generation};
+use crate::core::gcra;
+use crate::core::limit::Limit;
+use crate::core::time::{Micros, Timestamp};
+
+/// The most that a node's demand counts.
+const MOST_DEMAND: u64 = u32::MAX as u64;
+
+/// Who is silent about one key, during one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Silent {
+    pub(super) sums: Sums,
+    /// That of the node that calls.
+    pub(super) part: Part,
+    /// A generation begins with this call.
+    pub(super) begins: bool,
+    /// This period of accounts.
+    period: u64,
+    burst: u64,
+    depth: Micros,
+    /// What a token costs, in whole microseconds.
+    whole: u64,
+    /// Parts that have lapsed since the last call.
+    lapsed: u64,
+    /// What silent nodes may have spent since they were charged last.
+    charge: Micros,
+    /// The call may lend something, and has been taken over.
+    frees: bool,
+    /// Of what the node holds, what was not renewed.
+    pub(super) not_kept: u64,
+}
+
+/// The part of the burst, rounded up, and never more than all of it.
+fn burst_of(burst: u64, millionths: u64) -> u64 {
+    let tokens = u128::from(burst) * u128::from(millionths.min(WHOLE));
+    u64::try_from(tokens.div_ceil(WHOLE.into())).unwrap_or(burst)
+}
+
+impl Silent {
+    /// Brings what is stored to `now`, in this period of accounts.
+    pub(super) fn new(
+        mut sums: Sums,
+        mut part: Part,
+        limit: &Limit,
+        now: Timestamp,
+        period: u64,
+        (at, lent): (Timestamp, u64),
+    ) -> Self {
+        let this = generation(now);
+        let begins = sums.generation < this;
+        let mut lapsed = 0;
+        if begins {
+            let follows = sums.generation + 1 == this;
+            lapsed = sums.entitled[1] + if follows { 0 } else { sums.entitled[0] };
+            let before = |[now, _]: [u64; 2]| [0, if follows { now } else { 0 }];
+            (sums.entitled, sums.demand, sums.generation) = (before(sums.entitled), before(sums.demand), this);
+        }
+        if part.generation != sums.generation && part.generation + 1 != sums.generation {
+            part = Part { called: part.called, ..Part::default() };
+        }
+        if sums.window != period {
+            sums.called = [0, if sums.window + 1 == period { sums.called[0] } else { 0 }];
+            sums.window = period;
+        }
+        let mut this = Self {
+            sums,
+            part,
+            begins,
+            period,
+            burst: limit.burst,
+            depth: gcra::depth(limit),
+            whole: limit.interval().0 / limit.interval().1,
+            lapsed,
+            charge: Micros::ZERO,
+            frees: false,
+            not_kept: 0,
+        };
+        let silent = this.silent();
+        if silent > 0 && sums.charged_until > 0 && sums.charged_until < now.0 {
+            let passed = (now.0 - sums.charged_until).min(2 * GENERATION.0);
+            this.charge = Micros((passed * silent).div_ceil(WHOLE));
+            // As long as more is charged than leaves them room, nothing is lent, and what is charged leaks away before shares have
+            // filled.
+            if sums.fitted < silent {
+                let since = Timestamp(sums.charged_until);
+                let over = this.over_at(since, at, lent).saturating_sub(this.depth.0);
+                let over = over.min(at.since(since).0).min(passed);
+                this.charge.0 -= over * (silent - sums.fitted) / WHOLE;
+            }
+        }
+        this
+    }
+
+    /// The parts of all silent nodes.
+    fn silent(&self) -> u64 {
+        let Sums { entitled, called, .. } = &self.sums;
+        (entitled[0] + entitled[1]).saturating_sub(called[0] + called[1]).min(WHOLE)
+    }
+
+    /// What is charged and lent at that time, with what silent nodes may hold, as time; rounded down.
+    fn over_at(&self, time: Timestamp, at: Timestamp, lent: u64) -> u64 {
+        let tokens = lent.saturating_add(burst_of(self.burst, self.silent())).min(2 * self.burst);
+        tokens.saturating_mul(self.whole).saturating_add(at.since(time).0)
+    }
+
+    /// Notes, after an acquire, whether what is charged and lent fits beside what silent nodes may hold.
+    pub(super) fn settle(&mut self, now: Timestamp, at: Timestamp, lent: u64) {
+        let silent = self.silent();
+        if self.frees && (self.over_at(now, at, lent) <= self.depth.0 || self.sums.fitted > silent) {
+            self.sums.fitted = silent;
+        }
+    }
+
+    fn calls_in_time(&self) -> bool {
+        self.part.called == self.period || self.part.called + 1 == self.period
+    }
+
+    /// Whether anybody is silent.
+    pub(super) fn is_any(&self) -> bool {
+        self.silent() > 0
+    }
+
+    /// While silent nodes are charged, the bucket leaks more slowly, and no report of what was spent before takes effect as of then.
+    pub(super) fn is_late(&self, now: Timestamp) -> bool {
+        self.is_any() || now.0 < self.sums.late_until
+    }
+
+    /// An acquire charges what silent nodes may have spent: so much time, and so many tokens of those whose parts have lapsed.
+    pub(super) fn charge(&mut self, now: Timestamp, frees_until: Timestamp, periods: Micros) -> (Micros, u64) {
+        self.frees = now <= frees_until;
+        if !self.frees {
+            return (Micros::ZERO, 0);
+        }
+        if self.is_any() {
+            self.sums.late_until = now.0 + periods.0;
+        }
+        self.sums.charged_until = now.0;
+        (std::mem::take(&mut self.charge), burst_of(self.burst, self.lapsed))
+    }
+
+    /// The acquire says what it knows of its node's part, and is given another. Returns the tokens that the node owes.
+    pub(super) fn claim(&mut self, claim: Claim) -> u64 {
+        if !self.frees {
+            return 0;
+        }
+        let is_stranger = claim.believes.is_none();
+        // Another process under this name may have spent all that its share held.
+        let least = if is_stranger && !self.calls_in_time() { burst_of(self.burst, self.part.held) } else { 0 };
+        let owes = claim.owes.max(least).min(self.burst);
+        let in_time = self.calls_in_time();
+        let Self { sums, part, period, .. } = self;
+        let place = usize::from(part.generation != sums.generation);
+        sums.entitled[place] = sums.entitled[place].saturating_sub(part.held);
+        sums.demand[place] = sums.demand[place].saturating_sub(part.demand);
+        if in_time {
+            let place = usize::from(part.called != *period);
+            sums.called[place] = sums.called[place].saturating_sub(part.held);
+        }
+        let (believes, wishes) = (claim.tokens().min(WHOLE), claim.wishes.min(MOST_DEMAND));
+        let wishes = if wishes > 0 && part.demand > 0 { (7 * part.demand + wishes).div_ceil(8) } else { wishes };
+        let demand = sums.demand[0] + sums.demand[1] + wishes;
+        let target = if wishes > 0 { (MOST_PPM * wishes).div_ceil(demand) } else { 0 };
+        let given = target.min(MOST_PPM.saturating_sub(sums.entitled[0] + sums.entitled[1]));
+        // What the node believes stays its own until a call of it shows that it knows of less.
+        let held = believes.max(given);
+        sums.entitled[0] += held;
+        sums.demand[0] += wishes;
+        sums.called[0] += held;
+        *part = Part { generation: sums.generation, held, given, demand: wishes, called: *period };
+        owes
+    }
+
+    /// Accounts are renewed only up to what silent nodes leave: of so many tokens that the node holds, those that are. `now` are lent in this
+    /// period, and `same` is what was closed of an account of this period.
+    pub(super) fn keep(&mut self, held: u64, now: u64, same: Option<u64>) -> u64 {
+        let aside = burst_of(self.burst, self.silent());
+        if aside == 0 {
+            return held;
+        }
+        let room = same.unwrap_or_else(|| (self.burst - aside).saturating_sub(now));
+        self.not_kept = held.saturating_sub(room);
+        held - self.not_kept
+    }
+
+    /// The most that an acquire of this node may be charged beside what it is lent, for nodes that were silent before it.
+    pub(super) fn due(&self) -> (Micros, u64) {
+        let own = if self.calls_in_time() { 0 } else { self.part.held };
+        (self.charge, burst_of(self.burst, self.lapsed).saturating_add(burst_of(self.burst, own)))
+    }
+
+    /// Of so many tokens that are left, those that may be lent.
+    pub(super) fn leaves(&self, left: u64) -> u64 {
+        if self.frees { left.saturating_sub(burst_of(self.burst, self.silent())) } else { 0 }
+    }
+
+    /// Whether another node than the one that calls has a part.
+    pub(super) fn is_shared(&self) -> bool {
+        self.sums.entitled[0] + self.sums.entitled[1] > self.part.held
+    }
+
+    /// Whether the call has changed something.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.frees
+    }
+
+    /// What nobody can be lent because others are silent.
+    pub(super) fn shown(&self) -> u64 {
+        let own = if self.calls_in_time() { 0 } else { self.part.held };
+        burst_of(self.burst, self.silent().saturating_sub(own))
+    }
+}
