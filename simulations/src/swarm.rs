@@ -3,7 +3,7 @@
 //! Swarm testing (Groce et al., 2012): first a subset of what may go wrong is drawn, then its
 //! details, since runs that have a bit of everything hide what single faults show. Every class draws
 //! from a stream of its own, so that without one the rest stays as it was. About a tenth of the runs
-//! is free of faults. Every third seed plays a scene instead (`scenes.rs`): what hardly comes about by chance. Decides nothing of what must hold: the checkers do.
+//! is free of faults. Every second seed plays a scene instead (`scenes.rs`): what hardly comes about by chance. Decides nothing of what must hold: the checkers do.
 
 mod entitled;
 mod faults;
@@ -28,7 +28,7 @@ const QUIET: u64 = 100;
 /// A table of fewer keys belongs to one shard.
 const FEW_KEYS: u32 = 1_000;
 
-/// From this seed on two of three play peers that lend to each other, the others what they play anyway.
+/// From this seed on one of two plays peers that lend to each other, the others what they play anyway.
 pub const LENT_FROM: u64 = scenes::LENT_FROM;
 
 /// Of a thousand other runs, those in which they are, too.

@@ -32,12 +32,17 @@ static SEVERAL: Exemption = Exemption::new(
     "What is lent to one of them is its own until gossip has told of the other, however little it has used.",
 );
 
+static OVERTAKEN: Exemption = Exemption::new(
+    "a key of which a node's call was overtaken by its next one, as long as it counts",
+    "What the first brings back is lost, as the node may have died between the two; connections keep the order.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "early.rs",
     invariants: &["early"],
     proves: "While all nodes together are asked for less than 40 % of a window, or of a bucket in the time in which it fills up, nobody is denied because that limit is spent.",
     judges: "One fixed window, and all other shapes of keys that one node is asked of, in runs in which nothing goes wrong.",
-    exemptions: &[&BASELINES, &TROUBLE, &CONCURRENT, &ASIDE, &SEVERAL],
+    exemptions: &[&BASELINES, &TROUBLE, &CONCURRENT, &ASIDE, &SEVERAL, &OVERTAKEN],
     mutant: None,
 };
 
@@ -52,6 +57,8 @@ struct Window {
     asked: u64,
     /// The first denial.
     denied: Option<(Moment, String)>,
+    /// What was lost of it nobody is to blame for.
+    is_excused: bool,
 }
 
 /// A check.
@@ -73,6 +80,8 @@ pub(super) struct Early {
     asked: Map<u32, VecDeque<Asked>>,
     /// The node that alone was asked of a key; `None`: there were several.
     alone: Map<u32, Option<u32>>,
+    /// When the latest call was overtaken.
+    overtaken: Map<u32, u64>,
     found: Found,
 }
 
@@ -99,6 +108,7 @@ impl Early {
             windows: Map::default(),
             asked: Map::default(),
             alone: Map::default(),
+            overtaken: Map::default(),
             found: Found::default(),
         }
     }
@@ -135,7 +145,8 @@ impl Early {
 
     /// Only at its end is known how much was asked for.
     fn close(&mut self, window: Window) {
-        if let Some((moment, what)) = window.denied.filter(|_| window.asked * 100 < window.count * PART) {
+        let is_early = !window.is_excused && window.asked * 100 < window.count * PART;
+        if let Some((moment, what)) = window.denied.filter(|_| is_early) {
             let Window { asked, count, .. } = window;
             self.found.add("early", moment, || format!("{what}, and only {asked} of {count} were asked for"));
         }
@@ -154,21 +165,34 @@ impl Observer for Early {
             let alone = self.alone.entry(request.key).or_insert(Some(request.node));
             *alone = alone.filter(|node| *node == request.node);
         }
+        if let Seen::Executed { key, grant, .. } = seen
+            && grant.outdated
+        {
+            self.overtaken.insert(*key, moment.at);
+        }
         let Seen::Answered { request, rule, decision, .. } = seen else { return };
+        let counts = rule.limits.iter().map(counts_for).max().unwrap_or(0);
+        let is_overtaken = OVERTAKEN.when(self.overtaken.get(&request.key).is_some_and(|at| moment.at < at + counts));
         if !self.is_on || request.kind != Kind::Check || ASIDE.when(rule.is_entitled()) {
             return;
         }
-        let Some(limit) = aligned(rule) else { return self.answered(moment, request, rule, decision) };
+        let Some(limit) = aligned(rule) else {
+            if !is_overtaken {
+                self.answered(moment, request, rule, decision);
+            }
+            return;
+        };
         self.asked.remove(&request.key);
         let ends = decision.reset_at.0;
         if self.windows.get(&request.key).is_none_or(|window| window.ends < ends) {
-            let fresh = Window { ends, count: limit.count, asked: 0, denied: None };
+            let fresh = Window { ends, count: limit.count, asked: 0, denied: None, is_excused: false };
             if let Some(window) = self.windows.insert(request.key, fresh) {
                 self.close(window);
             }
         }
         let Some(window) = self.windows.get_mut(&request.key).filter(|window| window.ends == ends) else { return };
         window.asked += request.cost;
+        window.is_excused |= is_overtaken;
         let is_denied = decision.verdict == Verdict::Deny && decision.reason == Reason::Rate;
         if is_denied && window.denied.is_none() && !TROUBLE.when(moment.at >= self.until) {
             window.denied = Some((moment, format!("{request:?} denied: {decision:?}")));

@@ -20,7 +20,7 @@ static FORGOTTEN: Exemption = Exemption::new(
 );
 
 static EXPIRED: Exemption = Exemption::new(
-    "a key of windows that are over, which nobody called for as long as the store keeps it",
+    "a key of windows that are over and of full buckets of which nothing is lent, which nobody called for as long as the store keeps it",
     "It is forgotten, and with it who called last. An acquire that says until when it may be executed is judged for ever.",
 );
 
@@ -71,11 +71,13 @@ pub(super) struct Ids {
 }
 
 /// The time by which the store has forgotten a key that nobody calls meanwhile, as `lua/tail.lua` has it; never for
-/// buckets here, whose tokens are not bound to a window.
+/// buckets here of which tokens are lent, as those are not bound to a window.
 fn forgotten_by(call: &Call, grant: &Grant) -> u64 {
     let limits = call.rule.limits.iter();
     let shortest = limits.clone().map(|limit| limit.period.0).min().unwrap_or(0);
     let ends = |(limit, counter): (&Limit, &Counter)| match limit.algorithm {
+        // Full again, and nothing of it is lent.
+        Algorithm::Gcra if counter.used == 0 => counter.at.0,
         Algorithm::Gcra | Algorithm::Concurrent => u64::MAX,
         Algorithm::Sliding => counter.at.0 + 3 * limit.period.0,
         // One that has not begun.

@@ -71,6 +71,8 @@ struct Window {
     back: u64,
     /// Of it, what was taken back where less was admitted: what was charged before goes to no later window.
     vain: u64,
+    /// What clients took back of it without saying when it was charged, which holds may then miss.
+    unnamed: u64,
     /// What peers lent on of it that nobody was admitted with, yet or ever.
     on_loan: u64,
     /// The longest trip of an answer that brought tokens of it: so long before its end they lapse.
@@ -280,7 +282,10 @@ impl Tally {
             let spent = self.spent.entry((request.key, request.node)).or_default();
             let of_it = if spent.0 == number { spent.1.min(request.cost) } else { 0 };
             spent.1 -= of_it;
-            window.vain += if is_hold { 0 } else { request.cost - of_it };
+            // A client may have taken back here what it was charged before: then a hold of this window goes back to
+            // less than it was charged.
+            window.vain += if is_hold { (request.cost - of_it).min(window.unnamed) } else { request.cost - of_it };
+            window.unnamed += if is_hold { 0 } else { of_it };
             window.back += request.cost;
         }
     }

@@ -20,7 +20,7 @@ use super::progress::Progress;
 use super::runner::Runner;
 use crate::mutants::{self, Bug};
 use crate::observe::Violation;
-use crate::outcome::sentence;
+use crate::outcome::{Outcome, sentence};
 use crate::run::Detail;
 use crate::{scenario, swarm};
 
@@ -45,8 +45,15 @@ const DRILLS: [&str; 14] = [
     "far-zone-buckets-relay",
 ];
 
-/// What notices that a scenario does not come to what it is expected to.
+/// What notices that a run does not come to what its plan expects.
 const EXPECTED: &str = "expected";
+
+/// What did not hold in a run, and at last, that it did not come to what its plan expects.
+fn seen(outcome: Outcome) -> Vec<Violation> {
+    let short = outcome.failed.into_iter().next();
+    let short = short.map(|what| Violation { invariant: EXPECTED, by: "", at: 0, what });
+    outcome.violations.into_iter().chain(short).collect()
+}
 
 /// Arguments of `mutants`.
 #[derive(Debug, Args)]
@@ -187,7 +194,7 @@ impl Hunt<'_> {
         let (mut noticed, mut by) = (None, BTreeSet::new());
         let first = bug.first_seed();
         for seed in first..first + self.seeds {
-            let violations = self.heeded(runner.run(&swarm::plan(seed))?.violations);
+            let violations = self.heeded(seen(runner.run(&swarm::plan(seed))?));
             by.extend(violations.iter().map(|violation| violation.by));
             // Only now: most seeds are good, with most bugs too.
             if !violations.is_empty() {
@@ -203,16 +210,9 @@ impl Hunt<'_> {
             if noticed.is_some() {
                 break;
             }
-            let outcome = runner.run(&scenario::find(name)?)?;
-            let short =
-                outcome.failed.first().map(|what| Violation { invariant: EXPECTED, by: "", at: 0, what: what.clone() });
-            by.extend(outcome.violations.iter().map(|violation| violation.by));
-            noticed = self
-                .heeded(outcome.violations)
-                .into_iter()
-                .next()
-                .or(short)
-                .map(|violation| (Place::Drill(name), violation));
+            let violations = self.heeded(seen(runner.run(&scenario::find(name)?)?));
+            by.extend(violations.iter().map(|violation| violation.by));
+            noticed = violations.into_iter().next().map(|violation| (Place::Drill(name), violation));
         }
         Ok(Row { bug, noticed, by, seeds: self.seeds, millis: progress.millis() })
     }
@@ -229,7 +229,7 @@ impl Hunt<'_> {
         if let Some(known) = lock().get(&seed) {
             return Ok(known.clone());
         }
-        let violations = healthy.run(&swarm::plan(seed))?.violations;
+        let violations = seen(healthy.run(&swarm::plan(seed))?);
         let known: BTreeSet<_> = violations.iter().map(|violation| violation.invariant).collect();
         lock().insert(seed, known.clone());
         Ok(known)

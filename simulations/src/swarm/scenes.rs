@@ -1,4 +1,4 @@
-//! Situations that come together too seldom by chance: every third seed plays one of these, in turn, with its
+//! Situations that come together too seldom by chance: every second seed plays one of these, in turn, with its
 //! details drawn.
 //!
 //! What is drawn freely finds what single faults do to small and busy fleets. It hardly ever holds a lease for an hour,
@@ -8,43 +8,44 @@
 use super::faults::everywhere;
 use super::traffic;
 use crate::plan::{
-    Calls, Clocks, Daemon, Demand, Fault, Gossip, Lie, Network, OnStoreLoss, Plan, Policy, Redis, Shape, Spread, Way,
-    What, Zone,
+    Calls, Clocks, Daemon, Demand, Expect, Fault, Gossip, Lie, Network, OnStoreLoss, Plan, Policy, Redis, Shape,
+    Spread, Way, What, Zone,
 };
 use crate::random::Random;
 use crate::span::Span;
 use crate::world::start_of;
 
 /// One of so many seeds plays a scene.
-const EVERY: u64 = 3;
+const EVERY: u64 = 2;
 
-/// From this seed on all others play a scene of peers that lend to each other. The daemon asks no peers yet, and some seeds
-/// of that scene are bad (107820066479 was, before the scene began here: a peer lends on under limits that have changed
-/// meanwhile), so that no commit's own seeds draw it.
+/// From this seed on all others play a scene of peers that lend to each other. About one in twenty-five of these is bad, most of
+/// them by `confirmed` and `thrift`, which has yet to be explained, so that no commit's own seeds draw it.
 pub(super) const LENT_FROM: u64 = 10_000_000_000_000;
 
 /// What draws a scene, for a seed.
 type Scene = fn(&mut Random, u64) -> Plan;
 
-/// All scenes: their names and what draws them.
-const SCENES: [(&str, Scene); 19] = [
-    ("long", long),
-    ("edge", edge),
-    ("grown", grown),
+/// All scenes: their names and what draws them. A hundred seeds play the first ten three times, and the others twice, so those
+/// whose bugs are the hardest to come by stand in front.
+const SCENES: [(&str, Scene); 20] = [
     ("torn", torn),
     ("liar", liar),
+    ("grown", grown),
+    ("brim", brim),
+    ("refunds", refunds),
+    ("tokens", tokens),
+    ("pails", pails),
+    ("long", long),
     ("forgotten", forgotten),
+    ("edge", edge),
     ("crowded", crowded),
     ("wide", wide),
-    ("tokens", tokens),
     ("far", far),
     ("calm", calm),
     ("builds", builds),
     ("starved", starved),
-    ("refunds", refunds),
     ("slots", slots),
     ("unheard", unheard),
-    ("brim", brim),
     ("back", back),
     ("rested", rested),
 ];
@@ -194,6 +195,10 @@ fn grown(random: &mut Random, _: u64) -> Plan {
 fn torn(random: &mut Random, _: u64) -> Plan {
     let begins = 1_000_000;
     let mut plan = dark(random, begins + 3_500_000);
+    plan.nodes = random.between(6, 10) as u32; // at most 10
+    let count = random.between(200, 800);
+    plan.policies = vec![policy(format!("{count}/1s fixed"))];
+    plan.demand = vec![source(2 * count, Spread::Zipf { skew: 1_000 })];
     let ends = plan.span.0 - 400_000;
     let nodes = (0..plan.nodes / 2).collect();
     let what = What::Part { nodes, one_way: random.chance(200) };
@@ -203,19 +208,21 @@ fn torn(random: &mut Random, _: u64) -> Plan {
 
 /// A node says all the time that everything is spent.
 fn liar(random: &mut Random, _: u64) -> Plan {
-    let [few, many] = [random.between(50, 300), random.between(300, 1_500)];
+    let [few, many] = [random.between(50, 300), random.between(600, 3_000)];
     let (nodes, lie) =
-        (random.between(4, 10), *random.pick(&[Lie::Huge, Lie::Huge, Lie::Huge, Lie::Huge, Lie::Early, Lie::Stale]));
-    let span = Span::secs(10);
+        (random.between(6, 12), *random.pick(&[Lie::Huge, Lie::Huge, Lie::Huge, Lie::Huge, Lie::Early, Lie::Stale]));
+    let span = Span::secs(13);
     let what = What::Liar { node: random.below(nodes) as u32, lie }; // below `nodes`
     let rate = |count: u64, seconds| count * 2 / seconds;
     Plan {
-        nodes: nodes as u32, // at most 10
+        nodes: nodes as u32, // at most 12
         gossip: gossip(random),
         span,
         policies: vec![policy(format!("{few}/1s fixed")), policy(format!("{many}/6s fixed"))],
         demand: vec![source(rate(few, 1), Spread::Even), Demand { policy: 1, ..source(rate(many, 6), Spread::Even) }],
         faults: vec![Fault { at: Span::secs(1), lasts: Span(span.0 - 1_000_000), what }],
+        warm_up: Span::secs(1),
+        expect: Expect { used: Some(99_000), ..Expect::default() },
         ..Plan::default()
     }
 }
@@ -239,6 +246,29 @@ fn forgotten(random: &mut Random, _: u64) -> Plan {
         policies: vec![policy(format!("{count}/{seconds}s fixed"))],
         demand: vec![source(2 * count / seconds, uneven(random))],
         faults,
+        ..Plan::default()
+    }
+}
+
+/// Nodes hold tokens of buckets that they are seldom asked for, and some of them do not reach the store for longer than their
+/// accounts last: what they hold then counts as spent.
+fn pails(random: &mut Random, _: u64) -> Plan {
+    let (count, seconds) = (random.between(20, 200), random.between(1, 8));
+    let (nodes, keys) = (random.between(2, 6) as u32, random.between(1, 5)); // nodes at most 6
+    let some = if random.chance(300) { Vec::new() } else { (0..nodes.div_ceil(2)).collect() };
+    let way = *random.pick(&[Way::Both, Way::Both, Way::FromRedis, Way::ToRedis]);
+    let (at, lasts) = (Span::millis(random.between(1_000, 4_000)), Span::millis(random.between(4_500, 9_000)));
+    Plan {
+        nodes,
+        gossip: random.chance(500).then(Gossip::default),
+        span: Span(at.0 + lasts.0 + 1_000_000),
+        calm: Span::secs(6),
+        policies: vec![policy(format!("{count}/{seconds}s burst {}", random.between(count, 3 * count)))],
+        demand: vec![Demand {
+            keys: keys as u32, // at most 5
+            ..source((keys * count * random.between(10, 80) / 100 / seconds).max(2), uneven(random))
+        }],
+        faults: vec![Fault { at, lasts, what: What::Cut { nodes: some, masters: Vec::new(), way } }],
         ..Plan::default()
     }
 }
@@ -338,13 +368,18 @@ fn tokens(random: &mut Random, _: u64) -> Plan {
     if random.chance(500) {
         limits.push(format!("{}/{}s fixed", count / 3, seconds.div_ceil(4)));
     }
+    // What passes uncounted while the store is away may be settled when it is back.
+    let is_open = random.chance(400);
+    let (at, lasts) = (Span::millis(random.between(1_500, 4_000)), Span::millis(random.between(1_000, 3_000)));
+    let dark = Fault { at, lasts, what: everywhere() };
     Plan {
         nodes: random.between(2, 6) as u32, // at most 6
         gossip: random.chance(500).then(Gossip::default),
         span: Span::secs(8),
         calm: Span::secs(3),
         network: Network { loss: *random.pick(&[0, 30, 150]), ..Network::default() },
-        policies: vec![Policy { limits, ..Policy::default() }],
+        policies: vec![Policy { limits, on_store_loss: if is_open { OnStoreLoss::Allow } else { OnStoreLoss::Share } }],
+        faults: if is_open { vec![dark] } else { Vec::new() },
         demand: vec![Demand {
             cost,
             cost_from: *random.pick(&[1, cost / 8, cost]),
@@ -429,13 +464,13 @@ fn starved(random: &mut Random, _: u64) -> Plan {
 /// Two windows of which the second is over when what was charged in both is taken back, while answers are lost. What a hold
 /// was too much goes back to the windows in which it was charged, of which one may end on its way.
 fn refunds(random: &mut Random, _: u64) -> Plan {
-    let short = *random.pick(&[100, 200, 300]);
+    let short = *random.pick(&[100, 100, 200]);
     // A refund comes a millisecond after its check for each token.
     let cost = random.between(30, 49);
     let (few, many) = (cost * random.between(3, 20), cost * random.between(20, 200));
     let [first, second] = *random.pick(&[["fixed", "fixed"], ["sliding", "fixed"], ["fixed from-first", "fixed"]]);
-    let is_held = random.chance(500);
-    let latency = if is_held { Span::millis(random.between(2, 18)) } else { Network::default().latency };
+    let is_held = random.chance(800);
+    let latency = if is_held { Span::millis(random.between(10, 18)) } else { Network::default().latency };
     let holds = if is_held { 800 } else { 0 };
     Plan {
         nodes: random.between(2, 5) as u32, // at most 5
@@ -451,11 +486,11 @@ fn refunds(random: &mut Random, _: u64) -> Plan {
             keys: random.between(1, 12) as u32, // at most 12
             cost: cost as u32,                  // at most 49
             cost_from: 20,
-            refunds: 400,
+            refunds: 700,
             holds,
             settle: Span::millis(random.between(10, short)),
             actual: 500,
-            ..source(500, uneven(random))
+            ..source(800, uneven(random))
         }],
         ..Plan::default()
     }
