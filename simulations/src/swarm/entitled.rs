@@ -3,7 +3,7 @@
 
 use rationd::core::limit::{Algorithm, Limit};
 
-use crate::plan::{Demand, Fault, Gossip, OnStoreLoss, Plan, Policy, Spread, Way, What};
+use crate::plan::{Demand, Expect, Fault, Gossip, OnStoreLoss, Plan, Policy, Spread, Way, What};
 use crate::random::Random;
 use crate::span::Span;
 
@@ -29,7 +29,8 @@ pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
 pub(super) fn change(seed: u64, plan: Plan) -> Plan {
     let mut random = Random::stream(seed, "swarm-entitled");
     let mut buckets = Random::stream(seed, "swarm-entitled-buckets");
-    let mut plan = Plan { seed, ..plan };
+    // What is set aside is used less.
+    let mut plan = Plan { seed, expect: Expect::default(), ..plan };
     plan.about = format!("{} With entitlements.", plan.about);
     for policy in &mut plan.policies {
         // One of several stays as it is.

@@ -302,12 +302,13 @@ fn miss(key: &mut LeasedKey, cx: &mut Context, now: Instant, error: &StoreError)
             key.calls.end_acquire();
             return Wish::TurnAway;
         }
-        _ => give_up(key, now, error),
+        _ => give_up(key, now, error, cx.heard_clock().is_some()),
     }
     Wish::Nothing
 }
 
-fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError) {
+/// The store is lost to this key. `has_heard`: it has answered this node before, about whatever key.
+fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError, has_heard: bool) {
     let Some(acquire) = key.calls.end_acquire() else { return };
     let (since, noticed) = match error {
         StoreError::Away { since } => (*since, *since),
@@ -319,6 +320,10 @@ fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError) {
     }
     key.lose_store(now, since, noticed);
     key.note_unanswered(acquire.sent);
+    if !has_heard {
+        // Nobody knows here for how long the others have gone by their shares.
+        key.outage.note_unanswered(Timestamp::NONE);
+    }
     if on(Mutant::WaiterDropped) {
         key.line.drop_all();
     }
