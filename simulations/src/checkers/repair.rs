@@ -11,7 +11,7 @@ use rationd::core::policy::OnStoreLoss;
 use super::Found;
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use crate::maps::Map;
+use crate::maps::{Map, Set};
 use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
 use crate::plan::Brain;
 
@@ -65,8 +65,8 @@ struct Wait {
 pub(super) struct Repair {
     is_on: bool,
     repair: u64,
-    /// The epoch of a node's latest acquire of a key, as the store executed it.
-    epochs: Map<(u32, u32), u64>,
+    /// By key and node: the epochs under which the store has executed an acquire. What a node brings back, it takes once in each.
+    epochs: Set<(u32, u32, u64)>,
     waits: Map<(u32, u32), Wait>,
     /// A node's latest acquire of a key, and when it was sent first.
     asked: Map<(u32, u32), (u64, u64)>,
@@ -108,7 +108,7 @@ impl Repair {
     }
 
     fn executed(&mut self, moment: Moment, (key, node): (u32, u32), call: &Call, order: &Acquire, grant: &Grant) {
-        let is_first = self.epochs.insert((key, node), grant.epoch) != Some(grant.epoch);
+        let is_first = self.epochs.insert((key, node, grant.epoch));
         if is_first && grant.granted > 0 && !grant.replayed && brings(call, order, grant).is_some() {
             self.found.add("no-free-budget", moment, || {
                 format!("key {key}, node {node}: {order:?} brings back what was lost, and is lent {}", grant.granted)
