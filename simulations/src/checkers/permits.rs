@@ -14,7 +14,7 @@ use rationd::core::call::{Call, Grant, Occupy, Op};
 use rationd::core::decision::{Decision, Reason, Source, Verdict};
 
 use super::Found;
-use super::notes::{Life, Lives};
+use super::notes::{Life, Lives, Stops};
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Set;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
@@ -42,6 +42,10 @@ static CHANGES: Exemption = Exemption::new(
 );
 static DRIFTS: Exemption =
     Exemption::new("the end of a slot", "Clocks of nodes drift: 200 millionths, in which it may be over or not.");
+static FROZEN: Exemption = Exemption::new(
+    "what a node says that is stopped while it is not run",
+    "Its clients have left meanwhile, and it has not read that.",
+);
 static UNCALM: Exemption = Exemption::new(
     "denials in runs in which something goes wrong",
     "Slots are then with nodes that cannot say so; once all has healed for 16 s, they are judged.",
@@ -56,7 +60,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["bound", "conservation", "plenty"],
     proves: "No more slots of a concurrent limit are in clients' hands at a time than there are, and whoever knows that there are gives out no more; a node tells the store how many its clients have, gives each once and only while its lease lives, and lets go of what is released; nobody is denied while most are free.",
     judges: "Concurrent limits, and no others.",
-    exemptions: &[&ALONE, &FORGOTTEN, &UNHEARD, &CLOCKS, &CHANGES, &DRIFTS, &UNCALM, &HALF],
+    exemptions: &[&ALONE, &FORGOTTEN, &UNHEARD, &CLOCKS, &CHANGES, &DRIFTS, &FROZEN, &UNCALM, &HALF],
     mutant: Some("permits-kept"),
 };
 
@@ -120,6 +124,7 @@ pub(super) struct Permits {
     counts: Vec<(Vec<u64>, u64)>,
     periods: Vec<u64>,
     lives: Lives,
+    stops: Stops,
     keys: BTreeMap<u32, Key>,
     given: Set<(Life, NonZeroU64)>,
     /// Which policies are concurrent limits.
@@ -137,6 +142,7 @@ impl Permits {
             counts: setting.rules.iter().map(|rule| (vec![rule.limits[0].count], 0)).collect(),
             periods: setting.rules.iter().map(|rule| rule.limits[0].period.0).collect(),
             lives: Lives::default(),
+            stops: Stops::default(),
             keys: BTreeMap::new(),
             given: Set::default(),
             is_concurrent: setting.rules.iter().map(|rule| rule.is_concurrent()).collect(),
@@ -233,7 +239,7 @@ impl Permits {
         }
         lessee.calls.insert(call.id, (moment.at, None));
         let [least, most] = key.held(life, moment.at);
-        if !(least..=most).contains(&ask.used) {
+        if !(least..=most).contains(&ask.used) && !FROZEN.when(self.stops.meet(node, moment.at, 0)) {
             self.found.add("conservation", moment, || {
                 format!("key {number}, node {node}: says that its clients have {}, and they have {least}", ask.used)
             });
@@ -402,6 +408,7 @@ impl Observer for Permits {
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
+        self.stops.see(seen);
         let at = moment.at;
         match seen {
             Seen::Asked(request) if self.is_concurrent[request.policy as usize] && request.kind == Kind::Check => {
