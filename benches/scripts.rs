@@ -31,8 +31,9 @@ const NODE: &str = "host-17.example:7946";
 const FIRST_ID: u64 = 1_800_000_000_000_000;
 
 /// Limits as applications have them: a bucket, a window, one of which the store sets tokens aside, bucket and window, and three.
-const LIMITS: [(&[&str], OnStoreLoss); 5] = [
+const LIMITS: [(&[&str], OnStoreLoss); 6] = [
     (&["10/60s burst 100"], OnStoreLoss::Share),
+    (&["10/60s burst 100"], OnStoreLoss::Entitled),
     (&["1000/60s fixed"], OnStoreLoss::Share),
     (&["1000/60s fixed"], OnStoreLoss::Entitled),
     (&["10/60s burst 100", "1000/60s fixed"], OnStoreLoss::Share),

@@ -39,6 +39,11 @@ pub struct Excerpt {
     pub part: Option<[u64; PART]>,
 }
 
+/// Bytes of each number of the fields `a`, `b`, and `a:NODE` or `b:NODE`.
+const WINDOW_SUMS: [usize; SUMS - 3] = [4, 7, 7, 7, 7, 7, 7, 7];
+const BUCKET_SUMS: [usize; SUMS] = [4, 6, 6, 6, 6, 4, 6, 6, 7, 7, 3];
+const PART_WIDTHS: [usize; PART] = [4, 7, 7, 7, 7];
+
 /// A field with a content that no script writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
@@ -129,17 +134,17 @@ impl Excerpt {
         if lent[0] + lent[1] == 0 {
             lent = [0; 3];
         }
-        let binary = |name: &[u8], list: &mut [u64]| match value(name) {
+        let binary = |name: &[u8], list: &mut [u64], widths: &[usize]| match value(name) {
             None => Ok(false),
-            Some(text) => numbers_of(text, list).ok_or_else(|| unreadable(name, text)).map(|()| true),
+            Some(text) => numbers_of(text, list, widths).ok_or_else(|| unreadable(name, text)).map(|()| true),
         };
         let (mut aside, mut part) = ([0; SUMS], [0; PART]);
-        let (name, known): (&[u8], usize) = match Form::of(limits) {
-            Form::Window => (b"a", SUMS - 3),
-            Form::Bucket => (b"b", SUMS),
+        let (name, widths): (&[u8], &[usize]) = match Form::of(limits) {
+            Form::Window => (b"a", &WINDOW_SUMS),
+            Form::Bucket => (b"b", &BUCKET_SUMS),
         };
-        binary(name, &mut aside[..known])?;
-        let part = binary(&[name, b":", &node[2..]].concat(), &mut part)?.then_some(part);
+        binary(name, &mut aside, widths)?;
+        let part = binary(&[name, b":", &node[2..]].concat(), &mut part, &PART_WIDTHS)?.then_some(part);
         let mut counters = [None; MAX_LIMITS];
         for (index, limit) in limits.iter().enumerate() {
             let mut stored = [0; 3];
@@ -217,17 +222,14 @@ fn packed(text: &[u8], record: &mut [u64; RECORD]) -> Option<()> {
     rest.is_empty().then_some(())
 }
 
-/// Numbers as the scripts pack them: one of four bytes, and others of seven.
-fn numbers_of(text: &[u8], list: &mut [u64]) -> Option<()> {
-    let (first, rest) = text.split_at_checked(4)?;
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
-    let (place, places) = list.split_first_mut()?;
-    if rest.len() != WIDTH * places.len() {
-        return None;
+/// Numbers as the scripts pack them, the lowest byte first: of so many bytes each.
+fn numbers_of(mut text: &[u8], list: &mut [u64], widths: &[usize]) -> Option<()> {
+    for (place, width) in list.iter_mut().zip(widths) {
+        let (number, rest) = text.split_at_checked(*width)?;
+        *place = number.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        text = rest;
     }
-    *place = number(first);
-    places.iter_mut().zip(rest.chunks_exact(WIDTH)).for_each(|(place, bytes)| *place = number(bytes));
-    Some(())
+    text.is_empty().then_some(())
 }
 
 fn unreadable(name: &[u8], text: &[u8]) -> Unreadable {
