@@ -183,7 +183,8 @@ else
     part_of, part_held, part_given, part_demand = generation, held, given, wishes
     part_called = stays and limit_at + 1 or has_called_ahead and limit_at + limit_period or limit_at
     part_is_new = true
-    -- Those who called in this window under another limit may have had more than there is now.
+    -- Where the limit was lowered in this window, those who called before may have had more set aside than all have now, and
+    -- less than nothing would be lent beyond the limit.
     aside = entitled_now + entitled_before - called
     if aside < 0 then aside = 0 end
     aside_ahead = entitled_now + entitled_before - called_ahead
@@ -238,7 +239,7 @@ else
   if for_silent > 0 then
     local room = is_open and account_period == lent_period and closed or limit.burst - for_silent - lent_now
     if kept > room then kept = room > 0 and room or 0 end
-    -- Exact up to there, so the difference first.
+    -- The sum of all three may be no exact number, so the difference is taken first.
     local lapses = held - kept
     lent_before = math.min(lent_before + lapses, EXACT)
   end

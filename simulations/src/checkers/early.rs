@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use rationd::core::call::Op;
 use rationd::core::decision::{Decision, Reason, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
@@ -33,8 +34,8 @@ static SEVERAL: Exemption = Exemption::new(
 );
 
 static OVERTAKEN: Exemption = Exemption::new(
-    "a key of which a node's call was overtaken by its next one, as long as it counts",
-    "What the first brings back is lost, as the node may have died between the two; connections keep the order.",
+    "a key of which a node's return was overtaken by its next call, as long as its tokens count",
+    "The store takes it for outdated, so what it hands back is lost until the window is over; connections keep the order of calls.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -57,7 +58,7 @@ struct Window {
     asked: u64,
     /// The first denial.
     denied: Option<(Moment, String)>,
-    /// What was lost of it nobody is to blame for.
+    /// Tokens of it were lost with such a return.
     is_excused: bool,
 }
 
@@ -80,7 +81,7 @@ pub(super) struct Early {
     asked: Map<u32, VecDeque<Asked>>,
     /// The node that alone was asked of a key; `None`: there were several.
     alone: Map<u32, Option<u32>>,
-    /// When the latest call was overtaken.
+    /// When the store executed the latest return that was overtaken.
     overtaken: Map<u32, u64>,
     found: Found,
 }
@@ -165,8 +166,9 @@ impl Observer for Early {
             let alone = self.alone.entry(request.key).or_insert(Some(request.node));
             *alone = alone.filter(|node| *node == request.node);
         }
-        if let Seen::Executed { key, grant, .. } = seen
+        if let Seen::Executed { key, call, grant, .. } = seen
             && grant.outdated
+            && matches!(call.op, Op::Return { .. })
         {
             self.overtaken.insert(*key, moment.at);
         }

@@ -29,7 +29,7 @@ pub(super) fn draw(seed: u64, number: u64, plan: Plan) -> Plan {
 pub(super) fn change(seed: u64, plan: Plan) -> Plan {
     let mut random = Random::stream(seed, "swarm-entitled");
     let mut buckets = Random::stream(seed, "swarm-entitled-buckets");
-    // What is set aside is used less.
+    // The plan expects what is used without entitlements. Tokens that are set aside for nodes that do not call nobody uses.
     let mut plan = Plan { seed, expect: Expect::default(), ..plan };
     plan.about = format!("{} With entitlements.", plan.about);
     for policy in &mut plan.policies {

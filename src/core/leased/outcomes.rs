@@ -321,7 +321,7 @@ fn give_up(key: &mut LeasedKey, now: Instant, error: &StoreError, has_heard: boo
     key.lose_store(now, since, noticed);
     key.note_unanswered(acquire.sent);
     if !has_heard {
-        // Nobody knows here for how long the others have gone by their shares.
+        // This node cannot know how long ago the others lost the store, so it takes them to have spent shares of this window.
         key.outage.note_unanswered(Timestamp::NONE);
     }
     if on(Mutant::WaiterDropped) {
