@@ -164,11 +164,9 @@ impl<T: Keyed> Table<T> {
         self.iter_from(0)
     }
 
-    /// The items from a slot on, in the order of slots. Slots before it cost nothing.
+    /// The items from a slot on, in the order of slots. Slots before it cost nothing, nor do those never used.
     pub fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
-        let (chunk, rest) = (first as usize / CHUNK, first as usize % CHUNK);
-        let slots = self.chunks.iter().skip(chunk).flat_map(|chunk| chunk.iter()).skip(rest);
-        slots.zip(first..).filter_map(|(item, slot)| Some((slot, item.as_ref()?)))
+        (first..self.fresh).filter_map(|slot| Some((slot, self.get(slot)?)))
     }
 
     /// Moves the clock hand by one slot, and returns that slot if it holds an item. [`Table::slots`] steps see every
