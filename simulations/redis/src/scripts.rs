@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::mem;
 use std::rc::Rc;
 
-use mlua::{Error, Function, Lua, LuaOptions, StdLib, Table, Value};
+use mlua::{Error, Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 
 use self::environment::Server;
 use crate::keyspace::Keyspace;
@@ -19,6 +19,8 @@ use crate::keyspace::Keyspace;
 #[derive(Debug)]
 pub struct Scripts {
     compiled: Vec<(&'static str, Function)>,
+    /// Runs one of them at a time of the server's clock: seconds and microseconds.
+    run: Function,
     server: Rc<RefCell<Server>>,
     keys: Table,
     argv: Table,
@@ -42,14 +44,14 @@ impl Scripts {
         let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
         let (keys, argv) = (lua.create_table()?, lua.create_table()?);
         let server = Rc::new(RefCell::new(Server::default()));
-        let names = environment::guarded(&lua, &server, [("KEYS", &keys), ("ARGV", &argv)])?;
+        let (names, run) = environment::guarded(&lua, &server, [("KEYS", &keys), ("ARGV", &argv)])?;
         let mut compiled = Vec::new();
         for (name, text) in texts {
             let function = lua.load(text).set_name("@user_script").into_function()?;
             function.set_environment(names.clone())?;
             compiled.push((*name, function));
         }
-        Ok(Self { compiled, server, keys, argv, arguments: Vec::new(), filled: 0, _lua: lua })
+        Ok(Self { compiled, run, server, keys, argv, arguments: Vec::new(), filled: 0, _lua: lua })
     }
 
     /// Runs the script of that name on a key at a time of the server's clock. `arguments` gets the function that takes
@@ -71,7 +73,7 @@ impl Scripts {
         let (_, function) = compiled.ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
         // The callbacks of the interpreter own the server, so the keyspace visits it.
         self.server.borrow_mut().enter(mem::take(keyspace), key, now_us);
-        let reply = function.call::<Value>(());
+        let reply = self.run.call::<MultiValue>((function, now_us / 1_000_000, now_us % 1_000_000));
         *keyspace = self.server.borrow_mut().leave();
         integers(&reply.map_err(|error| error_line(&error))?)
     }
@@ -102,21 +104,13 @@ impl Scripts {
 }
 
 /// A script's answer as Redis sends it: numbers cut to integers, an array up to its first nil.
-fn integers(reply: &Value) -> Result<Vec<i64>, String> {
-    let Value::Table(table) = reply else { return Err(format!("ERR a script answered {reply:?}")) };
-    if let Ok(Some(error)) = table.raw_get::<Option<String>>("err") {
-        return Err(error);
-    }
-    let mut numbers = Vec::with_capacity(10); // those of one limit
-    let all = table.for_each_value(|value| {
-        numbers.push(match value {
-            Value::Integer(number) => number,
-            Value::Number(number) => number as i64, // towards zero, as in Redis
-            other => return Err(Error::RuntimeError(format!("ERR a script answered an array with {other:?}"))),
-        });
-        Ok(())
+fn integers(reply: &MultiValue) -> Result<Vec<i64>, String> {
+    let numbers = reply.iter().take_while(|value| !value.is_nil()).map(|value| match value {
+        Value::Integer(number) => Ok(*number),
+        Value::Number(number) => Ok(*number as i64), // towards zero, as in Redis
+        other => Err(format!("ERR a script answered an array with {other:?}")),
     });
-    all.map(|()| numbers).map_err(|error| error_line(&error))
+    numbers.collect()
 }
 
 /// Redis' error line for a script that failed: one line, and `ERR` where the text has no code.

@@ -1,16 +1,13 @@
 //! What a script may name: KEYS, ARGV, `redis` and some of Lua's own.
 //!
-//! It is less than Redis offers, on purpose: another command, a key that KEYS does not name, a
-//! number passed to a command, and functions whose results no replay repeats (`pairs`,
-//! `math.random`) are errors, so that no script begins to use one unnoticed.
+//! It is less than Redis offers, on purpose: another command, a key that KEYS does not name, and functions whose results
+//! no replay repeats (`pairs`, `math.random`) are errors, so that no script begins to use one unnoticed.
 
 use std::cell::RefCell;
 use std::mem;
 use std::rc::Rc;
 
-use mlua::{Error, IntoLua, Lua, LuaString, MultiValue, Table, Value};
-
-mod binary;
+use mlua::{BString, Either, Error, Function, Lua, LuaString, MultiValue, Table, Value, Variadic};
 
 use crate::keyspace::{Keyspace, Reply};
 
@@ -29,12 +26,27 @@ const GUARD: &str = "
         error('Attempt to modify a readonly table', 2)
     end })";
 
+/// The library `struct`. It is passed Lua's globals.
+const STRUCT: &str = include_str!("environment/struct.lua");
+
+/// The library `redis`, and the function that runs a script. It is passed [`raw`] and Lua's globals.
+const REDIS: &str = include_str!("environment/redis.lua");
+
+/// A word of a command, or nothing where there are fewer. Taken from the interpreter without a handle of it, which costs
+/// more than the word.
+type Word = Option<BString>;
+
+/// The first words of a command, and the others.
+type Words = (Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, MultiValue);
+
+/// A reply's kind for `redis.lua`, or one of its values.
+type Piece = Either<Either<bool, i64>, Either<String, BString>>;
+
 /// What `redis.call` reaches while a script runs.
 #[derive(Debug, Default)]
 pub(super) struct Server {
     keyspace: Keyspace,
     key: String,
-    now: u64,
 }
 
 impl Server {
@@ -44,7 +56,6 @@ impl Server {
         self.keyspace.begin(now_us);
         self.key.clear();
         self.key.push_str(key);
-        self.now = now_us;
     }
 
     /// The keyspace as the script left it.
@@ -52,29 +63,21 @@ impl Server {
         mem::take(&mut self.keyspace)
     }
 
-    /// Executes a command; errors are Redis' lines.
-    fn command(&mut self, words: &MultiValue) -> Result<Reply, String> {
-        let mut bytes = Vec::with_capacity(words.len());
-        for word in words {
-            let Value::String(word) = word else { return Err(format!("ERR a command was passed {word:?}")) };
-            bytes.push(word.as_bytes());
-        }
-        let reply = match bytes.as_slice() {
-            [name] if **name == *b"TIME" => self.time(),
+    /// Executes a command.
+    fn command(&mut self, words: &[BString]) -> Reply {
+        match words {
             [name, key, rest @ ..] if **key == *self.key.as_bytes() => self.keyspace.execute(name, &self.key, rest),
-            _ => return Err("ERR a command without the key that KEYS names".into()),
-        };
-        if let Reply::Error(error) = reply { Err(error) } else { Ok(reply) }
-    }
-
-    fn time(&self) -> Reply {
-        let parts = [self.now / 1_000_000, self.now % 1_000_000];
-        Reply::Strings(parts.iter().map(|part| Some(part.to_string().as_bytes().into())).collect())
+            _ => Reply::Error("ERR a command without the key that KEYS names".into()),
+        }
     }
 }
 
-/// The environment of every script, with these tables in it.
-pub(super) fn guarded(lua: &Lua, server: &Rc<RefCell<Server>>, tables: [(&str, &Table); 2]) -> mlua::Result<Table> {
+/// The environment of every script, with these tables in it; and the function that runs a script in it.
+pub(super) fn guarded(
+    lua: &Lua,
+    server: &Rc<RefCell<Server>>,
+    tables: [(&str, &Table); 2],
+) -> mlua::Result<(Table, Function)> {
     let (globals, names) = (lua.globals(), lua.create_table()?);
     for name in NAMES {
         names.raw_set(name, globals.raw_get::<Value>(name)?)?;
@@ -85,59 +88,54 @@ pub(super) fn guarded(lua: &Lua, server: &Rc<RefCell<Server>>, tables: [(&str, &
     for (name, table) in tables {
         names.raw_set(name, table)?;
     }
-    names.raw_set("redis", redis(lua, server)?)?;
-    names.raw_set("struct", binary::library(lua)?)?;
+    let (redis, run): (Table, Function) = lua.load(REDIS).set_name("=redis").call((raw(lua, server)?, &globals))?;
+    names.raw_set("redis", redis)?;
+    names.raw_set("struct", lua.load(STRUCT).set_name("=struct").call::<Table>(&globals)?)?;
     let (setmetatable, error): (Value, Value) = (globals.raw_get("setmetatable")?, globals.raw_get("error")?);
-    lua.load(GUARD).call((names, setmetatable, error))
+    Ok((lua.load(GUARD).call((names, setmetatable, error))?, run))
 }
 
-fn redis(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Table> {
-    let redis = lua.create_table()?;
-    let reached = server.clone();
-    let call = move |lua: &Lua, words: MultiValue| {
-        let reply = reached.borrow_mut().command(&words);
-        value(lua, reply.map_err(Error::RuntimeError)?)
-    };
-    redis.raw_set("call", lua.create_function(call)?)?;
-    let reached = server.clone();
-    let pcall = move |lua: &Lua, words: MultiValue| {
-        let reply = reached.borrow_mut().command(&words);
-        value(lua, reply.unwrap_or_else(Reply::Error))
-    };
-    redis.raw_set("pcall", lua.create_function(pcall)?)?;
-    redis.raw_set("error_reply", lua.create_function(|lua, text: String| single(lua, "err", &coded(&text)))?)?;
-    redis.raw_set("status_reply", lua.create_function(|lua, text: String| single(lua, "ok", &text))?)?;
-    Ok(redis)
+/// The function that executes a command: whether it raises errors, and the command's words.
+fn raw(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Function> {
+    let (server, mut words) = (server.clone(), Vec::new());
+    lua.create_function_mut(move |_, (raises, given): (bool, Words)| {
+        words.clear();
+        take(given, &mut words)?;
+        pieces(server.borrow_mut().command(&words), raises)
+    })
 }
 
-/// Redis takes the first of several words as the error's code, and puts ERR before a single one.
-fn coded(text: &str) -> String {
-    let text = text.strip_prefix('-').unwrap_or(text);
-    if text.contains(' ') { text.to_owned() } else { format!("ERR {text}") }
-}
-
-fn single(lua: &Lua, field: &str, text: &str) -> mlua::Result<Value> {
-    let table = lua.create_table()?;
-    table.raw_set(field, text)?;
-    Ok(Value::Table(table))
-}
-
-/// A reply as Redis converts it: nil is false.
-fn value(lua: &Lua, reply: Reply) -> mlua::Result<Value> {
-    match reply {
-        Reply::Integer(number) => number.into_lua(lua),
-        Reply::Error(error) => single(lua, "err", &error),
-        Reply::Strings(strings) => {
-            let table = lua.create_table_with_capacity(strings.len(), 0)?;
-            for (index, string) in strings.iter().enumerate() {
-                match string {
-                    Some(string) => set(&table, index + 1, string)?,
-                    None => table.raw_seti(index + 1, false)?,
-                }
-            }
-            Ok(Value::Table(table))
-        }
+/// The words of a command, which are strings up to its last.
+fn take(given: Words, words: &mut Vec<BString>) -> mlua::Result<()> {
+    let (a, b, c, d, e, f, g, h, i, j, k, l, m, n, rest) = given;
+    words.extend([a, b, c, d, e, f, g, h, i, j, k, l, m, n].into_iter().flatten());
+    for word in rest {
+        let Value::String(word) = word else {
+            return Err(Error::RuntimeError(format!("ERR a command was passed {word:?}")));
+        };
+        words.push(word.as_bytes().to_vec().into());
     }
+    Ok(())
+}
+
+/// A reply as `redis.lua` takes it: its kind and its values, false for nil.
+fn pieces(reply: Reply, raises: bool) -> mlua::Result<Variadic<Piece>> {
+    let (kind, text) =
+        (|kind: i64| Either::Left(Either::Right(kind)), |text: String| Either::Right(Either::Left(text)));
+    Ok(match reply {
+        Reply::Integer(number) => [kind(1), Either::Left(Either::Right(number))].into_iter().collect(),
+        Reply::Error(error) if raises => return Err(Error::RuntimeError(error)),
+        Reply::Error(error) => [kind(2), text(error)].into_iter().collect(),
+        Reply::Strings(strings) => {
+            let piece = |string: Option<&[u8]>| match string.map(|bytes| (std::str::from_utf8(bytes), bytes)) {
+                None => Either::Left(Either::Left(false)),
+                // Text has a shorter way into the interpreter than other bytes.
+                Some((Ok(string), _)) => text(string.to_owned()),
+                Some((Err(_), bytes)) => Either::Right(Either::Right(bytes.into())),
+            };
+            std::iter::once(kind(0)).chain(strings.iter().map(|string| piece(string.as_deref()))).collect()
+        }
+    })
 }
 
 /// Puts bytes into a table. Text has a shorter way into the interpreter than other bytes.

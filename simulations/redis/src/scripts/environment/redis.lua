@@ -1,0 +1,51 @@
+-- `redis`, as scripts see it, around `raw`, which leaves the interpreter and executes a command. What leaves and what comes
+-- back travels as plain values: a table that is made outside costs several times as much.
+
+local raw, globals = ...
+local error, tostring, type, unpack = globals.error, globals.tostring, globals.type, globals.unpack
+local find, format, sub = globals.string.find, globals.string.format, globals.string.sub
+local seconds, micros = 0, 0
+
+-- What a command answered: strings (false for nil), an integer, or an error.
+local function reply(kind, ...)
+  if kind == 0 then return { ... } end
+  if kind == 1 then return (...) end
+  return { err = (...) }
+end
+
+-- Most calls come within the same second as the one before.
+local second, shown = -1, ''
+local function time()
+  if seconds ~= second then second, shown = seconds, format('%d', seconds) end
+  return { shown, tostring(micros) }
+end
+
+-- Redis takes the first of several words as the error's code, and puts ERR before a single one.
+local function coded(text)
+  if sub(text, 1, 1) == '-' then text = sub(text, 2) end
+  return find(text, ' ', 1, true) and text or 'ERR ' .. text
+end
+
+local redis = {
+  call = function(name, ...)
+    if name == 'TIME' and (...) == nil then return time() end
+    return reply(raw(true, name, ...))
+  end,
+  pcall = function(name, ...)
+    if name == 'TIME' and (...) == nil then return time() end
+    return reply(raw(false, name, ...))
+  end,
+  error_reply = function(text) return { err = coded(text) } end,
+  status_reply = function(text) return { ok = text } end,
+}
+
+-- Runs a script at this time of the server's clock, and returns what is in its answer.
+local function run(script, s, us)
+  seconds, micros = s, us
+  local answer = script()
+  if type(answer) ~= 'table' then error('ERR a script answered ' .. tostring(answer), 0) end
+  if answer.err then error(answer.err, 0) end
+  return unpack(answer)
+end
+
+return redis, run
