@@ -30,7 +30,7 @@ pub use self::histogram::Histogram;
 use self::judge::{part_used, ratio};
 pub use self::judge::{percent, thousandths};
 use self::peak::WHOLE;
-use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
+use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting, Topic};
 
 /// Books are looked through for closed ones when there are so many, and twice what was left then.
 const SWEEP: usize = 4_096;
@@ -186,6 +186,10 @@ impl Ledger {
 }
 
 impl Observer for Ledger {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Audit
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.now = moment.at;
         match *seen {

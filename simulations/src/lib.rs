@@ -25,6 +25,7 @@ pub mod baseline;
 pub mod checkers;
 pub mod cli;
 pub mod earlier;
+pub mod frames;
 pub mod ledger;
 pub mod limiter;
 pub mod lua;

@@ -12,6 +12,7 @@ use rationd::core::time::Timestamp;
 use rationd::store::excerpt::Excerpt;
 
 use crate::checkers::Sheet;
+use crate::frames::Frames;
 use crate::plan::{Fault, Plan};
 
 /// When something happened.
@@ -253,7 +254,7 @@ pub enum Seen<'a> {
         /// Who heard.
         to: u32,
         /// What, as it travelled.
-        frames: &'a [Vec<u8>],
+        frames: &'a Frames,
         /// A fault put this into its mouth when it was sent, however long it was under way.
         lies: bool,
     },
@@ -368,6 +369,17 @@ pub enum Seen<'a> {
 }
 
 impl Seen<'_> {
+    /// Its topic, if it is told to some only.
+    #[must_use]
+    pub fn topic(&self) -> Option<Topic> {
+        match self {
+            Self::Asked(_) => Some(Topic::Asked),
+            Self::Audit { .. } => Some(Topic::Audit),
+            Self::Told { .. } => Some(Topic::Told),
+            _ => None,
+        }
+    }
+
     /// The key that it is about, if it is about one.
     #[must_use]
     pub fn key(&self) -> Option<u32> {
@@ -414,10 +426,23 @@ pub trait Observer {
     /// Takes note of something.
     fn see(&mut self, moment: Moment, seen: &Seen<'_>);
 
-    /// Whether it is also told of keys of concurrent limits. Who counts tokens of windows and buckets is not.
-    fn minds_permits(&self) -> bool {
+    /// Whether it is also told of this: only some observers have a use for it, and it happens often.
+    fn minds(&self, _: Topic) -> bool {
         false
     }
+}
+
+/// What is told to those only who [mind](Observer::minds) it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// [`Seen::Asked`].
+    Asked,
+    /// [`Seen::Audit`].
+    Audit,
+    /// [`Seen::Told`].
+    Told,
+    /// All that is about a key of concurrent limits. Who counts tokens of windows and buckets does not mind it.
+    Permits,
 }
 
 /// An invariant that did not hold.

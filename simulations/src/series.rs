@@ -13,7 +13,7 @@ use rationd::core::decision::{Source, Verdict};
 pub use self::bar::{Bar, label};
 pub use self::track::{Track, Window};
 use crate::ledger::Tokens;
-use crate::observe::{Balance, Kind, Moment, Observer, Seen, Setting};
+use crate::observe::{Balance, Kind, Moment, Observer, Seen, Setting, Topic};
 
 /// How many spans a run is cut into.
 const SPANS: u64 = 400;
@@ -177,6 +177,10 @@ impl Series {
 }
 
 impl Observer for Series {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Audit
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let at = moment.at;
         match *seen {

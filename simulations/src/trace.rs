@@ -152,10 +152,7 @@ impl Observer for Trace {
             Seen::Told { from, to, frames, .. } => {
                 self.add_all(&[19, (*from).into(), (*to).into()]);
                 for frame in frames.iter() {
-                    self.add_all(&[
-                        frame.len() as u64,
-                        frame.iter().fold(7, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add((*byte).into())),
-                    ]);
+                    self.add_all(&[frame.bytes.len() as u64, frame.sum()]);
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use super::Found;
 use super::sheet::Sheet;
-use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Moment, Observer, Seen, Setting, Topic, Violation};
 
 pub(super) static SHEET: Sheet = Sheet {
     file: "books.rs",
@@ -36,6 +36,10 @@ impl Books {
 }
 
 impl Observer for Books {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Audit
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let Seen::Audit { node, balance, keys, waiting } = seen else { return };
         let sum = balance.spent + balance.returned + balance.expired + balance.held;

@@ -18,7 +18,7 @@ use super::sheet::{Exemption, Sheet};
 use super::window::Count;
 use super::{Found, SAME, counted};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static SHARES: Exemption = Exemption::new(
@@ -484,6 +484,10 @@ impl Bound {
 }
 
 impl Observer for Bound {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.excuse(moment, seen);
         let Seen::Answered { request, rule, decision, store, .. } = seen else { return };

@@ -11,7 +11,7 @@ use rationd::core::policy::Rule;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
@@ -155,6 +155,10 @@ impl Early {
 }
 
 impl Observer for Early {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if let Seen::Asked(request) = seen
             && self.is_on

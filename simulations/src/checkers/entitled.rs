@@ -73,7 +73,8 @@ struct Place {
 #[derive(Debug, Default)]
 pub(super) struct Entitled {
     lives: Lives,
-    places: Map<(u32, Life), Place>,
+    /// By key and node.
+    places: Map<u32, Map<Life, Place>>,
     /// When acquires were executed, by node and id.
     executed: Map<(Life, u64), u64>,
     forgotten: Map<u32, ()>,
@@ -103,7 +104,7 @@ impl Entitled {
 
     /// A node says what it believes. It may have given up some, and never has more than it was told.
     fn called(&mut self, moment: Moment, life: Life, key: u32, call: &Call, claim: &Claim) {
-        let place = self.places.entry((key, life)).or_default();
+        let place = self.places.entry(key).or_default().entry(life).or_default();
         place.latest = place.latest.max(call.id);
         let known = place.tokens;
         place.tokens = known.min(claim.tokens());
@@ -127,7 +128,7 @@ impl Entitled {
     /// Whether a node hears of an epoch that is over, as it has heard of the one that followed: it takes over nothing of what
     /// the store said under that, and goes on saying what it believed before.
     fn is_of_before(&mut self, life: Life, key: u32, grant: &Grant) -> bool {
-        let place = self.places.entry((key, life)).or_default();
+        let place = self.places.entry(key).or_default().entry(life).or_default();
         let (epoch, heard) = place.epoch;
         if grant.now.0 >= heard {
             place.epoch = (grant.epoch, grant.now.0);
@@ -140,7 +141,7 @@ impl Entitled {
             return;
         }
         self.executed.insert((life, call.id), grant.now.0);
-        let place = self.places.entry((key, life)).or_default();
+        let place = self.places.entry(key).or_default().entry(life).or_default();
         // Who says that it knows of none has none, whatever else is under its name.
         if claim.tokens() == 0 {
             return;
@@ -154,7 +155,7 @@ impl Entitled {
     fn settled(&mut self, moment: Moment, life: Life, key: u32, call: &Call, grant: &Grant) {
         let is_of_before = self.is_of_before(life, key, grant);
         let Some(at) = self.executed.remove(&(life, call.id)) else { return };
-        let place = self.places.entry((key, life)).or_default();
+        let place = self.places.entry(key).or_default().entry(life).or_default();
         // What is answered once more, or too late, a node does not take over.
         let is_late =
             matches!(&call.op, Op::Acquire(Acquire { claim: Some(claim), .. }) if grant.now > claim.frees_until);
@@ -163,8 +164,8 @@ impl Entitled {
         }
         (place.tokens, place.lapses) = (grant.entitled, lapses(generation(Timestamp(at))).0);
         let now = grant.now.0;
-        let of_key = self.places.iter().filter(|((of, _), place)| *of == key && now < place.lapses);
-        let all: u64 = of_key.map(|(_, place)| place.tokens).sum();
+        let of_key = self.places.get(&key).into_iter().flat_map(Map::values);
+        let all: u64 = of_key.filter(|place| now < place.lapses).map(|place| place.tokens).sum();
         let largest = self.largest.entry(key).or_default();
         let is_bucket = call.rule.is_entitled_bucket();
         *largest = (if is_bucket { MOST_PPM } else { most(&call.rule.limits[0]) }).max(*largest);
@@ -176,7 +177,7 @@ impl Entitled {
 
     /// What was admitted on it is given back to it.
     fn refunded(&mut self, request: &Request, rule: &Rule, store: u64) {
-        let place = self.places.entry((request.key, self.lives.of(request.node))).or_default();
+        let place = self.places.entry(request.key).or_default().entry(self.lives.of(request.node)).or_default();
         if rule.is_entitled_bucket() {
             place.micros += request.cost.saturating_mul(1_000_000);
             return;
@@ -195,7 +196,7 @@ impl Entitled {
             return self.admitted_of_bucket(moment, request, &rule.limits[0], store);
         }
         let window = window_end(&rule.limits[0], Timestamp(store)).0;
-        let place = self.places.entry((key, life)).or_default();
+        let place = self.places.entry(key).or_default().entry(life).or_default();
         if place.window != window {
             (place.window, place.spent, place.most) = (window, 0, 0);
             place.begun = window - rule.limits[0].period.0;
@@ -220,7 +221,7 @@ const EARLY: u64 = 1_000;
 impl Entitled {
     /// A node's share of a bucket is empty when its last acquire may have taken effect everywhere, and fills by its part of the rate.
     fn admitted_of_bucket(&mut self, moment: Moment, request: &Request, limit: &Limit, store: u64) {
-        let place = self.places.entry((request.key, self.lives.of(request.node))).or_default();
+        let place = self.places.entry(request.key).or_default().entry(self.lives.of(request.node)).or_default();
         let part = u128::from(place.tokens);
         let passed = u128::from((store + EARLY).saturating_sub(place.filled));
         let comes = part * u128::from(limit.count) * passed / u128::from(limit.period.0);
@@ -255,7 +256,9 @@ impl Observer for Entitled {
             Seen::Joined { node, .. } => {
                 // What it was before has ended with what it believed.
                 let life = self.lives.of(*node);
-                self.places.retain(|(_, (of, incarnation)), _| *of != *node || *incarnation == life.1);
+                self.places
+                    .values_mut()
+                    .for_each(|of| of.retain(|(of, incarnation), _| *of != *node || *incarnation == life.1));
             }
             Seen::Lost { key, .. } | Seen::Undone { key, .. } | Seen::Executed { key, stale: true, .. } => {
                 self.forgotten.insert(*key, ());

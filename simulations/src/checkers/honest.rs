@@ -13,7 +13,7 @@ use rationd::core::limit::MAX_LIMITS;
 use super::Found;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 
 static BEHIND: Exemption =
     Exemption::new("others were lent tokens since the node heard of the key", "It could not know.");
@@ -182,6 +182,10 @@ impl Honest {
 }
 
 impl Observer for Honest {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.note(moment, seen);
         if moment.at < self.from {

@@ -17,7 +17,7 @@ use super::notes::{Answers, Clocks, Life, Lives};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::{Brain, Plan, What};
 
 static BASELINES: Exemption =
@@ -418,6 +418,10 @@ fn span(limit: &Limit) -> u64 {
 }
 
 impl Observer for Joint {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;

@@ -17,7 +17,7 @@ use super::Found;
 use super::notes::{Life, Lives, Stops};
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Set;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::What;
 
 static ALONE: Exemption = Exemption::new(
@@ -402,8 +402,8 @@ impl Key {
 }
 
 impl Observer for Permits {
-    fn minds_permits(&self) -> bool {
-        true
+    fn minds(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Asked | Topic::Permits)
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {

@@ -13,7 +13,7 @@ use rationd::core::limit::Limit;
 use super::SAME;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Numbered;
-use crate::observe::{Checker, Holding, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Holding, Moment, Observer, Seen, Setting, Topic, Violation};
 use crate::plan::What;
 
 /// By so long after a change every node has learnt it, and calls of before are answered.
@@ -40,6 +40,8 @@ pub(super) struct Phased<C> {
     plain: C,
     taken: usize,
     phases: Vec<Phase<C>>,
+    /// No policy's limits change: the plain checker sees all.
+    is_steady: bool,
     /// By policy: its limits change.
     changes: Vec<bool>,
     /// By policy: its name, which calls tell. Of several keys at once, tokens of the later ones are asked for
@@ -47,13 +49,20 @@ pub(super) struct Phased<C> {
     names: Vec<Arc<str>>,
     /// By key: the policy, and one.
     policies: Numbered<u32>,
-    /// Whether keys are left alone that another clock counts at once; how far a key's clock is from true time; and
-    /// those of which it was another.
+    /// Whether keys are left alone that another clock counts at once, and the clock of each.
     leaps: bool,
     busy: u64,
-    skews: Numbered<Option<u64>>,
-    leapt: Numbered<bool>,
+    clocks: Numbered<Clock>,
     found: Vec<Violation>,
+}
+
+/// The clock that counts a key.
+#[derive(Debug, Default)]
+struct Clock {
+    /// How far it is from true time, once it has shown that.
+    skew: Option<u64>,
+    /// It was another one before.
+    leapt: bool,
 }
 
 impl<C: Checker> Phased<C> {
@@ -89,7 +98,7 @@ impl<C: Checker> Phased<C> {
                 sees = sees.max(settled);
             }
         }
-        Self { phases, changes, ..Self::always(setting, &make) }
+        Self { phases, is_steady: !changes.contains(&true), changes, ..Self::always(setting, &make) }
     }
 
     /// Excuses no change of limits.
@@ -98,13 +107,13 @@ impl<C: Checker> Phased<C> {
             plain: make(setting),
             taken: 0,
             phases: Vec::new(),
+            is_steady: true,
             changes: Vec::new(),
             names: setting.rules.iter().map(|rule| rule.policy.clone()).collect(),
             policies: Numbered::default(),
             leaps: false,
             busy: SAME,
-            skews: Numbered::default(),
-            leapt: Numbered::default(),
+            clocks: Numbered::default(),
             found: Vec::new(),
         };
         phased.agree(setting)
@@ -129,12 +138,14 @@ impl<C: Checker> Phased<C> {
 
     /// The key's owner shows its clock.
     fn follow(&mut self, moment: Moment, key: u32, now: u64, late: u64) {
-        let skew = now.wrapping_sub(moment.store.0);
-        let known = *self.skews.of(key).get_or_insert(skew);
-        let (behind, ahead) = (known.wrapping_sub(skew), skew.wrapping_sub(known));
-        if behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME } {
-            *self.leapt.of(key) = true;
+        if !self.leaps {
+            return;
         }
+        let skew = now.wrapping_sub(moment.store.0);
+        let clock = self.clocks.of(key);
+        let known = *clock.skew.get_or_insert(skew);
+        let (behind, ahead) = (known.wrapping_sub(skew), skew.wrapping_sub(known));
+        clock.leapt |= behind.min(ahead) > if ahead < behind { late.max(SAME) } else { SAME };
     }
 
     /// A call about the key tells its policy.
@@ -146,22 +157,13 @@ impl<C: Checker> Phased<C> {
         }
     }
 
-    /// The key that something is about.
+    /// The key that something is about, and its clock, if that shows.
     fn key(&mut self, moment: Moment, seen: &Seen<'_>) -> Option<u32> {
-        if let Seen::Called { key, call, .. } | Seen::Executed { key, call, .. } | Seen::Settled { key, call, .. } =
-            seen
-        {
-            self.learn(*key, call);
-        }
         let key = match seen {
             Seen::Asked(request)
             | Seen::Orphaned(request)
-            | Seen::Hold(_, Holding::Kept { request, .. } | Holding::Asks(request)) => {
-                *self.policies.of(request.key) = request.policy + 1;
-                request.key
-            }
+            | Seen::Hold(_, Holding::Kept { request, .. } | Holding::Asks(request)) => request.key,
             Seen::Answered { request, store, .. } => {
-                *self.policies.of(request.key) = request.policy + 1;
                 self.follow(moment, request.key, store.0, 0);
                 request.key
             }
@@ -182,15 +184,39 @@ impl<C: Checker> Phased<C> {
         };
         Some(key)
     }
+
+    /// The policy of a key, once it is known.
+    fn policy(&mut self, key: u32, seen: &Seen<'_>) -> Option<u32> {
+        match seen {
+            Seen::Called { call, .. } | Seen::Executed { call, .. } | Seen::Settled { call, .. } => {
+                self.learn(key, call);
+            }
+            Seen::Asked(request)
+            | Seen::Orphaned(request)
+            | Seen::Answered { request, .. }
+            | Seen::Hold(_, Holding::Kept { request, .. } | Holding::Asks(request)) => {
+                *self.policies.of(key) = request.policy + 1;
+            }
+            _ => {}
+        }
+        self.policies.get(key).copied().unwrap_or(0).checked_sub(1)
+    }
 }
 
 impl<C: Checker> Observer for Phased<C> {
+    fn minds(&self, topic: Topic) -> bool {
+        self.plain.minds(topic)
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let key = self.key(moment, seen);
-        if key.is_some_and(|key| self.leaps && self.leapt.get(key).copied().unwrap_or(false)) {
+        if key.is_some_and(|key| self.leaps && self.clocks.get(key).is_some_and(|clock| clock.leapt)) {
             return;
         }
-        let policy = key.and_then(|key| self.policies.get(key).copied().unwrap_or(0).checked_sub(1));
+        if self.is_steady {
+            return self.plain.see(moment, seen);
+        }
+        let policy = key.and_then(|key| self.policy(key, seen));
         let changes = policy.is_some_and(|policy| self.changes.get(policy as usize).copied().unwrap_or(false));
         if !changes {
             self.plain.see(moment, seen);
@@ -213,7 +239,7 @@ impl<C: Checker> Observer for Phased<C> {
 
 impl<C: Checker> Checker for Phased<C> {
     fn violations(&self) -> &[Violation] {
-        &self.found
+        if self.is_steady { self.plain.violations() } else { &self.found }
     }
 
     fn sheet(&self) -> &'static Sheet {

@@ -7,7 +7,7 @@ use rationd::core::decision::{Decision, Reason, Verdict};
 
 use super::Found;
 use super::sheet::{Exemption, Sheet};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
@@ -42,8 +42,8 @@ impl Plenty {
 }
 
 impl Observer for Plenty {
-    fn minds_permits(&self) -> bool {
-        true
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Permits
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {

@@ -17,7 +17,7 @@ use super::Found;
 use super::notes::{Clocks, Ids, Life, Lives, Refunds};
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Set};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
@@ -279,6 +279,10 @@ impl Purse {
 }
 
 impl Observer for Purse {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         self.clocks.see(moment, seen);

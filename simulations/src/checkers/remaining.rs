@@ -17,7 +17,7 @@ use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static PUSHES: Exemption = Exemption::new(
@@ -212,6 +212,10 @@ impl Remaining {
 }
 
 impl Observer for Remaining {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.lives.see(seen);
         if !self.is_on {

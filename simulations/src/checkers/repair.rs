@@ -12,7 +12,7 @@ use super::Found;
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Set};
-use crate::observe::{Checker, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Moment, Observer, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static PUSHES: Exemption = Exemption::new(
@@ -149,6 +149,10 @@ impl Repair {
 }
 
 impl Observer for Repair {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Told
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;
@@ -197,6 +201,7 @@ impl Checker for Repair {
 mod tests {
     use super::*;
     use crate::checkers::tests::{History, SECOND};
+    use crate::frames::Frames;
     use crate::span::Span;
 
     #[test]
@@ -220,7 +225,11 @@ mod tests {
             setting.plan.gossip = Some(crate::plan::Gossip { tick: Span(200_000), ..Default::default() });
             let mut checker = Repair::new(&setting);
             if told {
-                history.see(&mut checker, 1, &Seen::Told { from: 1, to: 0, frames: &[], lies: false });
+                history.see(
+                    &mut checker,
+                    1,
+                    &Seen::Told { from: 1, to: 0, frames: &Frames::new(Vec::new()), lies: false },
+                );
             }
             (history.known, history.epoch) = (3, 2);
             history.settled(&mut checker, SECOND / 4, 1, 0);

@@ -9,7 +9,7 @@ use super::Found;
 use super::notes::Stops;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
 use crate::plan::What;
 
 static FROZEN: Exemption = Exemption::new(
@@ -114,8 +114,8 @@ impl Replies {
 }
 
 impl Observer for Replies {
-    fn minds_permits(&self) -> bool {
-        true
+    fn minds(&self, topic: Topic) -> bool {
+        matches!(topic, Topic::Asked | Topic::Permits)
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {

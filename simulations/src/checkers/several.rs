@@ -12,7 +12,7 @@ use super::Found;
 use super::notes::Stops;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::Map;
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
 
 static FROZEN: Exemption = Exemption::new(
     "answers that are due while their node is not run",
@@ -98,8 +98,8 @@ impl SeveralKeys {
 }
 
 impl Observer for SeveralKeys {
-    fn minds_permits(&self) -> bool {
-        true
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Permits
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {

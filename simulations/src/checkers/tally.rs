@@ -20,7 +20,7 @@ use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, counted};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Holding, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static BASELINES: Exemption =
@@ -292,6 +292,10 @@ impl Tally {
 }
 
 impl Observer for Tally {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;

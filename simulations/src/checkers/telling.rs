@@ -10,14 +10,14 @@ use rationd::core::call::Op;
 use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::Algorithm;
 use rationd::core::policy::Rule;
-use rationd::wire::digest;
 
 use super::notes::{Ids, Trips};
 use super::phased::{BUSY, Phased};
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME};
+use crate::frames::Frame;
 use crate::maps::{Map, Set};
-use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Seen, Setting, Topic, Violation};
 use crate::plan::Brain;
 
 static OFF: Exemption = Exemption::new("runs without gossip", "Nobody tells anything.");
@@ -124,10 +124,10 @@ impl Telling {
         }
     }
 
-    fn told(&mut self, moment: Moment, from: u32, frame: &[u8], lies: bool) {
-        let heard = digest::decode(frame).unwrap_or_else(|error| {
+    fn told(&mut self, moment: Moment, from: u32, frame: &Frame, lies: bool) {
+        let heard = frame.read().unwrap_or_else(|error| {
             self.found.add("gossip", moment, || format!("node {from} told what its peers do not read: {error}"));
-            Vec::new()
+            &[]
         });
         // Told of whatever key.
         if LIARS.when(lies) {
@@ -186,6 +186,10 @@ impl Telling {
 }
 
 impl Observer for Telling {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Told
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         if !self.is_on {
             return;
@@ -261,9 +265,11 @@ mod tests {
     use rationd::core::key::Digest;
     use rationd::core::time::Timestamp;
     use rationd::core::usage::{Count, Usage};
+    use rationd::wire::digest;
 
     use super::*;
     use crate::checkers::tests::{History, SECOND};
+    use crate::frames::Frames;
     use crate::plan::Gossip;
 
     #[test]
@@ -277,7 +283,7 @@ mod tests {
             history.check(&mut checker, 2, 3, Source::Lease, true);
             let window = Timestamp(1_800_000_000_000_000 + SECOND);
             let count = Count { admitted, refunded: 0 };
-            let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
+            let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
             history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
@@ -294,7 +300,7 @@ mod tests {
             history.called(&mut checker, 1, 1, 4);
             let window = Timestamp(1_800_000_000_000_000 + 5 * SECOND);
             let count = Count { admitted: u64::MAX, refunded: 0 };
-            let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
+            let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
             history.see(&mut checker, 4 * SECOND, &Seen::Told { from: 0, to: 1, frames: &frames, lies });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
@@ -313,7 +319,8 @@ mod tests {
                 history.check(&mut checker, 2, 3, Source::Lease, true);
                 let window = Timestamp(1_800_000_000_000_000 + at);
                 let count = Count { admitted, refunded: 0 };
-                let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
+                let frames =
+                    Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
                 history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
                 assert_eq!(checker.violations().len(), seen, "{limit}: {:?}", checker.violations());
             }
@@ -336,7 +343,7 @@ mod tests {
         for (admitted, seen) in [(3, 0), (4, 1)] {
             let window = Timestamp(1_800_000_000_000_000 + SECOND);
             let count = Count { admitted, refunded: 0 };
-            let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
+            let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
             history.see(&mut checker, 62, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
@@ -349,7 +356,8 @@ mod tests {
             let mut setting = history.setting();
             setting.plan.gossip = Some(Gossip::default());
             let mut checker = Telling::new(&setting);
-            history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &[vec![version, 0, 0]], lies: false });
+            let frames = Frames::new(vec![vec![version, 0, 0]]);
+            history.see(&mut checker, 3, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }
@@ -365,7 +373,7 @@ mod tests {
             history.settled(&mut checker, SECOND * 5 / 8, 1, 4);
             let window = Timestamp(1_800_000_000_000_000 + SECOND);
             let count = Count { admitted: 4, refunded: 0 };
-            let frames = digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]);
+            let frames = Frames::new(digest::encode(&[Usage { digest: Digest(1), limit: 0, window, count, epoch: 0 }]));
             history.see(&mut checker, SECOND * 5 / 8, &Seen::Told { from: 0, to: 1, frames: &frames, lies: false });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }

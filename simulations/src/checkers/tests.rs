@@ -10,7 +10,7 @@ use rationd::core::limit::{Limit, MAX_LIMITS};
 use rationd::core::policy::{OnStoreLoss, Rule};
 use rationd::core::time::{Instant, Micros, Timestamp};
 
-use crate::observe::{Kind, Moment, Observer, Ran, Request, Seen, Setting};
+use crate::observe::{Kind, Moment, Observer, Ran, Request, Seen, Setting, Topic};
 use crate::plan::{Plan, Policy};
 use crate::span::Span;
 
@@ -311,4 +311,28 @@ fn every_checker_has_its_sheet() {
     let setting = History::new("10/1s fixed").setting();
     let of_checkers = super::all(&setting).into_iter().map(|checker| checker.sheet().file);
     assert!(of_checkers.eq(super::sheets().into_iter().map(|sheet| sheet.file)));
+}
+
+/// The text of a checker's file without its tests, and of those whose parts it uses.
+fn text_of(file: &str) -> String {
+    let path = format!("{}/src/checkers/{file}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).expect(&path);
+    let own = text.split("#[cfg(test)]").next().unwrap_or_default();
+    // Those two pass on what they are told.
+    let others = own.split("super::").skip(1).filter_map(|rest| rest.split_once("::")).map(|(module, _)| module);
+    let others = others.filter(|module| !["phased", "sheet"].contains(module) && !module.contains([' ', ';']));
+    others.map(|module| text_of(&format!("{module}.rs"))).fold(own.to_owned(), |all, text| all + &text)
+}
+
+#[test]
+fn what_a_checker_takes_up_it_is_told() {
+    let setting = History::new("10/1s fixed").setting();
+    for checker in super::all(&setting) {
+        let file = checker.sheet().file;
+        let text = text_of(file);
+        for (topic, name) in [(Topic::Asked, "Asked"), (Topic::Audit, "Audit"), (Topic::Told, "Told")] {
+            let takes = [format!("Seen::{name}("), format!("Seen::{name} {{")].iter().any(|event| text.contains(event));
+            assert_eq!(checker.minds(topic), takes, "{file}: {name}");
+        }
+    }
 }

@@ -13,14 +13,13 @@ use rationd::core::call::{Acquire, Call, Grant, Op};
 use rationd::core::decision::{Decision, Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
-use rationd::wire::digest;
 
 use super::notes::{Alone, Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
 use crate::maps::{Map, Set};
-use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::What;
 
 static OFF: Exemption = Exemption::new(
@@ -330,6 +329,10 @@ impl Together {
 }
 
 impl Observer for Together {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Told
+    }
+
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         match seen {
             Seen::Executed { key, call, grant, stale, .. } => {
@@ -344,7 +347,7 @@ impl Observer for Together {
                 self.lost.insert(*key);
             }
             Seen::Told { to, frames, lies: true, .. } => {
-                let told = frames.iter().flat_map(|frame| digest::decode(frame).unwrap_or_default());
+                let told = frames.iter().flat_map(|frame| frame.read().unwrap_or_default());
                 self.lied.extend(told.map(|told| (*to, told.digest.0, told.limit.into(), told.window.0)));
             }
             Seen::Called { key, call, .. } => drop(self.digests.insert(*key, call.digest.0)),
@@ -401,9 +404,11 @@ mod tests {
     use rationd::core::key::Digest;
     use rationd::core::time::Timestamp;
     use rationd::core::usage::{Count, Usage};
+    use rationd::wire::digest;
 
     use super::*;
     use crate::checkers::tests::{History, SECOND};
+    use crate::frames::Frames;
     use crate::observe::Holding;
     use crate::plan::Gossip;
 
@@ -481,7 +486,7 @@ mod tests {
                 count: Count { admitted: 100, refunded: 0 },
                 epoch: 0,
             };
-            let frames = digest::encode(&[usage]);
+            let frames = Frames::new(digest::encode(&[usage]));
             history.see(&mut checker, SECOND / 5, &Seen::Told { from: 1, to: 0, frames: &frames, lies: true });
             history.check(&mut checker, SECOND / 2, 1, Source::Prefilter, false);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());

@@ -10,7 +10,7 @@ use super::output::say;
 use super::run::plan_of;
 use super::{Travel, Verdict};
 use crate::lua::Scripts;
-use crate::observe::{Moment, Observer, Seen};
+use crate::observe::{Moment, Observer, Seen, Topic};
 use crate::world::{self, Watch, World};
 
 /// Arguments of `log`.
@@ -106,7 +106,7 @@ fn word(answer: &Answer) -> String {
 }
 
 impl Observer for Printer {
-    fn minds_permits(&self) -> bool {
+    fn minds(&self, _: Topic) -> bool {
         true
     }
 

@@ -7,6 +7,8 @@
 use rationd::core::usage::Usage;
 use rationd::wire::digest::{self, VERSION};
 
+use crate::frames::Frame;
+
 /// What is written here for the build before is version 1.
 const _: () = assert!(VERSION == 2, "say what the build before writes now, and what it reads");
 
@@ -48,13 +50,10 @@ impl Build {
     }
 
     /// What a frame says; nothing, if it is two versions ahead.
-    pub(super) fn decode(self, frame: &[u8]) -> Vec<Usage> {
-        let mut usage = digest::decode(frame).unwrap_or_default();
-        if self == Self::Older {
-            usage.retain(|_| frame[0] <= VERSION);
-            usage.iter_mut().for_each(|one| one.epoch = 0);
-        }
-        usage
+    pub(super) fn read(self, frame: &Frame) -> impl Iterator<Item = Usage> {
+        let is_older = self == Self::Older;
+        let usage = frame.read().unwrap_or_default().iter().filter(move |_| !is_older || frame.bytes[0] <= VERSION);
+        usage.map(move |one| if is_older { Usage { epoch: 0, ..*one } } else { *one })
     }
 }
 
@@ -65,6 +64,7 @@ mod tests {
     use rationd::core::usage::Count;
 
     use super::*;
+    use crate::frames::Frames;
 
     const ALL: [Build; 3] = [Build::Older, Build::Ours, Build::Newer];
 
@@ -83,8 +83,9 @@ mod tests {
         for (writes, version) in ALL.into_iter().zip(VERSION - 1..) {
             let frames = writes.encode(told.clone());
             assert!(frames.len() == 3 && frames.iter().all(|frame| frame[0] == version), "{writes:?}");
+            let frames = Frames::new(frames);
             for reads in ALL {
-                let heard: Vec<_> = frames.iter().flat_map(|frame| reads.decode(frame)).collect();
+                let heard: Vec<_> = frames.iter().flat_map(|frame| reads.read(frame)).collect();
                 let wanted = match (writes, reads) {
                     (Build::Newer, Build::Older) => &[],
                     (Build::Older, _) | (_, Build::Older) => &without[..],

@@ -19,6 +19,7 @@ use super::World;
 use super::build::Build;
 use super::event::Event;
 use super::node::Phase;
+use crate::frames::Frames;
 use crate::observe::Seen;
 use crate::plan::{Gossip, Lie};
 use crate::random::Random;
@@ -206,11 +207,11 @@ impl World<'_> {
             return;
         }
         place.circle.told = self.now;
-        let (incarnation, frames) = (place.incarnation, Rc::new(build.encode(usage)));
+        let (incarnation, frames) = (place.incarnation, Rc::new(Frames::new(build.encode(usage))));
         let joined: Vec<_> =
             place.circle.others.iter().filter(|(_, other)| other.joined.is_some()).map(|(to, _)| *to).collect();
         for (to, life) in joined {
-            self.grapevine.bytes += frames.iter().map(Vec::len).sum::<usize>() as u64;
+            self.grapevine.bytes += frames.len() as u64;
             let (latency, jitter) = (self.plan.network.latency.0, self.plan.network.jitter.0);
             let at = self.now + latency + self.grapevine.random.exponential(jitter);
             // A full queue at a peer has the same effect as a lost frame.
@@ -238,7 +239,7 @@ impl World<'_> {
         }
         let now = place.clock.local(self.now);
         let Some(origin) = place.circle.roster.heard(now, &name, told.life) else { return };
-        for usage in told.frames.iter().flat_map(|frame| build.decode(frame)) {
+        for usage in told.frames.iter().flat_map(|frame| build.read(frame)) {
             place.limiter.handle_usage(now, origin, &usage);
         }
         // Before what follows of it: somebody who waits may be denied by it at once.
@@ -282,6 +283,6 @@ pub(super) struct Told {
     pub(super) life: u64,
     pub(super) to: u32,
     pub(super) incarnation: u64,
-    pub(super) frames: Rc<Vec<Vec<u8>>>,
+    pub(super) frames: Rc<Frames>,
     pub(super) lies: bool,
 }

@@ -73,7 +73,7 @@ use self::several::{Groups, Item};
 use self::stream::Streams;
 use crate::lua::Scripts;
 use crate::maps::{Map, Set};
-use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting};
+use crate::observe::{Kind, Moment, Observer, Request, Seen, Setting, Topic};
 use crate::plan::{self, Plan};
 use crate::random::Random;
 use crate::trace::Trace;
@@ -88,6 +88,10 @@ const LONGEST_PROBE: u64 = 600_000_000;
 pub struct Watch<'a> {
     /// Checkers, ledger and series.
     observers: Vec<&'a mut dyn Observer>,
+    /// The places of those who are told: of what has no topic, and of each topic.
+    told: [Vec<usize>; 4],
+    /// Those of them who mind permits.
+    told_of_permits: [Vec<usize>; 4],
     /// The hash of all that happened.
     trace: Trace,
     /// Keys of concurrent limits.
@@ -98,16 +102,28 @@ impl<'a> Watch<'a> {
     /// These look, and a trace is taken.
     #[must_use]
     pub fn new(observers: Vec<&'a mut dyn Observer>) -> Self {
-        Self { observers, trace: Trace::default(), in_flight: Set::default() }
+        let who = |minds: &dyn Fn(&dyn Observer) -> bool| {
+            (0..observers.len()).filter(|place| minds(&*observers[*place])).collect::<Vec<_>>()
+        };
+        let topics = [None, Some(Topic::Asked), Some(Topic::Audit), Some(Topic::Told)];
+        let minds = |one: &dyn Observer, topic: Option<Topic>| topic.is_none_or(|topic| one.minds(topic));
+        let told = topics.map(|topic| who(&|one| minds(one, topic)));
+        let told_of_permits = topics.map(|topic| who(&|one| minds(one, topic) && one.minds(Topic::Permits)));
+        Self { observers, told, told_of_permits, trace: Trace::default(), in_flight: Set::default() }
     }
 
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         self.trace.see(moment, seen);
         let of_permits = !self.in_flight.is_empty() && seen.key().is_some_and(|key| self.in_flight.contains(&key));
-        for observer in &mut self.observers {
-            if !of_permits || observer.minds_permits() {
-                observer.see(moment, seen);
-            }
+        let told = if of_permits { &self.told_of_permits } else { &self.told };
+        let place = match seen.topic() {
+            None | Some(Topic::Permits) => 0,
+            Some(Topic::Asked) => 1,
+            Some(Topic::Audit) => 2,
+            Some(Topic::Told) => 3,
+        };
+        for place in &told[place] {
+            self.observers[*place].see(moment, seen);
         }
     }
 }
