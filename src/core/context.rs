@@ -27,6 +27,10 @@ const MOST_SKIP: u64 = 86_400_000_000;
 /// Ids beyond this are not advanced; the store accepts them up to 2^53.
 const LAST_SKIP: u64 = 8_000_000_000_000_000;
 
+/// So long after an unconfirmed lease a key that is new may be in the hands of a master without a replica: a failover takes
+/// seconds, and a replica that is made anew some more.
+pub(super) const UNCONFIRMED_FOR: Micros = Micros::from_secs(10);
+
 /// What the keys of a shard share.
 #[derive(Debug)]
 pub(super) struct Context {
@@ -38,8 +42,8 @@ pub(super) struct Context {
     /// The highest number of nodes that the store has lately counted for any key. A new key is assumed to be used by
     /// so many.
     pub(super) nodes: u32,
-    /// Whether a majority of Redis has confirmed what was lent last, of whatever key.
-    pub(super) is_confirmed: bool,
+    /// When a lease of whatever key was last left unconfirmed.
+    unconfirmed: Option<Instant>,
     /// What is known of the fleet; `None` when this node is alone.
     pub(super) fleet: Option<FleetView>,
     /// Who is asked before the store, or in its place.
@@ -70,7 +74,7 @@ impl Context {
             stats: ShardStats::default(),
             policies: Vec::new(),
             nodes: 1,
-            is_confirmed: true,
+            unconfirmed: None,
             fleet: None,
             owners: Owners::default(),
             talkers: BTreeSet::new(),
@@ -85,6 +89,19 @@ impl Context {
             heard: None,
             slowest: Micros::ZERO,
         }
+    }
+
+    /// Records whether a majority of Redis has confirmed a lease of whatever key.
+    pub(super) fn note_confirmed(&mut self, now: Instant, confirmed: bool) {
+        if !confirmed {
+            self.unconfirmed = Some(now);
+        }
+    }
+
+    /// Whether all leases of late were confirmed, of whatever key: each master has replicas of its own, and which one has a key is
+    /// not known here.
+    pub(super) fn is_confirmed(&self, now: Instant) -> bool {
+        self.unconfirmed.is_none_or(|at| now >= at + UNCONFIRMED_FOR)
     }
 
     /// Records the store's clock in an answer about whatever key. Masters may have several.

@@ -91,8 +91,9 @@ struct Peer {
     candidate: Candidate,
     /// How long the slowest answers of late took.
     slowest: Micros,
-    /// Answers in a row that were late.
+    /// Answers in a row that were late, and when it last lent.
     late: u8,
+    lent: Instant,
     /// It is left out until then.
     left_out: Due,
     /// Fingerprints of rules in place of which it goes by other limits, and until when that is believed.
@@ -101,7 +102,14 @@ struct Peer {
 
 impl Peer {
     fn new(candidate: Candidate) -> Self {
-        Self { candidate, slowest: Micros::ZERO, late: 0, left_out: Due::AT_ONCE, other_rules: Vec::new() }
+        Self {
+            candidate,
+            slowest: Micros::ZERO,
+            late: 0,
+            lent: Instant::default(),
+            left_out: Due::AT_ONCE,
+            other_rules: Vec::new(),
+        }
     }
 
     /// Whether it may be asked about a key under this rule.
@@ -175,6 +183,12 @@ impl Owners {
         peer.late = 0;
     }
 
+    /// A peer has lent, or has told what it would: whatever it was left out for is over.
+    pub(super) fn note_loan(&mut self, now: Instant, peer: Origin) {
+        let Some(peer) = self.get_mut(peer) else { return };
+        (peer.lent, peer.left_out) = (now, Due::AT_ONCE);
+    }
+
     /// A peer has refused an ask under the rule with this fingerprint.
     pub(super) fn note_refusal(&mut self, now: Instant, peer: Origin, rule: u64, refusal: Refusal) {
         let Some(peer) = self.get_mut(peer) else { return };
@@ -185,11 +199,15 @@ impl Owners {
         }
     }
 
-    /// A peer has not answered in that time.
-    pub(super) fn note_late(&mut self, now: Instant, peer: Origin, patience: Micros) {
+    /// A peer has not answered an ask of `sent` in that time.
+    pub(super) fn note_late(&mut self, now: Instant, peer: Origin, sent: Instant, patience: Micros) {
         let Some(peer) = self.get_mut(peer) else { return };
         // It may be further away than it was known to be.
         peer.slowest = (peer.slowest + peer.slowest).max(Micros(patience.0 / 2)).min(LONGEST);
+        // Where it has answered what was sent later, it is there: that one was lost on its way, as when a partition ends.
+        if peer.lent > sent {
+            return;
+        }
         peer.late = (peer.late + 1).min(LATE);
         if peer.late == LATE {
             peer.left_out = Due::at(now + LEFT_OUT);
@@ -320,9 +338,9 @@ mod tests {
     fn who_is_late_three_times_or_would_refuse_again_is_left_out_for_a_second() {
         let mut owners = owners("a", &["b"]);
         let (key, peer) = (Digest(7), Origin(0));
-        (0..2).for_each(|_| owners.note_late(NOW, peer, LEAST_PATIENCE));
+        (0..2).for_each(|_| owners.note_late(NOW, peer, NOW, LEAST_PATIENCE));
         assert_eq!(relay(&owners, NOW, key), Some(peer));
-        owners.note_late(NOW, peer, LEAST_PATIENCE);
+        owners.note_late(NOW, peer, NOW, LEAST_PATIENCE);
         assert_eq!(relay(&owners, NOW, key), None);
         assert_eq!(relay(&owners, NOW + LEFT_OUT, key), Some(peer));
         owners.note_refusal(NOW + LEFT_OUT, peer, 1, Refusal::Busy);
@@ -332,10 +350,24 @@ mod tests {
     }
 
     #[test]
+    fn who_lends_is_asked_again_whatever_was_lost_before() {
+        let mut owners = owners("a", &["b"]);
+        let (key, peer, soon) = (Digest(7), Origin(0), NOW + LEAST_PATIENCE);
+        (0..3).for_each(|_| owners.note_late(NOW, peer, NOW, LEAST_PATIENCE));
+        assert_eq!(relay(&owners, NOW, key), None);
+        owners.note_loan(soon, peer);
+        assert_eq!(relay(&owners, soon, key), Some(peer));
+        (0..5).for_each(|_| owners.note_late(soon, peer, NOW, LEAST_PATIENCE));
+        assert_eq!(relay(&owners, soon, key), Some(peer), "those had left before");
+        (0..3).for_each(|_| owners.note_late(soon, peer, soon, LEAST_PATIENCE));
+        assert_eq!(relay(&owners, soon, key), None);
+    }
+
+    #[test]
     fn a_peer_that_turns_out_to_be_far_is_given_more_time() {
         let mut owners = owners("a", &["b"]);
         assert_eq!(owners.patience(Origin(0)), LEAST_PATIENCE);
-        owners.note_late(NOW, Origin(0), LEAST_PATIENCE);
+        owners.note_late(NOW, Origin(0), NOW, LEAST_PATIENCE);
         assert_eq!(owners.patience(Origin(0)), Micros(10_000));
         owners.note_answer(Origin(0), Micros(8_000));
         assert_eq!(owners.patience(Origin(0)), Micros(32_000));

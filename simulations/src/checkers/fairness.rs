@@ -41,17 +41,25 @@ static OWNERS: Exemption = Exemption::new(
     "A key's owner leases for all, and has not heard how many nodes lease it. What it is lent of it is judged.",
 );
 
+static FORGOTTEN: Exemption = Exemption::new(
+    "what a node asks for of a key that it knows nothing of, ten seconds after the store has left a lease of it unconfirmed, in runs whose nodes ask peers",
+    "With the key it has forgotten that its master had no replica, and goes by what was confirmed of other keys of late.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "fairness.rs",
     invariants: &["fairness", "confirmed"],
     proves: "No node asks for more than its part, the store lends nobody more than its part, and counts those who asked in this census period or the last and nobody else; unconfirmed leases are small.",
     judges: "What is asked for: all. What is lent: one fixed or from-first window. The census: all.",
-    exemptions: &[&PUSHES, &BASELINES, &ALONE, &OWNERS, &SHAPES, &LEAPS, &GROWN],
+    exemptions: &[&PUSHES, &BASELINES, &ALONE, &OWNERS, &FORGOTTEN, &SHAPES, &LEAPS, &GROWN],
     mutant: Some("census-counts-calls"),
 };
 
 /// A lease is so much smaller while no replica holds it; a window's tail is no smaller than that.
 const SMALL: u64 = 32;
+
+/// So long a node surely remembers that leases were not confirmed, whatever its clock does.
+const REMEMBERED: u64 = 9_900_000;
 
 /// The checker.
 #[derive(Debug)]
@@ -163,7 +171,8 @@ impl Fairness {
         let nodes = if OWNERS.when(self.owners && is_new) { 1 } else { self.known(moment).min(answers.nodes()) };
         let part = smallest.div_ceil(nodes);
         let waits = order.need.max(order.least);
-        let (name, most) = match answers.is_unconfirmed() {
+        let is_forgotten = is_new && moment.at >= answers.latest() + REMEMBERED;
+        let (name, most) = match answers.is_unconfirmed() && !FORGOTTEN.when(self.owners && is_forgotten) {
             true => ("confirmed", part.div_ceil(SMALL)),
             false => ("fairness", part),
         };
@@ -267,7 +276,7 @@ impl Observer for Fairness {
                     share.settled(call.id, grant.is_some());
                 }
                 if let Some(grant) = grant {
-                    self.answers.entry(place).or_default().note(call.id, grant);
+                    self.answers.entry(place).or_default().note(moment, call.id, grant);
                 }
             }
             _ => {}
@@ -300,6 +309,24 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.called(&mut checker, 2, 3, 11);
         assert_eq!(checker.violations()[0].invariant, "fairness");
+    }
+
+    #[test]
+    fn a_large_lease_of_a_master_that_was_unconfirmed_a_moment_ago_is_seen() {
+        for (owners, asks_under, at, seen) in
+            [(true, 0, SECOND, 1), (true, 0, 12 * SECOND, 0), (true, 1, 12 * SECOND, 1), (false, 0, 12 * SECOND, 1)]
+        {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.daemon.owners = owners;
+            let mut checker = Fairness::new(&setting);
+            history.confirmed = false;
+            (1..=4).for_each(|id| history.settled(&mut checker, id, id, 1));
+            history.asks_under = asks_under;
+            history.called(&mut checker, at, 9, 10);
+            let found = checker.violations().iter().filter(|found| found.invariant == "confirmed");
+            assert_eq!(found.count(), seen, "{owners} {asks_under} {at}: {:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -463,7 +463,7 @@ impl Observer for Joint {
                 }
                 let Some(grant) = grant else { return };
                 let place = self.places.entry((life, *key)).or_default();
-                place.told.note(call.id, grant);
+                place.told.note(moment, call.id, grant);
                 place.knows = true;
             }
             Seen::Answered { request, rule, decision, store, .. } if request.kind == Kind::Check => {

@@ -160,6 +160,10 @@ impl Lending {
         if answer.is_ok() && moment.at < until {
             self.note_open(life, ask.terms.rule, peer, Some(moment.at));
         }
+        // It lends what it holds of one key, and says of another that it has no store: it is asked for none for a while.
+        if answer.as_ref().is_err_and(|refusal| refusal.lasts()) {
+            self.note_open(life, ask.terms.rule, peer, None);
+        }
         if *answer == Err(Refusal::OtherRule) && moment.at < until {
             let until = moment.at + LEFT_OUT - LEFT_OUT.div_ceil(DRIFT_PART);
             self.others.insert((life, key), (peer, ask.terms.rule, until));
@@ -340,6 +344,27 @@ mod tests {
                 history.see(&mut checker, asked + 1_000, &heard);
             }
             history.check(&mut checker, at, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_share_beside_a_peer_that_has_said_since_that_it_has_no_store_is_not() {
+        for (said, seen) in [(Err(Refusal::NoStore), 0), (Err(Refusal::Busy), 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
+            let (node, incarnation, peer, store) = (0, 0, (1, 1), Timestamp(0));
+            let of_two = [(7, peer_ask(9, 1, 1), loan(1)), (8, peer_ask(10, 1, 1), said)];
+            for (key, ask, _) in &of_two {
+                let asked = Seen::PeerAsked { node, incarnation, key: *key, ask, peer: Some(peer) };
+                history.see(&mut checker, 1_600_000, &asked);
+            }
+            for (key, ask, answer) in &of_two {
+                let heard = Seen::PeerHeard { node, incarnation, key: *key, peer, ask, answer, store };
+                history.see(&mut checker, 1_601_000, &heard);
+            }
+            history.check(&mut checker, 1_640_000, 1, Source::Share, false);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

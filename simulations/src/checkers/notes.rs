@@ -252,27 +252,36 @@ impl Alone {
 
 /// What the store last answered a node about a key.
 #[derive(Debug, Default)]
-pub(super) struct Answers(VecDeque<(u64, u32, bool)>);
+pub(super) struct Answers {
+    last: VecDeque<(u64, u32, bool)>,
+    /// When the latest of them came.
+    latest: u64,
+}
 
 impl Answers {
-    pub(super) fn note(&mut self, id: u64, grant: &Grant) {
+    pub(super) fn note(&mut self, moment: Moment, id: u64, grant: &Grant) {
         // A call that is sent again after a reset is answered anew.
         let answer = (id, grant.nodes, grant.confirmed);
-        if !self.0.contains(&answer) {
-            self.0.push_back(answer);
-            if self.0.len() > ANSWERS {
-                self.0.pop_front();
+        if !self.last.contains(&answer) {
+            self.latest = moment.at;
+            self.last.push_back(answer);
+            if self.last.len() > ANSWERS {
+                self.last.pop_front();
             }
         }
     }
 
+    pub(super) fn latest(&self) -> u64 {
+        self.latest
+    }
+
     /// The fewest nodes that it was told of.
     pub(super) fn nodes(&self) -> u64 {
-        self.0.iter().map(|(_, nodes, _)| u64::from(*nodes)).min().unwrap_or(1).max(1)
+        self.last.iter().map(|(_, nodes, _)| u64::from(*nodes)).min().unwrap_or(1).max(1)
     }
 
     /// There were some, and none was confirmed.
     pub(super) fn is_unconfirmed(&self) -> bool {
-        self.0.len() == ANSWERS && self.0.iter().all(|(_, _, confirmed)| !confirmed)
+        self.last.len() == ANSWERS && self.last.iter().all(|(_, _, confirmed)| !confirmed)
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct History {
     pub(super) node: u32,
     /// A decision says that nothing is used.
     pub(super) whole_at_once: bool,
+    /// A replica has what the store lends.
+    pub(super) confirmed: bool,
     /// What the store sets aside for the node, and what that says that it believes.
     pub(super) entitled: u64,
     pub(super) believes: Option<u64>,
@@ -64,6 +66,7 @@ impl History {
             stale: false,
             node: 0,
             whole_at_once: false,
+            confirmed: true,
             entitled: 0,
             believes: None,
         }
@@ -171,7 +174,7 @@ impl History {
             replayed: false,
             outdated: false,
             late: false,
-            confirmed: true,
+            confirmed: self.confirmed,
             damaged: false,
             epoch: self.epoch,
             reset: false,

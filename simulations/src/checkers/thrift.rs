@@ -1,5 +1,5 @@
 //! **thrift**: a check that is denied from memory costs no call. When all is well, a node asks the store about a key
-//! as often as it admits a check of it or lets one wait, and a few times per second to learn whether a denial is
+//! as often as it admits a check or a peer's ask of it or lets one wait, and a few times per second to learn whether a denial is
 //! still right. Where tokens trickle in, the core asks at a pace of its own, which is not judged here.
 
 use rationd::core::call::Op;
@@ -41,7 +41,7 @@ const FREE: u64 = 30;
 struct Count {
     since: u64,
     calls: u64,
-    /// Checks admitted, or that had to wait.
+    /// Checks and asks of peers that were admitted, or that had to wait.
     due: u64,
     denied: u64,
 }
@@ -107,6 +107,10 @@ impl Observer for Thrift {
                 let is_due = *parked || decision.verdict == Verdict::Allow;
                 *(if is_due { &mut count.due } else { &mut count.denied }) += 1;
             }
+            // Whom a peer asks calls for what it lends on.
+            Seen::PeerWaits { node, key, .. } | Seen::PeerAnswered { node, key, answer: Ok(_), .. } => {
+                self.count(moment, self.lives.of(*node), *key).due += 1;
+            }
             _ => {}
         }
     }
@@ -147,5 +151,23 @@ mod tests {
             history.called(&mut checker, 10 * SECOND + id * 10 + 1, id, 1);
         }
         assert_eq!(checker.violations()[0].invariant, "thrift");
+    }
+
+    #[test]
+    fn a_call_for_each_ask_of_a_peer_is_not() {
+        for (asks, seen) in [(40, 0), (20, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.calm = Span::secs(20);
+            let mut checker = Thrift::new(&setting);
+            for id in 1..=60 {
+                let at = 10 * SECOND + id * 10;
+                if id <= asks {
+                    history.lent_on(&mut checker, at, "10/1s fixed", 2, false);
+                }
+                history.called(&mut checker, at + 1, id, 1);
+            }
+            assert_eq!(checker.violations().len().min(1), seen, "{:?}", checker.violations());
+        }
     }
 }

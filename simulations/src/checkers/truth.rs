@@ -20,6 +20,10 @@ static TAKEN_BACK: Exemption = Exemption::new(
     "the end of a sliding window in which a cost was taken back, or of the one after it",
     "Where more is taken back than was charged, as of a check that a policy let pass, nothing counts as used: it is whole at once.",
 );
+static ENDING: Exemption = Exemption::new(
+    "the end that is told with a peer's loan near the end of a from-first window",
+    "A node that has heard the store's clock from peers only knows it to within their trips, and takes the window for over: for two timeouts.",
+);
 static PACED: Exemption = Exemption::new(
     "evidence of what trickles in and several nodes ask for",
     "Under pressure they are denied until enough has come for all of them, though there are a few tokens.",
@@ -47,7 +51,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["truth", "evidence"],
     proves: "The numbers of a decision fit together; a window's end is the same for everybody; of a denial the store had shown that too little is left.",
     judges: "Numbers: all. Ends: windows of all kinds, several limits. Evidence: the same, and what trickles in where one node alone asks for it.",
-    exemptions: &[&BUCKETS, &TAKEN_BACK, &PACED, &FIRST, &PUSHED, &BOUNDARY, &LATE, &MOVED],
+    exemptions: &[&BUCKETS, &TAKEN_BACK, &ENDING, &PACED, &FIRST, &PUSHED, &BOUNDARY, &LATE, &MOVED],
     mutant: Some("denial-outlives-window"),
 };
 
@@ -134,6 +138,11 @@ impl Shown {
             }
             Algorithm::Concurrent => {}
         }
+    }
+
+    /// How far the nearest end of a window that somebody opened is from then.
+    fn nearest(&self, now: u64) -> u64 {
+        self.opened.iter().map(|(at, _)| at.abs_diff(now)).min().unwrap_or(u64::MAX)
     }
 
     /// The most that was known to be gone of it then, by somebody who knows the time to `doubt`.
@@ -236,7 +245,11 @@ impl Truth {
                 let is_empty = told.abs_diff(now) <= doubt && TAKEN_BACK.when(now < key.taken_back);
                 told == end || told == end + limit.period.0 || is_empty
             }
-            Algorithm::FixedFromFirst => shown.opened.iter().any(|(at, _)| *at == told) || is_denied,
+            Algorithm::FixedFromFirst => {
+                let is_over = told.abs_diff(now).max(shown.nearest(now)) <= doubt;
+                let is_ending = decision.source == Source::Peer && ENDING.when(is_over);
+                shown.opened.iter().any(|(at, _)| *at == told) || is_denied || is_ending
+            }
             _ => BUCKETS.when(true),
         };
         if !fits && (!is_denied || sure(limit)) {
@@ -344,6 +357,20 @@ mod tests {
                     "{limit}: {found:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_from_first_window_may_be_taken_for_over_near_its_end_by_a_peers_clock() {
+        let near = SECOND - 5_000;
+        for (at, source, seen) in [(near, Source::Peer, 0), (near, Source::Lease, 1), (SECOND / 2, Source::Peer, 1)] {
+            let mut history = History::new("10/1s fixed from-first");
+            let mut checker = Truth::new(&history.setting());
+            history.executed(&mut checker, 1, 1);
+            history.whole_at_once = true;
+            history.check(&mut checker, at, 1, source, true);
+            let found = checker.violations().iter().filter(|found| found.what.contains("whole again"));
+            assert_eq!(found.count(), seen, "{:?}", checker.violations());
         }
     }
 

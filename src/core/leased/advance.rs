@@ -264,7 +264,7 @@ fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
 /// A peer that has not answered in time is not waited for. What it may lend yet is lost.
 fn give_up_late_ask(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
     if let Some(late) = key.calls.end_late_ask(now) {
-        cx.owners.note_late(now, late.peer, late.ask.terms.patience);
+        cx.owners.note_late(now, late.peer, late.sent, late.ask.terms.patience);
     }
 }
 
@@ -502,7 +502,12 @@ fn held_on_arrival(key: &LeasedKey, now: Instant) -> u64 {
 /// Most tokens that this node leases of the key.
 fn part(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
     let ceiling = ceiling(key, cx, now);
-    if key.view.is_confirmed() { ceiling } else { ceiling.div_ceil(UNCONFIRMED_PART) }
+    // Where all tokens came from peers so far, much may be wanted of a key of which the store has said nothing yet.
+    if key.view.confirmed().unwrap_or_else(|| cx.is_confirmed(now)) {
+        ceiling
+    } else {
+        ceiling.div_ceil(UNCONFIRMED_PART)
+    }
 }
 
 /// How a refill is bounded that needs so much where so much is held.

@@ -177,7 +177,7 @@ pub(super) fn nodes_served(key: &LeasedKey, cx: &Context, now: Instant) -> u32 {
     let is_alone = match key.view.nodes() {
         // Until the store has said how many nodes lease a key, its owner takes itself for the only one. A first lease of a
         // store that confirms nothing stays small: a failover would lose it.
-        _ if is_new(key) => cx.is_confirmed,
+        _ if is_new(key) => cx.is_confirmed(now),
         nodes => nodes == 1 || nodes.saturating_mul(NODES_OF_ONE) <= live,
     };
     let is_owner = is_alone && cx.owners.are_there() && owner(key, cx, now).is_none();

@@ -73,7 +73,10 @@ pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now:
     drop_ended(key, cx, now);
     cx.owners.note_answer(asking.peer, now.since(asking.sent));
     match answer {
-        Ok(loan) => take_loan(key, cx, now, &asking, loan),
+        Ok(loan) => {
+            cx.owners.note_loan(now, asking.peer);
+            take_loan(key, cx, now, &asking, loan);
+        }
         Err(refusal) => cx.owners.note_refusal(now, asking.peer, asking.ask.terms.rule, *refusal),
     }
     advance(key, cx, now, Wish::Nothing);

@@ -112,7 +112,7 @@ pub(in crate::core) fn handle_outcome(
 ) -> bool {
     let was_away = key.outage.phase().is_away();
     if let Ok(grant) = &outcome {
-        cx.is_confirmed = grant.confirmed;
+        cx.note_confirmed(now, grant.confirmed);
     }
     drop_ended(key, cx, now);
     let news = match &call.op {

@@ -43,7 +43,7 @@ pub(super) struct StoreView {
     /// call.
     accounted: u64,
     nodes: u32,
-    confirmed: bool,
+    confirmed: Option<bool>,
 }
 
 /// What is known of one limit.
@@ -107,7 +107,7 @@ impl StoreView {
             epoch: 0,
             accounted: 0,
             nodes,
-            confirmed: true,
+            confirmed: None,
         }
     }
 
@@ -210,9 +210,14 @@ impl StoreView {
         self.nodes
     }
 
-    /// Whether a majority has confirmed what the store last lent.
-    pub(super) fn is_confirmed(&self) -> bool {
+    /// Whether a majority has confirmed what the store last lent; `None`: it has said nothing of this key, only peers have.
+    pub(super) fn confirmed(&self) -> Option<bool> {
         self.confirmed
+    }
+
+    /// The same, and yes as long as the store has said nothing.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.confirmed.unwrap_or(true)
     }
 
     /// Whether a limit is a bucket, of which lent tokens must be accounted for.
@@ -326,7 +331,7 @@ impl StoreView {
             self.accounted = self.accounted.max(call.id);
         }
         self.nodes = grant.nodes.max(1);
-        self.confirmed = grant.confirmed || on(Mutant::UnconfirmedAsConfirmed);
+        self.confirmed = Some(grant.confirmed || on(Mutant::UnconfirmedAsConfirmed));
     }
 
     /// Records that the store has answered about these limits.
