@@ -31,8 +31,8 @@ static LEAVES: Exemption = Exemption::new(
     "Whoever leaves asks nobody, and a peer whose answers were lost is asked nothing for a second.",
 );
 static ANSWERED: Exemption = Exemption::new(
-    "shares of a key within 1.5 s after the store has answered for it, or once it has lost it",
-    "The share goes on until all have paid for theirs, or have told the store what it has lost.",
+    "shares of a key within 1.5 s after the store has answered for it, or until the node has asked for it again, or once it has lost it",
+    "The share goes on until all have paid for theirs, or have told the store what it has lost, and is ended by the next answer: of a key that nobody asks for meanwhile its first check is decided by the share yet.",
 );
 
 pub(super) static SHEET: Sheet = Sheet {
@@ -82,6 +82,8 @@ pub(super) struct Lending {
     /// When a node last asked a peer for a key, or was asked for it and let the peer wait; and when the store last answered it.
     busy: Map<(Life, u32), u64>,
     answered: Map<(Life, u32), u64>,
+    /// Keys for which the store has answered a node, and for which that has not asked it since.
+    quiet: Set<(Life, u32)>,
     lost: Set<u32>,
     found: Found,
 }
@@ -101,6 +103,7 @@ impl Lending {
             answers: Map::default(),
             busy: Map::default(),
             answered: Map::default(),
+            quiet: Set::default(),
             lost: Set::default(),
             found: Found::default(),
         }
@@ -110,7 +113,8 @@ impl Lending {
     fn goes_by_its_share(&mut self, moment: Moment, request: &Request, rule: &Rule) {
         let place = (self.lives.of(request.node), request.key);
         let within = |at: Option<&u64>, span: u64| at.is_some_and(|at| moment.at < at + span);
-        let is_excused = ANSWERED.when(within(self.answered.get(&place), PAID) || self.lost.contains(&request.key));
+        let is_answered = within(self.answered.get(&place), PAID) || self.quiet.contains(&place);
+        let is_excused = ANSWERED.when(is_answered || self.lost.contains(&request.key));
         if is_excused || LEAVES.when(moment.at < self.leaves_until) || within(self.busy.get(&place), BUSY) {
             return;
         }
@@ -230,8 +234,10 @@ impl Observer for Lending {
             {
                 self.goes_by_its_share(moment, request, rule);
             }
+            Seen::Called { node, key, .. } => _ = self.quiet.remove(&(self.lives.of(*node), *key)),
             Seen::Settled { node, incarnation, key, grant: Some(_), .. } => {
                 self.answered.insert(((*node, *incarnation), *key), moment.at);
+                self.quiet.insert(((*node, *incarnation), *key));
             }
             Seen::Lost { key, .. } | Seen::Undone { key, .. } => _ = self.lost.insert(*key),
             Seen::Begins(fault) if leaves(&fault.what) => self.leaves_until = u64::MAX,
@@ -336,6 +342,7 @@ mod tests {
             let mut checker = checker(&history);
             history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
             history.settled(&mut checker, store, 1, 1);
+            history.called(&mut checker, store + 10, 2, 1);
             let (node, incarnation, key, peer, ask) = (0, 0, 7, (1, 1), &peer_ask(9, 1, 1));
             history.see(&mut checker, asked, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
             if answered {
@@ -344,6 +351,26 @@ mod tests {
                 history.see(&mut checker, asked + 1_000, &heard);
             }
             history.check(&mut checker, at, 1, Source::Share, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_share_that_nobody_asked_for_since_the_store_answered_goes_on() {
+        for (asks, seen) in [(false, 0), (true, 1)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = checker(&history);
+            history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
+            history.settled(&mut checker, 1, 1, 1);
+            if asks {
+                history.called(&mut checker, 1_500_000, 2, 1);
+            }
+            let (node, incarnation, key, peer, ask) = (0, 0, 7, (1, 1), &peer_ask(9, 1, 1));
+            history.see(&mut checker, 1_600_000, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+            let (answer, store) = (&loan(1), Timestamp(0));
+            let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store };
+            history.see(&mut checker, 1_601_000, &heard);
+            history.check(&mut checker, 1_640_000, 1, Source::Share, false);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

@@ -61,6 +61,10 @@ static TURNS: Exemption = Exemption::new(
     "near a boundary, where limits are several or begin with the first request",
     "A node goes by the window before for as long as an answer may be under way: what was spent of that counts, too.",
 );
+static LOANS: Exemption = Exemption::new(
+    "denials in runs whose nodes ask peers, where what the store shows and what shares admitted are all of the limit",
+    "What a peer lent and was lost on its way it tells as admitted, as nobody can tell that it was not; shares are told beside it.",
+);
 static NO_WINDOWS: Exemption =
     Exemption::new("denials under buckets", "They have no windows, and nobody tells of them.");
 
@@ -81,6 +85,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &FORGETFUL,
         &ASIDE,
         &TURNS,
+        &LOANS,
         &NO_WINDOWS,
     ],
     mutant: Some("merge-adds"),
@@ -110,6 +115,8 @@ const OPENED: usize = 32;
 pub(super) struct Together {
     /// Nodes hear of each other.
     is_on: bool,
+    /// Nodes ask peers.
+    owners: bool,
     /// Masters' clocks agree.
     agree: bool,
     /// When nodes do not hear each other for a while.
@@ -153,6 +160,7 @@ impl Together {
         let parts = plan.faults.iter().filter(|fault| matches!(fault.what, What::Part { .. }));
         Self {
             is_on: plan.gossip.is_some(),
+            owners: plan.daemon.owners,
             agree: plan.redis.skew.0 <= SAME && !plan.clocks_leap(),
             torn: parts.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect(),
             doubt: plan.daemon.timeout.0 + DOUBT,
@@ -311,7 +319,9 @@ impl Together {
                 let (last, most) = self.shown.get(&place).copied().unwrap_or_default();
                 // A store that forgets shows less than there was; peers know of that.
                 let shown = if forgot { most } else { last };
-                if admitted.max(shown) >= limit.count {
+                let shared = self.shared.get(&place).copied().unwrap_or(0);
+                let is_told = shown >= limit.count || LOANS.when(self.owners && shown + shared >= limit.count);
+                if admitted >= limit.count || is_told {
                     let refuted = *self.refuted.entry((request.node, place)).or_default() && !forgot;
                     is_refuted |= refuted;
                     is_spent |= !refuted;

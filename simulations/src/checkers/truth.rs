@@ -21,8 +21,12 @@ static TAKEN_BACK: Exemption = Exemption::new(
     "Where more is taken back than was charged, as of a check that a policy let pass, nothing counts as used: it is whole at once.",
 );
 static ENDING: Exemption = Exemption::new(
-    "the end that is told with a peer's loan near the end of a from-first window",
+    "the end that is told with a peer's loan near the end of a window that does not slide",
     "A node that has heard the store's clock from peers only knows it to within their trips, and takes the window for over: for two timeouts.",
+);
+static SHARED: Exemption = Exemption::new(
+    "evidence of a peer's denial, where shares have admitted of the key within two of its longest periods",
+    "The peer may have heard of that by gossip before the store was charged with it, and its answer does not say so.",
 );
 static PACED: Exemption = Exemption::new(
     "evidence of what trickles in and several nodes ask for",
@@ -51,7 +55,7 @@ pub(super) static SHEET: Sheet = Sheet {
     invariants: &["truth", "evidence"],
     proves: "The numbers of a decision fit together; a window's end is the same for everybody; of a denial the store had shown that too little is left.",
     judges: "Numbers: all. Ends: windows of all kinds, several limits. Evidence: the same, and what trickles in where one node alone asks for it.",
-    exemptions: &[&BUCKETS, &TAKEN_BACK, &ENDING, &PACED, &FIRST, &PUSHED, &BOUNDARY, &LATE, &MOVED],
+    exemptions: &[&BUCKETS, &TAKEN_BACK, &ENDING, &SHARED, &PACED, &FIRST, &PUSHED, &BOUNDARY, &LATE, &MOVED],
     mutant: Some("denial-outlives-window"),
 };
 
@@ -72,6 +76,8 @@ struct Key {
     asked: BTreeSet<u32>,
     /// By its clock, until when a cost that was taken back may count in a sliding window.
     taken_back: u64,
+    /// When a share last admitted of it.
+    shared: Option<u64>,
 }
 
 /// What the store has shown of one limit.
@@ -91,6 +97,12 @@ struct Shown {
 }
 
 impl Key {
+    /// Whether a share has admitted of it lately.
+    fn is_shared(&self, rule: &Rule, at: u64) -> bool {
+        let longest = rule.limits.iter().map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0);
+        self.shared.is_some_and(|shared| at < shared + 2 * longest)
+    }
+
     /// A slot that moves to a master with another clock is in another window at once.
     fn follow(&mut self, moment: Moment, now: u64, rule: &Rule) {
         let skew = now.wrapping_sub(moment.store.0);
@@ -239,7 +251,10 @@ impl Truth {
         let (told, end) = (decision.reset_at.0, (now / limit.period.0 + 1) * limit.period.0);
         let shown = &key.limits[usize::from(decision.limit_index)];
         let fits = match limit.algorithm {
-            Algorithm::Fixed => told == end,
+            Algorithm::Fixed => {
+                let is_ending = decision.source == Source::Peer && ENDING.when(end - now <= doubt);
+                told == end || told == end + limit.period.0 && is_ending
+            }
             // It is whole again when all of this window has been forgotten, or of the one before.
             Algorithm::Sliding => {
                 let is_empty = told.abs_diff(now) <= doubt && TAKEN_BACK.when(now < key.taken_back);
@@ -263,6 +278,7 @@ impl Truth {
             || FIRST.when(opens && request.asked < moment.at)
             || !rule.limits.iter().all(sure)
             || trickles && PACED.when(key.asked.iter().any(|node| *node != request.node))
+            || decision.source == Source::Peer && SHARED.when(key.is_shared(rule, moment.at))
         {
             return;
         }
@@ -310,6 +326,9 @@ impl Observer for Truth {
             }
             Seen::Answered { request, rule, decision, store, parked } if request.kind == Kind::Check => {
                 self.numbers(moment, request, decision);
+                if decision.source == Source::Share && decision.verdict == Verdict::Allow {
+                    self.keys.of(request.key).shared = Some(moment.at);
+                }
                 let counted = matches!(decision.reason, Reason::Ok | Reason::Rate)
                     && matches!(decision.source, Source::Lease | Source::Store | Source::Peer);
                 let changes = self.pushes.contains(&request.policy);
@@ -371,6 +390,23 @@ mod tests {
             history.check(&mut checker, at, 1, source, true);
             let found = checker.violations().iter().filter(|found| found.what.contains("whole again"));
             assert_eq!(found.count(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_peer_may_deny_by_what_shares_admitted() {
+        for (source, shares, seen) in
+            [(Source::Peer, true, 0), (Source::Peer, false, 1), (Source::Lease, true, 1), (Source::Lease, false, 1)]
+        {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Truth::new(&history.setting());
+            (1..=8).for_each(|id| history.executed(&mut checker, id, id));
+            if shares {
+                history.check(&mut checker, SECOND / 4, 1, Source::Share, true);
+            }
+            history.check(&mut checker, SECOND / 2, 1, source, false);
+            let found = checker.violations().iter().filter(|found| found.invariant == "evidence");
+            assert_eq!(found.count(), seen, "{source:?} {shares}: {:?}", checker.violations());
         }
     }
 

@@ -18,8 +18,8 @@ use crate::world::start_of;
 /// One of so many seeds plays a scene.
 const EVERY: u64 = 2;
 
-/// From this seed on all others play a scene of peers that lend to each other. Some of these are bad,
-/// which has yet to be explained, so that no commit's own seeds draw it.
+/// From this seed on all others play a scene of peers that lend to each other. No commit's own seeds draw
+/// it: about one in a thousand is bad yet (`simulations/open/`).
 pub(super) const LENT_FROM: u64 = 10_000_000_000_000;
 
 /// What draws a scene, for a seed.
