@@ -10,7 +10,7 @@ use rationd::core::policy::Rule;
 
 use super::sheet::{Exemption, Sheet};
 use super::{Found, SAME, aligned};
-use crate::maps::Numbered;
+use crate::maps::{Map, Numbered};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::What;
 
@@ -22,7 +22,7 @@ static TAKEN_BACK: Exemption = Exemption::new(
 );
 static ENDING: Exemption = Exemption::new(
     "the end that is told with a peer's loan near the end of a window that does not slide",
-    "A node that has heard the store's clock from peers only knows it to within their trips, and takes the window for over: for two timeouts.",
+    "A node that has heard the store's clock from peers only knows it to within their trips, and takes the window for over: for two timeouts, and as long as the loan lasts.",
 );
 static SHARED: Exemption = Exemption::new(
     "evidence of a peer's denial, where shares have admitted of the key within two of its longest periods",
@@ -204,6 +204,9 @@ pub(super) struct Truth {
     timeout: u64,
     /// Policies whose limits change: whoever waits meanwhile may be answered under the old ones.
     pushes: Vec<u32>,
+    /// By node and key: its last ask of a peer, and when that was; and until when what it was lent lasts.
+    asked: Map<(u32, u32), (u64, u64)>,
+    loans: Map<(u32, u32), u64>,
     found: Found,
 }
 
@@ -213,7 +216,15 @@ impl Truth {
         let policy = |what: &What| if let What::Push { policy, .. } = what { Some(policy % count) } else { None };
         let pushes = setting.plan.faults.iter().filter_map(|fault| policy(&fault.what)).collect();
         let timeout = setting.plan.daemon.timeout.0;
-        Self { keys: Numbered::default(), doubt: 2 * timeout, timeout, pushes, found: Found::default() }
+        Self {
+            keys: Numbered::default(),
+            doubt: 2 * timeout,
+            timeout,
+            pushes,
+            asked: Map::default(),
+            loans: Map::default(),
+            found: Found::default(),
+        }
     }
 
     fn numbers(&mut self, moment: Moment, request: &Request, decision: &Decision) {
@@ -235,6 +246,8 @@ impl Truth {
     /// Ends and evidence.
     fn window(&mut self, moment: Moment, request: &Request, rule: &Rule, decision: &Decision, now: u64) {
         let doubt = self.doubt;
+        let lasts = self.loans.get(&(request.node, request.key));
+        let is_lent = decision.source == Source::Peer && lasts.is_some_and(|until| moment.at < *until);
         let key = self.keys.of(request.key);
         key.follow(moment, now, rule);
         key.limits.resize_with(rule.limits.len(), Shown::default);
@@ -252,7 +265,7 @@ impl Truth {
         let shown = &key.limits[usize::from(decision.limit_index)];
         let fits = match limit.algorithm {
             Algorithm::Fixed => {
-                let is_ending = decision.source == Source::Peer && ENDING.when(end - now <= doubt);
+                let is_ending = is_lent && ENDING.when(end - now <= doubt);
                 told == end || told == end + limit.period.0 && is_ending
             }
             // It is whole again when all of this window has been forgotten, or of the one before.
@@ -262,7 +275,7 @@ impl Truth {
             }
             Algorithm::FixedFromFirst => {
                 let is_over = told.abs_diff(now).max(shown.nearest(now)) <= doubt;
-                let is_ending = decision.source == Source::Peer && ENDING.when(is_over);
+                let is_ending = is_lent && ENDING.when(is_over);
                 shown.opened.iter().any(|(at, _)| *at == told) || is_denied || is_ending
             }
             _ => BUCKETS.when(true),
@@ -324,6 +337,13 @@ impl Observer for Truth {
                 }
                 state.asked.insert(*node);
             }
+            Seen::PeerAsked { node, key, ask, .. } => _ = self.asked.insert((*node, *key), (ask.id, moment.at)),
+            Seen::PeerHeard { node, key, ask, answer: Ok(loan), .. } => {
+                let asked = self.asked.get(&(*node, *key)).filter(|(id, _)| *id == ask.id);
+                if let (Some((_, at)), Some(lasts)) = (asked, loan.lasts) {
+                    self.loans.insert((*node, *key), at + lasts.0);
+                }
+            }
             Seen::Answered { request, rule, decision, store, parked } if request.kind == Kind::Check => {
                 self.numbers(moment, request, decision);
                 if decision.source == Source::Share && decision.verdict == Verdict::Allow {
@@ -354,8 +374,11 @@ impl Checker for Truth {
 
 #[cfg(test)]
 mod tests {
+    use rationd::core::ask::Loan;
+    use rationd::core::time::{Micros, Timestamp};
+
     use super::*;
-    use crate::checkers::tests::{History, SECOND};
+    use crate::checkers::tests::{History, SECOND, loan, peer_ask};
 
     #[test]
     fn a_denial_is_believed_when_the_store_had_too_little_and_no_sooner() {
@@ -380,16 +403,26 @@ mod tests {
     }
 
     #[test]
-    fn a_from_first_window_may_be_taken_for_over_near_its_end_by_a_peers_clock() {
+    fn a_window_may_be_taken_for_over_near_its_end_by_a_peers_clock_while_the_loan_lasts() {
         let near = SECOND - 5_000;
-        for (at, source, seen) in [(near, Source::Peer, 0), (near, Source::Lease, 1), (SECOND / 2, Source::Peer, 1)] {
+        for (at, source, lasts, seen) in [
+            (near, Source::Peer, 3_000, 0),
+            (near, Source::Peer, 2_000, 1),
+            (near, Source::Lease, 3_000, 1),
+            (SECOND / 2, Source::Peer, 3_000, 1),
+        ] {
             let mut history = History::new("10/1s fixed from-first");
             let mut checker = Truth::new(&history.setting());
             history.executed(&mut checker, 1, 1);
+            let (node, incarnation, key, peer, ask) = (0, 0, 0, (1, 1), &peer_ask(9, 1, 1));
+            history.see(&mut checker, at - 2_000, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+            let answer = &loan(1).map(|loan| Loan { lasts: Some(Micros(lasts)), ..loan });
+            let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer, store: Timestamp(0) };
+            history.see(&mut checker, at, &heard);
             history.whole_at_once = true;
             history.check(&mut checker, at, 1, source, true);
             let found = checker.violations().iter().filter(|found| found.what.contains("whole again"));
-            assert_eq!(found.count(), seen, "{:?}", checker.violations());
+            assert_eq!(found.count(), seen, "{at} {source:?} {lasts}: {:?}", checker.violations());
         }
     }
 
