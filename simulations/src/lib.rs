@@ -13,7 +13,7 @@
 //! | [`world`] | everything that is not the product, and the loop that makes things happen |
 //! | [`lua`], [`keyspace`] | the shipped scripts, and the part of Redis that they touch |
 //! | [`limiter`], [`shards`], [`baseline`] | what decides in a node: the shipped core, several of it, or something to compare it with |
-//! | [`observe`] | what can be seen of a run |
+//! | [`observe`], [`frames`] | what can be seen of a run; frames of gossip, and what is read in them |
 //! | [`checkers`] | what must hold in every run |
 //! | [`ledger`], [`series`] | figures of a run, whole and over time |
 //! | [`trace`] | a hash of everything that happened |
