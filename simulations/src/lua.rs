@@ -150,9 +150,17 @@ mod tests {
     #[test]
     fn script_that_leaves_its_world_is_an_error() {
         let own = "redis.call('HINCRBY', hash, 'a', '1')";
-        for body in
-            [own, "x = 1", "return x", "pairs({})", "math.random()", "redis.call('DEL', 'other')", "redis.sha1hex('')"]
-        {
+        let nil = "redis.call('HSET', hash, nil, '1', 'a')";
+        for body in [
+            own,
+            nil,
+            "x = 1",
+            "return x",
+            "pairs({})",
+            "math.random()",
+            "redis.call('DEL', 'other')",
+            "redis.sha1hex('')",
+        ] {
             let error = peek(body).unwrap_err();
             assert!(error.starts_with("ERR ") && !error.contains('\n'), "{body}: {error}");
         }

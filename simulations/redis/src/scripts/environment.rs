@@ -36,6 +36,9 @@ const REDIS: &str = include_str!("environment/redis.lua");
 /// more than the word.
 type Word = Option<BString>;
 
+/// So many words are taken so.
+const FIRST: usize = 14;
+
 /// The first words of a command, and the others.
 type Words = (Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, MultiValue);
 
@@ -108,7 +111,12 @@ fn raw(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Function> {
 /// The words of a command, which are strings up to its last.
 fn take(given: Words, words: &mut Vec<BString>) -> mlua::Result<()> {
     let (a, b, c, d, e, f, g, h, i, j, k, l, m, n, rest) = given;
-    words.extend([a, b, c, d, e, f, g, h, i, j, k, l, m, n].into_iter().flatten());
+    let first = [a, b, c, d, e, f, g, h, i, j, k, l, m, n];
+    let last = first.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+    words.extend(first.into_iter().flatten());
+    if words.len() < last || last < FIRST && !rest.is_empty() {
+        return Err(Error::RuntimeError("ERR a command was passed nil".into()));
+    }
     for word in rest {
         let Value::String(word) = word else {
             return Err(Error::RuntimeError(format!("ERR a command was passed {word:?}")));

@@ -72,7 +72,7 @@ local packers = setmetatable({}, { __index = function(known, format)
   for i, item in ipairs(all) do
     local v = 'v' .. i
     if item.letter == 'I' then
-      say('if not(', v, '>=0 and ', v, '<', 256 ^ item.width, ' and ', v, '%1==0) then fail(', v, '.." does not fit into ',
+      say('if not(', v, '>=0 and ', v, '<256^', item.width, ' and ', v, '%1==0) then fail(', v, '.." does not fit into ',
         item.width, ' bytes") end ')
       for place = 1, item.width - 1 do
         local byte = v .. '_' .. place
