@@ -432,7 +432,8 @@ pub trait Observer {
     }
 }
 
-/// What is told to those only who [mind](Observer::minds) it.
+/// Events that the world tells only those observers who [mind](Observer::minds) them, because they happen often and most have no use
+/// for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
     /// [`Seen::Asked`].

@@ -27,8 +27,8 @@ const MOST_SKIP: u64 = 86_400_000_000;
 /// Ids beyond this are not advanced; the store accepts them up to 2^53.
 const LAST_SKIP: u64 = 8_000_000_000_000_000;
 
-/// So long after an unconfirmed lease a key that is new may be in the hands of a master without a replica: a failover takes
-/// seconds, and a replica that is made anew some more.
+/// For so long after a lease that no replica confirmed, first leases of new keys stay small. A failover takes seconds, and making a
+/// new replica some more; meanwhile the new key may be on the master that has none.
 pub(super) const UNCONFIRMED_FOR: Micros = Micros::from_secs(10);
 
 /// What the keys of a shard share.

@@ -183,7 +183,8 @@ impl Owners {
         peer.late = 0;
     }
 
-    /// A peer has lent, or has told what it would: whatever it was left out for is over.
+    /// A peer has answered with a loan, of no tokens where it has none: it reaches its store and hears this node, so it is not left
+    /// out any more.
     pub(super) fn note_loan(&mut self, now: Instant, peer: Origin) {
         let Some(peer) = self.get_mut(peer) else { return };
         (peer.lent, peer.left_out) = (now, Due::AT_ONCE);
@@ -204,7 +205,8 @@ impl Owners {
         let Some(peer) = self.get_mut(peer) else { return };
         // It may be further away than it was known to be.
         peer.slowest = (peer.slowest + peer.slowest).max(Micros(patience.0 / 2)).min(LONGEST);
-        // Where it has answered what was sent later, it is there: that one was lost on its way, as when a partition ends.
+        // The peer has answered since this ask was sent. So it is there, and the ask was lost on its way, as happens while a
+        // partition ends.
         if peer.lent > sent {
             return;
         }

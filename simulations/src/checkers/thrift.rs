@@ -107,7 +107,7 @@ impl Observer for Thrift {
                 let is_due = *parked || decision.verdict == Verdict::Allow;
                 *(if is_due { &mut count.due } else { &mut count.denied }) += 1;
             }
-            // Whom a peer asks calls for what it lends on.
+            // A node that a peer asks calls the store for the tokens that it lends on.
             Seen::PeerWaits { node, key, .. } | Seen::PeerAnswered { node, key, answer: Ok(_), .. } => {
                 self.count(moment, self.lives.of(*node), *key).due += 1;
             }
@@ -134,12 +134,17 @@ mod tests {
     use crate::checkers::tests::{History, SECOND};
     use crate::span::Span;
 
-    #[test]
-    fn a_call_for_each_denial_is_seen() {
-        let mut history = History::new("10/1s fixed");
+    /// A run of which twenty seconds are judged.
+    fn calm() -> (History, Thrift) {
+        let history = History::new("10/1s fixed");
         let mut setting = history.setting();
         setting.plan.calm = Span::secs(20);
-        let mut checker = Thrift::new(&setting);
+        (history, Thrift::new(&setting))
+    }
+
+    #[test]
+    fn a_call_for_each_denial_is_seen() {
+        let (mut history, mut checker) = calm();
         for id in 1..=60 {
             let at = 10 * SECOND + id * 10;
             history.check(&mut checker, at, 1, Source::Lease, id <= 30);
@@ -156,10 +161,7 @@ mod tests {
     #[test]
     fn a_call_for_each_ask_of_a_peer_is_not() {
         for (asks, seen) in [(40, 0), (20, 1)] {
-            let mut history = History::new("10/1s fixed");
-            let mut setting = history.setting();
-            setting.plan.calm = Span::secs(20);
-            let mut checker = Thrift::new(&setting);
+            let (mut history, mut checker) = calm();
             for id in 1..=60 {
                 let at = 10 * SECOND + id * 10;
                 if id <= asks {

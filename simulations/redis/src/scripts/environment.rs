@@ -36,10 +36,10 @@ const REDIS: &str = include_str!("environment/redis.lua");
 /// more than the word.
 type Word = Option<BString>;
 
-/// So many words are taken so.
+/// How many words of a command [`Words`] holds as bytes; later ones come as handles.
 const FIRST: usize = 14;
 
-/// The first words of a command, and the others.
+/// The words of a command: [`FIRST`] as bytes, and handles of those behind them.
 type Words = (Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, MultiValue);
 
 /// A reply's kind for `redis.lua`, or one of its values.
