@@ -96,6 +96,30 @@ fn a_cold_key_of_a_peer_is_asked_for_there_and_not_at_the_store() {
 }
 
 #[test]
+fn who_comes_back_when_told_is_not_denied_because_a_peer_waits_with_its_next_call() {
+    let mut bench = bench_of(3, "10/1m burst 10");
+    let key = owned(&bench, |owner| owner != KeyOwner::This);
+    assert_eq!(bench.check_key(key, 1), None);
+    let ask = bench.try_ask().expect("a peer is asked");
+    bench.answer(&ask, &Err(Refusal::Busy));
+    // The store has no token, and the client is told when it will have one.
+    let call = bench.acquire();
+    bench.used = 10;
+    bench.grant(&call, 0);
+    assert_eq!(bench.replies(), [Verdict::Deny]);
+    let wait = bench.last.and_then(|last| last.retry_after).expect("a denial says how long to wait");
+    bench.advance(wait);
+    assert_eq!(bench.check_key(key, 1), None);
+    let ask = bench.try_ask().expect("the peer is asked again");
+    // Its counters show a full bucket; but it asks the store for all nodes, and not yet.
+    let now = bench.store_time();
+    bench.answer(&ask, &Ok(Loan { wait: Micros(300_000), lasts: None, ..loan(0, now, now) }));
+    assert_eq!(bench.replies(), [], "the client waited for as long as it was told");
+    let call = bench.acquire();
+    assert_eq!(bench.order(&call).need, 1, "so the store is asked");
+}
+
+#[test]
 fn what_a_share_has_admitted_is_paid_from_what_peers_lend() {
     for limit in ["100/1s", "100/1m fixed"] {
         let mut bench = Bench::new(limit);

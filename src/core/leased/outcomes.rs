@@ -438,10 +438,7 @@ fn pace(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: &Acquire, gr
     };
     let waits_for_window = key.view.limits().any(is_spent);
     if hot && contested && !waits_for_window && granted < order.want / CONTESTED_PART {
-        let until = now + longest + cx.jitter(Micros(longest.0 / JITTER_PART));
-        // A client that was told an earlier time finds tokens then, or the store is asked.
-        let promised = key.pacing.promise().filter(|promise| key.holdings.lease().current(now) < promise.cost);
-        let until = promised.map_or(until, |promise| until.min(promise.at));
+        let until = key.before_promised(now, now + longest + cx.jitter(Micros(longest.0 / JITTER_PART)));
         // In the background, the store is asked somewhat earlier, so that nobody waits.
         key.pacing.pause_until(until, Micros(longest.0 / EARLY_PART));
     }
@@ -481,6 +478,13 @@ pub(super) fn plan_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 }
 
 impl LeasedKey {
+    /// Until when the store need not be asked, at most until `until`: a client that was told an earlier time finds tokens
+    /// then, or the store is asked.
+    pub(super) fn before_promised(&self, now: Instant, until: Instant) -> Instant {
+        let promised = self.pacing.promise().filter(|promise| self.holdings.lease().current(now) < promise.cost);
+        promised.map_or(until, |promise| until.min(promise.at))
+    }
+
     /// Records an answer: counters, epoch, clock. If the store has lost what this node spent, the counters count only
     /// after an acquire has restored that; and an answer that was overtaken by a later one does not count.
     pub(super) fn learn(&mut self, now: Instant, call: &Call, grant: &Grant) {
