@@ -84,6 +84,8 @@ pub(super) struct Owners {
     /// The hash of this node's own name; `None`: it owns nothing.
     own: Option<u64>,
     peers: Vec<Peer>,
+    /// Until then no peer is asked to relay that has said that it cannot reach its store.
+    next_trial: Instant,
 }
 
 #[derive(Debug)]
@@ -96,6 +98,8 @@ struct Peer {
     lent: Instant,
     /// It is left out until then.
     left_out: Due,
+    /// The last that it said is that it cannot reach its store, either.
+    has_no_store: bool,
     /// Fingerprints of rules in place of which it goes by other limits, and until when that is believed.
     other_rules: Vec<(u64, Due)>,
 }
@@ -108,6 +112,7 @@ impl Peer {
             late: 0,
             lent: Instant::default(),
             left_out: Due::AT_ONCE,
+            has_no_store: false,
             other_rules: Vec::new(),
         }
     }
@@ -155,19 +160,29 @@ impl Owners {
 
     /// The owner of a key under a rule, among those that are not left out; `None`: this node itself.
     pub(super) fn owner(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Origin> {
-        let best = self.best(now, key, rule)?;
+        let best = self.best(now, key, rule, |_| true)?;
         let is_other = self.own.is_none_or(|own| rank(key, best.name.hash) > rank(key, own));
         is_other.then_some(best.peer)
     }
 
-    /// Whom to ask for a key that this node cannot ask the store for: the owner, or whoever comes next.
+    /// Whom to ask for a key that this node cannot ask the store for: the owner, or whoever comes next. Where all have said
+    /// that they cannot reach the store, either, a check waits in vain for each that is asked again. So one of them is asked
+    /// again in a second, the one first that has not been asked for longest, however many they are.
     pub(super) fn relay(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Origin> {
-        self.best(now, key, rule).map(|best| best.peer)
+        let reaches = |peer: &&Peer| !peer.has_no_store;
+        let best = self.best(now, key, rule, reaches).map(|best| best.peer);
+        best.or_else(|| if now >= self.next_trial { self.longest_ago(now, rule) } else { None })
     }
 
-    fn best(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Candidate> {
-        let there = self.peers.iter().filter(|peer| peer.is_open(now, rule)).map(|peer| peer.candidate);
+    fn best(&self, now: Instant, key: Digest, rule: &Rule, may_be: impl Fn(&&Peer) -> bool) -> Option<Candidate> {
+        let there = self.peers.iter().filter(|peer| peer.is_open(now, rule)).filter(may_be).map(|peer| peer.candidate);
         there.max_by_key(|candidate| (rank(key, candidate.name.hash), candidate.peer))
+    }
+
+    /// Who may be asked and has refused longest ago.
+    fn longest_ago(&self, now: Instant, rule: &Rule) -> Option<Origin> {
+        let open = self.peers.iter().filter(|peer| peer.is_open(now, rule));
+        open.min_by_key(|peer| (peer.left_out, peer.candidate.peer)).map(|peer| peer.candidate.peer)
     }
 
     /// How long a peer's answer is worth waiting for.
@@ -187,14 +202,19 @@ impl Owners {
     /// out any more.
     pub(super) fn note_loan(&mut self, now: Instant, peer: Origin) {
         let Some(peer) = self.get_mut(peer) else { return };
-        (peer.lent, peer.left_out) = (now, Due::AT_ONCE);
+        (peer.lent, peer.left_out, peer.has_no_store) = (now, Due::AT_ONCE, false);
     }
 
     /// A peer has refused an ask under the rule with this fingerprint.
     pub(super) fn note_refusal(&mut self, now: Instant, peer: Origin, rule: u64, refusal: Refusal) {
+        let again = now + LEFT_OUT;
+        if refusal == Refusal::NoStore {
+            self.next_trial = again;
+        }
         let Some(peer) = self.get_mut(peer) else { return };
+        peer.has_no_store = refusal == Refusal::NoStore;
         if refusal.lasts() {
-            peer.left_out = Due::at(now + LEFT_OUT);
+            peer.left_out = Due::at(again);
         } else if refusal == Refusal::OtherRule {
             peer.note_other_rule(now, rule);
         }
@@ -349,6 +369,26 @@ mod tests {
         assert_eq!(relay(&owners, NOW + LEFT_OUT, key), Some(peer));
         owners.note_refusal(NOW + LEFT_OUT, peer, 1, Refusal::NoStore);
         assert_eq!(relay(&owners, NOW + LEFT_OUT, key), None);
+    }
+
+    #[test]
+    fn of_those_who_reach_no_store_one_is_asked_again_in_a_second() {
+        let mut owners = owners("a", &["b", "c", "d"]);
+        let (key, peers) = (Digest(7), [Origin(0), Origin(1), Origin(2)]);
+        let refuse = |owners: &mut Owners, at, peer| owners.note_refusal(at, peer, 1, Refusal::NoStore);
+        peers.iter().for_each(|peer| refuse(&mut owners, NOW, *peer));
+        let mut now = NOW;
+        for turn in 0..6 {
+            assert_eq!(relay(&owners, now + Micros(LEFT_OUT.0 - 1), key), None);
+            now = now + LEFT_OUT;
+            assert_eq!(relay(&owners, now, key), Some(peers[turn % 3]), "who was asked longest ago");
+            refuse(&mut owners, now, peers[turn % 3]);
+        }
+        owners.note_loan(now, peers[1]);
+        assert_eq!(relay(&owners, now, key), Some(peers[1]), "who lends is asked as ever");
+        // The store itself is there: whoever owns the key is asked.
+        let all = keys().filter_map(|key| owners.owner(now + LEFT_OUT, key, &rule("9/1s")));
+        assert_eq!(all.collect::<std::collections::BTreeSet<_>>().len(), 3);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::world::start_of;
 const EVERY: u64 = 2;
 
 /// From this seed on all others play a scene of peers that lend to each other. No commit's own seeds draw
-/// it: about one in a thousand is bad yet (`simulations/open/`).
+/// it, as `fleet.owner` is `never` by default: the seeds of before stay what they were.
 pub(super) const LENT_FROM: u64 = 10_000_000_000_000;
 
 /// What draws a scene, for a seed.
