@@ -84,7 +84,7 @@ pub(super) struct Owners {
     /// The hash of this node's own name; `None`: it owns nothing.
     own: Option<u64>,
     peers: Vec<Peer>,
-    /// Until then no peer is asked to relay that has said that it cannot reach its store.
+    /// Before that time `relay` names no peer that has said that it cannot reach its store.
     next_trial: Instant,
 }
 
@@ -165,9 +165,9 @@ impl Owners {
         is_other.then_some(best.peer)
     }
 
-    /// Whom to ask for a key that this node cannot ask the store for: the owner, or whoever comes next. Where all have said
-    /// that they cannot reach the store, either, a check waits in vain for each that is asked again. So one of them is asked
-    /// again in a second, the one first that has not been asked for longest, however many they are.
+    /// Whom to ask for a key that this node cannot ask the store for: the owner, or whoever comes next. Peers that have said
+    /// that they cannot reach the store, either, may reach it again, but a check waits in vain for each that does not. So
+    /// they are asked when there is nobody else, and however many they are, one a second: who refused longest ago.
     pub(super) fn relay(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Origin> {
         let reaches = |peer: &&Peer| !peer.has_no_store;
         let best = self.best(now, key, rule, reaches).map(|best| best.peer);
@@ -179,7 +179,7 @@ impl Owners {
         there.max_by_key(|candidate| (rank(key, candidate.name.hash), candidate.peer))
     }
 
-    /// Who may be asked and has refused longest ago.
+    /// The peer that may be asked and has refused longest ago.
     fn longest_ago(&self, now: Instant, rule: &Rule) -> Option<Origin> {
         let open = self.peers.iter().filter(|peer| peer.is_open(now, rule));
         open.min_by_key(|peer| (peer.left_out, peer.candidate.peer)).map(|peer| peer.candidate.peer)

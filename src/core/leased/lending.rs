@@ -110,7 +110,8 @@ fn take_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Askin
 }
 
 /// A peer that lends less than was wanted is not asked again at once, nor is the store in the background. Where tokens trickle
-/// in the peer may have some that it keeps for all, which its counters do not tell.
+/// in the peer may have some that it keeps for all, which its counters do not tell. It cannot know what this node has told its
+/// own clients, so the pause ends when the first of them may come back.
 fn remember_denial(key: &mut LeasedKey, cx: &mut Context, now: Instant, loan: &Loan) {
     let pause = probe_pause(key, now);
     let pause = pause + cx.jitter(Micros(pause.0 / JITTER_PART));

@@ -478,8 +478,8 @@ pub(super) fn plan_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
 }
 
 impl LeasedKey {
-    /// Until when the store need not be asked, at most until `until`: a client that was told an earlier time finds tokens
-    /// then, or the store is asked.
+    /// The time at which a pause ends that would last until `until`, and in which the store is not asked. It ends earlier
+    /// where a client was told an earlier time: who comes back then finds tokens here, or the store is asked.
     pub(super) fn before_promised(&self, now: Instant, until: Instant) -> Instant {
         let promised = self.pacing.promise().filter(|promise| self.holdings.lease().current(now) < promise.cost);
         promised.map_or(until, |promise| until.min(promise.at))
