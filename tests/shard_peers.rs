@@ -152,6 +152,55 @@ fn what_a_share_has_admitted_is_paid_from_what_peers_lend() {
     }
 }
 
+#[test]
+fn no_check_waits_for_a_peer_that_has_no_store_but_one_pays_for_the_share_when_it_has_one_again() {
+    let mut bench = Bench::new("100/1m fixed");
+    // Alone, and without its store since before this window, it has a share.
+    bench.settle_window(MINUTE);
+    bench.check(1);
+    lose(&mut bench);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    join(&mut bench, 2);
+    assert_eq!(bench.check(1), None, "it waits for the peer");
+    let ask = bench.try_ask().expect("the peer is asked");
+    bench.answer(&ask, &Err(Refusal::NoStore));
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    assert_eq!(bench.check(1), Some(Verdict::Allow));
+    assert!(bench.try_ask().is_none(), "the peer has just said that it has no store");
+    bench.advance(SECOND);
+    lose(&mut bench);
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "it does not wait");
+    let ask = bench.try_ask().expect("the peer is asked beside it");
+    assert_eq!((ask.terms.want, ask.terms.least), (4, 1), "for what the share has admitted");
+    assert_eq!(bench.check(1), Some(Verdict::Allow), "nor does the next");
+    let now = bench.store_time();
+    let ends = Timestamp(now.0 / MINUTE.0 * MINUTE.0 + MINUTE.0);
+    bench.answer(&ask, &Ok(loan(4, now, ends)));
+    assert_eq!(bench.check(1), None, "it waits for a peer that lends");
+    let ask = bench.try_ask().expect("the peer is asked");
+    assert_eq!(ask.terms.want, 2, "for the check, and for what is owed yet");
+}
+
+#[test]
+fn what_a_peer_lends_counts_where_the_store_has_begun_another_epoch_meanwhile() {
+    let mut bench = Bench::new("100/1s fixed");
+    bench.check(1);
+    let call = bench.acquire();
+    bench.grant(&call, 1);
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    join(&mut bench, 2);
+    bench.advance(SECOND);
+    assert_eq!(bench.check(1), None);
+    lose(&mut bench);
+    let ask = bench.try_ask().expect("the peer is asked");
+    // Nobody asked for the key for a while, so the store dropped it, and has lent of it to the peer since.
+    let now = bench.store_time();
+    let lent = Loan { epoch: 77, ..loan(1, now, Timestamp(now.0 + 900_000)) };
+    bench.answer(&ask, &Ok(lent));
+    assert_eq!(bench.replies(), [Verdict::Allow]);
+    assert_eq!(bench.last.map(|last| last.source), Some(Source::Peer));
+}
+
 /// Lies about the clock, each as far ahead as brings the end of another window near, and lends nothing.
 fn lie(bench: &mut Bench, ask: &Ask, windows: u64) {
     let now = bench.store_time();

@@ -109,7 +109,7 @@ const ENTITLED_SCRIPTS: [&str; 10] = [
 ];
 
 /// Bugs of what peers lend to each other.
-const LENDING: [Mutant; 11] = [
+const LENDING: [Mutant; 13] = [
     Mutant::LoanTakenTwice,
     Mutant::LoanOutlivesWindow,
     Mutant::LentOnNotSpent,
@@ -120,6 +120,8 @@ const LENDING: [Mutant; 11] = [
     Mutant::OwnerLeasesForOne,
     Mutant::DebtNotPaidByLoans,
     Mutant::OtherRuleForgotten,
+    Mutant::NoStoreForgotten,
+    Mutant::NeverTriedAgain,
     Mutant::ShareBeforeRelay,
 ];
 

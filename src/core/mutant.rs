@@ -179,6 +179,10 @@ mutants! {
         "What the share admitted is not paid from what peers lend, and a bucket stays above its limit by that: over.";
     OtherRuleForgotten, "other-rule-forgotten":
         "A peer that has refused an ask as it goes by other limits is asked again for the next check: lending.";
+    NoStoreForgotten, "no-store-forgotten":
+        "Checks wait once more for a peer that has said that it cannot reach the store, either: waits.";
+    NeverTriedAgain, "never-tried-again":
+        "A peer that could not reach the store is not asked again while this node cannot, either: over.";
     ShareBeforeRelay, "share-before-relay":
         "A node that has lost the store goes by its share, though a peer would lend: over.";
     IdsStartAnew, "ids-start-anew":

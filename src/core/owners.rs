@@ -26,6 +26,9 @@ const LATE: u8 = 3;
 /// So long a peer is left out.
 const LEFT_OUT: Micros = Micros(1_000_000);
 
+/// So often a peer is tried at most that has had no store.
+const TRIAL_PAUSE: Micros = Micros(100_000);
+
 /// Of so many rules it is remembered at most that a peer goes by other limits, the latest ones.
 const MOST_RULES: usize = 64;
 
@@ -84,7 +87,7 @@ pub(super) struct Owners {
     /// The hash of this node's own name; `None`: it owns nothing.
     own: Option<u64>,
     peers: Vec<Peer>,
-    /// Before that time `relay` names no peer that has said that it cannot reach its store.
+    /// Before that time `trial` names nobody.
     next_trial: Instant,
 }
 
@@ -165,24 +168,28 @@ impl Owners {
         is_other.then_some(best.peer)
     }
 
-    /// Whom to ask for a key that this node cannot ask the store for: the owner, or whoever comes next. Peers that have said
-    /// that they cannot reach the store, either, may reach it again, but a check waits in vain for each that does not. So
-    /// they are asked when there is nobody else, and however many they are, one a second: who refused longest ago.
+    /// Whom a check waits for whose key this node cannot ask the store for: the owner, or whoever comes next. A check would wait in
+    /// vain for a peer that cannot reach the store, either, so those who have said so are left to `trial`.
     pub(super) fn relay(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Origin> {
         let reaches = |peer: &&Peer| !peer.has_no_store;
-        let best = self.best(now, key, rule, reaches).map(|best| best.peer);
-        best.or_else(|| if now >= self.next_trial { self.longest_ago(now, rule) } else { None })
+        self.best(now, key, rule, reaches).map(|best| best.peer)
+    }
+
+    /// Whom to ask beside a check that does not wait, where `relay` names nobody: the peer that has refused longest ago. It may
+    /// reach the store again. However many keys and such peers there are, ten asks are sent a second, and each peer gets one of them.
+    pub(super) fn trial(&mut self, now: Instant, rule: &Rule) -> Option<Origin> {
+        if now < self.next_trial || on(Mutant::NeverTriedAgain) {
+            return None;
+        }
+        let open = self.peers.iter().filter(|peer| peer.is_open(now, rule));
+        let tried = open.min_by_key(|peer| (peer.left_out, peer.candidate.peer))?.candidate.peer;
+        self.next_trial = now + TRIAL_PAUSE;
+        Some(tried)
     }
 
     fn best(&self, now: Instant, key: Digest, rule: &Rule, may_be: impl Fn(&&Peer) -> bool) -> Option<Candidate> {
         let there = self.peers.iter().filter(|peer| peer.is_open(now, rule)).filter(may_be).map(|peer| peer.candidate);
         there.max_by_key(|candidate| (rank(key, candidate.name.hash), candidate.peer))
-    }
-
-    /// The peer that may be asked and has refused longest ago.
-    fn longest_ago(&self, now: Instant, rule: &Rule) -> Option<Origin> {
-        let open = self.peers.iter().filter(|peer| peer.is_open(now, rule));
-        open.min_by_key(|peer| (peer.left_out, peer.candidate.peer)).map(|peer| peer.candidate.peer)
     }
 
     /// How long a peer's answer is worth waiting for.
@@ -208,11 +215,8 @@ impl Owners {
     /// A peer has refused an ask under the rule with this fingerprint.
     pub(super) fn note_refusal(&mut self, now: Instant, peer: Origin, rule: u64, refusal: Refusal) {
         let again = now + LEFT_OUT;
-        if refusal == Refusal::NoStore {
-            self.next_trial = again;
-        }
         let Some(peer) = self.get_mut(peer) else { return };
-        peer.has_no_store = refusal == Refusal::NoStore;
+        peer.has_no_store = refusal == Refusal::NoStore && !on(Mutant::NoStoreForgotten);
         if refusal.lasts() {
             peer.left_out = Due::at(again);
         } else if refusal == Refusal::OtherRule {
@@ -372,22 +376,24 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_reach_no_store_one_is_asked_again_in_a_second() {
+    fn of_those_who_reach_no_store_one_is_tried_in_a_second() {
         let mut owners = owners("a", &["b", "c", "d"]);
-        let (key, peers) = (Digest(7), [Origin(0), Origin(1), Origin(2)]);
+        let (key, rule, peers) = (Digest(7), rule("9/1s"), [Origin(0), Origin(1), Origin(2)]);
         let refuse = |owners: &mut Owners, at, peer| owners.note_refusal(at, peer, 1, Refusal::NoStore);
         peers.iter().for_each(|peer| refuse(&mut owners, NOW, *peer));
         let mut now = NOW;
         for turn in 0..6 {
-            assert_eq!(relay(&owners, now + Micros(LEFT_OUT.0 - 1), key), None);
+            assert_eq!(owners.trial(now + Micros(LEFT_OUT.0 - 1), &rule), None);
             now = now + LEFT_OUT;
-            assert_eq!(relay(&owners, now, key), Some(peers[turn % 3]), "who was asked longest ago");
+            assert_eq!(relay(&owners, now, key), None, "no check waits for those");
+            assert_eq!(owners.trial(now, &rule), Some(peers[turn % 3]), "who was asked longest ago");
+            assert_eq!(owners.trial(now, &rule), None, "and nobody else before it has answered");
             refuse(&mut owners, now, peers[turn % 3]);
         }
         owners.note_loan(now, peers[1]);
         assert_eq!(relay(&owners, now, key), Some(peers[1]), "who lends is asked as ever");
         // The store itself is there: whoever owns the key is asked.
-        let all = keys().filter_map(|key| owners.owner(now + LEFT_OUT, key, &rule("9/1s")));
+        let all = keys().filter_map(|key| owners.owner(now + LEFT_OUT, key, &rule));
         assert_eq!(all.collect::<std::collections::BTreeSet<_>>().len(), 3);
     }
 

@@ -1,7 +1,8 @@
 //! **lending**: who lends on to a peer, and who asks. A node lends on what it may lend: under the limits by which the peer
 //! spends it, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer
 //! itself. A node asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by
-//! other limits. A node that has lost the store does not go by its share while a peer would lend.
+//! other limits. A node that has lost the store does not go by its share while a peer would lend. Where no peer would, no check
+//! waits for one that has said that it has no store, either, and one of those is asked now and then whether it is back.
 //!
 //! That what is lent on was held, and is admitted once, is `purse.rs`'s.
 
@@ -35,12 +36,17 @@ static ANSWERED: Exemption = Exemption::new(
     "The share goes on until all have paid for theirs, or have told the store what it has lost, and is ended by the next answer: of a key that nobody asks for meanwhile its first check is decided by the share yet.",
 );
 
+static UNHEARD: Exemption = Exemption::new(
+    "whether peers without a store are asked now and then, once an ask is not answered, until the next one is",
+    "Peers that answer nothing are left out for a second, and of all of them nobody may be left.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "lending.rs",
     invariants: &["lending"],
-    proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by other limits; it does not go by its share at once while a peer answers asks under the same limits.",
+    proves: "A node lends on under the limits by which the peer spends, as much as is of use and no more than was wanted, not when it leaves, and not of a key for which it asks a peer itself, nor does it let a peer wait for that; it asks one peer at a time for a key, never twice under one id, and nobody who has just said that it goes by other limits; it does not go by its share at once while a peer answers asks under the same limits, nor after waiting for one that has said that it has no store, either, and asks those now and then.",
     judges: "All algorithms, several limits.",
-    exemptions: &[&OFF, &LEARNS, &SHARDS, &LEAVES, &ANSWERED],
+    exemptions: &[&OFF, &LEARNS, &SHARDS, &LEAVES, &ANSWERED, &UNHEARD],
     mutant: Some("lends-under-other-limits"),
 };
 
@@ -55,6 +61,12 @@ const LEFT_OUT: u64 = 1_000_000;
 
 /// Whoever has answered an ask a moment ago would answer another.
 const OPEN: u64 = 50_000;
+
+/// For so long a peer is known to have no store, which has said so; and so long after it has, it is asked again, if not
+/// another in the last of these times.
+const WITHOUT: u64 = 3_000_000;
+const TRIED_AFTER: u64 = 1_200_000;
+const BETWEEN_TRIALS: u64 = 200_000;
 
 /// So long a check waits for peers, of whom it asks one after the other.
 const BUSY: u64 = 200_000;
@@ -85,6 +97,16 @@ pub(super) struct Lending {
     /// Keys for which the store has answered a node, and for which that has not asked it since.
     quiet: Set<(Life, u32)>,
     lost: Set<u32>,
+    /// The peers whose last answer to a node was that they have no store, under which limits, and when.
+    without: Map<Life, Vec<(Life, u64, u64)>>,
+    /// When a node last went by its share of a key, and when it last asked a peer that had no store for one, after that.
+    by_share: Map<(Life, u32), u64>,
+    in_vain: Map<(Life, u32), u64>,
+    tried: Map<Life, u64>,
+    /// When a node went by its share, and had not tried any of those for long.
+    untried: Map<Life, u64>,
+    /// The nodes whose last ask nobody has answered.
+    unheard: Set<Life>,
     found: Found,
 }
 
@@ -105,6 +127,12 @@ impl Lending {
             answered: Map::default(),
             quiet: Set::default(),
             lost: Set::default(),
+            without: Map::default(),
+            by_share: Map::default(),
+            in_vain: Map::default(),
+            tried: Map::default(),
+            untried: Map::default(),
+            unheard: Set::default(),
             found: Found::default(),
         }
     }
@@ -125,7 +153,50 @@ impl Lending {
             self.found.add("lending", moment, || {
                 format!("{request:?} was decided by the share, and {peer:?} has answered an ask at {at}")
             });
+            return;
         }
+        self.tries(moment, request, of_rule);
+    }
+
+    /// A check was decided by the share at once. Of the peers that had no store a while ago one was asked lately, or is now.
+    fn tries(&mut self, moment: Moment, request: &Request, rule: u64) {
+        let life = self.lives.of(request.node);
+        let peers = self.without.get(&life).map_or(&[][..], Vec::as_slice);
+        let may_be_back = |at: u64| (at + TRIED_AFTER..at + WITHOUT).contains(&moment.at);
+        let has_tried = self.tried.get(&life).is_some_and(|at| moment.at < at + BETWEEN_TRIALS);
+        let Some((peer, _, at)) = peers.iter().copied().find(|(_, of, at)| *of == rule && may_be_back(*at)) else {
+            return;
+        };
+        if has_tried || UNHEARD.when(self.unheard.contains(&life)) {
+            return;
+        }
+        // The ask that this check causes is seen after its answer.
+        let since = *self.untried.entry(life).or_insert(moment.at);
+        if since < moment.at {
+            self.found.add("lending", moment, || {
+                format!(
+                    "{request:?} was decided by the share, and {peer:?}, without a store at {at}, was not asked since"
+                )
+            });
+        }
+    }
+
+    /// A check was decided by the share after it had waited.
+    fn waits_in_vain(&mut self, moment: Moment, request: &Request) {
+        let place = (self.lives.of(request.node), request.key);
+        let asked = self.in_vain.get(&place).filter(|at| (request.asked..moment.at).contains(*at));
+        if let Some(at) = asked {
+            self.found.add("lending", moment, || {
+                format!("{request:?} waited for a peer asked at {at}, which had said that it has no store")
+            });
+        }
+    }
+
+    /// Whether a peer has said that it has no store.
+    fn note_without(&mut self, life: Life, rule: u64, peer: Life, said: Option<u64>) {
+        let peers = self.without.entry(life).or_default();
+        peers.retain(|(other, _, _)| *other != peer);
+        peers.extend(said.map(|at| (peer, rule, at)));
     }
 
     /// Whether a peer has answered a node's last ask.
@@ -146,6 +217,18 @@ impl Lending {
         }
     }
 
+    fn asks_who_has_none(&mut self, moment: Moment, life: Life, key: u32, peer: Life) {
+        let peers = self.without.get(&life).map_or(&[][..], Vec::as_slice);
+        if peers.iter().any(|(other, _, at)| *other == peer && moment.at < at + WITHOUT) {
+            if self.by_share.get(&(life, key)).is_some_and(|at| moment.at < at + BUSY) {
+                self.in_vain.insert((life, key), moment.at);
+            }
+            self.tried.insert(life, moment.at);
+        }
+        self.untried.remove(&life);
+        self.unheard.insert(life);
+    }
+
     fn asks_in_vain(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, peer: Life) {
         let other = self
             .others
@@ -161,6 +244,9 @@ impl Lending {
     fn hears(&mut self, moment: Moment, life: Life, key: u32, ask: &Ask, (peer, answer): (Life, &Answer)) {
         let Some((_, until)) = self.open.get(&(life, key)).filter(|(id, _)| *id == ask.id).copied() else { return };
         self.open.remove(&(life, key));
+        self.unheard.remove(&life);
+        let has_none = *answer == Err(Refusal::NoStore) && moment.at < until;
+        self.note_without(life, ask.terms.rule, peer, has_none.then_some(moment.at));
         if answer.is_ok() && moment.at < until {
             self.note_open(life, ask.terms.rule, peer, Some(moment.at));
         }
@@ -223,6 +309,7 @@ impl Observer for Lending {
                 if let Some(peer) = peer {
                     self.note_open((*node, *incarnation), ask.terms.rule, *peer, None);
                     self.asks_in_vain(moment, (*node, *incarnation), *key, ask, *peer);
+                    self.asks_who_has_none(moment, (*node, *incarnation), *key, *peer);
                 }
             }
             Seen::PeerWaits { node, incarnation, key, ask } => {
@@ -233,10 +320,17 @@ impl Observer for Lending {
                 if decision.source == Source::Share && request.kind == Kind::Check && self.judges_shares =>
             {
                 self.goes_by_its_share(moment, request, rule);
+                self.by_share.insert((self.lives.of(request.node), request.key), moment.at);
+            }
+            Seen::Answered { request, decision, parked: true, .. }
+                if decision.source == Source::Share && request.kind == Kind::Check && self.judges_shares =>
+            {
+                self.waits_in_vain(moment, request);
             }
             Seen::Called { node, key, .. } => _ = self.quiet.remove(&(self.lives.of(*node), *key)),
             Seen::Settled { node, incarnation, key, grant: Some(_), .. } => {
                 self.answered.insert(((*node, *incarnation), *key), moment.at);
+                self.by_share.remove(&((*node, *incarnation), *key));
                 self.quiet.insert(((*node, *incarnation), *key));
             }
             Seen::Lost { key, .. } | Seen::Undone { key, .. } => _ = self.lost.insert(*key),
@@ -412,5 +506,51 @@ mod tests {
             history.see(&mut checker, at, &Seen::PeerAsked { node: 1, incarnation, key, ask: &ask, peer: Some(again) });
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
+    }
+
+    /// A node that goes by its share has asked a peer, which said that it has no store; what it does of the same key at those
+    /// times: goes by its share at once, or asks the peer again, and a check waits until so long after that.
+    fn of_a_peer_without_a_store(said: Refusal, shares: &[u64], asks: Option<(u64, Option<u64>)>) -> usize {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = checker(&history);
+        history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 0 });
+        let (node, incarnation, key, peer, store) = (0, 0, 0, (1, 1), Timestamp(0));
+        let first = &peer_ask(9, 1, 1);
+        history.see(&mut checker, 1_600_000, &Seen::PeerAsked { node, incarnation, key, ask: first, peer: Some(peer) });
+        let heard = Seen::PeerHeard { node, incarnation, key, peer, ask: first, answer: &Err(said), store };
+        history.see(&mut checker, 1_601_000, &heard);
+        let mut asked = false;
+        for at in shares {
+            if let Some((ask_at, waits)) = asks.filter(|(ask_at, _)| !asked && ask_at <= at) {
+                asked = true;
+                let ask = &peer_ask(10, 1, 1);
+                history.see(&mut checker, ask_at, &Seen::PeerAsked { node, incarnation, key, ask, peer: Some(peer) });
+                let heard = Seen::PeerHeard { node, incarnation, key, peer, ask, answer: &Err(said), store };
+                history.see(&mut checker, ask_at + 500, &heard);
+                if let Some(waits) = waits {
+                    let request = history.ask(&mut checker, ask_at);
+                    history.answer(&mut checker, ask_at + waits, &request, Source::Share, false);
+                }
+            }
+            history.check(&mut checker, *at, 1, Source::Share, false);
+        }
+        checker.violations().len()
+    }
+
+    #[test]
+    fn a_peer_without_a_store_is_asked_again_and_no_check_waits_for_it() {
+        let none = Refusal::NoStore;
+        assert_eq!(of_a_peer_without_a_store(none, &[2_000_000, 2_700_000, 3_000_000], None), 0, "not for a while");
+        assert_eq!(of_a_peer_without_a_store(none, &[2_000_000, 2_900_000, 3_000_000], None), 1);
+        assert_eq!(of_a_peer_without_a_store(Refusal::Busy, &[2_000_000, 2_900_000, 3_000_000], None), 0);
+        let tried = Some((2_900_000, None));
+        assert_eq!(of_a_peer_without_a_store(none, &[2_850_000, 2_900_000, 3_000_000], tried), 0);
+        let waits = Some((2_900_000, Some(600)));
+        assert_eq!(of_a_peer_without_a_store(none, &[2_850_000, 2_910_000, 3_000_000], waits), 1);
+        assert_eq!(
+            of_a_peer_without_a_store(none, &[2_300_000, 2_910_000, 3_000_000], waits),
+            0,
+            "it may ask the owner"
+        );
     }
 }

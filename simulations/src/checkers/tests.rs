@@ -113,7 +113,7 @@ impl History {
             slot: None,
         };
         let (rule, store) = (self.rule.clone(), Timestamp(START + at));
-        let parked = source == Source::Store;
+        let parked = source == Source::Store || request.asked < at;
         self.see(observer, at, &Seen::Answered { request, rule: &rule, decision: &decision, parked, store });
     }
 

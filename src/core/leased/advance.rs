@@ -10,7 +10,8 @@
 //! that come meanwhile line up behind it, and a partial grant serves the line from its head. Tokens that are returned
 //! leave the node's lease before the call is sent, so they cannot be spent twice.
 
-use super::intent::{Intent, Wish, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask};
+use super::calls::Asking;
+use super::intent::{Intent, Wish, ahead, ceiling, intend, may_relay, nodes_served, whom_to_ask, whom_to_try};
 use super::key::LeasedKey;
 use super::timers::{has_to_tell, keep_until, remaining};
 use crate::core::answer::Resolution;
@@ -243,22 +244,45 @@ fn answer_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: D
 /// the store can be asked in the other half.
 fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
     let Some(first) = key.line.first() else { return };
+    let (wanted, dearest, patience) = (key.line.wanted(), first.cost, Micros(first.deadline.since(now).0 / 2));
+    key.line.note_ask();
+    send_ask(key, cx, now, peer, [wanted, dearest], patience, true);
+}
+
+/// Asks a peer that has had no store, beside a check of this cost that nobody waits for any more. What it lends pays for what the
+/// share has admitted.
+pub(super) fn try_peer(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
+    if let Some(peer) = whom_to_try(key, cx, now) {
+        let patience = Micros(cx.settings.timeout.0 / 2);
+        send_ask(key, cx, now, peer, [0, cost], patience, false);
+    }
+}
+
+/// Asks a peer for so many tokens, and at least for so many.
+fn send_ask(
+    key: &mut LeasedKey,
+    cx: &mut Context,
+    now: Instant,
+    peer: Origin,
+    [wanted, least]: [u64; 2],
+    patience: Micros,
+    is_awaited: bool,
+) {
     let rule = key.view.rule().clone();
     let most = rule.limits.iter().map(|limit| limit.capacity()).min().unwrap_or(1);
     // What the share has admitted is paid from what peers lend, as from what the store does. A bucket that is never full again
     // would else stay above its limit by that for as long as the store is away.
     let owed = if on(Mutant::DebtNotPaidByLoans) { 0 } else { key.debt(now).saturating_add(key.outage.credited()) };
-    let want = key.line.wanted().saturating_add(owed).min(most).max(first.cost);
-    let least = if owed > 0 { 1 } else { first.cost };
-    let half = Micros(first.deadline.since(now).0 / 2).max(Micros(1));
-    let terms = Terms { rule: rule.fingerprint(), want, least, patience: cx.owners.patience(peer).min(half) };
+    let want = wanted.saturating_add(owed).min(most).max(least);
+    let least = if owed > 0 { 1 } else { least };
+    let patience = cx.owners.patience(peer).min(patience.max(Micros(1)));
+    let terms = Terms { rule: rule.fingerprint(), want, least, patience };
     // How much is used is measured from one refill to the next, and this is one.
     let bounds = bounds(key, cx, now, want, 0);
     key.demand.refill(now, bounds);
-    key.line.note_ask();
     let Some(name) = key.whole_name() else { return };
     let ask = Ask { id: cx.id(), digest: key.id(), key: name.into(), rule, terms };
-    key.calls.send_ask(cx, now, peer, ask);
+    key.calls.send_ask(cx, Asking { peer, ask, sent: now, is_awaited });
 }
 
 /// A peer that has not answered in time is not waited for. What it may lend yet is lost.

@@ -36,10 +36,12 @@ pub(super) struct Asking {
     pub(super) peer: Origin,
     pub(super) ask: Ask,
     pub(super) sent: Instant,
+    /// Whether those in line wait for the answer. Nobody does where a peer is tried that has had no store.
+    pub(super) is_awaited: bool,
 }
 
 impl Asking {
-    /// When nobody waits for the answer any more.
+    /// When the answer is too late.
     pub(super) fn deadline(&self) -> Instant {
         self.sent + self.ask.terms.patience
     }
@@ -121,10 +123,15 @@ impl Calls {
         self.asking().is_some()
     }
 
+    /// Whether those in line wait for a peer.
+    pub(super) fn awaits_peer(&self) -> bool {
+        self.asking().is_some_and(|asking| asking.is_awaited)
+    }
+
     /// Asks a peer, while none is asked.
-    pub(super) fn send_ask(&mut self, cx: &mut Context, now: Instant, peer: Origin, ask: Ask) {
-        cx.ask(peer, ask.clone());
-        self.open().asking = Some(Asking { peer, ask, sent: now });
+    pub(super) fn send_ask(&mut self, cx: &mut Context, asking: Asking) {
+        cx.ask(asking.peer, asking.ask.clone());
+        self.open().asking = Some(asking);
     }
 
     /// The peer has answered the ask of that id, if that is still awaited. It is not again: what comes once more is lost.

@@ -126,7 +126,7 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) ->
 /// or if tokens are being returned that the store could lend.
 fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
     // Meanwhile a store that is away is asked now and then whether it is back.
-    let waits_for_peer = key.calls.is_asking() && !(key.is_away(now) && key.outage.phase().asks_again(now));
+    let waits_for_peer = key.calls.awaits_peer() && !(key.is_away(now) && key.outage.phase().asks_again(now));
     if key.line.is_empty() || key.awaits_return() || waits_for_peer {
         return false;
     }
@@ -195,16 +195,29 @@ pub(super) fn ceiling(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
 }
 
 /// Whether a check that was made so many asks for waits for a peer, as this node's part of the store is away.
+pub(super) fn may_relay(key: &LeasedKey, cx: &Context, now: Instant, asks: u8) -> bool {
+    let is_asked = || asks < MOST_ASKS && cx.owners.relay(now, key.id(), key.view.rule()).is_some();
+    is_for_peers(key, cx, now) && (key.calls.awaits_peer() || is_asked())
+}
+
+/// Whom to ask beside a check that this node has just answered by its share, as nobody who could be asked reaches the store, so
+/// that one who reaches it again is found.
+pub(super) fn whom_to_try(key: &LeasedKey, cx: &mut Context, now: Instant) -> Option<Origin> {
+    let is_idle = key.line.is_empty() && !key.calls.is_asking();
+    if !is_idle || !is_for_peers(key, cx, now) || cx.owners.relay(now, key.id(), key.view.rule()).is_some() {
+        return None;
+    }
+    cx.owners.trial(now, key.view.rule())
+}
+
+/// Whether peers may be asked for a key, as this node's part of the store is away.
 ///
 /// Not while peers tell the store what it has lost, nor once it has been charged for all of the share: both end by
 /// themselves, and the share is set aside.
-pub(super) fn may_relay(key: &LeasedKey, cx: &Context, now: Instant, asks: u8) -> bool {
+fn is_for_peers(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
     let is_lost = matches!(key.outage.phase(), Phase::Lost { .. } | Phase::Repaying { .. }) && key.is_away(now);
-    if !is_lost || cx.draining || key.line.has_peers() || !is_known_to_peers(key) || on(Mutant::ShareBeforeRelay) {
-        return false;
-    }
-    let is_asked = || asks < MOST_ASKS && cx.owners.relay(now, key.id(), key.view.rule()).is_some();
-    key.view.rule().on_store_loss != OnStoreLoss::Allow && (key.calls.is_asking() || is_asked())
+    let may_ask = is_lost && !cx.draining && !key.line.has_peers() && is_known_to_peers(key);
+    may_ask && key.view.rule().on_store_loss != OnStoreLoss::Allow && !on(Mutant::ShareBeforeRelay)
 }
 
 /// A key that is in use leases ahead. In a flood a lease of the next window is gone before the next answer could come, so

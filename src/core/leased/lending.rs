@@ -87,8 +87,7 @@ pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now:
 /// bucket's token that is spent later would be spent at another time than it was charged.
 fn take_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Asking, loan: &Loan) {
     let is_over = loan.lasts.is_some_and(|lasts| asking.sent + lasts.rounded_early() <= now);
-    let is_of_before = key.view.epoch() != 0 && loan.epoch != key.view.epoch();
-    let is_void = is_of_before || asking.ask.rule.limits != key.view.rule().limits;
+    let is_void = asking.ask.rule.limits != key.view.rule().limits;
     let tokens = if is_void || is_over && !on(Mutant::LoanOutlivesWindow) { 0 } else { loan.tokens };
     let (mut paid, mut taken) = (0, 0);
     if is_over && !is_void && !on(Mutant::LoanOutlivesWindow) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::advance::{advance, drop_ended, give_back, give_unclaimed, leave_limits, report_spent, turn_away};
+use super::advance::{advance, drop_ended, give_back, give_unclaimed, leave_limits, report_spent, try_peer, turn_away};
 use super::intent::{Wish, may_relay, wants_tokens};
 use super::key::LeasedKey;
 use crate::core::answer::{Resolution, overload};
@@ -57,6 +57,9 @@ pub(in crate::core) fn check(
         key.pacing.note_promise(now, cost, &decision);
         if wants_tokens(key, cx, now, &decision) {
             advance(key, cx, now, Wish::Tokens);
+        }
+        if decision.source == Source::Share && cx.owners.are_there() {
+            try_peer(key, cx, now, cost);
         }
         return Outcome::Decided(decision);
     }
