@@ -45,6 +45,8 @@ pub struct PastUsage {
     pub own: u64,
     /// What all nodes together have admitted, and how many use the key; `None` when not all were heard from.
     pub fleet: Option<(u64, u32)>,
+    /// How many nodes use the key, as the store has last counted: more than those that see each other, where some do not.
+    pub counted: u32,
 }
 
 impl FleetView {
@@ -64,7 +66,8 @@ impl FleetView {
         let ppm = |tokens: u64| (u128::from(tokens) * u128::from(WHOLE) / u128::from(count.max(1))) as u64;
         let own = ppm(settled.own.min(count));
         let unused = settled.fleet.map_or(0, |(all, nodes)| (WHOLE - ppm(all.min(count))) / u64::from(nodes.max(1)));
-        let nodes = if on(Mutant::SmallFleetAssumed) { 1 } else { self.largest.max(self.live).max(1) };
+        let nodes =
+            if on(Mutant::SmallFleetAssumed) { 1 } else { self.largest.max(self.live).max(settled.counted).max(1) };
         let followed = FOLLOWING * (own + unused) / WHOLE;
         SAFE_PPM * (followed + (WHOLE - FOLLOWING) / u64::from(nodes)) / WHOLE
     }
@@ -210,19 +213,19 @@ mod tests {
 
     #[test]
     fn a_lone_node_gets_all_but_the_margin() {
-        assert_eq!(view(1, 1).part_ppm(1_000, PastUsage { own: 0, fleet: Some((0, 1)) }), 950_000);
+        assert_eq!(view(1, 1).part_ppm(1_000, PastUsage { own: 0, fleet: Some((0, 1)), counted: 1 }), 950_000);
     }
 
     #[test]
     fn parts_follow_what_was_used_and_share_out_the_rest() {
-        let part = |own| view(4, 4).part_ppm(1_000, PastUsage { own, fleet: Some((600, 4)) });
+        let part = |own| view(4, 4).part_ppm(1_000, PastUsage { own, fleet: Some((600, 4)), counted: 4 });
         assert_eq!([part(500), part(100), part(0)], [553_375, 192_375, 102_125]);
         assert_eq!(part(500) + part(100) + 2 * part(0), 950_000);
     }
 
     #[test]
     fn who_has_not_heard_everybody_gets_what_it_used() {
-        let part = view(3, 4).part_ppm(1_000, PastUsage { own: 400, fleet: None });
+        let part = view(3, 4).part_ppm(1_000, PastUsage { own: 400, fleet: None, counted: 1 });
         assert_eq!(part, 950_000 * (380_000 + 12_500) / 1_000_000);
     }
 
@@ -235,9 +238,15 @@ mod tests {
             let parts = used.iter().enumerate().map(|(node, own)| {
                 let heard = torn & (1 << node) != 0;
                 let fleet = heard.then_some((all, used.len() as u32));
-                view(if heard { 6 } else { 2 }, 6).part_ppm(1_000, PastUsage { own: *own, fleet })
+                view(if heard { 6 } else { 2 }, 6).part_ppm(1_000, PastUsage { own: *own, fleet, counted: 1 })
             });
             assert!(parts.sum::<u64>() <= SAFE_PPM);
         }
+    }
+
+    #[test]
+    fn nodes_that_do_not_see_each_other_go_by_how_many_the_store_has_counted() {
+        let part = |own| view(1, 1).part_ppm(1_000, PastUsage { own, fleet: None, counted: 10 });
+        assert!((0..10).map(|_| part(100)).sum::<u64>() <= SAFE_PPM);
     }
 }

@@ -60,6 +60,15 @@ struct Wait {
     epoch: u64,
 }
 
+/// An acquire as it was sent first: one that is not answered is sent again under the same id.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    id: u64,
+    at: u64,
+    /// A check was decided by the share just then.
+    on_share: bool,
+}
+
 /// The checker.
 #[derive(Debug, Default)]
 pub(super) struct Repair {
@@ -68,8 +77,8 @@ pub(super) struct Repair {
     /// By key and node: the epochs under which the store has executed an acquire. What a node brings back, it takes once in each.
     epochs: Set<(u32, u32, u64)>,
     waits: Map<(u32, u32), Wait>,
-    /// A node's latest acquire of a key, and when it was sent first.
-    asked: Map<(u32, u32), (u64, u64)>,
+    /// A node's latest acquire of a key.
+    asked: Map<(u32, u32), Asked>,
     /// When a check was last decided by a node's share of a key.
     shares: Map<(u32, u32), u64>,
     /// Who told a node something last, and when.
@@ -120,8 +129,8 @@ impl Repair {
         let Some(left) = brings(call, order, grant).filter(|_| grant.granted == 0) else { return };
         let heard = self.heard.get(&node).is_some_and(|(_, at)| moment.at < at + HEARD);
         if !LONELY.when(!heard) && !OPEN.when(call.rule.on_store_loss == OnStoreLoss::Allow) {
-            let asked = self.asked.get(&(key, node)).filter(|(id, _)| *id == call.id);
-            let trip = asked.map_or(0, |(_, at)| moment.at - at);
+            let asked = self.asked.get(&(key, node)).filter(|asked| asked.id == call.id);
+            let trip = asked.map_or(0, |asked| moment.at - asked.at);
             let until = moment.at + self.repair.min(left.saturating_sub(EDGE + trip));
             // The same answer once more begins nothing.
             let wait = self.waits.get(&(key, node)).filter(|wait| wait.epoch == grant.epoch);
@@ -132,13 +141,14 @@ impl Repair {
 
     fn called(&mut self, moment: Moment, (key, node): (u32, u32), call: &Call, order: &Acquire) {
         let asked = self.asked.entry((key, node)).or_default();
-        if asked.0 != call.id {
-            *asked = (call.id, moment.at);
+        if asked.id != call.id {
+            let on_share = self.shares.get(&(key, node)) == Some(&moment.at);
+            *asked = Asked { id: call.id, at: moment.at, on_share };
         }
+        let on_share = asked.on_share;
         let wait = self.waits.get(&(key, node)).copied();
         // Who wants nothing only looks whether the store is there.
         let asks = order.need.max(order.want) > 0;
-        let on_share = self.shares.get(&(key, node)) == Some(&moment.at);
         let asks = asks && !PAYS.when(on_share && order.need == order.want);
         if let Some(wait) = wait.filter(|wait| asks && moment.at < wait.until && order.epoch == wait.epoch) {
             self.found.add("no-free-budget", moment, || {
@@ -235,6 +245,27 @@ mod tests {
             history.settled(&mut checker, SECOND / 4, 1, 0);
             history.asks_under = 2;
             history.called(&mut checker, SECOND / 4 + later, 2, 1);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_pays_for_a_share_may_be_sent_again() {
+        for (on_share, seen) in [(true, 0), (false, 2)] {
+            let mut history = History::new("10/1s fixed");
+            let mut setting = history.setting();
+            setting.plan.gossip = Some(crate::plan::Gossip { tick: Span(200_000), ..Default::default() });
+            let mut checker = Repair::new(&setting);
+            let told = Seen::Told { from: 1, to: 0, frames: &Frames::new(Vec::new()), lies: false };
+            history.see(&mut checker, 1, &told);
+            (history.known, history.epoch) = (3, 2);
+            history.settled(&mut checker, SECOND / 4, 1, 0);
+            history.asks_under = 2;
+            if on_share {
+                history.check(&mut checker, SECOND / 2, 1, Source::Share, true);
+            }
+            history.called(&mut checker, SECOND / 2, 2, 1);
+            history.called(&mut checker, SECOND / 2 + 25_000, 2, 1);
             assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
         }
     }

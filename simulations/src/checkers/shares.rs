@@ -28,7 +28,7 @@ static UNTOLD: Exemption = Exemption::new(
 );
 static EDGES: Exemption = Exemption::new(
     "near a boundary",
-    "What is spent within 5 ms of it may be of either window; and a twentieth and two tokens, where it is a window before or after.",
+    "What is spent within 5 ms of it, or a trip to the store and back, may be of either window; and a twentieth and two tokens, where it is a window before or after.",
 );
 static GOSSIP: Exemption = Exemption::new(
     "the part in a fleet that gossips",
@@ -142,6 +142,8 @@ pub(super) struct Shares {
     /// Nodes hear of each other: of windows each takes what it used, and `together.rs` adds that up.
     gossips: bool,
     doubt: u64,
+    /// See [`edge`].
+    edge: u64,
     found: Found,
 }
 
@@ -153,6 +155,7 @@ impl Shares {
             in_time: plan.redis.skew.0 == 0 && !plan.clocks_leap() && keeps_time(plan),
             gossips: plan.gossip.is_some(),
             doubt: plan.daemon.timeout.0 + DOUBT,
+            edge: edge(plan),
             ..Self::default()
         }
     }
@@ -187,7 +190,7 @@ impl Shares {
     }
 
     fn admitted(&mut self, moment: Moment, place: Place, request: &Request, rule: &Rule, store: u64) {
-        let (agree, gossips, doubt, in_time) = (self.agree, self.gossips, self.doubt, self.in_time);
+        let (agree, gossips, doubt, in_time, edge) = (self.agree, self.gossips, self.doubt, self.in_time, self.edge);
         let mut informed =
             self.informed.get_mut(&place).filter(|informed| !SKEWED.when(!agree) && !UNTOLD.when(informed.now == 0));
         let passing = self.passing.entry(place).or_default().read(store, moment.at);
@@ -222,7 +225,7 @@ impl Shares {
             }
             count.roll(limit, store);
             let passed = store % limit.period.0;
-            if EDGES.when(!is_bucket && passed.min(limit.period.0 - passed) < EDGE) {
+            if EDGES.when(!is_bucket && passed.min(limit.period.0 - passed) < edge) {
                 continue;
             }
             count.admit(limit, request.cost);
@@ -261,6 +264,11 @@ impl Shares {
             }
         }
     }
+}
+
+/// How near to a boundary what is spent may be of either window: a node knows the store's clock to within a trip there and back.
+fn edge(plan: &Plan) -> u64 {
+    EDGE.max(2 * (plan.network.latency.0 + 3 * plan.network.jitter.0))
 }
 
 /// By its own clock, too, a node tells windows from each other: what it is off by is within what is near a boundary.

@@ -257,7 +257,7 @@ impl LeasedKey {
         let least = ends.clone().map(|last| mean(&own, last) / MEAN).min().unwrap_or(0);
         let most = ends.map(|last| mean(&all, last).div_ceil(MEAN)).max().unwrap_or(limit.count);
         let known = everybody.then_some((most, self.view.nodes()));
-        fleet.part_ppm(limit.count, PastUsage { own: least, fleet: known })
+        fleet.part_ppm(limit.count, PastUsage { own: least, fleet: known, counted: self.view.nodes() })
     }
 
     /// Whether a limit's share follows past usage. Its windows must be the same for all nodes, whichever asks first.
