@@ -208,6 +208,10 @@ impl Bound {
 
     /// It was credited to the store's windows of now, which may be others than those it was asked in.
     fn credited(&mut self, node: u32, key: u32, call: &Call, grant: &Grant, now: u64) {
+        // A call that comes too late, or once more, does nothing.
+        if grant.outdated || grant.replayed {
+            return;
+        }
         let key = self.keys.of(key);
         key.now = key.now.max(now);
         let (Some(rule), asked) = (&key.rule, key.refunds.remove(&(node, call.id))) else { return };
@@ -540,6 +544,18 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 4, 1, Source::Lease, true);
         assert_eq!(checker.violations()[0].invariant, "bound");
+    }
+
+    #[test]
+    fn a_refund_that_is_repeated_too_late_is_forgiven_by_nothing() {
+        for (replayed, outdated) in [(true, false), (false, true)] {
+            let mut history = History::new("10/1s fixed");
+            let mut checker = Bound::new(&history.setting());
+            history.refund(&mut checker, 1, 4);
+            history.refund_again(&mut checker, SECOND + 1, 4, [replayed, outdated]);
+            history.check(&mut checker, SECOND + 2, 11, Source::Lease, true);
+            assert_eq!(checker.violations().len(), 1, "{:?}", checker.violations());
+        }
     }
 
     #[test]

@@ -10,10 +10,10 @@ use rationd::core::decision::{Source, Verdict};
 use rationd::core::limit::{Algorithm, Limit};
 use rationd::core::policy::Rule;
 
-use super::Found;
 use super::notes::{Alone, Life, Lives};
 use super::sheet::{Exemption, Sheet};
 use super::window::Count;
+use super::{Found, trip};
 use crate::maps::Map;
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Violation};
 use crate::plan::{Plan, What};
@@ -68,7 +68,7 @@ const NOTICE: u64 = 1_500_000;
 /// A node knows a boundary of the store's clock to a trip and so much.
 const DOUBT: u64 = 10_000;
 
-/// What is spent so near to a boundary may be of either window.
+/// What is spent so near to a boundary may be of either window, or, far from the store, within a trip.
 const EDGE: u64 = 5_000;
 
 /// A key, a node and its incarnation.
@@ -142,7 +142,7 @@ pub(super) struct Shares {
     /// Nodes hear of each other: of windows each takes what it used, and `together.rs` adds that up.
     gossips: bool,
     doubt: u64,
-    /// See [`edge`].
+    /// What is spent so near to a boundary may be of either window.
     edge: u64,
     found: Found,
 }
@@ -155,7 +155,7 @@ impl Shares {
             in_time: plan.redis.skew.0 == 0 && !plan.clocks_leap() && keeps_time(plan),
             gossips: plan.gossip.is_some(),
             doubt: plan.daemon.timeout.0 + DOUBT,
-            edge: edge(plan),
+            edge: EDGE.max(trip(plan)),
             ..Self::default()
         }
     }
@@ -264,11 +264,6 @@ impl Shares {
             }
         }
     }
-}
-
-/// How near to a boundary what is spent may be of either window: a node knows the store's clock to within a trip there and back.
-fn edge(plan: &Plan) -> u64 {
-    EDGE.max(2 * (plan.network.latency.0 + 3 * plan.network.jitter.0))
 }
 
 /// By its own clock, too, a node tells windows from each other: what it is off by is within what is near a boundary.

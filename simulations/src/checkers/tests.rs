@@ -117,6 +117,26 @@ impl History {
         self.see(observer, at, &Seen::Answered { request, rule: &rule, decision: &decision, parked, store });
     }
 
+    /// A check is denied from a lease, by a store's clock that is so far ahead.
+    pub(super) fn answer_ahead(&mut self, observer: &mut dyn Observer, at: u64, ahead: u64, request: &Request) {
+        let now = START + at + ahead;
+        let decision = Decision {
+            verdict: Verdict::Deny,
+            limit: 10,
+            remaining: 0,
+            retry_after: Some(Micros(SECOND)),
+            reset_after: Micros(now / SECOND * SECOND + SECOND - now),
+            reset_at: Timestamp(now / SECOND * SECOND + SECOND),
+            reason: Reason::Rate,
+            source: Source::Lease,
+            limit_index: 0,
+            slot: None,
+        };
+        let (rule, store) = (self.rule.clone(), Timestamp(now));
+        let seen = Seen::Answered { request, rule: &rule, decision: &decision, parked: false, store };
+        self.see(observer, at, &seen);
+    }
+
     /// A check of that cost, answered at once.
     pub(super) fn check(&mut self, observer: &mut dyn Observer, at: u64, cost: u64, source: Source, ok: bool) {
         let request = Request { cost, ..self.ask(observer, at) };
@@ -225,6 +245,14 @@ impl History {
         let call = Call { op: Op::Refund { amount: cost.into(), windows: OPEN }, ..self.acquire(9, 1) };
         self.see(observer, at, &Seen::Called { node: 0, key: 0, call: &call, sent: true });
         let grant = self.grant(at, cost.into());
+        self.ran(observer, at, &call, &grant);
+    }
+
+    /// The store executes that call once more, or too late.
+    pub(super) fn refund_again(&mut self, observer: &mut dyn Observer, at: u64, cost: u32, marks: [bool; 2]) {
+        let call = Call { op: Op::Refund { amount: cost.into(), windows: OPEN }, ..self.acquire(9, 1) };
+        let [replayed, outdated] = marks;
+        let grant = Grant { replayed, outdated, ..self.grant(at, cost.into()) };
         self.ran(observer, at, &call, &grant);
     }
 

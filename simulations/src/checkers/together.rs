@@ -17,7 +17,7 @@ use rationd::core::policy::Rule;
 use super::notes::{Alone, Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
-use super::{Found, SAME, aligned};
+use super::{Found, SAME, aligned, trip};
 use crate::maps::{Map, Set};
 use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Topic, Violation};
 use crate::plan::What;
@@ -41,6 +41,10 @@ static TORN: Exemption = Exemption::new(
     "A node that peers had given up is not told again what they told meanwhile, takes it for unused, and has a little more than its part: all of them stay below the limit itself.",
 );
 static EDGES: Exemption = Exemption::new("near a boundary", "What is spent within 5 ms of it may be of either window.");
+static LAPSED: Exemption = Exemption::new(
+    "denials before the end of an aligned window, within 5 ms of it or a trip to the store and back",
+    "What a node was lent of the window and may not spend any more, as that may be over, counts as admitted until it is.",
+);
 static SHAPES: Exemption = Exemption::new(
     "buckets and windows from the first request",
     "A share of them has no window that is common to all nodes.",
@@ -80,6 +84,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &SKEWED,
         &TORN,
         &EDGES,
+        &LAPSED,
         &SHAPES,
         &LIARS,
         &FORGETFUL,
@@ -123,6 +128,8 @@ pub(super) struct Together {
     torn: Vec<(u64, u64)>,
     /// For so long a node may go by a window that is over.
     doubt: u64,
+    /// What a node was lent of a window it may not spend any more so near to its end.
+    edge: u64,
     /// Who has had an answer of the store about a key, and so knows the windows of its clock.
     informed: Set<(Life, u32)>,
     lives: Lives,
@@ -164,6 +171,7 @@ impl Together {
             agree: plan.redis.skew.0 <= SAME && !plan.clocks_leap(),
             torn: parts.map(|fault| (fault.at.0, fault.at.0 + fault.lasts.0)).collect(),
             doubt: plan.daemon.timeout.0 + DOUBT,
+            edge: EDGE.max(trip(plan)),
             informed: Set::default(),
             lives: Lives::default(),
             guessed: Set::default(),
@@ -307,6 +315,10 @@ impl Together {
         for (index, limit) in rule.limits.iter().enumerate() {
             if NO_WINDOWS.when(limit.algorithm == Algorithm::Gcra) {
                 continue;
+            }
+            let is_aligned = matches!(limit.algorithm, Algorithm::Fixed | Algorithm::Sliding);
+            if LAPSED.when(is_aligned && limit.period.0 - store % limit.period.0 < self.edge) {
+                return;
             }
             // By the clock of the node the next window may have begun.
             let soon = self.open(request.key, index, limit, store + self.doubt, reset);
@@ -524,6 +536,16 @@ mod tests {
         assert!(checker.violations().is_empty(), "{:?}", checker.violations());
         history.check(&mut checker, 7 * SECOND + SECOND / 5, 1, Source::Prefilter, false);
         assert_eq!(checker.violations()[0].invariant, "prefilter");
+    }
+
+    #[test]
+    fn a_denial_by_peers_in_the_last_moment_of_a_window_is_not() {
+        for (before_its_end, seen) in [(4_000, 0), (6_000, 1)] {
+            let mut history = History::new("100/1s fixed");
+            let mut checker = checker(&history);
+            history.check(&mut checker, 7 * SECOND - before_its_end, 1, Source::Prefilter, false);
+            assert_eq!(checker.violations().len(), seen, "{:?}", checker.violations());
+        }
     }
 
     #[test]

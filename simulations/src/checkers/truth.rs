@@ -50,12 +50,17 @@ static MOVED: Exemption = Exemption::new(
     "What the other clock's windows held is no evidence of this one's: for two periods.",
 );
 
+static LEAPT: Exemption = Exemption::new(
+    "evidence of buckets, once a slot has moved between clocks that differ",
+    "By a clock that is ahead a bucket is emptier at once. A node goes on by what it has spent itself, until that would have leaked away.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "truth.rs",
     invariants: &["truth", "evidence"],
     proves: "The numbers of a decision fit together; a window's end is the same for everybody; of a denial the store had shown that too little is left.",
     judges: "Numbers: all. Ends: windows of all kinds, several limits. Evidence: the same, and what trickles in where one node alone asks for it.",
-    exemptions: &[&BUCKETS, &TAKEN_BACK, &ENDING, &SHARED, &PACED, &FIRST, &PUSHED, &BOUNDARY, &LATE, &MOVED],
+    exemptions: &[&BUCKETS, &TAKEN_BACK, &ENDING, &SHARED, &PACED, &FIRST, &PUSHED, &BOUNDARY, &LATE, &MOVED, &LEAPT],
     mutant: Some("denial-outlives-window"),
 };
 
@@ -72,6 +77,7 @@ struct Key {
     /// How far the owner's clock is from true time, and until when, in true time, it is in doubt as it was another.
     skew: Option<u64>,
     moved: u64,
+    has_moved: bool,
     /// The nodes that the store was asked by.
     asked: BTreeSet<u32>,
     /// By its clock, until when a cost that was taken back may count in a sliding window.
@@ -109,6 +115,7 @@ impl Key {
         if self.skew.replace(skew).is_some_and(|known| known.wrapping_sub(skew).min(skew.wrapping_sub(known)) > SAME) {
             let longest = rule.limits.iter().map(|limit| limit.period.0.max(limit.depth().0)).max().unwrap_or(0);
             self.moved = moment.at + 2 * longest;
+            self.has_moved = true;
             // Back in time, perhaps: what the other clock's windows held is no evidence of this one's.
             self.limits.clear();
         }
@@ -287,7 +294,9 @@ impl Truth {
         }
         let trickles = rule.limits.iter().any(Limit::trickles);
         let opens = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::FixedFromFirst);
+        let is_bucket = rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra);
         if !is_denied
+            || is_bucket && LEAPT.when(key.has_moved)
             || FIRST.when(opens && request.asked < moment.at)
             || !rule.limits.iter().all(sure)
             || trickles && PACED.when(key.asked.iter().any(|node| *node != request.node))
@@ -399,6 +408,24 @@ mod tests {
                     "{limit}: {found:?}"
                 );
             }
+        }
+    }
+
+    /// A slot moves to a master whose clock is so far ahead, two seconds after all was denied that a limit did not hold. Of a bucket
+    /// nothing is evidence from then on, of a window what that clock's master has shown.
+    #[test]
+    fn a_bucket_is_not_judged_by_another_clock() {
+        for (limit, ahead, seen) in [("10/1s", 0, 1), ("10/1s", SECOND, 0), ("10/1s fixed", SECOND, 1)] {
+            let mut history = History::new(limit);
+            let mut checker = Truth::new(&history.setting());
+            history.lent(&mut checker, 1, 0, 1, 1);
+            history.lent(&mut checker, SECOND / 2, ahead, 2, 1);
+            history.lent(&mut checker, 4 * SECOND + 1, ahead, 3, 1);
+            let request = history.ask(&mut checker, 4 * SECOND + SECOND / 2);
+            history.answer_ahead(&mut checker, 4 * SECOND + SECOND / 2, ahead, &request);
+            let found = checker.violations();
+            let evidence = found.iter().filter(|found| found.invariant == "evidence").count();
+            assert_eq!(evidence, seen, "{limit}: {found:?}");
         }
     }
 
