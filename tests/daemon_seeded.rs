@@ -124,6 +124,37 @@ fn daemons_on_paused_time_keep_their_promises() {
     assert_eq!(different, seeds.len(), "seeds that differ do the same");
 }
 
+/// What a conversation has charged when it ends, wherever that is: a check, two that apply together, and one more.
+const STEPS: [u64; 4] = [0, 2, 9, 10];
+
+#[test]
+fn a_client_may_break_off_at_any_byte() {
+    let conversations = alone_with(|| async {
+        let mut held = 0;
+        for is_remote in [false, true] {
+            held += World::of_one(is_remote).await.break_clients().await;
+        }
+        held
+    });
+    assert!(conversations > 2_000, "{conversations}");
+}
+
+#[test]
+fn a_connection_to_the_store_may_break_at_any_byte() {
+    let lives = alone_with(|| async { World::of_one(true).await.break_store().await });
+    assert!(lives > 600, "{lives}");
+}
+
+/// On paused time, in a thread that has drawn nothing yet.
+fn alone_with<F: Future<Output = u64> + 'static>(run: impl FnOnce() -> F + Send + 'static) -> u64 {
+    let run = move || {
+        draw_from(Some(1));
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        LocalSet::new().block_on(&runtime, run())
+    };
+    std::thread::spawn(run).join().expect("promises are kept")
+}
+
 fn seeds() -> Vec<u64> {
     let Ok(text) = std::env::var("RATIOND_DAEMON_SEEDS") else { return SEEDS.collect() };
     let ends = text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?..to.parse().ok()?).collect()));
@@ -323,6 +354,111 @@ impl World {
             carrying.abort();
         }
         line
+    }
+
+    /// One daemon, with an embedded store or one server, whose connections break where they are told to.
+    async fn of_one(is_remote: bool) -> Self {
+        let mut world = Self {
+            seed: 1,
+            draws: Draws::new(1),
+            trace: Trace::begin(1),
+            cloud: is_remote.then(|| Cloud::start(1, WALL, 1)),
+            route: Route { way: WIDE, breaks: 0, within: 0 },
+            fleet: None,
+            places: vec![Place::default()],
+            running: Vec::new(),
+            lives: 0,
+            ledger: Arc::default(),
+            begun: Instant::now(),
+        };
+        let running = world.start(0);
+        world.running.push(Some(running));
+        sleep(Duration::from_secs(1)).await;
+        world
+    }
+
+    /// Clients break off behind each byte of what they say, and of what they are answered; how many did.
+    async fn break_clients(self) -> u64 {
+        let mut number = 0;
+        for is_http in [false, true] {
+            for way in [0, 1] {
+                for byte in 0.. {
+                    number += 1;
+                    let key = format!("day-{number:05}");
+                    let mut breaks_at = [None, None];
+                    breaks_at[way] = Some(byte);
+                    let mut end = self.places[0].connect(WIDE, number, breaks_at).expect("it runs");
+                    let told = if is_http { in_http(&mut end, &key).await } else { in_resp(&mut end, &key).await };
+                    let is_whole = told == STEPS[3] && is_there(&mut end, is_http).await;
+                    drop(end);
+                    sleep(Duration::from_millis(100)).await;
+                    let counted = self.counted(&key).await;
+                    let half = format!("{key}, byte {byte} of way {way}: {told} told, {counted} counted");
+                    assert!(STEPS.contains(&counted) && told <= counted, "{half}");
+                    if is_whole {
+                        break;
+                    }
+                }
+            }
+        }
+        number
+    }
+
+    /// The daemon's first connection breaks behind each byte of its greeting and of its first calls, and behind one in five
+    /// thousand of the scripts between; how often a daemon was started for that.
+    async fn break_store(mut self) -> u64 {
+        let cloud = self.cloud.as_ref().expect("it is remote").0.clone();
+        assert_eq!(self.ask("day-warm", 2).await.as_deref(), Some("ok"));
+        // As much as a greeting, the scripts and one call come to, each way.
+        let carried = cloud.carried();
+        let (mut number, mut in_use) = (0, 0);
+        for way in [0, 1] {
+            let near = |byte: u64| byte < 60 || byte + 420 > carried[way];
+            for byte in (0..carried[way] + 120).filter(|byte| near(*byte) || byte % 4_999 == 0) {
+                number += 1;
+                self.stop(0).await;
+                let mut breaks_at = [None, None];
+                // Of the two directions the first is what a daemon reads.
+                breaks_at[1 - way] = Some(byte);
+                cloud.break_next(breaks_at);
+                self.running[0] = Some(self.start(0));
+                sleep(Duration::from_secs(1)).await;
+                let key = format!("day-{way}-{byte}");
+                let (mut told, connections) = (0, cloud.connections());
+                for cost in [2, 7] {
+                    told += if self.ask(&key, cost).await.as_deref() == Some("ok") { cost } else { 0 };
+                }
+                in_use += u64::from(cloud.connections() > connections);
+                // By then it is told what was given up.
+                sleep(Duration::from_secs(3)).await;
+                assert_eq!(self.ask(&key, 1).await.as_deref(), Some("ok"), "{key}: the store is there again");
+                let counted = self.counted(&key).await;
+                assert_eq!(counted, told + 1, "{key}: what was denied is charged nothing");
+            }
+        }
+        println!("of {number} connections {in_use} broke while somebody waited");
+        assert!(in_use > 100, "of {number} connections {in_use} broke while somebody waited");
+        number
+    }
+
+    /// A check on a connection of its own; the reason of its answer, which comes in time.
+    async fn ask(&self, key: &str, cost: u64) -> Option<String> {
+        let mut end = self.places[0].connect(WIDE, self.seed, [None, None]).expect("it runs");
+        let mut bytes = Vec::new();
+        encode(&mut bytes, &[b"RATION.CHECK", b"day", key.as_bytes(), b"COST", cost.to_string().as_bytes()]);
+        end.write_all(&bytes).await.expect("it is there");
+        let reply = timeout(PATIENCE + SLACK, read(&mut end, &mut Decoder::default())).await.expect("in time");
+        Some(Told::read("day", &reply?).reason)
+    }
+
+    /// What is counted of a key, as the daemon knows it.
+    async fn counted(&self, key: &str) -> u64 {
+        let mut end = self.places[0].connect(WIDE, self.seed, [None, None]).expect("it runs");
+        let mut bytes = Vec::new();
+        encode(&mut bytes, &[b"RATION.CHECK", b"day", key.as_bytes(), b"PEEK"]);
+        end.write_all(&bytes).await.expect("it is there");
+        let reply = read(&mut end, &mut Decoder::default()).await.expect("an answer");
+        DAY - reply.items()[2].int() as u64
     }
 
     fn since(&self) -> u64 {
@@ -1208,6 +1344,57 @@ async fn status(end: &mut End, input: &mut Vec<u8>) -> Option<u16> {
         let length = end.read(&mut buffer).await.ok().filter(|length| *length > 0)?;
         input.extend_from_slice(&buffer[..length]);
     }
+}
+
+/// The conversation of every byte in RESP; what was told to be charged of the key.
+async fn in_resp(end: &mut End, key: &str) -> u64 {
+    let mut bytes = Vec::new();
+    let mut say = |words: &[&str]| encode(&mut bytes, &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+    say(&["RATION.CHECK", "day", key, "COST", "2"]);
+    say(&["MULTI"]);
+    say(&["RATION.CHECK", "day", key, "COST", "3"]);
+    say(&["RATION.CHECK", "day", key, "COST", "4"]);
+    say(&["EXEC"]);
+    say(&["RATION.CHECK", "day", key]);
+    // What the daemon has answered before its client broke off can be read yet.
+    let _ = end.write_all(&bytes).await;
+    let (mut decoder, mut told) = (Decoder::default(), 0);
+    let charges = |reply: &Reply, cost| if Told::read("day", reply).limited { 0 } else { cost };
+    for number in 0..6 {
+        let Some(reply) = read(end, &mut decoder).await else { return told };
+        told += match number {
+            0 => charges(&reply, 2),
+            4 => reply.items().iter().zip([3, 4]).map(|(reply, cost)| charges(reply, cost)).sum(),
+            5 => charges(&reply, 1),
+            _ => 0,
+        };
+    }
+    told
+}
+
+/// The same over HTTP, where two checks apply together as one.
+async fn in_http(end: &mut End, key: &str) -> u64 {
+    let line = |cost| format!("GET /v1/check?policy=day&key={key}&cost={cost} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let _ = end.write_all([2, 7, 1].map(line).concat().as_bytes()).await;
+    let (mut input, mut told) = (Vec::new(), 0);
+    for cost in [2, 7, 1] {
+        match status(end, &mut input).await {
+            Some(200) => told += cost,
+            Some(other) => panic!("{key}: a check over HTTP answers {other}"),
+            None => return told,
+        }
+    }
+    told
+}
+
+/// Whether the connection is still there.
+async fn is_there(end: &mut End, is_http: bool) -> bool {
+    if is_http {
+        let written = end.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+        return written.is_ok() && status(end, &mut Vec::new()).await.is_some();
+    }
+    let written = end.write_all(b"*1\r\n$4\r\nPING\r\n").await;
+    written.is_ok() && read(end, &mut Decoder::default()).await.is_some()
 }
 
 fn id_of(reply: &Reply) -> String {

@@ -69,6 +69,9 @@ struct Servers {
     clock: u64,
     draws: Draws,
     pub calls: u64,
+    /// How many connections there were, and the bytes that the latest of them brought and took back.
+    connections: u64,
+    carried: [u64; 2],
 }
 
 struct Server {
@@ -92,6 +95,8 @@ struct Gates {
     cut: BTreeSet<usize>,
     /// Connections of each daemon, to break them.
     lines: BTreeMap<usize, watch::Sender<u64>>,
+    /// Where the next connection breaks, whatever is drawn for others.
+    next_breaks_at: Option<[Option<u64>; 2]>,
     draws: Draws,
 }
 
@@ -126,6 +131,8 @@ impl Network for Roads {
                     let most = draws.of(1..u64::from(64 - within.leading_zeros()) + 1);
                     breaks_at[draws.of(0..2) as usize] = Some(draws.of(0..1 << most).min(within));
                 }
+                let breaks_at = gates.next_breaks_at.take().unwrap_or(breaks_at);
+                let draws = &mut gates.draws;
                 let (end, servers) = pair(way, draws.next(), breaks_at);
                 // Without a receiver the world has ended.
                 let _ = self.dials.send((port, self.daemon, servers));
@@ -174,11 +181,14 @@ impl Cloud {
             clock,
             draws: Draws::part(seed, 77),
             calls: 0,
+            connections: 0,
+            carried: [0; 2],
         };
         let gates = Gates {
             open: servers.servers.iter().map(|server| server.port).collect(),
             cut: BTreeSet::new(),
             lines: BTreeMap::new(),
+            next_breaks_at: None,
             draws: Draws::part(seed, 78),
         };
         let (dials, mut dialled) = mpsc::unbounded_channel();
@@ -191,6 +201,21 @@ impl Cloud {
             }
         });
         (cloud, exchange)
+    }
+
+    /// The next connection breaks behind so many bytes of what a daemon is answered, or of what it writes.
+    pub fn break_next(&self, breaks_at: [Option<u64>; 2]) {
+        self.gates().next_breaks_at = Some(breaks_at);
+    }
+
+    /// How many connections there have been.
+    pub fn connections(&self) -> u64 {
+        self.0.borrow().connections
+    }
+
+    /// Bytes that the latest connection has brought, and taken back.
+    pub fn carried(&self) -> [u64; 2] {
+        self.0.borrow().carried
     }
 
     /// Kills a master: its connections break and nobody listens there. After `away` its replica takes over elsewhere, or
@@ -321,6 +346,10 @@ impl Cloud {
     async fn converse(&self, index: usize, end: &mut End) -> io::Result<()> {
         let (mut input, mut used) = (Vec::new(), 0);
         let mut asking = false;
+        {
+            let mut servers = self.0.borrow_mut();
+            (servers.connections, servers.carried) = (servers.connections + 1, [0; 2]);
+        }
         loop {
             let mut replies = Vec::new();
             while let Some((words, length)) = command(&input[used..]) {
@@ -337,6 +366,7 @@ impl Cloud {
                     }
                 }
             }
+            self.0.borrow_mut().carried[1] += replies.len() as u64;
             end.write_all(&replies).await?;
             input.drain(..used);
             used = 0;
@@ -345,6 +375,7 @@ impl Cloud {
             if length == 0 {
                 return Ok(());
             }
+            self.0.borrow_mut().carried[0] += length as u64;
             input.extend_from_slice(&buffer[..length]);
         }
     }
