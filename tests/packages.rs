@@ -224,7 +224,8 @@ fn may_copy(what: &str, programs: &[&str]) -> bool {
     may
 }
 
-/// What both packages bring: who may read what, and that the unit's user can.
+/// What both packages bring: who may read what, and that the unit's user can; the manual pages and completions that this
+/// binary makes. Where zsh looks for completions each package says itself.
 const INSTALLED: &str = r#"
 test "$(stat -c '%a %U:%G' /usr/bin/rationd)" = '755 root:root'
 test "$(stat -c '%a %U:%G' /etc/rationd)" = '750 root:rationd'
@@ -235,6 +236,14 @@ test -e /usr/lib/systemd/system/rationd.service
 test -e /usr/lib/systemd/system/rationd.socket
 setpriv --reuid=rationd --regid=rationd --clear-groups rationd --config /etc/rationd/rationd.toml config check
 ! setpriv --reuid=nobody --regid=nogroup --clear-groups cat /etc/rationd/rationd.toml
+rationd man --dir /pages
+test "$(ls /pages | wc -l)" -gt 20
+for page in /pages/*.1; do
+    gzip -dc "/usr/share/man/man1/${page##*/}.gz" | cmp - "$page"
+    test "$(stat -c '%a %U:%G' "/usr/share/man/man1/${page##*/}.gz")" = '644 root:root'
+done
+rationd completions bash | cmp - /usr/share/bash-completion/completions/rationd
+rationd completions fish | cmp - /usr/share/fish/vendor_completions.d/rationd.fish
 "#;
 
 #[test]
@@ -252,6 +261,7 @@ fn a_deb_is_installed_upgraded_and_removed() {
         export PATH=$PATH:/usr/sbin:/sbin
         dpkg -i /packages/first.deb
         {INSTALLED}
+        rationd completions zsh | cmp - /usr/share/zsh/vendor-completions/_rationd
         test -L /etc/systemd/system/sockets.target.wants/rationd.socket
         test -L /etc/systemd/system/multi-user.target.wants/rationd.service
         echo 'an upgrade keeps what an administrator has changed, enabled or not'
@@ -275,6 +285,7 @@ fn a_deb_is_installed_upgraded_and_removed() {
         echo 'removed, it leaves the configuration; purged, only what it did not bring'
         dpkg -r rationd
         ! test -e /usr/bin/rationd
+        ! test -e /usr/share/man/man1/rationd.1.gz
         grep -qx '# mine' /etc/rationd/rationd.toml
         dpkg -P rationd
         ! test -e /etc/rationd/rationd.toml
@@ -315,12 +326,14 @@ fn an_rpm_is_installed_upgraded_and_removed() {
         rpm --initdb
         rpm -i --nodeps /packages/first.rpm
         {INSTALLED}
+        rationd completions zsh | cmp - /usr/share/zsh/site-functions/_rationd
         echo '# mine' >>/etc/rationd/rationd.toml
         rpm -U --nodeps /packages/second.rpm
         test "$(rpm -q --qf '%{{VERSION}}' rationd)" = 2.0
         grep -qx '# mine' /etc/rationd/rationd.toml
         rpm -e --nodeps rationd
         ! test -e /usr/bin/rationd
+        ! test -e /usr/share/man/man1/rationd.1.gz
         grep -qx '# mine' /etc/rationd/rationd.toml.rpmsave
         "#
     );
