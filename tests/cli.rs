@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use support::clock::Watch;
 use support::poll::wait_until;
 use support::process::{Daemon, without_settings};
+use support::server::Server;
 
 const POLICIES: &str = "[policy.api]\nlimits = [\"3/1h fixed\"]\n";
 
@@ -301,6 +302,35 @@ fn a_reload_is_taken_whole_or_not_at_all() {
     assert_eq!(answer, serde_json::json!({"generation": 2, "policies": 1, "waiting_for_restart": ["node.max_keys"]}));
     assert_eq!(daemon.metrics().sum("rationd_config_last_reload_successful", &[]), 1.0);
     assert_eq!(json(&ask(&daemon, &["-o", "json", "check", "api", "k"]))["limit"], 9);
+}
+
+/// A dry run says which limits start anew, and a reload does just that: what was spent of the others still counts.
+#[test]
+fn a_dry_run_says_which_limits_start_anew() {
+    let policy = |first: &str| format!("[policy.api]\nlimits = [{first}]\n[policy.web]\nlimits = [\"7/1d fixed\"]\n");
+    let before = policy("\"9/1d fixed\", \"8/1d fixed\"");
+    for head in ["", "[store]\nurl = {URL}\n"] {
+        let server = Server::plain();
+        let head = head.replace("{URL}", &format!("{:?}", server.url()));
+        let daemon = Daemon::start(&format!("{head}{before}"));
+        let remaining = |policy| json(&ask(&daemon, &["-o", "json", "check", policy, "k"]))["remaining"].clone();
+        assert_eq!((remaining("api"), remaining("api"), remaining("web")), (7.into(), 6.into(), 6.into()));
+        let text = fs::read_to_string(daemon.config()).expect("its file");
+        let after = policy("\"5/1d fixed\", \"8/1d sliding\"").replace("7/1d", "6/1d");
+        write(&daemon.config(), &text.replace(&before, &after));
+        let told = stdout(&ask(&daemon, &["reload", "--dry-run"]));
+        let lines: Vec<_> = told.lines().filter(|line| line.contains("starts anew")).collect();
+        assert_eq!(lines, ["    ! \"8/1d sliding\" starts anew: in its place was 8/1d fixed"], "{told}");
+        let told = json(&ask(&daemon, &["-o", "json", "reload", "--dry-run"]));
+        assert_eq!(told["policies"][0]["starts_anew"][0]["limit"], "8/1d sliding", "{told}");
+        assert_eq!(told["policies"][1]["starts_anew"], serde_json::json!([]), "{told}");
+        assert_eq!(code(&ask(&daemon, &["reload"])), 0);
+        assert_eq!((remaining("api"), remaining("web")), (2.into(), 4.into()), "two and one were spent");
+        let explained = json(&ask(&daemon, &["-o", "json", "explain", "api", "k"]));
+        let left: Vec<_> =
+            explained["each"].as_array().expect("limits").iter().map(|each| &each["remaining"]).collect();
+        assert_eq!(left, [2, 7], "{explained}");
+    }
 }
 
 #[test]

@@ -98,6 +98,10 @@ fn a_tighter_limit_says_whom_it_hits_and_fails_where_that_is_too_much() {
     assert_eq!((told["keys"].as_array().map(Vec::len), &told["keys"][0]["newly_denied"]), (Some(1), &2.into()));
     assert_eq!(told["differences"][0]["policy"], "api");
     assert_eq!(plan(&[&daemon], three, &["--max-newly-denied", "10%"]).status.code(), Some(0));
+    assert_eq!(told["differences"][0]["starts_anew"], serde_json::json!([]), "other numbers");
+    let other = plan(&[&daemon], "limits = [\"5/1h fixed\"]", &[]);
+    let other = String::from_utf8(other.stdout).expect("text");
+    assert!(other.contains("! \"5/1h fixed\" starts anew: in its place was 5/1h fixed from-first\n"), "{other}");
     let looser = json(&plan(&[&daemon], "unlimited = true", &["-o", "json"]));
     assert_eq!((&looser["all"]["newly_denied"], &looser["all"]["checks"]), (&0.into(), &20.into()));
     // A policy in the shadow denies nobody.

@@ -190,6 +190,17 @@ impl Counter {
     }
 }
 
+/// Whether a count that was kept under `before` goes on under `limit`, in the same place of the rule for the same key. Each
+/// algorithm counts by itself, so that another one begins anew. Of the same algorithm a count goes on: a window that is open
+/// stays so until it or one of the new length ends, and a bucket stays in debt. But the count of a sliding window is that of
+/// an aligned one, which says nothing of when in it tokens were spent. Where windows get shorter, all but two of the new
+/// ones begin too late to have seen the start of the old one, and know nothing of it.
+#[must_use]
+pub fn goes_on(before: &Limit, limit: &Limit) -> bool {
+    let is_cut = limit.algorithm == Algorithm::Sliding && limit.period < before.period;
+    limit.algorithm == before.algorithm && !is_cut
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -328,6 +339,52 @@ mod tests {
                 let once = Counter { used, prev, at }.rolled(&limit, NOW);
                 prop_assert_eq!(once.rolled(&limit, NOW), once);
             }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn a_count_goes_on_under_other_numbers_as_is_said(
+            before in limits(), other in limits(), since in 0..9_000u64, spent in 1..60u64,
+        ) {
+            let limit = Limit::new(other.count, other.period, before.algorithm, other.burst).unwrap();
+            let mut counter = Counter::default().rolled(&before, NOW);
+            let spent = spent.min(counter.left(&before, NOW));
+            counter.debit(&before, NOW, spent);
+            // Before the window ends in which that was spent, and before the bucket is full again.
+            let whole = if before.algorithm == Algorithm::Sliding { counter.at + before.period } else { counter.whole_at(&before, NOW) };
+            let now = (NOW + Micros(since)).min(whole - Micros(1));
+            let was = counter.rolled(&before, now);
+            let is = was.rolled(&limit, now);
+            if goes_on(&before, &limit) {
+                match limit.algorithm {
+                    Algorithm::Gcra => prop_assert_eq!(is.at, was.at),
+                    _ => prop_assert_eq!(is.used, spent),
+                }
+            } else if was.at + limit.period + limit.period <= now {
+                prop_assert_eq!((is.used, is.prev), (0, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn another_algorithm_begins_anew_and_so_do_shorter_sliding_windows() {
+        let goes_on = |before: &str, after: &str| super::goes_on(&limit(before), &limit(after));
+        for (before, after) in [
+            ("10/1s", "20/1m burst 5"),
+            ("10/1h fixed", "20/1m fixed"),
+            ("10/1m fixed from-first", "10/1h fixed from-first"),
+            ("10/1m sliding", "20/1h sliding"),
+            ("10/1m sliding", "20/1m sliding"),
+        ] {
+            assert!(goes_on(before, after), "{before} -> {after}");
+        }
+        for (before, after) in
+            [("10/1s", "10/1s fixed"), ("10/1h fixed", "10/1h fixed from-first"), ("10/1h sliding", "10/1m sliding")]
+        {
+            assert!(!goes_on(before, after), "{before} -> {after}");
         }
     }
 
