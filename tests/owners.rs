@@ -216,6 +216,13 @@ fn all_nodes_name_the_same_owner_of_a_key_and_who_owns_keys() {
     owning.sort_unstable_by_key(|peer| peer["name"].as_str());
     assert!(owning.iter().all(|peer| peer["owner"] == "auto"), "{peers}");
     assert_eq!(owning.iter().filter_map(|peer| peer["owns"].as_u64()).collect::<Vec<_>>(), counts, "{peers}");
+    let top = trio.daemons[0].ask("RATION.TOP").text();
+    let top: serde_json::Value = serde_json::from_str(&top).expect("JSON");
+    let told = top["fleet"]["peers"].as_array().expect("a fleet");
+    let owns = |peer: &serde_json::Value| {
+        told.iter().find(|seen| seen["name"] == peer["name"]).map(|seen| seen["owns"].clone())
+    };
+    assert!(owning.iter().all(|peer| owns(peer).as_ref() == Some(&peer["owns"])), "{top}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn text(hub: &ServerState, admin: Admin) -> Result<String, String> {
         Admin::Keys { cursor, most } => Ok(listing::keys(&hub.keys(cursor.unwrap_or(0), most), cursor.is_some(), most)),
         Admin::Policies => Ok(listing::policies(&hub.policies.load())),
         Admin::Peers => match hub.fleet_status() {
-            Some(fleet) => Ok(listing::peers(&fleet, &hub.node.count_owned(hub.node.clock.now()))),
+            Some(fleet) => Ok(listing::peers(&fleet, &hub.node.count_owned(hub.node.clock.now())).to_string()),
             None => Err("this node is alone: its configuration has no [fleet]".into()),
         },
         Admin::Top { most } => Ok(top::top(hub, Some(most)).to_string()),

@@ -22,6 +22,7 @@ use super::history::History;
 use super::lending::Lending;
 use super::node::{Node, Outgoing};
 use super::observer;
+use super::owned::OwnedKeys;
 use super::peer_asks::PeerAsks;
 use super::seating::Seating;
 use super::server_state::{Reload, ServerState};
@@ -246,6 +247,7 @@ impl Daemon {
             holds: Mutex::default(),
             scripts: Mutex::default(),
             control_stats: Mutex::default(),
+            owned: OwnedKeys::default(),
             admin_turn: tokio::sync::Mutex::new(()),
         });
         tasks.push(hub.control.spawn(observer::run(hub.clone())));

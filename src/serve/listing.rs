@@ -105,20 +105,21 @@ fn plan(plan: &Plan) -> Map<String, Value> {
     object
 }
 
-/// `RATION.PEERS`: one object. `owned` says how many keys each node owns of those that this one knows.
+/// `RATION.PEERS`, and what `RATION.TOP` says of the fleet: one object. `owned` says how many keys each node owns of those that
+/// this one knows.
 #[must_use]
-pub fn peers(fleet: &FleetStatus, owned: &BTreeMap<Arc<str>, u64>) -> String {
+pub fn peers(fleet: &FleetStatus, owned: &BTreeMap<Arc<str>, u64>) -> Value {
     let mut object = self::fleet(fleet);
     for peer in object["peers"].as_array_mut().into_iter().flatten() {
         let count = peer["name"].as_str().and_then(|name| owned.get(name)).copied();
         peer["owns"] = json!(count.unwrap_or(0));
     }
-    object.to_string()
+    object
 }
 
 /// The nodes of the fleet, and what this node knows of them.
 #[must_use]
-pub fn fleet(fleet: &FleetStatus) -> Value {
+fn fleet(fleet: &FleetStatus) -> Value {
     let list: Vec<Value> = fleet
         .members
         .iter()

@@ -39,6 +39,7 @@ pub mod mailbox;
 pub mod metrics;
 pub mod node;
 mod observer;
+mod owned;
 pub mod parameters;
 pub mod peer_asks;
 pub mod peer_outcome;

@@ -13,6 +13,7 @@ use super::held::Held;
 use super::history::History;
 use super::node::Node;
 use super::node::counts::Cursor;
+use super::owned::{Counts, OwnedKeys};
 use super::script_cache::ScriptCache;
 use super::stats::Stats;
 use super::store_dispatch::RemoteStore;
@@ -70,6 +71,8 @@ pub struct ServerState {
     pub(super) scripts: Mutex<ScriptCache>,
     /// Counts of everything that does not run on a data thread.
     pub(super) control_stats: Mutex<ThreadStats>,
+    /// Who owned how many keys a moment ago.
+    pub(super) owned: OwnedKeys,
     /// Lets one command of the command line run at a time.
     pub(super) admin_turn: tokio::sync::Mutex<()>,
 }
@@ -92,6 +95,12 @@ impl ServerState {
     }
 
     /// Counts of everything that does not run on a data thread.
+    /// How many keys each node owns of those that this one knows, as of a moment ago.
+    pub(super) fn owned_keys(&self) -> Counts {
+        let now = || self.node.clock.now();
+        self.owned.counts(now, || self.node.count_owned(now()))
+    }
+
     pub(super) fn control_stats(&self) -> MutexGuard<'_, ThreadStats> {
         self.control_stats.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -148,8 +148,8 @@ fn servers(figures: &Value) -> String {
 
 fn peers(figures: &Value) -> String {
     match figures["fleet"]["peers"].as_array() {
-        Some(list) => rows(&["Node", "State", "Address"], list, |peer| {
-            ["name", "state", "address"].map(|field| text(&peer[field])).to_vec()
+        Some(list) => rows(&["Node", "State", "Address", "Owns"], list, |peer| {
+            ["name", "state", "address", "owns"].map(|field| text(&peer[field])).to_vec()
         }),
         None => "<tr><td>This node is alone.".into(),
     }
@@ -245,10 +245,11 @@ mod tests {
     fn what_clients_and_peers_are_called_is_no_markup() {
         let figures = json!({
             "policies": [{"name": "<script>", "allowed": 1}],
-            "fleet": {"peers": [{"name": "a\"b'&\u{7}", "state": "up", "address": "x"}]},
+            "fleet": {"peers": [{"name": "a\"b'&\u{7}", "state": "up", "address": "x", "owns": 30}]},
         });
         assert!(policies(&figures).contains("<td class=t>&lt;script&gt;"), "{}", policies(&figures));
         assert!(peers(&figures).contains("a&quot;b&#39;&amp;\u{fffd}"), "{}", peers(&figures));
+        assert!(peers(&figures).ends_with("<td>30"), "{}", peers(&figures));
     }
 
     #[test]

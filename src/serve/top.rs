@@ -55,7 +55,7 @@ pub fn top(hub: &ServerState, keys: Option<usize>) -> Value {
         "commands": stats.commands,
         "errors": stats.errors,
         "store": hub.store_snapshot().map(|store| store_state(&store)),
-        "fleet": hub.fleet_status().map(|fleet| listing::fleet(&fleet)),
+        "fleet": hub.fleet_status().map(|fleet| listing::peers(&fleet, &hub.owned_keys())),
     })
 }
 

@@ -128,7 +128,7 @@ impl Screen {
             draw_table(frame, area, title, &self.view.keys(&self.figures, kind), &[10, 16, 64]);
         }
         draw_table(frame, of_servers, "store", &servers, &[24, 6, 10, 20, 9, 60]);
-        draw_table(frame, of_peers, "fleet", &peers, &[24, 10, 24, 14]);
+        draw_table(frame, of_peers, "fleet", &peers, &[24, 10, 24, 14, 10]);
         let filter = match (self.typing, self.view.filter.as_str()) {
             (false, "") => String::new(),
             (typing, filter) => format!("   filter: {filter}{}", if typing { "_" } else { "" }),

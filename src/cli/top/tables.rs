@@ -123,9 +123,9 @@ pub(super) fn peers(figures: &Value) -> Rows {
             (_, Some(millis)) => format!("{millis} ms ago"),
             _ => "not yet".to_owned(),
         };
-        vec![text(&peer["name"]), text(&peer["state"]), text(&peer["address"]), heard]
+        vec![text(&peer["name"]), text(&peer["state"]), text(&peer["address"]), heard, text(&peer["owns"])]
     });
-    rows_of(&["NODE", "STATE", "ADDRESS", "HEARD"], rows)
+    rows_of(&["NODE", "STATE", "ADDRESS", "HEARD", "OWNS"], rows)
 }
 
 fn rows_of(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Rows {
@@ -183,6 +183,21 @@ mod tests {
         for part in ["10.0.0.9:6379", "3.0 calls/s", "54.5 per 1000", "1 of 16, 0 wait", "half within 25 us"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn the_fleet_is_told_with_what_each_node_owns() {
+        let peer = |name, own: bool, owns| serde_json::json!({"name": name, "state": "alive", "address": "10.0.0.1:7946", "self": own, "heard_ms_ago": 180, "owns": owns});
+        // A daemon of before does not say what nodes own.
+        let figures = serde_json::json!({"fleet": {"peers": [peer("a", true, Some(7)), peer("b", false, None)]}});
+        assert_eq!(
+            peers(&figures),
+            [
+                ["NODE", "STATE", "ADDRESS", "HEARD", "OWNS"],
+                ["a", "alive", "10.0.0.1:7946", "this node", "7"],
+                ["b", "alive", "10.0.0.1:7946", "180 ms ago", "-"],
+            ]
+        );
     }
 
     #[test]
