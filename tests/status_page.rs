@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use support::clock::Watch;
 use support::deployed::found;
+use support::fleet::Issuer;
 use support::poll::wait_for;
 use support::process::Daemon;
 use support::server::Server;
@@ -103,7 +104,9 @@ fn a_browser_sees_within_two_seconds_that_the_store_is_away() {
     };
     let redis = Server::plain();
     let store = format!("redis://127.0.0.1:{}", redis.port);
-    let daemon = Daemon::start(&format!("admin_keys = true\n[store]\nurl = \"{store}\"\n{POLICIES}"));
+    let issuer = Issuer::new("prod");
+    let fleet = format!("{}\nowner = \"auto\"", issuer.node("app-17"));
+    let daemon = Daemon::start(&format!("admin_keys = true\n[store]\nurl = \"{store}\"\n{fleet}\n{POLICIES}"));
     let mut client = daemon.connect().expect("it listens");
     let mut load = |times: usize| {
         for number in 0..times {
@@ -125,6 +128,8 @@ fn a_browser_sees_within_two_seconds_that_the_store_is_away() {
         .then_some(())
     });
     assert!(browser.text("used").contains("acct:acme"), "{}", browser.text("used"));
+    let node = browser.text("peers").lines().find(|line| line.starts_with("app-17")).map(str::to_owned);
+    assert!(node.is_some_and(|line| line.ends_with("\tthis node\t6")), "{}", browser.text("peers"));
     if let Some(path) = std::env::var_os("RATIOND_SCREENSHOT") {
         // For the manual: as `docs/pictures/status-page.png` was made.
         let shot = browser.ask("Page.captureScreenshot", json!({"format": "png"}));
