@@ -1,6 +1,6 @@
 //! Starting and stopping: who may take a path, what is handed over, and that nobody is refused meanwhile.
 //!
-//! RATIOND_RESTARTS: how often a daemon under an activated socket is replaced (12 by default; 100 takes minutes).
+//! RATIOND_RESTARTS: how often a daemon under an activated socket is replaced (12 by default; 100 take six seconds).
 
 use crate::support;
 
