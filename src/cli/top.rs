@@ -1,7 +1,8 @@
 //! `rationd top`: what a daemon does now. Two answers of `RATION.TOP` make the rates between them.
 //!
 //! `figures` computes, `tables` words, `screen` draws and takes keys. Of other nodes it shows who is there: nodes tell
-//! each other what they admit of keys, and neither names nor policies, so a view of the fleet is one `top` a node.
+//! each other what they admit of keys, and neither names nor policies, so a view of the fleet is one `top` a
+//! node. `docs/decisions/0015-top-shows-one-daemon.md` says why that is so.
 
 mod figures;
 mod screen;
