@@ -57,7 +57,8 @@
 //! random number stands above it and passes values down. The daemon and the simulator are two drivers of the same core.
 //!
 //! Read [`core::shard`] first, and then `serve::node`, which drives it. `docs/internals/architecture.md` draws the way
-//! of a check from the socket to the decision, that of a call to Redis, and lists what a reader may rely on.
+//! of a check from the socket to the decision, that of a call to Redis, and lists what a reader may rely on. The
+//! [`glossary`] says what each word means, here as in the book.
 //!
 //! ### The rooms
 //!
@@ -105,6 +106,10 @@ pub mod core;
 pub mod example;
 #[cfg(feature = "daemon")]
 pub mod fleet;
+/// The page of the book, `docs/concepts/glossary.md`: here it is documentation and no code.
+#[cfg(doc)]
+#[doc = include_str!("../docs/concepts/glossary.md")]
+pub mod glossary {}
 #[cfg(feature = "daemon")]
 pub mod serve;
 pub mod store;

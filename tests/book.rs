@@ -121,6 +121,28 @@ fn every_page_is_in_the_table_of_contents_once() {
     assert_none(&findings, "docs/SUMMARY.md lists each page once");
 }
 
+/// `src/lib.rs` shows the page as a module, of which the compiler demands that it is there, and rustdoc that links find it.
+#[test]
+fn rustdoc_has_the_glossary_and_links_to_it() {
+    let text = |path: &str| fs::read_to_string(root().join(path)).expect("a source");
+    let page = fs::read_to_string(root().join("docs/concepts/glossary.md")).expect("the glossary");
+    assert!(
+        text("src/lib.rs").contains("#[doc = include_str!(\"../docs/concepts/glossary.md\")]\npub mod glossary {}")
+    );
+    for (path, link) in [
+        ("src/lib.rs", "[`glossary`]"),
+        ("src/core/mod.rs", "[`glossary`](crate::glossary)"),
+        ("src/core/leased/mod.rs", "[`glossary`](crate::glossary)"),
+    ] {
+        assert!(text(path).lines().any(|line| line.starts_with("//!") && line.contains(link)), "{path} has no {link}");
+    }
+    assert_eq!(links(&page), [""; 0], "links between pages of the book lead nowhere in rustdoc");
+    let words = prose(&page).filter_map(|line| line.strip_prefix("| ")).filter_map(|row| row.split_once(" | "));
+    let words: Vec<_> = words.flat_map(|(words, _)| words.split(", ")).filter(|word| *word != "word").collect();
+    let doubled: Vec<_> = words.iter().filter(|word| words.iter().filter(|other| other == word).count() > 1).collect();
+    assert!(words.len() > 50 && doubled.is_empty(), "a word has one row: {doubled:?} of {}", words.len());
+}
+
 #[test]
 fn readme_is_short() {
     let lines = pages()["README.md"].lines().count();

@@ -1,7 +1,8 @@
 //! The decision core: pure, sans-IO, integers only, imports `std` and nothing else.
 //!
 //! `now` is the first argument of everything that depends on time; randomness comes as a seed.
-//! The daemon and the simulator are two drivers of this same code.
+//! The daemon and the simulator are two drivers of this same code. What its words mean stands in the
+//! [`glossary`](crate::glossary).
 
 pub mod answer;
 pub mod ask;

@@ -1,7 +1,8 @@
 //! One key whose tokens are leased from the store.
 //!
 //! Inputs change what is known of a key, and [`advance`](advance::advance) does what follows from that. A request, an
-//! answer and a timer differ in what they change, but not in what is done afterwards. Files import downwards only:
+//! answer and a timer differ in what they change, but not in what is done afterwards. The [`glossary`](crate::glossary)
+//! has the words: lease, acquire, account, share, owner, loan, entitlement. Files import downwards only:
 //!
 //! | file | what |
 //! |---|---|
