@@ -67,16 +67,24 @@
 //!
 //! | room | what it decides or does |
 //! |---|---|
-//! | [`core::time`], [`core::limit`], [`core::key`], [`core::policy`], [`core::route`], [`core::decision`] | the words |
+//! | [`core::time`], [`core::limit`], [`core::key`], [`core::policy`], [`core::overrides`], [`core::route`], [`core::decision`], `core/rule` | the words |
 //! | [`core::counter`] over [`core::gcra`] and [`core::window`] | arithmetic of each algorithm; `lua/lib.lua` is its twin |
+//! | [`core::answer`] | the numbers of a decision |
 //! | [`core::lease`], [`core::batch`], [`core::share`] | what a node holds; how much it asks for; what it may do alone |
+//! | [`core::owners`], [`core::ask`] | which peer a node asks for tokens before the store, or in its place; what is asked and answered |
+//! | [`core::entitled`] | what the store sets aside for nodes that lose it; `lua/entitled.lua` and `lua/silent.lua` have the same |
+//! | [`core::lifetime`] | how long the store keeps a key |
 //! | [`core::holds`] | estimates that were charged, and how they are settled |
 //! | [`core::permits`] | what is in flight under a concurrent limit |
 //! | [`core::store_clock`] | how the store's clock stands to this node's |
 //! | [`core::usage`], [`core::fleet`] | what nodes tell each other; who is there, and a node's part of a limit |
 //! | [`core::call`] | what the core asks of a store and is told, as plain values |
 //! | [`core::shard`] | **the state machine**: `check`, `handle_*`, `poll_*` |
-//! | [`core::table`] | the bounded table of keys |
+//! | `core/leased`, `core/concurrent` | what one key does: of leased tokens, of a concurrent limit |
+//! | `core/context`, `core/request`, `core/calls`, `core/line` | what keys share: effects, requests, calls under way, who waits |
+//! | `core/per_limit`, `core/segments` | short lists that need no memory of their own for one item |
+//! | [`core::several`] | requests about several keys: all or nothing |
+//! | [`core::table`], [`core::page`], [`core::stats`] | the bounded table of keys; how it is listed, and counted |
 //! | [`core::mutant`] | bugs on purpose, for simulations alone: absent from every other build |
 //! | [`wire`] | bytes ↔ values: RESP and its commands, digests between nodes |
 //! | [`store`] | who counts: `memory` (embedded, the default), `redis` (single and cluster) running `lua/` |

@@ -31,7 +31,7 @@ const ROOMS: [(&str, &[&str]); 12] = [
 ];
 
 /// Words that only some files may say: the word, where it may stand (prefixes of paths), and why.
-const HOMES: [(&str, &[&str], &str); 27] = [
+const HOMES: [(&str, &[&str], &str); 28] = [
     ("Instant::now", &["src/clock.rs"], "only the clock reads system time"),
     ("SystemTime", &["src/clock.rs"], "only the clock reads system time"),
     (".elapsed(", &["src/clock.rs"], "only the clock reads system time"),
@@ -71,8 +71,9 @@ const HOMES: [(&str, &[&str], &str); 27] = [
     (
         "cx.reply(",
         &["src/core/leased/advance.rs", "src/core/concurrent/key.rs"],
-        "inputs change what is known of a key, and one function does what follows",
+        "inputs change what is known of a key, and one file does what follows",
     ),
+    ("cx.answer(", &["src/core/leased/advance.rs"], "the same"),
     ("calls.send", &["src/core/leased/advance.rs"], "the same"),
     // chitchat's trait is written with it.
     (
@@ -413,6 +414,23 @@ fn mod_files_hold_no_code() {
         }
     }
     assert_none(&findings, "mod.rs holds docs, mod and pub use only");
+}
+
+#[test]
+fn the_map_of_rooms_has_every_module_of_the_core() {
+    let texts = texts();
+    let text = |path: &str| texts.iter().find(|source| source.path == path).expect("a source").text.as_str();
+    let map: String = text("src/lib.rs").lines().filter(|line| line.starts_with("//! |")).collect();
+    let modules = text("src/core/mod.rs").lines().filter_map(|line| line.strip_suffix(';'));
+    // Links of the crate's page can lead to what is public only.
+    let modules = modules.filter_map(|line| match line.strip_prefix("pub mod ") {
+        Some(name) => Some(format!("[`core::{name}`]")),
+        None => line.strip_prefix("mod ").map(|name| format!("`core/{name}`")),
+    });
+    let modules: Vec<_> = modules.collect();
+    assert!(modules.len() > 30, "src/core/mod.rs was not read");
+    let missing: Vec<_> = modules.into_iter().filter(|name| !map.contains(name)).collect();
+    assert_none(&missing, "the table in src/lib.rs says what each module of the core is for");
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub struct Loan {
     pub lasts: Option<Micros>,
     /// The earliest and the latest that the store's clock can have read when the peer answered.
     pub clock: [Timestamp; 2],
-    /// The key's epoch as the peer knows it.
+    /// The key's epoch as the peer knows it. Nothing is decided by it: the store has counted these tokens under whichever epoch.
     pub epoch: u64,
     /// The counters as the peer's own clients are told of them, one per limit of the rule; the rest are zero.
     pub counters: [Counter; MAX_LIMITS],

@@ -1,5 +1,4 @@
-//! What a node knows of its fleet, and its part of a limit while the store is away (docs/internals/semantics.md,
-//! section 4).
+//! What a node knows of its fleet, and its part of a limit while the store is away (`docs/concepts/fleet.md`).
 //!
 //! Pure arithmetic. All nodes together never get more than 95 % of a limit, however the fleet is partitioned: what
 //! each has admitted is divided by the limit itself, and what nobody has used is shared out only by nodes that have

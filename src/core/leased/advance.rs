@@ -1,4 +1,5 @@
-//! What a key does. All calls and replies of a leased key are sent from this file, and from no other.
+//! What a key does. All calls, asks and replies of a leased key are sent from this file, and from no other:
+//! `docs/internals/architecture.md` lists which of its functions are called from where.
 //!
 //! Inputs change what is known of a key: a request (`requests.rs`), an answer of the store (`outcomes.rs`), or its
 //! timer. Each then calls [`advance`], which looks only at the state of the key and does all that is due, always in

@@ -1,6 +1,8 @@
 //! One key whose tokens are leased from the store.
 //!
-//! Inputs change what is known of a key, and [`advance`](advance::advance) does what follows from that. A request, an
+//! Inputs change what is known of a key, and [`advance`](advance::advance) does what follows from that. All that leaves for the
+//! store, for peers and for those who wait leaves from its file; `docs/internals/architecture.md` lists which other functions
+//! of that are called from where. A request, an
 //! answer and a timer differ in what they change, but not in what is done afterwards. The [`glossary`](crate::glossary)
 //! has the words: lease, acquire, account, share, owner, loan, entitlement. Files import downwards only:
 //!
@@ -9,7 +11,7 @@
 //! | `requests.rs` | what is asked of the key: checks, looks, refunds, resets |
 //! | `lending.rs` | what peers ask for, and what comes of an ask of a peer |
 //! | `outcomes.rs` | what an answer of the store, or its absence, changes |
-//! | `advance.rs` | what the key does: the only place from which calls and replies leave |
+//! | `advance.rs` | what the key does: the only file from which calls, asks and replies leave |
 //! | `intent.rs` | what it wants of the store, and why |
 //! | `timers.rs` | when it must be looked at again |
 //! | `account.rs` | what a call tells the store of this node's tokens, and how much it may ask for |

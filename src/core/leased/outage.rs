@@ -1,4 +1,4 @@
-//! How a key is decided while its store server is away (docs/internals/semantics.md, section 5).
+//! How a key is decided while its store server is away (`docs/concepts/outages.md`).
 //!
 //! Held tokens are spent first; then the policy decides: everything is admitted, nothing, or this node's share. Part
 //! of `key.rs`; the arithmetic of shares is in `share.rs`.
@@ -448,7 +448,7 @@ impl LeasedKey {
     }
 }
 
-/// The store answers, but has lost the key's data (docs/internals/semantics.md, section 5).
+/// The store answers, but has lost the key's data (`docs/concepts/fleet.md`, "A store that lost its data").
 ///
 /// The next acquire of each node tells the store what it had lent that node, and is granted nothing. The first node
 /// to notice tells its peers, which then ask at once. Until they have, the store would lend tokens again that they

@@ -1,5 +1,4 @@
-//! What keys report to peers, and what follows from peers' reports (docs/internals/semantics.md, section 4). Part of
-//! `key.rs`.
+//! What keys report to peers, and what follows from peers' reports (`docs/concepts/fleet.md`). Part of `key.rs`.
 //!
 //! What a node has admitted in a window is what it was lent of it, less what it holds, so spending a token costs no
 //! bookkeeping. Buckets have no windows, and are not reported. Peers' reports never have the last word: they may
