@@ -124,3 +124,8 @@ pub mod store;
 #[doc(hidden)]
 pub mod sync;
 pub mod wire;
+
+/// The page of the book whose blocks are Rust: `cargo test --doc` compiles them.
+#[cfg(all(doctest, feature = "client-tokio"))]
+#[doc = include_str!("../docs/clients/rust.md")]
+struct PageOfRust;

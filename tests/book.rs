@@ -171,6 +171,24 @@ fn every_block_of_commands_is_executed_or_says_why_not() {
 }
 
 #[test]
+fn every_block_of_rust_is_compiled() {
+    let crate_page = fs::read_to_string(root().join("src/lib.rs")).expect("the crate's page");
+    let (mut findings, mut blocks) = (Vec::new(), 0);
+    for (name, text) in pages() {
+        for head in text.lines().filter(|line| line.trim_start().starts_with("```rust")) {
+            blocks += 1;
+            let is_included = crate_page.contains(&format!("#[doc = include_str!(\"../{name}\")]"));
+            // A block that is ignored, or said to fail, would not be held to the client.
+            if !is_included || !["```rust", "```rust,no_run"].contains(&head) {
+                findings.push(format!("{name}: {head}"));
+            }
+        }
+    }
+    assert!(blocks >= 2, "{blocks} blocks of Rust were found");
+    assert_none(&findings, "src/lib.rs includes each page with blocks of Rust, for `cargo test --doc`");
+}
+
+#[test]
 fn every_page_begins_with_its_only_title() {
     let mut findings = Vec::new();
     for (name, text) in pages() {
