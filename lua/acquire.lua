@@ -109,7 +109,8 @@ else
   if believes > WHOLE then believes = WHOLE end
   if wishes > MOST then wishes = MOST end
   local frees = frees_until >= now
-  -- While silent nodes are charged, the bucket leaks more slowly, and no report of what was spent before takes effect as of then.
+  -- While silent nodes are charged, the bucket leaks more slowly, so it has not forgotten as much of what was spent some time ago
+  -- as its whole rate would say: what is reported as spent counts as spent now.
   if silent > 0 or now < late_until then limit.x = 0 end
   if frees then
     if silent > 0 then

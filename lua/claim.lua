@@ -1,11 +1,13 @@
--- claim: what an acquire says beside the rest where tokens are set aside. Put before lib.lua.
+-- claim: what an acquire says of entitlements, where tokens are set aside. Put before lib.lua.
 --
--- ARGV     of the second argument, behind until, also believes (one more than the tokens that the node takes to be set aside for it; 0 = this
---          process has not been told of any), wishes (tokens that
---          it uses in a window), frees_until (us; 0 = this call only looks whether the store answers: it frees nothing and
---          is lent nothing; so it is after that time, when the node may live on its entitlement again)
---          Of a bucket, believes and wishes are parts and tokens of a period (silent.lua), and a last number is owes (what
---          this node has admitted on its part, and the bucket has not forgotten)
+-- ARGV     in the second argument, behind until:
+--          believes     one more than the tokens that the node takes to be set aside for it; 0 = the store has told this process of
+--                       none, and another one under the node's name may have spent them. Of a bucket its part, in millionths
+--          wishes       tokens that the node uses in a window; of a bucket, in a period of accounts. 0 = nothing need be set aside
+--          frees_until  us. Until then the call frees what is set aside for its node, which spends what it is lent from then on. A
+--                       call that comes later frees nothing and is lent nothing, because the node may live on its entitlement
+--                       again. 0 = that in any case: the call only looks whether the store answers
+--          owes         of a bucket alone: tokens that the node has admitted on its part, and the bucket has not forgotten
 
 --<entitled
 HEAD_BYTES = HEAD_BYTES + 21

@@ -8,8 +8,10 @@
 -- Fields   a        generation, entitled in this generation, in the one before, demand of this one, of the one before,
 --                   the window (its `at`), entitled of those who have called in it, and ahead in the next one
 --          a:NODE   generation, tokens that the node may believe in, tokens that it was given last, its demand, and the
---                   last window in which it has called (its `at`; one more: in which its part stays set aside all the same)
--- An entitlement that no call renews lapses two generations after its own has begun. Other numbers: tokens of one window.
+--                   last window in which it has called (its `at`; or one more than that where its part stays set aside all the
+--                   same, because another process under its name may have spent it)
+-- An entitlement that no call renews lapses two generations after its own has begun. All other numbers are tokens of one
+-- window.
 
 --<entitled
 local GENERATION = 300 * SECOND
@@ -44,7 +46,7 @@ if part_text then
 end
 local this_generation = (now - now % GENERATION) / GENERATION
 local generation_is_new = generation < this_generation
--- Something was set aside when this was stored, and the hash is kept for its sake.
+-- Whether something was set aside already when this was stored: then the hash is kept until that lapses.
 local was_kept = not generation_is_new and entitled_now + entitled_before > 0
 if generation_is_new then
   local follows = generation + 1 == this_generation

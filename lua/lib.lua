@@ -9,12 +9,15 @@
 -- of a reply 900, the shortest command 4,500. So arguments are binary numbers, nothing is defined that another kind of
 -- limit needs, and what is done once compares instead of calling max or min.
 --
--- For the same reason src/store/script.rs makes two scripts of these files, and `written` there says by which rules: one
--- for a policy of one limit, which most are, where a limit's fields are local variables, and one for several, where
--- they are in tables. Lines between --<one, --<several and the arrow that ends them are of one of the two, and lines
--- between another such head and its arrow are a block that stands wherever --= names it. The script for one limit there is
--- there more than once: --<plain where nothing is set aside for nodes that may lose the store, --<aside where something is,
--- namely --<entitled of a fixed window (entitled.lua) and --<bucket of a bucket (silent.lua).
+-- For the same reason src/store/script.rs makes four scripts of each of these files, by the rules of `written` there. Three are
+-- for policies of one limit, which most are: in those a limit's fields are local variables. The fourth is for several
+-- limits, whose fields are in tables. A line that is one of these heads says which scripts have the lines below it, up to
+-- the next head or arrow:
+--   --<several   that for several limits
+--   --<one       the three for one limit
+--   --<plain     of those the one where nothing is set aside for nodes that may lose the store
+--   --<aside     the other two: --<entitled for a fixed window (entitled.lua), --<bucket for a bucket (silent.lua)
+-- Below any other head stands a block, up to its arrow, which is put wherever a line --= names it.
 --
 -- KEYS[1]  the hash of one key under one policy. Its fields:
 --          e        epoch: never 0; another one than before = the store lost or reset the key

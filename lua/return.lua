@@ -73,15 +73,16 @@ elseif epoch_now and knows then
       --=close held, amount, most
     end
     taken = taken or closed > 0 or settled and held + amount > 0
-    -- What was credited to an account that was late, and the node keeps, it may spend yet: by a clock that stepped back
-    -- an account is over here sooner than there.
+    -- A late account is opened anew, too, with what the node keeps of it: the node may be able to spend that yet, as where
+    -- the store's clock was ahead for a while, and has ended the account, before it stepped back.
 --<bucket
     local account_was = account_period
 -->
     account, account_period = settled and held or 0, lent_period
     lent_now = math.min(lent_now + account, EXACT)
 --<bucket
-    -- While others are silent a return renews nothing, which no node takes it to do.
+    -- A node takes no return to renew its account, and while others are silent only an acquire may. So what the node keeps
+    -- stays in the period in which it was lent.
     if silent > 0 and account_was + 1 == lent_period then
       lent_now, lent_before = lent_now - account, math.min(lent_before + account, EXACT)
       account_period = account_was

@@ -7,9 +7,9 @@
 -- was not renewed has been charged. So what is lent and what silent nodes hold fits into the bucket at every moment.
 --
 -- Fields   b        generation, parts given in this generation, in the one before, demand of this one, of the one before, period,
---                   parts of those who have called in it, in the one before, until when silent nodes have been charged,
---                   until when what is reported as spent counts as spent now, and the parts of those who were silent
---                   when what is charged and lent last fitted beside what silent nodes may hold
+--                   parts of those who have called in it, in the one before, until when the bucket was charged for silent
+--                   nodes (charged_until), until when what is reported as spent counts as spent now (late_until), and the
+--                   parts of those who were silent when what is charged and lent last left room for silent nodes (fitted)
 --          b:NODE   generation, the part that the node may believe in, the part that it was given last, its demand, and the
 --                   last period in which it has called
 -- A part that no call renews lapses two generations after its own has begun. Parts are millionths of the limit.
@@ -49,9 +49,9 @@ if part_text then
 end
 local this_generation = (now - now % GENERATION) / GENERATION
 local generation_is_new = generation < this_generation
--- Somebody had a part when this was stored, and the hash is kept for its sake.
+-- Whether somebody had a part already when this was stored: then the hash is kept until that lapses.
 local was_kept = not generation_is_new and entitled_now + entitled_before > 0
--- Who has a part that lapses is silent, and may have spent what its share held until now.
+-- A node whose part lapses is silent, and may have spent all that its share held: the next acquire is charged that.
 local lapsed_parts = 0
 if generation_is_new then
   local follows = generation + 1 == this_generation
@@ -67,13 +67,13 @@ if called_in ~= lent_period then
   called_now, called_in = 0, lent_period
 end
 
--- `tokens_of` is the part of the burst, rounded up, and never more than all of it.
+-- `tokens_of` are so many millionths of the burst, rounded up, and never more than all of it.
 --<burst_of millionths
 tokens_of = millionths > WHOLE and WHOLE or millionths
 tokens_of = tokens_of * limit.burst + WHOLE - 1
 tokens_of = (tokens_of - tokens_of % WHOLE) / WHOLE
 -->
--- `over` is what is charged and lent at that time, with what silent nodes may hold, as time; rounded down.
+-- `over` is what is charged and lent at that time, and what silent nodes may hold, as the time that it costs; rounded down.
 --<over_at at
 over = lent_now + lent_before + tokens_of
 if over > 2 * limit.burst then over = 2 * limit.burst end
@@ -97,7 +97,9 @@ if silent > 0 and charged_until > 0 and charged_until < now then
   local passed = charge
   charge = charge * silent + WHOLE - 1
   charge = (charge - charge % WHOLE) / WHOLE
-  -- As long as more is charged than leaves them room, nothing is lent, and what is charged leaks away before shares have filled.
+  -- A bucket in which more is charged and lent than leaves room for nodes that have just fallen silent lends nothing. It leaks
+  -- faster than their shares fill, so until it has made that room they are not charged (docs/decisions/0013-entitlements.md,
+  -- "Why it is sound").
   if fitted < silent then
     --=burst_of silent
     --=over_at charged_until

@@ -33,15 +33,15 @@ pub struct Tuner {
 /// checks may be chance.
 const FEW: u64 = 8;
 
-/// How many times as much as before is asked for at most: by one of several nodes that lease a key, and by one that leases
-/// it for all. That one knows soon what all of them use, and takes nothing from anybody.
+/// A node that leases for itself asks for at most so many times as much as in its last refill. A rate that was just measured may
+/// not last, and what this node takes in vain others lack meanwhile.
 const GROWTH: u64 = 4;
 
-/// See there.
+/// The same of an owner, which leases a key for all nodes: it takes nothing from anybody, so it may follow a measured rate sooner.
 const GROWTH_FOR_ALL: u64 = 16;
 
-/// What is leased for all exceeds the measured use by one part in so many and by a few checks. Twenty checks in a window, by
-/// chance, are as often more as less; with a quarter and eight checks one window in thirty needs a second call.
+/// An owner leases one part in so many more than nodes used of late, and [`FEW`] checks. Checks come by chance: where 20 come in
+/// a window on average, every second window has more. With this reserve, one window in thirty needs a second call.
 const RESERVE_PART: u64 = 4;
 
 /// Thousandths of a token a second times microseconds, to a token.

@@ -15,7 +15,7 @@ pub const GENERATION: Micros = Micros::from_secs(300);
 /// A time by the store's clock that never comes.
 pub const NEVER: Timestamp = Timestamp((1 << 53) - 1);
 
-/// Parts of a bucket are millionths.
+/// All of a bucket: parts are given in millionths of its rate and burst.
 pub const WHOLE: u64 = 1_000_000;
 
 /// The most of a bucket that is entitled to all nodes together: 95 %.
@@ -39,14 +39,15 @@ pub const fn most(limit: &Limit) -> u64 {
     limit.count * 19 / 20
 }
 
-/// When a node's share of a bucket begins to fill whose last acquire was executed at that time: in the second period of accounts
-/// after that one the node is silent, and when that is over all that was lent beyond what it leaves has been charged.
+/// When the share of a bucket begins to fill of a node whose last acquire was executed at that time. In the second period of accounts
+/// after that one the node counts as silent: from then on others are lent, and accounts renewed, only what leaves room for its
+/// part. When that period is over, all that was not renewed has been charged, so that the room is there.
 #[must_use]
 pub const fn fills_from(executed: Timestamp) -> Timestamp {
     Timestamp((executed.0 / PERIOD.0 + 3) * PERIOD.0)
 }
 
-/// Until when a node counts as calling whose share begins to fill then.
+/// From when on a node counts as silent whose share of a bucket begins to fill at that time: a period of accounts before it.
 #[must_use]
 pub const fn silent_from(fills: Timestamp) -> Timestamp {
     Timestamp(fills.0.saturating_sub(PERIOD.0))

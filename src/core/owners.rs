@@ -5,8 +5,8 @@
 //! for the owner both lease from the store, which counts what it lends to either; so a fleet view that is late or wrong costs
 //! calls and never a token.
 //!
-//! A peer that does not answer in time, or refuses what it would refuse again, is left out for a second: for all keys, or
-//! for those of the limits that it does not go by. Knows no transport.
+//! A peer that was late three times in a row, cannot reach the store, or leaves, is left out for a second, for all keys; one
+//! that goes by other limits for keys of those. Each shard of a node knows this for itself. Knows no transport.
 //! Called by `leased/intent.rs` and `leased/lending.rs`.
 
 use super::ask::Refusal;
@@ -16,29 +16,35 @@ use super::rule::Rule;
 use super::time::{Due, Instant, Micros};
 use super::usage::Origin;
 
-/// In a large fleet so many nodes own keys, those with the lowest hashes of their names: so each node holds so many
-/// connections for it at most.
+/// Most nodes that own keys: of more candidates, those with the lowest hashes of their names. Every node holds a connection to
+/// each owner that it asks, so this bounds its connections in a large fleet.
 const MOST_OWNERS: usize = 64;
 
-/// A peer that was late so many times in a row is left out.
+/// A peer is left out when so many of its answers in a row were late. One may be late by chance, on a busy machine; each more
+/// that is allowed keeps another check waiting in vain for a peer that is gone.
 const LATE: u8 = 3;
 
-/// So long a peer is left out.
+/// How long a peer is left out. Longer, and one that is back is found later; shorter, and more checks wait for one that is not.
 const LEFT_OUT: Micros = Micros(1_000_000);
 
-/// So often a peer is tried at most that has had no store.
+/// The pause between two trials, of whichever peers and for whichever keys of a shard. When nobody reaches the store, all peers
+/// refuse, and this bounds what is asked of them.
 const TRIAL_PAUSE: Micros = Micros(100_000);
 
-/// Of so many rules it is remembered at most that a peer goes by other limits, the latest ones.
+/// Most rules for which it is remembered that a peer goes by other limits. Then the earliest is forgotten, which costs an ask that
+/// is refused once more.
 const MOST_RULES: usize = 64;
 
-/// A peer's answer is awaited for at least this long.
+/// A peer's answer is awaited for at least this long. Within a data centre it takes less than a millisecond; the rest is for a peer
+/// that was not run for a moment, or asks the store first.
 const LEAST_PATIENCE: Micros = Micros(5_000);
 
-/// A peer's answer is awaited for so many times as long as the slowest of late took.
+/// A peer's answer is awaited for so many times as long as its slowest answer of late took. Fewer, and more tokens are lost with
+/// answers that come too late; more, and checks wait longer for a peer that is gone.
 const PATIENCE: u64 = 4;
 
-/// Of how long answers take, the longest that is believed: each one that is late doubles what is expected of the next.
+/// The longest that a peer's answers are taken to need. Each one that is late doubles what is taken, so that a peer that is far
+/// away is given more time; without a bound, one that never answers would be awaited for ever longer.
 const LONGEST: Micros = Micros(1_000_000);
 
 /// A node that may own keys.
@@ -55,12 +61,12 @@ pub struct Candidate {
 pub struct OwnerName {
     /// The hash of the node's name: see [`name_hash`].
     pub hash: u64,
-    /// It owns keys in a large fleet, too, whatever its hash is.
+    /// The node says `fleet.owner = "always"`: it owns keys in a large fleet, too, whatever its hash is.
     pub is_always: bool,
 }
 
 impl OwnerName {
-    /// Those who own keys in a large fleet come first.
+    /// Nodes are sorted by this: of a large fleet the first [`MOST_OWNERS`] own keys.
     fn place(self) -> (bool, u64) {
         (!self.is_always, self.hash)
     }
@@ -69,7 +75,7 @@ impl OwnerName {
 /// Who owns a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOwner {
-    /// The node that is asked.
+    /// This node itself.
     This,
     /// A peer.
     Peer(Origin),
@@ -87,21 +93,22 @@ pub(super) struct Owners {
     /// The hash of this node's own name; `None`: it owns nothing.
     own: Option<u64>,
     peers: Vec<Peer>,
-    /// Before that time `trial` names nobody.
+    /// Before this time nobody is tried.
     next_trial: Instant,
 }
 
 #[derive(Debug)]
 struct Peer {
     candidate: Candidate,
-    /// How long the slowest answers of late took.
+    /// How long its slowest answer of late took.
     slowest: Micros,
-    /// Answers in a row that were late, and when it last lent.
+    /// How many answers in a row were late.
     late: u8,
+    /// When its last loan came.
     lent: Instant,
-    /// It is left out until then.
+    /// Until when it is left out.
     left_out: Due,
-    /// The last that it said is that it cannot reach its store, either.
+    /// It has refused its last ask because it cannot reach the store, either.
     has_no_store: bool,
     /// Fingerprints of rules in place of which it goes by other limits, and until when that is believed.
     other_rules: Vec<(u64, Due)>,
@@ -168,15 +175,16 @@ impl Owners {
         is_other.then_some(best.peer)
     }
 
-    /// Whom a check waits for whose key this node cannot ask the store for: the owner, or whoever comes next. A check would wait in
-    /// vain for a peer that cannot reach the store, either, so those who have said so are left to `trial`.
+    /// The peer that a check waits for while this node cannot ask the store for its key: the owner, or whoever comes next. A check
+    /// would wait in vain for a peer that cannot reach the store, either, so those that have said so are left to `trial`.
     pub(super) fn relay(&self, now: Instant, key: Digest, rule: &Rule) -> Option<Origin> {
         let reaches = |peer: &&Peer| !peer.has_no_store;
         self.best(now, key, rule, reaches).map(|best| best.peer)
     }
 
-    /// Whom to ask beside a check that does not wait, where `relay` names nobody: the peer that has refused longest ago. It may
-    /// reach the store again. However many keys and such peers there are, ten asks are sent a second, and each peer gets one of them.
+    /// The peer that is asked beside a check that does not wait, where `relay` names nobody: the one that has refused longest ago, as
+    /// it may reach the store again. However many keys and such peers there are, ten a second are tried, and one that refuses
+    /// again is left out for a second.
     pub(super) fn trial(&mut self, now: Instant, rule: &Rule) -> Option<Origin> {
         if now < self.next_trial || on(Mutant::NeverTriedAgain) {
             return None;

@@ -42,12 +42,14 @@ impl Lent<'_> {
 #[derive(Clone, Debug)]
 pub struct FallbackBudget {
     since: Timestamp,
-    /// When the first call left that the lost store never answered, if that is earlier: others may go by their shares since then.
-    /// What they may owe is waited for by this time. The share itself is released by `since`.
+    /// When the first call left that the lost store never answered, or `since` where that is earlier. Other nodes may have lost the
+    /// store as early, and have gone by their shares since: whether they may owe anything is judged by this time. This node's own
+    /// share is released by `since`.
     unanswered: Timestamp,
     /// When the store was last lost. `None` means that the next loss will be another one.
     lost: Option<Timestamp>,
-    /// A budget that is opened now in its place would begin earlier, and with more.
+    /// What was admitted before `since` is forgotten. Were this budget dropped, and another opened for the same loss, that would
+    /// begin earlier, and release more.
     late: bool,
     /// The window in which a check was first decided by the share, and the one in which one was first admitted.
     begun: [u64; 2],

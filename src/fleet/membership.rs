@@ -304,7 +304,6 @@ fn config(options: &MembershipOptions) -> ChitchatConfig {
 /// or less, since answers carry one, too. At a tick of 200 ms the factor is 30, so a node is given up after at most 6
 /// s, and after 3 s or more in a small fleet. With a lower factor, a pause of a busy machine would be taken for a
 /// death. The times are the same with faster ticks, and longer with slower ones.
-/// Less would take a busy machine's pause for a death. Faster ticks keep those times; slower ones cannot.
 fn failure_detector(tick: Duration) -> FailureDetectorConfig {
     let factor = (GIVEN_UP_MS / tick.as_millis().max(1)).clamp(8, 120);
     FailureDetectorConfig {

@@ -9,14 +9,14 @@ use crate::core::gcra;
 use crate::core::limit::Limit;
 use crate::core::time::{Micros, Timestamp};
 
-/// The most that a node's demand counts.
+/// The most that a node's demand counts, as in the scripts: so the sum over 65,536 nodes fits into the six bytes that it has there.
 const MOST_DEMAND: u64 = u32::MAX as u64;
 
-/// Who is silent about one key, during one call.
+/// What silent nodes have of one key, during one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silent {
     pub(super) sums: Sums,
-    /// That of the node that calls.
+    /// The part of the node that calls.
     pub(super) part: Part,
     /// A generation begins with this call.
     pub(super) begins: bool,
@@ -26,17 +26,17 @@ pub(super) struct Silent {
     depth: Micros,
     /// What a token costs, in whole microseconds.
     whole: u64,
-    /// Parts that have lapsed since the last call.
+    /// Parts that have lapsed since the last call, in millionths.
     lapsed: u64,
     /// What silent nodes may have spent since they were charged last.
     charge: Micros,
-    /// The call may lend something, and has been taken over.
+    /// The call is an acquire that came in time: it may be lent something, and its node is not silent.
     frees: bool,
     /// Of what the node holds, what was not renewed.
     pub(super) not_kept: u64,
 }
 
-/// The part of the burst, rounded up, and never more than all of it.
+/// So many millionths of the burst as tokens, rounded up, and never more than all of it.
 fn burst_of(burst: u64, millionths: u64) -> u64 {
     let tokens = u128::from(burst) * u128::from(millionths.min(WHOLE));
     u64::try_from(tokens.div_ceil(WHOLE.into())).unwrap_or(burst)
@@ -85,8 +85,9 @@ impl Silent {
         if silent > 0 && sums.charged_until > 0 && sums.charged_until < now.0 {
             let passed = (now.0 - sums.charged_until).min(2 * GENERATION.0);
             this.charge = Micros((passed * silent).div_ceil(WHOLE));
-            // As long as more is charged than leaves them room, nothing is lent, and what is charged leaks away before shares have
-            // filled.
+            // A bucket in which more is charged and lent than leaves room for nodes that have just fallen silent lends nothing. It
+            // leaks faster than their shares fill, so until it has made that room they are not charged
+            // (`docs/decisions/0013-entitlements.md`, "Why it is sound").
             if sums.fitted < silent {
                 let since = Timestamp(sums.charged_until);
                 let over = this.over_at(since, at, lent).saturating_sub(this.depth.0);
@@ -126,7 +127,8 @@ impl Silent {
         self.silent() > 0
     }
 
-    /// While silent nodes are charged, the bucket leaks more slowly, and no report of what was spent before takes effect as of then.
+    /// Whether what is reported as spent counts as spent now, and not when it was. While silent nodes are charged, the bucket leaks more
+    /// slowly, so it has not forgotten as much of what was spent some time ago as its whole rate would say.
     pub(super) fn is_late(&self, now: Timestamp) -> bool {
         self.is_any() || now.0 < self.sums.late_until
     }
@@ -176,8 +178,8 @@ impl Silent {
         owes
     }
 
-    /// Accounts are renewed only up to what silent nodes leave: of so many tokens that the node holds, those that are. `now` are lent in this
-    /// period, and `same` is what was closed of an account of this period.
+    /// Of so many tokens that the node holds, those that are renewed: accounts are renewed only up to what silent nodes leave. `now` are
+    /// lent in this period already; `same` is what this node's account came to, if it was one of this period.
     pub(super) fn keep(&mut self, held: u64, now: u64, same: Option<u64>) -> u64 {
         let aside = burst_of(self.burst, self.silent());
         if aside == 0 {

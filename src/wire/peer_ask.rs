@@ -25,10 +25,10 @@ pub const VERSION: u8 = 1;
 /// Longest frame, in bytes.
 pub const LONGEST: usize = 1_024;
 
-/// Longest name of a policy, and longest key, in an ask. Whoever has longer ones asks the store.
+/// Longest name of a policy in an ask, in bytes. For keys of policies with longer names a node asks the store.
 pub const LONGEST_POLICY: usize = 255;
 
-/// See there.
+/// Longest key in an ask, in bytes. For longer ones a node asks the store.
 pub const LONGEST_KEY: usize = 256;
 
 /// The longest time for which an answer is awaited.

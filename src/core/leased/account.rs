@@ -176,12 +176,17 @@ impl LeasedKey {
     }
 }
 
-/// Where a trip to the store takes no more than this fraction of a window, an acquire frees what is set aside for its node in the
-/// window in which it was sent, or not at all: then a node that loses the store may go on in the next one.
+/// An acquire says until when the store may free by it what is set aside for its node. Where a trip to the store takes no more than
+/// this fraction of a window, that is the end of the window in which the acquire is sent: a node that loses the store meanwhile
+/// may then spend what is set aside from the next window on.
 const QUICK_PART: u64 = 16;
 
-/// Else until so much of a window later, within these bounds, or until two trips to the store later.
+/// Where a trip takes longer, the acquire may free it for this fraction of a window after it was sent, or for two trips, whichever
+/// is longer: less, and acquires would come too late to be lent anything; more, and a node that has lost the store has to
+/// wait for more windows.
 const FREES_PART: u64 = 4;
+
+/// The shortest and the longest such time, in microseconds.
 const FREES: (u64, u64) = (100_000, 2_000_000);
 
 /// A node that expects fewer checks in a period of accounts has no part of a bucket.

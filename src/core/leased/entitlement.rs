@@ -1,5 +1,5 @@
-//! What the store has set aside for this node of the windows of a fixed limit, and in which of them it may be spent; or its part of a
-//! bucket, and from when on that fills its share.
+//! What the store has set aside for this node: of each window of a fixed limit so many tokens, which may be spent in some windows; of a
+//! bucket a part, by which this node's share of it fills from some time on.
 //!
 //! A node that has sent an acquire for a window spends nothing of its entitlement in that window, whatever became of the call:
 //! if the store executed it, the tokens are no longer set aside. And an entitlement ends when the store may have given the
@@ -16,17 +16,18 @@ pub(super) struct Entitlement(Option<Given>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Given {
-    /// Of each window, so many tokens.
+    /// Tokens of each window; of a bucket its part, in millionths.
     tokens: u64,
-    /// By the store's clock.
+    /// When that ends by the store's clock, unless a call renews it.
     lapses: Timestamp,
-    /// Windows that begin before then are those for which acquires were sent. A bucket's share is empty then, and fills from then on.
+    /// Nothing may be spent in windows that begin before this time of the store's clock, because it may execute acquires in them. A
+    /// bucket's share is empty at this time, and fills from then on.
     barred: Timestamp,
 }
 
 impl Entitlement {
-    /// The store has set aside so many tokens, until this time of its clock. The acquire that says so was of windows that begin
-    /// before `barred`.
+    /// The store has set aside so many tokens, until this time of its clock. It has executed the acquire that it answers so in a
+    /// window that begins before `barred`.
     pub(super) fn give(&mut self, tokens: u64, lapses: Timestamp, barred: Timestamp) {
         let given = self.0.get_or_insert_default();
         (given.tokens, given.lapses, given.barred) = (tokens, lapses, given.barred.max(barred));
@@ -46,7 +47,8 @@ impl Entitlement {
         }
     }
 
-    /// Whether the store has told this process of any, if only that there are none.
+    /// Whether the store has told this process what is set aside for it, if only that nothing is. Until then, another process under
+    /// the node's name may have spent it.
     pub(super) fn is_told(&self) -> bool {
         self.0.is_some()
     }
@@ -57,7 +59,7 @@ impl Entitlement {
         given.map_or(0, |given| given.tokens)
     }
 
-    /// Those that may be spent in the window that is open at that time.
+    /// Tokens that may be spent in the window that is open at that time.
     pub(super) fn of_window(&self, limit: &Limit, at: Timestamp) -> u64 {
         let end = window_end(limit, at);
         let is_barred = |given: &Given| end - limit.period < given.barred && !on(Mutant::ShareAfterAcquire);

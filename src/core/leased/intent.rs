@@ -33,27 +33,30 @@ const LOW_SPAN: Micros = Micros(3_000);
 /// idle-holder is used instead of all; at one in 10,000, llm-costs costs 279 calls per 1000 checks instead of 255.
 const TRIFLE_PART: u64 = 100;
 
-/// A key is idle when so many checks are missing. Of one that is asked for at random, one pause in fifty is as long; with a single
-/// missing check one in three was, and its tokens went back just before the next check wanted them: small-windows cost 254
-/// calls per 1000 checks instead of 225.
+/// A key is idle when nobody has asked for it for as long as so many checks take at the rate of late. Clients that ask at random
+/// pause as long once in fifty times. With a single check, they would once in three times, and tokens would go back just before
+/// the next check wants them: small-windows cost 254 calls per 1000 checks instead of 225.
 const MISSED: u64 = 4;
 
-/// A node no longer uses a key when so many times a few checks are missing.
+/// A node that used a key often has gone, and gives up what is set aside for it, when nobody has asked for as long as so many times
+/// [`Tuner::few`](crate::core::batch::Tuner::few) checks take at the rate of late. With less, a short pause would end an
+/// entitlement, and the next check cost a call to have it again; with more, others lack it for longer.
 const GONE: u64 = 4;
 
 /// The fraction of a batch that is leased of the next window before it begins. A whole batch would cost fewer calls
 /// (103 per 1000 checks of second-1x instead of 112); what other nodes would lack then was not measured.
 const AHEAD_PART: u64 = 4;
 
-/// A key of which this node uses less than so many checks in a refill interval is asked for at its owner: of what it would
-/// lease itself, little would be used.
+/// A node asks the owner for a key of which it does not surely use so many checks in a refill interval: of what it would lease
+/// itself, little would be used.
 const COLD: u64 = 4;
 
-/// A check waits for so many answers of peers at most before this node goes on by itself: where half of a fleet has lost the
-/// store, several of those who are asked first may have lost it, too.
+/// Most peers that are asked for one check, one after another, while this node's part of the store is away; then the share decides.
+/// Where half of a fleet has lost the store, every second peer refuses: one check in 256 finds eight of those in a row.
 const MOST_ASKS: u8 = 8;
 
-/// A fleet has at least so many nodes for each that leases a key whose owner leases for all.
+/// An owner leases a key for the whole fleet as long as the store has counted at most one lessee for so many nodes. More lessees show
+/// that others lease for themselves, and an owner that leased for all would take what they lack.
 const NODES_OF_ONE: u32 = 4;
 
 /// What an input asks for that the key's state does not show.
@@ -64,8 +67,8 @@ pub(super) enum Wish {
     /// Tokens, even if nobody waits for them: a lease runs low, a remembered denial should be verified, a check is
     /// about to come, or a peer has reported a loss.
     Tokens,
-    /// To repeat the acquire under way under a new id, because the store did nothing: it knew a higher id than the acquire
-    /// had, or that came outside of its time.
+    /// To repeat the acquire under way under a new id, because the store did nothing: it knew a higher id, or the acquire came
+    /// outside of its time.
     Again,
     /// To turn away all who wait in line, because the acquire was not sent: too many calls were waiting.
     TurnAway,
@@ -111,7 +114,7 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) ->
     if wish != Wish::Look {
         return Intent::Wait;
     }
-    // What is set aside for a node that no longer uses the key others lack, so the store has to hear of that when it is back.
+    // Others lack what is set aside for a node that no longer uses the key, so the store has to hear of that when it is back.
     let is_awaited = key.is_due(now) || key.is_entitled(now) && (is_left_alone(key, now) || has_gone(key, now));
     if !is_acquiring && is_awaited && key.outage.phase().asks_again(now) {
         return Intent::Acquire;
@@ -125,7 +128,7 @@ pub(super) fn intend(key: &LeasedKey, cx: &Context, now: Instant, wish: Wish) ->
 /// Whether the store must be asked for a waiter. It need not be if held tokens are about to start or to trickle in,
 /// or if tokens are being returned that the store could lend.
 fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
-    // Meanwhile a store that is away is asked now and then whether it is back.
+    // Who waits for a peer needs nothing of the store. One that is away is asked all the same, now and then, whether it is back.
     let waits_for_peer = key.calls.awaits_peer() && !(key.is_away(now) && key.outage.phase().asks_again(now));
     if key.line.is_empty() || key.awaits_return() || waits_for_peer {
         return false;
@@ -140,7 +143,7 @@ fn asks_for_line(key: &LeasedKey, now: Instant) -> bool {
 /// leases once for many nodes; and while this node's part of the store is away, whoever reaches it.
 pub(super) fn whom_to_ask(key: &LeasedKey, cx: &Context, now: Instant) -> Option<Origin> {
     let first = key.line.first().filter(|_| cx.owners.are_there() && !cx.draining && !key.calls.is_asking())?;
-    // Tokens are lent on once: who is asked by peers asks the store for them.
+    // Tokens are lent on only once, so for peers that wait in its line a node asks the store and no other peer.
     if key.line.has_peers() || !is_known_to_peers(key) {
         return None;
     }
@@ -184,7 +187,7 @@ pub(super) fn nodes_served(key: &LeasedKey, cx: &Context, now: Instant) -> u32 {
     if is_owner && !on(Mutant::OwnerLeasesForOne) { live } else { 1 }
 }
 
-/// The store has lent nothing of the key yet, as far as is remembered here.
+/// Neither the store nor a peer has said anything of the key yet, as far as is remembered here.
 fn is_new(key: &LeasedKey) -> bool {
     key.view.last_answered() == Instant::default()
 }
@@ -194,14 +197,14 @@ pub(super) fn ceiling(key: &LeasedKey, cx: &Context, now: Instant) -> u64 {
     if is_new(key) && nodes_served(key, cx, now) > 1 { key.ceiling_among(1) } else { key.ceiling(cx.fleet) }
 }
 
-/// Whether a check that was made so many asks for waits for a peer, as this node's part of the store is away.
+/// Whether a check for which so many peers were asked already waits for a peer, because this node's part of the store is away.
 pub(super) fn may_relay(key: &LeasedKey, cx: &Context, now: Instant, asks: u8) -> bool {
     let is_asked = || asks < MOST_ASKS && cx.owners.relay(now, key.id(), key.view.rule()).is_some();
     is_for_peers(key, cx, now) && (key.calls.awaits_peer() || is_asked())
 }
 
-/// Whom to ask beside a check that this node has just answered by its share, as nobody who could be asked reaches the store, so
-/// that one who reaches it again is found.
+/// The peer that is tried beside a check that the share has just answered, where all that could be asked have said that they have
+/// no store: so one that reaches it again is found.
 pub(super) fn whom_to_try(key: &LeasedKey, cx: &mut Context, now: Instant) -> Option<Origin> {
     let is_idle = key.line.is_empty() && !key.calls.is_asking();
     if !is_idle || !is_for_peers(key, cx, now) || cx.owners.relay(now, key.id(), key.view.rule()).is_some() {
@@ -212,8 +215,8 @@ pub(super) fn whom_to_try(key: &LeasedKey, cx: &mut Context, now: Instant) -> Op
 
 /// Whether peers may be asked for a key, as this node's part of the store is away.
 ///
-/// Not while peers tell the store what it has lost, nor once it has been charged for all of the share: both end by
-/// themselves, and the share is set aside.
+/// Not while peers tell the store what it has lost (`Restoring`), because nobody leases then; nor once the store was charged for
+/// all of the share (`Repaid`), because this node may spend the rest of that. Both end by themselves.
 fn is_for_peers(key: &LeasedKey, cx: &Context, now: Instant) -> bool {
     let is_lost = matches!(key.outage.phase(), Phase::Lost { .. } | Phase::Repaying { .. }) && key.is_away(now);
     let may_ask = is_lost && !cx.draining && !key.line.has_peers() && is_known_to_peers(key);
@@ -234,7 +237,7 @@ pub(super) fn ahead(key: &LeasedKey, cx: &Context, now: Instant, window: Window)
     let few = key.demand.tuner().used_in(length).min(key.demand.tuner().few());
     // The tokens must last until an acquire that is sent in the window is answered.
     let soon = key.demand.tuner().used_in(key.view.trip() + key.view.trip());
-    // Nobody else asks for what is leased for all.
+    // An owner leases for all that ask it, so nobody else leases of that window.
     let all = if nodes_served(key, cx, now) > 1 { key.demand.tuner().for_window(length) } else { 0 };
     let part = key.demand.tuner().batch() / AHEAD_PART;
     let want = part.max(few).max(soon).max(all).clamp(1, key.ceiling(cx.fleet));
@@ -284,7 +287,8 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     if key.has_unreported() && held == 0 && (is_closing || is_left_alone) && !is_acquiring {
         return Intent::Report;
     }
-    // A node that falls silent is taken to spend its part.
+    // From when on this node counts as silent, the store takes it to spend its part of the bucket. It calls before that: to go on if
+    // it is still asked for the key, or else to give the part up.
     if falls_silent(key, now) && !is_acquiring && !key.is_away(now) && key.pacing.crowded_until().has_come(now) {
         let is_asked = key.demand.idle_for(now) < gcra::PERIOD || held > 0;
         return if is_asked { Intent::Acquire } else { Intent::Renounce };
@@ -306,7 +310,7 @@ fn look(key: &LeasedKey, now: Instant, lease_ahead: bool, is_for_all: impl Fn() 
     }
 }
 
-/// Whether who used this key lately is surely gone, so that others may use what is set aside for this node.
+/// Whether those who asked this node for the key are surely gone, so that others may use what is set aside for it.
 fn has_gone(key: &LeasedKey, now: Instant) -> bool {
     let (tuner, pause) = (key.demand.tuner(), key.demand.idle_for(now));
     let interval = refill_interval(key.view.rule());
@@ -319,8 +323,8 @@ fn falls_silent(key: &LeasedKey, now: Instant) -> bool {
     key.silent_from().is_some_and(|silent| key.view.clock().latest(now) + SILENCE >= silent)
 }
 
-/// Whether others may lack what is set aside for this node. Of the window that is open a node that asks for nothing may not
-/// know. But when it was not asked for as long as a window lasts, its part of one was of use to nobody.
+/// Whether others may lack what is set aside for this node. A node that asks the store for nothing may not know how much is left of
+/// the window. But where nobody has asked it for as long as a window lasts, its part of one was of use to nobody.
 fn is_lacking(key: &LeasedKey, now: Instant) -> bool {
     let window = if key.view.has_account() { gcra::PERIOD } else { key.view.rule().limits[0].period };
     key.is_pressed(now) || key.demand.idle_for(now) >= window
@@ -365,7 +369,7 @@ fn surplus(key: &LeasedKey, now: Instant, is_for_all: impl Fn() -> bool) -> u64 
     if closes(key).has_come(now) {
         return key.holdings.lease().held();
     }
-    // These tokens stand for the rest of this node's share. Handed back, the share would release them a second time.
+    // These tokens stand for the rest of this node's share. If they were handed back, the share would release them once more.
     if key.outage.phase().is_repaid() {
         return 0;
     }

@@ -59,7 +59,8 @@ fn refuses(key: &LeasedKey, cx: &Context, now: Instant, terms: &Terms) -> Option
     if cx.draining && !on(Mutant::LendsOnLeaving) {
         return Some(Refusal::Leaving);
     }
-    // Before it says that it asks a peer: as long as it has no store, it will ask again.
+    // A node without a store asks peers again and again. It says so rather than that it asks one at the moment, which a peer takes
+    // for a reason to ask again soon.
     if key.is_away(now) && !on(Mutant::LendsOnItsShare) {
         return Some(Refusal::NoStore);
     }
@@ -83,15 +84,15 @@ pub(in crate::core) fn handle_answer(key: &mut LeasedKey, cx: &mut Context, now:
     cx.note_degraded(was_away, key.outage.phase().is_away());
 }
 
-/// Takes what a peer lends on, for those in line. What they do not take is lost: of a window others may be lent less, and a
-/// bucket's token that is spent later would be spent at another time than it was charged.
+/// Takes what a peer lends on, for those in line. What they do not take is lost, as the peer has spent it: so others can be lent
+/// less of a window. It is not kept here, because a bucket's token would be spent at another time than it was charged.
 fn take_loan(key: &mut LeasedKey, cx: &mut Context, now: Instant, asking: &Asking, loan: &Loan) {
     let is_over = loan.lasts.is_some_and(|lasts| asking.sent + lasts.rounded_early() <= now);
     let is_void = asking.ask.rule.limits != key.view.rule().limits;
     let tokens = if is_void || is_over && !on(Mutant::LoanOutlivesWindow) { 0 } else { loan.tokens };
     let (mut paid, mut taken) = (0, 0);
     if is_over && !is_void && !on(Mutant::LoanOutlivesWindow) {
-        // It was of a window that ends just now, and says nothing of the next one.
+        // The loan was of a window that has ended since, and its counters say nothing of the next one.
         key.line.forget_ask();
     } else if !is_void {
         if key.learn_from_loan(now, asking.sent, loan) {
@@ -131,15 +132,16 @@ impl LeasedKey {
     /// more precisely. Of a key of which nothing is known, the first peer is believed, once.
     fn learn_from_loan(&mut self, now: Instant, sent: Instant, loan: &Loan) -> bool {
         let [earliest, latest] = loan.clock;
-        // The store's clock read that at some time since the ask was sent, or a little before: so much the peer is in doubt.
+        // The peer answered after the ask was sent, and knew the store's clock to lie between `earliest` and `latest` then. So the
+        // clock showed `earliest` when the ask was sent, less their difference, or later.
         let clock = StoreClock::new(sent - latest.since(earliest), now, earliest);
         let (guess, was_answered) = (self.view.clock().latest(now), self.view.answered().is_some());
         let is_believed = self.view.narrow_clock(now, clock);
         if is_believed && !was_answered {
             self.outage.correct_clock(self.view.rule(), guess, self.view.clock().latest(now));
         }
-        // What a store lends that answers others only is lost from here on, should peers not answer, either: a share has
-        // nothing of the window in which they lent.
+        // The store lends all of this window to nodes that reach it, so the share has nothing of a window in which peers lent. The
+        // loss counts as begun now: should peers not answer any more, the share is released from the next window on.
         if self.is_away(now) {
             self.outage.open_book_anew(self.view.clock().latest(now));
         }

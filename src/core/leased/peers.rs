@@ -245,8 +245,10 @@ impl LeasedKey {
             let heard = told + usize::from(own(windows) > 0) >= self.view.nodes() as usize;
             if heard { peers.saturating_add(own(windows)).min(limit.count) } else { limit.count }
         };
-        // Nodes notice a loss up to a window apart; of short windows up to two; and whoever was not asked meanwhile notices
-        // it later by as many windows as have begun since its last answer. One mean they have in common.
+        // Shares add up where all nodes divide by the same past windows. But they notice a loss up to a window apart, of short
+        // windows up to two, and a node that nobody asked meanwhile by as many windows later as have begun since the store last
+        // answered it. So a node takes the means that end with any of these windows: of its own the least, of all nodes
+        // together the greatest. One of those means all nodes have in common.
         let quiet = match self.view.heard() {
             Timestamp::NONE => 0,
             heard => (lost.0 / limit.period.0).saturating_sub(heard.0 / limit.period.0),

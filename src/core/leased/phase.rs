@@ -46,8 +46,8 @@ pub(super) struct Credit {
 pub(super) enum Phase {
     /// It answers.
     Connected,
-    /// It does not answer.
-    /// Whatever it answers that was sent from `noticed` on shows that it is back.
+    /// It does not answer. An answer shows that it is back only if the call was sent when the loss was noticed, or later: one
+    /// that was sent before may have been answered before the loss.
     Lost { retry_at: Instant, noticed: Instant },
     /// It has answered, but was not charged for all that shares admitted. Nothing is leased before `until`, because
     /// otherwise others would be lent what this node owes, and this node what they owe.
@@ -55,7 +55,7 @@ pub(super) enum Phase {
     /// It was charged for what this node's share admitted, and for what is left of the share. The share goes on until
     /// `retry_at`, so that all nodes have charged theirs before any leases what seems to be left.
     Repaid { retry_at: Instant, until: Instant },
-    /// It has lost its data. Until then, peers tell it what it had lent them.
+    /// It has lost its data. Until that time, nodes tell it what it had lent them, and nothing is leased.
     Restoring { until: Instant },
 }
 
