@@ -44,6 +44,51 @@ const GROWTH_FOR_ALL: u64 = 16;
 /// a window on average, every second window has more. With this reserve, one window in thirty needs a second call.
 const RESERVE_PART: u64 = 4;
 
+/// A batch shrinks by at most this fraction in one refill: what was used since the last one may have been little by chance, and a
+/// batch that is too small costs calls.
+const SHRINK_PART: u64 = 2;
+
+/// A rate is measured over at least so many microseconds. Two checks in one moment would else pass for a million a second.
+const SHORTEST_MEASURED: u64 = 1_000;
+
+/// Of fewer than [`FEW`] checks this fraction of one counts as chance. If none did, one check soon after a refill would pass for
+/// a rate; if all of one did, a key that is checked once between two refills would have no rate at all.
+const CHANCE_PART: u64 = 2;
+
+/// A key that surely gets less than one check in so many windows leases nothing for the rest of a window. With one, keys that
+/// are checked about once in a window would ask for each check; with more, they would hold tokens that nobody uses.
+const SELDOM_WINDOWS: u64 = 2;
+
+/// After so many checks a measurement is good enough to begin another one, so that a new rate shows soon.
+const ENOUGH: u64 = 2 * FEW;
+
+/// After fewer checks this fraction of a measurement is kept for the next one. With all of it, a rate that has ended would go on for
+/// long; with none, each measurement would again be of few checks.
+const KEPT_PART: u32 = 2;
+
+/// Of rare checks a measurement is kept for so many windows at most: fewer would see no more than a check or two, and with more, a
+/// rate that has ended goes on for longer.
+const LONGEST_WINDOWS: u64 = 4;
+
+/// When a measurement ends, the highest cost of late is taken to be lower by this fraction. Faster, and a lease is too small for the next
+/// expensive check; slower, and one such check has a node hold much for long.
+const DEAREST_PART: u64 = 8;
+
+/// A window has so many refill intervals. With more of them, a batch is smaller and a window costs more calls; with fewer, tokens are
+/// longer at a node that may not use them.
+const INTERVALS: u64 = 8;
+
+/// The shortest and the longest refill interval, in microseconds: a call for less than half a second of tokens is not worth its cost,
+/// and in an hour's window tokens should not lie idle for minutes.
+const INTERVAL_BOUNDS: (u64, u64) = (500_000, 30_000_000);
+
+/// In a window that is shorter than two of the shortest intervals, an interval is this fraction of it, so that what is used
+/// is measured at least twice in it.
+const SHORT_WINDOW_PART: u64 = 2;
+
+/// The refill interval of a bucket, which has no window: that of a window of some seconds.
+const INTERVAL_OF_BUCKET: Micros = Micros(500_000);
+
 /// Thousandths of a token a second times microseconds, to a token.
 const BILLION: u64 = 1_000_000_000;
 
@@ -111,16 +156,14 @@ impl Tuner {
 
     /// Tokens to ask for at `now`. Begins a new measurement.
     pub fn refill(&mut self, now: Instant, bounds: Bounds) -> u64 {
-        // A shorter time than this says nothing about a rate.
-        let elapsed = now.since(self.since).0.max(1_000);
+        let elapsed = now.since(self.since).0.max(SHORTEST_MEASURED);
         let checks = u64::from(self.checks);
         self.cost = self.demand.checked_div(checks).map_or(self.cost, |mean| mean.max(1));
-        // With few checks, one of them may as well be chance.
         let by_chance = if checks > 0 && checks < FEW { self.mean_cost() } else { 0 };
-        let halves = (2 * u128::from(self.demand)).saturating_sub(by_chance.into());
-        self.rate = clamp(halves * 500_000_000 / u128::from(elapsed));
+        let parts = (u128::from(CHANCE_PART) * u128::from(self.demand)).saturating_sub(by_chance.into());
+        self.rate = clamp(parts * u128::from(BILLION / CHANCE_PART) / u128::from(elapsed));
         self.sure = checks >= FEW;
-        let slow = self.is_slow(bounds.window + bounds.window);
+        let slow = self.is_slow(Micros(bounds.window.0.saturating_mul(SELDOM_WINDOWS)));
         let rest = if slow { 0 } else { self.used_in(bounds.remaining.min(bounds.window)) };
         let few = if bounds.for_all() { u64::MAX } else { self.few() };
         let spare =
@@ -129,18 +172,18 @@ impl Tuner {
         let target = self.used_in(bounds.interval).max(small);
         let growth = if bounds.for_all() { GROWTH_FOR_ALL } else { GROWTH };
         let (low, high) =
-            (self.batch / 2, self.batch.max(1).saturating_mul(growth).max(spare.saturating_add(bounds.need)));
+            (self.batch / SHRINK_PART, self.batch.max(1).saturating_mul(growth).max(spare.saturating_add(bounds.need)));
         // Seen about once per interval: ask for what waits, hold nothing.
         let tuned = if target <= self.mean_cost() { 1 } else { target.clamp(low.min(high), high) };
         self.batch = tuned.min(bounds.ceiling).max(bounds.need).max(1);
         // Rare checks are measured over several refills.
-        let longest = bounds.window.0.saturating_mul(4);
-        if checks >= 2 * FEW || checks == 0 {
+        let longest = bounds.window.0.saturating_mul(LONGEST_WINDOWS);
+        if checks >= ENOUGH || checks == 0 {
             (self.since, self.demand, self.checks) = (now, 0, 0);
-            self.dearest -= self.dearest / 8;
+            self.dearest -= self.dearest / DEAREST_PART;
         } else if checks >= FEW || elapsed >= longest {
-            let half = now - Micros(elapsed.min(longest) / 2);
-            (self.since, self.demand, self.checks) = (half, self.demand / 2, self.checks / 2);
+            self.since = now - Micros(elapsed.min(longest) / u64::from(KEPT_PART));
+            (self.demand, self.checks) = (self.demand / u64::from(KEPT_PART), self.checks / KEPT_PART);
         }
         // Near the end of a window, tokens that would be left over are not asked for. The tuned batch stays.
         let useful = self.used_in(bounds.remaining).saturating_add(spare).saturating_add(1).max(bounds.need);
@@ -210,7 +253,7 @@ fn clamp(value: u128) -> u64 {
 }
 
 /// The refill interval of a rule: an eighth of its shortest window, but at least 0.5 s (or half of the window) and at
-/// most 30 s. For GCRA, the life of a lease.
+/// most 30 s. Of a bucket 0.5 s.
 #[must_use]
 pub fn refill_interval(rule: &Rule) -> Micros {
     rule.limits.iter().map(limit_interval).min().unwrap_or(Micros::from_secs(1))
@@ -218,10 +261,11 @@ pub fn refill_interval(rule: &Rule) -> Micros {
 
 fn limit_interval(limit: &Limit) -> Micros {
     match limit.algorithm {
-        Algorithm::Gcra => Micros(500_000),
+        Algorithm::Gcra => INTERVAL_OF_BUCKET,
         _ => {
-            let floor = 500_000.min(limit.period.0 / 2);
-            Micros((limit.period.0 / 8).clamp(floor, 30_000_000.max(floor)))
+            let (shortest, longest) = INTERVAL_BOUNDS;
+            let floor = shortest.min(limit.period.0 / SHORT_WINDOW_PART);
+            Micros((limit.period.0 / INTERVALS).clamp(floor, longest))
         }
     }
 }

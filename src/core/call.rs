@@ -110,6 +110,11 @@ pub struct Acquire {
 /// For so long the store remembers at least that it has executed an acquire: as long as the shortest census period.
 pub const CALL_LIFE: Micros = Micros::from_secs(1);
 
+/// Half of [`CALL_LIFE`]. The time in which an acquire may be executed lies by so much on either side of the time that the store's
+/// clock most likely shows; and where checks may wait for the store for longer, acquires say no such time: a store that is so
+/// slow could answer none of them before it is over.
+pub(super) const HALF_CALL_LIFE: Micros = Micros(CALL_LIFE.0 / 2);
+
 impl Acquire {
     /// Whether a store that remembers no acquire of this node does nothing at that time of its clock.
     #[must_use]

@@ -31,6 +31,10 @@ const LAST_SKIP: u64 = 8_000_000_000_000_000;
 /// new replica some more; meanwhile the new key may be on the master that has none.
 pub(super) const UNCONFIRMED_FOR: Micros = Micros::from_secs(10);
 
+/// With each quicker answer, the slowest round trip of late is taken to be lower by this fraction. Faster, and a store of which only some
+/// answers are slow seems quick in between; slower, and one stall has checks turned away for longer.
+const FORGET_PART: u64 = 8;
+
 /// What the keys of a shard share.
 #[derive(Debug)]
 pub(super) struct Context {
@@ -159,7 +163,7 @@ impl Context {
     /// Records the round trip of a call, including its wait in the queue. A slow one counts for less with each quick
     /// answer after it.
     pub(super) fn note_trip(&mut self, trip: Micros) {
-        self.slowest = trip.max(Micros(self.slowest.0 - self.slowest.0 / 8));
+        self.slowest = trip.max(Micros(self.slowest.0 - self.slowest.0 / FORGET_PART));
     }
 
     /// About how long a call takes now. A client that comes back sooner would wait in vain.

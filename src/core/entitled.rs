@@ -9,8 +9,18 @@ use super::gcra::PERIOD;
 use super::limit::Limit;
 use super::time::{Micros, Timestamp};
 
-/// An entitlement that no call renews lapses two generations after the one has begun in which it was given.
+/// Entitlements are counted by generations of this length, so that a script keeps two sums and never searches for nodes. Longer,
+/// and what is set aside for a node that was killed lies idle for longer; shorter, and a node has no entitlement to a key
+/// that it is asked for every few minutes.
 pub const GENERATION: Micros = Micros::from_secs(300);
+
+/// An entitlement that no call renews is in force for so many generations, the one in which it was given among them: with one, a node
+/// that called at the end of a generation would have none a moment later.
+const IN_FORCE: u64 = 2;
+
+/// A node counts as silent about a bucket when so many periods of accounts have begun since its last acquire. In the first of them its
+/// account is open yet, and it may still call in time to renew it.
+const SILENT_AFTER: u64 = 2;
 
 /// A time by the store's clock that never comes.
 pub const NEVER: Timestamp = Timestamp((1 << 53) - 1);
@@ -18,8 +28,12 @@ pub const NEVER: Timestamp = Timestamp((1 << 53) - 1);
 /// All of a bucket: parts are given in millionths of its rate and burst.
 pub const WHOLE: u64 = 1_000_000;
 
-/// The most of a bucket that is entitled to all nodes together: 95 %.
+/// The most of a bucket that is entitled to all nodes together: 95 %, as of shares
+/// ([`share_ppm`](super::share::share_ppm)).
 pub const MOST_PPM: u64 = 950_000;
+
+/// The same of the tokens of a window, in terms so small that their products are exact in `lua/acquire.lua`, which has them, too.
+const MOST: (u64, u64) = (19, 20);
 
 /// The number of the generation at that time of the store's clock.
 #[must_use]
@@ -30,13 +44,13 @@ pub const fn generation(at: Timestamp) -> u64 {
 /// When an entitlement lapses that was given in this generation.
 #[must_use]
 pub const fn lapses(generation: u64) -> Timestamp {
-    Timestamp((generation + 2) * GENERATION.0)
+    Timestamp((generation + IN_FORCE) * GENERATION.0)
 }
 
 /// The most tokens of a window that are set aside for all nodes together: 95 %.
 #[must_use]
 pub const fn most(limit: &Limit) -> u64 {
-    limit.count * 19 / 20
+    limit.count * MOST.0 / MOST.1
 }
 
 /// When the share of a bucket begins to fill of a node whose last acquire was executed at that time. In the second period of accounts
@@ -44,7 +58,7 @@ pub const fn most(limit: &Limit) -> u64 {
 /// part. When that period is over, all that was not renewed has been charged, so that the room is there.
 #[must_use]
 pub const fn fills_from(executed: Timestamp) -> Timestamp {
-    Timestamp((executed.0 / PERIOD.0 + 3) * PERIOD.0)
+    Timestamp((executed.0 / PERIOD.0 + SILENT_AFTER + 1) * PERIOD.0)
 }
 
 /// From when on a node counts as silent whose share of a bucket begins to fill at that time: a period of accounts before it.

@@ -15,8 +15,12 @@ use super::time::{Micros, Timestamp};
 /// spent.
 pub const PERIOD: Micros = Micros(2_000_000);
 
+/// So many periods an account is open, the one in which it was opened among them. With one, an account that was opened at the end of a
+/// period would be over at once; with more, what a killed node held is charged later.
+pub const PERIODS: u64 = 2;
+
 /// The longest that tokens can be lent without being accounted for.
-pub const LEASE_LIFE: Micros = Micros(2 * PERIOD.0);
+pub const LEASE_LIFE: Micros = Micros(PERIODS * PERIOD.0);
 
 /// A node that is alone with a key is lent tokens that come within this time. It spends none of them before they
 /// come.

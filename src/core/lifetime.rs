@@ -8,12 +8,20 @@ use super::gcra;
 use super::limit::{Algorithm, Limit};
 use super::time::{Micros, Timestamp};
 
+/// The shortest and the longest census period, in which the store counts the nodes that use a key. Shorter, and nodes that ask
+/// now and then are not counted; longer, and nodes that are gone are counted for long, so that others are lent less.
+const CENSUS: (Micros, Micros) = (Micros::from_secs(1), Micros::from_secs(60));
+
+/// Until when a bucket's key is kept is rounded up to this fraction of the time in which it fills. With more steps, more charges have to
+/// renew it in Redis; with fewer, the key is kept for longer than it says anything. `lua/lib.lua` has the same (`in_steps`).
+const STEPS: u64 = 4;
+
 /// How long one census period lasts under these limits: the shortest of their periods (under GCRA, the time in which
 /// an empty bucket fills), but at least 1 s and at most 60 s.
 #[must_use]
 pub fn census_period(limits: &[Limit]) -> Micros {
     let shortest = limits.iter().map(span).min().unwrap_or_default();
-    shortest.clamp(Micros::from_secs(1), Micros::from_secs(60))
+    shortest.clamp(CENSUS.0, CENSUS.1)
 }
 
 /// How far a limit looks back.
@@ -78,7 +86,7 @@ pub fn is_kept(limit: &Limit, counter: &Counter, end: Timestamp) -> bool {
 /// When a bucket is full again, rounded up to a quarter of the time in which it fills: by that its key is kept, so that not
 /// every charge has to renew the key.
 fn full_in_steps(depth: u64, at: Timestamp) -> Timestamp {
-    let step = (depth / 4).max(1);
+    let step = (depth / STEPS).max(1);
     Timestamp((at.0 - at.0 % step).saturating_add(step))
 }
 

@@ -47,6 +47,18 @@ const PATIENCE: u64 = 4;
 /// away is given more time; without a bound, one that never answers would be awaited for ever longer.
 const LONGEST: Micros = Micros(1_000_000);
 
+/// With each quicker answer, a peer's slowest answer of late is taken to be quicker by this fraction. Faster, and a peer of which only
+/// some answers are slow is given up too early; slower, and one that was slow once is waited for longer.
+const FORGET_PART: u64 = 8;
+
+/// After each late answer a peer is taken to need so many times as long: fewer, and it takes more late answers, whose tokens are lost,
+/// until one that is far away is waited for long enough.
+const LATE_TIMES: u64 = 2;
+
+/// A peer whose answer is late is taken to need at least this fraction of the time that it was awaited. So the next is awaited for
+/// twice as long, [`PATIENCE`] times half of it.
+const LATE_PART: u64 = 2;
+
 /// A node that may own keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -209,7 +221,7 @@ impl Owners {
     /// A peer has answered after so long.
     pub(super) fn note_answer(&mut self, peer: Origin, trip: Micros) {
         let Some(peer) = self.get_mut(peer) else { return };
-        peer.slowest = trip.max(Micros(peer.slowest.0 - peer.slowest.0 / 8));
+        peer.slowest = trip.max(Micros(peer.slowest.0 - peer.slowest.0 / FORGET_PART));
         peer.late = 0;
     }
 
@@ -236,7 +248,8 @@ impl Owners {
     pub(super) fn note_late(&mut self, now: Instant, peer: Origin, sent: Instant, patience: Micros) {
         let Some(peer) = self.get_mut(peer) else { return };
         // It may be further away than it was known to be.
-        peer.slowest = (peer.slowest + peer.slowest).max(Micros(patience.0 / 2)).min(LONGEST);
+        let slowest = peer.slowest.0.saturating_mul(LATE_TIMES).max(patience.0 / LATE_PART);
+        peer.slowest = Micros(slowest).min(LONGEST);
         // The peer has answered since this ask was sent. So it is there, and the ask was lost on its way, as happens while a
         // partition ends.
         if peer.lent > sent {

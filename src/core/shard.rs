@@ -27,6 +27,10 @@ use super::table::Table;
 use super::time::{Instant, Timestamp};
 use super::usage::{Origin, Usage};
 
+/// Keys that are looked at, at most, for one that may be forgotten. More keep a check longer in a shard whose keys are all in use; with
+/// fewer, it is turned away though another key could go.
+const LOOK_AT: u32 = 64;
+
 /// One shard. It has no clock, no IO, no thread and no source of randomness.
 #[derive(Debug)]
 pub struct Shard {
@@ -363,10 +367,9 @@ impl Shard {
         has_room.then_some(()).or_else(|| self.concurrent.forget_one()).or_else(|| self.evict(now))
     }
 
-    /// Forgets a quiet key among the next few, and returns what it holds. A key that is decided by its share is kept,
+    /// Forgets a quiet key among the next [`LOOK_AT`], and returns what it holds. A key that is decided by its share is kept,
     /// or it would get a new budget.
     fn evict(&mut self, now: Instant) -> Option<()> {
-        const LOOK_AT: u32 = 64;
         for _ in 0..LOOK_AT {
             let Some(index) = self.table.step() else { continue };
             let key = &mut self.table[index];

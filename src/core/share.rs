@@ -13,11 +13,17 @@ use super::mutant::{Mutant, on};
 use super::rule::Rule;
 use super::time::{Micros, Timestamp};
 
-/// The part of a limit, in millionths, that all nodes together may admit while the store is away.
+/// The part of a limit, in millionths, that all nodes together may admit while the store is away. More would leave less room for what
+/// nodes without the store cannot know: how far their clocks have drifted, and who has just come. With less, more is denied
+/// in an outage than need be.
 pub(super) const SAFE_PPM: u64 = 950_000;
 
 /// Longest slice of a window's share.
 const SLICE: u64 = 60_000_000;
+
+/// A share begins with a call to the store in each window; windows shorter than this, in microseconds, count as if they were so long.
+/// With less, short windows would ask a store that is away more than twenty times a second for each key.
+const SHORTEST_BEGINNING: u64 = 50_000;
 
 /// Iterations after which the waits of all limits must agree; each limit moves the others once or twice at most.
 const ROUNDS: usize = 8;
@@ -235,7 +241,7 @@ impl FallbackBudget {
 
     /// Whether a check is the first in one of the rule's windows, or the first that `spent` of its share.
     pub fn begins(&mut self, rule: &Rule, now: Timestamp, spent: bool) -> bool {
-        let shortest = rule.limits.iter().map(|limit| limit.period.0.max(50_000)).min().unwrap_or(1);
+        let shortest = rule.limits.iter().map(|limit| limit.period.0.max(SHORTEST_BEGINNING)).min().unwrap_or(1);
         let window = now.0 / shortest;
         let is_first = self.begun[usize::from(spent)] != window;
         self.begun = if spent { [window; 2] } else { [window, self.begun[1]] };

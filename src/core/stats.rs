@@ -101,11 +101,15 @@ impl PolicyStats {
     }
 }
 
+/// An admission is near its limit when no more than this fraction of the limit is left after it. A larger one would warn of keys that
+/// never come to be denied; a smaller one too late. It is what `rationd_checks_near_limit_total` promises.
+const NEAR_PART: u64 = 10;
+
 /// Whether an admission left so little that the next ones may be denied. A decision without a limit is never near it.
 fn is_near(decision: &Decision) -> bool {
     decision.verdict == Verdict::Allow
         && decision.limit > 0
-        && decision.remaining <= decision.limit / 10
+        && decision.remaining <= decision.limit / NEAR_PART
         && decision.reason != Reason::Shadow
 }
 

@@ -2,7 +2,7 @@
 //!
 //! An answer determines it to within its round trip. Pure. Called by `lease.rs` and `leased/key.rs`.
 
-use super::time::{Instant, Micros, Timestamp};
+use super::time::{DRIFT_PART, Instant, Micros, Timestamp};
 
 /// The relation between the store's clock and this node's, as of one answer. The store has read its clock at some
 /// time between the sending of the call and the arrival of the answer.
@@ -117,7 +117,7 @@ impl StoreClock {
 
     /// The possible drift between both clocks since the reading: 200 ppm.
     fn drift(&self, now: Instant) -> i128 {
-        i128::from(now.since(self.at).0.div_ceil(5_000))
+        i128::from(now.since(self.at).0.div_ceil(DRIFT_PART))
     }
 }
 

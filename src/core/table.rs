@@ -38,10 +38,24 @@ pub struct Table<T> {
     secret: [u64; 2],
 }
 
+/// Slots that are allocated at a time. More waste memory of small tables; fewer cost an allocation oftener.
 const CHUNK: usize = 256;
+
+/// Bits of an index entry that name a slot. The other eight are of the hash: one place in 256 that is looked at in vain looks right
+/// by them, and costs a look at the item.
 const SLOT_BITS: u32 = 24;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+
+/// Places of the first index.
 const FIRST_PLACES: usize = 64;
+
+/// The index grows before more than this fraction of its places is in use. A fuller one takes less memory, but the number of places
+/// that a search looks at grows with the square of one over what is free.
+const FULL: (usize, usize) = (7, 8);
+
+/// The index grows to so many times its size: from seven eighths full to half full. A larger step leaves more of it empty, and with a
+/// smaller one items are inserted again more often.
+const GROWTH: (usize, usize) = (7, 4);
 
 /// Most items of one table: an index entry cannot hold larger slot numbers.
 pub const MOST_ITEMS: usize = SLOT_MASK as usize;
@@ -125,7 +139,7 @@ impl<T: Keyed> Table<T> {
         if self.len == self.max {
             return Err(Full);
         }
-        if (self.len + 1) * 8 > self.index.len() * 7 {
+        if (self.len + 1) * FULL.1 > self.index.len() * FULL.0 {
             self.grow();
         }
         let hash = self.hash(item.digest());
@@ -238,8 +252,8 @@ impl<T: Keyed> Table<T> {
 
     /// Makes the index 7/4 as large, so that it is at least half full, and inserts all items again.
     fn grow(&mut self) {
-        let most = self.max * 8 / 7 + 1;
-        let places = (self.index.len() * 7 / 4).clamp(FIRST_PLACES, most.max(FIRST_PLACES));
+        let most = self.max * FULL.1 / FULL.0 + 1;
+        let places = (self.index.len() * GROWTH.0 / GROWTH.1).clamp(FIRST_PLACES, most.max(FIRST_PLACES));
         self.index = Vec::new();
         self.index.resize(places, 0);
         let chunks = std::mem::take(&mut self.chunks);

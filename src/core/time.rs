@@ -19,6 +19,10 @@ pub struct Instant(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
+/// Clocks of two machines are allowed to drift apart by this fraction: 200 ppm, twice what a quartz that nothing corrects does. More
+/// would end every lease earlier than need be; less, and a lease might outlast its window.
+pub(super) const DRIFT_PART: u64 = 5_000;
+
 impl Micros {
     /// No time at all.
     pub const ZERO: Self = Self(0);
@@ -50,13 +54,13 @@ impl Micros {
     /// This length less 200 ppm of clock drift, rounded down: for what must end early.
     #[must_use]
     pub const fn rounded_early(self) -> Self {
-        Self(self.0 - self.0.div_ceil(5_000))
+        Self(self.0 - self.0.div_ceil(DRIFT_PART))
     }
 
     /// This length and 200 ppm of clock drift, rounded up: for what must begin late.
     #[must_use]
     pub const fn rounded_late(self) -> Self {
-        Self(self.0.saturating_add(self.0.div_ceil(5_000)))
+        Self(self.0.saturating_add(self.0.div_ceil(DRIFT_PART)))
     }
 }
 

@@ -25,8 +25,23 @@ use crate::core::time::{Due, Instant, Micros};
 
 mod renewal;
 
-/// How long permits stay a node's without another report. It reports again after a third of this time.
+/// How long permits stay a node's without another report. Longer, and those of a killed node are missing for longer; shorter, and more
+/// reports are needed.
 pub(in crate::core) const LEASE: Micros = Micros::from_secs(10);
+
+/// A node reports again after this fraction of [`LEASE`]. So the store may be away for six seconds before permits end that clients
+/// hold. With a larger one it may be so for less, and a smaller one costs more reports.
+const RENEW_PART: u64 = 3;
+
+/// A node that may give no more than this fraction of its permits to clients asks for more before anybody must wait. With a larger
+/// one, nodes hold what others lack; with a smaller one, more clients wait.
+const LOW_PART: u64 = 4;
+
+/// A node asks for so many times the permits that are in use, or wanted: as many again will do until the answer to the next call.
+const WANT_TIMES: u64 = 2;
+
+/// A denial is remembered for longer by up to this fraction, at random, so that nodes that were denied together do not ask together.
+const JITTER_PART: u64 = 4;
 
 /// Time after a failure until the store is asked again.
 const ASK_AGAIN: Micros = Micros(250_000);
@@ -255,10 +270,10 @@ impl ConcurrentKey {
     /// When few permits are left here and the store has more, asks before anybody must wait.
     fn think_ahead(&mut self, cx: &mut Context, now: Instant) {
         let (used, lent) = (self.permits.used(), self.usable(now));
-        let low = lent.saturating_sub(used) <= lent / 4 && self.left() > 0 && self.denied_until.has_come(now);
+        let low = lent.saturating_sub(used) <= lent / LOW_PART && self.left() > 0 && self.denied_until.has_come(now);
         let back = self.away.is_some_and(|at| now >= at);
         if self.flight.is_none() && !cx.draining && (back || low && self.away.is_none()) {
-            self.ask(cx, now, 2 * used);
+            self.ask(cx, now, WANT_TIMES * used);
         }
     }
 
@@ -273,7 +288,7 @@ impl ConcurrentKey {
     }
 
     fn ask_for_line(&mut self, cx: &mut Context, now: Instant) {
-        self.ask(cx, now, 2 * (self.permits.used() + self.line.wanted()));
+        self.ask(cx, now, WANT_TIMES * (self.permits.used() + self.line.wanted()));
     }
 
     /// Reports how many permits are in use, and how many this node would like.
@@ -325,19 +340,19 @@ impl ConcurrentKey {
     fn apply_grant(&mut self, cx: &mut Context, now: Instant, sent: Instant, grant: &Grant) {
         self.lent = grant.granted;
         let sent = if on(Mutant::PermitsFromArrival) { now } else { sent };
-        self.until = Due::at(sent + LEASE - Micros(LEASE.0 / 5_000));
+        self.until = Due::at(sent + LEASE.rounded_early());
         self.others = grant.counters[0].used.saturating_sub(self.lent);
         self.nodes = grant.nodes.max(1);
         self.answered = Some(now);
         self.away = None;
-        self.renew_at = Due::at(sent + Micros(LEASE.0 / 3));
+        self.renew_at = Due::at(sent + Micros(LEASE.0 / RENEW_PART));
         self.serve_line(cx, now, Source::Store);
         // The store was asked for these permits and had fewer; or it had more than this node knew, and is asked
         // again.
         let is_denied =
             |key: &Self| key.line.first().is_some_and(|waiter| waiter.answers > 0 && !key.fits(waiter.cost));
         if is_denied(self) {
-            self.denied_until = Due::at(now + DENIED + cx.jitter(Micros(DENIED.0 / 4)));
+            self.denied_until = Due::at(now + DENIED + cx.jitter(Micros(DENIED.0 / JITTER_PART)));
         }
         while is_denied(self) {
             let Some(waiter) = self.line.take_first() else { break };

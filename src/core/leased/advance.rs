@@ -18,7 +18,7 @@ use super::timers::{has_to_tell, keep_until, remaining};
 use crate::core::answer::Resolution;
 use crate::core::ask::{Answer, Ask, Loan, Refusal, Terms};
 use crate::core::batch::{Bounds, refill_interval};
-use crate::core::call::{Acquire, CALL_LIFE, Call, Counter, Grant, JUST_NOW, Op, StoreError, Voided};
+use crate::core::call::{Acquire, Call, Counter, Grant, HALF_CALL_LIFE, JUST_NOW, Op, StoreError, Voided};
 use crate::core::calls::{Ended, Flight, PeerAsks, Waiter};
 use crate::core::context::Context;
 use crate::core::decision::{Decision, Reason, Source, Verdict};
@@ -40,6 +40,10 @@ const ANSWERS: u8 = 4;
 /// After so many answers, a waiter's cost was surely part of an acquire: only the first may have been sent before it
 /// came.
 const ASKED_FOR: u8 = 2;
+
+/// A peer is waited for during this fraction of the time that a check may wait; the rest is for the store, which is asked if the peer
+/// does not answer. A peer that asks the store itself takes about as long as the store does, so either gets half.
+const PATIENCE_PART: u64 = 2;
 
 /// Does what is due for a key in its present state. `wish` is what its state does not show.
 pub(super) fn advance(key: &mut LeasedKey, cx: &mut Context, now: Instant, wish: Wish) {
@@ -241,20 +245,20 @@ fn answer_first(key: &mut LeasedKey, cx: &mut Context, now: Instant, decision: D
 
 // What is asked of peers, and what they ask for.
 
-/// Asks a peer, once, for what those in line want. It is heard for half of the time that the first of them may wait, so that
-/// the store can be asked in the other half.
+/// Asks a peer, once, for what those in line want.
 fn ask(key: &mut LeasedKey, cx: &mut Context, now: Instant, peer: Origin) {
     let Some(first) = key.line.first() else { return };
-    let (wanted, dearest, patience) = (key.line.wanted(), first.cost, Micros(first.deadline.since(now).0 / 2));
+    let (wanted, least) = (key.line.wanted(), first.cost);
+    let patience = Micros(first.deadline.since(now).0 / PATIENCE_PART);
     key.line.note_ask();
-    send_ask(key, cx, now, peer, [wanted, dearest], patience, true);
+    send_ask(key, cx, now, peer, [wanted, least], patience, true);
 }
 
 /// Asks a peer that has had no store, beside a check of this cost that nobody waits for any more. What it lends pays for what the
 /// share has admitted.
 pub(super) fn try_peer(key: &mut LeasedKey, cx: &mut Context, now: Instant, cost: u64) {
     if let Some(peer) = whom_to_try(key, cx, now) {
-        let patience = Micros(cx.settings.timeout.0 / 2);
+        let patience = Micros(cx.settings.timeout.0 / PATIENCE_PART);
         send_ask(key, cx, now, peer, [0, cost], patience, false);
     }
 }
@@ -568,8 +572,7 @@ fn send_acquire(key: &mut LeasedKey, cx: &mut Context, now: Instant, order: Acqu
     }
     // Refunds and resets that were requested earlier must reach the store first.
     key.calls.send_all_queued(cx, now);
-    // A store whose answers are waited for longer could not answer before the time is over.
-    let is_quick = cx.settings.timeout <= Micros(CALL_LIFE.0 / 2);
+    let is_quick = cx.settings.timeout <= HALF_CALL_LIFE;
     let until = if is_quick { key.view.until(now, cx.heard_clock()) } else { Timestamp::NONE };
     let claim = order.claim.or_else(|| key.claim(now, &order));
     let call = key.call(now, cx.id(), Op::Acquire(Acquire { until, claim, ..order }));

@@ -59,6 +59,10 @@ const SHORTEST_AHEAD: Micros = Micros(250_000);
 /// begins.
 const AHEAD_SPAN: Micros = Micros(20_000);
 
+/// Such a call leaves no earlier, for the sake of a long round trip, than by this fraction of the window. A store that is further
+/// away would be asked for the next window before it is known what is used in this one.
+const AHEAD_TRIP_PART: u64 = 2;
+
 /// Nodes spread these calls at random over this fraction of the window before, so that they do not all ask at once.
 const AHEAD_JITTER_PART: u64 = 4;
 
@@ -74,6 +78,10 @@ const PAUSE_OF_WINDOW: u64 = 10;
 /// The shortest and the longest time for which a bucket is left alone. With a shortest time of 50 ms, gcra-2x costs
 /// 52 calls per 1000 checks instead of 39.
 const BUCKET_PAUSES: (u64, u64) = (350_000, 2_000_000);
+
+/// A bucket is left alone for no more than this fraction of the time in which it fills. If it were left alone until it is full, what
+/// comes after that would be lost.
+const FILLING_PART: u64 = 2;
 
 /// The shortest and the longest time for which a sliding window is left alone, as fractions of its length.
 const WINDOW_PARTS: (u64, u64) = (16, 4);
@@ -471,7 +479,7 @@ pub(super) fn plan_ahead(key: &mut LeasedKey, cx: &mut Context, now: Instant) {
         return;
     }
     // The answer must come before the window begins.
-    let early = key.view.trip().min(Micros(limit.period.0 / 2))
+    let early = key.view.trip().min(Micros(limit.period.0 / AHEAD_TRIP_PART))
         + AHEAD_SPAN
         + cx.jitter(Micros(limit.period.0 / AHEAD_JITTER_PART));
     key.pacing.plan_ahead(at, (key.view.clock().before(at) - early).max(now));
@@ -536,7 +544,7 @@ impl LeasedKey {
         let lot =
             gcra::cost(limit, self.demand.tuner().mean_cost().saturating_mul(few * u64::from(self.view.nodes()))).0;
         Micros(match limit.algorithm {
-            Algorithm::Gcra => lot.clamp(BUCKET_PAUSES.0, BUCKET_PAUSES.1).min(limit.depth().0 / 2),
+            Algorithm::Gcra => lot.clamp(BUCKET_PAUSES.0, BUCKET_PAUSES.1).min(limit.depth().0 / FILLING_PART),
             _ => lot.clamp(limit.period.0 / WINDOW_PARTS.0, limit.period.0 / WINDOW_PARTS.1),
         })
     }

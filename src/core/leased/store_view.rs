@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::core::call::{Acquire, Ages, CALL_LIFE, Call, Counter, Grant, JUST_NOW, Known, Op, Voided};
+use crate::core::call::{Acquire, Ages, CALL_LIFE, Call, Counter, Grant, HALF_CALL_LIFE, JUST_NOW, Known, Op, Voided};
 use crate::core::gcra;
 use crate::core::lifetime;
 use crate::core::limit::{Algorithm, Limit, MAX_COUNT, MAX_LIMITS};
@@ -175,7 +175,8 @@ impl StoreView {
         let is_known = self.trip != Micros::ZERO;
         let Some(clock) = (if is_known { Some(&self.clock) } else { heard }) else { return Timestamp::NONE };
         let (earliest, latest) = (clock.surely(now), clock.at_most(now));
-        let around = (earliest + Micros(latest.since(earliest).0 / 2)) - Micros(CALL_LIFE.0 / 2);
+        let likeliest = earliest + Micros(latest.since(earliest).0 / 2);
+        let around = likeliest - HALF_CALL_LIFE;
         let begins = if is_known { earliest.max(around) } else { around };
         begins + CALL_LIFE
     }

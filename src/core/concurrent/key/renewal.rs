@@ -8,6 +8,14 @@ use crate::core::decision::Source;
 use crate::core::mutant::{Mutant, on};
 use crate::core::time::{Due, Instant, Micros};
 
+/// Where others have enough, a node keeps this fraction more permits than are in use, so that the next clients need not wait. More
+/// would be missed by others sooner; with fewer, each new client waits for the store.
+const SPARE_PART: u64 = 8;
+
+/// A limit of which less than so many tenths were left is under pressure: nodes keep no permits that are not in use. So it is of
+/// leased keys, too.
+const PRESSED_TENTHS: u64 = 3;
+
 impl ConcurrentKey {
     pub(in crate::core) fn handle_timer(&mut self, cx: &mut Context, now: Instant) {
         self.serve_line(cx, now, Source::Lease);
@@ -40,12 +48,12 @@ impl ConcurrentKey {
         if on(Mutant::PermitsNotHandedBack) {
             return self.lent.max(used);
         }
-        if self.is_pressed() { used } else { used + used / 8 }
+        if self.is_pressed() { used } else { used + used / SPARE_PART }
     }
 
     /// Whether less than three tenths were left at the store's last answer.
     fn is_pressed(&self) -> bool {
-        self.left() * 10 < self.limit().count * 3
+        self.left() * 10 < self.limit().count * PRESSED_TENTHS
     }
 
     /// Records which permits are unused, and returns when the key must be looked at next.
