@@ -123,6 +123,8 @@ mutants! {
         "What a peer tells again is added to what it told before: no denial by gossip below the limit.";
     GossipHasTheLastWord, "gossip-has-the-last-word":
         "The store is not asked whether all is spent, as peers tell: evidence, no denial by gossip below the limit.";
+    DeniesTooSoonByPeers, "denies-too-soon-by-peers":
+        "A node denies by what peers tell of a window that may not have begun: no denial by gossip below the limit.";
     GrantedAsAdmitted, "granted-as-admitted":
         "What a node was lent counts as admitted by it: no denial by gossip below the limit.";
     LapsedEntitlementSpent, "lapsed-entitlement-spent":
@@ -135,6 +137,12 @@ mutants! {
         "The part of a share that is for all alike is that of a fleet of one: static shares.";
     DebtNotCharged, "debt-not-charged":
         "What was admitted on the share is not charged to the store that is back: no free budget, bound.";
+    ComesTwice, "comes-twice":
+        "A share of a bucket fills up by what had been lent before it came, and was spent when it did: bound.";
+    WindowBeforeForgiven, "window-before-forgiven":
+        "What was admitted on the share of a sliding window is not charged once the next one has begun: bound.";
+    RepaidForEver, "repaid-for-ever":
+        "A share that was paid in one window goes on unpaid in the next, while a longer one is open: bound.";
     SharesNotAwaited, "shares-not-awaited":
         "A node leases as soon as the store is back, while others have yet to pay for their shares: bound.";
     OwnVersionOnly, "own-version-only":

@@ -493,7 +493,7 @@ impl Budget {
     /// What was admitted in the sliding window before and is not paid, as far as it still weighs, rounded up. The store does
     /// not know of it. Charged to the window at hand it weighs no less from then on, since it does not fade there.
     fn carried(&self, limit: &Limit, now: Timestamp) -> u64 {
-        if limit.algorithm != Algorithm::Sliding {
+        if limit.algorithm != Algorithm::Sliding || on(Mutant::WindowBeforeForgiven) {
             return 0;
         }
         let (_, before) = self.unpaid(now.0 / limit.period.0);

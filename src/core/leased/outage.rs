@@ -349,7 +349,8 @@ impl LeasedKey {
         let to_come = self.to_come(now);
         let since = if to_come > Micros::ZERO { since.max(self.view.clock().latest(now) + to_come) } else { since };
         // So does what has come since then, and was spent.
-        let since = since.max(self.last_came().min(self.view.clock().latest(now)));
+        let since =
+            if on(Mutant::ComesTwice) { since } else { since.max(self.last_came().min(self.view.clock().latest(now))) };
         if !self.is_away(now) && self.view.rule().has_share() {
             self.outage.open_book(self.view.rule(), since);
         }

@@ -156,7 +156,7 @@ impl LeasedKey {
                 // The store has said that it is open.
                 Algorithm::FixedFromFirst | Algorithm::Gcra | Algorithm::Concurrent => true,
             };
-            spent >= limit.count && has_begun
+            spent >= limit.count && (has_begun || on(Mutant::DeniesTooSoonByPeers))
         })
     }
 

@@ -13,6 +13,7 @@
 //! [`Outage`] stores the phase and what was admitted without the store. `outage.rs` decides by them.
 
 use super::entitlement::Entitlement;
+use crate::core::mutant::{Mutant, on};
 use crate::core::rule::Rule;
 use crate::core::share::FallbackBudget;
 use crate::core::time::{Instant, Timestamp};
@@ -212,7 +213,7 @@ impl Outage {
     pub(super) fn end_waits(&mut self, now: Instant, rule: &Rule, clock: Timestamp) {
         let owes = || !rule.is_entitled() && self.owes(rule, clock);
         // Of several limits one may have a new window, of whose share nothing is charged, while the window of another goes on.
-        let is_over = || self.book().is_some_and(|book| book.has_turned(rule, clock));
+        let is_over = || !on(Mutant::RepaidForEver) && self.book().is_some_and(|book| book.has_turned(rule, clock));
         let phase = match self.phase() {
             Phase::Repaid { retry_at, until } if now < retry_at && (!owes() || is_over()) => {
                 Phase::Repaying { retry_at, until }
