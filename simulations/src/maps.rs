@@ -27,6 +27,11 @@ impl<T: Default> Numbered<T> {
         &mut self.0[place]
     }
 
+    /// All values, up to the highest number that was ever asked for.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut()
+    }
+
     /// The value of a number, unless neither it nor a higher one was ever asked for.
     #[must_use]
     pub fn get(&self, number: u32) -> Option<&T> {

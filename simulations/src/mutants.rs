@@ -125,7 +125,7 @@ const LENDING: [Mutant; 13] = [
     Mutant::ShareBeforeRelay,
 ];
 
-static SCRIPTS: [ScriptBug; 46] = [
+static SCRIPTS: [ScriptBug; 47] = [
     ScriptBug {
         name: "set-aside-for-nobody",
         about: "What is set aside for nodes that may lose the store is lent to the others: bound.",
@@ -228,6 +228,14 @@ static SCRIPTS: [ScriptBug; 46] = [
         edits: &[(
             "if limit.kind ~= 'g' and window_at ~= 0 and window_at == limit.at then",
             "if limit.kind ~= 'g' and window_at ~= 0 then",
+        )],
+    },
+    ScriptBug {
+        name: "return-ahead-to-now",
+        about: "What was lent ahead is credited to the open window when it is handed back: conservation, bound.",
+        edits: &[(
+            "      limit.prev = limit.prev > amount and limit.prev - amount or 0\n",
+            "      if limit.kind == 'f' then\n        limit.used = limit.used > amount and limit.used - amount or 0\n      else\n        limit.prev = limit.prev > amount and limit.prev - amount or 0\n      end\n",
         )],
     },
     ScriptBug {
@@ -412,6 +420,24 @@ mod tests {
         let names: BTreeSet<_> = bugs.iter().map(Bug::name).collect();
         assert!(bugs.len() >= 32 && names.len() == bugs.len(), "{} names of {} bugs", names.len(), bugs.len());
         assert!(names.iter().all(|name| named(name).is_some_and(|bug| bug.name() == *name)));
+    }
+
+    /// A page of the repository.
+    fn page(name: &str) -> String {
+        let path = format!("{}/../{name}", env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    #[test]
+    fn pages_say_how_many_there_are() {
+        let of = all().len();
+        for (name, said) in [
+            ("README.md", format!(" of the {of} bugs that were put in on purpose")),
+            ("docs/internals/proof.md", format!(" of the {of} bugs on purpose")),
+            ("docs/internals/simulator.md", format!("# {of} bugs on purpose")),
+        ] {
+            assert!(page(name).contains(&said), "{name} does not say `{said}`");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use rationd::core::call::{Call, Counter, Grant};
 use rationd::core::decision::Decision;
 use rationd::core::policy::Rule;
 use rationd::core::time::Timestamp;
+use rationd::core::usage::Usage;
 use rationd::store::excerpt::Excerpt;
 
 use crate::checkers::Sheet;
@@ -320,6 +321,15 @@ pub enum Seen<'a> {
         /// The clock of the master that owns the key, now.
         store: Timestamp,
     },
+    /// A node has ended a round of gossip: what it tells its peers.
+    Picked {
+        /// The node.
+        node: u32,
+        /// What, before it travels.
+        usage: &'a [Usage],
+        /// A fault put this into its mouth, instead of what it has picked.
+        lies: bool,
+    },
     /// A fault begins.
     Begins(&'a Fault),
     /// A fault that lasts ends.
@@ -376,6 +386,7 @@ impl Seen<'_> {
             Self::Asked(_) => Some(Topic::Asked),
             Self::Audit { .. } => Some(Topic::Audit),
             Self::Told { .. } => Some(Topic::Told),
+            Self::Picked { .. } => Some(Topic::Picked),
             _ => None,
         }
     }
@@ -400,6 +411,7 @@ impl Seen<'_> {
             | Self::Together { .. }
             | Self::Rehearsed { .. }
             | Self::Told { .. }
+            | Self::Picked { .. }
             | Self::Begins(_)
             | Self::Ends(_)
             | Self::Joined { .. }
@@ -442,6 +454,8 @@ pub enum Topic {
     Audit,
     /// [`Seen::Told`].
     Told,
+    /// [`Seen::Picked`].
+    Picked,
     /// All that is about a key of concurrent limits. Who counts tokens of windows and buckets does not mind it.
     Permits,
 }

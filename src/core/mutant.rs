@@ -47,6 +47,8 @@ mutants! {
         "Tokens of a bucket are spent after the store has counted them as spent: bound.";
     SpendingNotTold, "spending-not-told":
         "A node tells the store that it still holds what it has spent of a bucket: bound.";
+    SpendingTimerLost, "spending-timer-lost":
+        "What was spent of a bucket is reported only with the next call, and charged as if it were spent later: reported.";
     ExpiredNotSettled, "expired-not-settled":
         "What has ended stays in the lease and bars the way to newer tokens: liveness, utilisation.";
     PartialAsWhole, "partial-as-whole":
@@ -59,6 +61,8 @@ mutants! {
         "When an acquire fails, those who waited for it are never answered: answered.";
     BatchUncapped, "batch-uncapped":
         "Every acquire wants all there is, so that one node starves the others: fairness.";
+    HeldNotSubtracted, "held-not-subtracted":
+        "A node that was lent tokens ahead asks for a whole part of their window beside them: fairness.";
     ChanceTakenForFlood, "chance-taken-for-flood":
         "Two checks a moment apart pass for a flood, which takes a whole part of long windows, too, at once: early.";
     DenialNotRemembered, "denial-not-remembered":
@@ -125,6 +129,8 @@ mutants! {
         "The store is not asked whether all is spent, as peers tell: evidence, no denial by gossip below the limit.";
     DeniesTooSoonByPeers, "denies-too-soon-by-peers":
         "A node denies by what peers tell of a window that may not have begun: no denial by gossip below the limit.";
+    TellsFromTheFirst, "tells-from-the-first":
+        "Each round of gossip begins with the same key, so that of more than fit in one the last are never told: turns.";
     GrantedAsAdmitted, "granted-as-admitted":
         "What a node was lent counts as admitted by it: no denial by gossip below the limit.";
     LapsedEntitlementSpent, "lapsed-entitlement-spent":

@@ -300,6 +300,9 @@ impl Shard {
     pub fn drain_usage(&mut self, now: Instant, most: usize, into: &mut Vec<Usage>) {
         let (Some(fleet), leaving) = (self.cx.fleet, self.cx.draining) else { return };
         let Context { talkers, talked, .. } = &mut self.cx;
+        if on(Mutant::TellsFromTheFirst) {
+            *talked = u32::MAX - 1;
+        }
         // Begins after the key that reported last.
         let turn: Vec<u32> = talkers.range(*talked + 1..).chain(talkers.range(..=*talked)).copied().collect();
         for index in turn {

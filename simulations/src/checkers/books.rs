@@ -11,7 +11,7 @@ pub(super) static SHEET: Sheet = Sheet {
     proves: "At every look each token lent to a node is spent, returned, lapsed or held; no table and no line grows past its bound.",
     judges: "All, as sums over all keys of a node.",
     exemptions: &[],
-    mutant: None,
+    mutant: Some("lends-on-its-share"),
 };
 
 /// Checks that may wait for one key in a node.

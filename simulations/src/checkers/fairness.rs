@@ -1,5 +1,5 @@
 //! **fairness**: no node takes more than its part, beyond what its waiters need. A node asks for at most the limit
-//! divided by the nodes that ask, and the store lends at most what is left divided by them; the store counts the
+//! divided by the nodes that ask, less what it holds of the window, and the store lends at most what is left divided by them; the store counts the
 //! nodes that asked in this census period or the last, and no others. While no replica confirms what is lent, leases
 //! are small (**confirmed**).
 
@@ -14,7 +14,7 @@ use super::notes::{Answers, Ids, Life, Lives};
 use super::phased::Phased;
 use super::sheet::{Exemption, Sheet};
 use crate::maps::{Map, Numbered};
-use crate::observe::{Checker, Moment, Observer, Ran, Seen, Setting, Violation};
+use crate::observe::{Checker, Kind, Moment, Observer, Ran, Seen, Setting, Violation};
 use crate::plan::Brain;
 
 static PUSHES: Exemption = Exemption::new(
@@ -46,17 +46,25 @@ static FORGOTTEN: Exemption = Exemption::new(
     "With the key it has forgotten that its master had no replica, and goes by what was confirmed of other keys of late.",
 );
 
+static HELD: Exemption = Exemption::new(
+    "what a node holds of several limits or a bucket, or of a window that begins or ends within 20 ms and two timeouts, or that another clock counts",
+    "What it can spend by its own clock when the call arrives nobody else knows so nearly.",
+);
+
 pub(super) static SHEET: Sheet = Sheet {
     file: "fairness.rs",
     invariants: &["fairness", "confirmed"],
-    proves: "No node asks for more than its part, the store lends nobody more than its part, and counts those who asked in this census period or the last and nobody else; unconfirmed leases are small.",
-    judges: "What is asked for: all. What is lent: one fixed or from-first window. The census: all.",
-    exemptions: &[&PUSHES, &BASELINES, &ALONE, &OWNERS, &FORGOTTEN, &SHAPES, &LEAPS, &GROWN],
+    proves: "No node asks for more than its part, less what it holds, the store lends nobody more than its part, and counts those who asked in this census period or the last and nobody else; unconfirmed leases are small.",
+    judges: "What is asked for: all. What is held: one window. What is lent: one fixed or from-first window. The census: all.",
+    exemptions: &[&PUSHES, &BASELINES, &ALONE, &OWNERS, &FORGOTTEN, &HELD, &SHAPES, &LEAPS, &GROWN],
     mutant: Some("census-counts-calls"),
 };
 
 /// A lease is so much smaller while no replica holds it; a window's tail is no smaller than that.
 const SMALL: u64 = 32;
+
+/// See `HELD`.
+const EDGE: u64 = 20_000;
 
 /// So long a node surely remembers that leases were not confirmed, whatever its clock does.
 const REMEMBERED: u64 = 9_900_000;
@@ -73,6 +81,13 @@ pub(super) struct Fairness {
     answers: Map<(Life, u32), Answers>,
     /// Who admits on its share: it leases what is left of that, whatever its part is now.
     shares: Map<(Life, u32), Share>,
+    /// What each was lent of windows and can spend yet, at least; and which of its calls have brought it.
+    held: Map<(Life, u32), Held>,
+    lent: Ids,
+    /// See `HELD`.
+    edge: u64,
+    /// By key: how far its owner's clock is ahead of true time.
+    skews: Numbered<Option<u64>>,
     /// By key.
     asked: Numbered<Asked>,
     /// Nodes ask peers.
@@ -106,6 +121,45 @@ impl Share {
 
     fn is_gone_by(&self, now: u64) -> bool {
         self.alone || self.failed && now < self.until
+    }
+}
+
+/// What a node holds of one window of a key, at least: nothing is added that comes back.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    epoch: u64,
+    begins: u64,
+    ends: u64,
+    tokens: u64,
+}
+
+impl Held {
+    /// The node was lent tokens of that window.
+    fn lend(&mut self, lent: Self) {
+        if (self.epoch, self.begins, self.ends) == (lent.epoch, lent.begins, lent.ends) {
+            self.tokens += lent.tokens;
+        } else {
+            *self = lent;
+        }
+    }
+
+    /// What it can spend at that time of the owner's clock, and so long before and after.
+    fn open(&self, now: u64, edge: u64) -> u64 {
+        let is_open = self.begins + edge <= now && now + edge < self.ends;
+        if HELD.when(!is_open) { 0 } else { self.tokens }
+    }
+}
+
+/// The window that a grant is of, if it is one; when it begins and ends.
+fn window(call: &Call, order: &Acquire, grant: &Grant) -> Option<(u64, u64)> {
+    let [limit] = &call.rule.limits[..] else { return None };
+    let (period, at) = (limit.period.0, grant.counters[0].at.0);
+    let at = if order.window.is_next() { at + period } else { at };
+    match limit.algorithm {
+        Algorithm::Fixed => Some((at.saturating_sub(period), at)),
+        Algorithm::FixedFromFirst => Some((0, at)),
+        Algorithm::Sliding => Some((at, at + period)),
+        Algorithm::Gcra | Algorithm::Concurrent => None,
     }
 }
 
@@ -155,6 +209,10 @@ impl Fairness {
             sent: Ids::default(),
             answers: Map::default(),
             shares: Map::default(),
+            held: Map::default(),
+            lent: Ids::default(),
+            edge: EDGE + 2 * setting.plan.daemon.timeout.0,
+            skews: Numbered::default(),
             asked: Numbered::default(),
             owners: setting.plan.daemon.owners,
             leaps: setting.plan.clocks_leap(),
@@ -176,9 +234,49 @@ impl Fairness {
             true => ("confirmed", part.div_ceil(SMALL)),
             false => ("fairness", part),
         };
-        if order.want > most.max(waits) {
-            self.found.add(name, moment, || format!("key {key}: {life:?} wants more than {most}: {order:?}"));
+        // The check for which it asks may have passed a moment ago, and be answered after that.
+        let held = if order.window.is_next() { 0 } else { self.held(moment, life, key).min(order.held) };
+        if order.want > most.saturating_sub(held).max(waits).max(1) {
+            self.found.add(name, moment, || {
+                format!("key {key}: {life:?} wants more than {most}, and holds {held}: {order:?}")
+            });
         }
+    }
+
+    /// What a node holds of the window that is open, at least.
+    fn held(&self, moment: Moment, life: Life, key: u32) -> u64 {
+        let skew = self.skews.get(key).copied().flatten();
+        let (Some(skew), false) = (skew, HELD.when(self.leaps)) else { return 0 };
+        let now = moment.store.0.wrapping_add(skew);
+        self.held.get(&(life, key)).map_or(0, |held| held.open(now, self.edge))
+    }
+
+    /// A node was lent tokens.
+    fn hold(&mut self, life: Life, key: u32, call: &Call, grant: &Grant) {
+        let Op::Acquire(order) = &call.op else { return };
+        let held = self.held.entry((life, key)).or_default();
+        if held.epoch != grant.epoch {
+            *held = Held { epoch: grant.epoch, ..Held::default() };
+        }
+        if grant.granted > 0
+            && self.lent.is_first(life, call.id)
+            && let Some((begins, ends)) = window(call, order, grant)
+        {
+            held.lend(Held { epoch: grant.epoch, begins, ends, tokens: grant.granted });
+        }
+    }
+
+    /// Tokens that it holds no more.
+    fn let_go(&mut self, life: Life, key: u32, tokens: u64) {
+        if let Some(held) = self.held.get_mut(&(life, key)) {
+            held.tokens = held.tokens.saturating_sub(tokens);
+        }
+    }
+
+    /// The owner of a key shows its clock.
+    fn follow(&mut self, moment: Moment, key: u32, now: u64) {
+        let skew = now.wrapping_sub(moment.store.0);
+        *self.skews.of(key) = Some(skew);
     }
 
     /// How many nodes that live all others have heard of; any number where nobody hears of others.
@@ -247,6 +345,11 @@ impl Observer for Fairness {
             Seen::Left { node, .. } => _ = self.came.remove(node),
             Seen::Called { node, key, call, .. } => {
                 let life = self.lives.of(*node);
+                match &call.op {
+                    Op::Return { amount, .. } => self.let_go(life, *key, *amount),
+                    Op::Reset => _ = self.held.remove(&(life, *key)),
+                    _ => {}
+                }
                 if let (Op::Acquire(order), true) = (&call.op, self.sent.is_first(life, call.id)) {
                     self.order(moment, life, *key, call, order);
                 }
@@ -259,6 +362,17 @@ impl Observer for Fairness {
                 self.count(*key, *node, call, grant);
                 if !LEAPS.when(self.leaps) {
                     self.census(moment, *key, call, grant);
+                }
+            }
+            Seen::PeerAnswered { node, incarnation, key, answer: Ok(loan), .. } => {
+                self.let_go((*node, *incarnation), *key, loan.tokens);
+            }
+            Seen::Answered { request, decision, store, .. }
+                if matches!(decision.source, Source::Lease | Source::Store) =>
+            {
+                self.follow(moment, request.key, store.0);
+                if decision.verdict == Verdict::Allow && request.kind == Kind::Check {
+                    self.let_go(self.lives.of(request.node), request.key, request.cost);
                 }
             }
             Seen::Answered { request, rule, decision, .. } if decision.source == Source::Share => {
@@ -276,6 +390,7 @@ impl Observer for Fairness {
                     share.settled(call.id, grant.is_some());
                 }
                 if let Some(grant) = grant {
+                    self.hold((*node, *incarnation), *key, call, grant);
                     self.answers.entry(place).or_default().note(moment, call.id, grant);
                 }
             }

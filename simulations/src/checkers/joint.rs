@@ -92,7 +92,7 @@ pub(super) static SHEET: Sheet = Sheet {
         &RESET,
         &MIXED,
     ],
-    mutant: None,
+    mutant: Some("set-aside-for-nobody"),
 };
 
 /// Shares in parts of a million: 95 %.

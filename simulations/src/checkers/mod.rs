@@ -19,6 +19,8 @@
 //! | `landing.rs` | **landing**: what the store lends is held |
 //! | `lending.rs` | **lending**: who lends on to a peer, and who asks |
 //! | `telling.rs` | **gossip**: what peers are told was admitted |
+//! | `turns.rs` | **turns**: of more keys than a round of gossip has room for each has its turn |
+//! | `reporting.rs` | **reported**: what was spent of a bucket the store hears in time |
 //! | `thrift.rs` | **thrift**: a denial costs no call |
 //! | `replies.rs` | **answered**, **line** |
 //! | `ids.rs` | **at-most-once** |
@@ -53,6 +55,7 @@ mod purse;
 mod remaining;
 mod repair;
 mod replies;
+mod reporting;
 mod second_opinion;
 mod several;
 mod shares;
@@ -66,6 +69,7 @@ mod thrift;
 mod together;
 mod told;
 mod truth;
+mod turns;
 mod window;
 
 use rationd::core::call::{Call, Grant};
@@ -121,6 +125,8 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
         Box::new(flights::Flights::new(setting)),
         Box::new(lending::Lending::new(setting)),
         Box::new(telling::Telling::phased(setting)),
+        Box::new(turns::Turns::phased(setting)),
+        Box::new(reporting::Reporting::new(setting)),
         Box::new(landing::Landing::phased(setting)),
         Box::new(thrift::Thrift::new(setting)),
         Box::new(replies::Replies::new(setting)),
@@ -138,7 +144,7 @@ pub fn all(setting: &Setting) -> Vec<Box<dyn Checker>> {
 
 /// What each of them proves and excuses, in the same order.
 #[must_use]
-pub fn sheets() -> [&'static Sheet; 31] {
+pub fn sheets() -> [&'static Sheet; 33] {
     [
         &bound::SHEET,
         &joint::SHEET,
@@ -159,6 +165,8 @@ pub fn sheets() -> [&'static Sheet; 31] {
         &flights::SHEET,
         &lending::SHEET,
         &telling::SHEET,
+        &turns::SHEET,
+        &reporting::SHEET,
         &landing::SHEET,
         &thrift::SHEET,
         &replies::SHEET,

@@ -361,7 +361,9 @@ fn what_a_checker_takes_up_it_is_told() {
     for checker in super::all(&setting) {
         let file = checker.sheet().file;
         let text = text_of(file);
-        for (topic, name) in [(Topic::Asked, "Asked"), (Topic::Audit, "Audit"), (Topic::Told, "Told")] {
+        for (topic, name) in
+            [(Topic::Asked, "Asked"), (Topic::Audit, "Audit"), (Topic::Told, "Told"), (Topic::Picked, "Picked")]
+        {
             let takes = [format!("Seen::{name}("), format!("Seen::{name} {{")].iter().any(|event| text.contains(event));
             assert_eq!(checker.minds(topic), takes, "{file}: {name}");
         }

@@ -113,7 +113,7 @@ impl Observer for Printer {
     fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
         let at = moment.at;
         match seen {
-            Seen::Asked(_) | Seen::Audit { .. } | Seen::Told { .. } => {}
+            Seen::Asked(_) | Seen::Audit { .. } | Seen::Told { .. } | Seen::Picked { .. } => {}
             Seen::Answered { request, decision, parked, store, .. } => {
                 if self.wants(Some(request.node), Some(request.key)) {
                     let (node, key, kind, cost) = (request.node, request.key, request.kind, request.cost);

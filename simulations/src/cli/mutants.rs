@@ -80,7 +80,7 @@ impl Mutants {
         let bugs = self.bugs()?;
         let (mut progress, mut found, mut early) = (Progress::new(), 0, [0; EARLY.len()]);
         let hunt = Hunt { bugs: &bugs, seeds: self.seeds, without: &self.without, ..Hunt::default() };
-        progress.print(format_args!("{:28} {:>13}  {:16} {:>9}", "bug", "noticed", "by", "after"));
+        progress.print(format_args!("{:28} {:>17}  {:34} {:>9}", "bug", "noticed", "by", "after"));
         hunt.run(self.jobs, &mut |row| {
             progress.print(&row);
             if let Some((place, violation)) = &row.noticed {
@@ -131,16 +131,22 @@ struct Row {
 }
 
 impl fmt::Display for Row {
-    /// `one-token-more   at seed 1  bound   0.1 s`.
+    /// `one-token-more   at seed 1  bound (bound.rs)   0.1 s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (when, by) = match &self.noticed {
-            Some((Place::Seed(seed), violation)) => (format!("at seed {seed}"), violation.invariant),
-            Some((Place::Drill(name), violation)) => ((*name).to_owned(), violation.invariant),
-            None => (format!("not in {}", self.seeds), "-"),
+            Some((Place::Seed(seed), violation)) => (format!("at seed {seed}"), who(violation)),
+            Some((Place::Drill(name), violation)) => ((*name).to_owned(), who(violation)),
+            None => (format!("not in {}", self.seeds), "-".to_owned()),
         };
         let (seconds, tenths) = (self.millis / 1_000, self.millis / 100 % 10); // rounded down
-        write!(f, "{:28} {when:>13}  {by:16} {seconds:>5}.{tenths} s", self.bug.name())
+        write!(f, "{:28} {when:>17}  {by:34} {seconds:>5}.{tenths} s", self.bug.name())
     }
+}
+
+/// The invariant that does not hold, and the file of the checker that says so, where one does.
+fn who(violation: &Violation) -> String {
+    let Violation { invariant, by, .. } = violation;
+    if by.is_empty() { (*invariant).to_owned() } else { format!("{invariant} ({by})") }
 }
 
 /// The bugs that are run, and what is known of the seeds without them.

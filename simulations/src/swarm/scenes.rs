@@ -18,6 +18,9 @@ use crate::world::start_of;
 /// One of so many seeds plays a scene.
 const EVERY: u64 = 2;
 
+/// One of so many seeds, of those that are drawn freely else, plays one of what comes about in one of a thousand.
+const RARELY: u64 = 10;
+
 /// From this seed on all others play a scene of peers that lend to each other. No commit's own seeds draw
 /// it, as `fleet.owner` is `never` by default: the seeds of before stay what they were.
 pub(super) const LENT_FROM: u64 = 10_000_000_000_000;
@@ -50,6 +53,10 @@ const SCENES: [(&str, Scene); 20] = [
     ("rested", rested),
 ];
 
+/// Scenes of what hardly any other seed comes upon: their names and what draws them.
+const RARE: [(&str, Scene); 5] =
+    [("refunds", refunds), ("chorus", chorus), ("slid", slid), ("paid", paid), ("doubted", doubted)];
+
 /// The scene of peers that lend to each other.
 const LENT: (&str, Scene) = ("lent", lent);
 
@@ -58,6 +65,7 @@ pub(super) fn draw(seed: u64) -> Option<Plan> {
     let (name, draw) = match seed % EVERY {
         1 => SCENES[(seed / EVERY) as usize % SCENES.len()], // below the number of scenes
         _ if seed >= LENT_FROM => LENT,
+        _ if seed.is_multiple_of(RARELY) => RARE[(seed / RARELY) as usize % RARE.len()], // below the number of scenes
         _ => return None,
     };
     let mut random = Random::stream(seed, "swarm-scene");
@@ -608,6 +616,91 @@ fn unheard(random: &mut Random, _: u64) -> Plan {
     }
 }
 
+/// More keys have something to tell than a round of gossip has room for, all the time.
+fn chorus(random: &mut Random, _: u64) -> Plan {
+    let (nodes, keys) = (random.between(9, 12), random.between(60, 120));
+    let count = random.between(15, 40);
+    Plan {
+        nodes: nodes as u32, // at most 12
+        gossip: Some(Gossip { tick: Span::millis(*random.pick(&[30, 50])), ..Gossip::default() }),
+        span: Span::secs(4),
+        policies: vec![policy(format!("{count}/1s fixed"))],
+        // Each node is asked for each key about once in a window.
+        demand: vec![Demand { keys: keys as u32, ..source(nodes * keys, Spread::Even) }], // keys at most 120
+        ..Plan::default()
+    }
+}
+
+/// The store is slow or stands still, again and again, each time for so many milliseconds.
+fn pauses(random: &mut Random, lasts: [u64; 2], every: u64, count: u64, what: &What) -> Vec<Fault> {
+    let pause = |number: u64| Fault {
+        at: Span::millis((number + 1) * every + random.between(0, every / 4)),
+        lasts: Span::millis(random.between(lasts[0], lasts[1])),
+        what: what.clone(),
+    };
+    (0..count).map(pause).collect()
+}
+
+/// A sliding window of a share is over when the share is paid, and weighs yet in the next one.
+fn slid(random: &mut Random, _: u64) -> Plan {
+    let (count, period) = (random.between(10, 40), random.between(150, 300));
+    let what = What::Slow { master: 0, by: Span::millis(random.between(28, 45)) };
+    Plan {
+        nodes: 1,
+        span: Span::secs(18),
+        redis: Redis { masters: 1, replica: false, ..Redis::default() },
+        policies: vec![policy(format!("{count}/{period}ms sliding"))],
+        demand: vec![Demand { shape: Shape::Steady, ..source(count * 2_700 / period, Spread::Even) }],
+        faults: pauses(random, [period / 2, period], 1_200, 13, &what),
+        ..Plan::default()
+    }
+}
+
+/// A share is paid in the shorter of two windows and goes on in the next one, while the longer is open.
+fn paid(random: &mut Random, _: u64) -> Plan {
+    let count = random.between(8, 20);
+    Plan {
+        nodes: 2,
+        span: Span::secs(33),
+        daemon: Daemon { timeout: Span::millis(100), ..Daemon::default() },
+        redis: Redis { masters: 1, replica: false, ..Redis::default() },
+        policies: vec![Policy {
+            limits: vec![format!("{}/2s fixed", 43 * count), format!("{count}/500ms fixed")],
+            ..Policy::default()
+        }],
+        demand: vec![Demand {
+            shape: Shape::Steady,
+            ..source(count * random.between(20, 26) / 10, Spread::Zipf { skew: 1_500 })
+        }],
+        faults: pauses(random, [600, 1_300], 4_300, 7, &What::Pause { master: 0 }),
+        ..Plan::default()
+    }
+}
+
+/// Answers are late now and then, on connections, so that a node knows the store's clock to within that; and one tells all the time
+/// that the next sliding window is spent.
+fn doubted(random: &mut Random, _: u64) -> Plan {
+    let (nodes, keys, span) = (random.between(5, 9), random.between(15, 30), Span::secs(7));
+    let what = What::Liar { node: random.below(nodes) as u32, lie: Lie::Huge }; // below `nodes`
+    Plan {
+        nodes: nodes as u32, // at most 9
+        gossip: Some(Gossip { tick: Span::millis(50), ..Gossip::default() }),
+        span,
+        daemon: Daemon { timeout: Span::millis(25), ..Daemon::default() },
+        network: Network {
+            latency: Span::millis(random.between(1, 4)),
+            jitter: Span(0),
+            loss: 30,
+            calls: Calls::Streams,
+            ..Network::default()
+        },
+        policies: vec![policy(format!("{}/1s sliding", random.between(20, 40)))],
+        demand: vec![Demand { keys: keys as u32, ..source(nodes * keys * 3 / 2, Spread::Even) }], // keys at most 30
+        faults: vec![Fault { at: Span::millis(500), lasts: Span(span.0 - 600_000), what }],
+        ..Plan::default()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -626,6 +719,18 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), SCENES.len() + 1, "{seen:?}");
+    }
+
+    #[test]
+    fn every_rare_scene_comes_up_within_a_hundred_seeds_and_its_limits_are_limits() {
+        let mut seen = BTreeSet::new();
+        for plan in (1..=100).filter(|seed| seed.is_multiple_of(EVERY)).filter_map(draw) {
+            seen.insert(plan.about.rsplit(' ').next().expect("a name").to_owned());
+            for limit in plan.policies.iter().flat_map(|policy| &policy.limits) {
+                assert!(Limit::parse(limit).is_ok(), "{}: {limit}", plan.about);
+            }
+        }
+        assert_eq!(seen.len(), RARE.len(), "{seen:?}");
     }
 
     #[test]

@@ -201,6 +201,8 @@ impl World<'_> {
         if let Some(lie) = lie {
             usage = self.lies(lie);
         }
+        let moment = self.moment();
+        self.watch.see(moment, &Seen::Picked { node, usage: &usage, lies: lie.is_some() });
         let build = self.grapevine.build_of(node);
         let place = &mut self.nodes[node as usize];
         if usage.is_empty() && self.now < place.circle.told + HEARTBEAT {

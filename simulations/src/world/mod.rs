@@ -89,9 +89,9 @@ pub struct Watch<'a> {
     /// Checkers, ledger and series.
     observers: Vec<&'a mut dyn Observer>,
     /// The places of those who are told: of what has no topic, and of each topic.
-    told: [Vec<usize>; 4],
+    told: [Vec<usize>; 5],
     /// Those of them who mind permits.
-    told_of_permits: [Vec<usize>; 4],
+    told_of_permits: [Vec<usize>; 5],
     /// The hash of all that happened.
     trace: Trace,
     /// Keys of concurrent limits.
@@ -105,7 +105,7 @@ impl<'a> Watch<'a> {
         let who = |minds: &dyn Fn(&dyn Observer) -> bool| {
             (0..observers.len()).filter(|place| minds(&*observers[*place])).collect::<Vec<_>>()
         };
-        let topics = [None, Some(Topic::Asked), Some(Topic::Audit), Some(Topic::Told)];
+        let topics = [None, Some(Topic::Asked), Some(Topic::Audit), Some(Topic::Told), Some(Topic::Picked)];
         let minds = |one: &dyn Observer, topic: Option<Topic>| topic.is_none_or(|topic| one.minds(topic));
         let told = topics.map(|topic| who(&|one| minds(one, topic)));
         let told_of_permits = topics.map(|topic| who(&|one| minds(one, topic) && one.minds(Topic::Permits)));
@@ -121,6 +121,7 @@ impl<'a> Watch<'a> {
             Some(Topic::Asked) => 1,
             Some(Topic::Audit) => 2,
             Some(Topic::Told) => 3,
+            Some(Topic::Picked) => 4,
         };
         for place in &told[place] {
             self.observers[*place].see(moment, seen);

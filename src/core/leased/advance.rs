@@ -546,7 +546,7 @@ fn bounds(key: &LeasedKey, cx: &Context, now: Instant, need: u64, held: u64) -> 
     let interval = if plenty && key.view.has_account() { gcra::PERIOD } else { refill_interval(key.view.rule()) };
     Bounds {
         need,
-        ceiling: part(key, cx, now).saturating_sub(held),
+        ceiling: part(key, cx, now).saturating_sub(if on(Mutant::HeldNotSubtracted) { 0 } else { held }),
         interval: interval.max(refill_interval(key.view.rule())),
         remaining: remaining(key, now),
         window: key.view.rule().limits.iter().map(|limit| limit.period).min().unwrap_or_default(),

@@ -3,6 +3,7 @@
 use super::key::{LeasedKey, PATIENCE};
 use crate::core::batch::refill_interval;
 use crate::core::limit::{Algorithm, Limit};
+use crate::core::mutant::{Mutant, on};
 use crate::core::share;
 use crate::core::time::{Due, Instant, Micros};
 
@@ -58,7 +59,7 @@ pub(in crate::core) fn next_timeout(key: &LeasedKey, now: Instant) -> Due {
     if key.calls.has_doubtful() {
         at = at.or(key.outage.phase().retry_at().unwrap_or(now).max(now + PATIENCE));
     }
-    if key.has_unreported() {
+    if key.has_unreported() && !on(Mutant::SpendingTimerLost) {
         at = at.min(closes(key).max(Due::at(now + PATIENCE)));
     }
     if let Some(silent) = key.silent_from()

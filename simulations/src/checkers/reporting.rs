@@ -1,0 +1,240 @@
+//! **reported**: what a node has spent of a bucket it tells the store before its account is over. What it does not tell is
+//! charged then, as if it had been spent at the end: later than it was, so that the bucket is full for longer than it should.
+
+use std::collections::BTreeMap;
+
+use rationd::core::call::{Call, Grant, Op};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::gcra::PERIOD;
+use rationd::core::limit::Algorithm;
+
+use super::Found;
+use super::notes::{Life, Lives};
+use super::sheet::{Exemption, Sheet};
+use crate::maps::Map;
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
+use crate::plan::Brain;
+
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static TROUBLE: Exemption = Exemption::new(
+    "from the first fault of a run until 6 s after all has healed, and runs with losses, stalls or nodes far away",
+    "The store may then be away when an account is over, or its answer be late.",
+);
+static CHARGED: Exemption = Exemption::new(
+    "what was needed by who waited",
+    "The store has charged that when it lent it, whoever has spent it.",
+);
+static BACK: Exemption =
+    Exemption::new("a cost that was taken back", "It is back in the lease, or the store was asked to take it back.");
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "reporting.rs",
+    invariants: &["reported"],
+    proves: "What a node has spent of a bucket it tells the store before its account is over and all of it counts as spent.",
+    judges: "Policies of which some limit is a bucket.",
+    exemptions: &[&BASELINES, &TROUBLE, &CHARGED, &BACK],
+    mutant: Some("spending-timer-lost"),
+};
+
+/// See `TROUBLE`: an account that was opened before has ended by then.
+const HEALED: u64 = 6_000_000;
+
+/// What a node was lent of a bucket and has not reported.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    /// In true time.
+    ends: u64,
+    charged: u64,
+    used: u64,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Reporting {
+    is_on: bool,
+    /// Until then nothing goes wrong.
+    until: u64,
+    /// From then on nothing does any more.
+    from: u64,
+    lives: Lives,
+    accounts: Map<(Life, u32), Account>,
+    ends: BTreeMap<u64, Vec<(Life, u32)>>,
+    found: Found,
+}
+
+impl Reporting {
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let is_noisy = plan.network.loss + plan.network.repeats + plan.redis.stalls > 0;
+        let is_troubled = is_noisy || !plan.zones.is_empty() || plan.clocks_leap();
+        Self {
+            is_on: !BASELINES.when(plan.brain != Brain::Rationd) && !TROUBLE.when(is_troubled),
+            until: plan.faults.iter().map(|fault| fault.at.0).min().unwrap_or(u64::MAX),
+            from: u64::MAX,
+            lives: Lives::default(),
+            accounts: Map::default(),
+            ends: BTreeMap::new(),
+            found: Found::default(),
+        }
+    }
+
+    /// The store has executed a call, which closes the account; it may have opened another one.
+    fn executed(&mut self, moment: Moment, place: (Life, u32), call: &Call, grant: &Grant) {
+        if !call.rule.limits.iter().any(|limit| limit.algorithm == Algorithm::Gcra) || grant.replayed || grant.outdated
+        {
+            return;
+        }
+        let (kept, charged) = match &call.op {
+            Op::Acquire(order) => (order.held.saturating_add(grant.granted), grant.granted.min(order.need)),
+            Op::Return { held, .. } => (*held, 0),
+            _ => return,
+        };
+        self.accounts.remove(&place);
+        if kept > 0 {
+            let ends = moment.at + (grant.now.0 / PERIOD.0 + 2) * PERIOD.0 - grant.now.0;
+            self.accounts.insert(place, Account { ends, charged, used: 0 });
+            self.ends.entry(ends).or_default().push(place);
+        }
+    }
+
+    fn account(&mut self, request: &Request) -> Option<&mut Account> {
+        self.accounts.get_mut(&(self.lives.of(request.node), request.key))
+    }
+
+    /// A cost goes back.
+    fn back(&mut self, request: &Request) {
+        if let Some(account) = self.account(request) {
+            account.used = account.used.saturating_sub(BACK.forgives(request.cost));
+        }
+    }
+
+    /// Accounts that are over.
+    fn end(&mut self, moment: Moment) {
+        while let Some(entry) = self.ends.first_entry().filter(|entry| *entry.key() < moment.at) {
+            let (ends, places) = entry.remove_entry();
+            for place in places {
+                let Some(account) = self.accounts.get(&place).copied().filter(|account| account.ends == ends) else {
+                    continue;
+                };
+                self.accounts.remove(&place);
+                if TROUBLE.when(ends >= self.until && ends < self.from) {
+                    continue;
+                }
+                if account.used > CHARGED.forgives(account.charged) {
+                    self.found.add("reported", moment, || {
+                        format!("{:?} has told the store nothing of key {} since it used {account:?}", place.0, place.1)
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Observer for Reporting {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Asked
+    }
+
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        self.lives.see(seen);
+        if !self.is_on {
+            return;
+        }
+        self.end(moment);
+        match seen {
+            Seen::Executed { node, incarnation, key, call, grant, .. } => {
+                self.executed(moment, ((*node, *incarnation), *key), call, grant);
+            }
+            // What it says it has said when it leaves: the store may be late.
+            Seen::Called { node, key, call, .. } if matches!(call.op, Op::Acquire(_) | Op::Return { .. }) => {
+                self.accounts.remove(&(self.lives.of(*node), *key));
+            }
+            Seen::Answered { request, decision, .. }
+                if request.kind == Kind::Check
+                    && decision.verdict == Verdict::Allow
+                    && matches!(decision.source, Source::Lease | Source::Store) =>
+            {
+                if let Some(account) = self.account(request) {
+                    account.used += request.cost;
+                }
+            }
+            Seen::Asked(request) if request.kind == Kind::Refund => self.back(request),
+            Seen::Together { what: Together::GoesBack { request }, .. } => self.back(request),
+            Seen::Left { node, .. } => {
+                let life = self.lives.of(*node);
+                self.accounts.retain(|(of, _), _| *of != life);
+            }
+            Seen::Lost { key, .. } | Seen::Undone { key, .. } => self.accounts.retain(|(_, of), _| of != key),
+            Seen::Calm => self.from = moment.at + HEALED,
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Reporting {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+    use crate::plan::{Fault, What};
+    use crate::span::Span;
+
+    /// A node is lent a token that nobody waits for, is asked for so many, and asks again at that time, if ever; at last
+    /// something else happens.
+    fn lent(history: &mut History, checker: &mut Reporting, cost: u64, again: Option<u64>) -> usize {
+        history.see(checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+        history.executed(checker, 1, 1);
+        history.check(checker, 2, cost, Source::Lease, true);
+        if let Some(at) = again {
+            history.called(checker, at, 2, 1);
+        }
+        history.check(checker, 5 * SECOND, 1, Source::Share, true);
+        checker.violations().len()
+    }
+
+    #[test]
+    fn what_is_not_reported_in_time_is_seen() {
+        // The first token was needed by who waited.
+        for (cost, again, seen) in [(2, None, 1), (1, None, 0), (2, Some(3 * SECOND), 0), (2, Some(9 * SECOND / 2), 1)]
+        {
+            let mut history = History::new("10/10s");
+            let mut checker = Reporting::new(&history.setting());
+            assert_eq!(lent(&mut history, &mut checker, cost, again), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn what_ends_after_a_fault_is_excused() {
+        for (at, seen) in [(3, 0), (5, 1)] {
+            let mut history = History::new("10/10s");
+            let mut setting = history.setting();
+            let what = What::FlushAll { master: 0 };
+            setting.plan.faults = vec![Fault { at: Span::secs(at), lasts: Span(0), what }];
+            let mut checker = Reporting::new(&setting);
+            assert_eq!(lent(&mut history, &mut checker, 2, None), seen, "{:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn a_cost_that_was_taken_back_is_excused() {
+        let mut history = History::new("10/10s");
+        let mut checker = Reporting::new(&history.setting());
+        history.see(&mut checker, 0, &Seen::Joined { node: 0, incarnation: 1 });
+        history.executed(&mut checker, 1, 1);
+        history.check(&mut checker, 2, 2, Source::Lease, true);
+        let request = Request { kind: Kind::Refund, cost: 1, ..history.ask(&mut checker, 3) };
+        history.see(&mut checker, 3, &Seen::Asked(&request));
+        history.check(&mut checker, 5 * SECOND, 1, Source::Share, true);
+        assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+    }
+}

@@ -1,0 +1,417 @@
+//! **turns**: of more keys than one round of gossip has room for each has its turn. A node tells of no key twice while
+//! another one waits whose last window is over and has not been told.
+//!
+//! What a node tells of a window that is over is told three times, and each time its key has waited for all others that have
+//! something to tell. Several shards of a node have turns of their own.
+
+use std::collections::BTreeMap;
+
+use rationd::core::call::{Call, Grant, Op};
+use rationd::core::decision::{Source, Verdict};
+use rationd::core::limit::Limit;
+use rationd::core::policy::Rule;
+use rationd::core::usage::Usage;
+
+use super::Found;
+use super::phased::Phased;
+use super::sheet::{Exemption, Sheet};
+use crate::maps::{Map, Numbered};
+use crate::observe::{Checker, Kind, Moment, Observer, Request, Seen, Setting, Together, Topic, Violation};
+use crate::plan::Brain;
+
+static BASELINES: Exemption =
+    Exemption::new("baselines", "They are other programs, to compare with: they hold no leases of this kind.");
+static CROWDED: Exemption =
+    Exemption::new("runs whose tables have no room for all keys", "A key that made room for another has no turn.");
+static PUSHES: Exemption = Exemption::new(
+    "keys whose limits change, from then on until two periods after all nodes know of it",
+    "What was told under the limits of before is told no more.",
+);
+static LEAPS: Exemption = Exemption::new(
+    "runs in which a key is counted by another clock at once",
+    "When a window is over is then known by neither.",
+);
+static LIARS: Exemption =
+    Exemption::new("what was to be told when a liar spoke", "It has had its turn, and something else was said.");
+static FORGOTTEN: Exemption = Exemption::new(
+    "windows that were open when the store lost the key or a client reset it, and the next",
+    "Nodes begin anew, and tell of them when they hear of it.",
+);
+static ASIDE: Exemption = Exemption::new(
+    "keys of which tokens are set aside for nodes that may lose the store",
+    "What is set aside the store shows as used, and a node need not tell of a window of which little is lent.",
+);
+static SPARSE: Exemption = Exemption::new(
+    "a window of which the node has admitted less than a sixteenth, or was lent something last when less than a tenth was used",
+    "Nobody would decide otherwise for it, and it need not be told.",
+);
+static EDGE: Exemption = Exemption::new(
+    "what is admitted shortly before a window's end",
+    "By the node's clock it may be of the next one: 20 ms and two timeouts.",
+);
+static OLD: Exemption = Exemption::new(
+    "a window that was over four periods ago, and a key of which nobody has asked the node for 1.9 s",
+    "A node remembers six windows of a key, and a key for two seconds at least: one that comes back has another place in the order.",
+);
+
+pub(super) static SHEET: Sheet = Sheet {
+    file: "turns.rs",
+    invariants: &["turns"],
+    proves: "Of more keys than one round of gossip has room for each has its turn: a node tells of no key twice while another one waits whose last window is over.",
+    judges: "One fixed window.",
+    exemptions: &[&BASELINES, &CROWDED, &PUSHES, &LEAPS, &LIARS, &FORGOTTEN, &ASIDE, &SPARSE, &EDGE, &OLD],
+    mutant: Some("tells-from-the-first"),
+};
+
+/// See `EDGE`.
+const LAST: u64 = 20_000;
+
+/// A window is surely over by a node's clock, too, so long after its end.
+const OVER: u64 = 1_000;
+
+/// See `SPARSE`: parts of a limit.
+const ADMITTED_PART: u64 = 16;
+const USED_PART: u64 = 10;
+
+/// See `OLD`.
+const PERIODS: u64 = 4;
+const QUIET: u64 = 1_900_000;
+
+/// What a node has admitted of the window that is open.
+#[derive(Clone, Copy, Debug, Default)]
+struct Open {
+    ends: u64,
+    period: u64,
+    least: u64,
+    admitted: u64,
+    /// The store has lent of it when a tenth was used; and after that a round came when some of it was admitted.
+    is_news: bool,
+    is_talked_of: bool,
+}
+
+/// A key that waits.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    /// Its window, and the first round in which it was over.
+    ends: u64,
+    since: u64,
+    /// It is not judged any more, by its owner's clock.
+    until: u64,
+}
+
+/// One node.
+#[derive(Debug, Default)]
+struct Teller {
+    rounds: u64,
+    open: BTreeMap<u32, Open>,
+    due: BTreeMap<u32, Due>,
+    /// In which round each key was told last.
+    told: Map<u32, u64>,
+    /// When each was last asked for.
+    asked: Map<u32, u64>,
+}
+
+/// The checker.
+#[derive(Debug)]
+pub(super) struct Turns {
+    is_on: bool,
+    shards: u128,
+    /// See `EDGE`.
+    edge: u64,
+    tellers: Numbered<Teller>,
+    /// By digest.
+    keys: Map<u128, u32>,
+    /// By key: its shard, how far its owner's clock is ahead of true time, and until when windows are not judged.
+    shard: Numbered<u128>,
+    skews: Numbered<u64>,
+    spoiled: Numbered<u64>,
+    found: Found,
+}
+
+/// The one limit, if it is a fixed window.
+fn fixed(rule: &Rule) -> Option<&Limit> {
+    super::aligned(rule)
+}
+
+impl Open {
+    fn of(limit: &Limit, ends: u64) -> Self {
+        Self { ends, period: limit.period.0, least: limit.count / ADMITTED_PART, ..Self::default() }
+    }
+
+    /// It has to be told when it is over.
+    fn counts(&self) -> bool {
+        !SPARSE.when(self.admitted <= self.least || !self.is_news && !self.is_talked_of)
+    }
+}
+
+impl Teller {
+    /// The open window of a key, which may have begun just now.
+    fn window(&mut self, key: u32, limit: &Limit, ends: u64) -> Option<&mut Open> {
+        let open = self.open.entry(key).or_insert_with(|| Open::of(limit, ends));
+        if open.ends < ends {
+            if open.counts() {
+                let until = open.ends + PERIODS * open.period;
+                self.due.entry(key).or_insert(Due { ends: open.ends, since: self.rounds + 1, until });
+            }
+            *open = Open::of(limit, ends);
+        }
+        (open.ends == ends).then_some(open)
+    }
+
+    /// Windows that are over wait to be told.
+    fn turn(&mut self, now: impl Fn(u32) -> u64) {
+        let (rounds, due) = (self.rounds, &mut self.due);
+        self.open.retain(|key, open| {
+            if open.ends + OVER <= now(*key) {
+                if open.counts() {
+                    let until = open.ends + PERIODS * open.period;
+                    due.entry(*key).or_insert(Due { ends: open.ends, since: rounds, until });
+                }
+                return false;
+            }
+            // A key of which nothing was admitted yet when its turn came has none until it is lent something again.
+            open.is_talked_of |= open.is_news && open.admitted > 0;
+            open.is_news &= open.admitted > 0;
+            true
+        });
+        due.retain(|key, waits| !OLD.when(now(*key) > waits.until));
+    }
+
+    fn forget(&mut self, key: u32) {
+        self.open.remove(&key);
+        self.due.remove(&key);
+        self.told.remove(&key);
+    }
+}
+
+impl Turns {
+    /// Scoped to keys whose limits do not change, and times at which they do not.
+    pub(super) fn phased(setting: &Setting) -> Phased<Self> {
+        Phased::new(&PUSHES, setting, Self::new)
+    }
+
+    pub(super) fn new(setting: &Setting) -> Self {
+        let plan = &setting.plan;
+        let keys: u64 = plan.demand.iter().map(|demand| u64::from(demand.keys)).sum();
+        let churns = plan.demand.iter().any(|demand| demand.churn.0 > 0);
+        let is_crowded = churns || u64::from(plan.daemon.max_keys) < keys * u64::from(plan.daemon.shards);
+        Self {
+            is_on: !BASELINES.when(plan.brain != Brain::Rationd)
+                && !CROWDED.when(is_crowded)
+                && !LEAPS.when(plan.clocks_leap()),
+            shards: plan.daemon.shards.max(1).into(),
+            edge: LAST + 2 * plan.daemon.timeout.0,
+            tellers: Numbered::default(),
+            keys: Map::default(),
+            shard: Numbered::default(),
+            skews: Numbered::default(),
+            spoiled: Numbered::default(),
+            found: Found::default(),
+        }
+    }
+
+    /// A node has admitted a check.
+    fn admitted(&mut self, moment: Moment, request: &Request, rule: &Rule, source: Source, store: u64) {
+        let Some(limit) = fixed(rule) else { return };
+        let teller = self.tellers.of(request.node);
+        let asked = teller.asked.insert(request.key, moment.at);
+        if OLD.when(asked.is_some_and(|asked| asked + QUIET < moment.at)) {
+            teller.forget(request.key);
+        }
+        let ends = (store / limit.period.0 + 1) * limit.period.0;
+        let spoiled = self.spoiled.get(request.key).is_some_and(|until| ends < until + 2 * limit.period.0);
+        if FORGOTTEN.when(spoiled) || EDGE.when(ends < store + self.edge) {
+            return;
+        }
+        if matches!(source, Source::Lease | Source::Store)
+            && let Some(open) = teller.window(request.key, limit, ends)
+        {
+            open.admitted += request.cost;
+        }
+    }
+
+    /// A node was lent some of a window.
+    fn lent(&mut self, node: u32, key: u32, call: &Call, grant: &Grant) {
+        let (Op::Acquire(order), Some(limit)) = (&call.op, fixed(&call.rule)) else { return };
+        if ASIDE.when(call.sets_aside()) {
+            return;
+        }
+        let counter = grant.counters[0];
+        let is_much = counter.used * USED_PART >= limit.count;
+        if grant.granted > 0
+            && !order.window.is_next()
+            && is_much
+            && let Some(open) = self.tellers.of(node).window(key, limit, counter.at.0)
+        {
+            open.is_news = true;
+        }
+    }
+
+    /// A round of gossip is over.
+    fn picked(&mut self, moment: Moment, node: u32, usage: &[Usage], lies: bool) {
+        let Self { tellers, keys, shard, skews, shards, .. } = self;
+        let teller = tellers.of(node);
+        let now = |key: u32| moment.store.0.wrapping_add(skews.get(key).copied().unwrap_or(0));
+        teller.rounds += 1;
+        teller.turn(now);
+        let Teller { asked, due, .. } = teller;
+        due.retain(|key, _| !OLD.when(asked.get(key).is_none_or(|asked| asked + QUIET < moment.at)));
+        if LIARS.when(lies) {
+            teller.due.clear();
+            teller.told.clear();
+            return;
+        }
+        // By shard: the latest round before this one in which a key was told that is told again.
+        let mut again: BTreeMap<u128, (u64, u32)> = BTreeMap::new();
+        let mut told: Vec<u32> = usage.iter().filter_map(|told| keys.get(&told.digest.0).copied()).collect();
+        told.sort_unstable();
+        told.dedup();
+        for key in told {
+            teller.due.remove(&key);
+            if let Some(before) = teller.told.insert(key, teller.rounds) {
+                let of = shard.get(key).copied().unwrap_or(0) % *shards;
+                let latest = again.entry(of).or_insert((before, key));
+                *latest = (*latest).max((before, key));
+            }
+        }
+        for (key, due) in &teller.due {
+            let of = shard.get(*key).copied().unwrap_or(0) % *shards;
+            if let Some((before, other)) = again.get(&of).filter(|(before, _)| *before >= due.since) {
+                self.found.add("turns", moment, || {
+                    format!(
+                        "node {node} tells of key {other} in its rounds {before} and {}, and not of key {key}, whose window was over at {} and by round {}",
+                        teller.rounds, due.ends, due.since
+                    )
+                });
+            }
+        }
+        if !again.is_empty() {
+            teller.due.retain(|key, due| {
+                let of = shard.get(*key).copied().unwrap_or(0) % *shards;
+                again.get(&of).is_none_or(|(before, _)| *before < due.since)
+            });
+        }
+    }
+
+    fn spoil(&mut self, key: u32, store: u64) {
+        *self.spoiled.of(key) = store;
+        self.tellers.iter_mut().for_each(|teller| teller.forget(key));
+    }
+}
+
+impl Observer for Turns {
+    fn minds(&self, topic: Topic) -> bool {
+        topic == Topic::Picked
+    }
+
+    fn see(&mut self, moment: Moment, seen: &Seen<'_>) {
+        if !self.is_on {
+            return;
+        }
+        match seen {
+            Seen::Answered { request, rule, decision, store, .. } => {
+                *self.skews.of(request.key) = store.0.wrapping_sub(moment.store.0);
+                if request.kind == Kind::Check && decision.verdict == Verdict::Allow {
+                    self.admitted(moment, request, rule, decision.source, store.0);
+                }
+            }
+            Seen::Together { node, what: Together::GoesBack { request }, .. } => {
+                if let Some(open) = self.tellers.of(*node).open.get_mut(&request.key) {
+                    open.admitted = open.admitted.saturating_sub(request.cost);
+                }
+            }
+            Seen::Called { key, call, .. } => {
+                self.keys.insert(call.digest.0, *key);
+                // As the nodes do.
+                *self.shard.of(*key) = call.digest.0 >> 64;
+            }
+            Seen::Settled { node, key, call, grant: Some(grant), .. } => self.lent(*node, *key, call, grant),
+            Seen::Executed { key, call, grant, .. } if call.op == Op::Reset => self.spoil(*key, grant.now.0),
+            Seen::Lost { key, store } | Seen::Undone { key, store } => self.spoil(*key, store.0),
+            Seen::Joined { node, .. } | Seen::Left { node, .. } => *self.tellers.of(*node) = Teller::default(),
+            Seen::Picked { node, usage, lies } => self.picked(moment, *node, usage, *lies),
+            _ => {}
+        }
+    }
+}
+
+impl Checker for Turns {
+    fn violations(&self) -> &[Violation] {
+        &self.found.list
+    }
+
+    fn sheet(&self) -> &'static Sheet {
+        &SHEET
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rationd::core::key::Digest;
+    use rationd::core::time::Timestamp;
+    use rationd::core::usage::Count;
+
+    use super::*;
+    use crate::checkers::tests::{History, SECOND};
+
+    const START: u64 = 1_800_000_000_000_000;
+
+    /// A node that was lent four and has admitted so much of them, when the window is over.
+    fn admitted(cost: u64) -> (History, Turns) {
+        let mut history = History::new("10/1s fixed");
+        let mut checker = Turns::new(&history.setting());
+        history.used = 4;
+        history.called(&mut checker, 1, 1, 4);
+        history.settled(&mut checker, 1, 1, 4);
+        history.check(&mut checker, 2, cost, Source::Lease, true);
+        checker.keys.insert(2, 1);
+        (history, checker)
+    }
+
+    /// A round in which these are told, of the window that was over after a second.
+    fn round(history: &mut History, checker: &mut Turns, at: u64, digests: &[u128], lies: bool) {
+        let (window, count) = (Timestamp(START + SECOND), Count { admitted: 3, refunded: 0 });
+        let told = |digest: &u128| Usage { digest: Digest(*digest), limit: 0, window, count, epoch: 0 };
+        let usage: Vec<_> = digests.iter().map(told).collect();
+        history.see(checker, at, &Seen::Picked { node: 0, usage: &usage, lies });
+    }
+
+    #[test]
+    fn a_key_that_is_told_twice_while_another_one_waits_is_seen() {
+        // What the second round tells of, and whether that is seen.
+        for (second, seen) in [(&[2][..], 1), (&[1], 0), (&[1, 2], 0), (&[], 0)] {
+            let (mut history, mut checker) = admitted(3);
+            round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
+            assert!(checker.violations().is_empty(), "{:?}", checker.violations());
+            round(&mut history, &mut checker, SECOND + 9_000, second, false);
+            assert_eq!(checker.violations().len(), seen, "{second:?}: {:?}", checker.violations());
+        }
+    }
+
+    #[test]
+    fn who_waits_since_the_first_round_only_is_overtaken_by_nobody() {
+        let (mut history, mut checker) = admitted(3);
+        round(&mut history, &mut checker, SECOND - 2_000, &[2], false);
+        round(&mut history, &mut checker, SECOND + 2_000, &[2], false);
+        assert!(checker.violations().is_empty(), "the one before was told before the window was over");
+    }
+
+    #[test]
+    fn what_need_not_be_told_or_is_not_told_any_more_waits_for_nobody() {
+        let told_twice = |history: &mut History, checker: &mut Turns, at: u64, lies: bool| {
+            round(history, checker, at, &[2], lies);
+            round(history, checker, at + 9_000, &[2], false);
+            checker.violations().len()
+        };
+        let (mut history, mut checker) = admitted(0);
+        assert_eq!(told_twice(&mut history, &mut checker, SECOND + 2_000, false), 0, "nothing was admitted");
+        let (mut history, mut checker) = admitted(3);
+        assert_eq!(told_twice(&mut history, &mut checker, SECOND + 2_000, true), 0, "a liar spoke");
+        let (mut history, mut checker) = admitted(3);
+        assert_eq!(told_twice(&mut history, &mut checker, 6 * SECOND, false), 0, "it is too old");
+        let (mut history, mut checker) = admitted(3);
+        let lost = Seen::Lost { key: 0, store: Timestamp(START + 5) };
+        history.see(&mut checker, 5, &lost);
+        assert_eq!(told_twice(&mut history, &mut checker, SECOND + 2_000, false), 0, "the store has lost it");
+    }
+}
